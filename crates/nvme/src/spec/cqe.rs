@@ -1,6 +1,6 @@
 //! Completion queue entries: the 16 bytes of every answer (Base 2.0, figure 91).
 
-use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Status;
