@@ -189,7 +189,7 @@ impl Decoder {
                 }
                 State::Payload { shape, done, crc } => {
                     if *done == shape.data_len {
-                        let computed = crc.as_ref().map(Crc32c::value);
+                        let computed = crc.map(Crc32c::value);
                         match computed {
                             Some(computed) => {
                                 self.state = State::Digest {
