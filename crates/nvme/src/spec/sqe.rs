@@ -415,9 +415,7 @@ mod tests {
 
     #[test]
     fn a_log_page_of_16_gib_does_not_overflow() {
-        let mut sqe = Sqe::default();
-        sqe.cdw10 = U32::new(0xffff_0000);
-        sqe.cdw11 = U32::new(0xffff);
+        let sqe = Sqe { cdw10: U32::new(0xffff_0000), cdw11: U32::new(0xffff), ..Sqe::default() };
         assert_eq!(GetLogPageCommand::of(&sqe).len, 1 << 34);
     }
 
