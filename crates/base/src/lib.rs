@@ -1,1 +1,14 @@
-//! Placeholder until the first slice lands.
+//! Ids, units, checksums, randomness and histograms shared by every crate. No I/O, no clock, no `unsafe`.
+#![forbid(unsafe_code)]
+
+pub mod crc;
+pub mod errno;
+pub mod histogram;
+pub mod rng;
+pub mod size;
+
+pub use crc::crc32c;
+pub use errno::Errno;
+pub use histogram::{AtomicHistogram, Histogram};
+pub use rng::Rng;
+pub use size::ByteSize;

@@ -1,1 +1,37 @@
-//! Placeholder until the first slice lands.
+//! The scheduling layer: one [`Reactor`] per core runs tasks over a [`Driver`], the one boundary between this code and
+//! the world. `LinuxDriver` is the real world; the `sim` crate has the other one.
+//!
+//! What is not here: locks on the data path, allocation per I/O, a thread pool, a clock or a socket outside a driver.
+
+mod arena;
+mod block;
+pub mod buf;
+pub mod driver;
+mod exec;
+mod file;
+pub mod gate;
+mod iofuture;
+#[cfg(target_os = "linux")]
+pub mod linux;
+mod mesh;
+mod net;
+mod ops;
+mod pool;
+mod reactor;
+mod stats;
+pub mod sync;
+mod task;
+mod timer;
+
+pub use base::Errno;
+pub use buf::{Buf, Region, SgList};
+pub use driver::{Driver, Event, FileInfo, FileOptions, Slice};
+pub use file::File;
+pub use iofuture::IoFuture;
+pub use mesh::{MeshBuilder, Message, ReactorHandle};
+pub use net::{TcpListener, TcpStream};
+pub use ops::{Completion, OpFuture};
+pub use pool::{BUF_BYTES_MAX, BufPool, CLASS_BYTES, PoolConfig};
+pub use reactor::{PollPolicy, Poller, PollerId, Reactor, ReactorConfig, SPIN_MAX_NS_DEFAULT, Sleep, TurnEnd};
+pub use stats::{ReactorCounters, ReactorStats};
+pub use timer::{TimerKey, TimerWheel};

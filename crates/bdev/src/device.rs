@@ -1,0 +1,170 @@
+//! The waist: what a block device is ([`BlockDevice`]) and how one reactor talks to it ([`Channel`]).
+
+use crate::io::{Done, Io, Op, OpSet, Status};
+use reactor::{Errno, IoFuture, Reactor};
+use std::rc::Rc;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// What a device is and can do. Asked for at any time; only `blocks` changes, and only by a resize.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Bytes per block: a power of two from 512 to 65,536.
+    pub block_size: u32,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Operations that it performs.
+    pub ops: OpSet,
+    /// Best I/O size and alignment, in blocks (1 when it does not matter).
+    pub optimal_io_blocks: u32,
+    /// Largest single operation, in blocks; larger ones must be split by the caller.
+    pub max_io_blocks: u32,
+    /// Writes of up to so many blocks are atomic across power loss (at least 1).
+    pub atomic_write_blocks: u32,
+    /// Atomicity ends at multiples of so many blocks; 0 is no boundary.
+    pub atomic_boundary_blocks: u32,
+    /// Completed writes may be lost on power failure until a flush.
+    pub volatile_cache: bool,
+    /// Unmapped blocks read as zeroes.
+    pub unmap_reads_zero: bool,
+    /// Reads can lend the device's own memory ([`Flags::LOAN`](crate::io::Flags::LOAN)).
+    pub loans: bool,
+    /// Zone size and limits of a zoned device.
+    pub zoned: Option<ZonedInfo>,
+    /// Number of write streams (0 is none).
+    pub streams: u16,
+}
+
+/// Geometry of a zoned device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZonedInfo {
+    /// Blocks per zone.
+    pub zone_blocks: u64,
+    /// Writable blocks per zone.
+    pub zone_capacity_blocks: u64,
+    /// Most zones open at once; 0 is no limit.
+    pub open_zones_max: u32,
+    /// Most zones active at once; 0 is no limit.
+    pub active_zones_max: u32,
+}
+
+impl DeviceInfo {
+    /// A device of `blocks` blocks that does reads, writes and flushes.
+    pub fn basic(block_size: u32, blocks: u64) -> DeviceInfo {
+        DeviceInfo {
+            block_size,
+            blocks,
+            ops: OpSet::of(&[Op::Read, Op::Write, Op::Flush]),
+            optimal_io_blocks: 1,
+            max_io_blocks: (1 << 20) / block_size,
+            atomic_write_blocks: 1,
+            atomic_boundary_blocks: 0,
+            volatile_cache: false,
+            unmap_reads_zero: false,
+            loans: false,
+            zoned: None,
+            streams: 0,
+        }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.blocks * self.block_size as u64
+    }
+
+    /// The checks every device makes before it acts: operation known, range inside, buffers as long as the range.
+    #[inline]
+    pub fn check(&self, io: &Io) -> Result<(), Status> {
+        if !self.ops.contains(io.op) {
+            return Err(Status::Unsupported);
+        }
+        if io.op == Op::Flush {
+            return Ok(());
+        }
+        if io.nblocks == 0 && !matches!(io.op, Op::ZoneReset | Op::ZoneOpen | Op::ZoneClose | Op::ZoneFinish) {
+            return Err(Status::Invalid);
+        }
+        if io.lba.0 > self.blocks || io.nblocks as u64 > self.blocks - io.lba.0 {
+            return Err(Status::OutOfRange);
+        }
+        self.check_data(io)
+    }
+
+    #[inline]
+    fn check_data(&self, io: &Io) -> Result<(), Status> {
+        let bytes = io.nblocks as usize * self.block_size as usize;
+        let wanted = match io.op {
+            Op::Read if io.bufs.is_empty() && io.flags.has(crate::io::Flags::LOAN) => return Ok(()),
+            Op::Read | Op::Write | Op::Compare | Op::ZoneAppend => bytes,
+            Op::CompareAndWrite => bytes * 2,
+            Op::Copy if io.arg > self.blocks || io.nblocks as u64 > self.blocks - io.arg => {
+                return Err(Status::OutOfRange);
+            }
+            _ => 0,
+        };
+        if reactor::buf::sg_len(&io.bufs) == wanted { Ok(()) } else { Err(Status::Invalid) }
+    }
+}
+
+/// Why a device could not be opened or changed.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The operating system said no.
+    #[error("device '{device}': cannot {action} {object}: {errno}{hint}")]
+    Os {
+        /// The device's name.
+        device: String,
+        /// What was tried.
+        action: &'static str,
+        /// The path or address.
+        object: String,
+        /// Why not.
+        errno: Errno,
+        /// What to do about it, starting with a separator, or empty.
+        hint: &'static str,
+    },
+    /// The configuration cannot work.
+    #[error("device '{device}': {reason}")]
+    Config {
+        /// The device's name.
+        device: String,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+}
+
+/// A device: shared by all reactors, reached through a channel on each.
+pub trait BlockDevice: Send + Sync {
+    /// Its name, unique in a node.
+    fn name(&self) -> &str;
+    /// Its kind, as in configuration (`file`, `stripe`, ...).
+    fn kind(&self) -> &'static str;
+    /// What it is now.
+    fn info(&self) -> DeviceInfo;
+    /// A channel for the calling reactor.
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError>;
+    /// The devices it stands on.
+    fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
+        Vec::new()
+    }
+    /// Changes its size; the devices that cannot say why.
+    fn resize(&self, blocks: u64) -> Result<(), DeviceError> {
+        let _ = blocks;
+        Err(DeviceError::Config {
+            device: self.name().to_string(),
+            reason: format!("a '{}' device cannot be resized", self.kind()),
+        })
+    }
+}
+
+/// One reactor's way to a device. Not `Send`; no locks.
+pub trait Channel {
+    /// Starts an operation. It has been accepted when this returns; dropping the future abandons the wait, not the
+    /// operation. Completions never run inside this call.
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done>;
+    /// Tries to end early the operations submitted with `tag`; they complete as [`Status::Aborted`] or as if nothing had
+    /// been asked.
+    fn abort(&self, tag: u64) {
+        let _ = tag;
+    }
+}

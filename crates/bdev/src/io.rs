@@ -1,0 +1,322 @@
+//! One block I/O: what is asked ([`Io`]) and how it ended ([`Done`]).
+
+use base::Errno;
+use reactor::SgList;
+use std::fmt;
+
+/// A logical block address of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lba(pub u64);
+
+/// What to do. Block ranges are `lba .. lba + nblocks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Op {
+    /// Read into `bufs`; with [`Flags::LOAN`] and no buffers, the device provides them.
+    Read,
+    /// Write `bufs`.
+    Write,
+    /// Make blocks read as zero.
+    WriteZeroes,
+    /// Deallocate blocks; what they read as afterwards is the device's `unmap_reads_zero`.
+    Unmap,
+    /// Make all completed writes durable. No range.
+    Flush,
+    /// Compare the blocks with `bufs`.
+    Compare,
+    /// Compare with the first half of `bufs` and, when equal, write the second half; atomically.
+    CompareAndWrite,
+    /// Copy `nblocks` from block `arg` to `lba`.
+    Copy,
+    /// Check that the blocks can be read (and pass their checksums) without transferring them.
+    Verify,
+    /// Make the zone at `lba` empty.
+    ZoneReset,
+    /// Open the zone at `lba`.
+    ZoneOpen,
+    /// Close the zone at `lba`.
+    ZoneClose,
+    /// Fill up the zone at `lba`.
+    ZoneFinish,
+    /// Append `bufs` to the zone at `lba`; `Done::io.lba` is where they went.
+    ZoneAppend,
+}
+
+impl Op {
+    /// Every operation, in order.
+    pub const ALL: [Op; 14] = [
+        Op::Read,
+        Op::Write,
+        Op::WriteZeroes,
+        Op::Unmap,
+        Op::Flush,
+        Op::Compare,
+        Op::CompareAndWrite,
+        Op::Copy,
+        Op::Verify,
+        Op::ZoneReset,
+        Op::ZoneOpen,
+        Op::ZoneClose,
+        Op::ZoneFinish,
+        Op::ZoneAppend,
+    ];
+
+    /// The name used in metrics and configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::WriteZeroes => "write_zeroes",
+            Op::Unmap => "unmap",
+            Op::Flush => "flush",
+            Op::Compare => "compare",
+            Op::CompareAndWrite => "compare_and_write",
+            Op::Copy => "copy",
+            Op::Verify => "verify",
+            Op::ZoneReset => "zone_reset",
+            Op::ZoneOpen => "zone_open",
+            Op::ZoneClose => "zone_close",
+            Op::ZoneFinish => "zone_finish",
+            Op::ZoneAppend => "zone_append",
+        }
+    }
+
+    /// Whether the operation changes blocks.
+    pub fn modifies(self) -> bool {
+        !matches!(self, Op::Read | Op::Flush | Op::Compare | Op::Verify)
+    }
+}
+
+/// A set of operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpSet(u32);
+
+impl OpSet {
+    /// The set of `ops`.
+    pub const fn of(ops: &[Op]) -> OpSet {
+        let mut bits = 0;
+        let mut index = 0;
+        while index < ops.len() {
+            bits |= 1 << ops[index] as u32;
+            index += 1;
+        }
+        OpSet(bits)
+    }
+
+    /// Whether `op` is in the set.
+    pub const fn contains(self, op: Op) -> bool {
+        self.0 & (1 << op as u32) != 0
+    }
+
+    /// Operations in both sets.
+    pub const fn intersection(self, other: OpSet) -> OpSet {
+        OpSet(self.0 & other.0)
+    }
+
+    /// Operations in either set.
+    pub const fn union(self, other: OpSet) -> OpSet {
+        OpSet(self.0 | other.0)
+    }
+}
+
+/// Modifiers of an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No modifier.
+    pub const NONE: Flags = Flags(0);
+    /// Forced unit access: durable before it completes.
+    pub const FUA: Flags = Flags(1);
+    /// All or nothing across power loss; the range is within the device's atomic unit and boundary.
+    pub const ATOMIC: Flags = Flags(2);
+    /// The device may answer a read with buffers of its own instead of filling the caller's.
+    pub const LOAN: Flags = Flags(4);
+
+    /// Whether all of `other` is set.
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// As asked.
+    Ok,
+    /// The device does not do this operation (or not with these flags).
+    Unsupported,
+    /// The request contradicts itself: buffer length, alignment, zero length.
+    Invalid,
+    /// The range goes past the end of the device.
+    OutOfRange,
+    /// A compare found different data.
+    Miscompare,
+    /// Blocks could not be read back.
+    ReadError,
+    /// Blocks were read but are not what was written (checksum).
+    Corrupt,
+    /// Blocks could not be written.
+    WriteError,
+    /// No space left.
+    NoSpace,
+    /// The device is read-only.
+    ReadOnly,
+    /// Given up on request, or because the device is closing or resetting.
+    Aborted,
+    /// The device or the path to it is gone, for now or for good.
+    Gone,
+    /// Another host's reservation forbids it.
+    ReservationConflict,
+    /// Write not at the zone's write pointer.
+    ZoneInvalidWrite,
+    /// The zone is full.
+    ZoneFull,
+    /// The zone is read-only.
+    ZoneReadOnly,
+    /// The zone is offline.
+    ZoneOffline,
+    /// The range crosses a zone boundary.
+    ZoneBoundary,
+    /// Too many open zones.
+    ZoneTooManyOpen,
+    /// Too many active zones.
+    ZoneTooManyActive,
+    /// The zone's state does not allow the transition.
+    ZoneInvalidTransition,
+    /// The operating system reported this.
+    Os(Errno),
+}
+
+impl Status {
+    /// Whether the operation did what was asked.
+    #[inline]
+    pub fn is_ok(self) -> bool {
+        self == Status::Ok
+    }
+
+    /// The status for a driver error of a read or write.
+    pub fn of_errno(errno: Errno, op: Op) -> Status {
+        match errno {
+            Errno::EIO if op.modifies() => Status::WriteError,
+            Errno::EIO => Status::ReadError,
+            Errno::ENOSPC => Status::NoSpace,
+            Errno::EROFS => Status::ReadOnly,
+            Errno::EOPNOTSUPP => Status::Unsupported,
+            Errno::ECANCELED => Status::Aborted,
+            Errno::ENODEV | Errno::ENXIO => Status::Gone,
+            other => Status::Os(other),
+        }
+    }
+
+    /// Why a status could not be `Ok`, or nothing.
+    pub fn check(self) -> Result<(), Status> {
+        if self.is_ok() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Status::Ok => "success",
+            Status::Unsupported => "operation not supported by the device",
+            Status::Invalid => "invalid request",
+            Status::OutOfRange => "range past the end of the device",
+            Status::Miscompare => "compared data differ",
+            Status::ReadError => "unrecovered read error",
+            Status::Corrupt => "data failed its checksum",
+            Status::WriteError => "write fault",
+            Status::NoSpace => "no space left on the device",
+            Status::ReadOnly => "device is read-only",
+            Status::Aborted => "operation aborted",
+            Status::Gone => "device is gone",
+            Status::ReservationConflict => "reservation conflict",
+            Status::ZoneInvalidWrite => "write is not at the zone's write pointer",
+            Status::ZoneFull => "zone is full",
+            Status::ZoneReadOnly => "zone is read-only",
+            Status::ZoneOffline => "zone is offline",
+            Status::ZoneBoundary => "range crosses a zone boundary",
+            Status::ZoneTooManyOpen => "too many open zones",
+            Status::ZoneTooManyActive => "too many active zones",
+            Status::ZoneInvalidTransition => "zone state does not allow this",
+            Status::Os(errno) => return write!(f, "{errno}"),
+        })
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// One operation. Moves into the device and comes back in [`Done`], buffers and all.
+#[derive(Debug)]
+pub struct Io {
+    /// What to do.
+    pub op: Op,
+    /// Modifiers.
+    pub flags: Flags,
+    /// Write stream (0 is none).
+    pub stream: u16,
+    /// Number of blocks.
+    pub nblocks: u32,
+    /// First block.
+    pub lba: Lba,
+    /// The source block of a copy; otherwise 0.
+    pub arg: u64,
+    /// The caller's mark, untouched by devices; names the operation to `Channel::abort`.
+    pub tag: u64,
+    /// The data: `nblocks` blocks for reads, writes, compares; twice that for compare-and-write; else empty.
+    pub bufs: SgList,
+}
+
+impl Io {
+    /// An operation without data.
+    pub fn new(op: Op, lba: Lba, nblocks: u32) -> Io {
+        Io { op, flags: Flags::NONE, stream: 0, nblocks, lba, arg: 0, tag: 0, bufs: SgList::new() }
+    }
+
+    /// A read into `bufs`.
+    pub fn read(lba: Lba, nblocks: u32, bufs: SgList) -> Io {
+        Io { bufs, ..Io::new(Op::Read, lba, nblocks) }
+    }
+
+    /// A read whose buffers the device provides (see [`Flags::LOAN`]).
+    pub fn read_loan(lba: Lba, nblocks: u32) -> Io {
+        Io { flags: Flags::LOAN, ..Io::new(Op::Read, lba, nblocks) }
+    }
+
+    /// A write of `bufs`.
+    pub fn write(lba: Lba, nblocks: u32, bufs: SgList) -> Io {
+        Io { bufs, ..Io::new(Op::Write, lba, nblocks) }
+    }
+
+    /// A flush.
+    pub fn flush() -> Io {
+        Io::new(Op::Flush, Lba(0), 0)
+    }
+
+    /// The block after the last.
+    pub fn end(&self) -> u64 {
+        self.lba.0.saturating_add(self.nblocks as u64)
+    }
+
+    /// This operation, ended.
+    #[inline]
+    pub fn done(self, status: Status) -> Done {
+        Done { io: self, status }
+    }
+}
+
+/// An ended operation.
+#[derive(Debug)]
+pub struct Done {
+    /// The operation, with its buffers (and, after a zone append, its block).
+    pub io: Io,
+    /// How it ended.
+    pub status: Status,
+}

@@ -1,0 +1,160 @@
+//! A device in memory: zeroed at start, gone at exit. Reads can lend its memory.
+
+use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::io::{Done, Flags, Io, Op, OpSet, Status};
+use reactor::{IoFuture, Reactor, Region, SgList};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// See the module.
+pub struct MemDevice {
+    name: String,
+    block_size: u32,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    region: Region,
+    blocks: AtomicU64,
+}
+
+const OPS: OpSet = OpSet::of(&[
+    Op::Read,
+    Op::Write,
+    Op::WriteZeroes,
+    Op::Unmap,
+    Op::Flush,
+    Op::Compare,
+    Op::CompareAndWrite,
+    Op::Copy,
+    Op::Verify,
+]);
+
+impl MemDevice {
+    /// A device of `blocks` blocks that may later grow to `blocks_max`; memory is taken from the system as it is touched.
+    pub fn new(name: &str, block_size: u32, blocks: u64, blocks_max: u64) -> Result<MemDevice, DeviceError> {
+        let refuse = |reason: String| DeviceError::Config { device: name.to_string(), reason };
+        if !block_size.is_power_of_two() || !(512..=65_536).contains(&block_size) || blocks == 0 {
+            return Err(refuse(format!(
+                "block size {block_size} and {blocks} blocks: expected a power of two from 512 to 65536, and at least one block"
+            )));
+        }
+        let bytes = blocks_max.max(blocks).checked_mul(block_size as u64).and_then(|bytes| usize::try_from(bytes).ok());
+        let region = bytes.and_then(Region::anonymous);
+        let region = region.ok_or_else(|| refuse("more memory than the system can address".to_string()))?;
+        let shared = Arc::new(Shared { region, blocks: AtomicU64::new(blocks) });
+        Ok(MemDevice { name: name.to_string(), block_size, shared })
+    }
+}
+
+impl Shared {
+    fn info(&self, block_size: u32) -> DeviceInfo {
+        DeviceInfo {
+            ops: OPS,
+            unmap_reads_zero: true,
+            loans: true,
+            atomic_write_blocks: (1 << 20) / block_size,
+            ..DeviceInfo::basic(block_size, self.blocks.load(Ordering::Relaxed))
+        }
+    }
+}
+
+impl BlockDevice for MemDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "mem"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.shared.info(self.block_size)
+    }
+
+    fn open_channel(&self, _reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(MemChannel { shared: self.shared.clone(), block_size: self.block_size }))
+    }
+
+    fn resize(&self, blocks: u64) -> Result<(), DeviceError> {
+        let blocks_max = (self.shared.region.len() / self.block_size as usize) as u64;
+        if blocks == 0 || blocks > blocks_max {
+            return Err(DeviceError::Config {
+                device: self.name.clone(),
+                reason: format!("{blocks} blocks asked for, 1 to {blocks_max} possible"),
+            });
+        }
+        let old = self.shared.blocks.swap(blocks, Ordering::Relaxed);
+        if blocks < old {
+            let at = blocks as usize * self.block_size as usize;
+            self.shared.region.zero(at, (old - blocks) as usize * self.block_size as usize);
+        }
+        Ok(())
+    }
+}
+
+struct MemChannel {
+    shared: Arc<Shared>,
+    block_size: u32,
+}
+
+impl MemChannel {
+    fn perform(&self, io: &mut Io) -> Status {
+        if let Err(status) = self.shared.info(self.block_size).check(io) {
+            return status;
+        }
+        let region = &self.shared.region;
+        let at = io.lba.0 as usize * self.block_size as usize;
+        let bytes = io.nblocks as usize * self.block_size as usize;
+        match io.op {
+            Op::Read if io.flags.has(Flags::LOAN) && io.bufs.is_empty() => io.bufs.push(region.loan(at, bytes)),
+            Op::Read => {
+                for_each_piece(&mut io.bufs, at, |offset, buf| region.read(offset, buf.as_mut_slice()));
+            }
+            Op::Write => for_each_piece(&mut io.bufs, at, |offset, buf| region.write(offset, buf.as_slice())),
+            Op::WriteZeroes | Op::Unmap => region.zero(at, bytes),
+            Op::Compare if !self.equal(&io.bufs, at) => return Status::Miscompare,
+            Op::CompareAndWrite => {
+                let mut new = reactor::buf::sg_split_off(&mut io.bufs, bytes);
+                let equal = self.equal(&io.bufs, at);
+                if equal {
+                    for_each_piece(&mut new, at, |offset, buf| region.write(offset, buf.as_slice()));
+                }
+                reactor::buf::sg_append(&mut io.bufs, new);
+                if !equal {
+                    return Status::Miscompare;
+                }
+            }
+            Op::Copy => {
+                let source = region.loan(io.arg as usize * self.block_size as usize, bytes);
+                region.write(at, source.as_slice());
+            }
+            _ => {}
+        }
+        Status::Ok
+    }
+
+    fn equal(&self, bufs: &SgList, mut at: usize) -> bool {
+        bufs.iter().all(|buf| {
+            let same = self.shared.region.loan(at, buf.len()).as_slice() == buf.as_slice();
+            at += buf.len();
+            same
+        })
+    }
+}
+
+fn for_each_piece(bufs: &mut SgList, mut at: usize, mut action: impl FnMut(usize, &mut reactor::Buf)) {
+    for buf in bufs {
+        let len = buf.len();
+        action(at, buf);
+        at += len;
+    }
+}
+
+impl Channel for MemChannel {
+    fn submit<'a>(&'a self, mut io: Io) -> IoFuture<'a, Done> {
+        let status = self.perform(&mut io);
+        IoFuture::ready(io.done(status))
+    }
+}

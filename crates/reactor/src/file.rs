@@ -1,0 +1,73 @@
+//! Files and block devices of the driver, as futures that own their buffers.
+
+use crate::buf::SgList;
+use crate::driver::{FileId, FileInfo, FileOp, FileOptions};
+use crate::ops::OpFuture;
+use crate::reactor::Reactor;
+use base::Errno;
+use std::rc::Rc;
+
+/// An open file, closed when dropped (operations under way still complete).
+pub struct File {
+    reactor: Rc<Reactor>,
+    id: FileId,
+    info: FileInfo,
+}
+
+impl File {
+    /// Opens `path`. Blocks: control path only.
+    pub fn open(reactor: &Rc<Reactor>, path: &str, options: &FileOptions) -> Result<File, Errno> {
+        let (id, info) = reactor.driver().file_open(path, options)?;
+        Ok(File { reactor: reactor.clone(), id, info })
+    }
+
+    /// What the file was when it was opened.
+    pub fn info(&self) -> &FileInfo {
+        &self.info
+    }
+
+    /// What the file is now.
+    pub fn refresh(&self) -> Result<FileInfo, Errno> {
+        self.reactor.driver().file_info(self.id)
+    }
+
+    /// Sets a regular file's size. Blocks: control path only.
+    pub fn resize(&self, bytes: u64) -> Result<(), Errno> {
+        self.reactor.driver().file_resize(self.id, bytes)
+    }
+
+    fn submit(&self, op: FileOp) -> OpFuture {
+        OpFuture::new(self.reactor.clone(), self.reactor.submit_file(self.id, op))
+    }
+
+    /// Reads into `bufs` from a byte offset.
+    pub fn read(&self, offset: u64, bufs: SgList) -> OpFuture {
+        self.submit(FileOp::Read { offset, bufs })
+    }
+
+    /// Writes `bufs` at a byte offset; `durable` forces the data to media before completion.
+    pub fn write(&self, offset: u64, bufs: SgList, durable: bool) -> OpFuture {
+        self.submit(FileOp::Write { offset, bufs, durable })
+    }
+
+    /// Makes all completed writes durable.
+    pub fn flush(&self) -> OpFuture {
+        self.submit(FileOp::Flush)
+    }
+
+    /// Deallocates a byte range.
+    pub fn discard(&self, offset: u64, bytes: u64) -> OpFuture {
+        self.submit(FileOp::Discard { offset, bytes })
+    }
+
+    /// Zeroes a byte range.
+    pub fn write_zeroes(&self, offset: u64, bytes: u64) -> OpFuture {
+        self.submit(FileOp::WriteZeroes { offset, bytes })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.reactor.driver().file_close(self.id);
+    }
+}

@@ -1,0 +1,44 @@
+//! The sleep gate: how a reactor goes to sleep without losing a wake-up.
+//!
+//! ```text
+//! sleeper: sleeping = true; fence; look for work again; none -> block      (prepare_sleep, then the driver's wait)
+//! sender:  publish work;    fence; sleeping? -> swap to false and wake it  (notify)
+//! ```
+//! The two fences order "publish" before "read sleeping" and "set sleeping" before "look again", so at least one side
+//! sees the other (store-buffering litmus test). Checked exhaustively under loom in `tests/loom_gate.rs`.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// Whether a reactor is, or is about to be, asleep.
+#[derive(Default)]
+pub struct SleepGate {
+    sleeping: AtomicBool,
+}
+
+impl SleepGate {
+    /// An open gate: the reactor is awake.
+    pub fn new() -> Self {
+        SleepGate { sleeping: AtomicBool::new(false) }
+    }
+
+    /// Called by the sleeper before its last look for work.
+    pub fn prepare_sleep(&self) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Called by the sleeper when it is awake again, or found work in its last look.
+    pub fn awake(&self) {
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Called by a sender after it has published work; true when the sleeper must be woken by this sender.
+    #[must_use]
+    pub fn notify(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel)
+    }
+}

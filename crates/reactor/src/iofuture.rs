@@ -1,0 +1,142 @@
+//! [`IoFuture`]: a boxed future without the allocator. The value lives in a recycled block (see `block`), or inline when
+//! the result is known at once.
+
+use crate::block;
+use std::alloc::Layout;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+
+struct VTable<T> {
+    poll: unsafe fn(NonNull<u8>, &mut Context<'_>) -> Poll<T>,
+    drop: unsafe fn(NonNull<u8>),
+    layout: Layout,
+}
+
+struct VTableOf<F>(PhantomData<F>);
+
+impl<F: Future> VTableOf<F> {
+    const TABLE: VTable<F::Output> = VTable { poll: poll_raw::<F>, drop: drop_raw::<F>, layout: Layout::new::<F>() };
+}
+
+/// # Safety
+/// `block` holds a live, pinned `F`.
+unsafe fn poll_raw<F: Future>(block: NonNull<u8>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    // SAFETY: the caller vouches for the value, which never moves out of its block.
+    unsafe { Pin::new_unchecked(block.cast::<F>().as_mut()) }.poll(cx)
+}
+
+/// # Safety
+/// `block` holds a live `F` that is not used again.
+unsafe fn drop_raw<F>(block: NonNull<u8>) {
+    // SAFETY: by the caller.
+    unsafe { block.cast::<F>().drop_in_place() }
+}
+
+enum State<T: 'static> {
+    Ready(T),
+    Running(NonNull<u8>, &'static VTable<T>),
+    Finished,
+}
+
+/// A pinned, type-erased, single-threaded future of an I/O operation.
+///
+/// Dropping it abandons the *wait*, not the operation: devices keep the buffers of an operation under way until the
+/// driver has finished with them.
+pub struct IoFuture<'a, T: 'static> {
+    state: State<T>,
+    _borrow: PhantomData<(&'a (), *mut ())>,
+}
+
+impl<T> Unpin for IoFuture<'_, T> {}
+
+impl<'a, T> IoFuture<'a, T> {
+    /// An operation whose outcome is already known.
+    #[inline]
+    pub fn ready(value: T) -> Self {
+        IoFuture { state: State::Ready(value), _borrow: PhantomData }
+    }
+
+    /// Moves `future` into a recycled block.
+    #[inline]
+    pub fn new<F: Future<Output = T> + 'a>(future: F) -> Self {
+        let table: &'static VTable<T> = const { &VTableOf::<F>::TABLE };
+        let block = block::take(table.layout);
+        // SAFETY: the block is large and aligned enough for F by its layout.
+        unsafe { block.cast::<F>().write(future) };
+        IoFuture { state: State::Running(block, table), _borrow: PhantomData }
+    }
+}
+
+impl<T> Future for IoFuture<'_, T> {
+    type Output = T;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match std::mem::replace(&mut self.state, State::Finished) {
+            State::Ready(value) => Poll::Ready(value),
+            State::Running(block, table) => {
+                self.state = State::Running(block, table);
+                // SAFETY: `Running` means that the block holds a live future made by `new`.
+                let outcome = unsafe { (table.poll)(block, cx) };
+                if outcome.is_ready() {
+                    self.state = State::Finished;
+                    // SAFETY: the future is done and its block is referred to by nothing else.
+                    unsafe {
+                        (table.drop)(block);
+                        block::give(block, table.layout);
+                    }
+                }
+                outcome
+            }
+            State::Finished => panic!("an I/O future was polled after it had completed"),
+        }
+    }
+}
+
+impl<T> Drop for IoFuture<'_, T> {
+    fn drop(&mut self) {
+        if let State::Running(block, table) = std::mem::replace(&mut self.state, State::Finished) {
+            // SAFETY: `Running` means that the block holds a live future made by `new`.
+            unsafe {
+                (table.drop)(block);
+                block::give(block, table.layout);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    #[test]
+    fn gives_its_value_and_drops_its_captures_once() {
+        let drops = Rc::new(Cell::new(0));
+        struct Count(Rc<Cell<u32>>);
+        impl Drop for Count {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+            }
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        let counter = Count(drops.clone());
+        let mut future = IoFuture::new(async move {
+            let _held = &counter;
+            7
+        });
+        assert_eq!(Pin::new(&mut future).poll(&mut cx), Poll::Ready(7));
+        drop(future);
+        let counter = Count(drops.clone());
+        drop(IoFuture::new(async move {
+            let _held = &counter;
+            std::future::pending::<u8>().await
+        }));
+        assert_eq!(drops.get(), 2);
+    }
+}
