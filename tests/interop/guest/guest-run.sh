@@ -63,7 +63,7 @@ while IFS= read -r line; do
     *HOST-DO\ *)
         rc=0
         # shellcheck disable=SC2086  # the words of the line are the arguments
-        ${HOSTCMD:-false} ${line#*HOST-DO } </dev/null || rc=$?
+        ${HOSTCMD:-false} ${line#*HOST-DO } </dev/null 7>&- || rc=$?
         echo "HOST-DONE $rc" >&7
         ;;
     *JOB-RC=*) job_rc=${line#*JOB-RC=}; job_rc=${job_rc%% *} ;;
