@@ -173,18 +173,7 @@ impl State {
         let outcome = checked.as_ref().map_or_else(|error| Err(*error), |()| Ok(0));
         let finished = checked.is_err();
         let delay = if finished { self.rng.below(2_000) } else { self.latency(disk, &op) };
-        let op = InFlight {
-            driver,
-            token,
-            disk,
-            op,
-            outcome,
-            applied: 0,
-            finished,
-            sequence,
-            checksum: sum,
-            memory,
-        };
+        let op = InFlight { driver, token, disk, op, outcome, applied: 0, finished, sequence, checksum: sum, memory };
         self.ops.insert(id, op);
         if finished {
             self.after(delay, Action::FileComplete(id));
@@ -210,8 +199,8 @@ impl State {
             return Err(Errno::EROFS);
         }
         if let FileOp::Read { bufs, .. } | FileOp::Write { bufs, .. } = op {
-            let aligned = |buf: &Buf| buf.len() as u64 % align == 0 && buf.as_ptr() as u64 % align == 0;
-            if offset % align != 0 || !bufs.iter().all(aligned) {
+            let aligned = |buf: &Buf| (buf.len() | buf.as_ptr() as usize).is_multiple_of(align as usize);
+            if !offset.is_multiple_of(align) || !bufs.iter().all(aligned) {
                 return Err(Errno::EINVAL);
             }
         }
@@ -232,12 +221,12 @@ impl State {
             bufs.iter_mut().for_each(|buf| buf.as_mut_slice().fill(POISON));
         }
         let memory: Vec<_> = bufs.iter().map(|buf| (buf.as_ptr() as usize, buf.len(), reads)).collect();
-        let overlaps = |a: &(usize, usize, bool), b: &(usize, usize, bool)| {
-            (a.2 || b.2) && a.0 < b.0 + b.1 && b.0 < a.0 + a.1
-        };
-        let clash = self.ops.iter().find(|(_, other)| {
-            other.memory.iter().any(|theirs| memory.iter().any(|ours| overlaps(ours, theirs)))
-        });
+        let overlaps =
+            |a: &(usize, usize, bool), b: &(usize, usize, bool)| (a.2 || b.2) && a.0 < b.0 + b.1 && b.0 < a.0 + a.1;
+        let clash = self
+            .ops
+            .iter()
+            .find(|(_, other)| other.memory.iter().any(|theirs| memory.iter().any(|ours| overlaps(ours, theirs))));
         if let Some((id, _)) = clash {
             let text = format!("a buffer was reused although operation {id} under way still owns its memory");
             self.violation(text);

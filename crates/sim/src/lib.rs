@@ -10,6 +10,7 @@ mod driver;
 mod faults;
 mod files;
 mod net;
+pub mod oracle;
 mod pmem;
 mod state;
 mod trace;
