@@ -13,6 +13,7 @@ use crate::stats::ReactorStats;
 use crate::timer::{TimerKey, TimerWheel};
 use base::Errno;
 use crossbeam_queue::SegQueue;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -102,6 +103,7 @@ pub struct Reactor {
     door: Arc<SegQueue<Message>>,
     pollers: RefCell<Vec<(PollerId, Rc<dyn Poller>)>>,
     turn_ends: RefCell<Vec<Rc<dyn TurnEnd>>>,
+    kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
@@ -133,6 +135,7 @@ impl Reactor {
             door: Arc::default(),
             pollers: RefCell::default(),
             turn_ends: RefCell::default(),
+            kept: RefCell::default(),
             events: RefCell::default(),
             due: RefCell::default(),
             now_ns: Cell::new(now_ns),
@@ -217,6 +220,25 @@ impl Reactor {
     /// Removes a poller; not from inside its own poll.
     pub fn remove_poller(&self, id: PollerId) {
         self.pollers.borrow_mut().retain(|(other, _)| *other != id);
+    }
+
+    /// Keeps a value that cannot leave this thread (an open file, a channel) until [`release`](Self::release) or the
+    /// reactor's end, for owners that live elsewhere; they name it by the number returned.
+    pub fn keep(&self, value: Rc<dyn Any>) -> u64 {
+        let id = self.fresh_id();
+        self.kept.borrow_mut().insert(id, value);
+        id
+    }
+
+    /// The kept value `id`.
+    pub fn kept(&self, id: u64) -> Option<Rc<dyn Any>> {
+        self.kept.borrow().get(&id).cloned()
+    }
+
+    /// Lets go of the kept value `id`.
+    pub fn release(&self, id: u64) {
+        let value = self.kept.borrow_mut().remove(&id);
+        drop(value);
     }
 
     fn fresh_id(&self) -> u64 {
@@ -311,7 +333,7 @@ impl Reactor {
             there.spawn_eager(async move {
                 let value = future.await;
                 poster.post(home, move |here| {
-                    here.ops.borrow_mut().complete_remote(token, crate::ops::remote_box(value))
+                    here.ops.borrow_mut().complete_remote(token, crate::parcel::Parcel::new(value))
                 });
             });
         });
@@ -572,6 +594,8 @@ impl Reactor {
         self.exec.close();
         self.pollers.borrow_mut().clear();
         self.turn_ends.borrow_mut().clear();
+        let kept = self.kept.take();
+        drop(kept);
         while self.door.pop().is_some() {}
     }
 }
