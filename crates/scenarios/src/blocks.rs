@@ -203,11 +203,11 @@ impl Judge {
     }
 
     /// Writes, flushes and reads one block: whatever happened, the device works now.
-    pub(crate) async fn prove_alive(self, reactor: Rc<Reactor>, channel: Rc<dyn Channel>) {
+    pub(crate) async fn prove_alive(&self, reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>) {
         let mut rng = self.sim.rng();
-        self.write(&reactor, &channel, &mut rng, 0, 1).await;
-        self.flush(&channel).await;
-        self.read(&reactor, &channel, &mut rng, 0, 1).await;
+        self.write(reactor, channel, &mut rng, 0, 1).await;
+        self.flush(channel).await;
+        self.read(reactor, channel, &mut rng, 0, 1).await;
     }
 }
 

@@ -10,8 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod conformance;
 mod file_crash;
+mod net_streams;
 mod panics;
+mod pmem_log;
 mod raw_file;
 mod reactor_mesh;
 
@@ -43,6 +46,23 @@ const SCENARIOS: &[Scenario] = &[
         about: "random writes, flushes, forced writes and discards on a file with kills and power cuts at write \
                 boundaries; acknowledged data is read back, flushed data survives",
         run: file_crash::run,
+    },
+    Scenario {
+        name: "devices-conformance",
+        about: "the conformance suite on random stacks of devices, under a schedule and hardware that take every liberty",
+        run: conformance::run,
+    },
+    Scenario {
+        name: "net-streams",
+        about: "TCP between nodes under resets, stalls, partitions, kills and power cuts; every byte received is the next \
+                one sent, and connections work again when the faults end",
+        run: net_streams::run,
+    },
+    Scenario {
+        name: "pmem-log",
+        about: "a log in persistent memory, crashed at store and fence boundaries with any subset of unfenced lines; \
+                acknowledged records survive whole",
+        run: pmem_log::run,
     },
 ];
 

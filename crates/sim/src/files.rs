@@ -327,8 +327,9 @@ impl State {
         if self.disks[disk].0.is_damaged(offset, bytes) {
             return Err(Errno::EIO);
         }
-        if bytes > 512 && self.fault(disk, offset, bytes, |f| f.short_transfer) {
-            bytes = self.rng.between(1, bytes / 512 - 1) * 512;
+        let unit = self.disks[disk].0.options.unit as u64;
+        if bytes >= 2 * unit && self.fault(disk, offset, bytes, |f| f.short_transfer) {
+            bytes = self.rng.between(1, bytes / unit - 1) * unit;
             self.event("op {} transfers {} bytes only", [id, bytes, 0, 0]);
         }
         let mut from = offset;
@@ -358,6 +359,7 @@ impl State {
         let mut data = Vec::with_capacity(reactor::buf::sg_len(bufs));
         bufs.iter().for_each(|buf| data.extend_from_slice(buf.as_slice()));
         let bytes = data.len() as u64;
+        let unit = self.disks[disk].0.options.unit as usize;
         if op.applied == 0 && !whole {
             if self.disks[disk].0.lacks_space(offset, bytes) {
                 (op.finished, op.outcome) = (true, Err(Errno::ENOSPC));
@@ -374,8 +376,8 @@ impl State {
                 (op.finished, op.outcome) = (true, Err(Errno::EIO));
                 return true;
             }
-            if bytes > 512 && self.fault(disk, offset, bytes, |f| f.short_transfer) {
-                let part = (self.rng.between(1, bytes / 512 - 1) * 512) as usize;
+            if data.len() >= 2 * unit && self.fault(disk, offset, bytes, |f| f.short_transfer) {
+                let part = self.rng.between(1, (data.len() / unit) as u64 - 1) as usize * unit;
                 self.event("op {} transfers {} bytes only", [id, part as u64, 0, 0]);
                 self.disks[disk].0.write(offset, &data[..part], durable);
                 (op.finished, op.outcome) = (true, Ok(part));
@@ -386,7 +388,6 @@ impl State {
                 offset = elsewhere;
             }
         }
-        let unit = self.disks[disk].0.options.unit as usize;
         let rest = data.len() - op.applied;
         let misdirected = offset != extent(&op.op).0;
         let part = if !whole && !misdirected && rest > unit && self.rng.one_in(4) {
