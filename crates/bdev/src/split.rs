@@ -60,5 +60,9 @@ pub(crate) async fn gather(mut io: Io, parts: Parts<'_>) -> Done {
             status = done.status;
         }
     }
+    // A mirror below leaves parts shared that nobody else looks at any more; joined again, they are exclusive.
+    io.bufs.iter_mut().for_each(|buf| {
+        buf.try_unshare();
+    });
     io.done(status)
 }
