@@ -1,12 +1,12 @@
 //! `/metrics` in the Prometheus text format, and `/healthz`.
 
 use crate::node::Node;
+use crate::node::reactors::Meter;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use reactor::ReactorStats;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 /// What the HTTP side sees of the node: counters shared with the reactors, refreshed when objects come and go.
 #[derive(Clone)]
 pub struct Metrics {
-    reactors: Vec<Arc<ReactorStats>>,
+    reactors: Vec<Meter>,
     objects: Arc<Mutex<Objects>>,
 }
 
@@ -36,7 +36,7 @@ struct Gauge {
 impl Metrics {
     /// The metrics of `node`.
     pub fn new(node: &Node) -> Metrics {
-        let metrics = Metrics { reactors: node.reactors().stats().to_vec(), objects: Arc::default() };
+        let metrics = Metrics { reactors: node.reactors().meters(), objects: Arc::default() };
         metrics.update(node);
         metrics
     }
@@ -66,15 +66,17 @@ impl Metrics {
                 let _ = writeln!(out, "{name}{labels} {value}");
             }
         };
-        family("remuda_info", "gauge", "The program.", vec![(
-            format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")),
-            1.0,
-        )]);
+        family(
+            "remuda_info",
+            "gauge",
+            "The program.",
+            vec![(format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0)],
+        );
         let seconds = |ns: u64| ns as f64 / 1e9;
         let mut time = Vec::new();
         let mut sleeps = Vec::new();
-        for (index, stats) in self.reactors.iter().enumerate() {
-            let counters = stats.read();
+        for (index, meter) in self.reactors.iter().enumerate() {
+            let counters = meter.read();
             for (state, ns) in [("busy", counters.busy_ns), ("spin", counters.spin_ns), ("sleep", counters.sleep_ns)] {
                 time.push((format!("{{reactor=\"{index}\",state=\"{state}\"}}"), seconds(ns)));
             }
@@ -89,10 +91,12 @@ impl Metrics {
         };
         family("remuda_device_size_bytes", "gauge", "Size of a device.", sizes(&objects.devices));
         family("remuda_volume_size_bytes", "gauge", "Size of a volume.", sizes(&objects.volumes));
-        family("remuda_nvmf_connections", "gauge", "TCP connections of hosts.", vec![(
-            String::new(),
-            objects.connections as f64,
-        )]);
+        family(
+            "remuda_nvmf_connections",
+            "gauge",
+            "TCP connections of hosts.",
+            vec![(String::new(), objects.connections as f64)],
+        );
         out
     }
 }
@@ -106,10 +110,8 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, metrics: Metrics) {
-    let router = Router::new()
-        .route("/metrics", get(show_metrics))
-        .route("/healthz", get(show_health))
-        .with_state(metrics);
+    let router =
+        Router::new().route("/metrics", get(show_metrics)).route("/healthz", get(show_health)).with_state(metrics);
     if let Err(error) = axum::serve(listener, router).await {
         tracing::warn!("metrics: {error}");
     }

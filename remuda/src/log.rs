@@ -21,11 +21,8 @@ impl LogControl {
 pub fn start(level: &str, json: bool) -> LogControl {
     let (filter, handle) = reload::Layer::new(level.parse::<LevelFilter>().unwrap_or(LevelFilter::INFO));
     let format = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-    let format = if json {
-        format.json().boxed()
-    } else {
-        format.with_ansi(std::io::stderr().is_terminal()).compact().boxed()
-    };
+    let format =
+        if json { format.json().boxed() } else { format.with_ansi(std::io::stderr().is_terminal()).compact().boxed() };
     // A test process may have a logger already; then this one is silent.
     let _ = tracing_subscriber::registry().with(filter).with(format).try_init();
     LogControl(handle)

@@ -19,15 +19,18 @@ const QUEUE_MAX: usize = 64;
 pub fn serve(path: &str) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
-    let (store, state) = Store::open(&config.node.state_dir)
-        .map_err(|error| Failure::new(if error.is_conflict() { Exit::Conflict } else { Exit::Failed }, error.to_string()))?;
+    let (store, state) = Store::open(&config.node.state_dir).map_err(|error| {
+        Failure::new(if error.is_conflict() { Exit::Conflict } else { Exit::Failed }, error.to_string())
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start the control thread: {error}")))?;
+    let runtime =
+        runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start the control thread: {error}")))?;
     let (signals, stop) = mpsc::unbounded_channel();
     watch_signals(signals.clone())?;
     let node = runtime.block_on(async {
         let socket = Socket::bind(&config.node.rpc_socket).map_err(|error| {
-            let exit = if matches!(error, crate::rpc::server::SocketError::InUse(_)) { Exit::Conflict } else { Exit::Failed };
+            let exit =
+                if matches!(error, crate::rpc::server::SocketError::InUse(_)) { Exit::Conflict } else { Exit::Failed };
             Failure::new(exit, error.to_string())
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;

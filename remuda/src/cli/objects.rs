@@ -245,8 +245,11 @@ fn show_device(device: DeviceView) -> String {
         ("state", device.state),
     ];
     let definition = device.definition.as_object().cloned().unwrap_or_default();
-    let definition: Vec<String> =
-        definition.iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "kind")).map(|(key, value)| format!("{key}={value}")).collect();
+    let definition: Vec<String> = definition
+        .iter()
+        .filter(|(key, _)| !matches!(key.as_str(), "name" | "kind"))
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     facts.push(("definition", definition.join(" ")));
     output::facts(&facts)
 }
@@ -264,14 +267,16 @@ fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {
     };
     let unknown = || {
         let near = crate::config::nearest(&kind, KINDS.iter().map(|(name, _, _)| *name));
-        let next = near.map_or("'remuda device kinds' lists them".to_string(), |near| format!("did you mean '{near}'?"));
+        let next =
+            near.map_or("'remuda device kinds' lists them".to_string(), |near| format!("did you mean '{near}'?"));
         Failure::new(Exit::NotFound, format!("there is no kind of device '{kind}'; {next}"))
     };
     let text = reference::kind_text(&kind).ok_or_else(unknown)?;
     if context.json {
-        let keys = crate::config::device::keys_of(&kind).unwrap_or_default().iter().map(|key| {
-            json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": key.doc })
-        });
+        let keys = crate::config::device::keys_of(&kind)
+            .unwrap_or_default()
+            .iter()
+            .map(|key| json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": key.doc }));
         output::print_json(&json!({ "kind": kind, "keys": keys.collect::<Vec<_>>() }));
     } else {
         output::print_line(text.trim_end());
@@ -340,20 +345,22 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
             });
             output::table(&["NAME", "DEVICE", ">SIZE", ">OFFSET", "EXPORTED AS", "ORIGIN", "STATE"], rows.collect())
         }),
-        VolumeCommand::Show { name } => context.call_and_show("volume.show", json!({ "name": name }), |volume: VolumeView| {
-            output::facts(&[
-                ("name", volume.name),
-                ("device", volume.device),
-                ("size", ByteSize(volume.size).to_string()),
-                ("offset", ByteSize(volume.offset).to_string()),
-                ("can grow to", ByteSize(volume.size_max).to_string()),
-                ("block size", volume.block_size.to_string()),
-                ("uuid", volume.uuid.to_string()),
-                ("exported as", volume.exports.join(", ")),
-                ("origin", format!("{:?}", volume.origin).to_lowercase()),
-                ("state", volume.state),
-            ])
-        }),
+        VolumeCommand::Show { name } => {
+            context.call_and_show("volume.show", json!({ "name": name }), |volume: VolumeView| {
+                output::facts(&[
+                    ("name", volume.name),
+                    ("device", volume.device),
+                    ("size", ByteSize(volume.size).to_string()),
+                    ("offset", ByteSize(volume.offset).to_string()),
+                    ("can grow to", ByteSize(volume.size_max).to_string()),
+                    ("block size", volume.block_size.to_string()),
+                    ("uuid", volume.uuid.to_string()),
+                    ("exported as", volume.exports.join(", ")),
+                    ("origin", format!("{:?}", volume.origin).to_lowercase()),
+                    ("state", volume.state),
+                ])
+            })
+        }
         VolumeCommand::Resize { name, size, shrink } => {
             let params = json!({ "name": name, "size": size, "shrink": shrink });
             context.call_and_show("volume.resize", params, |volume: VolumeView| {
@@ -384,16 +391,21 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
                 text
             })
         }
-        SubsystemCommand::List => context.call_and_show("subsystem.list", json!({}), |subsystems: Vec<SubsystemView>| {
-            let rows = subsystems.into_iter().map(|subsystem| {
-                let volumes: Vec<String> = subsystem.namespaces.iter().map(|one| one.volume.clone()).collect();
-                let hosts = if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.len().to_string() };
-                let origin = format!("{:?}{}", subsystem.origin, if subsystem.changed { ", changed" } else { "" });
-                vec![subsystem.nqn, subsystem.serial, hosts, summarise(&volumes), origin.to_lowercase()]
-            });
-            output::table(&["NQN", "SERIAL", "HOSTS", "VOLUMES", "ORIGIN"], rows.collect())
-        }),
-        SubsystemCommand::Show { nqn } => context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem),
+        SubsystemCommand::List => {
+            context.call_and_show("subsystem.list", json!({}), |subsystems: Vec<SubsystemView>| {
+                let rows = subsystems.into_iter().map(|subsystem| {
+                    let volumes: Vec<String> = subsystem.namespaces.iter().map(|one| one.volume.clone()).collect();
+                    let hosts =
+                        if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.len().to_string() };
+                    let origin = format!("{:?}{}", subsystem.origin, if subsystem.changed { ", changed" } else { "" });
+                    vec![subsystem.nqn, subsystem.serial, hosts, summarise(&volumes), origin.to_lowercase()]
+                });
+                output::table(&["NQN", "SERIAL", "HOSTS", "VOLUMES", "ORIGIN"], rows.collect())
+            })
+        }
+        SubsystemCommand::Show { nqn } => {
+            context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem)
+        }
         SubsystemCommand::Delete { nqn } => {
             let text = format!("deleted subsystem '{nqn}'");
             context.call_and_show("subsystem.delete", json!({ "nqn": nqn }), |_: Value| text)

@@ -60,8 +60,13 @@ impl<'a> Check<'a, '_> {
         }
     }
 
-    fn unknown<'n>(&mut self, what: &str, key: &str, name: &Located<String>, known: impl Iterator<Item = &'n str> + Clone) {
-        let help = match nearest(&name.value, known.clone()) {
+    fn unknown(&mut self, what: &str, key: &str, name: &Located<String>, known: impl Iterator<Item = &'a str> + Clone) {
+        let config = self.config;
+        if config.broken.contains(&name.value) {
+            return;
+        }
+        let broken = config.broken.iter().map(String::as_str);
+        let help = match nearest(&name.value, known.clone().chain(broken)) {
             Some(near) => format!("did you mean '{near}'?"),
             None if known.clone().next().is_none() => format!("there is no {what} in this file; add a [[{what}]]"),
             None => format!("known: {}", known.collect::<Vec<_>>().join(", ")),
@@ -124,7 +129,8 @@ impl<'a> Check<'a, '_> {
             };
             let master = config.devices.iter().find(|one| one.def.children().contains(&volume.device.value));
             if let Some(master) = master {
-                let message = format!("device '{}' is already used by device '{}'", volume.device.value, master.def.name);
+                let message =
+                    format!("device '{}' is already used by device '{}'", volume.device.value, master.def.name);
                 let help = Some(format!("put the volume on '{}'", master.def.name));
                 self.add(&volume.device.span, "device", message, help);
             }
@@ -211,7 +217,11 @@ impl<'a> Check<'a, '_> {
 }
 
 fn child_key(device: &DeviceEntry) -> &'static str {
-    if matches!(device.def.params, DeviceParams::Stripe { .. } | DeviceParams::Mirror { .. }) { "devices" } else { "device" }
+    if matches!(device.def.params, DeviceParams::Stripe { .. } | DeviceParams::Mirror { .. }) {
+        "devices"
+    } else {
+        "device"
+    }
 }
 
 /// Whether a file device can be opened or created; otherwise why not and what to do.
@@ -231,9 +241,10 @@ pub fn check_file(path: &str, size: Option<u64>) -> Result<(), (String, String)>
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => match (size, Path::new(path).parent()) {
             (None, _) => Err((format!("{path} does not exist"), "add size = ... to have it created".into())),
-            (Some(_), Some(parent)) if !parent.is_dir() => {
-                Err((format!("{} is not a directory", parent.display()), format!("create it: mkdir -p {}", parent.display())))
-            }
+            (Some(_), Some(parent)) if !parent.is_dir() => Err((
+                format!("{} is not a directory", parent.display()),
+                format!("create it: mkdir -p {}", parent.display()),
+            )),
             _ => Ok(()),
         },
         Err(error) => Err((format!("cannot look at {path}: {error}"), "check the permissions of its directory".into())),

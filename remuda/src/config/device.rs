@@ -50,7 +50,12 @@ const NULL: &[Key] = &[
 ];
 const FILE: &[Key] = &[
     key("path", Form::Text, "required", "The file or block device."),
-    key("size", Form::Size, "the file's size", "Creates a missing file of this size; a larger size grows an existing one."),
+    key(
+        "size",
+        Form::Size,
+        "the file's size",
+        "Creates a missing file of this size; a larger size grows an existing one.",
+    ),
     key("block_size", BLOCK_SIZE, "4096, or the disk's", "Bytes per block: a power of two from 512 to 64 KiB."),
     key("direct", Form::Flag, "true", "Bypass the page cache where the file system allows it."),
 ];
@@ -78,7 +83,12 @@ const ERROR: &[Key] = &[
 const CHECKSUM: &[Key] = &[key("device", Form::Text, "required", "The device below.")];
 const ENCRYPT: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
-    key("key_file", Form::Text, "required", "A file with 64 random bytes (or 128 hexadecimal digits), readable by the owner alone."),
+    key(
+        "key_file",
+        Form::Text,
+        "required",
+        "A file with 64 random bytes (or 128 hexadecimal digits), readable by the owner alone.",
+    ),
 ];
 const RATE_LIMIT: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
@@ -111,16 +121,56 @@ pub struct DeviceDef {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "each field is a key of the tables above, described there")]
 pub enum DeviceParams {
-    Mem { size: u64, size_max: u64, block_size: u32 },
-    Null { size: u64, block_size: u32 },
-    File { path: String, size: Option<u64>, block_size: Option<u32>, direct: bool },
-    Stripe { devices: Vec<String>, chunk: u64 },
-    Mirror { devices: Vec<String> },
-    Delay { device: String, read_ns: u64, write_ns: u64, flush_ns: u64, jitter_ns: u64 },
-    Error { device: String, op: String, rate: f64, every: Option<u64>, first_block: u64, blocks: Option<u64>, seed: u64 },
-    Checksum { device: String },
-    Encrypt { device: String, key_file: String },
-    RateLimit { device: String, iops: Option<u64>, bandwidth: Option<u64> },
+    Mem {
+        size: u64,
+        size_max: u64,
+        block_size: u32,
+    },
+    Null {
+        size: u64,
+        block_size: u32,
+    },
+    File {
+        path: String,
+        size: Option<u64>,
+        block_size: Option<u32>,
+        direct: bool,
+    },
+    Stripe {
+        devices: Vec<String>,
+        chunk: u64,
+    },
+    Mirror {
+        devices: Vec<String>,
+    },
+    Delay {
+        device: String,
+        read_ns: u64,
+        write_ns: u64,
+        flush_ns: u64,
+        jitter_ns: u64,
+    },
+    Error {
+        device: String,
+        op: String,
+        rate: f64,
+        every: Option<u64>,
+        first_block: u64,
+        blocks: Option<u64>,
+        seed: u64,
+    },
+    Checksum {
+        device: String,
+    },
+    Encrypt {
+        device: String,
+        key_file: String,
+    },
+    RateLimit {
+        device: String,
+        iops: Option<u64>,
+        bandwidth: Option<u64>,
+    },
     Nvmf {
         address: String,
         nqn: String,

@@ -35,7 +35,15 @@ pub fn kind_text(kind: &str) -> Option<String> {
     let (_, doc, _) = KINDS.iter().find(|(name, _, _)| *name == kind)?;
     let mut out = format!("{kind}: {doc}\n");
     for key in keys_of(kind)? {
-        let _ = writeln!(out, "  {:<14} {}\n  {:<14}   {}; default: {}", key.name, key.doc, "", key.form.describe(), key.default);
+        let _ = writeln!(
+            out,
+            "  {:<14} {}\n  {:<14}   {}; default: {}",
+            key.name,
+            key.doc,
+            "",
+            key.form.describe(),
+            key.default
+        );
     }
     Some(out)
 }

@@ -101,7 +101,8 @@ impl<'a> Section<'a> {
             }
             let help = elsewhere(&name.value)
                 .or_else(|| {
-                    nearest(&name.value, self.keys.iter().map(|key| key.name)).map(|near| format!("did you mean '{near}'?"))
+                    nearest(&name.value, self.keys.iter().map(|key| key.name))
+                        .map(|near| format!("did you mean '{near}'?"))
                 })
                 .unwrap_or_else(|| {
                     format!("it takes: {}", self.keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", "))
@@ -233,7 +234,11 @@ impl<'a> Section<'a> {
             }
         };
         let number = number.and_then(|number| {
-            if (min..=max).contains(&number) { Ok(number) } else { Err(format!("{number} is not within {min} and {max}")) }
+            if (min..=max).contains(&number) {
+                Ok(number)
+            } else {
+                Err(format!("{number} is not within {min} and {max}"))
+            }
         });
         self.or_wrong(name, value, number)
     }
@@ -261,7 +266,9 @@ impl<'a> Section<'a> {
         let value = self.raw(name)?;
         match &value.data {
             Data::Flag(flag) => Some(Located { value: *flag, span: value.span.clone() }),
-            Data::Text(text) if self.words && matches!(text.as_str(), "true" | "yes" | "on" | "false" | "no" | "off") => {
+            Data::Text(text)
+                if self.words && matches!(text.as_str(), "true" | "yes" | "on" | "false" | "no" | "off") =>
+            {
                 Some(Located { value: matches!(text.as_str(), "true" | "yes" | "on"), span: None })
             }
             _ => {

@@ -52,7 +52,12 @@ pub async fn flush(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>) -> Res
 }
 
 /// Deallocates a range of a device that reads it as zeroes afterwards; other devices are left as they are.
-pub async fn deallocate(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>, start: u64, len: u64) -> Result<(), Refusal> {
+pub async fn deallocate(
+    reactor: &ReactorHandle,
+    device: Arc<dyn BlockDevice>,
+    start: u64,
+    len: u64,
+) -> Result<(), Refusal> {
     let info = device.info();
     if !info.unmap_reads_zero || !info.ops.contains(Op::Unmap) {
         return Ok(());

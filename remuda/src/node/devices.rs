@@ -69,7 +69,9 @@ impl Node {
             } else {
                 self.state.device_overlays.remove(&def.name);
                 let name = &def.name;
-                self.warn(format!("device '{name}': its size in the configuration changed, which ends the resize made at run time"));
+                self.warn(format!(
+                    "device '{name}': its size in the configuration changed, which ends the resize made at run time"
+                ));
             }
         }
         def
@@ -82,7 +84,11 @@ impl Node {
             match self.devices.get(child).map(|slot| &slot.live) {
                 Some(Ok(device)) => children.push(device.clone()),
                 Some(Err(reason)) => {
-                    return Err(Refusal::failed(object(), format!("device '{child}' below it is not open: {reason}"), ""));
+                    return Err(Refusal::failed(
+                        object(),
+                        format!("device '{child}' below it is not open: {reason}"),
+                        "",
+                    ));
                 }
                 None => {
                     let known = self.devices.keys().map(String::as_str);
@@ -107,7 +113,9 @@ impl Node {
     }
 
     fn slot(&self, name: &str) -> Result<&DeviceSlot, Refusal> {
-        self.devices.get(name).ok_or_else(|| Refusal::not_found("device", name, self.devices.keys().map(String::as_str)))
+        self.devices
+            .get(name)
+            .ok_or_else(|| Refusal::not_found("device", name, self.devices.keys().map(String::as_str)))
     }
 
     /// An open device.
@@ -160,7 +168,11 @@ impl Node {
             return Err(Refusal::conflict(object, format!("it exists already (kind {})", slot.def.kind()), next));
         }
         if self.devices.len() >= OBJECTS_MAX {
-            return Err(Refusal::conflict(object, format!("there are {OBJECTS_MAX} devices already"), "delete some first"));
+            return Err(Refusal::conflict(
+                object,
+                format!("there are {OBJECTS_MAX} devices already"),
+                "delete some first",
+            ));
         }
         for child in def.children() {
             if let Some(user) = self.users_of_device(child).first() {
@@ -229,15 +241,21 @@ impl Node {
         let mut state = self.state.clone();
         let slot = &self.devices[name];
         match slot.origin {
-            Origin::Runtime => state.devices.iter_mut().filter(|def| def.name == name).for_each(|def| def.set_size(size)),
+            Origin::Runtime => {
+                state.devices.iter_mut().filter(|def| def.name == name).for_each(|def| def.set_size(size))
+            }
             Origin::Config => {
                 let entry = self.config.devices.iter().find(|entry| entry.def.name == name);
                 let configured_size = entry.and_then(|entry| entry.def.size());
                 state.device_overlays.insert(name.to_string(), DeviceOverlay { configured_size, size });
             }
         }
-        let followers: Vec<String> =
-            state.volumes.iter().filter(|(_, volume)| volume.device == name && volume.whole).map(|(name, _)| name.clone()).collect();
+        let followers: Vec<String> = state
+            .volumes
+            .iter()
+            .filter(|(_, volume)| volume.device == name && volume.whole)
+            .map(|(name, _)| name.clone())
+            .collect();
         for follower in &followers {
             state.volumes.get_mut(follower).expect("just listed").size = size;
         }

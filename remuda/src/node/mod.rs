@@ -139,7 +139,8 @@ impl Node {
             node_id: self.state.node_id,
             uptime_ns: self.started.elapsed().as_nanos() as u64,
             state_dir: self.store.dir().display().to_string(),
-            config: self.config.source.path.clone(),
+            config: std::path::absolute(&self.config.source.path)
+                .map_or_else(|_| self.config.source.path.clone(), |path| path.display().to_string()),
             nvmf_listen: self.addresses(),
             metrics: self.metrics.clone(),
             connections: self.exporter.counters().connections,

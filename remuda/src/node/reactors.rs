@@ -4,16 +4,18 @@ use super::refusal::Refusal;
 use super::view::ReactorView;
 use crate::config::{NodeConfig, Policy};
 use reactor::linux::{Runtime, RuntimeConfig, RuntimeError};
-use reactor::{PollPolicy, PoolConfig, Reactor, ReactorConfig, ReactorHandle, ReactorStats};
+use reactor::{PollPolicy, PoolConfig, Reactor, ReactorConfig, ReactorCounters, ReactorHandle, ReactorStats};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Running reactors.
 pub struct Reactors {
     runtime: Runtime,
     cores: Vec<Option<usize>>,
     stats: Vec<Arc<ReactorStats>>,
+    started: Instant,
 }
 
 impl Reactors {
@@ -30,11 +32,15 @@ impl Reactors {
     }
 
     /// Starts one reactor per entry of `cores`.
-    pub fn start_with(cores: Vec<Option<usize>>, reactor: ReactorConfig, drain_max_ns: u64) -> Result<Reactors, RuntimeError> {
+    pub fn start_with(
+        cores: Vec<Option<usize>>,
+        reactor: ReactorConfig,
+        drain_max_ns: u64,
+    ) -> Result<Reactors, RuntimeError> {
         let runtime = Runtime::start(&RuntimeConfig { cores: cores.clone(), reactor, drain_max_ns })?;
         let stats = runtime.handles().iter().filter_map(|handle| handle.call(|reactor| reactor.stats().clone()));
         let stats = stats.collect();
-        Ok(Reactors { runtime, cores, stats })
+        Ok(Reactors { runtime, cores, stats, started: Instant::now() })
     }
 
     /// All of them, by index.
@@ -51,7 +57,7 @@ impl Reactors {
     pub async fn views(&self) -> Vec<ReactorView> {
         let mut views = Vec::new();
         for (index, handle) in self.handles().iter().enumerate() {
-            let counters = self.stats[index].read();
+            let counters = self.counters(index);
             let facts = on_reactor(handle, |reactor| (reactor.live_tasks(), reactor.pool().bytes_mapped())).await;
             let (tasks, buffer_bytes) = facts.unwrap_or_default();
             views.push(ReactorView {
@@ -67,15 +73,41 @@ impl Reactors {
         views
     }
 
-    /// Counters that any thread may read, by index.
-    pub fn stats(&self) -> &[Arc<ReactorStats>] {
-        &self.stats
+    /// How a reactor has spent its time, by index.
+    pub fn counters(&self, index: usize) -> ReactorCounters {
+        clocks(&self.stats[index], self.started)
+    }
+
+    /// What reads the counters on another thread: one per reactor, to be called at any time.
+    pub fn meters(&self) -> Vec<Meter> {
+        self.stats.iter().map(|stats| Meter { stats: stats.clone(), started: self.started }).collect()
     }
 
     /// Asks all to end and waits.
     pub fn stop(&mut self) {
         self.runtime.stop();
     }
+}
+
+/// Reads one reactor's counters from any thread.
+#[derive(Clone)]
+pub struct Meter {
+    stats: Arc<ReactorStats>,
+    started: Instant,
+}
+
+impl Meter {
+    /// The counters now.
+    pub fn read(&self) -> ReactorCounters {
+        clocks(&self.stats, self.started)
+    }
+}
+
+/// A reactor counts a sleep when it ends, so the time asleep is what busy and spin leave.
+fn clocks(stats: &ReactorStats, started: Instant) -> ReactorCounters {
+    let counters = stats.read();
+    let elapsed_ns = started.elapsed().as_nanos() as u64;
+    ReactorCounters { sleep_ns: elapsed_ns.saturating_sub(counters.busy_ns + counters.spin_ns), ..counters }
 }
 
 fn gone() -> Refusal {

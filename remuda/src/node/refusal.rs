@@ -50,7 +50,12 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal of `kind`.
-    pub fn new(kind: RefusalKind, object: impl Into<String>, cause: impl Into<String>, next: impl Into<String>) -> Refusal {
+    pub fn new(
+        kind: RefusalKind,
+        object: impl Into<String>,
+        cause: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Refusal {
         Refusal { kind, object: object.into(), cause: cause.into(), next: next.into() }
     }
 

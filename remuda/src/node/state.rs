@@ -170,7 +170,9 @@ pub enum StateError {
         version: u32,
     },
     /// Another node runs on it.
-    #[error("state directory {dir} is in use by the node with process id {pid}; stop it first, or give this one another state_dir")]
+    #[error(
+        "state directory {dir} is in use by the node with process id {pid}; stop it first, or give this one another state_dir"
+    )]
     Locked {
         /// The directory.
         dir: PathBuf,
@@ -332,7 +334,8 @@ fn create_private_dir(dir: &Path) -> io::Result<()> {
 fn lock(dir: &Path) -> Result<std::fs::File, StateError> {
     use std::io::{Read, Seek, Write};
     let os = |action| move |error| StateError::Os { dir: dir.to_path_buf(), action, error };
-    let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("lock"));
+    let options =
+        std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("lock"));
     let mut file = options.map_err(os("open its lock file"))?;
     match file.try_lock() {
         Ok(()) => {}
@@ -444,10 +447,16 @@ mod tests {
                 assert!(!saved || found == new, "an acknowledged save survives");
                 outcomes.insert((saved, found == new));
                 after.save(&new).unwrap();
-                assert_eq!(after.load().unwrap(), Some(new.clone()), "leftovers of the crash do not disturb the next save");
+                assert_eq!(
+                    after.load().unwrap(),
+                    Some(new.clone()),
+                    "leftovers of the crash do not disturb the next save"
+                );
             }
         }
-        assert!(outcomes.contains(&(false, false)) && outcomes.contains(&(false, true)) && outcomes.contains(&(true, true)));
+        assert!(
+            outcomes.contains(&(false, false)) && outcomes.contains(&(false, true)) && outcomes.contains(&(true, true))
+        );
     }
 
     #[test]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 impl Node {
     /// Counters of reactors and the target.
     pub fn stats(&self) -> Value {
-        let reactors = self.reactors.stats().iter().enumerate().map(|(index, stats)| {
-            let counters = stats.read();
+        let reactors = self.reactors.meters().into_iter().enumerate().map(|(index, meter)| {
+            let counters = meter.read();
             json!({
                 "index": index,
                 "turns": counters.turns,

@@ -28,7 +28,8 @@ impl Node {
                 overlay.serial = new_serial();
             }
             let namespaces = entry.namespaces.iter();
-            let namespaces = namespaces.map(|one| NamespaceRecord { nsid: one.nsid.value, volume: one.volume.value.clone() });
+            let namespaces =
+                namespaces.map(|one| NamespaceRecord { nsid: one.nsid.value, volume: one.volume.value.clone() });
             let mut configured = SubsystemRecord {
                 serial: entry.serial.clone().unwrap_or_else(|| overlay.serial.clone()),
                 model: entry.model.clone().unwrap_or_else(|| MODEL_DEFAULT.to_string()),
@@ -43,7 +44,9 @@ impl Node {
         for (nqn, record) in self.state.subsystems.clone() {
             if self.subsystems.contains_key(&nqn) {
                 let path = &self.config.source.path;
-                self.warn(format!("subsystem '{nqn}' is defined in {path} and was also created at run time: the file wins"));
+                self.warn(format!(
+                    "subsystem '{nqn}' is defined in {path} and was also created at run time: the file wins"
+                ));
                 continue;
             }
             self.subsystems.insert(nqn, Subsystem { origin: Origin::Runtime, record, configured: None });
@@ -64,8 +67,10 @@ impl Node {
                     namespaces.push(NamespaceSpec { nsid: namespace.nsid, device: volume.clone(), uuid: known.uuid });
                 }
                 _ => {
-                    let warning =
-                        format!("subsystem '{nqn}': namespace {} is not shown, volume '{}' is not open", namespace.nsid, namespace.volume);
+                    let warning = format!(
+                        "subsystem '{nqn}': namespace {} is not shown, volume '{}' is not open",
+                        namespace.nsid, namespace.volume
+                    );
                     if !self.warnings.contains(&warning) {
                         self.warn(warning);
                     }
@@ -85,7 +90,8 @@ impl Node {
 
     /// Tells the target about every subsystem that shows `volume`.
     pub(super) async fn announce_volume(&mut self, volume: &str) -> Result<(), Refusal> {
-        let shows = |subsystem: &&Subsystem| subsystem.record.namespaces.iter().any(|namespace| namespace.volume == volume);
+        let shows =
+            |subsystem: &&Subsystem| subsystem.record.namespaces.iter().any(|namespace| namespace.volume == volume);
         let nqns = self.subsystems.iter().filter(|(_, subsystem)| shows(subsystem)).map(|(nqn, _)| nqn.clone());
         for nqn in nqns.collect::<Vec<_>>() {
             self.announce(&nqn).await?;
@@ -166,7 +172,8 @@ impl Node {
                 state.subsystems.insert(nqn.to_string(), subsystem.record.clone());
             }
             Some(configured) => {
-                let serial = state.subsystem_overlays.get(nqn).map(|overlay| overlay.serial.clone()).unwrap_or_default();
+                let serial =
+                    state.subsystem_overlays.get(nqn).map(|overlay| overlay.serial.clone()).unwrap_or_default();
                 state.subsystem_overlays.insert(nqn.to_string(), difference(configured, &subsystem.record, serial));
             }
         }
@@ -178,7 +185,11 @@ impl Node {
 
     fn copy_of(&self, nqn: &str) -> Result<Subsystem, Refusal> {
         let subsystem = self.subsystem(nqn)?;
-        Ok(Subsystem { origin: subsystem.origin, record: subsystem.record.clone(), configured: subsystem.configured.clone() })
+        Ok(Subsystem {
+            origin: subsystem.origin,
+            record: subsystem.record.clone(),
+            configured: subsystem.configured.clone(),
+        })
     }
 
     /// A new, empty subsystem.
@@ -197,7 +208,11 @@ impl Node {
             return Err(Refusal::conflict(object, "it exists already", "choose another name, or delete it first"));
         }
         if self.subsystems.len() >= OBJECTS_MAX {
-            return Err(Refusal::conflict(object, format!("there are {OBJECTS_MAX} subsystems already"), "delete some first"));
+            return Err(Refusal::conflict(
+                object,
+                format!("there are {OBJECTS_MAX} subsystems already"),
+                "delete some first",
+            ));
         }
         for (text, max) in [(&serial, 20), (&model, 40)] {
             if let Some(text) = text {
@@ -235,7 +250,12 @@ impl Node {
     }
 
     /// Shows `volume` as a namespace.
-    pub async fn namespace_add(&mut self, nqn: &str, volume: &str, nsid: Option<u32>) -> Result<SubsystemView, Refusal> {
+    pub async fn namespace_add(
+        &mut self,
+        nqn: &str,
+        volume: &str,
+        nsid: Option<u32>,
+    ) -> Result<SubsystemView, Refusal> {
         self.check_running()?;
         let object = format!("subsystem '{nqn}'");
         let mut subsystem = self.copy_of(nqn)?;
@@ -252,7 +272,11 @@ impl Node {
         let taken = |nsid: u32| namespaces.iter().any(|namespace| namespace.nsid == nsid);
         let nsid = match nsid {
             Some(nsid) if taken(nsid) => {
-                return Err(Refusal::conflict(object, format!("namespace {nsid} exists already"), "choose another nsid, or none"));
+                return Err(Refusal::conflict(
+                    object,
+                    format!("namespace {nsid} exists already"),
+                    "choose another nsid, or none",
+                ));
             }
             Some(nsid) => nsid,
             None => (1..).find(|nsid| !taken(*nsid)).expect("fewer namespaces than ids"),
@@ -292,7 +316,11 @@ impl Node {
                 check_nqn(host).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
                 let hosts = &mut subsystem.record.hosts;
                 if hosts.len() >= HOSTS_MAX {
-                    return Err(Refusal::conflict(object, format!("it allows {HOSTS_MAX} hosts already"), "disallow some first"));
+                    return Err(Refusal::conflict(
+                        object,
+                        format!("it allows {HOSTS_MAX} hosts already"),
+                        "disallow some first",
+                    ));
                 }
                 if !hosts.iter().any(|known| known == host) {
                     hosts.push(host.to_string());
@@ -368,7 +396,10 @@ mod tests {
             model: "M".into(),
             allow_any_host: any,
             hosts: hosts.iter().map(ToString::to_string).collect(),
-            namespaces: namespaces.iter().map(|(nsid, volume)| NamespaceRecord { nsid: *nsid, volume: volume.to_string() }).collect(),
+            namespaces: namespaces
+                .iter()
+                .map(|(nsid, volume)| NamespaceRecord { nsid: *nsid, volume: volume.to_string() })
+                .collect(),
         }
     }
 

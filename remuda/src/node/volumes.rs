@@ -127,7 +127,8 @@ impl Node {
 
     fn open_volume(&self, name: &str, record: &VolumeRecord) -> Result<Arc<dyn BlockDevice>, Refusal> {
         let object = format!("volume '{name}'");
-        let device = self.open_device(&record.device).map_err(|refusal| Refusal { object: object.clone(), ..refusal })?;
+        let device =
+            self.open_device(&record.device).map_err(|refusal| Refusal { object: object.clone(), ..refusal })?;
         let info = device.info();
         let block = info.block_size as u64;
         if record.offset + record.size > info.bytes() {
@@ -176,7 +177,8 @@ impl Node {
     }
 
     fn room(&self, name: &str, record: &VolumeRecord, device_len: u64) -> u64 {
-        let others = self.state.volumes.iter().filter(|(other, volume)| *other != name && volume.device == record.device);
+        let others =
+            self.state.volumes.iter().filter(|(other, volume)| *other != name && volume.device == record.device);
         let others: Vec<Extent> = others.map(|(_, volume)| Extent { start: volume.offset, len: volume.size }).collect();
         room_at(&Extent { start: record.offset, len: record.size }, &others, device_len)
     }
@@ -207,14 +209,20 @@ impl Node {
             return Err(Refusal::conflict(object, cause, "choose another name, or delete it first"));
         }
         if self.state.volumes.len() >= OBJECTS_MAX {
-            return Err(Refusal::conflict(object, format!("there are {OBJECTS_MAX} volumes already"), "delete some first"));
+            return Err(Refusal::conflict(
+                object,
+                format!("there are {OBJECTS_MAX} volumes already"),
+                "delete some first",
+            ));
         }
         let below = self.open_device(device)?;
-        if let Some(above) = self.devices.values().find(|slot| slot.def.children().iter().any(|child| child == device)) {
+        if let Some(above) = self.devices.values().find(|slot| slot.def.children().iter().any(|child| child == device))
+        {
             let cause = format!("device '{device}' is already used by device '{}'", above.def.name);
             return Err(Refusal::conflict(object, cause, format!("put the volume on '{}'", above.def.name)));
         }
-        if let Some((other, _)) = self.state.volumes.iter().find(|(_, volume)| volume.device == device && volume.whole) {
+        if let Some((other, _)) = self.state.volumes.iter().find(|(_, volume)| volume.device == device && volume.whole)
+        {
             let cause = format!("volume '{other}' takes the whole device '{device}'");
             return Err(Refusal::conflict(object, cause, format!("give '{other}' a size in the configuration first")));
         }
@@ -225,9 +233,8 @@ impl Node {
             (Some(len), None) => {
                 place(&used, info.bytes(), len).ok_or_else(|| no_space(&object, device, len, &used, info.bytes()))?
             }
-            (None, None) => {
-                largest_free(&used, info.bytes()).ok_or_else(|| no_space(&object, device, ALIGN, &used, info.bytes()))?
-            }
+            (None, None) => largest_free(&used, info.bytes())
+                .ok_or_else(|| no_space(&object, device, ALIGN, &used, info.bytes()))?,
             (None, Some(_)) => return Err(Refusal::invalid(object, "an offset needs a size", "give both or neither")),
         };
         check_extent(&object, device, &extent, &used, info.bytes(), info.block_size)?;
@@ -280,7 +287,11 @@ impl Node {
             return Err(Refusal::new(RefusalKind::NoSpace, object, cause, next));
         }
         if size < record.size && !shrink {
-            let cause = format!("{} is less than its size {}: the data past the end would be lost", ByteSize(size), ByteSize(record.size));
+            let cause = format!(
+                "{} is less than its size {}: the data past the end would be lost",
+                ByteSize(size),
+                ByteSize(record.size)
+            );
             return Err(Refusal::invalid(object, cause, "add --shrink if that is meant"));
         }
         let mut state = self.state.clone();
@@ -332,11 +343,8 @@ impl Node {
 
 fn no_space(object: &str, device: &str, size: u64, used: &[Extent], device_len: u64) -> Refusal {
     let largest = largest_free(used, device_len).map_or(0, |extent| extent.len);
-    let cause = format!(
-        "device '{device}' has no free range of {}; the largest is {}",
-        ByteSize(size),
-        ByteSize(largest)
-    );
+    let cause =
+        format!("device '{device}' has no free range of {}; the largest is {}", ByteSize(size), ByteSize(largest));
     Refusal::new(RefusalKind::NoSpace, object, cause, "ask for less, delete a volume, or resize the device")
 }
 
@@ -350,7 +358,8 @@ fn check_extent(
 ) -> Result<(), Refusal> {
     let block = block_size as u64;
     if extent.len == 0 || !extent.len.is_multiple_of(block) || !extent.start.is_multiple_of(block) {
-        let cause = format!("offset {} and size {} are not multiples of the block size {block}", extent.start, extent.len);
+        let cause =
+            format!("offset {} and size {} are not multiples of the block size {block}", extent.start, extent.len);
         return Err(Refusal::invalid(object, cause, ""));
     }
     if extent.start.checked_add(extent.len).is_none_or(|end| end > device_len) {

@@ -51,7 +51,8 @@ impl Client {
         self.next_id += 1;
         let mut request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         request.push('\n');
-        let line = self.exchange(&request).map_err(|error| CallError::Unreachable { socket: self.socket.clone(), error })?;
+        let line =
+            self.exchange(&request).map_err(|error| CallError::Unreachable { socket: self.socket.clone(), error })?;
         let garbled = |what: String| CallError::Garbled(format!("{}: {what}", self.socket.display()));
         let mut answer: Value = serde_json::from_str(&line).map_err(|error| garbled(error.to_string()))?;
         if let Some(error) = answer.get("error") {

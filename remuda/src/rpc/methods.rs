@@ -34,57 +34,74 @@ pub const METHODS: &[Method] = &[
     method("rpc.discover", "Lists the methods and their parameters.", &[]),
     method("node.status", "The node as a whole.", &[]),
     method("node.stop", "Drains, flushes and ends the node; the answer comes first.", &[]),
-    method("log.set_level", "Changes what is logged.", &[key(
-        "level",
-        Form::Choice(&["error", "warn", "info", "debug", "trace"]),
-        "required",
-        "The new level.",
-    )]),
+    method(
+        "log.set_level",
+        "Changes what is logged.",
+        &[key("level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "required", "The new level.")],
+    ),
     method("stats", "Counters and latency percentiles of devices, volumes and reactors.", &[]),
     method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
     method("device.list", "All devices.", &[]),
     method("device.show", "One device.", &[NAME]),
     method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
     method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
-    method("volume.create", "Takes a part of a device.", &[
-        NAME,
-        key("device", Form::Text, "required", "The device."),
-        key("size", Form::Size, "the largest free range", "Its size."),
-        key("offset", Form::Size, "chosen by the node", "Where it starts; what is there is kept."),
-    ]),
+    method(
+        "volume.create",
+        "Takes a part of a device.",
+        &[
+            NAME,
+            key("device", Form::Text, "required", "The device."),
+            key("size", Form::Size, "the largest free range", "Its size."),
+            key("offset", Form::Size, "chosen by the node", "Where it starts; what is there is kept."),
+        ],
+    ),
     method("volume.list", "All volumes.", &[]),
     method("volume.show", "One volume.", &[NAME]),
-    method("volume.resize", "Grows or cuts a volume where it is.", &[
-        NAME,
-        key("size", Form::Text, "required", "The new size, '+SIZE', or 'max'."),
-        key("shrink", Form::Flag, "false", "Permits a smaller size."),
-    ]),
+    method(
+        "volume.resize",
+        "Grows or cuts a volume where it is.",
+        &[
+            NAME,
+            key("size", Form::Text, "required", "The new size, '+SIZE', or 'max'."),
+            key("shrink", Form::Flag, "false", "Permits a smaller size."),
+        ],
+    ),
     method("volume.delete", "Gives a volume's place back.", &[NAME]),
-    method("subsystem.create", "A new, empty subsystem.", &[
-        NQN,
-        key("serial", Form::Text, "generated", "Serial number, up to 20 characters."),
-        key("model", Form::Text, "Remuda", "Model number, up to 40 characters."),
-        key("allow_any_host", Form::Flag, "false", "Whether every host may connect."),
-        key("hosts", Form::TextList, "[]", "Hosts that may connect."),
-    ]),
+    method(
+        "subsystem.create",
+        "A new, empty subsystem.",
+        &[
+            NQN,
+            key("serial", Form::Text, "generated", "Serial number, up to 20 characters."),
+            key("model", Form::Text, "Remuda", "Model number, up to 40 characters."),
+            key("allow_any_host", Form::Flag, "false", "Whether every host may connect."),
+            key("hosts", Form::TextList, "[]", "Hosts that may connect."),
+        ],
+    ),
     method("subsystem.list", "All subsystems.", &[]),
     method("subsystem.show", "One subsystem.", &[NQN]),
     method("subsystem.delete", "Removes a subsystem; its volumes stay.", &[NQN]),
-    method("subsystem.add_namespace", "Shows a volume to the subsystem's hosts.", &[
-        NQN,
-        key("volume", Form::Text, "required", "The volume."),
-        key("nsid", NSID, "the next free one", "Namespace id."),
-    ]),
-    method("subsystem.remove_namespace", "Hides a namespace; the volume stays.", &[
-        NQN,
-        key("nsid", NSID, "required", "Namespace id."),
-    ]),
+    method(
+        "subsystem.add_namespace",
+        "Shows a volume to the subsystem's hosts.",
+        &[
+            NQN,
+            key("volume", Form::Text, "required", "The volume."),
+            key("nsid", NSID, "the next free one", "Namespace id."),
+        ],
+    ),
+    method(
+        "subsystem.remove_namespace",
+        "Hides a namespace; the volume stays.",
+        &[NQN, key("nsid", NSID, "required", "Namespace id.")],
+    ),
     method("subsystem.allow_host", "Lets a host connect.", &[NQN, HOST]),
     method("subsystem.disallow_host", "Takes a host's permission back and disconnects it.", &[NQN, HOST]),
-    method("subsystem.allow_any_host", "Lets every host connect, or only those listed.", &[
-        NQN,
-        key("allow", Form::Flag, "required", "True: every host."),
-    ]),
+    method(
+        "subsystem.allow_any_host",
+        "Lets every host connect, or only those listed.",
+        &[NQN, key("allow", Form::Flag, "required", "True: every host.")],
+    ),
     method("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
 ];
 
@@ -190,7 +207,9 @@ impl Params {
                         other => unreachable!("text parameter '{other}' has no place"),
                     }
                 }
-                Form::Choice(_) => params.level = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default(),
+                Form::Choice(_) => {
+                    params.level = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
+                }
                 Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
                 Form::Size => params.offset = section.size(name).map(|size| size.value),
                 Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
@@ -260,7 +279,9 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "subsystem.allow_any_host" if params.flag => answer(node.host_allow(params.nqn(), None).await?),
         "subsystem.allow_any_host" => answer(node.host_disallow(params.nqn(), None).await?),
         "host.list" => answer(node.host_list(params.nqn.as_deref())?),
-        other => Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", "")),
+        other => {
+            Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))
+        }
     }
 }
 

@@ -208,7 +208,8 @@ async fn submit(
     params: Option<Value>,
     requests: &mpsc::Sender<Request>,
 ) -> Result<Value, Refusal> {
-    let stopping = || Refusal::new(crate::node::RefusalKind::Stopping, "node", "it is stopping", "start it again first");
+    let stopping =
+        || Refusal::new(crate::node::RefusalKind::Stopping, "node", "it is stopping", "start it again first");
     let (reply, answer) = oneshot::channel();
     requests.send(Request { method, params, reply }).await.map_err(|_| stopping())?;
     answer.await.map_err(|_| stopping())?
@@ -286,7 +287,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_answered_together() {
-        let input = b"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"},3,{\"jsonrpc\":\"2.0\",\"method\":\"stats\"}]\n";
+        let input =
+            b"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"},3,{\"jsonrpc\":\"2.0\",\"method\":\"stats\"}]\n";
         let answers = exchange(input);
         assert_eq!(answers[0].as_array().map(Vec::len), Some(2));
     }
