@@ -84,7 +84,11 @@ impl Target {
             return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.dnr().into());
         }
         let subnqn = Nqn::from_field(&data.subnqn).map_err(|_| SUBNQN)?;
-        let host_nqn = Nqn::from_field(&data.hostnqn).map_err(|_| HOSTNQN)?;
+        // Some hosts (SPDK's tools among them) send no name: they go by their host identifier.
+        let host_nqn = match data.hostnqn[0] {
+            0 => Nqn::from_uuid(uuid::Uuid::from_bytes(data.hostid)),
+            _ => Nqn::from_field(&data.hostnqn).map_err(|_| HOSTNQN)?,
+        };
         let subsystem = self.find_subsystem(&subnqn).ok_or(SUBNQN)?;
         if !self.subsystems[&subsystem].is_allowed(&host_nqn) {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());

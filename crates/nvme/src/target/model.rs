@@ -28,7 +28,7 @@ impl Default for TargetConfig {
     fn default() -> Self {
         TargetConfig {
             io_queues_max: 128,
-            queue_entries_max: 128,
+            queue_entries_max: 1024,
             admin_entries_max: 128,
             transfer_len_max: 1 << 20,
             capsule_data_max: ADMIN_CAPSULE_DATA_MAX,

@@ -128,6 +128,15 @@ impl Decoder {
         }
     }
 
+    /// Bytes of payload that come next in the stream, of the PDU that began; zero while its padding is still to come.
+    pub const fn payload_arriving(&self) -> u32 {
+        match &self.state {
+            State::Payload { shape, done, .. } => shape.data_len - *done,
+            State::Padding { shape, left: 0 } => shape.data_len,
+            _ => 0,
+        }
+    }
+
     /// Whether the stream may end here: no PDU is half received.
     pub const fn is_between_pdus(&self) -> bool {
         matches!(self.state, State::Header) && self.head_len == 0

@@ -1,0 +1,128 @@
+//! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile.
+
+use super::{check, last_errno};
+use crate::driver::{PmemId, PmemInfo};
+use base::Errno;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+const LINE: usize = 64;
+
+struct Mapped {
+    start: NonNull<u8>,
+    info: PmemInfo,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open` with this length.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.info.bytes as usize) };
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Pmem {
+    open: Vec<Option<Mapped>>,
+}
+
+impl Pmem {
+    pub(super) fn open(&mut self, path: Option<&str>, bytes: u64) -> Result<(PmemId, PmemInfo), Errno> {
+        let mapped = match path {
+            Some(path) => map_file(path, bytes)?,
+            None => Mapped {
+                start: map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?,
+                info: PmemInfo { bytes, durable: false },
+            },
+        };
+        let info = mapped.info;
+        self.open.push(Some(mapped));
+        Ok((PmemId(self.open.len() as u32 - 1), info))
+    }
+
+    fn range(&self, pmem: PmemId, offset: u64, len: usize) -> Result<(*mut u8, bool), Errno> {
+        let mapped = self.open.get(pmem.0 as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)?;
+        if offset > mapped.info.bytes || len as u64 > mapped.info.bytes - offset {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: inside the mapping.
+        Ok((unsafe { mapped.start.as_ptr().add(offset as usize) }, mapped.info.durable))
+    }
+
+    pub(super) fn read(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno> {
+        let (source, _) = self.range(pmem, offset, target.len())?;
+        // SAFETY: `source` is inside the mapping, which `target` cannot overlap.
+        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
+
+    pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
+        let (target, durable) = self.range(pmem, offset, source.len())?;
+        // SAFETY: `target` is inside the mapping, which `source` cannot overlap.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+        if durable {
+            write_back(target, source.len());
+        }
+        Ok(())
+    }
+
+    pub(super) fn fence(&self, _pmem: PmemId) {
+        store_fence();
+    }
+
+    pub(super) fn close(&mut self, pmem: PmemId) {
+        if let Some(entry) = self.open.get_mut(pmem.0 as usize) {
+            *entry = None;
+        }
+    }
+}
+
+fn map(bytes: u64, flags: i32, fd: i32) -> Result<NonNull<u8>, Errno> {
+    let len = usize::try_from(bytes).map_err(|_| Errno::ENOMEM)?;
+    // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
+    NonNull::new(start.cast()).ok_or(Errno::ENOMEM)
+}
+
+fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
+    let name = CString::new(path).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: a valid C string; the descriptor is checked before it is owned.
+    let fd = check(unsafe { libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into())?;
+    // SAFETY: a fresh descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    match map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd.as_raw_fd()) {
+        Ok(start) => Ok(Mapped { start, info: PmemInfo { bytes, durable: true } }),
+        Err(_) => {
+            let start = map(bytes, libc::MAP_SHARED, fd.as_raw_fd())?;
+            Ok(Mapped { start, info: PmemInfo { bytes, durable: false } })
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn write_back(start: *mut u8, len: usize) {
+    let first = start as usize & !(LINE - 1);
+    for line in (first..start as usize + len).step_by(LINE) {
+        // SAFETY: flushes a line of a live mapping; CLFLUSH is part of the x86-64 baseline.
+        unsafe { std::arch::x86_64::_mm_clflush(line as *const u8) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn store_fence() {
+    // SAFETY: SFENCE is part of the x86-64 baseline.
+    unsafe { std::arch::x86_64::_mm_sfence() };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn write_back(_start: *mut u8, _len: usize) {
+    // Mappings elsewhere are never labelled durable by the kernels we know; nothing to do.
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn store_fence() {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
