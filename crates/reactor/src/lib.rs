@@ -16,6 +16,7 @@ pub mod linux;
 mod mesh;
 mod net;
 mod ops;
+mod parcel;
 mod pool;
 mod reactor;
 mod stats;
