@@ -13,7 +13,7 @@ fn a_linux_host_finds_what_it_insists_on_in_identify_controller() {
     assert_eq!(info.cntlid, bench.target.controller(controller).expect("alive").cntlid());
     assert_eq!(info.transfer_len_max, 1 << 20);
     assert_eq!(info.capsule_data_max, ADMIN_CAPSULE_DATA_MAX);
-    assert_eq!((info.keep_alive_granularity_ms, info.commands_max), (100, 128));
+    assert_eq!((info.keep_alive_granularity_ms, info.commands_max), (100, 1024));
     assert!(info.compare && info.write_zeroes && info.deallocate && info.compare_and_write && info.volatile_cache);
     assert_eq!(info.events, event::NAMESPACE_ATTRIBUTE);
     assert!(!info.is_discovery);
@@ -133,6 +133,27 @@ fn the_write_cache_can_be_turned_off_and_comes_back_with_a_reset() {
     assert_eq!(bench.events(), [TargetEvent::WriteCache { controller, enabled: false }]);
     bench.property_set(controller, property::CC, 0).expect("reset");
     assert_eq!(bench.events(), [TargetEvent::WriteCache { controller, enabled: true }]);
+}
+
+#[test]
+fn a_reset_brings_back_the_defaults_and_forgets_events() {
+    let mut bench = Bench::new();
+    let controller = bench.ready();
+    bench.admin(controller, command::set_queue_count(1)).expect("granted");
+    let enable = command::set_feature(Feature::AsyncEventConfiguration, event::NAMESPACE_ATTRIBUTE);
+    bench.admin(controller, enable).expect("supported");
+    bench.request_event(controller, 1);
+    bench.property_set(controller, property::CC, 0).expect("reset");
+    bench.enable(controller);
+    for (feature, default) in [(Feature::NumberOfQueues, 0x007f_007f), (Feature::AsyncEventConfiguration, 0)] {
+        assert_eq!(bench.admin(controller, command::get_feature(feature, 0)).map(|done| done.0), Ok(default));
+    }
+    bench.target.resize_namespace(bench.subsystem, 1, 2000).expect("exists");
+    bench.admin(controller, enable).expect("supported");
+    assert_eq!(bench.completions(), [], "the request from before the reset is gone");
+    for cid in 0..AER_MAX as u16 {
+        assert_eq!(bench.request_event(controller, cid), AdminOutcome::Pending);
+    }
 }
 
 #[test]
