@@ -160,10 +160,24 @@ fn identifiers_are_not_reused_at_once() {
 #[test]
 fn a_host_without_a_name_goes_by_its_identifier() {
     let mut bench = Bench::new();
-    let nameless = ConnectData { hostnqn: [0; 256], ..command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None) };
+    let nameless =
+        ConnectData { hostnqn: [0; 256], ..command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None) };
     let connected = bench.connect_as(command::connect(0, 32, 0), &nameless).expect("accepted");
     let host = bench.target.controller(connected.controller).expect("alive").host_nqn().to_string();
     assert_eq!(host, "nqn.2014-08.org.nvmexpress:uuid:07070707-0707-0707-0707-070707070707");
+}
+
+#[test]
+fn a_host_without_a_name_is_held_to_the_list_of_hosts_by_its_identifier() {
+    let mut bench = Bench::new();
+    bench.target.set_allow_any_host(bench.subsystem, false).expect("exists");
+    let nameless =
+        ConnectData { hostnqn: [0; 256], ..command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None) };
+    let refused = bench.connect_as(command::connect(0, 32, 0), &nameless).expect_err("not listed");
+    assert_eq!(refused.status().kind(), Status::CONNECT_INVALID_HOST);
+    let name = Nqn::from_uuid(uuid::Uuid::from_bytes([7; 16]));
+    bench.target.allow_host(bench.subsystem, name).expect("exists");
+    assert!(bench.connect_as(command::connect(0, 32, 0), &nameless).is_ok());
 }
 
 #[test]
