@@ -7,9 +7,11 @@
 //! * [`tcp`]: PDUs of the TCP transport: encoding, incremental decoding, and the rules whose breach ends a connection.
 //! * [`target`]: subsystems, controllers and queues as a host sees them.
 //! * [`host`]: what an initiator needs to build commands and follow their transfers.
+//! * [`initiator`]: the host itself, on the reactor's sockets.
 
 pub mod crc32c;
 pub mod host;
+pub mod initiator;
 pub mod spec;
 pub mod target;
 pub mod tcp;
