@@ -13,7 +13,7 @@ use crate::stats::ReactorStats;
 use crate::timer::{TimerKey, TimerWheel};
 use base::Errno;
 use crossbeam_queue::SegQueue;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -104,6 +104,7 @@ pub struct Reactor {
     pollers: RefCell<Vec<(PollerId, Rc<dyn Poller>)>>,
     turn_ends: RefCell<Vec<Rc<dyn TurnEnd>>>,
     kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
+    extensions: RefCell<BTreeMap<(TypeId, u64), Rc<dyn Any>>>,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
@@ -136,6 +137,7 @@ impl Reactor {
             pollers: RefCell::default(),
             turn_ends: RefCell::default(),
             kept: RefCell::default(),
+            extensions: RefCell::default(),
             events: RefCell::default(),
             due: RefCell::default(),
             now_ns: Cell::new(now_ns),
@@ -281,6 +283,19 @@ impl Reactor {
             Poll::Pending
         })
         .await;
+    }
+
+    /// The part that a component keeps on this reactor: `T` number `instance`, made when first asked for and dropped when
+    /// the reactor closes. This is how a message finds its component's state on the reactor that it arrives at.
+    pub fn extension<T: 'static>(&self, instance: u64, make: impl FnOnce() -> T) -> Rc<T> {
+        let key = (TypeId::of::<T>(), instance);
+        let existing = self.extensions.borrow().get(&key).cloned();
+        let any = existing.unwrap_or_else(|| {
+            let made: Rc<dyn Any> = Rc::new(make());
+            self.extensions.borrow_mut().insert(key, made.clone());
+            made
+        });
+        any.downcast().expect("the key holds the type")
     }
 
     // --- other reactors ---------------------------------------------------------------------------------------------
@@ -596,6 +611,8 @@ impl Reactor {
         self.turn_ends.borrow_mut().clear();
         let kept = self.kept.take();
         drop(kept);
+        let extensions = self.extensions.take();
+        drop(extensions);
         while self.door.pop().is_some() {}
     }
 }
