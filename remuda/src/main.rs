@@ -1,2 +1,14 @@
-//! Placeholder until the first slice lands.
-fn main() {}
+//! Remuda in one binary: the node, and the command line that talks to it.
+
+mod cli;
+mod config;
+mod http;
+mod log;
+mod node;
+mod rpc;
+mod serve;
+mod sys;
+
+fn main() {
+    std::process::exit(cli::main());
+}

@@ -103,8 +103,8 @@ pub struct Reactor {
     door: Arc<SegQueue<Message>>,
     pollers: RefCell<Vec<(PollerId, Rc<dyn Poller>)>>,
     turn_ends: RefCell<Vec<Rc<dyn TurnEnd>>>,
-    kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     extensions: RefCell<BTreeMap<(TypeId, u64), Rc<dyn Any>>>,
+    kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
@@ -136,8 +136,8 @@ impl Reactor {
             door: Arc::default(),
             pollers: RefCell::default(),
             turn_ends: RefCell::default(),
-            kept: RefCell::default(),
             extensions: RefCell::default(),
+            kept: RefCell::default(),
             events: RefCell::default(),
             due: RefCell::default(),
             now_ns: Cell::new(now_ns),
@@ -609,10 +609,10 @@ impl Reactor {
         self.exec.close();
         self.pollers.borrow_mut().clear();
         self.turn_ends.borrow_mut().clear();
-        let kept = self.kept.take();
-        drop(kept);
         let extensions = self.extensions.take();
         drop(extensions);
+        let kept = self.kept.take();
+        drop(kept);
         while self.door.pop().is_some() {}
     }
 }
