@@ -214,7 +214,10 @@ pub fn fuzz_host(input: &[u8]) {
     while !program.is_empty() {
         let index = usize::from(program.u8()) % COMMANDS;
         let flags = program.u8();
-        let (offset, len) = (program.u32(), program.u32());
+        let (mut offset, len) = (program.u32(), program.u32());
+        if flags & 9 == 8 {
+            offset = memory[index] as u32;
+        }
         if flags & 1 == 0 {
             let header = DataHeader { cccid: 0, ttag: 0, offset, len, last: flags & 2 != 0, success: flags & 4 != 0 };
             if let Ok(arrival) = reads[index].arrive(&header) {
@@ -259,7 +262,8 @@ struct Run {
     fused: FusedSlot,
     queue: Queue,
     r2ts: R2tTable,
-    open: Vec<R2t>,
+    /// R2Ts that are outstanding, and what has come for each.
+    open: Vec<(R2t, u32)>,
 }
 
 const CONFIG_QUEUES: u16 = 4;
@@ -481,7 +485,7 @@ impl Run {
         if program.u8() < 100 {
             let (offset, len) = (program.u32() >> 1, (program.u32() >> 1).max(1));
             match self.r2ts.open(program.u16(), offset, len) {
-                Some(r2t) => self.open.push(r2t),
+                Some(r2t) => self.open.push((r2t, 0)),
                 None => assert_eq!(self.open.len(), 3),
             }
             return;
@@ -497,12 +501,15 @@ impl Run {
             last: flags & 1 != 0,
             success: false,
         };
-        if let Some(r2t) = known.filter(|_| flags & 2 != 0) {
-            data = DataHeader { cccid: r2t.cccid, ttag: r2t.ttag, offset: r2t.offset, len: r2t.len, ..data };
+        if let Some((r2t, received)) = known.filter(|_| flags & 2 != 0) {
+            let len = if flags & 4 != 0 { r2t.len - received } else { data.len };
+            data = DataHeader { cccid: r2t.cccid, ttag: r2t.ttag, offset: r2t.offset + received, len, ..data };
         }
         if let Ok(accepted) = self.r2ts.accept(&data) {
-            let at = self.open.iter().position(|r2t| r2t.ttag == data.ttag).expect("an open one");
-            let r2t = self.open[at];
+            let at = self.open.iter().position(|(r2t, _)| r2t.ttag == data.ttag).expect("an open one");
+            let (r2t, received) = &mut self.open[at];
+            *received += accepted.len;
+            assert_eq!(accepted.complete, *received == r2t.len);
             let end = u64::from(accepted.offset) + u64::from(accepted.len);
             assert!(accepted.offset >= r2t.offset && end <= u64::from(r2t.offset) + u64::from(r2t.len));
             if accepted.complete {

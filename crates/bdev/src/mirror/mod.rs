@@ -873,10 +873,12 @@ impl Inner {
         record.state = state;
         shared.legs[leg].state.store(state.code(), Release);
         drop(meta);
-        if state == LegState::Failed && shared.authority.load(Acquire) as usize == leg
-            && let Some(next) = shared.in_sync().first() {
-                shared.authority.store(*next as u8, Release);
-            }
+        if state == LegState::Failed
+            && shared.authority.load(Acquire) as usize == leg
+            && let Some(next) = shared.in_sync().first()
+        {
+            shared.authority.store(*next as u8, Release);
+        }
     }
 
     /// Writes the superblock of a new generation to all active legs; those that refuse are called failed in the next.

@@ -193,6 +193,11 @@ mod tests {
         let mut transfer = fresh();
         transfer.arrive(&data(0, 50, true, false)).expect("short, but in range");
         assert_eq!(transfer.arrive(&data(50, 50, true, false)), Err(Fault::Sequence));
+        let mut transfer = fresh();
+        transfer.arrive(&data(0, 60, false, false)).expect("in range");
+        for (offset, len) in [(60, 41), (60, 100), (0, 60)] {
+            assert_eq!(transfer.arrive(&data(offset, len, false, false)), Err(Fault::DataOutOfRange));
+        }
         let early = fresh().arrive(&data(0, 50, false, true));
         assert_eq!(early, Err(Fault::HeaderField { offset: field::FLAGS }));
     }

@@ -212,6 +212,15 @@ mod tests {
     }
 
     #[test]
+    fn data_may_not_start_within_the_header_digest() {
+        let params = ReceiveParams { header_digest: true, ..PARAMS };
+        let check =
+            |pdo| check(Side::Target, Phase::Ready, &params, &common(PduType::CapsuleCmd, FLAG_HDGST, pdo, 200));
+        assert_eq!(check(72), Err(Fault::HeaderField { offset: field::PDO }));
+        assert!(check(76).is_ok());
+    }
+
+    #[test]
     fn lengths_are_bounded_before_anything_is_kept() {
         let bad_plen = Err(Fault::HeaderField { offset: field::PLEN });
         assert!(ready(&common(PduType::CapsuleCmd, 0, 72, 72 + 8192)).is_ok());

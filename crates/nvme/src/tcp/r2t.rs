@@ -138,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_received_counts_against_the_rest() {
+        let mut table = R2tTable::new(1);
+        let r2t = table.open(5, 100, 50).expect("room");
+        table.accept(&data(&r2t, 100, 20, false)).expect("in range");
+        for (offset, len) in [(120, 31), (120, 50), (100, 20)] {
+            assert_eq!(table.accept(&data(&r2t, offset, len, false)), Err(Fault::DataOutOfRange), "{offset} {len}");
+        }
+        assert!(table.accept(&data(&r2t, 120, 30, true)).is_ok());
+    }
+
+    #[test]
     fn unknown_stale_and_foreign_tags_are_named() {
         let mut table = R2tTable::new(3);
         let bad_tag = Err(Fault::HeaderField { offset: field::TTAG });

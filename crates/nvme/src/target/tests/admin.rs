@@ -136,6 +136,27 @@ fn the_write_cache_can_be_turned_off_and_comes_back_with_a_reset() {
 }
 
 #[test]
+fn a_reset_brings_back_the_defaults_and_forgets_events() {
+    let mut bench = Bench::new();
+    let controller = bench.ready();
+    bench.admin(controller, command::set_queue_count(1)).expect("granted");
+    let enable = command::set_feature(Feature::AsyncEventConfiguration, event::NAMESPACE_ATTRIBUTE);
+    bench.admin(controller, enable).expect("supported");
+    bench.request_event(controller, 1);
+    bench.property_set(controller, property::CC, 0).expect("reset");
+    bench.enable(controller);
+    for (feature, default) in [(Feature::NumberOfQueues, 0x007f_007f), (Feature::AsyncEventConfiguration, 0)] {
+        assert_eq!(bench.admin(controller, command::get_feature(feature, 0)).map(|done| done.0), Ok(default));
+    }
+    bench.target.resize_namespace(bench.subsystem, 1, 2000).expect("exists");
+    bench.admin(controller, enable).expect("supported");
+    assert_eq!(bench.completions(), [], "the request from before the reset is gone");
+    for cid in 0..AER_MAX as u16 {
+        assert_eq!(bench.request_event(controller, cid), AdminOutcome::Pending);
+    }
+}
+
+#[test]
 fn features_obey_save_select_and_namespace_rules() {
     let mut bench = Bench::new();
     let controller = bench.ready();
