@@ -1,13 +1,14 @@
 //! Block devices: the waist that everything storing blocks implements, the leaf devices, and the filters that stack on
 //! them.
 //!
-//! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`LinearDevice`], [`DelayDevice`],
+//! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ChecksumDevice`], [`LinearDevice`], [`DelayDevice`],
 //! [`ErrorDevice`]. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
 //! from a disk.
 #![forbid(unsafe_code)]
 
+mod checksum;
 pub mod conformance;
 mod delay;
 pub mod device;
@@ -24,6 +25,7 @@ mod split;
 mod steps;
 mod stripe;
 
+pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, Delays};
 pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, ZonedInfo};
 pub use error::{ErrorDevice, ErrorRule, Fault, RULES_MAX, When};

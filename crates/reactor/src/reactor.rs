@@ -357,7 +357,7 @@ impl Reactor {
 
     fn pump_messages(self: &Rc<Self>) -> usize {
         let mut taken = 0;
-        while taken < self.config.message_budget {
+        while taken < self.config.message_budget && !self.door.is_empty() {
             let Some(message) = self.door.pop() else { break };
             message.run(self);
             taken += 1;

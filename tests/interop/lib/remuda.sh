@@ -11,6 +11,7 @@ node_config() {
 [node]
 state_dir = "$W/state"
 rpc_socket = "$W/rpc.sock"
+metrics_listen = "127.0.0.1:0"
 [nvmf]
 listen = ["127.0.0.1:$PORT"]
 [[device]]
@@ -36,16 +37,16 @@ node_ready() { remuda status --json >/dev/null 2>&1; }
 
 # The device is made with room for the volume to grow.
 node_add_namespace() { # NSID MIB
-    [ -e "$W/d$1.img" ] || remuda device create "d$1" --kind file --path "$W/d$1.img" --size "${VOLUME_MIB}MiB"
+    [ -e "$W/d$1.img" ] || remuda device create "d$1" --kind file "path=$W/d$1.img" "size=${VOLUME_MIB}MiB" block_size=4096
     remuda volume create "v$1" --device "d$1" --size "$2MiB"
-    remuda subsystem add-namespace "$NQN" --volume "v$1" --nsid "$1"
+    remuda subsystem add-namespace "$NQN" "v$1" --nsid "$1"
 }
 node_remove_namespace() { # NSID
-    remuda subsystem remove-namespace "$NQN" --nsid "$1"
+    remuda subsystem remove-namespace "$NQN" "$1"
     remuda volume delete "v$1"
 }
 node_resize() { # NSID MIB
-    remuda volume resize "v$1" --size "$2MiB"
+    remuda volume resize "v$1" "$2MiB"
 }
 
 # Our own host against any target; every block read is checked.

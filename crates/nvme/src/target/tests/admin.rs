@@ -13,7 +13,7 @@ fn a_linux_host_finds_what_it_insists_on_in_identify_controller() {
     assert_eq!(info.cntlid, bench.target.controller(controller).expect("alive").cntlid());
     assert_eq!(info.transfer_len_max, 1 << 20);
     assert_eq!(info.capsule_data_max, ADMIN_CAPSULE_DATA_MAX);
-    assert_eq!((info.keep_alive_granularity_ms, info.commands_max), (100, 128));
+    assert_eq!((info.keep_alive_granularity_ms, info.commands_max), (100, 1024));
     assert!(info.compare && info.write_zeroes && info.deallocate && info.compare_and_write && info.volatile_cache);
     assert_eq!(info.events, event::NAMESPACE_ATTRIBUTE);
     assert!(!info.is_discovery);

@@ -158,6 +158,29 @@ fn identifiers_are_not_reused_at_once() {
 }
 
 #[test]
+fn a_host_without_a_name_goes_by_its_identifier() {
+    let mut bench = Bench::new();
+    let nameless =
+        ConnectData { hostnqn: [0; 256], ..command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None) };
+    let connected = bench.connect_as(command::connect(0, 32, 0), &nameless).expect("accepted");
+    let host = bench.target.controller(connected.controller).expect("alive").host_nqn().to_string();
+    assert_eq!(host, "nqn.2014-08.org.nvmexpress:uuid:07070707-0707-0707-0707-070707070707");
+}
+
+#[test]
+fn a_host_without_a_name_is_held_to_the_list_of_hosts_by_its_identifier() {
+    let mut bench = Bench::new();
+    bench.target.set_allow_any_host(bench.subsystem, false).expect("exists");
+    let nameless =
+        ConnectData { hostnqn: [0; 256], ..command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None) };
+    let refused = bench.connect_as(command::connect(0, 32, 0), &nameless).expect_err("not listed");
+    assert_eq!(refused.status().kind(), Status::CONNECT_INVALID_HOST);
+    let name = Nqn::from_uuid(uuid::Uuid::from_bytes([7; 16]));
+    bench.target.allow_host(bench.subsystem, name).expect("exists");
+    assert!(bench.connect_as(command::connect(0, 32, 0), &nameless).is_ok());
+}
+
+#[test]
 fn a_refused_connect_names_the_field() {
     let mut bench = Bench::new();
     let good = command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None);
@@ -171,7 +194,7 @@ fn a_refused_connect_names_the_field() {
     let other = ConnectData { subnqn: nqn("other").to_field(), ..good };
     assert_eq!(parameter(admin(), &other), (256, true));
     assert_eq!(parameter(admin(), &ConnectData { subnqn: [b'x'; 256], ..good }), (256, true));
-    assert_eq!(parameter(admin(), &ConnectData { hostnqn: [0; 256], ..good }), (512, true));
+    assert_eq!(parameter(admin(), &ConnectData { hostnqn: [b'x'; 256], ..good }), (512, true));
     for cntlid in [0, 1, 0xfffe] {
         let fixed = ConnectData { cntlid: U16::new(cntlid), ..good };
         assert_eq!(parameter(admin(), &fixed), (16, true), "the static model is refused");
@@ -291,7 +314,7 @@ fn properties_have_their_own_sizes_and_only_cc_is_writable() {
     let mut bench = Bench::new();
     let controller = bench.connect(&nqn("disk"), 0);
     let cap = Capabilities(bench.property_get(controller, property::CAP, true).expect("readable"));
-    assert_eq!((cap.queue_entries_max(), cap.page_size_min()), (128, 4096));
+    assert_eq!((cap.queue_entries_max(), cap.page_size_min()), (1024, 4096));
     assert_eq!(bench.property_get(controller, property::VS, false), Ok(0x0002_0000));
     let invalid = Err(Status::INVALID_FIELD.dnr());
     assert_eq!(bench.property_get(controller, property::CAP, false), invalid);
