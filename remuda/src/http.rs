@@ -11,12 +11,17 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+/// Scrapes waiting at most.
+const SCRAPES_MAX: usize = 16;
 
 /// What the HTTP side sees of the node: counters shared with the reactors, refreshed when objects come and go.
 #[derive(Clone)]
 pub struct Metrics {
     reactors: Vec<Meter>,
     objects: Arc<Mutex<Objects>>,
+    refresh: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -34,23 +39,23 @@ struct Gauge {
 }
 
 impl Metrics {
-    /// The metrics of `node`.
-    pub fn new(node: &Node) -> Metrics {
-        let metrics = Metrics { reactors: node.reactors().meters(), objects: Arc::default() };
-        metrics.update(node);
-        metrics
+    /// The metrics of `node`, and the requests to [`update`](Self::update) them and to say when that is done.
+    pub fn new(node: &Node) -> (Metrics, mpsc::Receiver<oneshot::Sender<()>>) {
+        let (refresh, requests) = mpsc::channel(SCRAPES_MAX);
+        (Metrics { reactors: node.reactors().meters(), objects: Arc::default(), refresh }, requests)
     }
 
     /// Notes which objects there are.
-    pub fn update(&self, node: &Node) {
+    pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| Gauge { name: device.name, kind: device.kind, size: device.size });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| Gauge { name: volume.name, kind: "volume".into(), size: volume.size });
+        let connections = node.exporter().counters().await.connections;
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
-        objects.connections = node.exporter().counters().connections;
+        objects.connections = connections;
     }
 
     /// `/healthz` says so from now on.
@@ -118,6 +123,11 @@ pub async fn serve(listener: TcpListener, metrics: Metrics) {
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
+    let (done, refreshed) = oneshot::channel();
+    if metrics.refresh.send(done).await.is_ok() {
+        // A node that is stopping answers no more; what was last known will do.
+        let _ = refreshed.await;
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
 }
 

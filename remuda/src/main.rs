@@ -1,5 +1,6 @@
 //! Remuda in one binary: the node, and the command line that talks to it.
 
+mod bench;
 mod cli;
 mod config;
 mod http;

@@ -6,7 +6,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::config::Config;
 use crate::http;
 use crate::log::{self, LogControl};
-use crate::node::{Exporter, NoExporter, Node, Reactors, Refusal, Store};
+use crate::node::{Node, Reactors, Refusal, Store, TcpExporter};
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
 use std::time::Duration;
@@ -34,22 +34,13 @@ pub fn serve(path: &str) -> Result<(), Failure> {
             Failure::new(exit, error.to_string())
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-        let exporter = start_exporter(&config, &reactors).await?;
-        let node = Node::start(config, store, state, reactors, exporter).await?;
+        let exporter = TcpExporter::new(&config.nvmf, reactors.handles());
+        let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
         run(node, socket, Process { log, signals }, stop).await
     })?;
     node.stop();
     tracing::info!("stopped");
     Ok(())
-}
-
-/// The target that shows subsystems to hosts.
-async fn start_exporter(config: &Config, reactors: &Reactors) -> Result<Box<dyn Exporter>, Refusal> {
-    let _ = reactors;
-    if !config.nvmf.listen.is_empty() {
-        tracing::warn!("the NVMe/TCP target is not in this build: listening nowhere");
-    }
-    Ok(Box::new(NoExporter))
 }
 
 struct Process {
@@ -97,7 +88,7 @@ async fn run(
     mut stop: mpsc::UnboundedReceiver<&'static str>,
 ) -> Result<Node, Failure> {
     let (sender, mut requests) = mpsc::channel::<Request>(QUEUE_MAX);
-    let metrics = http::Metrics::new(&node);
+    let (metrics, mut scrapes) = http::Metrics::new(&node);
     if let Some(address) = node.config().node.metrics {
         match http::bind(address).await {
             Ok((listener, address)) => {
@@ -130,8 +121,12 @@ async fn run(
                 request = requests.recv() => {
                     let Some(request) = request else { continue };
                     let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
-                    metrics.update(&node);
                     let _ = request.reply.send(answer);
+                }
+                scrape = scrapes.recv() => {
+                    let Some(done) = scrape else { continue };
+                    metrics.update(&node).await;
+                    let _ = done.send(());
                 }
             }
         }

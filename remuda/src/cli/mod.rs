@@ -4,12 +4,15 @@ mod config_commands;
 pub mod exit;
 mod objects;
 pub mod output;
+mod sim;
 mod status;
 
+use crate::bench;
 use crate::config;
 use crate::rpc::client::Client;
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::{EXIT_CODES, Exit, Failure};
+pub use objects::key_values;
 use std::path::PathBuf;
 
 /// User-mode storage: devices, volumes and NVMe/TCP in one program.
@@ -70,6 +73,12 @@ enum Command {
         #[arg(default_value = "{}")]
         params: String,
     },
+    /// Load a device or an NVMe/TCP target and measure it
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// The simulator: scenarios under faults, reproduced by seed
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
     /// Print shell completions
     #[command(after_help = "Example:\n  remuda completions bash > ~/.local/share/bash-completion/completions/remuda")]
     Completions {
@@ -173,6 +182,8 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
             output::print_json(&context.call(&method, params)?);
             Ok(())
         }
+        Command::Bench(command) => bench::run(context, command),
+        Command::Sim(command) => sim::run(context, command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
             Ok(())

@@ -25,6 +25,13 @@ pub fn status(context: &Context) -> Result<(), Failure> {
         ]);
         text += "\n\n";
         text += &reactors(&status.reactors);
+        if !status.hosts.is_empty() {
+            let rows = status.hosts.iter().map(|host| {
+                vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
+            });
+            text += "\n\n";
+            text += &output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect());
+        }
         for warning in &status.warnings {
             text += &format!("\nwarning: {warning}");
         }

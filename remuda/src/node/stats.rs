@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 impl Node {
     /// Counters of reactors and the target.
-    pub fn stats(&self) -> Value {
+    pub async fn stats(&self) -> Value {
         let reactors = self.reactors.meters().into_iter().enumerate().map(|(index, meter)| {
             let counters = meter.read();
             json!({
@@ -17,14 +17,12 @@ impl Node {
                 "sleeps": counters.sleeps,
             })
         });
-        let export = self.exporter.counters();
+        let export = self.exporter.counters().await;
         json!({
             "reactors": reactors.collect::<Vec<_>>(),
             "nvmf": {
                 "connections": export.connections,
-                "connections_total": export.connections_total,
-                "controllers": export.controllers,
-                "protocol_errors": export.protocol_errors,
+                "hosts": export.hosts,
             },
         })
     }

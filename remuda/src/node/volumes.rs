@@ -307,7 +307,7 @@ impl Node {
         let size = self.record(name)?.size;
         let volume = self.volume_device(name)?;
         let blocks = size / volume.info().block_size as u64;
-        volume.resize(blocks).map_err(|error| super::build::refused(format!("volume '{name}'"), error))?;
+        super::build::resize(self.reactors.first(), volume, blocks).await?;
         self.announce_volume(name).await
     }
 

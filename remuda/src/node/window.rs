@@ -43,9 +43,9 @@ impl BlockDevice for Window {
         vec![self.below.clone()]
     }
 
-    fn resize(&self, blocks: u64) -> Result<(), DeviceError> {
+    fn resize<'a>(&'a self, _: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
         self.blocks.store(blocks, Ordering::Relaxed);
-        Ok(())
+        IoFuture::ready(Ok(()))
     }
 }
 

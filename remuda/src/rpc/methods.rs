@@ -251,7 +251,7 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             Ok(done(()))
         }
         "log.set_level" => around.set_log_level(&params.level).map(done),
-        "stats" => answer(node.stats()),
+        "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
         "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
