@@ -104,6 +104,27 @@ impl Buf {
         Buf { start: self.start, len: self.len, shared: true, owner: self.owner }
     }
 
+    /// A read-only view of `range` of the same bytes; this buf becomes read-only too. Panics outside the buf.
+    pub fn slice(&mut self, range: std::ops::Range<usize>) -> Buf {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of a buffer of {} bytes", self.len);
+        let mut view = self.duplicate();
+        // SAFETY: inside the range by the assertion.
+        view.start = unsafe { view.start.add(range.start) };
+        view.len = (range.end - range.start) as u32;
+        view
+    }
+
+    /// A buf over ordinary heap memory, for control data; not aligned for direct I/O.
+    pub fn from_vec(bytes: Vec<u8>) -> Buf {
+        let mut boxed = Box::new(HeapBuf { owner: Owner::new(release_heap), bytes: bytes.into_boxed_slice() });
+        boxed.owner.revive();
+        let len = u32::try_from(boxed.bytes.len()).expect("control data is small");
+        let start = NonNull::from(&mut *boxed.bytes).cast::<u8>();
+        let owner = NonNull::from(Box::leak(boxed)).cast::<Owner>();
+        // SAFETY: the box keeps the bytes until `release_heap`; this is their only view.
+        unsafe { Buf::from_raw(start, len, false, owner) }
+    }
+
     /// Makes a shared buf writable again when no other view is left; true when it is exclusive now. Bufs of a shared
     /// region (loans) always stay shared, since the region itself holds a count.
     pub fn try_unshare(&mut self) -> bool {
@@ -156,6 +177,17 @@ impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buf({} bytes{})", self.len, if self.shared { ", shared" } else { "" })
     }
+}
+
+#[repr(C)]
+struct HeapBuf {
+    owner: Owner,
+    bytes: Box<[u8]>,
+}
+
+unsafe fn release_heap(owner: NonNull<Owner>) {
+    // SAFETY: called once, by the last count; the owner is the first field of a boxed HeapBuf.
+    drop(unsafe { Box::from_raw(owner.cast::<HeapBuf>().as_ptr()) });
 }
 
 /// Total bytes of a list.
@@ -380,6 +412,15 @@ mod tests {
     fn writing_a_shared_buffer_is_refused() {
         let region = Region::anonymous(4096).unwrap();
         region.loan(0, 4096).as_mut_slice()[0] = 1;
+    }
+
+    #[test]
+    fn slices_view_and_heap_bytes_are_freed_once() {
+        let mut buf = Buf::from_vec((0..100).collect());
+        buf.as_mut_slice()[10] = 7;
+        let view = buf.slice(10..20);
+        drop(buf);
+        assert_eq!((view.len(), view.as_slice()[0], view.as_slice()[9]), (10, 7, 19));
     }
 
     #[test]

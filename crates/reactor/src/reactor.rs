@@ -13,7 +13,7 @@ use crate::stats::ReactorStats;
 use crate::timer::{TimerKey, TimerWheel};
 use base::Errno;
 use crossbeam_queue::SegQueue;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -103,6 +103,7 @@ pub struct Reactor {
     door: Arc<SegQueue<Message>>,
     pollers: RefCell<Vec<(PollerId, Rc<dyn Poller>)>>,
     turn_ends: RefCell<Vec<Rc<dyn TurnEnd>>>,
+    extensions: RefCell<BTreeMap<(TypeId, u64), Rc<dyn Any>>>,
     kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
@@ -135,6 +136,7 @@ impl Reactor {
             door: Arc::default(),
             pollers: RefCell::default(),
             turn_ends: RefCell::default(),
+            extensions: RefCell::default(),
             kept: RefCell::default(),
             events: RefCell::default(),
             due: RefCell::default(),
@@ -283,6 +285,19 @@ impl Reactor {
         .await;
     }
 
+    /// The part that a component keeps on this reactor: `T` number `instance`, made when first asked for and dropped when
+    /// the reactor closes. This is how a message finds its component's state on the reactor that it arrives at.
+    pub fn extension<T: 'static>(&self, instance: u64, make: impl FnOnce() -> T) -> Rc<T> {
+        let key = (TypeId::of::<T>(), instance);
+        let existing = self.extensions.borrow().get(&key).cloned();
+        let any = existing.unwrap_or_else(|| {
+            let made: Rc<dyn Any> = Rc::new(make());
+            self.extensions.borrow_mut().insert(key, made.clone());
+            made
+        });
+        any.downcast().expect("the key holds the type")
+    }
+
     // --- other reactors ---------------------------------------------------------------------------------------------
 
     /// Joins the mesh; `peers` lists all reactors of the group by index.
@@ -342,7 +357,7 @@ impl Reactor {
 
     fn pump_messages(self: &Rc<Self>) -> usize {
         let mut taken = 0;
-        while taken < self.config.message_budget {
+        while taken < self.config.message_budget && !self.door.is_empty() {
             let Some(message) = self.door.pop() else { break };
             message.run(self);
             taken += 1;
@@ -594,6 +609,8 @@ impl Reactor {
         self.exec.close();
         self.pollers.borrow_mut().clear();
         self.turn_ends.borrow_mut().clear();
+        let extensions = self.extensions.take();
+        drop(extensions);
         let kept = self.kept.take();
         drop(kept);
         while self.door.pop().is_some() {}

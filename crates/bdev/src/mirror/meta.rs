@@ -138,7 +138,7 @@ pub(super) fn decide(
                     return Err(Disagreement::WrongLeg(index));
                 }
                 let calls_ruler_failed =
-                    own.legs[ruler].state != LegState::InSync && own.legs[index].state == LegState::InSync;
+                    own.legs[index].state == LegState::InSync && lost_sight(own, newest, index, ruler);
                 if index != ruler && calls_ruler_failed && prefer.is_none() {
                     return Err(Disagreement::SplitBrain(ruler, index));
                 }
@@ -155,6 +155,19 @@ pub(super) fn decide(
         }
     }
     Ok(decided)
+}
+
+/// Whether leg `index`, by its `own` superblock, went on without the ruling leg.
+fn lost_sight(own: &Superblock, newest: &Superblock, index: usize, ruler: usize) -> bool {
+    match own.legs[ruler].state {
+        LegState::InSync => false,
+        LegState::Failed => true,
+        // The ruler was being caught up. That ended well if, by the ruler, this leg was there to the end: then the crash
+        // came after the ruler's superblock was written and before this one.
+        LegState::RecoveringDirty | LegState::RecoveringFull => {
+            newest.legs[index].state != LegState::InSync || own.legs[ruler].id != newest.legs[ruler].id
+        }
+    }
 }
 
 /// What becomes of a leg that is here.
@@ -231,6 +244,16 @@ mod tests {
         assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(0, 1)));
         assert_eq!(states(decide(&found, &[false; 2], false, Some(1))), [RecoveringFull, InSync]);
         assert_eq!(states(decide(&found, &[false; 2], false, Some(0))), [InSync, RecoveringFull]);
+    }
+
+    #[test]
+    fn a_crash_while_the_end_of_a_resync_is_recorded_is_no_split_brain() {
+        // Found by the scenario mirror-crash, seed 682.
+        let found = [superblock(0, 7, &[InSync, InSync]), superblock(1, 6, &[RecoveringDirty, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
+        // The leg that was to be caught up was started alone instead.
+        let found = [superblock(0, 7, &[InSync, Failed]), superblock(1, 6, &[RecoveringDirty, InSync])];
+        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(0, 1)));
     }
 
     #[test]
