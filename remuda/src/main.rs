@@ -1,2 +1,15 @@
-//! Placeholder until the first slice lands.
-fn main() {}
+//! Remuda in one binary: the node, and the command line that talks to it.
+
+mod bench;
+mod cli;
+mod config;
+mod http;
+mod log;
+mod node;
+mod rpc;
+mod serve;
+mod sys;
+
+fn main() {
+    std::process::exit(cli::main());
+}

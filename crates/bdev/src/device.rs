@@ -23,11 +23,14 @@ pub struct DeviceInfo {
     pub atomic_write_blocks: u32,
     /// Atomicity ends at multiples of so many blocks; 0 is no boundary.
     pub atomic_boundary_blocks: u32,
+    /// Largest compare-and-write, in blocks; it does not cross an atomic boundary either.
+    pub compare_and_write_blocks: u32,
     /// Completed writes may be lost on power failure until a flush.
     pub volatile_cache: bool,
     /// Unmapped blocks read as zeroes.
     pub unmap_reads_zero: bool,
-    /// Reads can lend the device's own memory ([`Flags::LOAN`](crate::io::Flags::LOAN)).
+    /// Reads without buffers are accepted ([`Flags::LOAN`](crate::io::Flags::LOAN)): the device lends its memory, or
+    /// takes buffers from the reactor's pool.
     pub loans: bool,
     /// Zone size and limits of a zoned device.
     pub zoned: Option<ZonedInfo>,
@@ -59,6 +62,7 @@ impl DeviceInfo {
             max_io_blocks: (1 << 20) / block_size,
             atomic_write_blocks: 1,
             atomic_boundary_blocks: 0,
+            compare_and_write_blocks: 1,
             volatile_cache: false,
             unmap_reads_zero: false,
             loans: false,
@@ -94,15 +98,31 @@ impl DeviceInfo {
     fn check_data(&self, io: &Io) -> Result<(), Status> {
         let bytes = io.nblocks as usize * self.block_size as usize;
         let wanted = match io.op {
-            Op::Read if io.bufs.is_empty() && io.flags.has(crate::io::Flags::LOAN) => return Ok(()),
+            Op::Read if io.bufs.is_empty() && self.lends(io) => return Ok(()),
             Op::Read | Op::Write | Op::Compare | Op::ZoneAppend => bytes,
+            Op::CompareAndWrite if !self.is_unit(io, self.compare_and_write_blocks) => return Err(Status::Invalid),
             Op::CompareAndWrite => bytes * 2,
             Op::Copy if io.arg > self.blocks || io.nblocks as u64 > self.blocks - io.arg => {
                 return Err(Status::OutOfRange);
             }
             _ => 0,
         };
+        if io.flags.has(crate::io::Flags::ATOMIC) && !self.is_unit(io, self.atomic_write_blocks) {
+            return Err(Status::Invalid);
+        }
         if reactor::buf::sg_len(&io.bufs) == wanted { Ok(()) } else { Err(Status::Invalid) }
+    }
+}
+
+impl DeviceInfo {
+    fn lends(&self, io: &Io) -> bool {
+        self.loans && io.flags.has(crate::io::Flags::LOAN) && io.nblocks <= self.max_io_blocks
+    }
+
+    /// Whether the range has at most `blocks_max` blocks and crosses no atomic boundary.
+    fn is_unit(&self, io: &Io, blocks_max: u32) -> bool {
+        let boundary = self.atomic_boundary_blocks as u64;
+        io.nblocks <= blocks_max && (boundary == 0 || io.lba.0 / boundary == io.end().saturating_sub(1) / boundary)
     }
 }
 
@@ -122,6 +142,16 @@ pub enum DeviceError {
         errno: Errno,
         /// What to do about it, starting with a separator, or empty.
         hint: &'static str,
+    },
+    /// An operation on the device, or on one below it, ended badly.
+    #[error("device '{device}': cannot {action}: {status}")]
+    Io {
+        /// The device's name.
+        device: String,
+        /// What was tried.
+        action: &'static str,
+        /// How it ended.
+        status: Status,
     },
     /// The configuration cannot work.
     #[error("device '{device}': {reason}")]
@@ -147,13 +177,17 @@ pub trait BlockDevice: Send + Sync {
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         Vec::new()
     }
-    /// Changes its size; the devices that cannot say why.
-    fn resize(&self, blocks: u64) -> Result<(), DeviceError> {
-        let _ = blocks;
-        Err(DeviceError::Config {
-            device: self.name().to_string(),
-            reason: format!("a '{}' device cannot be resized", self.kind()),
-        })
+    /// Changes its size; the devices that cannot say why. With a reactor, because a file must be reopened and metadata
+    /// rewritten where I/O can be done.
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        let _ = (reactor, blocks);
+        let reason = format!("a '{}' device cannot be resized", self.kind());
+        IoFuture::ready(Err(DeviceError::Config { device: self.name().to_string(), reason }))
+    }
+    /// Looks again at what lies below (a disk that has grown) and returns what the device is now.
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        let _ = reactor;
+        IoFuture::ready(Ok(self.info()))
     }
 }
 

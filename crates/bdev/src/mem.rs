@@ -1,11 +1,15 @@
 //! A device in memory: zeroed at start, gone at exit. Reads can lend its memory.
+//!
+//! Every operation completes inside `submit`. Operations that change blocks hold the mutexes of the stripes they touch:
+//! without that a write of another core could fall between the two halves of a compare-and-write. Reads take nothing, and
+//! a mutex that nobody else holds costs less than a tenth of the copy it protects.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
-use crate::io::{Done, Flags, Io, Op, OpSet, Status};
+use crate::io::{Done, Io, Op, OpSet, Status};
 use reactor::{IoFuture, Reactor, Region, SgList};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// See the module.
 pub struct MemDevice {
@@ -17,7 +21,12 @@ pub struct MemDevice {
 struct Shared {
     region: Region,
     blocks: AtomicU64,
+    stripes: [Mutex<()>; STRIPES],
 }
+
+const STRIPES: usize = 64;
+/// Bytes of the device that one mutex covers before the next takes over: a large write touches few of them.
+const STRIPE_BYTES: usize = 256 << 10;
 
 const OPS: OpSet = OpSet::of(&[
     Op::Read,
@@ -43,7 +52,8 @@ impl MemDevice {
         let bytes = blocks_max.max(blocks).checked_mul(block_size as u64).and_then(|bytes| usize::try_from(bytes).ok());
         let region = bytes.and_then(Region::anonymous);
         let region = region.ok_or_else(|| refuse("more memory than the system can address".to_string()))?;
-        let shared = Arc::new(Shared { region, blocks: AtomicU64::new(blocks) });
+        let shared =
+            Arc::new(Shared { region, blocks: AtomicU64::new(blocks), stripes: [const { Mutex::new(()) }; STRIPES] });
         Ok(MemDevice { name: name.to_string(), block_size, shared })
     }
 }
@@ -55,6 +65,7 @@ impl Shared {
             unmap_reads_zero: true,
             loans: true,
             atomic_write_blocks: (1 << 20) / block_size,
+            compare_and_write_blocks: (1 << 20) / block_size,
             ..DeviceInfo::basic(block_size, self.blocks.load(Ordering::Relaxed))
         }
     }
@@ -77,7 +88,13 @@ impl BlockDevice for MemDevice {
         Ok(Rc::new(MemChannel { shared: self.shared.clone(), block_size: self.block_size }))
     }
 
-    fn resize(&self, blocks: u64) -> Result<(), DeviceError> {
+    fn resize<'a>(&'a self, _reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        IoFuture::ready(self.resize_now(blocks))
+    }
+}
+
+impl MemDevice {
+    fn resize_now(&self, blocks: u64) -> Result<(), DeviceError> {
         let blocks_max = (self.shared.region.len() / self.block_size as usize) as u64;
         if blocks == 0 || blocks > blocks_max {
             return Err(DeviceError::Config {
@@ -94,6 +111,20 @@ impl BlockDevice for MemDevice {
     }
 }
 
+/// The mutexes of the stripes that a byte range touches, locked in ascending order.
+fn lock_range(stripes: &[Mutex<()>; STRIPES], at: usize, bytes: usize) -> smallvec::SmallVec<[MutexGuard<'_, ()>; 2]> {
+    let (first, last) = (at / STRIPE_BYTES, (at + bytes - 1) / STRIPE_BYTES);
+    let lock = |index: usize| stripes[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (low, high) = (first % STRIPES, last % STRIPES);
+    if last - first >= STRIPES {
+        (0..STRIPES).map(lock).collect()
+    } else if low <= high {
+        (low..=high).map(lock).collect()
+    } else {
+        (0..=high).chain(low..STRIPES).map(lock).collect()
+    }
+}
+
 struct MemChannel {
     shared: Arc<Shared>,
     block_size: u32,
@@ -107,8 +138,9 @@ impl MemChannel {
         let region = &self.shared.region;
         let at = io.lba.0 as usize * self.block_size as usize;
         let bytes = io.nblocks as usize * self.block_size as usize;
+        let _held = if io.op.modifies() { lock_range(&self.shared.stripes, at, bytes) } else { Default::default() };
         match io.op {
-            Op::Read if io.flags.has(Flags::LOAN) && io.bufs.is_empty() => io.bufs.push(region.loan(at, bytes)),
+            Op::Read if io.bufs.is_empty() => io.bufs.push(region.loan(at, bytes)),
             Op::Read => {
                 for_each_piece(&mut io.bufs, at, |offset, buf| region.read(offset, buf.as_mut_slice()));
             }

@@ -136,7 +136,9 @@ impl Executor {
     pub(crate) fn run(&self, budget: usize, shuffle: Option<&dyn Fn(usize) -> usize>) -> usize {
         let mut ran = 0;
         while ran < budget {
-            while let Some(task) = self.shared.woken_elsewhere.pop() {
+            // Looking costs two loads, popping an empty queue a fence.
+            while !self.shared.woken_elsewhere.is_empty() {
+                let Some(task) = self.shared.woken_elsewhere.pop() else { break };
                 self.push_ready(task);
             }
             let Some(task) = self.pop_ready(shuffle) else { break };

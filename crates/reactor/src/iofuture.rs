@@ -2,11 +2,13 @@
 //! the result is known at once.
 
 use crate::block;
+use crate::reactor::Reactor;
 use std::alloc::Layout;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 struct VTable<T> {
@@ -37,7 +39,8 @@ unsafe fn drop_raw<F>(block: NonNull<u8>) {
 
 enum State<T: 'static> {
     Ready(T),
-    Running(NonNull<u8>, &'static VTable<T>),
+    /// With a reactor, the future is `'static` and goes on there as a task when its waiter goes away.
+    Running(NonNull<u8>, &'static VTable<T>, Option<Rc<Reactor>>),
     Finished,
 }
 
@@ -59,14 +62,39 @@ impl<'a, T> IoFuture<'a, T> {
         IoFuture { state: State::Ready(value), _borrow: PhantomData }
     }
 
-    /// Moves `future` into a recycled block.
+    /// Moves `future` into a recycled block. Dropping it drops `future` where it stands: right for a single step below
+    /// which somebody else keeps the operation going.
     #[inline]
     pub fn new<F: Future<Output = T> + 'a>(future: F) -> Self {
+        IoFuture::in_block(future, None)
+    }
+
+    /// As [`new`](Self::new) for an operation of several steps that must not stop between two of them: when its waiter
+    /// drops it, the rest runs as a task of `reactor`.
+    #[inline]
+    pub fn steps<F: Future<Output = T> + 'static>(reactor: &Rc<Reactor>, future: F) -> Self {
+        IoFuture::in_block(future, Some(reactor.clone()))
+    }
+
+    #[inline]
+    fn in_block<F: Future<Output = T>>(future: F, carrier: Option<Rc<Reactor>>) -> Self {
         let table: &'static VTable<T> = const { &VTableOf::<F>::TABLE };
         let block = block::take(table.layout);
         // SAFETY: the block is large and aligned enough for F by its layout.
         unsafe { block.cast::<F>().write(future) };
-        IoFuture { state: State::Running(block, table), _borrow: PhantomData }
+        IoFuture { state: State::Running(block, table, carrier), _borrow: PhantomData }
+    }
+
+    /// The outcome when it is known already, so that a layer above needs no block of its own; otherwise the future.
+    #[inline]
+    pub fn try_ready(mut self) -> Result<T, Self> {
+        if !matches!(self.state, State::Ready(_)) {
+            return Err(self);
+        }
+        match std::mem::replace(&mut self.state, State::Finished) {
+            State::Ready(value) => Ok(value),
+            _ => unreachable!("just looked"),
+        }
     }
 }
 
@@ -75,31 +103,40 @@ impl<T> Future for IoFuture<'_, T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match std::mem::replace(&mut self.state, State::Finished) {
-            State::Ready(value) => Poll::Ready(value),
-            State::Running(block, table) => {
-                self.state = State::Running(block, table);
-                // SAFETY: `Running` means that the block holds a live future made by `new`.
-                let outcome = unsafe { (table.poll)(block, cx) };
-                if outcome.is_ready() {
-                    self.state = State::Finished;
-                    // SAFETY: the future is done and its block is referred to by nothing else.
-                    unsafe {
-                        (table.drop)(block);
-                        block::give(block, table.layout);
-                    }
-                }
-                outcome
-            }
+        let (block, table) = match &self.state {
+            State::Running(block, table, _) => (*block, *table),
+            State::Ready(_) => match std::mem::replace(&mut self.state, State::Finished) {
+                State::Ready(value) => return Poll::Ready(value),
+                _ => unreachable!("just looked"),
+            },
             State::Finished => panic!("an I/O future was polled after it had completed"),
+        };
+        // SAFETY: `Running` means that the block holds a live future made by `in_block`.
+        let outcome = unsafe { (table.poll)(block, cx) };
+        if outcome.is_ready() {
+            self.state = State::Finished;
+            // SAFETY: the future is done and its block is referred to by nothing else.
+            unsafe {
+                (table.drop)(block);
+                block::give(block, table.layout);
+            }
         }
+        outcome
     }
 }
 
 impl<T> Drop for IoFuture<'_, T> {
+    #[inline]
     fn drop(&mut self) {
-        if let State::Running(block, table) = std::mem::replace(&mut self.state, State::Finished) {
-            // SAFETY: `Running` means that the block holds a live future made by `new`.
+        if let State::Running(block, table, carrier) = std::mem::replace(&mut self.state, State::Finished) {
+            if let Some(reactor) = carrier {
+                // Only `steps` sets a carrier, and only for a `'static` future, so this one may outlive `'a`.
+                let rest: IoFuture<'static, T> =
+                    IoFuture { state: State::Running(block, table, None), _borrow: PhantomData };
+                reactor.spawn(async move { drop(rest.await) });
+                return;
+            }
+            // SAFETY: `Running` means that the block holds a live future made by `in_block`.
             unsafe {
                 (table.drop)(block);
                 block::give(block, table.layout);

@@ -3,6 +3,7 @@
 use crate::driver::{ExportedSocket, Slice, SocketId};
 use crate::reactor::Reactor;
 use base::Errno;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -51,13 +52,13 @@ impl Drop for TcpListener {
 pub struct TcpStream {
     reactor: Rc<Reactor>,
     socket: SocketId,
-    open: bool,
+    open: Cell<bool>,
 }
 
 impl TcpStream {
     fn adopt(reactor: &Rc<Reactor>, socket: SocketId) -> TcpStream {
         reactor.watch_socket(socket);
-        TcpStream { reactor: reactor.clone(), socket, open: true }
+        TcpStream { reactor: reactor.clone(), socket, open: Cell::new(true) }
     }
 
     /// Connects to `address`.
@@ -70,15 +71,23 @@ impl TcpStream {
     }
 
     /// Takes the stream off this reactor, to be adopted by another.
-    pub fn export(mut self) -> Result<ExportedSocket, Errno> {
+    pub fn export(self) -> Result<ExportedSocket, Errno> {
         self.reactor.forget_socket(self.socket);
-        self.open = false;
+        self.open.set(false);
         self.reactor.driver().net_export(self.socket)
     }
 
     /// Adopts a stream exported by another reactor.
     pub fn import(reactor: &Rc<Reactor>, socket: ExportedSocket) -> Result<TcpStream, Errno> {
         Ok(TcpStream::adopt(reactor, reactor.driver().net_import(socket)?))
+    }
+
+    /// Closes the stream now; every later attempt fails with `EBADF`.
+    pub fn close(&self) {
+        if self.open.replace(false) {
+            self.reactor.forget_socket(self.socket);
+            self.reactor.driver().net_close(self.socket);
+        }
     }
 
     /// Waits until a receive is worth trying.
@@ -163,9 +172,6 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        if self.open {
-            self.reactor.forget_socket(self.socket);
-            self.reactor.driver().net_close(self.socket);
-        }
+        self.close();
     }
 }

@@ -4,9 +4,9 @@
 
 use crate::buf::SgList;
 use crate::driver::Token;
+use crate::parcel::Parcel;
 use crate::reactor::Reactor;
 use base::Errno;
-use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ enum State {
     Free,
     Waiting(Option<Waker>),
     Done(Completion),
-    DoneRemote(Box<dyn Any + Send>),
+    DoneRemote(Parcel),
     Orphan,
 }
 
@@ -110,15 +110,11 @@ impl OpTable {
         PendingRemote(self.begin())
     }
 
-    pub(crate) fn complete_remote(&mut self, token: Token, value: Box<dyn Any + Send>) {
+    pub(crate) fn complete_remote(&mut self, token: Token, value: Parcel) {
         if let Some(waker) = self.finish(token, State::DoneRemote(value)) {
             waker.wake();
         }
     }
-}
-
-pub(crate) fn remote_box<T: Send + 'static>(value: T) -> Box<dyn Any + Send> {
-    Box::new(value)
 }
 
 /// Waits for a file operation.
@@ -189,7 +185,7 @@ impl<T: 'static> Future for RemoteFuture<T> {
             None => Poll::Pending,
             Some(State::DoneRemote(value)) => {
                 self.token = None;
-                Poll::Ready(*value.downcast().expect("the reply has the type of the call"))
+                Poll::Ready(value.open())
             }
             Some(_) => unreachable!("remote calls end as DoneRemote"),
         }

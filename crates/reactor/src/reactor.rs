@@ -13,6 +13,7 @@ use crate::stats::ReactorStats;
 use crate::timer::{TimerKey, TimerWheel};
 use base::Errno;
 use crossbeam_queue::SegQueue;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -102,6 +103,8 @@ pub struct Reactor {
     door: Arc<SegQueue<Message>>,
     pollers: RefCell<Vec<(PollerId, Rc<dyn Poller>)>>,
     turn_ends: RefCell<Vec<Rc<dyn TurnEnd>>>,
+    extensions: RefCell<BTreeMap<(TypeId, u64), Rc<dyn Any>>>,
+    kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
@@ -133,6 +136,8 @@ impl Reactor {
             door: Arc::default(),
             pollers: RefCell::default(),
             turn_ends: RefCell::default(),
+            extensions: RefCell::default(),
+            kept: RefCell::default(),
             events: RefCell::default(),
             due: RefCell::default(),
             now_ns: Cell::new(now_ns),
@@ -219,6 +224,25 @@ impl Reactor {
         self.pollers.borrow_mut().retain(|(other, _)| *other != id);
     }
 
+    /// Keeps a value that cannot leave this thread (an open file, a channel) until [`release`](Self::release) or the
+    /// reactor's end, for owners that live elsewhere; they name it by the number returned.
+    pub fn keep(&self, value: Rc<dyn Any>) -> u64 {
+        let id = self.fresh_id();
+        self.kept.borrow_mut().insert(id, value);
+        id
+    }
+
+    /// The kept value `id`.
+    pub fn kept(&self, id: u64) -> Option<Rc<dyn Any>> {
+        self.kept.borrow().get(&id).cloned()
+    }
+
+    /// Lets go of the kept value `id`.
+    pub fn release(&self, id: u64) {
+        let value = self.kept.borrow_mut().remove(&id);
+        drop(value);
+    }
+
     fn fresh_id(&self) -> u64 {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
@@ -259,6 +283,19 @@ impl Reactor {
             Poll::Pending
         })
         .await;
+    }
+
+    /// The part that a component keeps on this reactor: `T` number `instance`, made when first asked for and dropped when
+    /// the reactor closes. This is how a message finds its component's state on the reactor that it arrives at.
+    pub fn extension<T: 'static>(&self, instance: u64, make: impl FnOnce() -> T) -> Rc<T> {
+        let key = (TypeId::of::<T>(), instance);
+        let existing = self.extensions.borrow().get(&key).cloned();
+        let any = existing.unwrap_or_else(|| {
+            let made: Rc<dyn Any> = Rc::new(make());
+            self.extensions.borrow_mut().insert(key, made.clone());
+            made
+        });
+        any.downcast().expect("the key holds the type")
     }
 
     // --- other reactors ---------------------------------------------------------------------------------------------
@@ -311,7 +348,7 @@ impl Reactor {
             there.spawn_eager(async move {
                 let value = future.await;
                 poster.post(home, move |here| {
-                    here.ops.borrow_mut().complete_remote(token, crate::ops::remote_box(value))
+                    here.ops.borrow_mut().complete_remote(token, crate::parcel::Parcel::new(value))
                 });
             });
         });
@@ -320,7 +357,7 @@ impl Reactor {
 
     fn pump_messages(self: &Rc<Self>) -> usize {
         let mut taken = 0;
-        while taken < self.config.message_budget {
+        while taken < self.config.message_budget && !self.door.is_empty() {
             let Some(message) = self.door.pop() else { break };
             message.run(self);
             taken += 1;
@@ -572,6 +609,10 @@ impl Reactor {
         self.exec.close();
         self.pollers.borrow_mut().clear();
         self.turn_ends.borrow_mut().clear();
+        let extensions = self.extensions.take();
+        drop(extensions);
+        let kept = self.kept.take();
+        drop(kept);
         while self.door.pop().is_some() {}
     }
 }

@@ -6,19 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Status;
 
 /// An answer as it travels.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Default,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Cqe {
     /// Command specific result: dwords 0 and 1.
@@ -57,10 +45,7 @@ impl Cqe {
 
     /// A successful answer with a result in dword 0.
     pub const fn success(cid: u16, dw0: u32) -> Self {
-        Cqe {
-            result: U64::new(dw0 as u64),
-            ..Cqe::new(cid, Status::SUCCESS)
-        }
+        Cqe { result: U64::new(dw0 as u64), ..Cqe::new(cid, Status::SUCCESS) }
     }
 
     /// The status.
@@ -83,9 +68,6 @@ mod tests {
         let mut cqe = Cqe::success(0x0201, 0x0403_0605);
         cqe.status = U16::new(Status::INVALID_OPCODE.dnr().to_wire());
         cqe.sqhd = U16::new(0x0807);
-        assert_eq!(
-            cqe.as_bytes(),
-            [5, 6, 3, 4, 0, 0, 0, 0, 7, 8, 0, 0, 1, 2, 0x02, 0x80]
-        );
+        assert_eq!(cqe.as_bytes(), [5, 6, 3, 4, 0, 0, 0, 0, 7, 8, 0, 0, 1, 2, 0x02, 0x80]);
     }
 }

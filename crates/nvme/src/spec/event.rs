@@ -13,17 +13,9 @@ pub struct EventResult {
 
 impl EventResult {
     /// A namespace's attributes, or the list of namespaces, changed.
-    pub const NAMESPACE_CHANGED: EventResult = EventResult {
-        kind: 2,
-        info: 0x00,
-        log_page: 0x04,
-    };
+    pub const NAMESPACE_CHANGED: EventResult = EventResult { kind: 2, info: 0x00, log_page: 0x04 };
     /// The discovery log changed.
-    pub const DISCOVERY_CHANGED: EventResult = EventResult {
-        kind: 2,
-        info: 0xf0,
-        log_page: 0x70,
-    };
+    pub const DISCOVERY_CHANGED: EventResult = EventResult { kind: 2, info: 0xf0, log_page: 0x70 };
 
     /// As dword 0.
     pub const fn to_dw0(self) -> u32 {
@@ -32,11 +24,7 @@ impl EventResult {
 
     /// From dword 0.
     pub const fn from_dw0(dw0: u32) -> Self {
-        EventResult {
-            kind: (dw0 & 7) as u8,
-            info: (dw0 >> 8) as u8,
-            log_page: (dw0 >> 16) as u8,
-        }
+        EventResult { kind: (dw0 & 7) as u8, info: (dw0 >> 8) as u8, log_page: (dw0 >> 16) as u8 }
     }
 }
 
@@ -46,10 +34,7 @@ mod tests {
 
     #[test]
     fn event_results_round_trip() {
-        for event in [
-            EventResult::NAMESPACE_CHANGED,
-            EventResult::DISCOVERY_CHANGED,
-        ] {
+        for event in [EventResult::NAMESPACE_CHANGED, EventResult::DISCOVERY_CHANGED] {
             assert_eq!(EventResult::from_dw0(event.to_dw0()), event);
         }
         assert_eq!(EventResult::NAMESPACE_CHANGED.to_dw0(), 0x0004_0002);

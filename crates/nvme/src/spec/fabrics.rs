@@ -18,9 +18,7 @@ pub fn fabrics_type(sqe: &Sqe) -> Option<FabricsType> {
 }
 
 /// Connect (Base 2.0, figure 380).
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ConnectCommand {
     /// 7Fh.
@@ -70,10 +68,7 @@ impl ConnectCommand {
 
     /// A Connect whose data travels in the capsule.
     pub fn new(cid: u16, qid: u16, queue_entries: u16, kato_ms: u32) -> Self {
-        assert!(
-            queue_entries >= 2,
-            "a submission queue has at least two entries"
-        );
+        assert!(queue_entries >= 2, "a submission queue has at least two entries");
         ConnectCommand {
             opcode: FABRICS,
             flags: FLAG_SGL,
@@ -146,17 +141,12 @@ impl InvalidParameter {
 
     /// Reads it back, on the host's side.
     pub const fn of(cqe: &Cqe) -> Self {
-        InvalidParameter {
-            offset: cqe.dw0() as u16,
-            in_data: cqe.dw0() & 1 << 16 != 0,
-        }
+        InvalidParameter { offset: cqe.dw0() as u16, in_data: cqe.dw0() & 1 << 16 != 0 }
     }
 }
 
 /// Property Get and Property Set (Base 2.0, figures 389 and 391).
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PropertyCommand {
     /// 7Fh.
@@ -216,13 +206,7 @@ impl PropertyCommand {
 
     /// Writes a 4-byte property.
     pub fn set(cid: u16, offset: u32, value: u32) -> Self {
-        Self::new(
-            cid,
-            FabricsType::PropertySet,
-            offset,
-            false,
-            u64::from(value),
-        )
+        Self::new(cid, FabricsType::PropertySet, offset, false, u64::from(value))
     }
 
     /// As a submission queue entry.
@@ -277,10 +261,7 @@ mod tests {
 
     #[test]
     fn the_refused_field_travels_in_the_result() {
-        let refused = InvalidParameter {
-            offset: 256,
-            in_data: true,
-        };
+        let refused = InvalidParameter { offset: 256, in_data: true };
         let cqe = refused.to_cqe(9);
         assert_eq!(cqe.as_bytes()[..4], [0, 1, 1, 0]);
         assert_eq!(InvalidParameter::of(&cqe), refused);
@@ -292,10 +273,7 @@ mod tests {
         for attrib in 0..=255u8 {
             let mut command = PropertyCommand::get(0, 0, false);
             command.attrib = attrib;
-            assert_eq!(
-                command.size(),
-                [Some(4), Some(8), None, None, None, None, None, None][usize::from(attrib & 7)]
-            );
+            assert_eq!(command.size(), [Some(4), Some(8), None, None, None, None, None, None][usize::from(attrib & 7)]);
         }
     }
 

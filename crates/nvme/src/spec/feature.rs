@@ -30,6 +30,8 @@ pub enum Feature {
     KeepAliveTimer = 0x0f,
     /// Host behavior support.
     HostBehaviorSupport = 0x16,
+    /// I/O command set profile.
+    CommandSetProfile = 0x19,
     /// Host identifier.
     HostIdentifier = 0x81,
     /// Reservation notification mask.
@@ -40,7 +42,7 @@ pub enum Feature {
 
 impl Feature {
     /// Every feature named here.
-    pub const ALL: [Feature; 16] = [
+    pub const ALL: [Feature; 17] = [
         Feature::Arbitration,
         Feature::PowerManagement,
         Feature::TemperatureThreshold,
@@ -54,6 +56,7 @@ impl Feature {
         Feature::Timestamp,
         Feature::KeepAliveTimer,
         Feature::HostBehaviorSupport,
+        Feature::CommandSetProfile,
         Feature::HostIdentifier,
         Feature::ReservationMask,
         Feature::ReservationPersistence,
@@ -61,9 +64,7 @@ impl Feature {
 
     /// The feature with this identifier, if it is named here.
     pub fn from_u8(value: u8) -> Option<Self> {
-        Feature::ALL
-            .into_iter()
-            .find(|feature| *feature as u8 == value)
+        Feature::ALL.into_iter().find(|feature| *feature as u8 == value)
     }
 }
 
@@ -104,10 +105,7 @@ impl QueueCounts {
         if submission == 0xffff || completion == 0xffff {
             return None;
         }
-        Some(QueueCounts {
-            submission: submission + 1,
-            completion: completion + 1,
-        })
+        Some(QueueCounts { submission: submission + 1, completion: completion + 1 })
     }
 
     /// To CDW11 or dword 0.
@@ -122,21 +120,8 @@ mod tests {
 
     #[test]
     fn queue_counts_are_zero_based_on_the_wire_and_ffff_is_refused() {
-        assert_eq!(
-            QueueCounts::from_wire(0x0003_0001),
-            Some(QueueCounts {
-                submission: 2,
-                completion: 4
-            })
-        );
-        assert_eq!(
-            QueueCounts {
-                submission: 2,
-                completion: 4
-            }
-            .to_wire(),
-            0x0003_0001
-        );
+        assert_eq!(QueueCounts::from_wire(0x0003_0001), Some(QueueCounts { submission: 2, completion: 4 }));
+        assert_eq!(QueueCounts { submission: 2, completion: 4 }.to_wire(), 0x0003_0001);
         assert_eq!(QueueCounts::from_wire(0x0000_ffff), None);
         assert_eq!(QueueCounts::from_wire(0xffff_0000), None);
     }

@@ -28,21 +28,13 @@ pub enum Cns {
     CommandSetActiveNamespaces = 0x07,
     /// Namespace, independent of the command set.
     IndependentNamespace = 0x08,
-    /// Allocated namespace list.
-    AllocatedNamespaces = 0x10,
-    /// Allocated namespace.
-    AllocatedNamespace = 0x11,
-    /// Controllers attached to a namespace.
-    AttachedControllers = 0x12,
-    /// Controllers in the subsystem.
-    Controllers = 0x13,
     /// I/O command sets.
     CommandSets = 0x1c,
 }
 
 impl Cns {
     /// Every structure named here.
-    pub const ALL: [Cns; 13] = [
+    pub const ALL: [Cns; 9] = [
         Cns::Namespace,
         Cns::Controller,
         Cns::ActiveNamespaces,
@@ -51,10 +43,6 @@ impl Cns {
         Cns::CommandSetController,
         Cns::CommandSetActiveNamespaces,
         Cns::IndependentNamespace,
-        Cns::AllocatedNamespaces,
-        Cns::AllocatedNamespace,
-        Cns::AttachedControllers,
-        Cns::Controllers,
         Cns::CommandSets,
     ];
 
@@ -358,36 +346,21 @@ pub const NIDT_CSI: u8 = 4;
 pub fn store_ascii(field: &mut [u8], text: &str) {
     field.fill(b' ');
     for (slot, byte) in field.iter_mut().zip(text.bytes()) {
-        *slot = if byte.is_ascii_graphic() || byte == b' ' {
-            byte
-        } else {
-            b'?'
-        };
+        *slot = if byte.is_ascii_graphic() || byte == b' ' { byte } else { b'?' };
     }
 }
 
 /// Reads a padded ASCII field back.
 pub fn load_ascii(field: &[u8]) -> String {
-    let text: String = field
-        .iter()
-        .map(|byte| {
-            if byte.is_ascii_graphic() || *byte == b' ' {
-                *byte as char
-            } else {
-                '?'
-            }
-        })
-        .collect();
+    let text: String =
+        field.iter().map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { *byte as char } else { '?' }).collect();
     text.trim_end().to_owned()
 }
 
 /// Appends one namespace identification descriptor at `at`; returns where the next one goes (Base 2.0, figure 277).
 pub fn store_descriptor(list: &mut [u8; IDENTIFY_LEN], at: usize, kind: u8, id: &[u8]) -> usize {
     let end = at + 4 + id.len();
-    assert!(
-        end <= IDENTIFY_LEN && id.len() <= 16,
-        "four descriptors of at most 20 bytes fit"
-    );
+    assert!(end <= IDENTIFY_LEN && id.len() <= 16, "four descriptors of at most 20 bytes fit");
     list[at] = kind;
     list[at + 1] = id.len() as u8;
     list[at + 4..end].copy_from_slice(id);
@@ -430,14 +403,7 @@ mod tests {
         at = store_descriptor(&mut list, at, NIDT_UUID, &[2; 16]);
         store_descriptor(&mut list, at, NIDT_CSI, &[CSI_NVM]);
         let found: Vec<_> = descriptors(&list).collect();
-        assert_eq!(
-            found,
-            [
-                (NIDT_EUI64, &[1u8; 8][..]),
-                (NIDT_UUID, &[2u8; 16][..]),
-                (NIDT_CSI, &[0u8][..])
-            ]
-        );
+        assert_eq!(found, [(NIDT_EUI64, &[1u8; 8][..]), (NIDT_UUID, &[2u8; 16][..]), (NIDT_CSI, &[0u8][..])]);
     }
 
     proptest! {

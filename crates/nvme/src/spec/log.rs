@@ -55,19 +55,7 @@ pub struct SupportedLogPages {
 const _: () = assert!(size_of::<SupportedLogPages>() == 1024);
 
 /// One entry of the error log (Base 2.0, figure 206).
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ErrorEntry {
     /// Running number of errors, from one; zero marks an unused entry.

@@ -71,10 +71,7 @@ impl Nqn {
 
     /// Reads a 256-byte field: a name, a zero, anything behind it ignored.
     pub fn from_field(field: &[u8; NQN_FIELD_LEN]) -> Result<Self, NqnError> {
-        let len = field
-            .iter()
-            .position(|byte| *byte == 0)
-            .ok_or(NqnError::TooLong)?;
+        let len = field.iter().position(|byte| *byte == 0).ok_or(NqnError::TooLong)?;
         Nqn::new(core::str::from_utf8(&field[..len]).map_err(|_| NqnError::NotText)?)
     }
 
@@ -138,10 +135,7 @@ mod tests {
         assert_eq!(Nqn::new("nqn.2014.08.org"), Err(NqnError::Form));
         assert_eq!(Nqn::new("nqn.2014-08."), Err(NqnError::Form));
         assert_eq!(Nqn::new("iqn.2014-08.org.x"), Err(NqnError::Form));
-        assert_eq!(
-            Nqn::new("nqn.2014-08.org.nvmexpress:uuid:nonsense"),
-            Err(NqnError::Form)
-        );
+        assert_eq!(Nqn::new("nqn.2014-08.org.nvmexpress:uuid:nonsense"), Err(NqnError::Form));
         assert_eq!(Nqn::new("nqn.2014-08.org\n"), Err(NqnError::NotText));
         let long = format!("nqn.2014-08.org.{}", "x".repeat(NQN_LEN_MAX));
         assert_eq!(Nqn::new(&long), Err(NqnError::TooLong));
@@ -149,10 +143,7 @@ mod tests {
 
     #[test]
     fn a_field_without_terminator_or_text_is_refused() {
-        assert_eq!(
-            Nqn::from_field(&[b'n'; NQN_FIELD_LEN]),
-            Err(NqnError::TooLong)
-        );
+        assert_eq!(Nqn::from_field(&[b'n'; NQN_FIELD_LEN]), Err(NqnError::TooLong));
         let mut field = Nqn::discovery().to_field();
         field[5] = 0xff;
         assert_eq!(Nqn::from_field(&field), Err(NqnError::NotText));

@@ -125,43 +125,19 @@ mod tests {
     #[test]
     fn every_listed_opcode_is_found_by_its_value_and_no_other_is() {
         for value in 0..=255u8 {
-            assert_eq!(
-                AdminOpcode::from_u8(value).is_some(),
-                AdminOpcode::ALL.iter().any(|op| *op as u8 == value)
-            );
-            assert_eq!(
-                NvmOpcode::from_u8(value).is_some(),
-                NvmOpcode::ALL.iter().any(|op| *op as u8 == value)
-            );
-            assert_eq!(
-                FabricsType::from_u8(value).is_some(),
-                FabricsType::ALL.iter().any(|op| *op as u8 == value)
-            );
+            assert_eq!(AdminOpcode::from_u8(value).is_some(), AdminOpcode::ALL.iter().any(|op| *op as u8 == value));
+            assert_eq!(NvmOpcode::from_u8(value).is_some(), NvmOpcode::ALL.iter().any(|op| *op as u8 == value));
+            assert_eq!(FabricsType::from_u8(value).is_some(), FabricsType::ALL.iter().any(|op| *op as u8 == value));
         }
     }
 
     #[test]
     fn opcodes_declare_their_data_direction() {
         assert_eq!(Direction::of(NvmOpcode::Flush as u8), Direction::None);
-        assert_eq!(
-            Direction::of(NvmOpcode::Write as u8),
-            Direction::HostToController
-        );
-        assert_eq!(
-            Direction::of(NvmOpcode::Read as u8),
-            Direction::ControllerToHost
-        );
-        assert_eq!(
-            Direction::of(FabricsType::Connect as u8),
-            Direction::HostToController
-        );
-        assert_eq!(
-            Direction::of(FabricsType::PropertyGet as u8),
-            Direction::None
-        );
-        assert_eq!(
-            Direction::of(AdminOpcode::Identify as u8),
-            Direction::ControllerToHost
-        );
+        assert_eq!(Direction::of(NvmOpcode::Write as u8), Direction::HostToController);
+        assert_eq!(Direction::of(NvmOpcode::Read as u8), Direction::ControllerToHost);
+        assert_eq!(Direction::of(FabricsType::Connect as u8), Direction::HostToController);
+        assert_eq!(Direction::of(FabricsType::PropertyGet as u8), Direction::None);
+        assert_eq!(Direction::of(AdminOpcode::Identify as u8), Direction::ControllerToHost);
     }
 }

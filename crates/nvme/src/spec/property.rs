@@ -36,9 +36,7 @@ impl Capabilities {
         let timeout = ready_timeout_ms.div_ceil(500);
         assert!(timeout <= 0xff);
         let command_sets = 1u64 << 0 | 1 << 6;
-        Capabilities(
-            (queue_entries_max as u64 - 1) | 1 << 16 | (timeout as u64) << 24 | command_sets << 37,
-        )
+        Capabilities((queue_entries_max as u64 - 1) | 1 << 16 | (timeout as u64) << 24 | command_sets << 37)
     }
 
     /// Entries that a queue may have.
@@ -160,9 +158,6 @@ mod tests {
     fn the_enable_value_is_what_linux_writes() {
         assert_eq!(Configuration::ENABLE.0, 0x0046_0001);
         let cc = Configuration::ENABLE.with_shutdown(1);
-        assert_eq!(
-            (cc.shn(), cc.iosqes(), cc.iocqes(), cc.enable()),
-            (1, 6, 4, true)
-        );
+        assert_eq!((cc.shn(), cc.iosqes(), cc.iocqes(), cc.enable()), (1, 6, 4, true));
     }
 }

@@ -9,19 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Status;
 
 /// One descriptor, 16 bytes (Base 2.0, figure 104).
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Default,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SglDescriptor {
     /// Address, or the offset into the capsule; reserved for transport descriptors.
@@ -44,22 +32,12 @@ pub const KIND_TRANSPORT: u8 = 0x5a;
 impl SglDescriptor {
     /// Data that travels inside the command capsule.
     pub const fn in_capsule(offset: u64, length: u32) -> Self {
-        SglDescriptor {
-            address: U64::new(offset),
-            length: U32::new(length),
-            reserved: [0; 3],
-            kind: KIND_IN_CAPSULE,
-        }
+        SglDescriptor { address: U64::new(offset), length: U32::new(length), reserved: [0; 3], kind: KIND_IN_CAPSULE }
     }
 
     /// Data that the transport moves; a length of zero is how hosts say "no data".
     pub const fn transport(length: u32) -> Self {
-        SglDescriptor {
-            address: U64::new(0),
-            length: U32::new(length),
-            reserved: [0; 3],
-            kind: KIND_TRANSPORT,
-        }
+        SglDescriptor { address: U64::new(0), length: U32::new(length), reserved: [0; 3], kind: KIND_TRANSPORT }
     }
 
     /// Where the data of a command is, checked against what came with the capsule.
@@ -70,11 +48,7 @@ impl SglDescriptor {
     /// * an offset beyond the capsule's data: SGL Offset Invalid,
     /// * a length beyond the capsule's data: Data SGL Length Invalid,
     /// * a length above the limit: Invalid Field (Base 2.0, figure 275, MDTS).
-    pub fn locate(
-        &self,
-        capsule_data_len: u32,
-        transfer_len_max: u32,
-    ) -> Result<DataLocation, Status> {
+    pub fn locate(&self, capsule_data_len: u32, transfer_len_max: u32) -> Result<DataLocation, Status> {
         let len = self.length.get();
         match self.kind {
             KIND_TRANSPORT if len > transfer_len_max => Err(Status::INVALID_FIELD.dnr()),
@@ -136,39 +110,18 @@ mod tests {
     #[test]
     fn in_capsule_data_must_lie_within_the_capsule() {
         let locate = |offset, len| SglDescriptor::in_capsule(offset, len).locate(4096, u32::MAX);
-        assert_eq!(
-            locate(0, 4096),
-            Ok(DataLocation::InCapsule {
-                offset: 0,
-                len: 4096
-            })
-        );
-        assert_eq!(
-            locate(4096, 0),
-            Ok(DataLocation::InCapsule {
-                offset: 4096,
-                len: 0
-            })
-        );
+        assert_eq!(locate(0, 4096), Ok(DataLocation::InCapsule { offset: 0, len: 4096 }));
+        assert_eq!(locate(4096, 0), Ok(DataLocation::InCapsule { offset: 4096, len: 0 }));
         assert_eq!(locate(1, 4096), Err(Status::DATA_SGL_LENGTH_INVALID.dnr()));
-        assert_eq!(
-            locate(0, u32::MAX),
-            Err(Status::DATA_SGL_LENGTH_INVALID.dnr())
-        );
+        assert_eq!(locate(0, u32::MAX), Err(Status::DATA_SGL_LENGTH_INVALID.dnr()));
         assert_eq!(locate(4097, 0), Err(Status::SGL_OFFSET_INVALID.dnr()));
-        assert_eq!(
-            locate(u64::MAX, u32::MAX),
-            Err(Status::SGL_OFFSET_INVALID.dnr())
-        );
+        assert_eq!(locate(u64::MAX, u32::MAX), Err(Status::SGL_OFFSET_INVALID.dnr()));
     }
 
     #[test]
     fn transport_data_is_bounded_by_the_transfer_limit() {
         let locate = |len| SglDescriptor::transport(len).locate(0, 1 << 20);
-        assert_eq!(
-            locate(1 << 20),
-            Ok(DataLocation::Transport { len: 1 << 20 })
-        );
+        assert_eq!(locate(1 << 20), Ok(DataLocation::Transport { len: 1 << 20 }));
         assert_eq!(locate((1 << 20) + 1), Err(Status::INVALID_FIELD.dnr()));
         assert!(locate(0).is_ok_and(DataLocation::is_empty));
     }
@@ -176,11 +129,7 @@ mod tests {
     #[test]
     fn every_other_type_and_subtype_is_refused() {
         for kind in 0..=255u8 {
-            let found = SglDescriptor {
-                kind,
-                ..SglDescriptor::transport(0)
-            }
-            .locate(0, u32::MAX);
+            let found = SglDescriptor { kind, ..SglDescriptor::transport(0) }.locate(0, u32::MAX);
             match kind {
                 KIND_IN_CAPSULE | KIND_TRANSPORT => assert!(found.is_ok()),
                 _ => assert_eq!(found, Err(Status::SGL_TYPE_INVALID.dnr()), "{kind:02x}"),

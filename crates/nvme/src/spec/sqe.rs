@@ -9,19 +9,7 @@ use super::opcode::{AdminOpcode, NvmOpcode};
 use super::sgl::SglDescriptor;
 
 /// A command as it travels.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Default,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Sqe {
     /// Opcode.
@@ -192,10 +180,7 @@ impl BlockCommand {
 
     /// Writes the view. `block_count` must be 1 to 65536.
     pub fn store(&self, sqe: &mut Sqe) {
-        assert!(
-            (1..=0x1_0000).contains(&self.block_count),
-            "a command moves 1 to 65536 blocks"
-        );
+        assert!((1..=0x1_0000).contains(&self.block_count), "a command moves 1 to 65536 blocks");
         sqe.set_cdw10_11(self.slba);
         sqe.cdw12 = U32::new(
             (self.block_count - 1)
@@ -235,37 +220,19 @@ pub struct DsmCommand {
 impl DsmCommand {
     /// Reads the view.
     pub const fn of(sqe: &Sqe) -> Self {
-        DsmCommand {
-            range_count: (sqe.cdw10.get() & 0xff) + 1,
-            deallocate: sqe.cdw11.get() & 1 << 2 != 0,
-        }
+        DsmCommand { range_count: (sqe.cdw10.get() & 0xff) + 1, deallocate: sqe.cdw11.get() & 1 << 2 != 0 }
     }
 
     /// Writes the view. `range_count` must be 1 to 256.
     pub fn store(&self, sqe: &mut Sqe) {
-        assert!(
-            (1..=256).contains(&self.range_count),
-            "Dataset Management has 1 to 256 ranges"
-        );
+        assert!((1..=256).contains(&self.range_count), "Dataset Management has 1 to 256 ranges");
         sqe.cdw10 = U32::new(self.range_count - 1);
         sqe.cdw11 = U32::new(u32::from(self.deallocate) << 2);
     }
 }
 
 /// One range of Dataset Management, 16 bytes (NVM Command Set 1.0, figure 45).
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Default,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DsmRange {
     /// Context attributes.
@@ -349,10 +316,7 @@ impl GetLogPageCommand {
 
     /// Writes the view. `len` must be a positive multiple of 4.
     pub fn store(&self, sqe: &mut Sqe) {
-        assert!(
-            self.len >= 4 && self.len.is_multiple_of(4),
-            "log pages are read in dwords"
-        );
+        assert!(self.len >= 4 && self.len.is_multiple_of(4), "log pages are read in dwords");
         let dwords = self.len / 4 - 1;
         sqe.cdw10 = U32::new(
             u32::from(self.lid)
@@ -426,10 +390,7 @@ pub struct AbortCommand {
 impl AbortCommand {
     /// Reads the view.
     pub const fn of(sqe: &Sqe) -> Self {
-        AbortCommand {
-            sqid: sqe.cdw10.get() as u16,
-            cid: (sqe.cdw10.get() >> 16) as u16,
-        }
+        AbortCommand { sqid: sqe.cdw10.get() as u16, cid: (sqe.cdw10.get() >> 16) as u16 }
     }
 
     /// Writes the view.
@@ -448,19 +409,13 @@ mod tests {
         let mut sqe = Sqe::nvm(NvmOpcode::Read, 7, 1);
         BlockCommand::plain(9, 1).store(&mut sqe);
         assert_eq!(sqe.cdw12.get(), 0);
-        DsmCommand {
-            range_count: 256,
-            deallocate: true,
-        }
-        .store(&mut sqe);
+        DsmCommand { range_count: 256, deallocate: true }.store(&mut sqe);
         assert_eq!((sqe.cdw10.get(), sqe.cdw11.get()), (255, 4));
     }
 
     #[test]
     fn a_log_page_of_16_gib_does_not_overflow() {
-        let mut sqe = Sqe::default();
-        sqe.cdw10 = U32::new(0xffff_0000);
-        sqe.cdw11 = U32::new(0xffff);
+        let sqe = Sqe { cdw10: U32::new(0xffff_0000), cdw11: U32::new(0xffff), ..Sqe::default() };
         assert_eq!(GetLogPageCommand::of(&sqe).len, 1 << 34);
     }
 

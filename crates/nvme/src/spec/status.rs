@@ -94,10 +94,7 @@ impl Status {
 
     /// The specification's words for this status, if it is one that this crate knows.
     pub fn text(self) -> Option<&'static str> {
-        TABLE
-            .iter()
-            .find(|(status, _)| *status == self.kind())
-            .map(|(_, text)| *text)
+        TABLE.iter().find(|(status, _)| *status == self.kind()).map(|(_, text)| *text)
     }
 }
 
@@ -108,11 +105,7 @@ impl fmt::Display for Status {
             None => f.write_str("unknown status")?,
         }
         write!(f, " (sct {:x}h sc {:02x}h", self.sct(), self.sc())?;
-        f.write_str(if self.do_not_retry() {
-            ", do not retry)"
-        } else {
-            ")"
-        })
+        f.write_str(if self.do_not_retry() { ", do not retry)" } else { ")" })
     }
 }
 
@@ -269,10 +262,7 @@ mod tests {
         for sct in 0..8 {
             for sc in 0..=255 {
                 let status = Status::from_wire(Status::new(sct, sc).dnr().to_wire());
-                assert_eq!(
-                    (status.sct(), status.sc(), status.do_not_retry()),
-                    (sct, sc, true)
-                );
+                assert_eq!((status.sct(), status.sc(), status.do_not_retry()), (sct, sc, true));
                 assert_eq!(status.is_success(), sct == 0 && sc == 0);
             }
         }
@@ -281,27 +271,15 @@ mod tests {
     #[test]
     fn the_table_has_no_duplicate_and_every_text_is_shown() {
         for (index, (status, text)) in TABLE.iter().enumerate() {
-            assert!(
-                TABLE[index + 1..].iter().all(|(other, _)| other != status),
-                "{text} twice"
-            );
+            assert!(TABLE[index + 1..].iter().all(|(other, _)| other != status), "{text} twice");
             assert!(status.dnr().to_string().starts_with(text));
         }
-        assert_eq!(
-            Status::new(7, 0x33).to_string(),
-            "unknown status (sct 7h sc 33h)"
-        );
+        assert_eq!(Status::new(7, 0x33).to_string(), "unknown status (sct 7h sc 33h)");
     }
 
     #[test]
     fn fabrics_words_win_over_the_nvm_words_for_shared_codes() {
-        assert_eq!(
-            Status::CONNECT_INVALID_HOST.fabrics_text(),
-            Some("host is not allowed")
-        );
-        assert_eq!(
-            Status::INVALID_FIELD.fabrics_text(),
-            Some("invalid field in command")
-        );
+        assert_eq!(Status::CONNECT_INVALID_HOST.fabrics_text(), Some("host is not allowed"));
+        assert_eq!(Status::INVALID_FIELD.fabrics_text(), Some("invalid field in command"));
     }
 }

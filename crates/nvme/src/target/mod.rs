@@ -1,1 +1,364 @@
-//! Placeholder.
+//! The target without I/O: subsystems, namespaces, controllers and queues as a host sees them.
+//!
+//! [`Target`] owns every subsystem and controller of a node and belongs to one reactor: Connect, Fabrics and admin commands of
+//! all queues are brought to it; they are rare. I/O commands never pass through it: each queue decodes its own with [`io`]
+//! against the [`Namespace`] values that it was given, on its own reactor.
+//!
+//! Time is an argument (`now_ns`, any monotonic origin). What the target wants done is collected as [`TargetEvent`]s: after
+//! every call, take them with [`Target::poll_event`]; call [`Target::handle_timeout`] when [`Target::poll_timeout`] is due.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod connect;
+mod controller;
+mod discovery;
+mod event;
+mod feature;
+mod identify;
+pub mod io;
+mod log;
+mod model;
+pub mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+pub use admin::AdminOutcome;
+pub use connect::Connected;
+pub use controller::{Controller, ControllerState};
+pub use event::AER_MAX;
+pub use model::{Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig};
+
+use crate::spec::opcode::{FABRICS, FabricsType};
+use crate::spec::{Cqe, Nqn, Sqe, Status, fabrics};
+
+/// A controller, for as long as the target lives; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ControllerHandle(u64);
+
+/// A subsystem, for as long as the target lives; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubsystemId(u32);
+
+/// What the target wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetEvent {
+    /// Send this completion on the controller's admin queue: an asynchronous event, or an aborted request for one.
+    Complete {
+        /// Whose admin queue.
+        controller: ControllerHandle,
+        /// The completion.
+        cqe: Cqe,
+    },
+    /// Close the connection of this I/O queue.
+    CloseQueue {
+        /// Whose queue.
+        controller: ControllerHandle,
+        /// Which, from one.
+        qid: u16,
+    },
+    /// Close all connections of a controller. It no longer exists.
+    CloseController {
+        /// Which.
+        controller: ControllerHandle,
+    },
+    /// The host asks for a shutdown: make what it wrote durable, then call [`Target::shutdown_complete`].
+    Shutdown {
+        /// Whose host.
+        controller: ControllerHandle,
+    },
+    /// From now on writes of this controller are durable when they complete (`false`), or need a flush (`true`).
+    WriteCache {
+        /// Which controller.
+        controller: ControllerHandle,
+        /// Volatile write cache enabled.
+        enabled: bool,
+    },
+    /// A namespace of a subsystem was added, removed or changed: I/O queues of these controllers take the new
+    /// [`Target::namespace`] before the host hears of it.
+    NamespaceChanged {
+        /// Which subsystem.
+        subsystem: SubsystemId,
+        /// Which namespace.
+        nsid: u32,
+    },
+}
+
+/// Everything that hosts can see of a node.
+#[derive(Debug)]
+pub struct Target {
+    config: TargetConfig,
+    subsystems: BTreeMap<SubsystemId, Subsystem>,
+    controllers: BTreeMap<ControllerHandle, Controller>,
+    ports: BTreeMap<u16, SocketAddr>,
+    /// Generation of the discovery log: changes whenever any host's view of it may.
+    generation: u64,
+    next_subsystem: u32,
+    next_controller: u64,
+    events: VecDeque<TargetEvent>,
+}
+
+/// The discovery subsystem, always there.
+const DISCOVERY: SubsystemId = SubsystemId(0);
+
+impl Target {
+    /// A target with nothing but the discovery subsystem.
+    pub fn new(config: TargetConfig) -> Self {
+        config.assert_valid();
+        let mut subsystems = BTreeMap::new();
+        subsystems.insert(DISCOVERY, Subsystem::discovery());
+        Target {
+            config,
+            subsystems,
+            controllers: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            generation: 1,
+            next_subsystem: DISCOVERY.0 + 1,
+            next_controller: 1,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The limits that it was built with.
+    pub fn config(&self) -> &TargetConfig {
+        &self.config
+    }
+
+    /// A controller, if it still exists.
+    pub fn controller(&self, handle: ControllerHandle) -> Option<&Controller> {
+        self.controllers.get(&handle)
+    }
+
+    /// Every controller, in order of creation.
+    pub fn controllers(&self) -> impl Iterator<Item = (ControllerHandle, &Controller)> {
+        self.controllers.iter().map(|(handle, controller)| (*handle, controller))
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll_event(&mut self) -> Option<TargetEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] must be called next.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.controllers.values().filter_map(Controller::deadline_ns).min()
+    }
+
+    /// Ends controllers whose host has been silent for longer than its keep alive timeout.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        let expired = |(_, controller): &(&ControllerHandle, &Controller)| {
+            controller.deadline_ns().is_some_and(|deadline| deadline <= now_ns)
+        };
+        let handles: Vec<_> = self.controllers.iter().filter(expired).map(|(handle, _)| *handle).collect();
+        for handle in handles {
+            self.close_controller(handle);
+        }
+    }
+
+    /// The host was heard on any of the controller's queues.
+    pub fn note_activity(&mut self, now_ns: u64, handle: ControllerHandle) {
+        if let Some(controller) = self.controllers.get_mut(&handle) {
+            controller.note_activity(now_ns);
+        }
+    }
+
+    /// Processes a Fabrics command other than Connect, of queue `qid` of a controller. The second value says that the queue's
+    /// connection is to be closed once the answer is sent (Disconnect).
+    pub fn fabrics(&mut self, now_ns: u64, handle: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
+        assert_eq!(sqe.opcode, FABRICS);
+        let cid = sqe.cid.get();
+        let refuse = |status: Status| (Cqe::new(cid, status.dnr()), false);
+        let Some(controller) = self.controllers.get_mut(&handle) else {
+            return refuse(Status::ABORTED_SQ_DELETION);
+        };
+        controller.note_activity(now_ns);
+        match fabrics::fabrics_type(sqe) {
+            Some(FabricsType::Connect) => refuse(Status::COMMAND_SEQUENCE_ERROR),
+            Some(FabricsType::Disconnect) if qid == 0 => refuse(Status::INVALID_QUEUE_TYPE),
+            Some(FabricsType::Disconnect) if fabrics::disconnect_record_format(sqe) != 0 => {
+                refuse(Status::CONNECT_INCOMPATIBLE_FORMAT)
+            }
+            Some(FabricsType::Disconnect) => {
+                controller.remove_queue(qid);
+                (Cqe::success(cid, 0), true)
+            }
+            Some(FabricsType::PropertyGet) if qid == 0 => (controller.property_get(sqe), false),
+            Some(FabricsType::PropertySet) if qid == 0 => {
+                (controller.property_set(sqe, handle, &mut self.events), false)
+            }
+            // Authentication is a later part; a type that is unknown, or not for this queue, is no opcode here.
+            _ => refuse(Status::INVALID_OPCODE),
+        }
+    }
+
+    /// A queue's connection is gone, for whatever reason. The end of the admin queue is the end of the controller.
+    pub fn queue_closed(&mut self, handle: ControllerHandle, qid: u16) {
+        if qid == 0 {
+            self.close_controller(handle);
+        } else if let Some(controller) = self.controllers.get_mut(&handle) {
+            controller.remove_queue(qid);
+        }
+    }
+
+    /// Answers [`TargetEvent::Shutdown`].
+    pub fn shutdown_complete(&mut self, handle: ControllerHandle) {
+        if let Some(controller) = self.controllers.get_mut(&handle) {
+            controller.shutdown_complete();
+        }
+    }
+
+    fn close_controller(&mut self, handle: ControllerHandle) {
+        if self.controllers.remove(&handle).is_some() {
+            self.events.push_back(TargetEvent::CloseController { controller: handle });
+        }
+    }
+
+    fn close_controllers_where(&mut self, unwanted: impl Fn(&Controller) -> bool) {
+        let handles: BTreeSet<_> =
+            self.controllers.iter().filter(|(_, controller)| unwanted(controller)).map(|(handle, _)| *handle).collect();
+        for handle in handles {
+            self.close_controller(handle);
+        }
+    }
+}
+
+/// Administration of the node: what exists, who may see it.
+impl Target {
+    /// Adds a subsystem without namespaces.
+    pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ModelError> {
+        if self.find_subsystem(&config.nqn).is_some() {
+            return Err(ModelError::SubsystemExists(config.nqn));
+        }
+        let id = SubsystemId(self.next_subsystem);
+        self.next_subsystem += 1;
+        self.subsystems.insert(id, Subsystem::new(config)?);
+        self.discovery_changed();
+        Ok(id)
+    }
+
+    /// Removes a subsystem and ends its controllers.
+    pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<(), ModelError> {
+        if id == DISCOVERY || self.subsystems.remove(&id).is_none() {
+            return Err(ModelError::NoSuchSubsystem);
+        }
+        self.close_controllers_where(|controller| controller.subsystem() == id);
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// The subsystem with this name.
+    pub fn find_subsystem(&self, nqn: &Nqn) -> Option<SubsystemId> {
+        self.subsystems.iter().find(|(_, subsystem)| subsystem.nqn() == nqn).map(|(id, _)| *id)
+    }
+
+    /// A subsystem.
+    pub fn subsystem(&self, id: SubsystemId) -> Option<&Subsystem> {
+        self.subsystems.get(&id)
+    }
+
+    /// A namespace of a subsystem.
+    pub fn namespace(&self, id: SubsystemId, nsid: u32) -> Option<&Namespace> {
+        self.subsystems.get(&id)?.namespace(nsid)
+    }
+
+    /// Adds a namespace; without an `nsid` the lowest free one is taken.
+    pub fn add_namespace(
+        &mut self,
+        id: SubsystemId,
+        nsid: Option<u32>,
+        namespace: Namespace,
+    ) -> Result<u32, ModelError> {
+        let nsid = self.nvm_subsystem_mut(id)?.add_namespace(nsid, namespace)?;
+        self.namespace_changed(id, nsid);
+        Ok(nsid)
+    }
+
+    /// Removes a namespace.
+    pub fn remove_namespace(&mut self, id: SubsystemId, nsid: u32) -> Result<(), ModelError> {
+        self.nvm_subsystem_mut(id)?.remove_namespace(nsid)?;
+        self.namespace_changed(id, nsid);
+        Ok(())
+    }
+
+    /// Gives a namespace another number of blocks.
+    pub fn resize_namespace(&mut self, id: SubsystemId, nsid: u32, block_count: u64) -> Result<(), ModelError> {
+        self.nvm_subsystem_mut(id)?.resize_namespace(nsid, block_count)?;
+        self.namespace_changed(id, nsid);
+        Ok(())
+    }
+
+    /// Lets a host in.
+    pub fn allow_host(&mut self, id: SubsystemId, host: Nqn) -> Result<(), ModelError> {
+        self.nvm_subsystem_mut(id)?.allow_host(host)?;
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Locks a host out and ends its controllers, unless every host is allowed.
+    pub fn disallow_host(&mut self, id: SubsystemId, host: &Nqn) -> Result<(), ModelError> {
+        let subsystem = self.nvm_subsystem_mut(id)?;
+        subsystem.disallow_host(host);
+        if !subsystem.is_allowed(host) {
+            self.close_controllers_where(|controller| controller.subsystem() == id && controller.host_nqn() == host);
+        }
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Lets every host in, or only those that are listed; hosts that are no longer allowed lose their controllers.
+    pub fn set_allow_any_host(&mut self, id: SubsystemId, allow: bool) -> Result<(), ModelError> {
+        self.nvm_subsystem_mut(id)?.set_allow_any_host(allow);
+        let subsystem = self.subsystems[&id].clone();
+        self.close_controllers_where(|controller| {
+            controller.subsystem() == id && !subsystem.is_allowed(controller.host_nqn())
+        });
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// States what the SMART log of a subsystem says from now on.
+    pub fn set_health(&mut self, id: SubsystemId, health: Health) -> Result<(), ModelError> {
+        self.subsystems.get_mut(&id).ok_or(ModelError::NoSuchSubsystem)?.health = health;
+        Ok(())
+    }
+
+    /// A port on which the node listens, as discovery tells it. An unspecified address (0.0.0.0, ::) is told as the address
+    /// that the asking host reached.
+    pub fn add_port(&mut self, id: u16, address: SocketAddr) {
+        self.ports.insert(id, address);
+        self.discovery_changed();
+    }
+
+    /// The node no longer listens there. Connections that exist stay.
+    pub fn remove_port(&mut self, id: u16) {
+        if self.ports.remove(&id).is_some() {
+            self.discovery_changed();
+        }
+    }
+
+    /// A namespace was added, removed, resized or otherwise changed: tells the queues, then the hosts.
+    pub fn namespace_changed(&mut self, id: SubsystemId, nsid: u32) {
+        self.events.push_back(TargetEvent::NamespaceChanged { subsystem: id, nsid });
+        for (handle, controller) in &mut self.controllers {
+            if controller.subsystem() == id {
+                controller.namespace_changed(*handle, nsid, &mut self.events);
+            }
+        }
+    }
+
+    fn discovery_changed(&mut self) {
+        self.generation += 1;
+        for (handle, controller) in &mut self.controllers {
+            controller.discovery_changed(*handle, &mut self.events);
+        }
+    }
+
+    fn nvm_subsystem_mut(&mut self, id: SubsystemId) -> Result<&mut Subsystem, ModelError> {
+        match self.subsystems.get_mut(&id) {
+            Some(subsystem) if id != DISCOVERY => Ok(subsystem),
+            _ => Err(ModelError::NoSuchSubsystem),
+        }
+    }
+}

@@ -63,17 +63,10 @@ pub const fn is_for(side: Side, kind: PduType) -> bool {
 }
 
 /// Checks a common header.
-pub fn check(
-    side: Side,
-    phase: Phase,
-    params: &ReceiveParams,
-    common: &CommonHeader,
-) -> Result<Shape, Fault> {
+pub fn check(side: Side, phase: Phase, params: &ReceiveParams, common: &CommonHeader) -> Result<Shape, Fault> {
     let kind = PduType::from_u8(common.kind)
         .filter(|kind| is_for(side, *kind))
-        .ok_or(Fault::HeaderField {
-            offset: field::TYPE,
-        })?;
+        .ok_or(Fault::HeaderField { offset: field::TYPE })?;
     match kind {
         PduType::H2cTermReq | PduType::C2hTermReq => return check_termination(kind, common),
         PduType::IcReq | PduType::IcResp if phase != Phase::AwaitIc => return Err(Fault::Sequence),
@@ -82,31 +75,18 @@ pub fn check(
         _ => {}
     }
     if common.hlen != kind.hlen() {
-        return Err(Fault::HeaderField {
-            offset: field::HLEN,
-        });
+        return Err(Fault::HeaderField { offset: field::HLEN });
     }
     let is_ic = matches!(kind, PduType::IcReq | PduType::IcResp);
     let header_digest = params.header_digest && !is_ic;
     if !is_ic && (common.flags & FLAG_HDGST != 0) != header_digest {
-        return Err(Fault::HeaderField {
-            offset: field::FLAGS,
-        });
+        return Err(Fault::HeaderField { offset: field::FLAGS });
     }
     let hlen = usize::from(common.hlen);
     let head_len = hlen + if header_digest { DIGEST_LEN } else { 0 };
-    let no_data = Shape {
-        kind,
-        hlen,
-        header_digest,
-        data_start: head_len,
-        data_len: 0,
-        data_digest: false,
-    };
+    let no_data = Shape { kind, hlen, header_digest, data_start: head_len, data_len: 0, data_digest: false };
     let plen = common.plen.get() as usize;
-    let bad_plen = Err(Fault::HeaderField {
-        offset: field::PLEN,
-    });
+    let bad_plen = Err(Fault::HeaderField { offset: field::PLEN });
     match kind {
         PduType::H2cData | PduType::C2hData => {}
         PduType::CapsuleCmd if plen != head_len => {}
@@ -115,9 +95,7 @@ pub fn check(
     }
 
     if (common.flags & FLAG_DDGST != 0) != params.data_digest {
-        return Err(Fault::HeaderField {
-            offset: field::FLAGS,
-        });
+        return Err(Fault::HeaderField { offset: field::FLAGS });
     }
     let data_start = usize::from(common.pdo);
     if data_start < head_len || !data_start.is_multiple_of(params.alignment as usize) {
@@ -132,12 +110,7 @@ pub fn check(
         PduType::CapsuleCmd if data_len > params.capsule_data_max => bad_plen,
         PduType::H2cData if data_len > params.data_max => Err(Fault::LimitExceeded),
         PduType::C2hData if data_len > params.data_max => Err(Fault::DataOutOfRange),
-        _ => Ok(Shape {
-            data_start,
-            data_len,
-            data_digest: params.data_digest,
-            ..no_data
-        }),
+        _ => Ok(Shape { data_start, data_len, data_digest: params.data_digest, ..no_data }),
     }
 }
 
@@ -149,14 +122,7 @@ fn check_termination(kind: PduType, common: &CommonHeader) -> Result<Shape, Faul
         return Err(Fault::MalformedTermination);
     }
     let data_len = (plen - hlen) as u32;
-    Ok(Shape {
-        kind,
-        hlen,
-        header_digest: false,
-        data_start: hlen,
-        data_len,
-        data_digest: false,
-    })
+    Ok(Shape { kind, hlen, header_digest: false, data_start: hlen, data_len, data_digest: false })
 }
 
 #[cfg(test)]
@@ -173,13 +139,7 @@ mod tests {
     };
 
     fn common(kind: PduType, flags: u8, pdo: u8, plen: u32) -> CommonHeader {
-        CommonHeader {
-            kind: kind as u8,
-            flags,
-            hlen: kind.hlen(),
-            pdo,
-            plen: U32::new(plen),
-        }
+        CommonHeader { kind: kind as u8, flags, hlen: kind.hlen(), pdo, plen: U32::new(plen) }
     }
 
     fn ready(common: &CommonHeader) -> Result<Shape, Fault> {
@@ -194,14 +154,8 @@ mod tests {
                 for value in 0..=255u8 {
                     let kind = PduType::from_u8(value).filter(|kind| is_for(side, *kind));
                     let Some(kind) = kind else {
-                        let unknown = CommonHeader {
-                            kind: value,
-                            ..common(PduType::R2t, 0, 0, 24)
-                        };
-                        assert_eq!(
-                            check(side, phase, &PARAMS, &unknown),
-                            Err(Fault::HeaderField { offset: 0 })
-                        );
+                        let unknown = CommonHeader { kind: value, ..common(PduType::R2t, 0, 0, 24) };
+                        assert_eq!(check(side, phase, &PARAMS, &unknown), Err(Fault::HeaderField { offset: 0 }));
                         continue;
                     };
                     let has_data = matches!(kind, PduType::H2cData | PduType::C2hData);
@@ -225,123 +179,68 @@ mod tests {
     #[test]
     fn a_wrong_header_length_is_named() {
         for hlen in (0..=255u8).filter(|hlen| *hlen != 72) {
-            let header = CommonHeader {
-                hlen,
-                ..common(PduType::CapsuleCmd, 0, 0, 72)
-            };
-            assert_eq!(
-                ready(&header),
-                Err(Fault::HeaderField {
-                    offset: field::HLEN
-                })
-            );
+            let header = CommonHeader { hlen, ..common(PduType::CapsuleCmd, 0, 0, 72) };
+            assert_eq!(ready(&header), Err(Fault::HeaderField { offset: field::HLEN }));
         }
     }
 
     #[test]
     fn digest_flags_must_be_what_was_agreed() {
-        assert_eq!(
-            ready(&common(PduType::CapsuleCmd, FLAG_HDGST, 0, 76)),
-            Err(Fault::HeaderField { offset: 1 })
-        );
-        assert_eq!(
-            ready(&common(PduType::H2cData, FLAG_DDGST, 24, 36)),
-            Err(Fault::HeaderField { offset: 1 })
-        );
-        let params = ReceiveParams {
-            header_digest: true,
-            data_digest: true,
-            ..PARAMS
-        };
+        assert_eq!(ready(&common(PduType::CapsuleCmd, FLAG_HDGST, 0, 76)), Err(Fault::HeaderField { offset: 1 }));
+        assert_eq!(ready(&common(PduType::H2cData, FLAG_DDGST, 24, 36)), Err(Fault::HeaderField { offset: 1 }));
+        let params = ReceiveParams { header_digest: true, data_digest: true, ..PARAMS };
         let check = |header| check(Side::Target, Phase::Ready, &params, &header);
-        assert_eq!(
-            check(common(PduType::CapsuleCmd, 0, 0, 72)),
-            Err(Fault::HeaderField { offset: 1 })
-        );
-        assert_eq!(
-            check(common(PduType::CapsuleCmd, FLAG_HDGST, 76, 92)),
-            Err(Fault::HeaderField { offset: 1 })
-        );
-        let shape =
-            check(common(PduType::CapsuleCmd, FLAG_HDGST | FLAG_DDGST, 76, 96)).expect("as agreed");
-        assert_eq!(
-            (shape.data_start, shape.data_len, shape.pdu_len()),
-            (76, 16, 96)
-        );
-        assert!(
-            check(common(PduType::CapsuleCmd, FLAG_HDGST, 0, 76)).is_ok(),
-            "no data, no data digest"
-        );
+        assert_eq!(check(common(PduType::CapsuleCmd, 0, 0, 72)), Err(Fault::HeaderField { offset: 1 }));
+        assert_eq!(check(common(PduType::CapsuleCmd, FLAG_HDGST, 76, 92)), Err(Fault::HeaderField { offset: 1 }));
+        let shape = check(common(PduType::CapsuleCmd, FLAG_HDGST | FLAG_DDGST, 76, 96)).expect("as agreed");
+        assert_eq!((shape.data_start, shape.data_len, shape.pdu_len()), (76, 16, 96));
+        assert!(check(common(PduType::CapsuleCmd, FLAG_HDGST, 0, 76)).is_ok(), "no data, no data digest");
     }
 
     #[test]
     fn data_offsets_must_clear_the_header_and_be_aligned() {
-        let params = ReceiveParams {
-            alignment: 64,
-            ..PARAMS
-        };
+        let params = ReceiveParams { alignment: 64, ..PARAMS };
         for pdo in 0..=255u8 {
-            let result = check(
-                Side::Target,
-                Phase::Ready,
-                &params,
-                &common(PduType::H2cData, 0, pdo, 300),
-            );
+            let result = check(Side::Target, Phase::Ready, &params, &common(PduType::H2cData, 0, pdo, 300));
             match pdo {
                 64 | 128 | 192 => {
                     assert_eq!(result.map(|shape| shape.data_len), Ok(300 - u32::from(pdo)))
                 }
-                _ => assert_eq!(
-                    result,
-                    Err(Fault::HeaderField { offset: field::PDO }),
-                    "{pdo}"
-                ),
+                _ => assert_eq!(result, Err(Fault::HeaderField { offset: field::PDO }), "{pdo}"),
             }
         }
     }
 
     #[test]
+    fn data_may_not_start_within_the_header_digest() {
+        let params = ReceiveParams { header_digest: true, ..PARAMS };
+        let check =
+            |pdo| check(Side::Target, Phase::Ready, &params, &common(PduType::CapsuleCmd, FLAG_HDGST, pdo, 200));
+        assert_eq!(check(72), Err(Fault::HeaderField { offset: field::PDO }));
+        assert!(check(76).is_ok());
+    }
+
+    #[test]
     fn lengths_are_bounded_before_anything_is_kept() {
-        let bad_plen = Err(Fault::HeaderField {
-            offset: field::PLEN,
-        });
+        let bad_plen = Err(Fault::HeaderField { offset: field::PLEN });
         assert!(ready(&common(PduType::CapsuleCmd, 0, 72, 72 + 8192)).is_ok());
-        assert_eq!(
-            ready(&common(PduType::CapsuleCmd, 0, 72, 72 + 8193)),
-            bad_plen
-        );
-        assert_eq!(
-            ready(&common(PduType::CapsuleCmd, 0, 72, u32::MAX)),
-            bad_plen
-        );
+        assert_eq!(ready(&common(PduType::CapsuleCmd, 0, 72, 72 + 8193)), bad_plen);
+        assert_eq!(ready(&common(PduType::CapsuleCmd, 0, 72, u32::MAX)), bad_plen);
         assert_eq!(ready(&common(PduType::CapsuleCmd, 0, 72, 71)), bad_plen);
         assert_eq!(ready(&common(PduType::CapsuleCmd, 0, 72, 0)), bad_plen);
-        assert_eq!(
-            ready(&common(PduType::CapsuleCmd, 0, 80, 80)),
-            bad_plen,
-            "an offset but no data"
-        );
+        assert_eq!(ready(&common(PduType::CapsuleCmd, 0, 80, 80)), bad_plen, "an offset but no data");
         assert!(ready(&common(PduType::H2cData, 0, 24, 24 + 4096)).is_ok());
-        assert_eq!(
-            ready(&common(PduType::H2cData, 0, 24, 24 + 4097)),
-            Err(Fault::LimitExceeded)
-        );
+        assert_eq!(ready(&common(PduType::H2cData, 0, 24, 24 + 4097)), Err(Fault::LimitExceeded));
         assert_eq!(ready(&common(PduType::H2cData, 0, 24, 24)), bad_plen);
         let host = |header| check(Side::Host, Phase::Ready, &PARAMS, &header);
         assert_eq!(host(common(PduType::CapsuleResp, 0, 0, 25)), bad_plen);
         assert_eq!(host(common(PduType::R2t, 0, 0, 23)), bad_plen);
-        assert_eq!(
-            host(common(PduType::C2hData, 0, 24, 24 + 4097)),
-            Err(Fault::DataOutOfRange)
-        );
+        assert_eq!(host(common(PduType::C2hData, 0, 24, 24 + 4097)), Err(Fault::DataOutOfRange));
     }
 
     #[test]
     fn a_termination_of_up_to_152_bytes_is_taken_and_any_other_is_not_answered() {
-        assert_eq!(
-            ready(&common(PduType::H2cTermReq, 0, 0, 152)).map(|shape| shape.data_len),
-            Ok(128)
-        );
+        assert_eq!(ready(&common(PduType::H2cTermReq, 0, 0, 152)).map(|shape| shape.data_len), Ok(128));
         for plen in [0, 23, 153, u32::MAX] {
             let fault = ready(&common(PduType::H2cTermReq, 0, 0, plen)).expect_err("malformed");
             assert_eq!(fault.fes(), None);

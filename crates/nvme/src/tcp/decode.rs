@@ -60,17 +60,9 @@ enum State {
     /// Skipping what is between the header and the data.
     Padding { shape: Shape, left: usize },
     /// Handing out data.
-    Payload {
-        shape: Shape,
-        done: u32,
-        crc: Option<Crc32c>,
-    },
+    Payload { shape: Shape, done: u32, crc: Option<Crc32c> },
     /// Collecting the data digest.
-    Digest {
-        computed: u32,
-        bytes: [u8; DIGEST_LEN],
-        have: usize,
-    },
+    Digest { computed: u32, bytes: [u8; DIGEST_LEN], have: usize },
     /// A fault was reported.
     Failed(Fault),
 }
@@ -111,14 +103,8 @@ impl Decoder {
 
     /// Says what was agreed on, after ICReq or ICResp was handed out. Until then nothing more is decoded.
     pub fn establish(&mut self, params: ReceiveParams) {
-        assert_eq!(
-            self.phase,
-            Phase::Negotiating,
-            "parameters are agreed on once, after the exchange"
-        );
-        assert!(
-            params.alignment >= 4 && params.alignment <= 128 && params.alignment.is_multiple_of(4)
-        );
+        assert_eq!(self.phase, Phase::Negotiating, "parameters are agreed on once, after the exchange");
+        assert!(params.alignment >= 4 && params.alignment <= 128 && params.alignment.is_multiple_of(4));
         self.params = params;
         self.phase = Phase::Ready;
     }
@@ -138,6 +124,15 @@ impl Decoder {
         match &self.state {
             State::Payload { shape, done, .. } => shape.data_len - *done,
             State::Padding { shape, .. } => shape.data_len,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of payload that come next in the stream, of the PDU that began; zero while its padding is still to come.
+    pub const fn payload_arriving(&self) -> u32 {
+        match &self.state {
+            State::Payload { shape, done, .. } => shape.data_len - *done,
+            State::Padding { shape, left: 0 } => shape.data_len,
             _ => 0,
         }
     }
@@ -181,23 +176,13 @@ impl Decoder {
                         return Ok(None);
                     }
                     let crc = shape.data_digest.then(Crc32c::new);
-                    self.state = State::Payload {
-                        shape: *shape,
-                        done: 0,
-                        crc,
-                    };
+                    self.state = State::Payload { shape: *shape, done: 0, crc };
                 }
                 State::Payload { shape, done, crc } => {
                     if *done == shape.data_len {
                         let computed = crc.map(Crc32c::value);
                         match computed {
-                            Some(computed) => {
-                                self.state = State::Digest {
-                                    computed,
-                                    bytes: [0; DIGEST_LEN],
-                                    have: 0,
-                                }
-                            }
+                            Some(computed) => self.state = State::Digest { computed, bytes: [0; DIGEST_LEN], have: 0 },
                             None => return Ok(Some(self.end(true))),
                         }
                         continue;
@@ -215,11 +200,7 @@ impl Decoder {
                     *input = rest;
                     return Ok(Some(Item::Data { offset, bytes }));
                 }
-                State::Digest {
-                    computed,
-                    bytes,
-                    have,
-                } => {
+                State::Digest { computed, bytes, have } => {
                     let take = input.len().min(DIGEST_LEN - *have);
                     bytes[*have..*have + take].copy_from_slice(&input[..take]);
                     *have += take;
@@ -258,8 +239,7 @@ impl Decoder {
     /// The usual case: the header is in the input.
     fn header_in_place<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, Fault> {
         let bytes: &'a [u8] = input;
-        let (common, _) =
-            CommonHeader::read_from_prefix(bytes).expect("the caller checked the length");
+        let (common, _) = CommonHeader::read_from_prefix(bytes).expect("the caller checked the length");
         let checked = check(self.side, self.phase, &self.params, &common);
         let needed = checked.map_or(COMMON_LEN, |shape| shape.head_len());
         if bytes.len() < needed {
@@ -281,20 +261,13 @@ impl Decoder {
         }
         let data_end = shape.data_start + shape.data_len as usize;
         let data = &bytes[shape.data_start..data_end];
-        let digest_ok = !shape.data_digest
-            || crc32c::checksum(data).to_le_bytes() == bytes[data_end..data_end + DIGEST_LEN];
-        if matches!(
-            shape.kind,
-            PduType::H2cData | PduType::C2hData | PduType::R2t
-        ) {
+        let digest_ok =
+            !shape.data_digest || crc32c::checksum(data).to_le_bytes() == bytes[data_end..data_end + DIGEST_LEN];
+        if matches!(shape.kind, PduType::H2cData | PduType::C2hData | PduType::R2t) {
             self.keep(bytes, shape.hlen); // The caller may yet refuse its tag or range.
         }
         *input = &bytes[shape.pdu_len()..];
-        Ok(Some(Item::Whole {
-            header,
-            data,
-            digest_ok,
-        }))
+        Ok(Some(Item::Whole { header, data, digest_ok }))
     }
 
     /// The header comes in pieces: collect it.
@@ -303,8 +276,7 @@ impl Decoder {
         if self.head_len < COMMON_LEN {
             return Ok(None);
         }
-        let (common, _) =
-            CommonHeader::read_from_prefix(&self.head[..]).expect("longer than a common header");
+        let (common, _) = CommonHeader::read_from_prefix(&self.head[..]).expect("longer than a common header");
         let shape = check(self.side, self.phase, &self.params, &common)?;
         self.fill(input, shape.head_len());
         if self.head_len < shape.head_len() {
@@ -315,11 +287,7 @@ impl Decoder {
         self.kept_len = shape.hlen;
         self.head_len = 0;
         if shape.data_len == 0 {
-            return Ok(Some(Item::Whole {
-                header,
-                data: &[],
-                digest_ok: true,
-            }));
+            return Ok(Some(Item::Whole { header, data: &[], digest_ok: true }));
         }
         Ok(Some(self.begin(shape, header)))
     }
@@ -340,10 +308,7 @@ impl Decoder {
     fn begin(&mut self, shape: Shape, header: Header) -> Item<'static> {
         let left = shape.data_start - shape.head_len();
         self.state = State::Padding { shape, left };
-        Item::Begin {
-            header,
-            data_len: shape.data_len,
-        }
+        Item::Begin { header, data_len: shape.data_len }
     }
 
     fn enter(&mut self, kind: PduType) {
@@ -367,9 +332,7 @@ fn decode_header(shape: &Shape, bytes: &[u8]) -> Result<Header, Fault> {
     if let Header::H2cData(data) | Header::C2hData(data) = &header
         && data.len != shape.data_len
     {
-        return Err(Fault::HeaderField {
-            offset: field::LENGTH,
-        });
+        return Err(Fault::HeaderField { offset: field::LENGTH });
     }
     Ok(header)
 }
@@ -385,51 +348,24 @@ mod tests {
     /// A PDU as a test expects to see it again.
     type Seen = (Header, Vec<u8>, bool);
 
-    const ICREQ: IcReq = IcReq {
-        hpda: 0,
-        header_digest: true,
-        data_digest: true,
-        r2t_max: 1,
-    };
-    const ICRESP: IcResp = IcResp {
-        cpda: 0,
-        header_digest: true,
-        data_digest: true,
-        maxh2cdata: 1 << 20,
-    };
+    const ICREQ: IcReq = IcReq { hpda: 0, header_digest: true, data_digest: true, r2t_max: 1 };
+    const ICRESP: IcResp = IcResp { cpda: 0, header_digest: true, data_digest: true, maxh2cdata: 1 << 20 };
 
     fn params(digests: (bool, bool), alignment: u32) -> ReceiveParams {
         let (header_digest, data_digest) = digests;
-        ReceiveParams {
-            header_digest,
-            data_digest,
-            alignment,
-            capsule_data_max: 8192,
-            data_max: 1 << 20,
-        }
+        ReceiveParams { header_digest, data_digest, alignment, capsule_data_max: 8192, data_max: 1 << 20 }
     }
 
     fn established(side: Side, digests: (bool, bool), alignment: u32) -> Decoder {
         let mut decoder = Decoder::new(side);
-        let ic = if side == Side::Target {
-            ICREQ.encode()
-        } else {
-            ICRESP.encode()
-        };
-        assert!(matches!(
-            decoder.next(&mut &ic[..]),
-            Ok(Some(Item::Whole { .. }))
-        ));
+        let ic = if side == Side::Target { ICREQ.encode() } else { ICRESP.encode() };
+        assert!(matches!(decoder.next(&mut &ic[..]), Ok(Some(Item::Whole { .. }))));
         decoder.establish(params(digests, alignment));
         decoder
     }
 
     fn encoder(digests: (bool, bool), alignment: u32) -> Encoder {
-        Encoder::new(SendParams {
-            header_digest: digests.0,
-            data_digest: digests.1,
-            alignment,
-        })
+        Encoder::new(SendParams { header_digest: digests.0, data_digest: digests.1, alignment })
     }
 
     /// Feeds `stream` in pieces that end at `cuts`, and puts the PDUs together again.
@@ -441,37 +377,22 @@ mod tests {
             from = to.max(from);
             while let Some(item) = decoder.next(&mut piece)? {
                 match item {
-                    Item::Whole {
-                        header,
-                        data,
-                        digest_ok,
-                    } => seen.push((header, data.to_vec(), digest_ok)),
+                    Item::Whole { header, data, digest_ok } => seen.push((header, data.to_vec(), digest_ok)),
                     Item::Begin { header, .. } => seen.push((header, Vec::new(), false)),
                     Item::Data { offset, bytes } => {
                         let (_, data, _) = seen.last_mut().expect("data follows its header");
                         assert_eq!(data.len(), offset as usize);
                         data.extend_from_slice(bytes);
                     }
-                    Item::End { digest_ok } => {
-                        seen.last_mut().expect("an end follows its header").2 = digest_ok
-                    }
+                    Item::End { digest_ok } => seen.last_mut().expect("an end follows its header").2 = digest_ok,
                 }
             }
-            assert!(
-                piece.is_empty(),
-                "everything is consumed in {:?}",
-                decoder.phase()
-            );
+            assert!(piece.is_empty(), "everything is consumed in {:?}", decoder.phase());
         }
         Ok(seen)
     }
 
-    fn append(
-        stream: &mut Vec<u8>,
-        encoder: &Encoder,
-        write: impl Fn(&mut [u8]) -> usize,
-        data: &[u8],
-    ) {
+    fn append(stream: &mut Vec<u8>, encoder: &Encoder, write: impl Fn(&mut [u8]) -> usize, data: &[u8]) {
         let mut head = [0; HEADER_SPACE];
         let len = write(&mut head);
         stream.extend_from_slice(&head[..len]);
@@ -492,30 +413,13 @@ mod tests {
         for (index, len) in [0usize, 1, 512, 4096, 8192].into_iter().enumerate() {
             let sqe = Sqe::new(1, index as u16, 1);
             let data = payload(len);
-            append(
-                &mut stream,
-                &encoder,
-                |out| encoder.capsule_cmd(out, &sqe, len as u32),
-                &data,
-            );
+            append(&mut stream, &encoder, |out| encoder.capsule_cmd(out, &sqe, len as u32), &data);
             expected.push((Header::CapsuleCmd(sqe), data, true));
         }
         for len in [4usize, 1000, 70_000] {
-            let header = DataHeader {
-                cccid: 3,
-                ttag: 9,
-                offset: 16,
-                len: len as u32,
-                last: len == 4,
-                success: false,
-            };
+            let header = DataHeader { cccid: 3, ttag: 9, offset: 16, len: len as u32, last: len == 4, success: false };
             let data = payload(len);
-            append(
-                &mut stream,
-                &encoder,
-                |out| encoder.h2c_data(out, &header),
-                &data,
-            );
+            append(&mut stream, &encoder, |out| encoder.h2c_data(out, &header), &data);
             expected.push((Header::H2cData(header), data, true));
         }
         (stream, expected)
@@ -526,36 +430,14 @@ mod tests {
         let encoder = encoder(digests, alignment);
         let (mut stream, mut expected) = (Vec::new(), Vec::new());
         let cqe = Cqe::success(4, 17);
-        append(
-            &mut stream,
-            &encoder,
-            |out| encoder.capsule_resp(out, &cqe),
-            &[],
-        );
+        append(&mut stream, &encoder, |out| encoder.capsule_resp(out, &cqe), &[]);
         expected.push((Header::CapsuleResp(cqe), Vec::new(), true));
-        let r2t = R2t {
-            cccid: 1,
-            ttag: 2,
-            offset: 3,
-            len: 4,
-        };
+        let r2t = R2t { cccid: 1, ttag: 2, offset: 3, len: 4 };
         append(&mut stream, &encoder, |out| encoder.r2t(out, &r2t), &[]);
         expected.push((Header::R2t(r2t), Vec::new(), true));
-        let header = DataHeader {
-            cccid: 8,
-            ttag: 0,
-            offset: 0,
-            len: 4096,
-            last: true,
-            success: true,
-        };
+        let header = DataHeader { cccid: 8, ttag: 0, offset: 0, len: 4096, last: true, success: true };
         let data = payload(4096);
-        append(
-            &mut stream,
-            &encoder,
-            |out| encoder.c2h_data(out, &header),
-            &data,
-        );
+        append(&mut stream, &encoder, |out| encoder.c2h_data(out, &header), &data);
         expected.push((Header::C2hData(header), data, true));
         (stream, expected)
     }
@@ -566,23 +448,14 @@ mod tests {
     fn what_one_side_encodes_the_other_decodes_however_the_stream_is_cut() {
         for digests in DIGESTS {
             for alignment in [4, 8, 64, 128] {
-                for (side, (stream, expected)) in [
-                    (Side::Target, host_stream(digests, alignment)),
-                    (Side::Host, target_stream(digests, alignment)),
-                ] {
+                for (side, (stream, expected)) in
+                    [(Side::Target, host_stream(digests, alignment)), (Side::Host, target_stream(digests, alignment))]
+                {
                     let fresh = || established(side, digests, alignment);
-                    assert_eq!(
-                        decode(&mut fresh(), &stream, &[]).as_ref(),
-                        Ok(&expected),
-                        "in one piece"
-                    );
+                    assert_eq!(decode(&mut fresh(), &stream, &[]).as_ref(), Ok(&expected), "in one piece");
                     for size in [1, 7, 24, 129, 4096] {
                         let cuts: Vec<usize> = (0..stream.len()).step_by(size).collect();
-                        assert_eq!(
-                            decode(&mut fresh(), &stream, &cuts).as_ref(),
-                            Ok(&expected),
-                            "pieces of {size}"
-                        );
+                        assert_eq!(decode(&mut fresh(), &stream, &cuts).as_ref(), Ok(&expected), "pieces of {size}");
                     }
                 }
             }
@@ -594,8 +467,7 @@ mod tests {
         let (stream, expected) = target_stream((true, true), 16);
         for end in 0..stream.len() {
             let mut decoder = established(Side::Host, (true, true), 16);
-            let seen = decode(&mut decoder, &stream[..end], &[])
-                .expect("a prefix of a valid stream is valid");
+            let seen = decode(&mut decoder, &stream[..end], &[]).expect("a prefix of a valid stream is valid");
             let complete = seen.iter().filter(|pdu| expected.contains(pdu)).count();
             let unfinished = usize::from(!decoder.is_between_pdus());
             assert!(seen.len() <= complete + unfinished, "at {end}");
@@ -609,9 +481,7 @@ mod tests {
         let mut input = &stream[..];
         let within = stream.as_ptr_range();
         while let Some(item) = decoder.next(&mut input).expect("valid") {
-            let Item::Whole { data, .. } = item else {
-                panic!("everything is in one piece")
-            };
+            let Item::Whole { data, .. } = item else { panic!("everything is in one piece") };
             assert!(data.is_empty() || within.contains(&data.as_ptr()));
         }
     }
@@ -620,34 +490,17 @@ mod tests {
     fn payload_remaining_counts_down_to_the_end_of_the_data() {
         let encoder = encoder((false, false), 4);
         let mut stream = Vec::new();
-        append(
-            &mut stream,
-            &encoder,
-            |out| encoder.capsule_cmd(out, &Sqe::new(1, 1, 1), 100),
-            &payload(100),
-        );
+        append(&mut stream, &encoder, |out| encoder.capsule_cmd(out, &Sqe::new(1, 1, 1), 100), &payload(100));
         let mut decoder = established(Side::Target, (false, false), 4);
         let mut input = &stream[..72];
-        assert!(matches!(
-            decoder.next(&mut input),
-            Ok(Some(Item::Begin { data_len: 100, .. }))
-        ));
+        assert!(matches!(decoder.next(&mut input), Ok(Some(Item::Begin { data_len: 100, .. }))));
         assert_eq!(decoder.payload_remaining(), 100);
         let mut input = &stream[72..132];
-        assert!(matches!(
-            decoder.next(&mut input),
-            Ok(Some(Item::Data { offset: 0, .. }))
-        ));
+        assert!(matches!(decoder.next(&mut input), Ok(Some(Item::Data { offset: 0, .. }))));
         assert_eq!(decoder.payload_remaining(), 40);
         let mut input = &stream[132..];
-        assert!(matches!(
-            decoder.next(&mut input),
-            Ok(Some(Item::Data { offset: 60, .. }))
-        ));
-        assert!(matches!(
-            decoder.next(&mut input),
-            Ok(Some(Item::End { digest_ok: true }))
-        ));
+        assert!(matches!(decoder.next(&mut input), Ok(Some(Item::Data { offset: 60, .. }))));
+        assert!(matches!(decoder.next(&mut input), Ok(Some(Item::End { digest_ok: true }))));
         assert_eq!(decoder.payload_remaining(), 0);
         assert!(decoder.is_between_pdus());
     }
@@ -656,19 +509,13 @@ mod tests {
     fn a_flipped_bit_in_a_digested_header_is_fatal_and_in_the_data_is_not() {
         let encoder = encoder((true, true), 4);
         let mut stream = Vec::new();
-        append(
-            &mut stream,
-            &encoder,
-            |out| encoder.capsule_cmd(out, &Sqe::new(1, 1, 1), 64),
-            &payload(64),
-        );
+        append(&mut stream, &encoder, |out| encoder.capsule_cmd(out, &Sqe::new(1, 1, 1), 64), &payload(64));
         for pieces in [vec![], (0..stream.len()).collect::<Vec<_>>()] {
             for byte in 8..76 {
                 let mut damaged = stream.clone();
                 damaged[byte] ^= 0x10;
                 let mut decoder = established(Side::Target, (true, true), 4);
-                let fault = decode(&mut decoder, &damaged, &pieces)
-                    .expect_err("the header digest does not match");
+                let fault = decode(&mut decoder, &damaged, &pieces).expect_err("the header digest does not match");
                 let received = u32::from_le_bytes(damaged[72..76].try_into().expect("four bytes"));
                 assert_eq!(fault, Fault::HeaderDigest { received });
                 assert_eq!(decoder.offending_header()[..72], damaged[..72]);
@@ -676,11 +523,7 @@ mod tests {
             for byte in 76..stream.len() {
                 let mut damaged = stream.clone();
                 damaged[byte] ^= 0x10;
-                let seen = decode(
-                    &mut established(Side::Target, (true, true), 4),
-                    &damaged,
-                    &pieces,
-                );
+                let seen = decode(&mut established(Side::Target, (true, true), 4), &damaged, &pieces);
                 assert!(!seen.expect("not fatal")[0].2);
             }
         }
@@ -692,13 +535,7 @@ mod tests {
         let mut stream = ICREQ.encode().to_vec();
         stream.extend_from_slice(&[4; 100]);
         let mut input = &stream[..];
-        assert!(matches!(
-            decoder.next(&mut input),
-            Ok(Some(Item::Whole {
-                header: Header::IcReq(_),
-                ..
-            }))
-        ));
+        assert!(matches!(decoder.next(&mut input), Ok(Some(Item::Whole { header: Header::IcReq(_), .. }))));
         assert_eq!(decoder.next(&mut input), Ok(None));
         assert_eq!(input.len(), 100);
     }
@@ -713,43 +550,20 @@ mod tests {
     #[test]
     fn a_fault_is_final() {
         let mut decoder = Decoder::new(Side::Target);
-        assert_eq!(
-            decoder.next(&mut &[0xffu8; 8][..]),
-            Err(Fault::HeaderField { offset: 0 })
-        );
-        assert_eq!(
-            decoder.next(&mut &ICREQ.encode()[..]),
-            Err(Fault::HeaderField { offset: 0 })
-        );
+        assert_eq!(decoder.next(&mut &[0xffu8; 8][..]), Err(Fault::HeaderField { offset: 0 }));
+        assert_eq!(decoder.next(&mut &ICREQ.encode()[..]), Err(Fault::HeaderField { offset: 0 }));
     }
 
     #[test]
     fn a_length_field_that_disagrees_with_the_pdu_is_named() {
         let encoder = encoder((false, false), 4);
-        let header = DataHeader {
-            cccid: 1,
-            ttag: 1,
-            offset: 0,
-            len: 64,
-            last: true,
-            success: false,
-        };
+        let header = DataHeader { cccid: 1, ttag: 1, offset: 0, len: 64, last: true, success: false };
         let mut stream = Vec::new();
-        append(
-            &mut stream,
-            &encoder,
-            |out| encoder.h2c_data(out, &header),
-            &payload(64),
-        );
+        append(&mut stream, &encoder, |out| encoder.h2c_data(out, &header), &payload(64));
         stream[16] = 63;
         for cuts in [vec![], vec![3]] {
             let mut decoder = established(Side::Target, (false, false), 4);
-            assert_eq!(
-                decode(&mut decoder, &stream, &cuts),
-                Err(Fault::HeaderField {
-                    offset: field::LENGTH
-                })
-            );
+            assert_eq!(decode(&mut decoder, &stream, &cuts), Err(Fault::HeaderField { offset: field::LENGTH }));
             assert_eq!(decoder.offending_header(), &stream[..24]);
         }
     }

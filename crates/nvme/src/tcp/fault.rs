@@ -109,13 +109,9 @@ mod tests {
     #[test]
     fn every_fault_round_trips_through_its_wire_form() {
         for fault in [
-            Fault::HeaderField {
-                offset: field::PLEN,
-            },
+            Fault::HeaderField { offset: field::PLEN },
             Fault::Sequence,
-            Fault::HeaderDigest {
-                received: 0xdead_beef,
-            },
+            Fault::HeaderDigest { received: 0xdead_beef },
             Fault::DataOutOfRange,
             Fault::LimitExceeded,
             Fault::UnsupportedParameter { offset: field::PFV },

@@ -3,6 +3,7 @@
 //! * [`pdu`]: the layouts, and encoding.
 //! * [`check`]: what may be said about a PDU from its first eight bytes and the state of the connection.
 //! * [`decode`]: [`Decoder`], fed with any pieces of the stream; it holds one header at most, payloads are never copied.
+//! * [`negotiate`]: what ICReq and ICResp agree on.
 //! * [`fault`]: what went wrong, as the Terminate Connection Request says it.
 //! * [`r2t`]: the target's table of outstanding R2Ts; its counterpart is [`crate::host::transfer`].
 #![forbid(unsafe_code)]
@@ -10,11 +11,13 @@
 pub mod check;
 pub mod decode;
 pub mod fault;
+pub mod negotiate;
 pub mod pdu;
 pub mod r2t;
 
 pub use decode::{Decoder, Item};
 pub use fault::Fault;
+pub use negotiate::{Negotiated, TransportOptions};
 pub use pdu::{DataHeader, Encoder, Header, IcReq, IcResp, PduType, R2t};
 pub use r2t::R2tTable;
 

@@ -96,9 +96,7 @@ pub const HEADER_SPACE: usize = 128;
 pub const TERM_LEN_MAX: usize = 152;
 
 /// The first eight bytes of every PDU (TCP Transport 1.0, figure 19).
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CommonHeader {
     /// Type.
@@ -161,9 +159,7 @@ struct TransferPdu {
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<CommonHeader>() == COMMON_LEN && offset_of!(CommonHeader, plen) == 4);
-    assert!(
-        size_of::<IcPdu>() == 128 && offset_of!(IcPdu, pda) == 10 && offset_of!(IcPdu, limit) == 12
-    );
+    assert!(size_of::<IcPdu>() == 128 && offset_of!(IcPdu, pda) == 10 && offset_of!(IcPdu, limit) == 12);
     assert!(size_of::<TermPdu>() == 24 && offset_of!(TermPdu, fei) == 10);
     assert!(size_of::<CapsuleCmdPdu>() == 72 && size_of::<CapsuleRespPdu>() == 24);
     assert!(size_of::<TransferPdu>() == 24 && offset_of!(TransferPdu, length) == 16);
@@ -261,19 +257,13 @@ impl Header {
     ///
     /// Errors: fields of ICReq and ICResp that may not have their value.
     pub fn decode(kind: PduType, bytes: &[u8]) -> Result<Self, Fault> {
-        assert!(
-            bytes.len() >= usize::from(kind.hlen()),
-            "the caller waits for the whole header"
-        );
+        assert!(bytes.len() >= usize::from(kind.hlen()), "the caller waits for the whole header");
         Ok(match kind {
             PduType::IcReq => Header::IcReq(decode_ic_req(view(bytes))?),
             PduType::IcResp => Header::IcResp(decode_ic_resp(view(bytes))?),
             PduType::H2cTermReq | PduType::C2hTermReq => {
                 let pdu: &TermPdu = view(bytes);
-                Header::TermReq(TermReq {
-                    fes: pdu.fes.get(),
-                    fei: pdu.fei.get(),
-                })
+                Header::TermReq(TermReq { fes: pdu.fes.get(), fei: pdu.fei.get() })
             }
             PduType::CapsuleCmd => Header::CapsuleCmd(view::<CapsuleCmdPdu>(bytes).sqe),
             PduType::CapsuleResp => Header::CapsuleResp(view::<CapsuleRespPdu>(bytes).cqe),
@@ -321,16 +311,9 @@ fn decode_ic_resp(pdu: &IcPdu) -> Result<IcResp, Fault> {
     }
     let maxh2cdata = pdu.limit.get();
     if maxh2cdata < MAXH2CDATA_MIN || !maxh2cdata.is_multiple_of(4) {
-        return Err(Fault::HeaderField {
-            offset: field::MAXH2CDATA,
-        });
+        return Err(Fault::HeaderField { offset: field::MAXH2CDATA });
     }
-    Ok(IcResp {
-        cpda: pdu.pda,
-        header_digest: pdu.dgst & 1 != 0,
-        data_digest: pdu.dgst & 2 != 0,
-        maxh2cdata,
-    })
+    Ok(IcResp { cpda: pdu.pda, header_digest: pdu.dgst & 1 != 0, data_digest: pdu.dgst & 2 != 0, maxh2cdata })
 }
 
 fn decode_data(pdu: &TransferPdu) -> DataHeader {
@@ -353,9 +336,7 @@ pub struct Encoder {
 impl Encoder {
     /// An encoder with what was agreed on.
     pub fn new(params: SendParams) -> Self {
-        assert!(
-            params.alignment >= 4 && params.alignment <= 128 && params.alignment.is_multiple_of(4)
-        );
+        assert!(params.alignment >= 4 && params.alignment <= 128 && params.alignment.is_multiple_of(4));
         Encoder { params }
     }
 
@@ -409,10 +390,7 @@ impl Encoder {
         assert!(header.len > 0, "a data PDU carries data");
         let mut flags = if header.last { FLAG_LAST } else { 0 };
         if header.success {
-            assert!(
-                header.last && kind == PduType::C2hData,
-                "success ends a transfer to the host"
-            );
+            assert!(header.last && kind == PduType::C2hData, "success ends a transfer to the host");
             flags |= FLAG_SUCCESS;
         }
         let common = self.common(kind, flags, header.len);
@@ -428,38 +406,19 @@ impl Encoder {
     }
 
     fn common(&self, kind: PduType, flags: u8, data_len: u32) -> CommonHeader {
-        let digest_len = if self.params.header_digest {
-            DIGEST_LEN as u32
-        } else {
-            0
-        };
+        let digest_len = if self.params.header_digest { DIGEST_LEN as u32 } else { 0 };
         let head_len = u32::from(kind.hlen()) + digest_len;
-        let mut flags = flags
-            | if self.params.header_digest {
-                FLAG_HDGST
-            } else {
-                0
-            };
+        let mut flags = flags | if self.params.header_digest { FLAG_HDGST } else { 0 };
         let (mut pdo, mut plen) = (0, head_len);
         if data_len > 0 {
             pdo = head_len.next_multiple_of(self.params.alignment);
-            plen = pdo
-                .checked_add(data_len)
-                .expect("the caller splits data by the peer's limits");
+            plen = pdo.checked_add(data_len).expect("the caller splits data by the peer's limits");
             if self.params.data_digest {
                 flags |= FLAG_DDGST;
-                plen = plen
-                    .checked_add(DIGEST_LEN as u32)
-                    .expect("the caller splits data by the peer's limits");
+                plen = plen.checked_add(DIGEST_LEN as u32).expect("the caller splits data by the peer's limits");
             }
         }
-        CommonHeader {
-            kind: kind as u8,
-            flags,
-            hlen: kind.hlen(),
-            pdo: pdo as u8,
-            plen: U32::new(plen),
-        }
+        CommonHeader { kind: kind as u8, flags, hlen: kind.hlen(), pdo: pdo as u8, plen: U32::new(plen) }
     }
 
     fn finish<T: IntoBytes + Immutable>(&self, out: &mut [u8], pdu: T) -> usize {
@@ -484,49 +443,21 @@ impl IcReq {
     /// The PDU.
     pub fn encode(&self) -> [u8; 128] {
         assert!(self.hpda <= PDA_MAX && (1..=1 << 32).contains(&self.r2t_max));
-        encode_ic(
-            PduType::IcReq,
-            self.hpda,
-            self.header_digest,
-            self.data_digest,
-            (self.r2t_max - 1) as u32,
-        )
+        encode_ic(PduType::IcReq, self.hpda, self.header_digest, self.data_digest, (self.r2t_max - 1) as u32)
     }
 }
 
 impl IcResp {
     /// The PDU.
     pub fn encode(&self) -> [u8; 128] {
-        assert!(
-            self.cpda <= PDA_MAX
-                && self.maxh2cdata >= MAXH2CDATA_MIN
-                && self.maxh2cdata.is_multiple_of(4)
-        );
-        encode_ic(
-            PduType::IcResp,
-            self.cpda,
-            self.header_digest,
-            self.data_digest,
-            self.maxh2cdata,
-        )
+        assert!(self.cpda <= PDA_MAX && self.maxh2cdata >= MAXH2CDATA_MIN && self.maxh2cdata.is_multiple_of(4));
+        encode_ic(PduType::IcResp, self.cpda, self.header_digest, self.data_digest, self.maxh2cdata)
     }
 }
 
-fn encode_ic(
-    kind: PduType,
-    pda: u8,
-    header_digest: bool,
-    data_digest: bool,
-    limit: u32,
-) -> [u8; 128] {
+fn encode_ic(kind: PduType, pda: u8, header_digest: bool, data_digest: bool, limit: u32) -> [u8; 128] {
     zerocopy::transmute!(IcPdu {
-        common: CommonHeader {
-            kind: kind as u8,
-            flags: 0,
-            hlen: 128,
-            pdo: 0,
-            plen: U32::new(128)
-        },
+        common: CommonHeader { kind: kind as u8, flags: 0, hlen: 128, pdo: 0, plen: U32::new(128) },
         pfv: U16::new(0),
         pda,
         dgst: u8::from(header_digest) | u8::from(data_digest) << 1,
@@ -537,11 +468,7 @@ fn encode_ic(
 
 /// Encodes the termination that answers `fault`, with as much of the offending header as is known. `from` is the end that
 /// terminates. Returns the PDU and its length; `None` if the fault may not be answered.
-pub fn encode_term(
-    from: super::Side,
-    fault: Fault,
-    offending: &[u8],
-) -> Option<([u8; TERM_LEN_MAX], usize)> {
+pub fn encode_term(from: super::Side, fault: Fault, offending: &[u8]) -> Option<([u8; TERM_LEN_MAX], usize)> {
     let kind = match from {
         super::Side::Target => PduType::C2hTermReq,
         super::Side::Host => PduType::H2cTermReq,
@@ -549,13 +476,7 @@ pub fn encode_term(
     let copied = offending.len().min(TERM_LEN_MAX - 24);
     let len = 24 + copied;
     let pdu = TermPdu {
-        common: CommonHeader {
-            kind: kind as u8,
-            flags: 0,
-            hlen: 24,
-            pdo: 0,
-            plen: U32::new(len as u32),
-        },
+        common: CommonHeader { kind: kind as u8, flags: 0, hlen: 24, pdo: 0, plen: U32::new(len as u32) },
         fes: U16::new(fault.fes()?),
         fei: U32::new(fault.fei()),
         reserved14: [0; 10],
@@ -572,34 +493,20 @@ mod tests {
     use crate::tcp::Side;
 
     fn encoder(header_digest: bool, data_digest: bool, alignment: u32) -> Encoder {
-        Encoder::new(SendParams {
-            header_digest,
-            data_digest,
-            alignment,
-        })
+        Encoder::new(SendParams { header_digest, data_digest, alignment })
     }
 
     #[test]
     fn a_plain_response_is_24_bytes_without_padding() {
         let mut out = [0xaa; HEADER_SPACE];
-        assert_eq!(
-            encoder(false, true, 128).capsule_resp(&mut out, &Cqe::success(3, 0)),
-            24
-        );
+        assert_eq!(encoder(false, true, 128).capsule_resp(&mut out, &Cqe::success(3, 0)), 24);
         assert_eq!(out[..8], [5, 0, 24, 0, 24, 0, 0, 0]);
         assert_eq!(out[24], 0xaa, "nothing is written behind the header");
     }
 
     #[test]
     fn data_starts_at_the_peers_alignment_and_lengths_count_both_digests() {
-        let header = DataHeader {
-            cccid: 1,
-            ttag: 0,
-            offset: 0,
-            len: 512,
-            last: true,
-            success: true,
-        };
+        let header = DataHeader { cccid: 1, ttag: 0, offset: 0, len: 512, last: true, success: true };
         let mut out = [0xaa; HEADER_SPACE];
         assert_eq!(encoder(true, true, 64).c2h_data(&mut out, &header), 64);
         assert_eq!(out[..8], [7, 0b1111, 24, 64, 0x44, 2, 0, 0]);
@@ -609,8 +516,7 @@ mod tests {
 
     #[test]
     fn a_termination_copies_no_more_than_128_bytes_of_the_offender() {
-        let (pdu, len) = encode_term(Side::Target, Fault::HeaderField { offset: 2 }, &[7; 200])
-            .expect("answered");
+        let (pdu, len) = encode_term(Side::Target, Fault::HeaderField { offset: 2 }, &[7; 200]).expect("answered");
         assert_eq!(len, TERM_LEN_MAX);
         assert_eq!(pdu[..14], [3, 0, 24, 0, 152, 0, 0, 0, 1, 0, 2, 0, 0, 0]);
         assert!(encode_term(Side::Host, Fault::MalformedTermination, &[]).is_none());
@@ -618,47 +524,27 @@ mod tests {
 
     #[test]
     fn ic_fields_outside_their_range_name_their_offset() {
-        let valid = IcResp {
-            cpda: 0,
-            header_digest: true,
-            data_digest: false,
-            maxh2cdata: 4096,
-        };
+        let valid = IcResp { cpda: 0, header_digest: true, data_digest: false, maxh2cdata: 4096 };
         let decode = |bytes: [u8; 128]| Header::decode(PduType::IcResp, &bytes);
         assert_eq!(decode(valid.encode()), Ok(Header::IcResp(valid)));
         let mut bytes = valid.encode();
         bytes[8] = 1;
-        assert_eq!(
-            decode(bytes),
-            Err(Fault::UnsupportedParameter { offset: 8 })
-        );
+        assert_eq!(decode(bytes), Err(Fault::UnsupportedParameter { offset: 8 }));
         let mut bytes = valid.encode();
         bytes[10] = 32;
         assert_eq!(decode(bytes), Err(Fault::HeaderField { offset: 10 }));
         for limit in [0u32, 4092, 4097, u32::MAX] {
             let mut bytes = valid.encode();
             bytes[12..16].copy_from_slice(&limit.to_le_bytes());
-            assert_eq!(
-                decode(bytes),
-                Err(Fault::HeaderField { offset: 12 }),
-                "{limit}"
-            );
+            assert_eq!(decode(bytes), Err(Fault::HeaderField { offset: 12 }), "{limit}");
         }
     }
 
     #[test]
     fn the_number_of_r2ts_is_zero_based_and_does_not_overflow() {
-        let request = IcReq {
-            hpda: 31,
-            header_digest: false,
-            data_digest: true,
-            r2t_max: 1 << 32,
-        };
+        let request = IcReq { hpda: 31, header_digest: false, data_digest: true, r2t_max: 1 << 32 };
         let bytes = request.encode();
         assert_eq!(bytes[12..16], [0xff; 4]);
-        assert_eq!(
-            Header::decode(PduType::IcReq, &bytes),
-            Ok(Header::IcReq(request))
-        );
+        assert_eq!(Header::decode(PduType::IcReq, &bytes), Ok(Header::IcReq(request)));
     }
 }

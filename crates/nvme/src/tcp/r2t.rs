@@ -49,14 +49,7 @@ impl R2tTable {
     pub fn new(capacity: usize) -> Self {
         assert!((1..=R2T_MAX).contains(&capacity));
         R2tTable {
-            slots: vec![
-                Slot {
-                    generation: 0,
-                    open: None
-                };
-                capacity
-            ]
-            .into_boxed_slice(),
+            slots: vec![Slot { generation: 0, open: None }; capacity].into_boxed_slice(),
             free: (0..capacity as u16).rev().collect(),
             slot_bits: capacity.next_power_of_two().trailing_zeros(),
         }
@@ -69,61 +62,37 @@ impl R2tTable {
 
     /// Opens an R2T for `len` bytes at `offset` of a command's data; `None` if the table is full.
     pub fn open(&mut self, cid: u16, offset: u32, len: u32) -> Option<R2t> {
-        assert!(
-            len > 0 && offset.checked_add(len).is_some(),
-            "a command's data has less than 4 GiB"
-        );
+        assert!(len > 0 && offset.checked_add(len).is_some(), "a command's data has less than 4 GiB");
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
         assert!(slot.open.is_none(), "a free slot is not open");
-        slot.open = Some(Open {
-            cid,
-            offset,
-            len,
-            received: 0,
-        });
+        slot.open = Some(Open { cid, offset, len, received: 0 });
         // Fifteen bits at most: R2T_MAX leaves room for generations, and FFFFh is never a tag.
         let ttag = index | slot.generation.wrapping_shl(self.slot_bits) & 0x7fff;
-        Some(R2t {
-            cccid: cid,
-            ttag,
-            offset,
-            len,
-        })
+        Some(R2t { cccid: cid, ttag, offset, len })
     }
 
     /// Checks an H2CData against the R2T that it names. Data must come in order (TCP Transport 1.0, section 3.3.2.1).
     pub fn accept(&mut self, data: &DataHeader) -> Result<Accepted, Fault> {
         let index = data.ttag & ((1 << self.slot_bits) - 1);
-        let bad_tag = Fault::HeaderField {
-            offset: field::TTAG,
-        };
+        let bad_tag = Fault::HeaderField { offset: field::TTAG };
         let slot = self.slots.get_mut(usize::from(index)).ok_or(bad_tag)?;
         let open = slot.open.as_mut().ok_or(bad_tag)?;
         if data.ttag != index | slot.generation.wrapping_shl(self.slot_bits) & 0x7fff {
             return Err(bad_tag);
         }
         if data.cccid != open.cid {
-            return Err(Fault::HeaderField {
-                offset: field::CCCID,
-            });
+            return Err(Fault::HeaderField { offset: field::CCCID });
         }
         if data.offset != open.offset + open.received || data.len > open.len - open.received {
             return Err(Fault::DataOutOfRange);
         }
         let complete = data.len == open.len - open.received;
         if data.last != complete {
-            return Err(Fault::HeaderField {
-                offset: field::FLAGS,
-            });
+            return Err(Fault::HeaderField { offset: field::FLAGS });
         }
         open.received += data.len;
-        let accepted = Accepted {
-            cid: data.cccid,
-            offset: data.offset,
-            len: data.len,
-            complete,
-        };
+        let accepted = Accepted { cid: data.cccid, offset: data.offset, len: data.len, complete };
         if complete {
             self.close(index);
         }
@@ -144,14 +113,7 @@ mod tests {
     use super::*;
 
     fn data(r2t: &R2t, offset: u32, len: u32, last: bool) -> DataHeader {
-        DataHeader {
-            cccid: r2t.cccid,
-            ttag: r2t.ttag,
-            offset,
-            len,
-            last,
-            success: false,
-        }
+        DataHeader { cccid: r2t.cccid, ttag: r2t.ttag, offset, len, last, success: false }
     }
 
     #[test]
@@ -160,75 +122,42 @@ mod tests {
         let r2t = table.open(5, 100, 50).expect("room");
         assert_eq!(table.open(6, 0, 1), None, "full");
         let first = table.accept(&data(&r2t, 100, 20, false)).expect("in range");
-        assert_eq!(
-            first,
-            Accepted {
-                cid: 5,
-                offset: 100,
-                len: 20,
-                complete: false
-            }
-        );
-        assert!(
-            table
-                .accept(&data(&r2t, 120, 30, true))
-                .expect("in range")
-                .complete
-        );
+        assert_eq!(first, Accepted { cid: 5, offset: 100, len: 20, complete: false });
+        assert!(table.accept(&data(&r2t, 120, 30, true)).expect("in range").complete);
         assert_eq!(table.outstanding(), 0);
-        assert_ne!(
-            table.open(6, 0, 1).expect("room").ttag,
-            r2t.ttag,
-            "a tag is not reused at once"
-        );
+        assert_ne!(table.open(6, 0, 1).expect("room").ttag, r2t.ttag, "a tag is not reused at once");
     }
 
     #[test]
     fn data_outside_its_r2t_or_out_of_order_is_out_of_range() {
         let mut table = R2tTable::new(4);
         let r2t = table.open(5, 100, 50).expect("room");
-        for (offset, len) in [
-            (99, 10),
-            (101, 10),
-            (0, 50),
-            (u32::MAX, 1),
-            (100, 51),
-            (100, u32::MAX),
-        ] {
-            assert_eq!(
-                table.accept(&data(&r2t, offset, len, false)),
-                Err(Fault::DataOutOfRange),
-                "{offset} {len}"
-            );
+        for (offset, len) in [(99, 10), (101, 10), (0, 50), (u32::MAX, 1), (100, 51), (100, u32::MAX)] {
+            assert_eq!(table.accept(&data(&r2t, offset, len, false)), Err(Fault::DataOutOfRange), "{offset} {len}");
         }
+    }
+
+    #[test]
+    fn what_was_received_counts_against_the_rest() {
+        let mut table = R2tTable::new(1);
+        let r2t = table.open(5, 100, 50).expect("room");
+        table.accept(&data(&r2t, 100, 20, false)).expect("in range");
+        for (offset, len) in [(120, 31), (120, 50), (100, 20)] {
+            assert_eq!(table.accept(&data(&r2t, offset, len, false)), Err(Fault::DataOutOfRange), "{offset} {len}");
+        }
+        assert!(table.accept(&data(&r2t, 120, 30, true)).is_ok());
     }
 
     #[test]
     fn unknown_stale_and_foreign_tags_are_named() {
         let mut table = R2tTable::new(3);
-        let bad_tag = Err(Fault::HeaderField {
-            offset: field::TTAG,
-        });
+        let bad_tag = Err(Fault::HeaderField { offset: field::TTAG });
         let r2t = table.open(5, 0, 8).expect("room");
         for ttag in (0..=u16::MAX).filter(|ttag| *ttag != r2t.ttag) {
-            assert_eq!(
-                table.accept(&DataHeader {
-                    ttag,
-                    ..data(&r2t, 0, 8, true)
-                }),
-                bad_tag
-            );
+            assert_eq!(table.accept(&DataHeader { ttag, ..data(&r2t, 0, 8, true) }), bad_tag);
         }
-        let foreign = DataHeader {
-            cccid: 6,
-            ..data(&r2t, 0, 8, true)
-        };
-        assert_eq!(
-            table.accept(&foreign),
-            Err(Fault::HeaderField {
-                offset: field::CCCID
-            })
-        );
+        let foreign = DataHeader { cccid: 6, ..data(&r2t, 0, 8, true) };
+        assert_eq!(table.accept(&foreign), Err(Fault::HeaderField { offset: field::CCCID }));
         table.accept(&data(&r2t, 0, 8, true)).expect("in range");
         let next = table.open(5, 0, 8).expect("room");
         assert_eq!(table.accept(&data(&r2t, 0, 8, true)), bad_tag, "stale");
@@ -239,9 +168,7 @@ mod tests {
     fn the_last_flag_must_tell_the_truth() {
         let mut table = R2tTable::new(1);
         let r2t = table.open(5, 0, 8).expect("room");
-        let bad_flags = Err(Fault::HeaderField {
-            offset: field::FLAGS,
-        });
+        let bad_flags = Err(Fault::HeaderField { offset: field::FLAGS });
         assert_eq!(table.accept(&data(&r2t, 0, 4, true)), bad_flags);
         assert_eq!(table.accept(&data(&r2t, 0, 8, false)), bad_flags);
     }
@@ -250,16 +177,9 @@ mod tests {
     fn tags_stay_valid_through_every_generation_at_full_capacity() {
         let mut table = R2tTable::new(R2T_MAX);
         for round in 0..20u16 {
-            let r2ts: Vec<R2t> = (0..R2T_MAX)
-                .map(|_| table.open(round, 0, 1).expect("room"))
-                .collect();
+            let r2ts: Vec<R2t> = (0..R2T_MAX).map(|_| table.open(round, 0, 1).expect("room")).collect();
             for r2t in r2ts {
-                assert!(
-                    table
-                        .accept(&data(&r2t, 0, 1, true))
-                        .expect("open")
-                        .complete
-                );
+                assert!(table.accept(&data(&r2t, 0, 1, true)).expect("open").complete);
             }
         }
     }

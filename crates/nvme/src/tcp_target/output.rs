@@ -36,11 +36,6 @@ impl Output {
         self.bytes
     }
 
-    /// Whether nothing is waiting.
-    pub(super) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
-    }
-
     /// Appends a header of at most `N` bytes written by `encode`, which returns its length.
     #[inline]
     pub(super) fn header<const N: usize>(&mut self, encode: impl FnOnce(&mut [u8]) -> usize) {

@@ -1,0 +1,374 @@
+//! A regular file or an operating-system block device.
+//!
+//! Reads and writes go to the driver as they are when their buffers suit it, and through pool buffers when a direct file
+//! wants better alignment. Short transfers are continued. What the driver cannot do (compare, copy, verify) is made of
+//! reads and writes; compare-and-write is atomic against other writes through this device, on any reactor, by a range
+//! lock that every write shares and compare-and-write holds alone.
+//!
+//! `atomic_write_blocks` is 1: a sector of a disk, or a page of a file system, survives power loss whole. Use the disk's
+//! own sector size (or 4096 on a file) where layers above rely on that.
+
+use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::io::{Done, Flags, Io, Op, OpSet, Status};
+use crate::range_lock::RangeLock;
+use crate::steps::{self, Medium};
+use base::Errno;
+use reactor::{BUF_BYTES_MAX, File, FileInfo, FileOptions, IoFuture, Reactor, ReactorHandle, SgList};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How to open a file device.
+#[derive(Clone, Debug)]
+pub struct FileDeviceOptions {
+    /// Path of the file or block device.
+    pub path: String,
+    /// Create a missing (or fill an empty) regular file to this many bytes.
+    pub create_bytes: Option<u64>,
+    /// Bytes per block, 512 or 4096.
+    pub block_size: u32,
+    /// Bypass the page cache where the file system allows it.
+    pub direct: bool,
+    /// Refuse to open what another process serves.
+    pub lock: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+impl FileDeviceOptions {
+    /// An existing file at `path`: 4 KiB blocks, direct, locked, writable.
+    pub fn new(path: &str) -> FileDeviceOptions {
+        FileDeviceOptions {
+            path: path.to_string(),
+            create_bytes: None,
+            block_size: 4096,
+            direct: true,
+            lock: true,
+            read_only: false,
+        }
+    }
+}
+
+/// See the module.
+pub struct FileDevice {
+    shared: Arc<Shared>,
+    /// The reactor that keeps the locked file open, and the number under which it does.
+    keeper: (ReactorHandle, u64),
+}
+
+struct Shared {
+    name: String,
+    options: FileDeviceOptions,
+    facts: FileInfo,
+    blocks: AtomicU64,
+    locks: RangeLock,
+}
+
+const READS: OpSet = OpSet::of(&[Op::Read, Op::Flush, Op::Compare, Op::Verify]);
+const WRITES: OpSet = OpSet::of(&[Op::Write, Op::WriteZeroes, Op::CompareAndWrite, Op::Copy]);
+
+impl FileDevice {
+    /// Opens the file on the calling reactor, which keeps it (and its lock) until the device is dropped. Blocks: control
+    /// path only.
+    pub fn open(reactor: &Rc<Reactor>, name: &str, options: FileDeviceOptions) -> Result<FileDevice, DeviceError> {
+        let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+        if !matches!(options.block_size, 512 | 4096) {
+            return refuse(format!("block size {} is neither 512 nor 4096", options.block_size));
+        }
+        let mut options = options;
+        let mut file = open_file(reactor, name, &options, options.lock, options.create_bytes)?;
+        if file.info().direct && options.block_size < file.info().align {
+            // Smaller blocks than the disk's would need read-modify-write; the page cache does that well.
+            tracing::info!(
+                device = name,
+                align = file.info().align,
+                "blocks smaller than a sector: using the page cache"
+            );
+            options.direct = false;
+            drop(file);
+            file = open_file(reactor, name, &options, options.lock, None)?;
+        }
+        let facts = *file.info();
+        let blocks = facts.bytes / options.block_size as u64;
+        if blocks == 0 {
+            return refuse(format!("'{}' is empty; give a size to create it with", options.path));
+        }
+        let locks = RangeLock::new((1 << 20) / options.block_size as u64);
+        let shared = Shared { name: name.to_string(), options, facts, blocks: AtomicU64::new(blocks), locks };
+        let keeper = (reactor.handle(), reactor.keep(Rc::new(file)));
+        Ok(FileDevice { shared: Arc::new(shared), keeper })
+    }
+
+    fn resize_now(&self, reactor: &Rc<Reactor>, blocks: u64) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        let refuse = |reason: String| Err(DeviceError::Config { device: shared.name.clone(), reason });
+        if shared.facts.is_block_device {
+            return refuse("a block device is resized below; refresh it afterwards".to_string());
+        }
+        let Some(bytes) = blocks.checked_mul(shared.options.block_size as u64).filter(|bytes| *bytes > 0) else {
+            return refuse(format!("{blocks} blocks are no possible size"));
+        };
+        let file = open_file(reactor, &shared.name, &shared.options, false, None)?;
+        file.resize(bytes).map_err(|errno| os_error(&shared.name, "resize", &shared.options.path, errno))?;
+        shared.blocks.store(blocks, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn refresh_now(&self, reactor: &Rc<Reactor>) -> Result<DeviceInfo, DeviceError> {
+        let file = open_file(reactor, &self.shared.name, &self.shared.options, false, None)?;
+        let blocks = file.info().bytes / self.shared.options.block_size as u64;
+        self.shared.blocks.store(blocks, Ordering::Relaxed);
+        Ok(self.shared.info())
+    }
+}
+
+fn open_file(
+    reactor: &Rc<Reactor>,
+    name: &str,
+    options: &FileDeviceOptions,
+    lock: bool,
+    create_bytes: Option<u64>,
+) -> Result<File, DeviceError> {
+    let file_options = FileOptions { write: !options.read_only, create_bytes, direct: options.direct, lock };
+    File::open(reactor, &options.path, &file_options).map_err(|errno| os_error(name, "open", &options.path, errno))
+}
+
+fn os_error(device: &str, action: &'static str, path: &str, errno: Errno) -> DeviceError {
+    let hint = match errno {
+        Errno::ENOENT => "; check the path, or give a size to create a regular file",
+        Errno::EACCES => "; make it readable and writable for this user",
+        Errno::EBUSY | Errno::EAGAIN => "; another process has it open and locked",
+        Errno::ENOSPC => "; free space on its file system",
+        _ => "",
+    };
+    DeviceError::Os { device: device.to_string(), action, object: format!("'{path}'"), errno, hint }
+}
+
+impl Shared {
+    fn info(&self) -> DeviceInfo {
+        let mut ops = READS;
+        if !self.options.read_only {
+            ops = ops.union(WRITES);
+            if self.facts.can_discard {
+                ops = ops.union(OpSet::of(&[Op::Unmap]));
+            }
+        }
+        DeviceInfo {
+            ops,
+            optimal_io_blocks: (self.facts.align / self.options.block_size).max(1),
+            compare_and_write_blocks: BUF_BYTES_MAX as u32 / self.options.block_size,
+            volatile_cache: true,
+            unmap_reads_zero: !self.facts.is_block_device,
+            loans: true,
+            ..DeviceInfo::basic(self.options.block_size, self.blocks.load(Ordering::Relaxed))
+        }
+    }
+
+    fn check(&self, io: &Io) -> Result<(), Status> {
+        if self.options.read_only && io.op.modifies() { Err(Status::ReadOnly) } else { self.info().check(io) }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.shared.info()
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        let file = open_file(reactor, &self.shared.name, &self.shared.options, false, None)?;
+        let align = if file.info().direct { file.info().align as usize } else { 1 };
+        Ok(Rc::new(FileChannel(Rc::new(Inner { shared: self.shared.clone(), reactor: reactor.clone(), file, align }))))
+    }
+
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        IoFuture::ready(self.resize_now(reactor, blocks))
+    }
+
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        IoFuture::ready(self.refresh_now(reactor))
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        let (reactor, kept) = (&self.keeper.0, self.keeper.1);
+        reactor.run(move |reactor| reactor.release(kept));
+    }
+}
+
+struct FileChannel(Rc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    reactor: Rc<Reactor>,
+    file: File,
+    align: usize,
+}
+
+impl Channel for FileChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        if let Err(status) = self.0.shared.check(&io) {
+            return IoFuture::ready(io.done(status));
+        }
+        let inner = self.0.clone();
+        // Three futures rather than one: the block of a read is not made as large as that of a copy.
+        match io.op {
+            Op::Read if !io.bufs.is_empty() => {
+                IoFuture::steps(&self.0.reactor, async move { inner.transfer(io).await })
+            }
+            Op::Write => IoFuture::steps(&self.0.reactor, async move {
+                let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
+                inner.transfer(io).await
+            }),
+            _ => IoFuture::steps(&self.0.reactor, async move {
+                let mut io = io;
+                let status = steps::status_of(inner.perform(&mut io).await);
+                io.done(status)
+            }),
+        }
+    }
+}
+
+impl Medium for Inner {
+    fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
+    }
+
+    fn block_size(&self) -> u32 {
+        self.shared.options.block_size
+    }
+
+    /// A read or write of the file, without locks.
+    async fn transfer(&self, mut io: Io) -> Done {
+        let offset = io.lba.0 * self.shared.options.block_size as u64;
+        let bufs = std::mem::take(&mut io.bufs);
+        let (result, bufs) = if self.is_aligned(&bufs) {
+            self.transfer_direct(&io, offset, bufs).await
+        } else {
+            self.transfer_bounced(&io, offset, bufs).await
+        };
+        io.bufs = bufs;
+        io.done(steps::status_of(result))
+    }
+}
+
+impl Inner {
+    fn is_aligned(&self, bufs: &SgList) -> bool {
+        let mask = self.align - 1;
+        self.align == 1 || bufs.iter().all(|buf| (buf.as_ptr() as usize | buf.len()) & mask == 0)
+    }
+
+    /// Goes on after short transfers until everything is moved.
+    async fn transfer_direct(&self, io: &Io, offset: u64, bufs: SgList) -> (Result<(), Status>, SgList) {
+        let (mut moved, mut rest, mut at) = (SgList::new(), bufs, offset);
+        let result = loop {
+            let wanted = reactor::buf::sg_len(&rest);
+            let completion = match io.op {
+                Op::Read => self.file.read(at, rest).await,
+                _ => self.file.write(at, rest, io.flags.has(Flags::FUA)).await,
+            };
+            rest = completion.bufs;
+            match completion.result {
+                Ok(bytes) if bytes == wanted => break Ok(()),
+                Ok(bytes) => {
+                    let whole = bytes - bytes % self.align;
+                    if whole == 0 {
+                        break Err(if io.op == Op::Read { Status::ReadError } else { Status::NoSpace });
+                    }
+                    let tail = reactor::buf::sg_split_off(&mut rest, whole);
+                    reactor::buf::sg_append(&mut moved, std::mem::replace(&mut rest, tail));
+                    at += whole as u64;
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => break Err(Status::of_errno(errno, io.op)),
+            }
+        };
+        if moved.is_empty() {
+            return (result, rest);
+        }
+        reactor::buf::sg_append(&mut moved, rest);
+        (result, moved)
+    }
+
+    async fn transfer_bounced(&self, io: &Io, offset: u64, mut bufs: SgList) -> (Result<(), Status>, SgList) {
+        let (total, mut at) = (reactor::buf::sg_len(&bufs), 0);
+        while at < total {
+            let len = (total - at).min(BUF_BYTES_MAX);
+            let mut bounce = match steps::alloc(&self.reactor, len).await {
+                Ok(buf) => buf,
+                Err(status) => return (Err(status), bufs),
+            };
+            if io.op != Op::Read {
+                steps::sg_read_at(&bufs, at, bounce.as_mut_slice());
+            }
+            let mut list = SgList::new();
+            list.push(bounce);
+            let (result, list) = self.transfer_direct(io, offset + at as u64, list).await;
+            if result.is_err() {
+                return (result, bufs);
+            }
+            if io.op == Op::Read {
+                steps::sg_write_at(&mut bufs, at, list[0].as_slice());
+            }
+            at += len;
+        }
+        (Ok(()), bufs)
+    }
+
+    /// Everything but plain reads and writes.
+    async fn perform(&self, io: &mut Io) -> Result<(), Status> {
+        let exclusive = io.op == Op::CompareAndWrite;
+        let held = io.op.modifies().then(|| self.shared.locks.lock(io.lba.0, io.nblocks as u64, exclusive));
+        let _held = match held {
+            Some(held) => Some(held.await),
+            None => None,
+        };
+        match io.op {
+            Op::Read => self.read_lent(io).await,
+            Op::Flush => self.flush().await,
+            Op::Unmap | Op::WriteZeroes => self.clear(io).await,
+            Op::Compare => steps::compare(self, io).await,
+            Op::CompareAndWrite => steps::compare_and_write(self, io).await,
+            Op::Copy => steps::copy(self, io).await,
+            Op::Verify => steps::verify(self, io).await,
+            _ => Err(Status::Unsupported),
+        }
+    }
+
+    async fn read_lent(&self, io: &mut Io) -> Result<(), Status> {
+        steps::provide(&self.reactor, io, self.shared.options.block_size).await?;
+        let read = Io::read(io.lba, io.nblocks, std::mem::take(&mut io.bufs));
+        let done = self.transfer(read).await;
+        done.status.check()?;
+        io.bufs = done.io.bufs;
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), Status> {
+        let completion = self.file.flush().await;
+        completion.result.map(|_| ()).map_err(|errno| Status::of_errno(errno, Op::Write))
+    }
+
+    async fn clear(&self, io: &Io) -> Result<(), Status> {
+        let block_size = self.shared.options.block_size as u64;
+        let (offset, bytes) = (io.lba.0 * block_size, io.nblocks as u64 * block_size);
+        let future = match io.op {
+            Op::Unmap => self.file.discard(offset, bytes),
+            _ => self.file.write_zeroes(offset, bytes),
+        };
+        match future.await.result {
+            Ok(_) if io.flags.has(Flags::FUA) => self.flush().await,
+            Ok(_) => Ok(()),
+            Err(Errno::EOPNOTSUPP | Errno::EINVAL) if io.op == Op::WriteZeroes => steps::write_zeroes(self, io).await,
+            Err(errno) => Err(Status::of_errno(errno, io.op)),
+        }
+    }
+}

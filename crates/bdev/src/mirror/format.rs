@@ -1,0 +1,277 @@
+//! What a mirror keeps on each leg: two superblock slots and the dirty-region bitmap. See `docs/formats/mirror.md`.
+
+use base::crc32c;
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub(super) const MAGIC: [u8; 8] = *b"RMDMIRR\x01";
+pub(super) const PAGE_MAGIC: [u8; 8] = *b"RMDMIRB\x01";
+pub(super) const VERSION: u32 = 1;
+/// Most legs of a mirror.
+pub const LEGS_MAX: usize = 8;
+/// Bytes of a superblock and of a bitmap page; each starts at a multiple of this or of the block size if larger.
+pub(super) const UNIT_BYTES: usize = 4096;
+const PAGE_HEADER_BYTES: usize = 32;
+/// Regions that one bitmap page covers.
+pub(super) const PAGE_REGIONS: usize = (UNIT_BYTES - PAGE_HEADER_BYTES) * 8;
+/// Most bitmap pages: a million regions, one word of memory each.
+pub(super) const PAGES_MAX: usize = 32;
+
+/// What the mirror knows of a leg.
+///
+/// ```text
+/// InSync --write failed or absent--> Failed --back, short absence--> RecoveringDirty --copied--> InSync
+///                                      \----replaced or too old----> RecoveringFull ---copied--> InSync
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegState {
+    /// Has every acknowledged write.
+    InSync,
+    /// Lacks writes made since it failed; not used.
+    Failed,
+    /// Written, not read; the regions that are marked dirty are being copied to it.
+    RecoveringDirty,
+    /// Written, not read; everything is being copied to it.
+    RecoveringFull,
+}
+
+impl LegState {
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            LegState::InSync => 1,
+            LegState::Failed => 2,
+            LegState::RecoveringDirty => 3,
+            LegState::RecoveringFull => 4,
+        }
+    }
+
+    pub(super) fn of_code(code: u8) -> Option<LegState> {
+        Some(match code {
+            1 => LegState::InSync,
+            2 => LegState::Failed,
+            3 => LegState::RecoveringDirty,
+            4 => LegState::RecoveringFull,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawSuperblock {
+    magic: [u8; 8],
+    version: U32,
+    /// CRC32C of all 4,096 bytes with this field zero.
+    crc: U32,
+    mirror_id: [u8; 16],
+    generation: U64,
+    block_size: U32,
+    leg_index: u8,
+    leg_count: u8,
+    reserved: [u8; 2],
+    data_start: U64,
+    data_blocks: U64,
+    region_blocks: U64,
+    pages: U32,
+    reserved_2: U32,
+    legs: [RawLeg; LEGS_MAX],
+    zero: [u8; UNIT_BYTES - 80 - 32 * LEGS_MAX],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawLeg {
+    id: [u8; 16],
+    failed_generation: U64,
+    state: u8,
+    reserved: [u8; 7],
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == UNIT_BYTES && size_of::<RawLeg>() == 32);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, legs) == 80);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LegRecord {
+    pub(super) id: [u8; 16],
+    pub(super) state: LegState,
+    /// The generation that first called the leg failed; 0 when none has.
+    pub(super) failed_generation: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    pub(super) mirror_id: [u8; 16],
+    pub(super) generation: u64,
+    pub(super) block_size: u32,
+    pub(super) leg_index: usize,
+    pub(super) data_start: u64,
+    pub(super) data_blocks: u64,
+    pub(super) region_blocks: u64,
+    pub(super) pages: u32,
+    pub(super) legs: Vec<LegRecord>,
+}
+
+impl Superblock {
+    pub(super) fn encode(&self, leg_index: usize) -> [u8; UNIT_BYTES] {
+        let empty = RawLeg { id: [0; 16], failed_generation: U64::ZERO, state: 0, reserved: [0; 7] };
+        let mut legs = [empty; LEGS_MAX];
+        for (raw, leg) in legs.iter_mut().zip(&self.legs) {
+            (raw.id, raw.state, raw.failed_generation) = (leg.id, leg.state.code(), leg.failed_generation.into());
+        }
+        let mut raw = RawSuperblock {
+            magic: MAGIC,
+            version: VERSION.into(),
+            crc: U32::ZERO,
+            mirror_id: self.mirror_id,
+            generation: self.generation.into(),
+            block_size: self.block_size.into(),
+            leg_index: leg_index as u8,
+            leg_count: self.legs.len() as u8,
+            reserved: [0; 2],
+            data_start: self.data_start.into(),
+            data_blocks: self.data_blocks.into(),
+            region_blocks: self.region_blocks.into(),
+            pages: self.pages.into(),
+            reserved_2: U32::ZERO,
+            legs,
+            zero: [0; UNIT_BYTES - 80 - 32 * LEGS_MAX],
+        };
+        raw.crc = crc32c(raw.as_bytes()).into();
+        raw.as_bytes().try_into().expect("the layout is one unit long")
+    }
+
+    /// `None` when these bytes are no superblock, or a damaged one.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Superblock> {
+        let mut raw = RawSuperblock::read_from_prefix(bytes).ok()?.0;
+        let crc = std::mem::replace(&mut raw.crc, U32::ZERO);
+        if raw.magic != MAGIC || raw.version != VERSION || crc32c(raw.as_bytes()) != crc.get() {
+            return None;
+        }
+        let (leg_count, leg_index, pages) = (raw.leg_count as usize, raw.leg_index as usize, raw.pages.get());
+        let sane = (1..=LEGS_MAX).contains(&leg_count)
+            && leg_index < leg_count
+            && (1..=PAGES_MAX as u32).contains(&pages)
+            && raw.data_blocks > 0
+            && raw.region_blocks > 0
+            && raw.data_blocks.get().div_ceil(raw.region_blocks.get()) <= pages as u64 * PAGE_REGIONS as u64
+            && raw.data_start.get().checked_add(raw.data_blocks.get()).is_some();
+        if !sane {
+            return None;
+        }
+        let leg = |raw: &RawLeg| {
+            let state = LegState::of_code(raw.state)?;
+            Some(LegRecord { id: raw.id, state, failed_generation: raw.failed_generation.get() })
+        };
+        Some(Superblock {
+            mirror_id: raw.mirror_id,
+            generation: raw.generation.get(),
+            block_size: raw.block_size.get(),
+            leg_index,
+            data_start: raw.data_start.get(),
+            data_blocks: raw.data_blocks.get(),
+            region_blocks: raw.region_blocks.get(),
+            pages,
+            legs: raw.legs[..leg_count].iter().map(leg).collect::<Option<Vec<_>>>()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawPage {
+    magic: [u8; 8],
+    /// CRC32C of all 4,096 bytes with this field zero.
+    crc: U32,
+    index: U32,
+    mirror_id: [u8; 16],
+    bits: [u8; UNIT_BYTES - PAGE_HEADER_BYTES],
+}
+
+const _: () = assert!(size_of::<RawPage>() == UNIT_BYTES && std::mem::offset_of!(RawPage, bits) == PAGE_HEADER_BYTES);
+
+/// The dirty bits of up to [`PAGE_REGIONS`] regions.
+#[derive(Clone)]
+pub(super) struct BitmapPage {
+    pub(super) bits: [u8; UNIT_BYTES - PAGE_HEADER_BYTES],
+}
+
+impl BitmapPage {
+    pub(super) fn filled(dirty: bool) -> BitmapPage {
+        BitmapPage { bits: [if dirty { 0xFF } else { 0 }; UNIT_BYTES - PAGE_HEADER_BYTES] }
+    }
+
+    pub(super) fn get(&self, region: usize) -> bool {
+        self.bits[region / 8] & 1 << (region % 8) != 0
+    }
+
+    pub(super) fn set(&mut self, region: usize, dirty: bool) {
+        let mask = 1 << (region % 8);
+        if dirty { self.bits[region / 8] |= mask } else { self.bits[region / 8] &= !mask }
+    }
+
+    pub(super) fn encode(&self, mirror_id: [u8; 16], index: usize) -> [u8; UNIT_BYTES] {
+        let index = U32::from(index as u32);
+        let mut raw = RawPage { magic: PAGE_MAGIC, crc: U32::ZERO, index, mirror_id, bits: self.bits };
+        raw.crc = crc32c(raw.as_bytes()).into();
+        raw.as_bytes().try_into().expect("the layout is one unit long")
+    }
+
+    /// A damaged or torn page counts as all dirty: copying too much is safe, too little is not.
+    pub(super) fn decode(bytes: &[u8], mirror_id: [u8; 16], index: usize) -> BitmapPage {
+        let Ok((mut raw, _)) = RawPage::read_from_prefix(bytes) else { return BitmapPage::filled(true) };
+        let crc = std::mem::replace(&mut raw.crc, U32::ZERO);
+        let right = raw.magic == PAGE_MAGIC && raw.index.get() as usize == index && raw.mirror_id == mirror_id;
+        if right && crc32c(raw.as_bytes()) == crc.get() {
+            BitmapPage { bits: raw.bits }
+        } else {
+            BitmapPage::filled(true)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Superblock {
+        let leg = |n| LegRecord { id: [n; 16], state: LegState::InSync, failed_generation: n as u64 };
+        Superblock {
+            mirror_id: [9; 16],
+            generation: 77,
+            block_size: 4096,
+            leg_index: 1,
+            data_start: 256,
+            data_blocks: 1000,
+            region_blocks: 16,
+            pages: 1,
+            legs: vec![leg(1), leg(2), leg(3)],
+        }
+    }
+
+    #[test]
+    fn a_superblock_survives_the_round_trip_and_no_flipped_bit_does() {
+        let bytes = example().encode(1);
+        assert_eq!(Superblock::decode(&bytes), Some(example()));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Superblock::decode(&damaged), None, "bit {bit}");
+        }
+        assert_eq!(Superblock::decode(&bytes[..4000]), None);
+    }
+
+    #[test]
+    fn a_damaged_bitmap_page_is_all_dirty() {
+        let mut page = BitmapPage::filled(false);
+        page.set(100, true);
+        let bytes = page.encode([9; 16], 2);
+        let back = BitmapPage::decode(&bytes, [9; 16], 2);
+        assert!(back.get(100) && !back.get(99));
+        assert!(BitmapPage::decode(&bytes, [9; 16], 1).get(99));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(BitmapPage::decode(&damaged, [9; 16], 2).get(99), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The durable side of a mirror: reading and writing superblocks and bitmap pages, and what they say when a mirror is
+//! opened. Pure decisions are functions of superblocks, so that they can be tested without devices.
+
+use super::format::{BitmapPage, LegRecord, LegState, Superblock, UNIT_BYTES};
+use crate::device::Channel;
+use crate::io::{Flags, Io, Lba, Status};
+use crate::steps;
+use reactor::{Reactor, SgList};
+use std::rc::Rc;
+
+/// Blocks from one metadata unit to the next.
+pub(super) fn unit_blocks(block_size: u32) -> u64 {
+    (UNIT_BYTES as u64).div_ceil(block_size as u64)
+}
+
+/// Writes one metadata unit durably.
+pub(super) async fn write_unit(
+    reactor: &Rc<Reactor>,
+    channel: &dyn Channel,
+    block_size: u32,
+    unit: u64,
+    bytes: &[u8; UNIT_BYTES],
+) -> Status {
+    let blocks = unit_blocks(block_size);
+    let mut buf = match steps::alloc(reactor, blocks as usize * block_size as usize).await {
+        Ok(buf) => buf,
+        Err(status) => return status,
+    };
+    buf.as_mut_slice()[..UNIT_BYTES].copy_from_slice(bytes);
+    buf.as_mut_slice()[UNIT_BYTES..].fill(0);
+    let mut bufs = SgList::new();
+    bufs.push(buf);
+    let write = Io { flags: Flags::FUA, ..Io::write(Lba(unit * blocks), blocks as u32, bufs) };
+    channel.submit(write).await.status
+}
+
+/// Reads one metadata unit.
+pub(super) async fn read_unit(
+    reactor: &Rc<Reactor>,
+    channel: &dyn Channel,
+    block_size: u32,
+    unit: u64,
+) -> Result<[u8; UNIT_BYTES], Status> {
+    let blocks = unit_blocks(block_size);
+    let mut bufs = SgList::new();
+    bufs.push(steps::alloc(reactor, blocks as usize * block_size as usize).await?);
+    let done = channel.submit(Io::read(Lba(unit * blocks), blocks as u32, bufs)).await;
+    done.status.check()?;
+    let mut bytes = [0; UNIT_BYTES];
+    steps::sg_read_at(&done.io.bufs, 0, &mut bytes);
+    Ok(bytes)
+}
+
+/// What the superblock slots of a leg hold.
+pub(super) enum Found {
+    /// The newer valid superblock.
+    Superblock(Box<Superblock>),
+    /// Nothing but zeroes.
+    Blank,
+    /// Something else.
+    Foreign,
+}
+
+/// Reads both superblock slots.
+pub(super) async fn find(reactor: &Rc<Reactor>, channel: &dyn Channel, block_size: u32) -> Result<Found, Status> {
+    let (mut best, mut blank): (Option<Superblock>, bool) = (None, true);
+    for slot in 0..2 {
+        let bytes = read_unit(reactor, channel, block_size, slot).await?;
+        blank &= bytes.iter().all(|byte| *byte == 0);
+        let newer = |found: &Superblock| best.as_ref().is_none_or(|best| found.generation > best.generation);
+        if let Some(found) = Superblock::decode(&bytes).filter(newer) {
+            best = Some(found);
+        }
+    }
+    Ok(match best {
+        Some(superblock) => Found::Superblock(Box::new(superblock)),
+        None if blank => Found::Blank,
+        None => Found::Foreign,
+    })
+}
+
+/// Reads a bitmap page; one that cannot be read is all dirty.
+pub(super) async fn read_page(
+    reactor: &Rc<Reactor>,
+    channel: &dyn Channel,
+    superblock: &Superblock,
+    index: usize,
+) -> BitmapPage {
+    match read_unit(reactor, channel, superblock.block_size, 2 + index as u64).await {
+        Ok(bytes) => BitmapPage::decode(&bytes, superblock.mirror_id, index),
+        Err(_) => BitmapPage::filled(true),
+    }
+}
+
+/// Why legs do not make a mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Disagreement {
+    /// Two legs went on without each other; each has writes that the other lacks.
+    SplitBrain(usize, usize),
+    /// A leg is absent that may have newer writes than all that are here.
+    MayBeStale(usize),
+    /// A leg belongs to another mirror, or elsewhere in this one.
+    WrongLeg(usize),
+    /// No leg in sync is here.
+    NothingInSync,
+}
+
+/// The state of each leg when a mirror is opened, decided from the superblocks that are present (`None`: the leg is
+/// absent, or new and blank). Returns the newest superblock with the new states.
+///
+/// The newest superblock rules. A leg that it calls in sync has every acknowledged write, whatever the leg's own
+/// generation: a write is acknowledged only after every leg that missed it was called failed, durably, on the others.
+pub(super) fn decide(
+    found: &[Option<Superblock>],
+    blank: &[bool],
+    start_degraded: bool,
+    prefer: Option<usize>,
+) -> Result<Superblock, Disagreement> {
+    let candidates = found.iter().enumerate().filter_map(|(index, found)| found.as_ref().map(|found| (index, found)));
+    let in_sync_itself = |(index, superblock): &(usize, &Superblock)| {
+        superblock.legs.get(*index).is_some_and(|leg| leg.state == LegState::InSync)
+    };
+    let preferred = |index: usize| prefer == Some(index);
+    let newest = candidates
+        .clone()
+        .filter(in_sync_itself)
+        .max_by_key(|(index, superblock)| (preferred(*index), superblock.generation));
+    let Some((ruler, newest)) = newest else { return Err(Disagreement::NothingInSync) };
+    let mut decided = newest.clone();
+    decided.leg_index = ruler;
+    decided.generation = candidates.clone().map(|(_, found)| found.generation).max().unwrap_or(0);
+    for (index, leg) in decided.legs.iter_mut().enumerate() {
+        match found.get(index).and_then(Option::as_ref) {
+            Some(own) => {
+                let same =
+                    own.mirror_id == newest.mirror_id && own.leg_index == index && own.legs.len() == newest.legs.len();
+                if !same {
+                    return Err(Disagreement::WrongLeg(index));
+                }
+                let calls_ruler_failed =
+                    own.legs[index].state == LegState::InSync && lost_sight(own, newest, index, ruler);
+                if index != ruler && calls_ruler_failed && prefer.is_none() {
+                    return Err(Disagreement::SplitBrain(ruler, index));
+                }
+                leg.state = returning(leg, own, index, calls_ruler_failed);
+            }
+            None => {
+                if leg.state == LegState::InSync && !start_degraded {
+                    return Err(Disagreement::MayBeStale(index));
+                }
+                // Zero matches no leg: one that was not in sync comes back in full.
+                leg.failed_generation = if leg.state == LegState::InSync { decided.generation + 1 } else { 0 };
+                leg.state = if blank[index] { LegState::RecoveringFull } else { LegState::Failed };
+            }
+        }
+    }
+    Ok(decided)
+}
+
+/// Whether leg `index`, by its `own` superblock, went on without the ruling leg.
+fn lost_sight(own: &Superblock, newest: &Superblock, index: usize, ruler: usize) -> bool {
+    match own.legs[ruler].state {
+        LegState::InSync => false,
+        LegState::Failed => true,
+        // The ruler was being caught up. That ended well if, by the ruler, this leg was there to the end: then the crash
+        // came after the ruler's superblock was written and before this one.
+        LegState::RecoveringDirty | LegState::RecoveringFull => {
+            newest.legs[index].state != LegState::InSync || own.legs[ruler].id != newest.legs[ruler].id
+        }
+    }
+}
+
+/// What becomes of a leg that is here.
+fn returning(record: &LegRecord, own: &Superblock, index: usize, went_on_alone: bool) -> LegState {
+    match record.state {
+        LegState::InSync => LegState::InSync,
+        // Writes since the failure are in the bitmap, if this is the leg as it was when it failed.
+        LegState::Failed | LegState::RecoveringDirty
+            if own.legs[index].id == record.id
+                && !went_on_alone
+                && (record.state == LegState::RecoveringDirty || own.generation + 1 == record.failed_generation) =>
+        {
+            LegState::RecoveringDirty
+        }
+        _ => LegState::RecoveringFull,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(index: usize, generation: u64, states: &[LegState]) -> Option<Superblock> {
+        let leg = |(n, state): (usize, &LegState)| {
+            let failed_generation = if *state == LegState::Failed { generation } else { 0 };
+            LegRecord { id: [n as u8; 16], state: *state, failed_generation }
+        };
+        Some(Superblock {
+            mirror_id: [1; 16],
+            generation,
+            block_size: 4096,
+            leg_index: index,
+            data_start: 3,
+            data_blocks: 100,
+            region_blocks: 10,
+            pages: 1,
+            legs: states.iter().enumerate().map(leg).collect(),
+        })
+    }
+
+    use LegState::{Failed, InSync, RecoveringDirty, RecoveringFull};
+
+    fn states(result: Result<Superblock, Disagreement>) -> Vec<LegState> {
+        result.unwrap().legs.iter().map(|leg| leg.state).collect()
+    }
+
+    #[test]
+    fn a_crash_between_two_superblock_writes_leaves_both_legs_in_sync() {
+        let found = [superblock(0, 6, &[InSync, InSync]), superblock(1, 5, &[InSync, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
+    }
+
+    #[test]
+    fn a_leg_that_comes_back_is_recovered_from_the_bitmap_or_in_full() {
+        let survivor = superblock(0, 6, &[InSync, Failed]);
+        let found = [survivor.clone(), superblock(1, 5, &[InSync, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringDirty]);
+        let found = [survivor, superblock(1, 3, &[InSync, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringFull]);
+    }
+
+    #[test]
+    fn an_old_leg_alone_is_not_served_without_being_told_to() {
+        let found = [None, superblock(1, 5, &[InSync, InSync])];
+        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::MayBeStale(0)));
+        assert_eq!(states(decide(&found, &[false; 2], true, None)), [Failed, InSync]);
+        let found = [None, superblock(1, 5, &[Failed, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [Failed, InSync]);
+    }
+
+    #[test]
+    fn legs_that_went_on_without_each_other_are_refused_until_one_is_preferred() {
+        let found = [superblock(0, 9, &[InSync, Failed]), superblock(1, 6, &[Failed, InSync])];
+        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(0, 1)));
+        assert_eq!(states(decide(&found, &[false; 2], false, Some(1))), [RecoveringFull, InSync]);
+        assert_eq!(states(decide(&found, &[false; 2], false, Some(0))), [InSync, RecoveringFull]);
+    }
+
+    #[test]
+    fn a_crash_while_the_end_of_a_resync_is_recorded_is_no_split_brain() {
+        // Found by the scenario mirror-crash, seed 682.
+        let found = [superblock(0, 7, &[InSync, InSync]), superblock(1, 6, &[RecoveringDirty, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
+        // The leg that was to be caught up was started alone instead.
+        let found = [superblock(0, 7, &[InSync, Failed]), superblock(1, 6, &[RecoveringDirty, InSync])];
+        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(0, 1)));
+    }
+
+    #[test]
+    fn a_blank_leg_gets_everything_and_a_foreign_one_is_refused() {
+        let found = [superblock(0, 6, &[InSync, InSync]), None];
+        assert_eq!(decide(&found, &[false, true], false, None), Err(Disagreement::MayBeStale(1)));
+        let found = [superblock(0, 6, &[InSync, Failed]), None];
+        assert_eq!(states(decide(&found, &[false, true], false, None)), [InSync, RecoveringFull]);
+        let mut foreign = superblock(1, 6, &[InSync, InSync]);
+        foreign.as_mut().unwrap().mirror_id = [7; 16];
+        let found = [superblock(0, 8, &[InSync, InSync]), foreign];
+        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::WrongLeg(1)));
+        assert_eq!(decide(&[None, None], &[false; 2], true, None), Err(Disagreement::NothingInSync));
+    }
+}

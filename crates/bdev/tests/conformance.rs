@@ -1,0 +1,100 @@
+//! The conformance suite on every device and on stacks of them, under the Linux driver.
+
+mod common;
+
+use bdev::{
+    BlockDevice, Delay, DelayDevice, Delays, ErrorDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice,
+    MemDevice, NullDevice, StripeDevice,
+};
+use common::*;
+use std::sync::Arc;
+
+#[test]
+fn mem_conforms() {
+    for block_size in [512, 4096, 65_536] {
+        let device = Arc::new(MemDevice::new("mem", block_size, 1000, 2000).unwrap());
+        conforms(&reactor(), device, |options| options.resize_to = Some(1500));
+    }
+}
+
+#[test]
+fn null_conforms() {
+    for zero_reads in [false, true] {
+        let device = Arc::new(NullDevice::new("null", 4096, 1000, zero_reads).unwrap());
+        conforms(&reactor(), device, |options| options.stores_data = false);
+    }
+}
+
+#[test]
+fn file_conforms_direct_buffered_and_in_memory() {
+    let reactor = reactor();
+    for (directory, direct) in
+        [(disk_dir(), true), (disk_dir(), false), (tempfile::tempdir_in("/dev/shm").unwrap(), true)]
+    {
+        for block_size in [512, 4096] {
+            let name = format!("file-{direct}-{block_size}");
+            let options = FileDeviceOptions { direct, block_size, ..file_options(&directory, &name, 8 << 20) };
+            let device = Arc::new(FileDevice::open(&reactor, &name, options).unwrap());
+            let blocks = device.info().blocks;
+            conforms(&reactor, device, |options| options.resize_to = Some(blocks * 3 / 2));
+        }
+    }
+}
+
+#[test]
+fn stripe_conforms() {
+    let reactor = reactor();
+    for (children, chunk) in [(1, 4), (2, 1), (3, 5), (4, 16)] {
+        let row = children * chunk as u64;
+        let children: Vec<_> = (0..children).map(|i| mem(&format!("m{i}"), 300)).collect();
+        let device = Arc::new(StripeDevice::new("stripe", children, chunk).unwrap());
+        let blocks = device.info().blocks;
+        conforms(&reactor, device, |options| options.resize_to = Some(blocks + 4 * row));
+    }
+}
+
+#[test]
+fn stripe_over_files_conforms() {
+    let (reactor, dir) = (reactor(), disk_dir());
+    let children: Vec<_> = (0..3).map(|i| file(&reactor, &dir, &format!("f{i}"), 4 << 20)).collect();
+    conforms(&reactor, Arc::new(StripeDevice::new("stripe", children, 16).unwrap()), |_| {});
+}
+
+#[test]
+fn linear_conforms() {
+    let reactor = reactor();
+    conforms(&reactor, Arc::new(LinearDevice::window("window", mem("m", 1000), 100, 700).unwrap()), |_| {});
+    let extents = [(0, 10, 33), (1, 0, 100), (0, 500, 64), (0, 43, 7), (2, 1, 99)];
+    let extents = extents.map(|(child, start, blocks)| Extent { child, start, blocks }).to_vec();
+    let children = vec![mem("a", 600), mem("b", 100), mem("c", 100)];
+    conforms(&reactor, Arc::new(LinearDevice::new("linear", children, extents).unwrap()), |_| {});
+}
+
+#[test]
+fn delay_conforms() {
+    let delay = Delay { fixed_ns: 1_000, jitter_ns: 200_000 };
+    let delays = Delays { read: delay, write: delay, flush: delay };
+    let device = Arc::new(DelayDevice::new("delay", mem("m", 500), delays, 3));
+    conforms(&reactor(), device, |options| options.random_ops = 200);
+}
+
+#[test]
+fn error_without_rules_conforms() {
+    conforms(&reactor(), Arc::new(ErrorDevice::new("error", mem("m", 500), &[], 3).unwrap()), |_| {});
+}
+
+#[test]
+fn a_deep_stack_conforms() {
+    let (reactor, dir) = (reactor(), disk_dir());
+    let delay = Delay { fixed_ns: 0, jitter_ns: 50_000 };
+    let delays = Delays { read: delay, write: delay, flush: delay };
+    let children: Vec<Arc<dyn BlockDevice>> = (0..2)
+        .map(|i| {
+            let file = file(&reactor, &dir, &format!("f{i}"), 4 << 20);
+            let delayed = Arc::new(DelayDevice::new("delay", file, delays, i));
+            Arc::new(LinearDevice::window("window", delayed, 3, 600).unwrap()) as Arc<dyn BlockDevice>
+        })
+        .collect();
+    let stripe = Arc::new(StripeDevice::new("stripe", children, 8).unwrap());
+    conforms(&reactor, Arc::new(ErrorDevice::new("error", stripe, &[], 3).unwrap()), |_| {});
+}

@@ -1,0 +1,258 @@
+//! What a mirror promises when legs fail, vanish, return and differ.
+
+mod common;
+
+use bdev::{
+    BlockDevice, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, LegState, MirrorDevice, MirrorOptions, Op, Status,
+    StripeDevice, When,
+};
+use common::*;
+use reactor::{Reactor, SgList};
+use std::rc::Rc;
+use std::sync::Arc;
+
+fn create() -> MirrorOptions {
+    MirrorOptions { create: true, assume_clean: true, region_bytes: 64 << 10, ..MirrorOptions::default() }
+}
+
+async fn open(reactor: &Rc<Reactor>, legs: &[Option<Arc<dyn BlockDevice>>], options: MirrorOptions) -> MirrorDevice {
+    MirrorDevice::open(reactor, "mirror", legs.to_vec(), &options).await.unwrap()
+}
+
+async fn write(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, fill: u8) -> Status {
+    let mut buf = reactor.pool().alloc(4096).await;
+    buf.as_mut_slice().fill(fill);
+    let channel = device.open_channel(reactor).unwrap();
+    let mut bufs = SgList::new();
+    bufs.push(buf);
+    channel.submit(Io::write(Lba(lba), 1, bufs)).await.status
+}
+
+async fn read(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64) -> Result<u8, Status> {
+    let channel = device.open_channel(reactor).unwrap();
+    let done = channel.submit(Io::read_loan(Lba(lba), 1)).await;
+    done.status.check()?;
+    let bytes = done.io.bufs[0].as_slice();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixed block");
+    Ok(bytes[0])
+}
+
+/// Reads often enough to have asked every leg.
+async fn read_stable(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64) -> u8 {
+    let channel = device.open_channel(reactor).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let done = channel.submit(Io::read_loan(Lba(lba), 1)).await;
+        assert_eq!(done.status, Status::Ok);
+        seen.push(done.io.bufs[0].as_slice()[0]);
+    }
+    assert!(seen.iter().all(|byte| *byte == seen[0]), "block {lba} reads as {seen:?}");
+    seen[0]
+}
+
+fn faulty(name: &str) -> (Arc<ErrorDevice>, Option<Arc<dyn BlockDevice>>) {
+    let device = Arc::new(ErrorDevice::new(name, mem(name, 600), &[], 1).unwrap());
+    (device.clone(), Some(device))
+}
+
+#[test]
+fn mirror_conforms() {
+    let reactor = reactor();
+    for legs in [1, 2, 3] {
+        let legs: Vec<_> = (0..legs).map(|i| Some(mem(&format!("m{i}"), 500))).collect();
+        let inner = reactor.clone();
+        let device = block_on(&reactor, async move { Arc::new(open(&inner, &legs, create()).await) });
+        conforms(&reactor, device.clone(), |_| {});
+        assert!(!device.status().degraded && device.status().resync_left_regions == 0);
+    }
+}
+
+#[test]
+fn mirrors_of_512_byte_blocks_and_files_and_stripes_over_mirrors_conform() {
+    let (reactor, dir) = (reactor(), disk_dir());
+    let legs: Vec<_> = (0..2).map(|i| Some(mem_of(&format!("m{i}"), 512, 3000))).collect();
+    let inner = reactor.clone();
+    conforms(&reactor, block_on(&reactor, async move { Arc::new(open(&inner, &legs, create()).await) }), |_| {});
+    let mut mirrors: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    for pair in 0..2 {
+        let legs: Vec<_> = (0..2).map(|i| Some(file(&reactor, &dir, &format!("f{pair}{i}"), 4 << 20))).collect();
+        let inner = reactor.clone();
+        mirrors.push(block_on(&reactor, async move { Arc::new(open(&inner, &legs, create()).await) }));
+    }
+    conforms(&reactor, mirrors[0].clone(), |options| options.random_ops = 200);
+    let stripe = Arc::new(StripeDevice::new("stripe", mirrors, 4).unwrap());
+    conforms(&reactor, stripe, |options| options.random_ops = 200);
+}
+
+#[test]
+fn a_leg_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_never_read_again() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (bad, b)) = (faulty("a"), faulty("b"));
+        let legs = [a, b];
+        let mirror = open(&inner, &legs, create()).await;
+        assert_eq!(write(&inner, &mirror, 7, 1).await, Status::Ok);
+        bad.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
+        assert_eq!(write(&inner, &mirror, 7, 2).await, Status::Ok);
+        assert_eq!(read_stable(&inner, &mirror, 7).await, 2);
+        let status = mirror.status();
+        assert!(status.degraded && status.legs[1].state == LegState::Failed, "{status:?}");
+        // The power fails, everything comes back: the leg is known to be behind, and is caught up from the bitmap.
+        drop(mirror);
+        bad.set_rules(&[]).unwrap();
+        let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+        assert_eq!(mirror.status().legs[1].state, LegState::RecoveringDirty);
+        assert!(mirror.status().resync_left_regions < mirror.status().regions);
+        assert_eq!(read_stable(&inner, &mirror, 7).await, 2);
+        mirror.resync(&inner, 0).await.unwrap();
+        assert!(!mirror.status().degraded && mirror.status().dirty_regions == 0, "{:?}", mirror.status());
+        assert_eq!(read_stable(&inner, &mirror, 7).await, 2);
+    });
+}
+
+#[test]
+fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (lossy, b)) = (faulty("a"), faulty("b"));
+        let legs = [a, b];
+        let mirror = open(&inner, &legs, create()).await;
+        assert_eq!(write(&inner, &mirror, 300, 1).await, Status::Ok);
+        mirror.settle(&inner).await.unwrap();
+        assert_eq!(mirror.status().dirty_regions, 0);
+        // One leg has the write, the other lost it with the power; nobody was told that it was done.
+        let data = mirror.info();
+        let start = 600 - data.blocks;
+        lossy.set_rules(&[ErrorRule { lba: Lba(start), ..ErrorRule::always(&[Op::Write], Fault::Lose) }]).unwrap();
+        assert_eq!(write(&inner, &mirror, 300, 2).await, Status::Ok);
+        drop(mirror);
+        lossy.set_rules(&[]).unwrap();
+        let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+        let status = mirror.status();
+        assert!(!status.degraded && status.resync_left_regions == 1, "{status:?}");
+        let before = read_stable(&inner, &mirror, 300).await;
+        mirror.resync(&inner, 0).await.unwrap();
+        assert_eq!(read_stable(&inner, &mirror, 300).await, before);
+    });
+}
+
+#[test]
+fn unreadable_and_rotten_blocks_are_read_elsewhere_and_rewritten() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
+        let mirror = open(&inner, &[a, b], create()).await;
+        assert_eq!(write(&inner, &mirror, 5, 9).await, Status::Ok);
+        let rule = ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Read], Fault::Fail(Status::ReadError)) };
+        bad.set_rules(&[rule]).unwrap();
+        for _ in 0..4 {
+            assert_eq!(read(&inner, &mirror, 5).await, Ok(9));
+        }
+        let leg = &mirror.status().legs[0];
+        assert_eq!((leg.state, leg.read_errors, leg.repairs), (LegState::InSync, 1, 1));
+        // Verify asks every leg.
+        bad.set_rules(&[rule]).unwrap();
+        let channel = mirror.open_channel(&inner).unwrap();
+        assert_eq!(channel.submit(Io::new(Op::Verify, Lba(0), 10)).await.status, Status::Ok);
+        assert_eq!(mirror.status().legs[0].repairs, 2);
+    });
+}
+
+#[test]
+fn legs_used_without_each_other_are_refused_until_one_is_preferred() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
+        let mirror = open(&inner, &[a.clone(), b.clone()], create()).await;
+        assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+        drop(mirror);
+        let stale = MirrorDevice::open(&inner, "m", vec![a.clone(), None], &MirrorOptions::default()).await;
+        assert!(stale.err().unwrap().to_string().contains("start_degraded"));
+        let degraded = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
+        let mirror = open(&inner, &[a.clone(), None], degraded.clone()).await;
+        assert_eq!(write(&inner, &mirror, 5, 2).await, Status::Ok);
+        drop(mirror);
+        // Known to be the newer one: no need to ask again.
+        drop(open(&inner, &[a.clone(), None], MirrorOptions::default()).await);
+        let mirror = open(&inner, &[None, b.clone()], degraded).await;
+        assert_eq!(write(&inner, &mirror, 5, 3).await, Status::Ok);
+        drop(mirror);
+        let both = vec![a.clone(), b.clone()];
+        let split = MirrorDevice::open(&inner, "m", both, &MirrorOptions::default()).await;
+        assert!(split.err().unwrap().to_string().contains("prefer"));
+        let mirror = open(&inner, &[a, b], MirrorOptions { prefer: Some(1), ..MirrorOptions::default() }).await;
+        assert_eq!(mirror.status().legs[0].state, LegState::RecoveringFull);
+        mirror.resync(&inner, 0).await.unwrap();
+        assert_eq!(read_stable(&inner, &mirror, 5).await, 3);
+        assert!(!mirror.status().degraded);
+    });
+}
+
+#[test]
+fn a_replaced_leg_is_filled_while_the_mirror_is_written() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
+        let mirror = open(&inner, &[a.clone(), b], create()).await;
+        for lba in 0..500 {
+            assert_eq!(write(&inner, &mirror, lba, lba as u8).await, Status::Ok);
+        }
+        drop(mirror);
+        let degraded = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
+        let new = Some(mem("new", 600));
+        let mirror = Arc::new(open(&inner, &[a, new.clone()], degraded).await);
+        let (copier, reactor) = (mirror.clone(), inner.clone());
+        let resync = inner.spawn_join(async move { copier.resync(&reactor, 1000).await.unwrap() });
+        for lba in (0..500).step_by(3) {
+            assert_eq!(write(&inner, &*mirror, lba, 200).await, Status::Ok);
+        }
+        resync.await;
+        assert!(!mirror.status().degraded, "{:?}", mirror.status());
+        drop(mirror);
+        let alone = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
+        let mirror = open(&inner, &[None, new], alone).await;
+        for lba in 0..500u64 {
+            let expected = if lba.is_multiple_of(3) { 200 } else { lba as u8 };
+            assert_eq!(read(&inner, &mirror, lba).await, Ok(expected), "block {lba}");
+        }
+    });
+}
+
+#[test]
+fn a_write_that_fails_everywhere_fails_and_fails_no_leg() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((bad_a, a), (bad_b, b)) = (faulty("a"), faulty("b"));
+        let mirror = open(&inner, &[a, b], create()).await;
+        assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+        for bad in [&bad_a, &bad_b] {
+            bad.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::NoSpace))]).unwrap();
+        }
+        assert_eq!(write(&inner, &mirror, 5, 2).await, Status::NoSpace);
+        bad_a.set_rules(&[]).unwrap();
+        bad_b.set_rules(&[]).unwrap();
+        assert!(!mirror.status().degraded);
+        assert_eq!(read_stable(&inner, &mirror, 5).await, 1);
+        let channel = mirror.open_channel(&inner).unwrap();
+        assert_eq!(channel.submit(Io { flags: Flags::NONE, ..Io::flush() }).await.status, Status::Ok);
+    });
+}
+
+#[test]
+fn a_disk_with_other_data_is_not_taken_for_a_leg() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
+        assert_eq!(write(&inner, &**b.as_ref().unwrap(), 0, 77).await, Status::Ok);
+        let refused = MirrorDevice::open(&inner, "m", vec![a.clone(), b.clone()], &create()).await;
+        assert!(refused.err().unwrap().to_string().contains("other data"));
+        open(&inner, &[a, b], MirrorOptions { force: true, ..create() }).await;
+    });
+}

@@ -1,0 +1,281 @@
+//! Admin commands (Base 2.0, section 5).
+
+use super::controller::{Controller, ControllerState};
+use super::discovery::View;
+use super::identify::{ABORTS_MAX, events_supported, identify};
+use super::log::Window;
+use super::model::{Subsystem, TargetConfig};
+use super::{ControllerHandle, Target, TargetEvent, feature, log};
+use crate::spec::feature::Feature;
+use crate::spec::log::LogPage;
+use crate::spec::opcode::{AdminOpcode, FABRICS};
+use crate::spec::sqe::{AbortCommand, FeatureCommand, FeatureSelect, GetLogPageCommand};
+use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Sqe, Status};
+use crate::target::queue;
+
+/// What became of an admin command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminOutcome {
+    /// It is done: send `data_len` bytes of `data_out`, then the completion.
+    Complete {
+        /// The completion.
+        cqe: Cqe,
+        /// Bytes of data for the host; zero unless the command succeeded.
+        data_len: usize,
+    },
+    /// An asynchronous event request that waits: its completion will come as [`TargetEvent::Complete`].
+    Pending,
+    /// Find command `cid` on I/O queue `sqid` and abort it if that is still possible, then send what [`Target::abort_done`]
+    /// returns.
+    Abort {
+        /// The queue; it is connected.
+        sqid: u16,
+        /// The command to abort.
+        cid: u16,
+    },
+}
+
+/// What a handler leaves: dword 0 and bytes of data, or something else than a completion.
+enum Done {
+    Result(u32, usize),
+    Pending,
+    Abort { sqid: u16, cid: u16 },
+}
+
+const DONE: Result<Done, Status> = Ok(Done::Result(0, 0));
+
+impl Target {
+    /// Processes a command of a controller's admin queue that is not a Fabrics command.
+    ///
+    /// `data_in` is what the host sent with it. `data_out` is the memory for what it asks for, exactly as long as its SGL says;
+    /// the caller has bounded that by `transfer_len_max`.
+    pub fn admin(
+        &mut self,
+        now_ns: u64,
+        handle: ControllerHandle,
+        sqe: &Sqe,
+        data_in: &[u8],
+        data_out: &mut [u8],
+    ) -> AdminOutcome {
+        assert_ne!(sqe.opcode, FABRICS, "the caller brings Fabrics commands to `fabrics`");
+        let cid = sqe.cid.get();
+        let Some(controller) = self.controllers.get_mut(&handle) else {
+            return AdminOutcome::Complete { cqe: Cqe::new(cid, Status::ABORTED_SQ_DELETION.dnr()), data_len: 0 };
+        };
+        controller.note_activity(now_ns);
+        let discovery = View {
+            subsystems: &self.subsystems,
+            ports: &self.ports,
+            generation: self.generation,
+            admin_entries_max: self.config.admin_entries_max,
+        };
+        let subsystem = &self.subsystems[&controller.subsystem()];
+        let mut context =
+            Context { handle, controller, subsystem, config: &self.config, discovery, events: &mut self.events };
+        match context.execute(sqe, data_in, data_out) {
+            Ok(Done::Pending) => AdminOutcome::Pending,
+            Ok(Done::Abort { sqid, cid }) => AdminOutcome::Abort { sqid, cid },
+            Ok(Done::Result(dw0, data_len)) => AdminOutcome::Complete { cqe: Cqe::success(cid, dw0), data_len },
+            Err(status) => {
+                let cqe = Cqe::new(cid, status.dnr());
+                context.controller.errors.record(0, sqe, &cqe);
+                AdminOutcome::Complete { cqe, data_len: 0 }
+            }
+        }
+    }
+
+    /// The completion of an Abort command `abort_cid` that [`AdminOutcome::Abort`] asked the caller to carry out.
+    pub fn abort_done(&mut self, handle: ControllerHandle, abort_cid: u16, aborted: bool) -> Cqe {
+        if let Some(controller) = self.controllers.get_mut(&handle) {
+            controller.aborts_pending = controller.aborts_pending.saturating_sub(1);
+        }
+        Cqe::success(abort_cid, u32::from(!aborted))
+    }
+
+    /// An I/O command failed: for the error log, and its count in the SMART log.
+    pub fn record_error(&mut self, handle: ControllerHandle, sqid: u16, sqe: &Sqe, cqe: &Cqe) {
+        if let Some(controller) = self.controllers.get_mut(&handle) {
+            controller.errors.record(sqid, sqe, cqe);
+        }
+    }
+}
+
+struct Context<'a> {
+    handle: ControllerHandle,
+    controller: &'a mut Controller,
+    subsystem: &'a Subsystem,
+    config: &'a TargetConfig,
+    discovery: View<'a>,
+    events: &'a mut std::collections::VecDeque<TargetEvent>,
+}
+
+impl Context<'_> {
+    fn execute(&mut self, sqe: &Sqe, data_in: &[u8], data_out: &mut [u8]) -> Result<Done, Status> {
+        queue::check_flags(sqe, false)?;
+        if self.controller.state() == ControllerState::Disabled {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        match AdminOpcode::from_u8(sqe.opcode).ok_or(Status::INVALID_OPCODE)? {
+            AdminOpcode::Identify => self.identify(sqe, data_out),
+            AdminOpcode::GetLogPage => self.get_log_page(sqe, data_out),
+            AdminOpcode::GetFeatures => self.get_features(sqe, data_out),
+            AdminOpcode::SetFeatures => self.set_features(sqe, data_in),
+            AdminOpcode::KeepAlive => DONE,
+            AdminOpcode::AsyncEventRequest => Ok(self.async_event_request(sqe)?),
+            AdminOpcode::Abort if !self.controller.is_discovery() => self.abort(sqe),
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    fn identify(&mut self, sqe: &Sqe, data_out: &mut [u8]) -> Result<Done, Status> {
+        let (page, _) = data_out.split_first_chunk_mut::<IDENTIFY_LEN>().ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+        page.fill(0);
+        identify(self.controller, self.subsystem, self.config, sqe, page)?;
+        Ok(Done::Result(0, IDENTIFY_LEN))
+    }
+
+    fn get_log_page(&mut self, sqe: &Sqe, data_out: &mut [u8]) -> Result<Done, Status> {
+        let command = GetLogPageCommand::of(sqe);
+        let is_discovery = self.controller.is_discovery();
+        let page = LogPage::from_u8(command.lid)
+            .filter(|page| log::is_supported(*page, is_discovery))
+            .ok_or(Status::INVALID_LOG_PAGE)?;
+        log::check_nsid(page, sqe.nsid.get())?;
+        let page_len = match page {
+            LogPage::Discovery => self.discovery.len(self.controller),
+            _ => log::page_len(page),
+        };
+        if command.offset_is_index || !command.offset.is_multiple_of(4) || command.offset > page_len {
+            return Err(Status::INVALID_FIELD);
+        }
+        if command.len > data_out.len() as u64 {
+            return Err(Status::DATA_SGL_LENGTH_INVALID);
+        }
+        let len = command.len as usize;
+        let mut window = Window::new(&mut data_out[..len], command.offset);
+        match page {
+            LogPage::Discovery => self.discovery.store(self.controller, &mut window),
+            _ => log::store(self.controller, self.subsystem, page, &mut window),
+        }
+        if !command.retain_event {
+            log::acknowledge(self.controller, page);
+        }
+        Ok(Done::Result(0, len))
+    }
+
+    fn supported_feature(&self, fid: u8) -> Result<Feature, Status> {
+        let volatile_cache = self.subsystem.config().volatile_cache;
+        Feature::from_u8(fid)
+            .filter(|found| feature::is_supported(*found, self.controller.is_discovery(), volatile_cache))
+            .ok_or(Status::INVALID_FIELD)
+    }
+
+    fn get_features(&mut self, sqe: &Sqe, data_out: &mut [u8]) -> Result<Done, Status> {
+        let command = FeatureCommand::of(sqe);
+        let found = self.supported_feature(command.fid)?;
+        let features = match command.select {
+            FeatureSelect::Reserved => return Err(Status::INVALID_FIELD),
+            FeatureSelect::Capabilities => return Ok(Done::Result(feature::capabilities(found), 0)),
+            FeatureSelect::Current => self.controller.features,
+            // Nothing is saveable: a saved value is the default (Base 2.0, section 4.4.1).
+            FeatureSelect::Default | FeatureSelect::Saved => feature::Features::new(self.config.io_queues_max),
+        };
+        match found {
+            Feature::KeepAliveTimer => {
+                let is_current = command.select == FeatureSelect::Current;
+                Ok(Done::Result(if is_current { self.controller.kato_ms() } else { 0 }, 0))
+            }
+            Feature::HostIdentifier if command.value & 1 == 0 => Err(Status::HOST_ID_INCONSISTENT),
+            Feature::HostIdentifier => {
+                let out = data_out.first_chunk_mut::<16>().ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+                *out = *self.controller.host_id();
+                Ok(Done::Result(0, out.len()))
+            }
+            Feature::HostBehaviorSupport => {
+                let out = data_out
+                    .first_chunk_mut::<{ feature::HOST_BEHAVIOR_LEN }>()
+                    .ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+                out.fill(0);
+                out[..4].copy_from_slice(&features.host_behavior);
+                Ok(Done::Result(0, out.len()))
+            }
+            found => Ok(Done::Result(features.get(found, command.value, self.subsystem)?, 0)),
+        }
+    }
+
+    fn set_features(&mut self, sqe: &Sqe, data_in: &[u8]) -> Result<Done, Status> {
+        let command = FeatureCommand::of(sqe);
+        let found = self.supported_feature(command.fid)?;
+        if command.save {
+            return Err(Status::FEATURE_NOT_SAVEABLE);
+        }
+        self.check_feature_nsid(found, sqe.nsid.get())?;
+        match found {
+            // A Fabrics host states its identifier with Connect (Base 2.0, section 5.27.1.25).
+            Feature::HostIdentifier => Err(Status::COMMAND_SEQUENCE_ERROR),
+            Feature::KeepAliveTimer => {
+                self.controller.set_kato_ms(command.value);
+                DONE
+            }
+            Feature::HostBehaviorSupport => {
+                let data =
+                    data_in.first_chunk::<{ feature::HOST_BEHAVIOR_LEN }>().ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+                if data[..4].iter().any(|value| *value > 1) {
+                    return Err(Status::INVALID_FIELD);
+                }
+                self.controller.features.host_behavior.copy_from_slice(&data[..4]);
+                DONE
+            }
+            found => {
+                let events = events_supported(self.controller);
+                let has_queues = self.controller.has_queues();
+                let before = self.controller.features.write_cache;
+                let dw0 = self.controller.features.set(found, command.value, events, has_queues, self.subsystem)?;
+                let enabled = self.controller.features.write_cache;
+                if enabled != before {
+                    self.events.push_back(TargetEvent::WriteCache { controller: self.handle, enabled });
+                }
+                Ok(Done::Result(dw0, 0))
+            }
+        }
+    }
+
+    fn check_feature_nsid(&self, found: Feature, nsid: u32) -> Result<(), Status> {
+        if nsid == 0 || nsid == NSID_ALL {
+            return Ok(());
+        }
+        match found {
+            Feature::ErrorRecovery if self.subsystem.namespace(nsid).is_some() => Ok(()),
+            Feature::ErrorRecovery => Err(Status::INVALID_NAMESPACE),
+            _ => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
+        }
+    }
+
+    fn async_event_request(&mut self, sqe: &Sqe) -> Result<Done, Status> {
+        match self.controller.events.request(sqe.cid.get()) {
+            None => Ok(Done::Pending),
+            Some(cqe) if cqe.status().is_success() => Ok(Done::Result(cqe.dw0(), 0)),
+            Some(cqe) => Err(cqe.status()),
+        }
+    }
+
+    fn abort(&mut self, sqe: &Sqe) -> Result<Done, Status> {
+        let AbortCommand { sqid, cid } = AbortCommand::of(sqe);
+        if sqid == 0 {
+            // Of all admin commands only event requests are ever outstanding when another one is processed.
+            let aborted = self.controller.events.abort(cid);
+            if let Some(cqe) = aborted {
+                self.events.push_back(TargetEvent::Complete { controller: self.handle, cqe });
+            }
+            return Ok(Done::Result(u32::from(aborted.is_none()), 0));
+        }
+        if !self.controller.queues().any(|qid| qid == sqid) {
+            return Ok(Done::Result(1, 0));
+        }
+        if self.controller.aborts_pending >= ABORTS_MAX {
+            return Err(Status::ABORT_LIMIT_EXCEEDED);
+        }
+        self.controller.aborts_pending += 1;
+        Ok(Done::Abort { sqid, cid })
+    }
+}

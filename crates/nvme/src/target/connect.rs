@@ -1,0 +1,165 @@
+//! Connect: from a fresh connection to a queue of a controller (Base 2.0, sections 3.3.2.2 and 6.3).
+
+use std::net::SocketAddr;
+
+use zerocopy::FromBytes;
+
+use super::controller::{Association, Controller};
+use super::{ControllerHandle, SubsystemId, Target};
+use crate::spec::fabrics::{
+    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CNTLID_MAX, ConnectCommand, ConnectData, InvalidParameter,
+};
+use crate::spec::opcode::FabricsType;
+use crate::spec::{Cqe, Nqn, Sqe, Status};
+
+/// A queue that was connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// Its controller.
+    pub controller: ControllerHandle,
+    /// Its subsystem.
+    pub subsystem: SubsystemId,
+    /// Its number: 0 is the admin queue.
+    pub qid: u16,
+    /// Its entries: commands that may be outstanding.
+    pub entries: u16,
+    /// Whether completions carry the submission queue head.
+    pub flow_control: bool,
+    /// The answer to Connect.
+    pub cqe: Cqe,
+}
+
+/// Fields of the command and of its data, by offset.
+const SQSIZE: InvalidParameter = InvalidParameter { offset: 44, in_data: false };
+const QID: InvalidParameter = InvalidParameter { offset: 42, in_data: false };
+const HOSTID: InvalidParameter = InvalidParameter { offset: 0, in_data: true };
+const CNTLID: InvalidParameter = InvalidParameter { offset: 16, in_data: true };
+const SUBNQN: InvalidParameter = InvalidParameter { offset: 256, in_data: true };
+const HOSTNQN: InvalidParameter = InvalidParameter { offset: 512, in_data: true };
+
+enum Refusal {
+    Status(Status),
+    Parameter(InvalidParameter),
+}
+
+impl From<InvalidParameter> for Refusal {
+    fn from(parameter: InvalidParameter) -> Self {
+        Refusal::Parameter(parameter)
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Refusal::Status(status)
+    }
+}
+
+impl Target {
+    /// Processes the first command of a connection, which must be Connect. `data` is what came with it, `via` the local address
+    /// that the host reached.
+    ///
+    /// # Errors
+    /// The completion that refuses it. The connection may try again (Base 2.0, section 3.3.2.2).
+    pub fn connect(&mut self, now_ns: u64, sqe: &Sqe, data: &[u8], via: SocketAddr) -> Result<Connected, Cqe> {
+        let cid = sqe.cid.get();
+        if fabrics::fabrics_type(sqe) != Some(FabricsType::Connect) {
+            return Err(Cqe::new(cid, Status::COMMAND_SEQUENCE_ERROR.dnr()));
+        }
+        self.try_connect(now_ns, ConnectCommand::of(sqe), data, via).map_err(|refusal| match refusal {
+            Refusal::Status(status) => Cqe::new(cid, status),
+            Refusal::Parameter(parameter) => parameter.to_cqe(cid),
+        })
+    }
+
+    fn try_connect(
+        &mut self,
+        now_ns: u64,
+        command: &ConnectCommand,
+        data: &[u8],
+        via: SocketAddr,
+    ) -> Result<Connected, Refusal> {
+        let (data, _) =
+            ConnectData::ref_from_prefix(data).map_err(|_| Refusal::Status(Status::DATA_SGL_LENGTH_INVALID.dnr()))?;
+        if command.recfmt.get() != 0 {
+            return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.dnr().into());
+        }
+        let subnqn = Nqn::from_field(&data.subnqn).map_err(|_| SUBNQN)?;
+        // Some hosts (SPDK's tools among them) send no name: they go by their host identifier.
+        let host_nqn = match data.hostnqn[0] {
+            0 => Nqn::from_uuid(uuid::Uuid::from_bytes(data.hostid)),
+            _ => Nqn::from_field(&data.hostnqn).map_err(|_| HOSTNQN)?,
+        };
+        let subsystem = self.find_subsystem(&subnqn).ok_or(SUBNQN)?;
+        if !self.subsystems[&subsystem].is_allowed(&host_nqn) {
+            return Err(Status::CONNECT_INVALID_HOST.dnr().into());
+        }
+        let entries_max =
+            if command.qid.get() == 0 { self.config.admin_entries_max } else { self.config.queue_entries_max };
+        let sqsize = command.sqsize.get();
+        if sqsize == 0 || sqsize >= entries_max {
+            return Err(SQSIZE.into());
+        }
+        let association = Association { subsystem, cntlid: data.cntlid.get(), host_nqn, host_id: data.hostid, via };
+        let handle = match command.qid.get() {
+            0 => self.connect_admin(now_ns, association, command.kato.get())?,
+            qid => self.connect_io(now_ns, &association, qid)?,
+        };
+        let flow_control = command.cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
+        let mut cqe = Cqe::success(command.cid.get(), u32::from(self.controllers[&handle].cntlid()));
+        if !flow_control {
+            cqe.sqhd.set(0xffff); // "Granted", Base 2.0, figure 382.
+        }
+        let qid = command.qid.get();
+        Ok(Connected { controller: handle, subsystem, qid, entries: sqsize + 1, flow_control, cqe })
+    }
+
+    /// The admin queue makes a controller: this target follows the dynamic controller model.
+    fn connect_admin(
+        &mut self,
+        now_ns: u64,
+        mut association: Association,
+        kato_ms: u32,
+    ) -> Result<ControllerHandle, Refusal> {
+        if association.cntlid != CNTLID_DYNAMIC {
+            return Err(CNTLID.into());
+        }
+        if self.controllers.len() >= self.config.controllers_max {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
+        association.cntlid = self.free_cntlid(association.subsystem).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
+        let handle = ControllerHandle(self.next_controller);
+        self.next_controller += 1;
+        let controller = Controller::new(association, &self.config, kato_ms, now_ns);
+        assert!(self.controllers.insert(handle, controller).is_none());
+        Ok(handle)
+    }
+
+    fn free_cntlid(&mut self, id: SubsystemId) -> Option<u16> {
+        let in_use: std::collections::BTreeSet<u16> =
+            self.controllers.values().filter(|found| found.subsystem() == id).map(Controller::cntlid).collect();
+        let subsystem = self.subsystems.get_mut(&id).expect("the caller found it");
+        let start = subsystem.next_cntlid;
+        let cntlid = (start..=CNTLID_MAX).chain(1..start).find(|cntlid| !in_use.contains(cntlid))?;
+        subsystem.next_cntlid = if cntlid == CNTLID_MAX { 1 } else { cntlid + 1 };
+        Some(cntlid)
+    }
+
+    fn connect_io(&mut self, now_ns: u64, wanted: &Association, qid: u16) -> Result<ControllerHandle, Refusal> {
+        let is_wanted = |found: &Controller| found.subsystem() == wanted.subsystem && found.cntlid() == wanted.cntlid;
+        let (handle, controller) = self.controllers.iter_mut().find(|(_, found)| is_wanted(found)).ok_or(CNTLID)?;
+        if *controller.host_nqn() != wanted.host_nqn {
+            return Err(HOSTNQN.into());
+        }
+        if *controller.host_id() != wanted.host_id {
+            return Err(HOSTID.into());
+        }
+        if controller.is_discovery() || qid > controller.features.queue_count() {
+            return Err(QID.into());
+        }
+        if !controller.takes_queues() || !controller.add_queue(qid) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
+        }
+        controller.note_activity(now_ns);
+        Ok(*handle)
+    }
+}

@@ -1,0 +1,78 @@
+//! The discovery log: which subsystems a host may connect to, and where (Base 2.0, section 5.16.1.23).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use zerocopy::byteorder::little_endian::{U16, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::controller::Controller;
+use super::log::Window;
+use super::model::Subsystem;
+use super::{DISCOVERY, SubsystemId};
+use crate::spec::discovery::*;
+use crate::spec::fabrics::CNTLID_DYNAMIC;
+use crate::spec::identify::store_ascii;
+
+/// What the log is made from.
+pub(super) struct View<'a> {
+    pub(super) subsystems: &'a BTreeMap<SubsystemId, Subsystem>,
+    pub(super) ports: &'a BTreeMap<u16, SocketAddr>,
+    pub(super) generation: u64,
+    pub(super) admin_entries_max: u16,
+}
+
+impl View<'_> {
+    fn visible<'a>(&'a self, reader: &'a Controller) -> impl Iterator<Item = (SubsystemId, &'a Subsystem)> {
+        let visible = |subsystem: &Subsystem| subsystem.is_allowed(reader.host_nqn());
+        self.subsystems.iter().filter(move |(_, subsystem)| visible(subsystem)).map(|(id, subsystem)| (*id, subsystem))
+    }
+
+    /// Bytes of the log that this controller's host sees.
+    pub(super) fn len(&self, reader: &Controller) -> u64 {
+        let entries = self.visible(reader).count() * self.ports.len();
+        ((1 + entries) * size_of::<DiscoveryEntry>()) as u64
+    }
+
+    /// Writes the log.
+    pub(super) fn store(&self, reader: &Controller, window: &mut Window) {
+        let mut at = size_of::<DiscoveryHeader>() as u64;
+        let mut records = 0;
+        for (id, subsystem) in self.visible(reader) {
+            for (port, address) in self.ports {
+                if window.wants(at, size_of::<DiscoveryEntry>() as u64) {
+                    window.put(at, self.entry(id, subsystem, *port, *address, reader).as_bytes());
+                }
+                at += size_of::<DiscoveryEntry>() as u64;
+                records += 1;
+            }
+        }
+        let mut header = DiscoveryHeader::new_zeroed();
+        header.generation = U64::new(self.generation);
+        header.record_count = U64::new(records);
+        window.put(0, header.as_bytes());
+    }
+
+    fn entry(
+        &self,
+        id: SubsystemId,
+        subsystem: &Subsystem,
+        port: u16,
+        address: SocketAddr,
+        reader: &Controller,
+    ) -> DiscoveryEntry {
+        let ip = if address.ip().is_unspecified() { reader.via().ip() } else { address.ip() };
+        let mut entry = DiscoveryEntry::new_zeroed();
+        entry.trtype = TRTYPE_TCP;
+        entry.adrfam = if ip.is_ipv4() { ADRFAM_IPV4 } else { ADRFAM_IPV6 };
+        entry.subtype = if id == DISCOVERY { SUBTYPE_CURRENT } else { SUBTYPE_NVM };
+        entry.treq = TREQ_NOT_REQUIRED | TREQ_DISABLE_SQ_FLOW_CONTROL;
+        entry.portid = U16::new(port);
+        entry.cntlid = U16::new(CNTLID_DYNAMIC);
+        entry.asqsz = U16::new(self.admin_entries_max);
+        store_ascii(&mut entry.trsvcid, &address.port().to_string());
+        store_ascii(&mut entry.traddr, &ip.to_string());
+        entry.subnqn = subsystem.nqn().to_field();
+        entry
+    }
+}

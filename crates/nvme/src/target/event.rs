@@ -1,0 +1,124 @@
+//! Asynchronous event requests of one controller (Base 2.0, section 5.2).
+//!
+//! An event that was reported is masked until the host reads the log page that belongs to it; what happens meanwhile is in
+//! that page. An event that happens while no request is outstanding waits, once.
+
+use super::{ControllerHandle, TargetEvent};
+use crate::spec::event::EventResult;
+use crate::spec::{Cqe, Status};
+use std::collections::VecDeque;
+
+/// Requests that a controller keeps (AERL is one less).
+pub const AER_MAX: usize = 4;
+
+/// Kinds of events that exist here: bound on what waits.
+const KINDS: usize = 2;
+
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    requests: VecDeque<u16>,
+    waiting: Vec<EventResult>,
+    masked: Vec<EventResult>,
+}
+
+impl Events {
+    /// A request for an event: answered at once if one waits, else kept.
+    pub(super) fn request(&mut self, cid: u16) -> Option<Cqe> {
+        if !self.waiting.is_empty() {
+            let event = self.waiting.remove(0);
+            return Some(self.report(cid, event));
+        }
+        if self.requests.len() >= AER_MAX {
+            return Some(Cqe::new(cid, Status::ASYNC_EVENT_LIMIT_EXCEEDED.dnr()));
+        }
+        self.requests.push_back(cid);
+        None
+    }
+
+    /// An event that the host has enabled.
+    pub(super) fn push(&mut self, event: EventResult, controller: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
+        if self.masked.contains(&event) || self.waiting.contains(&event) {
+            return;
+        }
+        match self.requests.pop_front() {
+            Some(cid) => {
+                let cqe = self.report(cid, event);
+                out.push_back(TargetEvent::Complete { controller, cqe });
+            }
+            None => self.waiting.push(event),
+        }
+        assert!(self.waiting.len() <= KINDS && self.masked.len() <= KINDS);
+    }
+
+    /// The host read a log page without asking to retain its event.
+    pub(super) fn clear(&mut self, log_page: u8) {
+        self.masked.retain(|event| event.log_page != log_page);
+        self.waiting.retain(|event| event.log_page != log_page);
+    }
+
+    /// Aborts the request with this command identifier.
+    pub(super) fn abort(&mut self, cid: u16) -> Option<Cqe> {
+        let at = self.requests.iter().position(|request| *request == cid)?;
+        self.requests.remove(at);
+        Some(Cqe::new(cid, Status::ABORT_REQUESTED))
+    }
+
+    /// Forgets everything: the controller was reset.
+    pub(super) fn reset(&mut self) {
+        *self = Events::default();
+    }
+
+    fn report(&mut self, cid: u16, event: EventResult) -> Cqe {
+        self.masked.push(event);
+        Cqe::success(cid, event.to_dw0())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENT: EventResult = EventResult::NAMESPACE_CHANGED;
+
+    fn push(events: &mut Events) -> Option<TargetEvent> {
+        let mut out = VecDeque::new();
+        events.push(EVENT, ControllerHandle(1), &mut out);
+        out.pop_front()
+    }
+
+    #[test]
+    fn an_event_answers_the_oldest_request_and_is_masked_until_its_log_is_read() {
+        let mut events = Events::default();
+        assert_eq!(events.request(1), None);
+        assert_eq!(events.request(2), None);
+        let Some(TargetEvent::Complete { cqe, .. }) = push(&mut events) else { panic!("answered") };
+        assert_eq!((cqe.cid.get(), cqe.dw0()), (1, EVENT.to_dw0()));
+        assert_eq!(push(&mut events), None, "masked");
+        events.clear(0x70);
+        assert_eq!(push(&mut events), None, "another log");
+        events.clear(EVENT.log_page);
+        assert!(push(&mut events).is_some());
+    }
+
+    #[test]
+    fn an_event_without_request_waits_once() {
+        let mut events = Events::default();
+        assert_eq!(push(&mut events), None);
+        assert_eq!(push(&mut events), None);
+        assert_eq!(events.request(7).map(|cqe| cqe.dw0()), Some(EVENT.to_dw0()));
+        assert_eq!(events.request(8), None);
+    }
+
+    #[test]
+    fn requests_beyond_the_limit_are_refused_and_aborted_ones_make_room() {
+        let mut events = Events::default();
+        for cid in 0..AER_MAX as u16 {
+            assert_eq!(events.request(cid), None);
+        }
+        let refused = events.request(99).expect("answered");
+        assert_eq!(refused.status().kind(), Status::ASYNC_EVENT_LIMIT_EXCEEDED);
+        assert_eq!(events.abort(99), None);
+        assert_eq!(events.abort(2).map(|cqe| cqe.status()), Some(Status::ABORT_REQUESTED));
+        assert_eq!(events.request(99), None);
+    }
+}

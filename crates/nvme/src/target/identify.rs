@@ -1,0 +1,182 @@
+//! Identify: what a controller says about itself and its namespaces (Base 2.0, section 5.17).
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::controller::{Controller, KAS_UNITS, VERSION};
+use super::event::AER_MAX;
+use super::feature::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
+use super::log::ERROR_ENTRIES_MAX;
+use super::model::{Namespace, Subsystem, TargetConfig};
+use crate::spec::feature::event;
+use crate::spec::identify::*;
+use crate::spec::sqe::IdentifyCommand;
+use crate::spec::{IDENTIFY_LEN, NSID_ALL, Sqe, Status};
+
+/// Abort commands that may be outstanding (ACL is one less).
+pub(super) const ABORTS_MAX: u8 = 4;
+
+type Page = [u8; IDENTIFY_LEN];
+
+/// Answers Identify into `page`, which is zero.
+pub(super) fn identify(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    config: &TargetConfig,
+    sqe: &Sqe,
+    page: &mut Page,
+) -> Result<(), Status> {
+    let command = IdentifyCommand::of(sqe);
+    let nsid = sqe.nsid.get();
+    let cns = Cns::from_u8(command.cns).ok_or(Status::INVALID_FIELD)?;
+    if controller.is_discovery() && cns != Cns::Controller {
+        return Err(Status::INVALID_FIELD);
+    }
+    let uses_csi =
+        matches!(cns, Cns::CommandSetNamespace | Cns::CommandSetController | Cns::CommandSetActiveNamespaces);
+    if uses_csi && command.csi != CSI_NVM {
+        return Err(Status::INVALID_FIELD);
+    }
+    match cns {
+        Cns::Controller => store_controller(controller, subsystem, config, page),
+        Cns::CommandSetController => {} // No limits but MDTS: all zero (NVM Command Set 1.0, figure 103).
+        Cns::Namespace => {
+            if let Some(namespace) = lookup(subsystem, nsid)? {
+                store_namespace(namespace, page);
+            }
+        }
+        Cns::CommandSetNamespace => drop(lookup(subsystem, nsid)?), // No protection information: all zero.
+        Cns::IndependentNamespace => {
+            if let Some(namespace) = lookup(subsystem, nsid)? {
+                store_independent(namespace, page);
+            }
+        }
+        Cns::ActiveNamespaces | Cns::CommandSetActiveNamespaces => {
+            if nsid >= NSID_ALL - 1 {
+                return Err(Status::INVALID_NAMESPACE);
+            }
+            for (slot, active) in page.chunks_exact_mut(4).zip(subsystem.active_above(nsid)) {
+                slot.copy_from_slice(&active.to_le_bytes());
+            }
+        }
+        Cns::NamespaceDescriptors => {
+            let namespace = lookup(subsystem, nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
+            store_descriptors(namespace, page);
+        }
+        Cns::CommandSets => {
+            if command.cntid != 0xffff && command.cntid != controller.cntlid() {
+                return Err(Status::INVALID_FIELD);
+            }
+            page[0] = 1 << CSI_NVM;
+        }
+    }
+    Ok(())
+}
+
+/// A namespace by its identifier: `None` if it is valid but inactive, which Identify answers with zeroes.
+fn lookup(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Status> {
+    if nsid == 0 || nsid > subsystem.config().nsid_max {
+        return Err(Status::INVALID_NAMESPACE);
+    }
+    Ok(subsystem.namespace(nsid))
+}
+
+/// Events that a controller may report: OAES.
+pub(super) fn events_supported(controller: &Controller) -> u32 {
+    if controller.is_discovery() { event::DISCOVERY_CHANGE } else { event::NAMESPACE_ATTRIBUTE }
+}
+
+fn store_controller(controller: &Controller, subsystem: &Subsystem, config: &TargetConfig, page: &mut Page) {
+    let mut id = IdentifyController::new_zeroed();
+    store_ascii(&mut id.sn, &subsystem.config().serial);
+    store_ascii(&mut id.mn, &subsystem.config().model);
+    store_ascii(&mut id.fr, env!("CARGO_PKG_VERSION"));
+    id.mdts = config.mdts();
+    id.cntlid = U16::new(controller.cntlid());
+    id.ver = U32::new(VERSION.0);
+    id.oaes = U32::new(events_supported(controller));
+    id.aerl = AER_MAX as u8 - 1;
+    id.elpe = ERROR_ENTRIES_MAX as u8 - 1;
+    id.lpa = LPA_EXTENDED | LPA_MISCELLANEOUS;
+    id.kas = U16::new(KAS_UNITS as u16);
+    id.maxcmd = U16::new(config.queue_entries_max);
+    id.sgls = U32::new(SGLS_SUPPORTED | SGLS_OFFSET | SGLS_TRANSPORT);
+    id.subnqn = subsystem.nqn().to_field();
+    id.ioccsz = U32::new((64 + config.capsule_data_max) / 16);
+    id.iorcsz = U32::new(1);
+    id.msdbd = 1;
+    if controller.is_discovery() {
+        id.cntrltype = CNTRLTYPE_DISCOVERY;
+    } else {
+        store_io_controller(&mut id, subsystem);
+    }
+    page.copy_from_slice(id.as_bytes());
+}
+
+fn store_io_controller(id: &mut IdentifyController, subsystem: &Subsystem) {
+    id.cntrltype = CNTRLTYPE_IO;
+    id.rab = 6;
+    id.cmic = CMIC_MULTIPLE_CONTROLLERS;
+    id.ctratt = U32::new(CTRATT_HOST_ID_128);
+    id.acl = ABORTS_MAX - 1;
+    id.frmw = 1 | 1 << 1; // One slot, read only.
+    id.lpa |= LPA_COMMAND_EFFECTS;
+    id.wctemp = U16::new(WARNING_TEMPERATURE);
+    id.cctemp = U16::new(CRITICAL_TEMPERATURE);
+    id.sqes = 6 | 6 << 4;
+    id.cqes = 4 | 4 << 4;
+    id.nn = U32::new(subsystem.config().nsid_max);
+    id.mnan = U32::new(subsystem.config().nsid_max);
+    id.oncs = U16::new(ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_FEATURE_SELECT | ONCS_VERIFY);
+    id.fuses = U16::new(FUSES_COMPARE_AND_WRITE);
+    id.vwc = VWC_FLUSH_ALL | if subsystem.config().volatile_cache { VWC_PRESENT } else { 0 };
+    id.ofcs = U16::new(OFCS_DISCONNECT);
+}
+
+fn store_namespace(namespace: &Namespace, page: &mut Page) {
+    let mut id = IdentifyNamespace::new_zeroed();
+    let blocks = U64::new(namespace.block_count);
+    (id.nsze, id.ncap, id.nuse) = (blocks, blocks, blocks);
+    id.lbaf[0].lbads = namespace.block_shift;
+    id.nmic = NMIC_SHARED;
+    id.nsattr = u8::from(namespace.read_only);
+    id.dlfeat = if namespace.deallocate { DLFEAT_ZERO } else { 0 };
+    let bytes = u128::from(namespace.block_count) << namespace.block_shift;
+    id.nvmcap.set(bytes);
+    id.nguid = *namespace.uuid.as_bytes();
+    id.eui64 = namespace.eui64;
+    if namespace.atomic_write_blocks > 1 || namespace.atomic_boundary_blocks > 0 {
+        id.nsfeat |= NSFEAT_ATOMIC;
+        let unit = U16::new((namespace.atomic_write_blocks - 1).min(0xffff) as u16);
+        (id.nawun, id.nawupf) = (unit, unit);
+        if namespace.atomic_boundary_blocks > 0 {
+            let boundary = U16::new(namespace.atomic_boundary_blocks - 1);
+            (id.nabsn, id.nabspf) = (boundary, boundary);
+        }
+    }
+    if namespace.optimal_write_blocks > 0 {
+        id.nsfeat |= NSFEAT_OPTIMAL;
+        let unit = U16::new(namespace.optimal_write_blocks - 1);
+        (id.npwg, id.npwa, id.npdg, id.npda, id.nows) = (unit, unit, unit, unit, unit);
+    }
+    page.copy_from_slice(id.as_bytes());
+}
+
+fn store_independent(namespace: &Namespace, page: &mut Page) {
+    let mut id = IdentifyIndependentNamespace::new_zeroed();
+    id.nsfeat = if namespace.volatile_cache { 0 } else { INDEPENDENT_NSFEAT_NO_VWC };
+    id.nmic = NMIC_SHARED;
+    id.nsattr = u8::from(namespace.read_only);
+    id.nstat = NSTAT_READY;
+    page.copy_from_slice(id.as_bytes());
+}
+
+fn store_descriptors(namespace: &Namespace, page: &mut Page) {
+    let mut at = 0;
+    if namespace.eui64 != [0; 8] {
+        at = store_descriptor(page, at, NIDT_EUI64, &namespace.eui64);
+    }
+    at = store_descriptor(page, at, NIDT_NGUID, namespace.uuid.as_bytes());
+    at = store_descriptor(page, at, NIDT_UUID, namespace.uuid.as_bytes());
+    store_descriptor(page, at, NIDT_CSI, &[CSI_NVM]);
+}

@@ -1,0 +1,405 @@
+//! One NVMe/TCP connection on the target's side: bytes in, commands to devices, answers gathered and flushed once per turn.
+//!
+//! Invariants: bounded memory (commands up to the queue size, buffers up to [`HELD_BYTES_MAX`], one stash of received bytes
+//! when memory is short); answers of a turn leave in one send; a fault of the peer ends this connection and nothing else;
+//! commands under way when a connection ends are carried to their end and their answers dropped.
+
+use super::cid_map::CidMap;
+use super::fused::FusedPair;
+use super::local::{Local, Namespace};
+use super::output::Output;
+use crate::spec::{Cqe, Sqe, Status};
+use crate::target::ControllerHandle;
+use crate::target::SubsystemId;
+use crate::target::io::IoCommand;
+use crate::target::queue::{FusedSlot, Queue};
+use crate::tcp::pdu::{HEADER_SPACE, encode_term};
+use crate::tcp::r2t::R2T_MAX;
+use crate::tcp::{DataHeader, Encoder, Fault, R2tTable, Side};
+use base::Errno;
+use reactor::buf::sg_len;
+use reactor::sync::Notify;
+use reactor::{Buf, Reactor, SgList, TcpStream, TurnEnd};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Buffer bytes that the commands of one connection may hold at once, unless a single one needs more.
+pub(super) const HELD_BYTES_MAX: usize = 8 << 20;
+/// Answers queued before the turn's end that cause an early flush: more per send gains nothing at 4 KiB and costs latency.
+const FLUSH_ANSWERS: u32 = 32;
+/// Bytes queued that cause an early flush.
+const FLUSH_BYTES: usize = 512 << 10;
+
+/// What the connection turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Before a successful Connect.
+    None,
+    Admin,
+    Io,
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The host closed it, or asked to disconnect.
+    Closed,
+    /// The network failed.
+    Network(Errno),
+    /// The host broke the transport's rules.
+    Fault(Fault),
+    /// The host sent more commands than its queue holds.
+    Overrun,
+    /// The controller was torn down, or the target stops.
+    TornDown,
+    /// No progress for too long.
+    Stalled,
+}
+
+/// A command whose data is on its way from the host.
+pub(super) struct Pending {
+    pub(super) sqe: Sqe,
+    /// How an I/O command will be carried out; `None` on an admin queue.
+    pub(super) io: Option<(IoCommand, Rc<Namespace>)>,
+    pub(super) buf: Buf,
+    pub(super) digest_ok: bool,
+}
+
+/// The queue that a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) controller: ControllerHandle,
+    pub(super) subsystem: SubsystemId,
+    pub(super) qid: u16,
+}
+
+/// Commands that may be outstanding before Connect: the Connect itself.
+const FIRST_ENTRIES: u16 = 2;
+
+/// See the module.
+pub(super) struct Connection {
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) local: Rc<Local>,
+    pub(super) id: u64,
+    pub(super) stream: TcpStream,
+    pub(super) encoder: Cell<Option<Encoder>>,
+    pub(super) output: RefCell<Output>,
+    pub(super) answers: Cell<u32>,
+    pub(super) flush_queued: Cell<bool>,
+    pub(super) socket_full: Cell<bool>,
+    pub(super) ended: Cell<Option<End>>,
+    /// Notified when the connection becomes a queue, and when it ends.
+    pub(super) settled: Notify,
+    pub(super) room_notify: Notify,
+    pub(super) role: Cell<Role>,
+    /// Which queue of which controller this is, after Connect.
+    pub(super) owner: Cell<Option<Owner>>,
+    pub(super) connecting: Cell<bool>,
+    pub(super) queue: Cell<Queue>,
+    /// The controller's write cache is switched off: every write is durable when it completes.
+    pub(super) write_through: Cell<bool>,
+    pub(super) via: SocketAddr,
+    /// When the target is told again that this queue's host is alive.
+    pub(super) next_note_ns: Cell<u64>,
+    pub(super) held_bytes: Cell<usize>,
+    pub(super) pending: RefCell<CidMap<Pending>>,
+    pub(super) r2ts: RefCell<R2tTable>,
+    pub(super) fused: RefCell<Vec<FusedPair>>,
+    pub(super) fused_slot: RefCell<FusedSlot>,
+    pub(super) cached: RefCell<Option<(u32, u64, Rc<Namespace>)>>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        reactor: &Rc<Reactor>,
+        local: &Rc<Local>,
+        stream: TcpStream,
+        id: u64,
+        via: SocketAddr,
+    ) -> Rc<Connection> {
+        Rc::new(Connection {
+            reactor: reactor.clone(),
+            local: local.clone(),
+            id,
+            stream,
+            encoder: Cell::new(None),
+            output: RefCell::default(),
+            answers: Cell::new(0),
+            flush_queued: Cell::new(false),
+            socket_full: Cell::new(false),
+            ended: Cell::new(None),
+            settled: Notify::default(),
+            room_notify: Notify::default(),
+            role: Cell::new(Role::None),
+            owner: Cell::new(None),
+            connecting: Cell::new(false),
+            queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
+            write_through: Cell::new(false),
+            via,
+            next_note_ns: Cell::new(0),
+            held_bytes: Cell::new(0),
+            pending: RefCell::new(CidMap::new(1)),
+            r2ts: RefCell::new(R2tTable::new(1)),
+            fused: RefCell::default(),
+            fused_slot: RefCell::default(),
+            cached: RefCell::default(),
+        })
+    }
+
+    /// Fixes what depends on the queue, after a successful Connect. The Connect command itself is still to be answered.
+    pub(super) fn become_queue(&self, owner: Owner, entries: u16, flow_control: bool) {
+        assert_eq!(self.role.get(), Role::None, "a connection becomes a queue once");
+        self.role.set(if owner.qid == 0 { Role::Admin } else { Role::Io });
+        self.owner.set(Some(owner));
+        let mut queue = Queue::new(owner.qid, entries, flow_control);
+        queue.submit().expect("a fresh queue has room for Connect");
+        self.queue.set(queue);
+        *self.pending.borrow_mut() = CidMap::new(entries as usize);
+        *self.r2ts.borrow_mut() = R2tTable::new((entries as usize).min(R2T_MAX));
+    }
+
+    /// Ends the connection: nothing more is received or sent after what `why` calls for.
+    pub(super) fn end(&self, why: End) {
+        if self.ended.get().is_none() {
+            self.ended.set(Some(why));
+            self.settled.notify_all();
+            self.room_notify.notify_all();
+        }
+    }
+
+    /// Waits for something to receive; the reason when the connection ended instead.
+    pub(super) async fn readable_or_ended(&self) -> Option<End> {
+        let mut readable = std::pin::pin!(self.stream.readable());
+        let mut ended = std::pin::pin!(self.settled.notified());
+        std::future::poll_fn(|cx| {
+            if let Some(end) = self.ended.get() {
+                return Poll::Ready(Some(end));
+            }
+            // Registers for the next notification; which one it is shows above.
+            let _ = ended.as_mut().poll(cx);
+            match readable.as_mut().poll(cx) {
+                Poll::Ready(Ok(())) => Poll::Ready(None),
+                Poll::Ready(Err(errno)) => Poll::Ready(Some(End::Network(errno))),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Closes the socket after a last attempt to send what is queued.
+    pub(super) fn close_stream(&self) {
+        let mut output = self.output.borrow_mut();
+        let _ = output.flush(&self.stream);
+        output.discard();
+        self.stream.close();
+    }
+
+    /// Sends what is queued now.
+    pub(super) fn flush_now(self: &Rc<Self>) {
+        self.flush();
+    }
+
+    /// Asks the device to end a command early.
+    pub(super) fn abort_command(&self, cid: u16) {
+        if let Some((_, _, namespace)) = &*self.cached.borrow() {
+            namespace.channel.abort(self.tag(cid));
+        }
+    }
+
+    /// The mark of a command on its device operation.
+    #[inline]
+    pub(super) fn tag(&self, cid: u16) -> u64 {
+        self.id << 16 | cid as u64
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    // --- counting commands ------------------------------------------------------------------------------------------
+
+    /// Counts an arriving command; false when the host has sent more than its queue holds.
+    #[inline]
+    pub(super) fn arrive(&self) -> bool {
+        let mut queue = self.queue.get();
+        let room = queue.submit().is_ok();
+        self.queue.set(queue);
+        room
+    }
+
+    /// Stamps an answer; the command's place in the queue is free again.
+    #[inline]
+    fn depart(&self, cqe: &mut Cqe) {
+        let mut queue = self.queue.get();
+        queue.complete(cqe);
+        self.queue.set(queue);
+        self.answers.set(self.answers.get() + 1);
+    }
+
+    // --- answering --------------------------------------------------------------------------------------------------
+
+    /// Answers a command.
+    #[inline]
+    pub(super) fn answer(self: &Rc<Self>, mut cqe: Cqe) {
+        self.depart(&mut cqe);
+        self.send_answer(&cqe);
+    }
+
+    fn send_answer(self: &Rc<Self>, cqe: &Cqe) {
+        if !self.is_ended() {
+            let encoder = self.encoder();
+            self.output.borrow_mut().header::<HEADER_SPACE>(|out| encoder.capsule_resp(out, cqe));
+            self.queue_flush();
+        }
+    }
+
+    #[inline]
+    pub(super) fn answer_status(self: &Rc<Self>, cid: u16, status: Status) {
+        self.answer(Cqe::new(cid, status));
+    }
+
+    /// Answers a command with data and success, in one PDU where the target's configuration says so.
+    #[inline]
+    pub(super) fn answer_data(self: &Rc<Self>, mut cqe: Cqe, bufs: SgList) {
+        self.depart(&mut cqe);
+        if self.is_ended() {
+            return;
+        }
+        let success = self.local.config.c2h_success && cqe.result.get() == 0 && cqe.status().is_success();
+        let encoder = self.encoder();
+        let header =
+            DataHeader { cccid: cqe.cid.get(), ttag: 0, offset: 0, len: sg_len(&bufs) as u32, last: true, success };
+        let mut output = self.output.borrow_mut();
+        output.header::<HEADER_SPACE>(|out| encoder.c2h_data(out, &header));
+        let digest =
+            encoder.data_digest().then(|| base::crc::crc32c_slices(bufs.iter().map(Buf::as_slice)).to_le_bytes());
+        output.data(bufs);
+        if let Some(digest) = digest {
+            output.bytes_copied(&digest);
+        }
+        drop(output);
+        if success {
+            self.queue_flush();
+        } else {
+            self.send_answer(&cqe);
+        }
+    }
+
+    pub(super) fn encoder(&self) -> Encoder {
+        self.encoder.get().expect("commands are decoded only after the parameters were agreed on")
+    }
+
+    /// Arranges for the queued answers to leave at the end of this turn, or now when there are many.
+    #[inline]
+    pub(super) fn queue_flush(self: &Rc<Self>) {
+        if self.answers.get() >= FLUSH_ANSWERS || self.output.borrow().bytes() >= FLUSH_BYTES {
+            return self.flush();
+        }
+        if !self.flush_queued.replace(true) {
+            self.reactor.at_turn_end(self.clone());
+        }
+    }
+
+    fn flush(self: &Rc<Self>) {
+        self.answers.set(0);
+        if self.socket_full.get() {
+            return;
+        }
+        match self.output.borrow_mut().flush(&self.stream) {
+            Ok(true) => self.room_notify.notify_all(),
+            Ok(false) => self.wait_for_socket(),
+            Err(errno) => self.end(End::Network(errno)),
+        }
+    }
+
+    /// The socket is full: one task waits for it, with a limit on how long the host may take.
+    fn wait_for_socket(self: &Rc<Self>) {
+        self.socket_full.set(true);
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            loop {
+                let patience_ns = this.local.config.stall_timeout_ns;
+                match this.reactor.timeout(patience_ns, this.stream.writable()).await {
+                    None => return this.end(End::Stalled),
+                    Some(Err(errno)) => return this.end(End::Network(errno)),
+                    Some(Ok(())) if this.is_ended() => return,
+                    Some(Ok(())) => {}
+                }
+                let flushed = this.output.borrow_mut().flush(&this.stream);
+                match flushed {
+                    Ok(true) => {
+                        this.socket_full.set(false);
+                        return this.room_notify.notify_all();
+                    }
+                    Ok(false) => {}
+                    Err(errno) => return this.end(End::Network(errno)),
+                }
+            }
+        });
+    }
+
+    /// Sends the termination for a fault, as far as the socket takes it at once.
+    pub(super) fn send_termination(&self, fault: Fault, offending: &[u8]) {
+        if let Some((pdu, len)) = encode_term(Side::Target, fault, offending) {
+            let mut output = self.output.borrow_mut();
+            output.bytes_copied(&pdu[..len]);
+            let _ = output.flush(&self.stream);
+        }
+    }
+
+    /// Sends bytes that are no answer (ICResp, R2T), with the next flush.
+    pub(super) fn send_header(self: &Rc<Self>, encode: impl FnOnce(&mut [u8]) -> usize) {
+        self.output.borrow_mut().header::<HEADER_SPACE>(encode);
+        self.queue_flush();
+    }
+
+    // --- buffers ----------------------------------------------------------------------------------------------------
+
+    /// A buffer for a command of this connection at once, if both the pool and the connection's share allow it.
+    #[inline]
+    pub(super) fn try_take_buf(&self, len: usize) -> Option<Buf> {
+        let held = self.held_bytes.get() + self.output.borrow().bytes();
+        if held > 0 && held + len > HELD_BYTES_MAX {
+            return None;
+        }
+        let buf = self.reactor.pool().try_alloc(len)?;
+        self.held_bytes.set(self.held_bytes.get() + len);
+        Some(buf)
+    }
+
+    /// As [`try_take_buf`](Self::try_take_buf), waiting. `None` when the connection ended meanwhile.
+    pub(super) async fn take_buf(&self, len: usize) -> Option<Buf> {
+        loop {
+            if self.is_ended() {
+                return None;
+            }
+            let held = self.held_bytes.get() + self.output.borrow().bytes();
+            if held > 0 && held + len > HELD_BYTES_MAX {
+                self.room_notify.notified().await;
+                continue;
+            }
+            let buf = self.reactor.pool().alloc(len).await;
+            self.held_bytes.set(self.held_bytes.get() + len);
+            return Some(buf);
+        }
+    }
+
+    /// Gives back a command's share; its buffer is freed or queued for sending.
+    #[inline]
+    pub(super) fn release_share(&self, len: usize) {
+        let held = self.held_bytes.get();
+        self.held_bytes.set(held - len);
+        if held > HELD_BYTES_MAX / 2 {
+            self.room_notify.notify_all();
+        }
+    }
+}
+
+impl TurnEnd for Connection {
+    fn turn_end(self: Rc<Self>) {
+        self.flush_queued.set(false);
+        self.flush();
+    }
+}

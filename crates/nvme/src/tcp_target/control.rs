@@ -1,0 +1,211 @@
+//! Connect, Fabrics and admin commands: rare, and all brought to the target's home reactor.
+
+use super::connection::{Connection, End, Owner, Role};
+use super::execute::CapsuleData;
+use super::home::{AdminReply, Home};
+use super::local::Namespace;
+use crate::spec::opcode::{Direction, FABRICS, FabricsType};
+use crate::spec::sgl::DataLocation;
+use crate::spec::{Cqe, Sqe, Status, fabrics};
+use reactor::{Buf, SgList};
+use std::rc::Rc;
+
+/// How often a busy queue tells the target that its host is alive.
+const NOTE_INTERVAL_NS: u64 = 500_000_000;
+
+impl Connection {
+    /// Ends the connection unless it becomes a queue in time: half-open connections cost nothing for long.
+    pub(super) fn watch_handshake(self: &Rc<Self>) {
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            let patience_ns = this.local.config.handshake_timeout_ns;
+            let settled = this.settled.wait_until(|| this.role.get() != Role::None || this.is_ended());
+            if this.reactor.timeout(patience_ns, settled).await.is_none() {
+                this.end(End::Stalled);
+            }
+        });
+    }
+
+    /// The first command must be Connect (Base 2.0, section 6.3).
+    pub(super) fn first_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
+        if !self.arrive() {
+            return self.end(End::Overrun);
+        }
+        let cid = sqe.cid.get();
+        let is_connect = fabrics::fabrics_type(sqe) == Some(FabricsType::Connect);
+        if !is_connect || self.connecting.get() {
+            return self.answer_status(cid, Status::COMMAND_SEQUENCE_ERROR.dnr());
+        }
+        if !digest_ok {
+            return self.answer_status(cid, Status::TRANSIENT_TRANSPORT_ERROR);
+        }
+        let record = match sqe.sgl.locate(data.len() as u32, u32::MAX) {
+            Ok(DataLocation::InCapsule { offset, len }) => data.copy(offset as usize..(offset + len) as usize),
+            Ok(DataLocation::Transport { .. }) => return self.answer_status(cid, Status::SGL_TYPE_INVALID.dnr()),
+            Err(status) => return self.answer_status(cid, status),
+        };
+        self.connecting.set(true);
+        let (this, sqe, place) = (self.clone(), *sqe, self.place());
+        let (shared, via) = (self.local.shared.clone(), self.via);
+        self.reactor.spawn(async move {
+            let connected = this
+                .reactor
+                .call_on(this.local.shared.home, move |reactor| async move {
+                    Home::of(&reactor, &shared).connect(&sqe, &record, via, place)
+                })
+                .await;
+            this.connecting.set(false);
+            match connected {
+                Ok(connected) => {
+                    let owner =
+                        Owner { controller: connected.controller, subsystem: connected.subsystem, qid: connected.qid };
+                    this.become_queue(owner, connected.entries, connected.flow_control);
+                    this.settled.notify_all();
+                    if this.is_ended() {
+                        this.tell_closed();
+                    }
+                    this.answer(connected.cqe);
+                }
+                Err(cqe) => this.answer(cqe),
+            }
+        });
+    }
+
+    /// A command on the admin queue.
+    pub(super) fn admin_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
+        if !self.arrive() {
+            return self.end(End::Overrun);
+        }
+        if sqe.opcode == FABRICS {
+            return self.fabrics_command(sqe);
+        }
+        let cid = sqe.cid.get();
+        let location = match sqe.sgl.locate(data.len() as u32, self.local.config.model.transfer_len_max) {
+            Ok(location) => location,
+            Err(status) => return self.answer_status(cid, status),
+        };
+        match (Direction::of(sqe.opcode), location) {
+            (Direction::HostToController, DataLocation::InCapsule { .. }) if !digest_ok => {
+                self.answer_status(cid, Status::TRANSIENT_TRANSPORT_ERROR);
+            }
+            (Direction::HostToController, DataLocation::InCapsule { offset, len }) => {
+                self.admin_with_data(*sqe, data.copy(offset as usize..(offset + len) as usize));
+            }
+            (Direction::HostToController, DataLocation::Transport { len }) if len > 0 => {
+                if let Err(status) = self.request_data(*sqe, None, len) {
+                    self.answer_status(cid, status);
+                }
+            }
+            _ => self.admin_with_data(*sqe, Vec::new()),
+        }
+    }
+
+    /// An admin command whose data, if any, is here.
+    pub(super) fn admin_with_data(self: &Rc<Self>, sqe: Sqe, data_in: Vec<u8>) {
+        let owner = self.owner.get().expect("an admin queue has an owner");
+        let gives = Direction::of(sqe.opcode) == Direction::ControllerToHost;
+        let data_out_len = if gives { sqe.sgl.length.get() as usize } else { 0 };
+        let (this, shared) = (self.clone(), self.local.shared.clone());
+        self.reactor.spawn(async move {
+            let reply = this
+                .reactor
+                .call_on(this.local.shared.home, move |reactor| async move {
+                    Home::of(&reactor, &shared).admin(owner.controller, &sqe, data_in, data_out_len).await
+                })
+                .await;
+            match reply {
+                AdminReply::Complete(cqe, data) if data.is_empty() => this.answer(cqe),
+                AdminReply::Complete(cqe, data) => this.answer_data(cqe, SgList::from_iter([Buf::from_vec(data)])),
+                // Its answer comes when there is an event to tell.
+                AdminReply::Pending => {}
+            }
+        });
+    }
+
+    /// A Fabrics command after Connect, on either kind of queue.
+    pub(super) fn fabrics_command(self: &Rc<Self>, sqe: &Sqe) {
+        let owner = self.owner.get().expect("a queue has an owner");
+        let (this, shared, sqe) = (self.clone(), self.local.shared.clone(), *sqe);
+        self.reactor.spawn(async move {
+            let (cqe, close) = this
+                .reactor
+                .call_on(this.local.shared.home, move |reactor| async move {
+                    Home::of(&reactor, &shared).fabrics(owner.controller, owner.qid, &sqe)
+                })
+                .await;
+            this.answer(cqe);
+            if close {
+                this.flush_now();
+                this.end(End::Closed);
+            }
+        });
+    }
+
+    /// Answers a failed I/O command and notes it in the controller's error log.
+    pub(super) fn answer_error(self: &Rc<Self>, sqe: &Sqe, status: Status) {
+        let cqe = Cqe::new(sqe.cid.get(), status);
+        if let Some(owner) = self.owner.get() {
+            let (shared, sqe) = (self.local.shared.clone(), *sqe);
+            self.reactor.post(self.local.shared.home, move |reactor| {
+                Home::of(reactor, &shared).record_error(owner.controller, owner.qid, &sqe, &cqe);
+            });
+        }
+        self.answer(cqe);
+    }
+
+    /// Tells the target now and then that this queue's host is alive (traffic based keep alive).
+    #[inline]
+    pub(super) fn note_activity(&self) {
+        let now_ns = self.reactor.now_ns();
+        if now_ns >= self.next_note_ns.get()
+            && let Some(owner) = self.owner.get()
+        {
+            self.next_note_ns.set(now_ns + NOTE_INTERVAL_NS);
+            let shared = self.local.shared.clone();
+            self.reactor
+                .post(self.local.shared.home, move |reactor| Home::of(reactor, &shared).heard(owner.controller));
+        }
+    }
+
+    /// The connection is over: the peer is told nothing more, the target learns of it.
+    pub(super) fn finish(self: &Rc<Self>, end: End) {
+        self.end(end);
+        self.close_stream();
+        self.tell_closed();
+        self.local.shared.connection_ended(self.reactor.index());
+    }
+
+    fn tell_closed(&self) {
+        if let Some(owner) = self.owner.get() {
+            let (shared, id) = (self.local.shared.clone(), self.id);
+            self.reactor.post(self.local.shared.home, move |reactor| {
+                Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
+            });
+        }
+    }
+
+    /// Namespaces are looked up once and kept until the target's set of them changes.
+    #[inline]
+    pub(super) fn namespace(&self, nsid: u32) -> Option<Rc<Namespace>> {
+        let generation = self.local.generation();
+        if let Some((cached_nsid, cached_generation, namespace)) = &*self.cached.borrow()
+            && (*cached_nsid, *cached_generation) == (nsid, generation)
+        {
+            return Some(namespace.clone());
+        }
+        let namespace = self.local.namespace(self.owner.get()?.subsystem, nsid)?;
+        *self.cached.borrow_mut() = Some((nsid, generation, namespace.clone()));
+        Some(namespace)
+    }
+
+    pub(super) fn all_namespaces(&self) -> Vec<Rc<Namespace>> {
+        let Some(owner) = self.owner.get() else { return Vec::new() };
+        let ids = self.local.shared.namespace_ids(owner.subsystem);
+        ids.into_iter().filter_map(|nsid| self.local.namespace(owner.subsystem, nsid)).collect()
+    }
+
+    /// Where messages find this connection.
+    fn place(&self) -> super::home::Place {
+        super::home::Place { reactor: self.reactor.index(), connection: self.id }
+    }
+}

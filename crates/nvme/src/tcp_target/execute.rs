@@ -1,0 +1,348 @@
+//! Carrying out I/O commands: from a decoded command to the device and back to an answer.
+
+use super::connection::{Connection, End, Pending};
+use super::local::Namespace;
+use crate::spec::opcode::FABRICS;
+use crate::spec::sgl::DataLocation;
+use crate::spec::sqe::Fused;
+use crate::spec::{Cqe, Sqe, Status};
+use crate::target::io::{self, IoCommand, IoOp};
+use bdev::{Flags, Io, Lba, Op};
+use reactor::{Buf, SgList};
+use std::rc::Rc;
+
+/// Data that came inside a command capsule: a range of the received bytes, or a buffer it was gathered in.
+pub(super) enum CapsuleData<'a> {
+    /// In the receive buffer, which can lend a view of it.
+    Received(&'a mut Buf, std::ops::Range<usize>),
+    /// Gathered from pieces.
+    Gathered(Buf),
+}
+
+impl CapsuleData<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            CapsuleData::Received(_, range) => range.len(),
+            CapsuleData::Gathered(buf) => buf.len(),
+        }
+    }
+
+    /// A copy of a part, for control commands.
+    pub(super) fn copy(&self, part: std::ops::Range<usize>) -> Vec<u8> {
+        match self {
+            CapsuleData::Received(received, range) => received.as_slice()[range.clone()][part].to_vec(),
+            CapsuleData::Gathered(buf) => buf.as_slice()[part].to_vec(),
+        }
+    }
+}
+
+impl Connection {
+    /// A command on an I/O queue. `digest_ok` speaks of the capsule's data.
+    #[inline]
+    pub(super) fn io_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
+        if !self.arrive() {
+            return self.end(End::Overrun);
+        }
+        if let Err(status) = self.try_io_command(sqe, data, digest_ok) {
+            self.answer_error(sqe, status);
+        }
+    }
+
+    #[inline]
+    fn try_io_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) -> Result<(), Status> {
+        if sqe.opcode == FABRICS {
+            self.fabrics_command(sqe);
+            return Ok(());
+        }
+        let namespace = self.namespace(sqe.nsid.get());
+        let mdts_bytes = self.local.config.model.transfer_len_max;
+        let command = match &namespace {
+            Some(namespace) => io::decode(sqe, |_| Some(&namespace.model), mdts_bytes)?,
+            None => io::decode(sqe, |_| None, mdts_bytes)?,
+        };
+        let Some(namespace) = namespace else {
+            self.flush_all(command.cid);
+            return Ok(());
+        };
+        if (command.fused != Fused::Normal || self.fused_waiting()) && !self.fused_arrival(&command)? {
+            return Ok(());
+        }
+        if !command.op.takes_data() {
+            return self.without_data(sqe, &command, namespace);
+        }
+        match sqe.sgl.locate(data.len() as u32, mdts_bytes)? {
+            DataLocation::InCapsule { .. } if !digest_ok => {
+                if !self.fused_failed(command.cid) {
+                    return Err(Status::TRANSIENT_TRANSPORT_ERROR);
+                }
+            }
+            DataLocation::InCapsule { offset, .. } => {
+                let (offset, len) = (offset as usize, command.data_len as usize);
+                match data {
+                    CapsuleData::Received(received, range) => {
+                        let from = range.start + offset;
+                        self.received_in_capsule(&command, namespace, received, from..from + len);
+                    }
+                    CapsuleData::Gathered(mut buf) => {
+                        if (offset, len) != (0, buf.len()) {
+                            buf = buf.slice(offset..offset + len);
+                        }
+                        self.with_data(&command, namespace, buf, 0);
+                    }
+                }
+            }
+            DataLocation::Transport { .. } => self.request_data(*sqe, Some((command, namespace)), command.data_len)?,
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn without_data(self: &Rc<Self>, sqe: &Sqe, command: &IoCommand, namespace: Rc<Namespace>) -> Result<(), Status> {
+        let (lba, nblocks) = (Lba(command.slba), command.block_count);
+        let io = match command.op {
+            IoOp::Read => {
+                if !matches!(sqe.sgl.locate(0, u32::MAX)?, DataLocation::Transport { .. }) {
+                    return Err(Status::SGL_TYPE_INVALID.dnr());
+                }
+                self.read(command, namespace);
+                return Ok(());
+            }
+            IoOp::Flush => Io::flush(),
+            IoOp::Verify => Io::new(Op::Verify, lba, nblocks),
+            IoOp::WriteZeroes { deallocate } if deallocate && namespace.unmap_zeroes => {
+                Io::new(Op::Unmap, lba, nblocks)
+            }
+            _ => Io { flags: self.write_flags(command), ..Io::new(Op::WriteZeroes, lba, nblocks) },
+        };
+        self.start(command.cid, namespace, io, 0);
+        Ok(())
+    }
+
+    #[inline]
+    fn write_flags(&self, command: &IoCommand) -> Flags {
+        if command.fua || self.write_through.get() { Flags::FUA } else { Flags::NONE }
+    }
+
+    fn flush_all(self: &Rc<Self>, cid: u16) {
+        let namespaces = self.all_namespaces();
+        let this = self.clone();
+        self.reactor.spawn_eager(async move {
+            let mut status = Status::SUCCESS;
+            for namespace in namespaces {
+                let done = namespace.channel.submit(Io::flush()).await;
+                if !done.status.is_ok() {
+                    status = status_for_host(done.status, Op::Flush);
+                }
+            }
+            this.answer_status(cid, status);
+        });
+    }
+
+    // --- reads ------------------------------------------------------------------------------------------------------
+
+    #[inline]
+    fn read(self: &Rc<Self>, command: &IoCommand, namespace: Rc<Namespace>) {
+        let (cid, lba, nblocks) = (command.cid, Lba(command.slba), command.block_count);
+        // A lent buffer may change between the digest and the send, so digests want a copy.
+        if namespace.loans && !self.encoder().data_digest() {
+            return self.start(cid, namespace, Io::read_loan(lba, nblocks), 0);
+        }
+        let len = command.data_len as usize;
+        if let Some(buf) = self.try_take_buf(len) {
+            return self.start(cid, namespace, Io::read(lba, nblocks, SgList::from_iter([buf])), len);
+        }
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            match this.take_buf(len).await {
+                Some(buf) => this.start(cid, namespace, Io::read(lba, nblocks, SgList::from_iter([buf])), len),
+                None => this.answer_status(cid, Status::ABORT_REQUESTED),
+            }
+        });
+    }
+
+    /// Gives an operation to the device and answers when it is done; `share` bytes of the connection's buffers go back then.
+    #[inline]
+    fn start(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, mut io: Io, share: usize) {
+        io.tag = self.tag(cid);
+        let this = self.clone();
+        self.reactor.spawn_eager(async move {
+            let done = namespace.channel.submit(io).await;
+            if share > 0 {
+                this.release_share(share);
+            }
+            if done.status.is_ok() && done.io.op == Op::Read {
+                this.answer_data(Cqe::new(cid, Status::SUCCESS), done.io.bufs);
+            } else {
+                this.answer_status(cid, status_for_host(done.status, done.io.op));
+            }
+        });
+    }
+
+    // --- commands with data from the host ---------------------------------------------------------------------------
+
+    /// In-capsule data that lies in the receive buffer. Devices that take the data at once get a view of it; for others
+    /// it is copied into an aligned buffer, so that one slow write does not hold the whole receive buffer.
+    #[inline]
+    fn received_in_capsule(
+        self: &Rc<Self>,
+        command: &IoCommand,
+        namespace: Rc<Namespace>,
+        received: &mut Buf,
+        range: std::ops::Range<usize>,
+    ) {
+        if namespace.loans && command.fused == Fused::Normal {
+            let view = received.slice(range);
+            return self.with_data(command, namespace, view, 0);
+        }
+        let len = range.len();
+        match self.try_take_buf(len) {
+            Some(mut buf) => {
+                buf.as_mut_slice().copy_from_slice(&received.as_slice()[range]);
+                self.with_data(command, namespace, buf, len);
+            }
+            None => {
+                // Memory is short: heap bytes, bounded by the queue size times the in-capsule limit.
+                let buf = Buf::from_vec(received.as_slice()[range].to_vec());
+                self.with_data(command, namespace, buf, 0);
+            }
+        }
+    }
+
+    /// All data of a command from the host is here; `share` bytes of it count against the connection.
+    #[inline]
+    fn with_data(self: &Rc<Self>, command: &IoCommand, namespace: Rc<Namespace>, buf: Buf, share: usize) {
+        let (lba, nblocks) = (Lba(command.slba), command.block_count);
+        match command.op {
+            _ if command.fused != Fused::Normal => {
+                self.release_share(share);
+                self.fused_data(command.cid, namespace, buf);
+            }
+            IoOp::Write => {
+                let flags = self.write_flags(command);
+                self.start(
+                    command.cid,
+                    namespace,
+                    Io { flags, ..Io::write(lba, nblocks, SgList::from_iter([buf])) },
+                    share,
+                );
+            }
+            IoOp::Compare => {
+                let io = Io { bufs: SgList::from_iter([buf]), ..Io::new(Op::Compare, lba, nblocks) };
+                self.start(command.cid, namespace, io, share);
+            }
+            IoOp::Deallocate { range_count } => {
+                self.release_share(share);
+                self.deallocate(command.cid, namespace, &buf, range_count);
+            }
+            _ => {
+                self.release_share(share);
+                self.answer_status(command.cid, Status::SUCCESS);
+            }
+        }
+    }
+
+    fn deallocate(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, buf: &Buf, range_count: u16) {
+        let ranges: Vec<(u64, u32)> = match io::dsm_ranges(buf.as_slice(), range_count, &namespace.model) {
+            Ok(ranges) => ranges.collect(),
+            Err(status) => return self.answer_status(cid, status),
+        };
+        if !namespace.unmaps {
+            // A device that frees nothing may ignore the advice (NVM Command Set 1.0, section 3.2.3).
+            return self.answer_status(cid, Status::SUCCESS);
+        }
+        let this = self.clone();
+        self.reactor.spawn_eager(async move {
+            let mut status = Status::SUCCESS;
+            for (start, count) in ranges {
+                let done = namespace.channel.submit(Io::new(Op::Unmap, Lba(start), count)).await;
+                if !done.status.is_ok() {
+                    status = status_for_host(done.status, Op::Unmap);
+                    break;
+                }
+            }
+            this.answer_status(cid, status);
+        });
+    }
+
+    /// Asks the host for `len` bytes, when a buffer for them is there.
+    pub(super) fn request_data(
+        self: &Rc<Self>,
+        sqe: Sqe,
+        io: Option<(IoCommand, Rc<Namespace>)>,
+        len: u32,
+    ) -> Result<(), Status> {
+        if len == 0 {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        if let Some(buf) = self.try_take_buf(len as usize) {
+            return self.grant(Pending { sqe, io, buf, digest_ok: true });
+        }
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            let granted = match this.take_buf(len as usize).await {
+                Some(buf) => this.grant(Pending { sqe, io, buf, digest_ok: true }),
+                None => Err(Status::ABORT_REQUESTED),
+            };
+            if let Err(status) = granted {
+                this.answer_status(sqe.cid.get(), status);
+            }
+        });
+        Ok(())
+    }
+
+    fn grant(self: &Rc<Self>, pending: Pending) -> Result<(), Status> {
+        let (cid, len) = (pending.sqe.cid.get(), pending.buf.len());
+        if !self.pending.borrow_mut().insert(cid, pending) {
+            self.release_share(len);
+            return Err(Status::COMMAND_ID_CONFLICT.dnr());
+        }
+        let r2t = self.r2ts.borrow_mut().open(cid, 0, len as u32);
+        let r2t = r2t.expect("there are as many R2Ts as commands, and commands are counted on arrival");
+        let encoder = self.encoder();
+        self.send_header(|out| encoder.r2t(out, &r2t));
+        Ok(())
+    }
+
+    /// All data of a command that waited for it has arrived.
+    pub(super) fn data_complete(self: &Rc<Self>, cid: u16) {
+        let Some(pending) = self.pending.borrow_mut().remove(cid) else { return };
+        let Pending { sqe, io, buf, digest_ok } = pending;
+        let share = buf.len();
+        match io {
+            _ if !digest_ok => {
+                self.release_share(share);
+                if !self.fused_failed(cid) {
+                    self.answer_error(&sqe, Status::TRANSIENT_TRANSPORT_ERROR);
+                }
+            }
+            Some((command, namespace)) => self.with_data(&command, namespace, buf, share),
+            None => {
+                self.release_share(share);
+                self.admin_with_data(sqe, buf.as_slice().to_vec());
+            }
+        }
+    }
+}
+
+/// The status for the host of a device's status.
+#[inline]
+pub(super) fn status_for_host(status: bdev::Status, op: Op) -> Status {
+    match status {
+        bdev::Status::Ok => Status::SUCCESS,
+        bdev::Status::Unsupported => Status::INVALID_OPCODE.dnr(),
+        bdev::Status::Invalid => Status::INVALID_FIELD.dnr(),
+        bdev::Status::OutOfRange => Status::LBA_OUT_OF_RANGE.dnr(),
+        bdev::Status::Miscompare => Status::COMPARE_FAILURE.dnr(),
+        bdev::Status::ReadError => Status::UNRECOVERED_READ_ERROR.dnr(),
+        bdev::Status::Corrupt => Status::GUARD_CHECK_ERROR.dnr(),
+        bdev::Status::WriteError => Status::WRITE_FAULT.dnr(),
+        bdev::Status::NoSpace => Status::CAPACITY_EXCEEDED.dnr(),
+        bdev::Status::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
+        bdev::Status::Aborted => Status::ABORT_REQUESTED,
+        bdev::Status::Gone => Status::NAMESPACE_NOT_READY,
+        bdev::Status::ReservationConflict => Status::RESERVATION_CONFLICT,
+        bdev::Status::Os(_) if op.modifies() => Status::WRITE_FAULT.dnr(),
+        bdev::Status::Os(_) => Status::UNRECOVERED_READ_ERROR.dnr(),
+        _ => Status::INTERNAL_ERROR.dnr(),
+    }
+}

@@ -1,0 +1,371 @@
+//! The target's home: the one reactor that owns subsystems and controllers, accepts connections and spreads them.
+
+use super::connection::End;
+use super::local::Local;
+use super::{Shared, TargetError};
+use crate::spec::{Cqe, Sqe};
+use crate::target::{self, AdminOutcome, Connected, ControllerHandle, SubsystemId, Target, TargetEvent};
+use bdev::{BlockDevice, Io};
+use reactor::sync::Notify;
+use reactor::{Errno, Reactor, TcpListener, TcpStream};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Where a connection lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) reactor: usize,
+    pub(super) connection: u64,
+}
+
+/// What an admin command came to.
+pub(super) enum AdminReply {
+    Complete(Cqe, Vec<u8>),
+    Pending,
+}
+
+/// See the module.
+pub(super) struct Home {
+    reactor: Rc<Reactor>,
+    shared: Arc<Shared>,
+    target: RefCell<Target>,
+    queues: RefCell<BTreeMap<(ControllerHandle, u16), Place>>,
+    listeners: RefCell<BTreeMap<SocketAddr, (u16, Rc<Notify>)>>,
+    next_connection: Cell<u64>,
+    next_port: Cell<u16>,
+    /// Something may have moved the next keep-alive deadline.
+    deadline_moved: Rc<Notify>,
+    timer_started: Cell<bool>,
+}
+
+impl Home {
+    /// The home part; only on the home reactor.
+    pub(super) fn of(reactor: &Rc<Reactor>, shared: &Arc<Shared>) -> Rc<Home> {
+        assert_eq!(reactor.index(), shared.home, "only the home reactor owns the target");
+        let home = reactor.extension(shared.instance, || Home {
+            reactor: reactor.clone(),
+            shared: shared.clone(),
+            target: RefCell::new(Target::new(shared.config.model.clone())),
+            queues: RefCell::default(),
+            listeners: RefCell::default(),
+            next_connection: Cell::new(1),
+            next_port: Cell::new(1),
+            deadline_moved: Rc::default(),
+            timer_started: Cell::new(false),
+        });
+        if !home.timer_started.replace(true) {
+            reactor.spawn(keep_time(home.clone()));
+        }
+        home
+    }
+
+    // --- connections ------------------------------------------------------------------------------------------------
+
+    /// Listens on `address`; returns the address in use.
+    pub(super) fn listen(self: &Rc<Self>, address: SocketAddr) -> Result<SocketAddr, TargetError> {
+        let listener =
+            TcpListener::bind(&self.reactor, address, false).map_err(|errno| TargetError::Listen { address, errno })?;
+        let address = listener.address();
+        let port = self.next_port.get();
+        self.next_port.set(port + 1);
+        let stop: Rc<Notify> = Rc::default();
+        self.listeners.borrow_mut().insert(address, (port, stop.clone()));
+        self.change(|target| target.add_port(port, address));
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            let accepting = this.accept_all(&listener);
+            let mut accepting = std::pin::pin!(accepting);
+            let mut stopped = std::pin::pin!(stop.notified());
+            std::future::poll_fn(|cx| {
+                if stopped.as_mut().poll(cx).is_ready() {
+                    return std::task::Poll::Ready(());
+                }
+                accepting.as_mut().poll(cx)
+            })
+            .await;
+        });
+        Ok(address)
+    }
+
+    /// Stops listening everywhere.
+    pub(super) fn stop_listening(self: &Rc<Self>) {
+        let listeners = self.listeners.take();
+        for (port, stop) in listeners.into_values() {
+            stop.notify_all();
+            self.change(|target| target.remove_port(port));
+        }
+    }
+
+    async fn accept_all(self: &Rc<Self>, listener: &TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.place_connection(stream, peer, listener.address()),
+                // The connection went away, or descriptors ran out for now: neither ends the listener.
+                Err(Errno::ECONNABORTED | Errno::EINTR) => {}
+                Err(errno) => {
+                    tracing::warn!(%errno, "cannot accept a connection; trying again");
+                    self.reactor.sleep_ns(100_000_000).await;
+                }
+            }
+        }
+    }
+
+    /// Gives a connection to the reactor that has the fewest.
+    fn place_connection(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, via: SocketAddr) {
+        let chosen = self.shared.least_loaded();
+        if !self.shared.connection_begun(chosen) {
+            tracing::warn!(%peer, limit = self.shared.config.connections_max, "connection refused: too many connections");
+            return;
+        }
+        let id = self.next_connection.get();
+        self.next_connection.set(id + 1);
+        let shared = self.shared.clone();
+        if chosen == self.reactor.index() {
+            return Local::of(&self.reactor, &shared).serve(stream, id, peer, via);
+        }
+        match stream.export() {
+            Ok(exported) => self.reactor.post(chosen, move |reactor| match TcpStream::import(reactor, exported) {
+                Ok(stream) => Local::of(reactor, &shared).serve(stream, id, peer, via),
+                Err(errno) => {
+                    tracing::warn!(%peer, %errno, "cannot take over a connection");
+                    shared.connection_ended(chosen);
+                }
+            }),
+            Err(errno) => {
+                tracing::warn!(%peer, %errno, "cannot hand over a connection");
+                shared.connection_ended(chosen);
+            }
+        }
+    }
+
+    // --- what hosts ask ---------------------------------------------------------------------------------------------
+
+    pub(super) fn connect(
+        self: &Rc<Self>,
+        sqe: &Sqe,
+        record: &[u8],
+        via: SocketAddr,
+        place: Place,
+    ) -> Result<Connected, Cqe> {
+        let now_ns = self.reactor.now_ns();
+        let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via);
+        if let Ok(connected) = &connected {
+            self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
+        }
+        self.deadline_moved.notify_all();
+        self.carry_out();
+        connected
+    }
+
+    pub(super) fn fabrics(self: &Rc<Self>, controller: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
+        let now_ns = self.reactor.now_ns();
+        let outcome = self.target.borrow_mut().fabrics(now_ns, controller, qid, sqe);
+        self.carry_out();
+        outcome
+    }
+
+    pub(super) async fn admin(
+        self: &Rc<Self>,
+        controller: ControllerHandle,
+        sqe: &Sqe,
+        data_in: Vec<u8>,
+        data_out_len: usize,
+    ) -> AdminReply {
+        let mut data_out = vec![0; data_out_len];
+        let now_ns = self.reactor.now_ns();
+        let outcome = self.target.borrow_mut().admin(now_ns, controller, sqe, &data_in, &mut data_out);
+        self.deadline_moved.notify_all();
+        self.carry_out();
+        match outcome {
+            AdminOutcome::Complete { cqe, data_len } => {
+                data_out.truncate(data_len);
+                AdminReply::Complete(cqe, data_out)
+            }
+            AdminOutcome::Pending => AdminReply::Pending,
+            AdminOutcome::Abort { sqid, cid } => {
+                let place = self.queues.borrow().get(&(controller, sqid)).copied();
+                if let Some(place) = place {
+                    let shared = self.shared.clone();
+                    self.reactor.post(place.reactor, move |reactor| {
+                        let local = Local::of(reactor, &shared);
+                        if let Some(connection) = local.connections.borrow().get(&place.connection) {
+                            connection.abort_command(cid);
+                        }
+                    });
+                }
+                // The device may or may not still stop the command; the host is told that it was not aborted, which is
+                // always true enough: its own completion follows either way (Base 2.0, section 5.1).
+                let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), false);
+                AdminReply::Complete(cqe, Vec::new())
+            }
+        }
+    }
+
+    pub(super) fn record_error(&self, controller: ControllerHandle, qid: u16, sqe: &Sqe, cqe: &Cqe) {
+        self.target.borrow_mut().record_error(controller, qid, sqe, cqe);
+    }
+
+    pub(super) fn heard(&self, controller: ControllerHandle) {
+        self.target.borrow_mut().note_activity(self.reactor.now_ns(), controller);
+    }
+
+    pub(super) fn queue_closed(self: &Rc<Self>, controller: ControllerHandle, qid: u16, connection: u64) {
+        let place = self.queues.borrow().get(&(controller, qid)).copied();
+        if place.is_some_and(|place| place.connection == connection) {
+            self.queues.borrow_mut().remove(&(controller, qid));
+            self.target.borrow_mut().queue_closed(controller, qid);
+            self.carry_out();
+        }
+    }
+
+    // --- what the node asks -----------------------------------------------------------------------------------------
+
+    /// Changes the target and carries out what follows.
+    pub(super) fn change<T>(self: &Rc<Self>, change: impl FnOnce(&mut Target) -> T) -> T {
+        let result = change(&mut self.target.borrow_mut());
+        self.carry_out();
+        result
+    }
+
+    /// Exports a device as a namespace.
+    pub(super) fn add_namespace(
+        self: &Rc<Self>,
+        id: SubsystemId,
+        nsid: Option<u32>,
+        device: Arc<dyn BlockDevice>,
+        model: target::Namespace,
+    ) -> Result<u32, target::ModelError> {
+        let nsid = self.target.borrow_mut().add_namespace(id, nsid, model)?;
+        self.shared.export(id, nsid, device, model);
+        self.carry_out();
+        Ok(nsid)
+    }
+
+    /// Looks at the sizes of devices again.
+    pub(super) fn refresh_sizes(self: &Rc<Self>) {
+        for (id, nsid, device, model) in self.shared.exports() {
+            let blocks = device.info().blocks;
+            if blocks != model.block_count && self.target.borrow_mut().resize_namespace(id, nsid, blocks).is_ok() {
+                self.shared.export(id, nsid, device, target::Namespace { block_count: blocks, ..model });
+            }
+        }
+        self.carry_out();
+    }
+
+    pub(super) fn with_target<T>(&self, look: impl FnOnce(&Target) -> T) -> T {
+        look(&self.target.borrow())
+    }
+
+    // --- carrying out -----------------------------------------------------------------------------------------------
+
+    fn carry_out(self: &Rc<Self>) {
+        loop {
+            let event = self.target.borrow_mut().poll_event();
+            let Some(event) = event else { break };
+            match event {
+                TargetEvent::Complete { controller, cqe } => {
+                    self.at_queue(controller, 0, move |connection| connection.answer(cqe));
+                }
+                TargetEvent::CloseQueue { controller, qid } => self.close_queue(controller, qid),
+                TargetEvent::CloseController { controller } => {
+                    let queues: Vec<u16> = self
+                        .queues
+                        .borrow()
+                        .range((controller, 0)..=(controller, u16::MAX))
+                        .map(|((_, qid), _)| *qid)
+                        .collect();
+                    queues.into_iter().for_each(|qid| self.close_queue(controller, qid));
+                }
+                TargetEvent::Shutdown { controller } => self.shut_down(controller),
+                TargetEvent::WriteCache { controller, enabled } => {
+                    let queues: Vec<u16> = self
+                        .queues
+                        .borrow()
+                        .range((controller, 1)..=(controller, u16::MAX))
+                        .map(|((_, qid), _)| *qid)
+                        .collect();
+                    for qid in queues {
+                        self.at_queue(controller, qid, move |connection| connection.write_through.set(!enabled));
+                    }
+                }
+                TargetEvent::NamespaceChanged { subsystem, nsid } => {
+                    if self.target.borrow().namespace(subsystem, nsid).is_none() {
+                        self.shared.unexport(subsystem, nsid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn at_queue(
+        &self,
+        controller: ControllerHandle,
+        qid: u16,
+        action: impl FnOnce(&Rc<super::connection::Connection>) + Send + 'static,
+    ) {
+        let place = self.queues.borrow().get(&(controller, qid)).copied();
+        let Some(place) = place else { return };
+        let shared = self.shared.clone();
+        self.reactor.post(place.reactor, move |reactor| {
+            let connection = Local::of(reactor, &shared).connections.borrow().get(&place.connection).cloned();
+            if let Some(connection) = connection {
+                action(&connection);
+            }
+        });
+    }
+
+    fn close_queue(&self, controller: ControllerHandle, qid: u16) {
+        self.at_queue(controller, qid, |connection| connection.end(End::TornDown));
+        self.queues.borrow_mut().remove(&(controller, qid));
+    }
+
+    /// Makes everything durable that a host wrote, then says that the shutdown is complete.
+    fn shut_down(self: &Rc<Self>, controller: ControllerHandle) {
+        let subsystem = self.target.borrow().controller(controller).map(|controller| controller.subsystem());
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            if let Some(subsystem) = subsystem {
+                let local = Local::of(&this.reactor, &this.shared);
+                for nsid in this.shared.namespace_ids(subsystem) {
+                    if let Some(namespace) = local.namespace(subsystem, nsid) {
+                        let done = namespace.channel.submit(Io::flush()).await;
+                        if !done.status.is_ok() {
+                            tracing::error!(nsid, status = %done.status, "flush at controller shutdown failed");
+                        }
+                    }
+                }
+            }
+            this.target.borrow_mut().shutdown_complete(controller);
+            this.carry_out();
+        });
+    }
+}
+
+/// Ends controllers whose hosts have gone silent.
+async fn keep_time(home: Rc<Home>) {
+    let reactor = home.reactor.clone();
+    let moved = home.deadline_moved.clone();
+    // Holds no strong reference while it sleeps, so that the extension can be dropped.
+    let weak = Rc::downgrade(&home);
+    drop(home);
+    loop {
+        let Some(home) = weak.upgrade() else { return };
+        let deadline_ns = home.target.borrow().poll_timeout();
+        drop(home);
+        match deadline_ns {
+            None => moved.notified().await,
+            Some(deadline_ns) => {
+                let now_ns = reactor.clock_ns();
+                if deadline_ns > now_ns {
+                    let _ = reactor.timeout(deadline_ns - now_ns, moved.notified()).await;
+                }
+            }
+        }
+        let Some(home) = weak.upgrade() else { return };
+        home.target.borrow_mut().handle_timeout(reactor.now_ns());
+        home.carry_out();
+    }
+}

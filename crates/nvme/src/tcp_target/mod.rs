@@ -1,0 +1,360 @@
+//! The NVMe/TCP target: connections on reactors, devices behind them.
+//!
+//! One reactor is the *home*: it owns subsystems and controllers ([`crate::target`]), accepts connections and hands each to
+//! the reactor that has the fewest. Connect, Fabrics and admin commands travel to the home; I/O commands stay on their
+//! connection's reactor and go straight to the device's channel there.
+//!
+//! Not here: what commands mean ([`crate::target`]), what PDUs look like ([`crate::tcp`]), who may listen where (the node).
+
+mod cid_map;
+mod connection;
+mod control;
+mod execute;
+mod fused;
+mod home;
+mod local;
+mod output;
+mod receive;
+
+use crate::spec::Nqn;
+use crate::target::{self, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
+use base::Errno;
+use bdev::BlockDevice;
+use home::Home;
+use local::Local;
+use reactor::{Reactor, ReactorHandle};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use thiserror::Error;
+
+/// Limits and habits of a target.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What controllers tell their hosts.
+    pub model: TargetConfig,
+    /// Most connections at once; further ones are closed at once.
+    pub connections_max: usize,
+    /// Grant header and data digests to hosts that ask for them.
+    pub allow_digests: bool,
+    /// End successful reads with a flag in the data PDU instead of a response capsule (TCP Transport 1.0, section 3.3.2.2).
+    pub c2h_success: bool,
+    /// Time from accepting a connection to a successful Connect, ns.
+    pub handshake_timeout_ns: u64,
+    /// Time for which a host may refuse to take data, ns.
+    pub stall_timeout_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            model: TargetConfig::default(),
+            connections_max: 4096,
+            allow_digests: true,
+            c2h_success: true,
+            handshake_timeout_ns: 10_000_000_000,
+            stall_timeout_ns: 30_000_000_000,
+        }
+    }
+}
+
+/// Why the target could not do what the node asked.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {errno}{}", listen_hint(*errno))]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        errno: Errno,
+    },
+    /// No subsystem of this name.
+    #[error("no subsystem '{0}'")]
+    NoSuchSubsystem(String),
+    /// The model refuses.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device cannot be exported.
+    #[error("device '{device}' cannot be exported: {reason}")]
+    Device {
+        /// Which.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+    /// The reactors have stopped.
+    #[error("the target has stopped")]
+    Stopped,
+}
+
+fn listen_hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EADDRINUSE => "; another process listens there: choose another port or stop it",
+        Errno::EADDRNOTAVAIL => "; no interface of this machine has that address",
+        Errno::EACCES => "; ports below 1024 need privileges",
+        _ => "",
+    }
+}
+
+type Export = (Arc<dyn BlockDevice>, target::Namespace);
+
+/// What all reactors share. The lock is taken when a queue meets a namespace for the first time after a change, and by
+/// administration; never per command.
+struct Shared {
+    instance: u64,
+    home: usize,
+    config: Arc<Config>,
+    exports: Mutex<BTreeMap<(SubsystemId, u32), Export>>,
+    /// Changes with `exports`.
+    generation: AtomicU64,
+    connections: AtomicUsize,
+    loads: Vec<AtomicUsize>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(SubsystemId, u32), Export>> {
+        self.exports.lock().expect("nothing panics while holding this lock")
+    }
+
+    fn export(&self, subsystem: SubsystemId, nsid: u32, device: Arc<dyn BlockDevice>, model: target::Namespace) {
+        self.lock().insert((subsystem, nsid), (device, model));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn unexport(&self, subsystem: SubsystemId, nsid: u32) {
+        self.lock().remove(&(subsystem, nsid));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn exported(&self, subsystem: SubsystemId, nsid: u32) -> Option<Export> {
+        self.lock().get(&(subsystem, nsid)).cloned()
+    }
+
+    fn exports(&self) -> Vec<(SubsystemId, u32, Arc<dyn BlockDevice>, target::Namespace)> {
+        self.lock().iter().map(|((id, nsid), (device, model))| (*id, *nsid, device.clone(), *model)).collect()
+    }
+
+    fn namespace_ids(&self, subsystem: SubsystemId) -> Vec<u32> {
+        self.lock().range((subsystem, 0)..=(subsystem, u32::MAX)).map(|((_, nsid), _)| *nsid).collect()
+    }
+
+    /// Counts a connection on a reactor; false when there are too many.
+    fn connection_begun(&self, reactor: usize) -> bool {
+        if self.connections.load(Ordering::Relaxed) >= self.config.connections_max {
+            return false;
+        }
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.loads[reactor].fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn connection_ended(&self, reactor: usize) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.loads[reactor].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn least_loaded(&self) -> usize {
+        let load = |index: &usize| self.loads[*index].load(Ordering::Relaxed);
+        (0..self.loads.len()).min_by_key(load).expect("a target has at least one reactor")
+    }
+}
+
+/// A connected host, as the node shows it.
+#[derive(Clone, Debug)]
+pub struct HostInfo {
+    /// Its NQN.
+    pub host_nqn: String,
+    /// The subsystem it uses.
+    pub subsystem_nqn: String,
+    /// The controller made for it.
+    pub cntlid: u16,
+    /// Its I/O queues.
+    pub io_queues: usize,
+    /// Its keep-alive timeout in ms; 0 is none.
+    pub kato_ms: u32,
+}
+
+/// The target's part on its home reactor: everything the node does with it. Use it there, or through [`TcpTarget`].
+#[derive(Clone)]
+pub struct TargetHome {
+    reactor: Rc<Reactor>,
+    shared: Arc<Shared>,
+}
+
+impl TargetHome {
+    fn home(&self) -> Rc<Home> {
+        Home::of(&self.reactor, &self.shared)
+    }
+
+    fn find(&self, nqn: &str) -> Result<SubsystemId, TargetError> {
+        let parsed = Nqn::new(nqn).ok();
+        let found = parsed.and_then(|nqn| self.home().with_target(|target| target.find_subsystem(&nqn)));
+        found.ok_or_else(|| TargetError::NoSuchSubsystem(nqn.to_string()))
+    }
+
+    /// Listens on `address` (port 0 picks one); returns the address in use.
+    pub fn listen(&self, address: SocketAddr) -> Result<SocketAddr, TargetError> {
+        self.home().listen(address)
+    }
+
+    /// Adds a subsystem without namespaces.
+    pub fn add_subsystem(&self, config: SubsystemConfig) -> Result<(), TargetError> {
+        self.home().change(|target| target.add_subsystem(config))?;
+        Ok(())
+    }
+
+    /// Removes a subsystem; its hosts are disconnected.
+    pub fn remove_subsystem(&self, nqn: &str) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        self.home().change(|target| target.remove_subsystem(id))?;
+        for nsid in self.shared.namespace_ids(id) {
+            self.shared.unexport(id, nsid);
+        }
+        Ok(())
+    }
+
+    /// Exports a device as a namespace of a subsystem, under `nsid` or the lowest free one; hosts are told.
+    pub fn add_namespace(
+        &self,
+        nqn: &str,
+        nsid: Option<u32>,
+        device: Arc<dyn BlockDevice>,
+        uuid: uuid::Uuid,
+    ) -> Result<u32, TargetError> {
+        let id = self.find(nqn)?;
+        let model = model_of(&*device, uuid)?;
+        Ok(self.home().add_namespace(id, nsid, device, model)?)
+    }
+
+    /// Removes a namespace; hosts are told, commands under way complete.
+    pub fn remove_namespace(&self, nqn: &str, nsid: u32) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        self.home().change(|target| target.remove_namespace(id, nsid))?;
+        Ok(())
+    }
+
+    /// Looks at the sizes of all exported devices again; hosts of those that changed are told.
+    pub fn refresh_sizes(&self) {
+        self.home().refresh_sizes();
+    }
+
+    /// Lets a host use a subsystem.
+    pub fn allow_host(&self, nqn: &str, host: &str) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let host = parse_nqn(host)?;
+        self.home().change(|target| target.allow_host(id, host))?;
+        Ok(())
+    }
+
+    /// Locks a host out of a subsystem and disconnects it.
+    pub fn disallow_host(&self, nqn: &str, host: &str) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let host = parse_nqn(host)?;
+        self.home().change(|target| target.disallow_host(id, &host))?;
+        Ok(())
+    }
+
+    /// Opens a subsystem to every host, or to the listed ones only.
+    pub fn set_allow_any_host(&self, nqn: &str, allow: bool) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        self.home().change(|target| target.set_allow_any_host(id, allow))?;
+        Ok(())
+    }
+
+    /// The hosts that are connected now.
+    pub fn hosts(&self) -> Vec<HostInfo> {
+        self.home().with_target(|target| {
+            let describe = |controller: &target::Controller| HostInfo {
+                host_nqn: controller.host_nqn().to_string(),
+                subsystem_nqn: target
+                    .subsystem(controller.subsystem())
+                    .map(|s| s.nqn().to_string())
+                    .unwrap_or_default(),
+                cntlid: controller.cntlid(),
+                io_queues: controller.queues().filter(|qid| *qid > 0).count(),
+                kato_ms: controller.kato_ms(),
+            };
+            target.controllers().map(|(_, controller)| describe(controller)).collect()
+        })
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Stops listening and ends every connection on every reactor.
+    pub fn close(&self) {
+        self.home().stop_listening();
+        for index in 0..self.shared.loads.len() {
+            let shared = self.shared.clone();
+            self.reactor.post(index, move |reactor| Local::of(reactor, &shared).close());
+        }
+    }
+}
+
+fn parse_nqn(text: &str) -> Result<Nqn, TargetError> {
+    Nqn::new(text).map_err(|_| TargetError::NoSuchSubsystem(text.to_string()))
+}
+
+fn model_of(device: &dyn BlockDevice, uuid: uuid::Uuid) -> Result<target::Namespace, TargetError> {
+    let info = device.info();
+    let refuse = |reason: &str| TargetError::Device { device: device.name().to_string(), reason: reason.to_string() };
+    if info.zoned.is_some() {
+        return Err(refuse("zoned devices need the zoned command set, which this target does not offer yet"));
+    }
+    if info.blocks == 0 {
+        return Err(refuse("it has no blocks"));
+    }
+    let mut model = target::Namespace::new(info.block_size.trailing_zeros() as u8, info.blocks, uuid);
+    model.volatile_cache = info.volatile_cache;
+    model.deallocate = info.ops.contains(bdev::Op::Unmap) && info.unmap_reads_zero;
+    model.optimal_write_blocks = u16::try_from(info.optimal_io_blocks).unwrap_or(0);
+    model.atomic_write_blocks = info.atomic_write_blocks.max(1);
+    model.atomic_boundary_blocks = u16::try_from(info.atomic_boundary_blocks).unwrap_or(0);
+    Ok(model)
+}
+
+/// A running target, usable from any thread that is no reactor.
+#[derive(Clone)]
+pub struct TcpTarget {
+    home: ReactorHandle,
+    shared: Arc<Shared>,
+}
+
+impl TcpTarget {
+    /// A target on these reactors, which are one group; the first is its home. Nothing listens yet.
+    pub fn new(reactors: &[ReactorHandle], config: Config) -> TcpTarget {
+        static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
+        let home = reactors.first().expect("a target needs a reactor").clone();
+        let shared = Shared {
+            // An identity, not an order: it never reaches a trace.
+            instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
+            home: home.index(),
+            config: Arc::new(config),
+            exports: Mutex::default(),
+            generation: AtomicU64::new(1),
+            connections: AtomicUsize::new(0),
+            loads: reactors.iter().map(|_| AtomicUsize::new(0)).collect(),
+        };
+        TcpTarget { home, shared: Arc::new(shared) }
+    }
+
+    /// The home part, for code that runs on the home reactor.
+    pub fn at_home(&self, reactor: &Rc<Reactor>) -> TargetHome {
+        assert_eq!(reactor.index(), self.shared.home, "the home part lives on the home reactor");
+        TargetHome { reactor: reactor.clone(), shared: self.shared.clone() }
+    }
+
+    /// Does something with the target on its home reactor, and waits for the result.
+    pub fn call<T: Send + 'static>(
+        &self,
+        action: impl FnOnce(&TargetHome) -> Result<T, TargetError> + Send + 'static,
+    ) -> Result<T, TargetError> {
+        let this = self.clone();
+        self.home.call(move |reactor| action(&this.at_home(reactor))).unwrap_or(Err(TargetError::Stopped))
+    }
+}

@@ -1,0 +1,296 @@
+//! Receiving: bytes from the socket through the decoder to commands and to the buffers that wait for data.
+//!
+//! All connections of a reactor receive into one buffer, so an idle connection holds no memory. Payload remainders of some
+//! size go straight from the socket into their destination.
+
+use super::connection::{Connection, End, Role};
+use super::execute::CapsuleData;
+use crate::spec::Sqe;
+use crate::tcp::{
+    ADMIN_CAPSULE_DATA_MAX, DataHeader, Decoder, Encoder, Fault, Header, IcReq, IcResp, Item, ReceiveParams,
+    SendParams, Side, alignment_of,
+};
+use base::Errno;
+use reactor::Buf;
+use std::rc::Rc;
+
+/// Payload remainders of at least this size are received straight into their buffer.
+const DIRECT_MIN: usize = 4096;
+/// Receives in a row before other tasks get their turn.
+const RECEIVES_PER_WAKE: usize = 4;
+
+/// The PDU whose payload is arriving in pieces.
+enum Incoming {
+    None,
+    /// A command capsule: the payload gathers here.
+    Capsule {
+        sqe: Sqe,
+        buf: Buf,
+    },
+    /// Data for a pending command, from this offset of its buffer on.
+    Data {
+        cid: u16,
+        offset: usize,
+        complete: bool,
+    },
+    /// The payload of a PDU that needs none (a termination's copy of our header).
+    Ignored,
+}
+
+/// The receiving half of a connection.
+pub(super) struct Receiver {
+    connection: Rc<Connection>,
+    decoder: Decoder,
+    incoming: Incoming,
+    /// The in-capsule limit of the queue was set.
+    limit_known: bool,
+}
+
+impl Receiver {
+    pub(super) fn new(connection: Rc<Connection>) -> Receiver {
+        Receiver { connection, decoder: Decoder::new(Side::Target), incoming: Incoming::None, limit_known: false }
+    }
+
+    /// Receives until the connection ends; says why.
+    pub(super) async fn run(mut self) -> End {
+        loop {
+            if let Some(end) = self.connection.readable_or_ended().await {
+                return end;
+            }
+            for round in 1.. {
+                if let Some(end) = self.connection.ended.get() {
+                    return end;
+                }
+                match self.receive() {
+                    Ok(true) if round < RECEIVES_PER_WAKE => {}
+                    Ok(true) => {
+                        self.connection.reactor.yield_now().await;
+                        break;
+                    }
+                    Ok(false) => break,
+                    Err(End::Fault(fault)) => {
+                        self.connection.send_termination(fault, self.decoder.offending_header());
+                        return End::Fault(fault);
+                    }
+                    Err(end) => return end,
+                }
+            }
+        }
+    }
+
+    /// One receive and what follows from it; `Ok(false)` when the socket is drained.
+    fn receive(&mut self) -> Result<bool, End> {
+        self.connection.note_activity();
+        if !self.limit_known && self.connection.role.get() == Role::Io {
+            self.limit_known = true;
+            self.decoder.set_capsule_data_max(self.connection.local.config.model.capsule_data_max);
+        }
+        let mut received = self.connection.local.take_receive_buf();
+        let room = received.len();
+        let outcome = self.receive_into(&mut received);
+        let processed = match outcome {
+            Ok(bytes) => self.process(&mut received, bytes).map(|()| bytes == room),
+            Err(Errno::EAGAIN) => Ok(false),
+            Err(Errno::ENOTCONN) => Err(End::Closed),
+            Err(errno) => Err(End::Network(errno)),
+        };
+        self.connection.local.give_receive_buf(received);
+        processed
+    }
+
+    /// Receives into the rest of the arriving payload, if that is large, and into `received`; returns the bytes there.
+    fn receive_into(&mut self, received: &mut Buf) -> Result<usize, Errno> {
+        let direct = self.decoder.payload_arriving() as usize;
+        let connection = self.connection.clone();
+        if direct < DIRECT_MIN {
+            return connection.stream.try_recv(received.as_mut_slice()).and_then(not_closed);
+        }
+        let mut pending = connection.pending.borrow_mut();
+        let target: &mut [u8] = match &mut self.incoming {
+            Incoming::Capsule { buf, .. } => {
+                let start = buf.len() - direct;
+                &mut buf.as_mut_slice()[start..]
+            }
+            Incoming::Data { cid, offset, .. } => match pending.get_mut(*cid) {
+                Some(command) => &mut command.buf.as_mut_slice()[*offset..*offset + direct],
+                None => return Err(Errno::ECONNRESET),
+            },
+            _ => {
+                return connection.stream.try_recv(received.as_mut_slice()).and_then(not_closed);
+            }
+        };
+        let bytes = connection.stream.try_recv_vectored(&mut [&mut *target, received.as_mut_slice()])?;
+        not_closed(bytes)?;
+        let placed = bytes.min(target.len());
+        let mut piece: &[u8] = &target[..placed];
+        let item = self.decoder.next(&mut piece).map_err(|_| Errno::ECONNRESET)?;
+        debug_assert!(matches!(item, Some(Item::Data { .. })) && piece.is_empty());
+        if let Incoming::Data { offset, .. } = &mut self.incoming {
+            *offset += placed;
+        }
+        Ok(bytes - placed)
+    }
+
+    fn process(&mut self, received: &mut Buf, end: usize) -> Result<(), End> {
+        let mut at = 0;
+        loop {
+            let step = {
+                let bytes = &received.as_slice()[at..end];
+                let mut input = bytes;
+                let item = self.decoder.next(&mut input).map_err(End::Fault)?;
+                // Payload slices lie within `bytes`; as ranges they outlive the borrow.
+                let (start, base) = (at, bytes.as_ptr() as usize);
+                let range_of = |data: &[u8]| {
+                    let from = if data.is_empty() { start } else { start + (data.as_ptr() as usize - base) };
+                    from..from + data.len()
+                };
+                at += bytes.len() - input.len();
+                match item {
+                    None => return Ok(()),
+                    Some(Item::Whole { header, data, digest_ok }) => Step::Whole(header, range_of(data), digest_ok),
+                    Some(Item::Begin { header, data_len }) => Step::Begin(header, data_len),
+                    Some(Item::Data { offset, bytes }) => Step::Data(offset, range_of(bytes)),
+                    Some(Item::End { digest_ok }) => Step::End(digest_ok),
+                }
+            };
+            match step {
+                Step::Whole(header, range, digest_ok) => self.whole(header, received, range, digest_ok)?,
+                Step::Begin(header, data_len) => self.begin(header, data_len)?,
+                Step::Data(offset, range) => self.data(offset, &received.as_slice()[range])?,
+                Step::End(digest_ok) => self.end_of_pdu(digest_ok)?,
+            }
+            if let Some(end) = self.connection.ended.get() {
+                return Err(end);
+            }
+        }
+    }
+
+    #[inline]
+    fn whole(
+        &mut self,
+        header: Header,
+        received: &mut Buf,
+        range: std::ops::Range<usize>,
+        digest_ok: bool,
+    ) -> Result<(), End> {
+        match header {
+            Header::CapsuleCmd(sqe) => {
+                self.command(&sqe, CapsuleData::Received(received, range), digest_ok);
+                Ok(())
+            }
+            Header::H2cData(header) => {
+                let (cid, offset, complete) = self.accept(&header)?;
+                {
+                    let mut pending = self.connection.pending.borrow_mut();
+                    let command = pending.get_mut(cid).ok_or(End::Fault(Fault::DataOutOfRange))?;
+                    command.digest_ok &= digest_ok;
+                    command.buf.as_mut_slice()[offset..offset + range.len()]
+                        .copy_from_slice(&received.as_slice()[range]);
+                }
+                if complete {
+                    self.connection.data_complete(cid);
+                }
+                Ok(())
+            }
+            Header::IcReq(request) => self.negotiate(&request),
+            // The host ends the connection; no answer is allowed.
+            Header::TermReq(_) => Err(End::Closed),
+            _ => Err(End::Fault(Fault::Sequence)),
+        }
+    }
+
+    fn begin(&mut self, header: Header, data_len: u32) -> Result<(), End> {
+        self.incoming = match header {
+            // At most the in-capsule limit, one per connection: heap memory is bounded and cheap enough.
+            Header::CapsuleCmd(sqe) => Incoming::Capsule { sqe, buf: Buf::from_vec(vec![0; data_len as usize]) },
+            Header::H2cData(header) => {
+                let (cid, offset, complete) = self.accept(&header)?;
+                Incoming::Data { cid, offset, complete }
+            }
+            Header::TermReq(_) => Incoming::Ignored,
+            _ => return Err(End::Fault(Fault::Sequence)),
+        };
+        Ok(())
+    }
+
+    fn data(&mut self, at: u32, bytes: &[u8]) -> Result<(), End> {
+        match &mut self.incoming {
+            Incoming::Capsule { buf, .. } => {
+                buf.as_mut_slice()[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+            }
+            Incoming::Data { cid, offset, .. } => {
+                let mut pending = self.connection.pending.borrow_mut();
+                let command = pending.get_mut(*cid).ok_or(End::Fault(Fault::DataOutOfRange))?;
+                command.buf.as_mut_slice()[*offset..*offset + bytes.len()].copy_from_slice(bytes);
+                *offset += bytes.len();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end_of_pdu(&mut self, digest_ok: bool) -> Result<(), End> {
+        match std::mem::replace(&mut self.incoming, Incoming::None) {
+            Incoming::Capsule { sqe, buf } => self.command(&sqe, CapsuleData::Gathered(buf), digest_ok),
+            Incoming::Data { cid, complete, .. } => {
+                if let Some(command) = self.connection.pending.borrow_mut().get_mut(cid) {
+                    command.digest_ok &= digest_ok;
+                }
+                if complete {
+                    self.connection.data_complete(cid);
+                }
+            }
+            Incoming::Ignored => return Err(End::Closed),
+            Incoming::None => {}
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, header: &DataHeader) -> Result<(u16, usize, bool), End> {
+        let accepted = self.connection.r2ts.borrow_mut().accept(header).map_err(End::Fault)?;
+        Ok((accepted.cid, accepted.offset as usize, accepted.complete))
+    }
+
+    #[inline]
+    fn command(&mut self, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
+        match self.connection.role.get() {
+            Role::Io => self.connection.io_command(sqe, data, digest_ok),
+            Role::Admin => self.connection.admin_command(sqe, data, digest_ok),
+            Role::None => self.connection.first_command(sqe, data, digest_ok),
+        }
+    }
+
+    /// Answers the connection request (TCP Transport 1.0, section 3.1).
+    fn negotiate(&mut self, request: &IcReq) -> Result<(), End> {
+        let config = &self.connection.local.config;
+        let header_digest = request.header_digest && config.allow_digests;
+        let data_digest = request.data_digest && config.allow_digests;
+        let response = IcResp { cpda: 0, header_digest, data_digest, maxh2cdata: config.model.transfer_len_max };
+        self.connection.send_header(|out| {
+            out[..128].copy_from_slice(&response.encode());
+            128
+        });
+        let alignment = alignment_of(request.hpda);
+        self.connection.encoder.set(Some(Encoder::new(SendParams { header_digest, data_digest, alignment })));
+        self.decoder.establish(ReceiveParams {
+            header_digest,
+            data_digest,
+            alignment: alignment_of(response.cpda),
+            capsule_data_max: ADMIN_CAPSULE_DATA_MAX,
+            data_max: config.model.transfer_len_max,
+        });
+        Ok(())
+    }
+}
+
+enum Step {
+    Whole(Header, std::ops::Range<usize>, bool),
+    Begin(Header, u32),
+    Data(u32, std::ops::Range<usize>),
+    End(bool),
+}
+
+/// A receive of nothing is the end of the stream.
+fn not_closed(bytes: usize) -> Result<usize, Errno> {
+    if bytes == 0 { Err(Errno::ENOTCONN) } else { Ok(bytes) }
+}

@@ -1,0 +1,186 @@
+//! Scenarios: what runs in the simulated world, with the faults it meets and the oracle that judges it. Each is known by
+//! name and reproduced by its seed.
+//!
+//! ```
+//! use remuda_scenarios as scenarios;
+//! let outcome = scenarios::run("reactor-mesh", 7, &scenarios::Options::default()).unwrap();
+//! assert!(outcome.is_ok());
+//! assert_eq!(outcome.hash, scenarios::run("reactor-mesh", 7, &scenarios::Options::default()).unwrap().hash);
+//! ```
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod conformance;
+mod file_crash;
+mod net_streams;
+mod panics;
+mod pmem_log;
+mod raw_file;
+mod reactor_mesh;
+
+use base::Rng;
+use sim::{Failure, Mutation, World};
+use std::fmt;
+
+/// Lines of the trace that a failure carries by default.
+pub const TAIL_LINES_DEFAULT: usize = 60;
+
+/// A scenario.
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does and checks, in a line.
+    pub about: &'static str,
+    run: fn(&mut Run) -> Result<(), Failure>,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "reactor-mesh",
+        about: "messages, calls, timers and cancelled operations between reactors under random schedules; \
+                nothing lost, early, out of order or reused",
+        run: reactor_mesh::run,
+    },
+    Scenario {
+        name: "file-device-crash",
+        about: "random writes, flushes, forced writes and discards on a file with kills and power cuts at write \
+                boundaries; acknowledged data is read back, flushed data survives",
+        run: file_crash::run,
+    },
+    Scenario {
+        name: "devices-conformance",
+        about: "the conformance suite on random stacks of devices, under a schedule and hardware that take every liberty",
+        run: conformance::run,
+    },
+    Scenario {
+        name: "net-streams",
+        about: "TCP between nodes under resets, stalls, partitions, kills and power cuts; every byte received is the next \
+                one sent, and connections work again when the faults end",
+        run: net_streams::run,
+    },
+    Scenario {
+        name: "pmem-log",
+        about: "a log in persistent memory, crashed at store and fence boundaries with any subset of unfenced lines; \
+                acknowledged records survive whole",
+        run: pmem_log::run,
+    },
+];
+
+/// All scenarios.
+pub fn list() -> &'static [Scenario] {
+    SCENARIOS
+}
+
+/// How to run a scenario.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Breaks something on purpose; for tests of the checkers.
+    pub mutation: Option<Mutation>,
+    /// Lines of the trace that a failure carries.
+    pub tail_lines: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { mutation: None, tail_lines: TAIL_LINES_DEFAULT }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// Its seed.
+    pub seed: u64,
+    /// The hash of the whole trace: equal for equal seeds.
+    pub hash: u64,
+    /// Steps of the world.
+    pub steps: u64,
+    /// Virtual time that passed.
+    pub virtual_ns: u64,
+    /// Whether everything held.
+    pub verdict: Verdict,
+}
+
+/// Whether everything held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It did.
+    Ok,
+    /// It did not.
+    Failed {
+        /// What went wrong.
+        reason: String,
+        /// The last events before, oldest first.
+        trace_tail: Vec<String>,
+    },
+}
+
+impl Outcome {
+    /// Whether everything held.
+    pub fn is_ok(&self) -> bool {
+        self.verdict == Verdict::Ok
+    }
+
+    /// Why it failed.
+    pub fn reason(&self) -> Option<&str> {
+        match &self.verdict {
+            Verdict::Ok => None,
+            Verdict::Failed { reason, .. } => Some(reason),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { scenario, seed, hash, steps, .. } = self;
+        let ms = self.virtual_ns as f64 / 1e6;
+        match &self.verdict {
+            Verdict::Ok => {
+                write!(f, "{scenario} seed {seed}: ok, hash {hash:016x}, {steps} steps, {ms:.1} ms of virtual time")
+            }
+            Verdict::Failed { reason, trace_tail } => {
+                trace_tail.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+                write!(f, "{scenario} seed {seed}: FAILED after {steps} steps, {ms:.1} ms, hash {hash:016x}: {reason}")
+            }
+        }
+    }
+}
+
+/// What a scenario works with.
+pub(crate) struct Run {
+    pub(crate) world: World,
+    /// The scenario's own chance, apart from the world's.
+    pub(crate) rng: Rng,
+}
+
+/// Runs a scenario; `None` when there is none of this name.
+pub fn run(name: &str, seed: u64, options: &Options) -> Option<Outcome> {
+    let scenario = list().iter().find(|scenario| scenario.name == name)?;
+    let mut run = Run { world: World::new(seed), rng: Rng::new(!seed) };
+    run.world.set_mutation(options.mutation);
+    let result = panics::caught(|| (scenario.run)(&mut run));
+    let panicked = result.is_err();
+    let verdict = match result.unwrap_or_else(|text| Err(Failure::new(text))) {
+        Ok(()) => run.world.check().err(),
+        Err(failure) => Some(failure),
+    };
+    let handle = run.world.handle();
+    let outcome = Outcome {
+        scenario: scenario.name,
+        seed,
+        hash: handle.hash(),
+        steps: run.world.steps(),
+        virtual_ns: run.world.elapsed_ns(),
+        verdict: match verdict {
+            None => Verdict::Ok,
+            Some(failure) => Verdict::Failed { reason: failure.reason, trace_tail: handle.tail(options.tail_lines) },
+        },
+    };
+    if panicked {
+        // Tasks were interrupted at an arbitrary point; their destructors may panic again.
+        std::mem::forget(run);
+    }
+    Some(outcome)
+}

@@ -1,0 +1,220 @@
+//! What may go wrong, and how often. Swarm testing: each class of fault is on or off by the seed, with its own rate, so
+//! that some runs meet one fault many times and others meet rare combinations.
+
+use base::Rng;
+
+/// Once in so many chances on average; 0 is never.
+pub type OneIn = u64;
+
+/// Faults of one disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// Reads that fail once with EIO.
+    pub read_error: OneIn,
+    /// Writes that fail with EIO after having written any part of their units.
+    pub write_error: OneIn,
+    /// Flushes that fail with EIO; what they covered stays readable, but may never reach the media (as in Linux).
+    pub flush_error: OneIn,
+    /// Reads that meet a unit which stays unreadable until it is written again.
+    pub latent_error: OneIn,
+    /// Reads that meet a unit in which one bit has flipped for good. Silent.
+    pub bit_rot: OneIn,
+    /// Writes that land somewhere else. Silent.
+    pub misdirected_write: OneIn,
+    /// Writes that are acknowledged and forgotten. Silent.
+    pub lost_write: OneIn,
+    /// Reads and writes that transfer only a part of what was asked, as the kernel may.
+    pub short_transfer: OneIn,
+    /// Operations that do not end until the faults do.
+    pub stuck: OneIn,
+    /// Operations that take a thousand times as long.
+    pub slow: OneIn,
+    /// Faults hit only byte offsets whose `offset / region_bytes % of` is `index`: with a different index on each leg of a
+    /// mirror, one leg at most is damaged at any place. `None` hits everywhere.
+    pub atlas: Option<FaultAtlas>,
+}
+
+/// Where a disk may be damaged; see [`DiskFaults::atlas`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultAtlas {
+    /// Bytes per region.
+    pub region_bytes: u64,
+    /// Number of disks that share the regions.
+    pub of: u64,
+    /// Which of them this is.
+    pub index: u64,
+}
+
+impl DiskFaults {
+    /// Whether a fault may hit `bytes` from `offset` on.
+    pub fn reaches(&self, offset: u64, bytes: u64) -> bool {
+        let Some(atlas) = self.atlas else { return true };
+        let last = offset + bytes.max(1) - 1;
+        let (first, last) = (offset / atlas.region_bytes, last / atlas.region_bytes);
+        (first..=last).all(|region| region % atlas.of == atlas.index)
+    }
+
+    /// Faults that a device reports: errors, slowness, sticking. Each on with one chance in two.
+    pub fn swarm_loud(rng: &mut Rng) -> DiskFaults {
+        let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
+        DiskFaults {
+            read_error: pick(10, 200),
+            write_error: pick(10, 200),
+            flush_error: pick(4, 40),
+            latent_error: pick(20, 200),
+            stuck: pick(100, 400),
+            slow: pick(10, 100),
+            ..DiskFaults::default()
+        }
+    }
+
+    /// Faults that a device keeps to itself.
+    pub fn swarm_silent(rng: &mut Rng) -> DiskFaults {
+        let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
+        DiskFaults {
+            bit_rot: pick(5, 50),
+            misdirected_write: pick(10, 100),
+            lost_write: pick(10, 100),
+            ..DiskFaults::default()
+        }
+    }
+}
+
+/// Faults of the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetFaults {
+    /// Sends after which both ends find the connection reset.
+    pub reset: OneIn,
+    /// Sends after which this end finds the connection reset, and the other end nothing until it sends.
+    pub half_reset: OneIn,
+    /// Sends after which the direction stalls for up to 2 s.
+    pub stall: OneIn,
+    /// Connection attempts whose packets are lost (retried by TCP, so they take longer).
+    pub lost_syn: OneIn,
+    /// Segments are as small as a few bytes.
+    pub tiny_segments: bool,
+    /// Send buffers hold as little as this many bytes; 0 is the usual size.
+    pub send_buffer_bytes: usize,
+    /// Base one-way latency, ns; 0 is the usual 20 us.
+    pub latency_ns: u64,
+    /// Most extra latency of a segment, ns.
+    pub jitter_ns: u64,
+}
+
+impl NetFaults {
+    /// Each class on with one chance in two.
+    pub fn swarm(rng: &mut Rng) -> NetFaults {
+        let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
+        NetFaults {
+            reset: pick(100, 2_000),
+            half_reset: pick(100, 2_000),
+            stall: pick(50, 1_000),
+            lost_syn: pick(2, 10),
+            tiny_segments: pick(1, 1) == 1,
+            send_buffer_bytes: pick(64, 16_384) as usize,
+            latency_ns: pick(1_000, 2_000_000),
+            jitter_ns: pick(1_000, 1_000_000),
+        }
+    }
+}
+
+/// Liberties of the schedule: never wrong, only unusual.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScheduleFaults {
+    /// Turns given to a reactor that has nothing to do.
+    pub idle_turn: OneIn,
+    /// Polls that hold back a part of the events that have happened.
+    pub held_events: OneIn,
+    /// Socket events without cause.
+    pub spurious_ready: OneIn,
+    /// Turns after which the reactor does not run for up to 50 ms (descheduled).
+    pub pause: OneIn,
+    /// Receives that stop short of what has arrived, with the rest arriving right afterwards.
+    pub short_recv: OneIn,
+}
+
+impl ScheduleFaults {
+    /// Each class on with one chance in two.
+    pub fn swarm(rng: &mut Rng) -> ScheduleFaults {
+        let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
+        ScheduleFaults {
+            idle_turn: pick(4, 64),
+            held_events: pick(2, 16),
+            spurious_ready: pick(8, 128),
+            pause: pick(200, 5_000),
+            short_recv: pick(2, 32),
+        }
+    }
+}
+
+/// A deliberate lie of the simulated hardware, to show that the checkers notice. For tests only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mutation {
+    /// A flush is acknowledged and does nothing.
+    FlushDoesNothing,
+    /// Forced unit access is acknowledged from the volatile cache.
+    FuaIgnored,
+    /// The driver lets go of an operation's buffers at submit, as if an orphaned operation did not own them.
+    ReuseBufferEarly,
+    /// A fence of persistent memory does nothing.
+    SkipFence,
+    /// A flush makes only the newest writes durable: older ones may still be lost.
+    ReorderAcrossFlush,
+    /// Writes are torn inside the atomic unit at power loss.
+    TearInsideUnit,
+    /// Read data is sometimes of another place, where the fault atlas allows no damage.
+    WrongRead,
+    /// A completion is never delivered.
+    LoseCompletion,
+    /// A message or event wakes nobody: socket readiness is dropped.
+    LoseReadiness,
+    /// Received bytes are sometimes delivered twice.
+    DuplicateSegment,
+    /// Discarded blocks keep their old data although zeroes were promised.
+    DiscardDoesNothing,
+    /// A scenario's own defect: a stack skips its verification (scenarios define what that means).
+    SkipVerify,
+    /// A scenario's own defect: a reply goes to the wrong asker.
+    CrossReplies,
+    /// A scenario's own defect: timers fire early.
+    EarlyTimer,
+}
+
+impl Mutation {
+    /// Every mutation.
+    pub const ALL: [Mutation; 14] = [
+        Mutation::FlushDoesNothing,
+        Mutation::FuaIgnored,
+        Mutation::ReuseBufferEarly,
+        Mutation::SkipFence,
+        Mutation::ReorderAcrossFlush,
+        Mutation::TearInsideUnit,
+        Mutation::WrongRead,
+        Mutation::LoseCompletion,
+        Mutation::LoseReadiness,
+        Mutation::DuplicateSegment,
+        Mutation::DiscardDoesNothing,
+        Mutation::SkipVerify,
+        Mutation::CrossReplies,
+        Mutation::EarlyTimer,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_atlas_never_lets_two_legs_be_damaged_at_one_place() {
+        let faults = |index| DiskFaults {
+            atlas: Some(FaultAtlas { region_bytes: 4096, of: 2, index }),
+            ..DiskFaults::default()
+        };
+        for offset in (0..32_768).step_by(512) {
+            for bytes in [0, 512, 4096, 8192] {
+                assert!(!(faults(0).reaches(offset, bytes) && faults(1).reaches(offset, bytes)));
+            }
+        }
+        assert!(DiskFaults::default().reaches(0, 1 << 40));
+    }
+}

@@ -1,0 +1,211 @@
+//! The command line.
+
+mod config_commands;
+pub mod exit;
+mod objects;
+pub mod output;
+mod sim;
+mod status;
+
+use crate::bench;
+use crate::config;
+use crate::rpc::client::Client;
+use clap::{CommandFactory, Parser, Subcommand};
+use exit::{EXIT_CODES, Exit, Failure};
+pub use objects::key_values;
+use std::path::PathBuf;
+
+/// User-mode storage: devices, volumes and NVMe/TCP in one program.
+#[derive(Parser)]
+#[command(name = "remuda", version, after_help = EXIT_CODES, disable_help_subcommand = false)]
+struct Cli {
+    /// The node's RPC socket [default: $REMUDA_SOCKET, else $XDG_RUNTIME_DIR/remuda.sock, else /tmp/remuda-UID.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a node in the foreground
+    #[command(after_help = "Example:\n  remuda config example > node.toml\n  remuda serve --config node.toml")]
+    Serve {
+        /// Configuration file; see 'remuda config reference'
+        #[arg(long, value_name = "FILE")]
+        config: String,
+    },
+    /// Show how the node is
+    Status,
+    /// Stop the node: drain, flush, end
+    Stop,
+    /// Devices: what stores blocks
+    #[command(subcommand)]
+    Device(objects::DeviceCommand),
+    /// Volumes: parts of devices that can be exported
+    #[command(subcommand)]
+    Volume(objects::VolumeCommand),
+    /// Subsystems: what NVMe/TCP hosts connect to
+    #[command(subcommand)]
+    Subsystem(objects::SubsystemCommand),
+    /// Hosts: who may connect
+    #[command(subcommand)]
+    Host(objects::HostCommand),
+    /// The configuration file: check, example, reference
+    #[command(subcommand)]
+    Config(config_commands::ConfigCommand),
+    /// Change what a running node logs
+    LogLevel {
+        /// The new level
+        #[arg(value_parser = ["error", "warn", "info", "debug", "trace"])]
+        level: String,
+    },
+    /// Counters and latencies of a running node
+    Stats,
+    /// Call an RPC method: remuda rpc METHOD '{"name": "v0"}'
+    Rpc {
+        /// Method; 'rpc.discover' lists them
+        method: String,
+        /// Parameters, a JSON object
+        #[arg(default_value = "{}")]
+        params: String,
+    },
+    /// Load a device or an NVMe/TCP target and measure it
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// The simulator: scenarios under faults, reproduced by seed
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
+    /// Print shell completions
+    #[command(after_help = "Example:\n  remuda completions bash > ~/.local/share/bash-completion/completions/remuda")]
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    Version,
+}
+
+const GUIDE: &str = "\
+Remuda: user-mode storage in one program.
+
+Try it now, nothing to set up:
+  remuda demo                          write, kill, restart, verify; about a minute
+  remuda dev                           a node to play with, and what to type next
+
+Run a node:
+  remuda config example > node.toml    a file to start from
+  remuda config check node.toml        what is wrong with it
+  remuda serve --config node.toml      run it
+
+Talk to it:
+  remuda status
+  remuda device create d0 --kind mem size=1GiB
+  remuda volume create v0 --device d0 --size 512MiB
+  remuda subsystem create nqn.2026-11.io.remuda:disks --allow-any-host
+  remuda subsystem add-namespace nqn.2026-11.io.remuda:disks v0
+
+'remuda help' lists all commands, 'remuda help COMMAND' explains one.";
+
+/// Reads the command line, does what it says, and gives the exit code.
+pub fn main() -> i32 {
+    let cli = Cli::parse();
+    let Some(command) = cli.command else {
+        output::print_line(GUIDE);
+        return 0;
+    };
+    let context = Context { socket: cli.socket, json: cli.json };
+    match run(&context, command) {
+        Ok(()) => 0,
+        Err(failure) => failure.report(context.json),
+    }
+}
+
+/// What every command knows.
+pub struct Context {
+    socket: Option<PathBuf>,
+    /// `--json` was given.
+    pub json: bool,
+}
+
+impl Context {
+    /// The node's socket.
+    pub fn socket(&self) -> PathBuf {
+        let from_env = || std::env::var_os("REMUDA_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.socket.clone().or_else(from_env).unwrap_or_else(config::default_socket)
+    }
+
+    /// Calls the node.
+    pub fn call(&self, method: &str, params: serde_json::Value) -> Result<serde_json::Value, Failure> {
+        Ok(Client::connect(&self.socket())?.call(method, params)?)
+    }
+
+    /// Calls the node, and shows the result as JSON or as `show` puts it.
+    pub fn call_and_show<T: serde::de::DeserializeOwned>(
+        &self,
+        method: &str,
+        params: serde_json::Value,
+        show: impl FnOnce(T) -> String,
+    ) -> Result<(), Failure> {
+        let result = self.call(method, params)?;
+        if self.json {
+            output::print_json(&result);
+            return Ok(());
+        }
+        let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+        output::print_line(&show(serde_json::from_value(result).map_err(other)?));
+        Ok(())
+    }
+}
+
+fn run(context: &Context, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve { config } => crate::serve::serve(&config),
+        Command::Status => status::status(context),
+        Command::Stop => status::stop(context),
+        Command::Device(command) => objects::device(context, command),
+        Command::Volume(command) => objects::volume(context, command),
+        Command::Subsystem(command) => objects::subsystem(context, command),
+        Command::Host(command) => objects::host(context, command),
+        Command::Config(command) => config_commands::run(context, command),
+        Command::LogLevel { level } => {
+            let text = format!("log level is now {level}");
+            context.call_and_show("log.set_level", serde_json::json!({ "level": level }), |_: serde_json::Value| text)
+        }
+        Command::Stats => status::stats(context),
+        Command::Rpc { method, params } => {
+            let wrong = |error| Failure::new(Exit::Usage, format!("the parameters are not JSON: {error}"));
+            let params = serde_json::from_str(&params).map_err(wrong)?;
+            output::print_json(&context.call(&method, params)?);
+            Ok(())
+        }
+        Command::Bench(command) => bench::run(context, command),
+        Command::Sim(command) => sim::run(context, command),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            if context.json {
+                output::print_json(&serde_json::json!({ "version": version }));
+            } else {
+                output::print_line(&format!("remuda {version}"));
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

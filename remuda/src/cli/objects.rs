@@ -1,0 +1,487 @@
+//! `remuda device|volume|subsystem|host`.
+
+use super::exit::{Exit, Failure};
+use super::{Context, output};
+use crate::config::device::KINDS;
+use crate::config::reference;
+use crate::node::view::{DeviceView, HostView, SubsystemView, VolumeView};
+use base::ByteSize;
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+
+#[derive(Subcommand)]
+pub enum DeviceCommand {
+    /// Open a device and remember it
+    #[command(after_help = "\
+Keys are those of the configuration file; 'remuda device kinds KIND' lists them.
+
+Examples:
+  remuda device create fast --kind mem size=1GiB
+  remuda device create disk --kind file path=/var/tmp/disk.img size=10GiB
+  remuda device create both --kind stripe devices=disk0,disk1 chunk=64KiB
+  remuda device create far --kind nvmf address=10.0.0.7:4420 nqn=nqn.2026-11.io.remuda:disks")]
+    Create {
+        /// Name
+        name: String,
+        /// Kind; 'remuda device kinds' lists them
+        #[arg(long)]
+        kind: String,
+        /// Keys of the kind, such as size=1GiB
+        #[arg(value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+    },
+    /// List devices
+    List,
+    /// Show one device
+    Show {
+        /// Name
+        name: String,
+    },
+    /// Change a device's size
+    Resize {
+        /// Name
+        name: String,
+        /// New size, such as 20GiB
+        size: String,
+    },
+    /// Forget a device; what its file holds stays
+    Delete {
+        /// Name
+        name: String,
+    },
+    /// List the kinds of devices, or the keys of one
+    Kinds {
+        /// Kind
+        kind: Option<String>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Take a part of a device
+    #[command(after_help = "\
+Examples:
+  remuda volume create v0 --device disk --size 4GiB
+  remuda volume create rest --device disk               the largest free range
+  remuda volume create old --device disk --offset 8GiB --size 1GiB   keeps what is there")]
+    Create {
+        /// Name
+        name: String,
+        /// Device
+        #[arg(long)]
+        device: String,
+        /// Size [default: the largest free range]
+        #[arg(long)]
+        size: Option<String>,
+        /// Where it starts; what is there is kept [default: chosen by the node]
+        #[arg(long, requires = "size")]
+        offset: Option<String>,
+    },
+    /// List volumes
+    List,
+    /// Show one volume
+    Show {
+        /// Name
+        name: String,
+    },
+    /// Grow a volume where it is, or cut it
+    #[command(after_help = "\
+Examples:
+  remuda volume resize v0 8GiB
+  remuda volume resize v0 +1GiB
+  remuda volume resize v0 max
+  remuda volume resize v0 1GiB --shrink")]
+    Resize {
+        /// Name
+        name: String,
+        /// New size, '+SIZE', or 'max'
+        #[arg(allow_hyphen_values = true)]
+        size: String,
+        /// Permit a smaller size; the data past the new end is lost
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Give a volume's place back; its data is lost
+    Delete {
+        /// Name
+        name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum SubsystemCommand {
+    /// Create a subsystem
+    #[command(after_help = "\
+Examples:
+  remuda subsystem create nqn.2026-11.io.remuda:disks --allow-any-host
+  remuda subsystem create nqn.2026-11.io.remuda:disks --host nqn.2014-08.org.nvmexpress:uuid:...")]
+    Create {
+        /// NVMe name
+        nqn: String,
+        /// Let every host connect
+        #[arg(long, conflicts_with = "host")]
+        allow_any_host: bool,
+        /// A host that may connect; can be repeated
+        #[arg(long, value_name = "NQN")]
+        host: Vec<String>,
+        /// Serial number [default: generated]
+        #[arg(long)]
+        serial: Option<String>,
+        /// Model number [default: Remuda]
+        #[arg(long)]
+        model: Option<String>,
+    },
+    /// List subsystems
+    List,
+    /// Show one subsystem, and how to connect
+    Show {
+        /// NVMe name
+        nqn: String,
+    },
+    /// Remove a subsystem; its volumes stay
+    Delete {
+        /// NVMe name
+        nqn: String,
+    },
+    /// Show a volume to the subsystem's hosts
+    AddNamespace {
+        /// NVMe name
+        nqn: String,
+        /// Volume
+        volume: String,
+        /// Namespace id [default: the next free one]
+        #[arg(long)]
+        nsid: Option<u32>,
+    },
+    /// Hide a namespace from the subsystem's hosts; the volume stays
+    RemoveNamespace {
+        /// NVMe name
+        nqn: String,
+        /// Namespace id
+        nsid: u32,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum HostCommand {
+    /// Let a host connect to a subsystem
+    Allow {
+        /// The subsystem
+        nqn: String,
+        /// The host's NQN
+        #[arg(required_unless_present = "any")]
+        host: Option<String>,
+        /// Every host
+        #[arg(long, conflicts_with = "host")]
+        any: bool,
+    },
+    /// Take a host's permission back; it is disconnected
+    Disallow {
+        /// The subsystem
+        nqn: String,
+        /// The host's NQN
+        #[arg(required_unless_present = "any")]
+        host: Option<String>,
+        /// Every host that is not listed
+        #[arg(long, conflicts_with = "host")]
+        any: bool,
+    },
+    /// List hosts and where they are allowed
+    List {
+        /// One subsystem only
+        nqn: Option<String>,
+    },
+}
+
+pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> {
+    match command {
+        DeviceCommand::Create { name, kind, keys } => {
+            let mut params = key_values(&keys)?;
+            params.insert("name".into(), json!(name));
+            params.insert("kind".into(), json!(kind));
+            make_path_absolute(&mut params);
+            context.call_and_show("device.create", Value::Object(params), |device: DeviceView| {
+                format!("created device '{}': {}, {}", device.name, device.kind, ByteSize(device.size))
+            })
+        }
+        DeviceCommand::List => context.call_and_show("device.list", json!({}), |devices: Vec<DeviceView>| {
+            let rows = devices.into_iter().map(|device| {
+                vec![
+                    device.name,
+                    device.kind,
+                    ByteSize(device.size).to_string(),
+                    device.block_size.to_string(),
+                    ByteSize(device.free).to_string(),
+                    summarise(&device.used_by),
+                    format!("{:?}", device.origin).to_lowercase(),
+                    device.state,
+                ]
+            });
+            output::table(&["NAME", "KIND", ">SIZE", ">BLOCK", ">FREE", "USED BY", "ORIGIN", "STATE"], rows.collect())
+        }),
+        DeviceCommand::Show { name } => context.call_and_show("device.show", json!({ "name": name }), show_device),
+        DeviceCommand::Resize { name, size } => {
+            context.call_and_show("device.resize", json!({ "name": name, "size": size }), |device: DeviceView| {
+                format!("device '{}' is now {}", device.name, ByteSize(device.size))
+            })
+        }
+        DeviceCommand::Delete { name } => {
+            let text = format!("deleted device '{name}'");
+            context.call_and_show("device.delete", json!({ "name": name }), |_: Value| text)
+        }
+        DeviceCommand::Kinds { kind } => kinds(context, kind),
+    }
+}
+
+fn show_device(device: DeviceView) -> String {
+    let mut facts = vec![
+        ("name", device.name),
+        ("kind", device.kind),
+        ("size", ByteSize(device.size).to_string()),
+        ("block size", device.block_size.to_string()),
+        ("free", ByteSize(device.free).to_string()),
+        ("used by", device.used_by.join(", ")),
+        ("origin", format!("{:?}", device.origin).to_lowercase()),
+        ("state", device.state),
+    ];
+    let definition = device.definition.as_object().cloned().unwrap_or_default();
+    let definition: Vec<String> = definition
+        .iter()
+        .filter(|(key, _)| !matches!(key.as_str(), "name" | "kind"))
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    facts.push(("definition", definition.join(" ")));
+    output::facts(&facts)
+}
+
+fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {
+    let Some(kind) = kind else {
+        if context.json {
+            let kinds: Vec<Value> = KINDS.iter().map(|(name, doc, _)| json!({ "kind": name, "doc": doc })).collect();
+            output::print_json(&Value::Array(kinds));
+        } else {
+            let rows = KINDS.iter().map(|(name, doc, _)| vec![name.to_string(), doc.to_string()]).collect();
+            output::print_line(&output::table(&["KIND", "WHAT IT IS"], rows));
+        }
+        return Ok(());
+    };
+    let unknown = || {
+        let near = crate::config::nearest(&kind, KINDS.iter().map(|(name, _, _)| *name));
+        let next =
+            near.map_or("'remuda device kinds' lists them".to_string(), |near| format!("did you mean '{near}'?"));
+        Failure::new(Exit::NotFound, format!("there is no kind of device '{kind}'; {next}"))
+    };
+    let text = reference::kind_text(&kind).ok_or_else(unknown)?;
+    if context.json {
+        let keys = crate::config::device::keys_of(&kind)
+            .unwrap_or_default()
+            .iter()
+            .map(|key| json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": key.doc }));
+        output::print_json(&json!({ "kind": kind, "keys": keys.collect::<Vec<_>>() }));
+    } else {
+        output::print_line(text.trim_end());
+    }
+    Ok(())
+}
+
+/// `key=value` words as a JSON object of strings; the node reads them by the rules of the kind.
+pub fn key_values(words: &[String]) -> Result<Map<String, Value>, Failure> {
+    let mut map = Map::new();
+    for word in words {
+        let Some((key, value)) = word.split_once('=') else {
+            return Err(Failure::new(Exit::Usage, format!("'{word}' is not of the form KEY=VALUE, such as size=1GiB")));
+        };
+        if map.insert(key.to_string(), json!(value)).is_some() {
+            return Err(Failure::new(Exit::Usage, format!("'{key}' is given twice")));
+        }
+    }
+    Ok(map)
+}
+
+/// The node has a working directory of its own.
+fn make_path_absolute(params: &mut Map<String, Value>) {
+    for key in ["path", "key_file"] {
+        if let Some(Value::String(path)) = params.get_mut(key)
+            && let Ok(absolute) = std::path::absolute(&*path)
+        {
+            *path = absolute.to_string_lossy().into_owned();
+        }
+    }
+}
+
+fn summarise(names: &[String]) -> String {
+    match names {
+        [] => "-".to_string(),
+        [one] => one.clone(),
+        [one, two] => format!("{one}, {two}"),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
+}
+
+pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Create { name, device, size, offset } => {
+            let mut params = json!({ "name": name, "device": device });
+            for (key, value) in [("size", size), ("offset", offset)] {
+                if let Some(value) = value {
+                    params[key] = json!(value);
+                }
+            }
+            context.call_and_show("volume.create", params, |volume: VolumeView| {
+                format!("created volume '{}': {} on device '{}'", volume.name, ByteSize(volume.size), volume.device)
+            })
+        }
+        VolumeCommand::List => context.call_and_show("volume.list", json!({}), |volumes: Vec<VolumeView>| {
+            let rows = volumes.into_iter().map(|volume| {
+                vec![
+                    volume.name,
+                    volume.device,
+                    ByteSize(volume.size).to_string(),
+                    ByteSize(volume.offset).to_string(),
+                    summarise(&volume.exports),
+                    format!("{:?}", volume.origin).to_lowercase(),
+                    volume.state,
+                ]
+            });
+            output::table(&["NAME", "DEVICE", ">SIZE", ">OFFSET", "EXPORTED AS", "ORIGIN", "STATE"], rows.collect())
+        }),
+        VolumeCommand::Show { name } => {
+            context.call_and_show("volume.show", json!({ "name": name }), |volume: VolumeView| {
+                output::facts(&[
+                    ("name", volume.name),
+                    ("device", volume.device),
+                    ("size", ByteSize(volume.size).to_string()),
+                    ("offset", ByteSize(volume.offset).to_string()),
+                    ("can grow to", ByteSize(volume.size_max).to_string()),
+                    ("block size", volume.block_size.to_string()),
+                    ("uuid", volume.uuid.to_string()),
+                    ("exported as", volume.exports.join(", ")),
+                    ("origin", format!("{:?}", volume.origin).to_lowercase()),
+                    ("state", volume.state),
+                ])
+            })
+        }
+        VolumeCommand::Resize { name, size, shrink } => {
+            let params = json!({ "name": name, "size": size, "shrink": shrink });
+            context.call_and_show("volume.resize", params, |volume: VolumeView| {
+                format!("volume '{}' is now {}", volume.name, ByteSize(volume.size))
+            })
+        }
+        VolumeCommand::Delete { name } => {
+            let text = format!("deleted volume '{name}'");
+            context.call_and_show("volume.delete", json!({ "name": name }), |_: Value| text)
+        }
+    }
+}
+
+pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Failure> {
+    match command {
+        SubsystemCommand::Create { nqn, allow_any_host, host, serial, model } => {
+            let mut params = json!({ "nqn": nqn, "allow_any_host": allow_any_host, "hosts": host });
+            for (key, value) in [("serial", serial), ("model", model)] {
+                if let Some(value) = value {
+                    params[key] = json!(value);
+                }
+            }
+            context.call_and_show("subsystem.create", params, |subsystem: SubsystemView| {
+                let mut text = format!("created subsystem '{}'", subsystem.nqn);
+                if !subsystem.allow_any_host && subsystem.hosts.is_empty() {
+                    text += &format!("\nno host may connect yet: remuda host allow {} HOST-NQN", subsystem.nqn);
+                }
+                text
+            })
+        }
+        SubsystemCommand::List => {
+            context.call_and_show("subsystem.list", json!({}), |subsystems: Vec<SubsystemView>| {
+                let rows = subsystems.into_iter().map(|subsystem| {
+                    let volumes: Vec<String> = subsystem.namespaces.iter().map(|one| one.volume.clone()).collect();
+                    let hosts =
+                        if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.len().to_string() };
+                    let origin = format!("{:?}{}", subsystem.origin, if subsystem.changed { ", changed" } else { "" });
+                    vec![subsystem.nqn, subsystem.serial, hosts, summarise(&volumes), origin.to_lowercase()]
+                });
+                output::table(&["NQN", "SERIAL", "HOSTS", "VOLUMES", "ORIGIN"], rows.collect())
+            })
+        }
+        SubsystemCommand::Show { nqn } => {
+            context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem)
+        }
+        SubsystemCommand::Delete { nqn } => {
+            let text = format!("deleted subsystem '{nqn}'");
+            context.call_and_show("subsystem.delete", json!({ "nqn": nqn }), |_: Value| text)
+        }
+        SubsystemCommand::AddNamespace { nqn, volume, nsid } => {
+            let mut params = json!({ "nqn": nqn, "volume": volume });
+            if let Some(nsid) = nsid {
+                params["nsid"] = json!(nsid);
+            }
+            context.call_and_show("subsystem.add_namespace", params, |subsystem: SubsystemView| {
+                let added = subsystem.namespaces.iter().find(|namespace| namespace.volume == volume);
+                let nsid = added.map_or(0, |namespace| namespace.nsid);
+                format!("volume '{volume}' is namespace {nsid} of '{}'", subsystem.nqn)
+            })
+        }
+        SubsystemCommand::RemoveNamespace { nqn, nsid } => {
+            let text = format!("removed namespace {nsid} of '{nqn}'");
+            context.call_and_show("subsystem.remove_namespace", json!({ "nqn": nqn, "nsid": nsid }), |_: Value| text)
+        }
+    }
+}
+
+fn show_subsystem(subsystem: SubsystemView) -> String {
+    let hosts = if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.join(", ") };
+    let mut text = output::facts(&[
+        ("nqn", subsystem.nqn.clone()),
+        ("serial", subsystem.serial.clone()),
+        ("model", subsystem.model.clone()),
+        ("hosts", hosts),
+        ("origin", format!("{:?}", subsystem.origin).to_lowercase()),
+    ]);
+    let rows = subsystem.namespaces.iter().map(|namespace| {
+        let uuid = namespace.uuid.map_or("-".to_string(), |uuid| uuid.to_string());
+        vec![namespace.nsid.to_string(), namespace.volume.clone(), ByteSize(namespace.size).to_string(), uuid]
+    });
+    if !subsystem.namespaces.is_empty() {
+        text += "\n\n";
+        text += &output::table(&[">NSID", "VOLUME", ">SIZE", "UUID"], rows.collect());
+    }
+    let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
+    for line in connects {
+        text += &format!("\n\nfrom a Linux host: {line}");
+    }
+    text
+}
+
+/// The command that attaches a Linux host.
+pub fn connect_line(address: &str, nqn: &str) -> Option<String> {
+    let address: std::net::SocketAddr = address.parse().ok()?;
+    Some(format!("nvme connect -t tcp -a {} -s {} -n {nqn}", address.ip(), address.port()))
+}
+
+pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
+    match command {
+        HostCommand::Allow { nqn, host: Some(host), .. } => {
+            let text = format!("'{host}' may connect to '{nqn}'");
+            context.call_and_show("subsystem.allow_host", json!({ "nqn": nqn, "host": host }), |_: Value| text)
+        }
+        HostCommand::Disallow { nqn, host: Some(host), .. } => {
+            let text = format!("'{host}' may no longer connect to '{nqn}'");
+            context.call_and_show("subsystem.disallow_host", json!({ "nqn": nqn, "host": host }), |_: Value| text)
+        }
+        HostCommand::Allow { nqn, host: None, .. } => {
+            let text = format!("every host may connect to '{nqn}'");
+            context.call_and_show("subsystem.allow_any_host", json!({ "nqn": nqn, "allow": true }), |_: Value| text)
+        }
+        HostCommand::Disallow { nqn, host: None, .. } => {
+            let text = format!("only listed hosts may connect to '{nqn}'");
+            context.call_and_show("subsystem.allow_any_host", json!({ "nqn": nqn, "allow": false }), |_: Value| text)
+        }
+        HostCommand::List { nqn } => {
+            let params = nqn.map_or(json!({}), |nqn| json!({ "nqn": nqn }));
+            context.call_and_show("host.list", params, |hosts: Vec<HostView>| {
+                let rows = hosts.into_iter().map(|host| vec![host.host, host.subsystem]);
+                output::table(&["HOST", "SUBSYSTEM"], rows.collect())
+            })
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Tables, units and JSON on standard output.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use std::io::Write;
+
+/// Prints a line; a closed pipe (`remuda ... | head`) ends the process quietly.
+pub fn print_line(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Prints indented JSON.
+pub fn print_json(value: &serde_json::Value) {
+    print_line(&format!("{value:#}"));
+}
+
+/// A table without lines; columns whose heading starts with '>' are aligned to the right.
+pub fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(headings.iter().map(|heading| heading.trim_start_matches('>')));
+    for (index, heading) in headings.iter().enumerate() {
+        if let Some(column) = table.column_mut(index) {
+            column.set_padding((0, 2));
+            if heading.starts_with('>') {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+    }
+    table.add_rows(rows);
+    table.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
+}
+
+/// Two columns: what, and its value.
+pub fn facts(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// A count with thousands set apart.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}

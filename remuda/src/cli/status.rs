@@ -1,0 +1,90 @@
+//! `remuda status`, `stats` and `stop`.
+
+use super::exit::{Exit, Failure};
+use super::{Context, output};
+use crate::config::show_duration_ns;
+use crate::node::view::{ReactorView, StatusView};
+use base::ByteSize;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+pub fn status(context: &Context) -> Result<(), Failure> {
+    context.call_and_show("node.status", json!({}), |status: StatusView| {
+        let none = |list: &[String]| if list.is_empty() { "nowhere".to_string() } else { list.join(" ") };
+        let mut text = output::facts(&[
+            ("node", format!("{} (pid {}, remuda {})", status.node_id, status.pid, status.version)),
+            ("up", show_duration_ns(status.uptime_ns)),
+            ("config", status.config.clone()),
+            ("state", status.state_dir.clone()),
+            ("NVMe/TCP", format!("{} ({} connections)", none(&status.nvmf_listen), status.connections)),
+            ("metrics", status.metrics.clone().unwrap_or("off".into())),
+            (
+                "objects",
+                format!("{} devices, {} volumes, {} subsystems", status.devices, status.volumes, status.subsystems),
+            ),
+        ]);
+        text += "\n\n";
+        text += &reactors(&status.reactors);
+        if !status.hosts.is_empty() {
+            let rows = status.hosts.iter().map(|host| {
+                vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
+            });
+            text += "\n\n";
+            text += &output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect());
+        }
+        for warning in &status.warnings {
+            text += &format!("\nwarning: {warning}");
+        }
+        text
+    })
+}
+
+fn reactors(reactors: &[ReactorView]) -> String {
+    let rows = reactors.iter().map(|reactor| {
+        let all = (reactor.busy_ns + reactor.spin_ns + reactor.sleep_ns).max(1) as f64;
+        let share = |ns: u64| format!("{:.1} %", ns as f64 * 100.0 / all);
+        vec![
+            reactor.index.to_string(),
+            reactor.core.map_or("any".to_string(), |core| core.to_string()),
+            share(reactor.busy_ns),
+            share(reactor.spin_ns),
+            share(reactor.sleep_ns),
+            reactor.tasks.to_string(),
+            ByteSize(reactor.buffer_bytes as u64).to_string(),
+        ]
+    });
+    output::table(&[">REACTOR", ">CORE", ">BUSY", ">SPIN", ">SLEEP", ">TASKS", ">BUFFERS"], rows.collect())
+}
+
+pub fn stats(context: &Context) -> Result<(), Failure> {
+    output::print_json(&context.call("stats", json!({}))?);
+    Ok(())
+}
+
+/// Asks the node to stop and waits until its process is gone.
+pub fn stop(context: &Context) -> Result<(), Failure> {
+    const WAIT_MAX: Duration = Duration::from_secs(60);
+    let status: Value = context.call("node.status", json!({}))?;
+    let pid = status["pid"].as_u64().unwrap_or(0);
+    context.call("node.stop", json!({}))?;
+    let process = std::path::PathBuf::from(format!("/proc/{pid}"));
+    let began = Instant::now();
+    while process.exists() && !is_zombie(pid) {
+        if began.elapsed() > WAIT_MAX {
+            let message = format!("the node (pid {pid}) is still draining after {WAIT_MAX:?}; see its log");
+            return Err(Failure::new(Exit::Failed, message));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if context.json {
+        output::print_json(&json!({ "stopped": true, "pid": pid }));
+    } else {
+        output::print_line(&format!("stopped (pid {pid})"));
+    }
+    Ok(())
+}
+
+fn is_zombie(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}

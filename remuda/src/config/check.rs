@@ -1,0 +1,282 @@
+//! What one section alone cannot tell: names used twice, references to nothing, cycles, devices with two masters, and
+//! what the machine itself would refuse (missing files, unreadable keys).
+
+use super::device::{DeviceEntry, DeviceParams};
+use super::diagnostic::{Problems, nearest};
+use super::value::{Located, Span};
+use super::{Config, VolumeEntry};
+use base::ByteSize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Notes every problem of `config` as a whole.
+pub fn check(config: &Config, problems: &mut Problems) {
+    let mut check = Check { config, problems };
+    check.duplicates();
+    check.device_references();
+    check.cycles();
+    check.volumes();
+    check.namespaces();
+    check.resources();
+}
+
+struct Check<'a, 'p> {
+    config: &'a Config,
+    problems: &'p mut Problems,
+}
+
+impl<'a> Check<'a, '_> {
+    fn add(&mut self, span: &Option<Span>, key: &str, message: String, help: Option<String>) {
+        self.problems.add(span.clone(), key, message, help);
+    }
+
+    fn line_of(&self, span: &Option<Span>) -> String {
+        span.as_ref().map_or("elsewhere".into(), |span| format!("line {}", self.config.source.position(span.start).0))
+    }
+
+    fn device(&self, name: &str) -> Option<&'a DeviceEntry> {
+        self.config.devices.iter().find(|device| device.def.name == name)
+    }
+
+    fn duplicates(&mut self) {
+        let config = self.config;
+        let devices = config.devices.iter().map(|device| (&device.def.name, &device.name_span));
+        self.duplicates_among("device", "name", devices);
+        let volumes = config.volumes.iter().map(|volume| (&volume.name.value, &volume.name.span));
+        self.duplicates_among("volume", "name", volumes);
+        let subsystems = config.subsystems.iter().map(|subsystem| (&subsystem.nqn.value, &subsystem.nqn.span));
+        self.duplicates_among("subsystem", "nqn", subsystems);
+    }
+
+    fn duplicates_among(&mut self, what: &str, key: &str, names: impl Iterator<Item = (&'a String, &'a Option<Span>)>) {
+        let mut first: BTreeMap<&String, &Option<Span>> = BTreeMap::new();
+        for (name, span) in names {
+            if let Some(earlier) = first.get(name) {
+                let help = format!("the first one is at {}", self.line_of(earlier));
+                self.add(span, key, format!("{what} '{name}' is defined twice"), Some(help));
+            } else {
+                first.insert(name, span);
+            }
+        }
+    }
+
+    fn unknown(&mut self, what: &str, key: &str, name: &Located<String>, known: impl Iterator<Item = &'a str> + Clone) {
+        let config = self.config;
+        if config.broken.contains(&name.value) {
+            return;
+        }
+        let broken = config.broken.iter().map(String::as_str);
+        let help = match nearest(&name.value, known.clone().chain(broken)) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None if known.clone().next().is_none() => format!("there is no {what} in this file; add a [[{what}]]"),
+            None => format!("known: {}", known.collect::<Vec<_>>().join(", ")),
+        };
+        self.add(&name.span, key, format!("there is no {what} '{}'", name.value), Some(help));
+    }
+
+    fn device_references(&mut self) {
+        let config = self.config;
+        let mut masters: BTreeMap<&str, &str> = BTreeMap::new();
+        for device in &config.devices {
+            for child in &device.children {
+                let key = child_key(device);
+                if self.device(&child.value).is_none() {
+                    self.unknown("device", key, child, config.devices.iter().map(|device| device.def.name.as_str()));
+                } else if let Some(master) = masters.insert(&child.value, &device.def.name)
+                    && master != device.def.name
+                {
+                    let message = format!("device '{}' is already used by device '{master}'", child.value);
+                    self.add(&child.span, key, message, Some("a device can stand below one other only".to_string()));
+                }
+            }
+        }
+    }
+
+    /// Devices that stand, through others, on themselves.
+    fn cycles(&mut self) {
+        let mut done = Vec::new();
+        for device in &self.config.devices {
+            self.walk(device, &mut Vec::new(), &mut done);
+        }
+    }
+
+    /// Depth first; the depth is bounded because `path` holds no name twice.
+    fn walk(&mut self, device: &'a DeviceEntry, path: &mut Vec<&'a str>, done: &mut Vec<&'a str>) {
+        if done.contains(&device.def.name.as_str()) {
+            return;
+        }
+        path.push(&device.def.name);
+        for child in &device.children {
+            if let Some(at) = path.iter().position(|ancestor| *ancestor == child.value) {
+                let ring = [&path[at..], &[path[at]]].concat().join(" -> ");
+                let message = format!("device '{}' stands on itself: {ring}", child.value);
+                self.add(&child.span, child_key(device), message, Some("remove one of these references".to_string()));
+            } else if let Some(below) = self.device(&child.value) {
+                self.walk(below, path, done);
+            }
+        }
+        path.pop();
+        done.push(&device.def.name);
+    }
+
+    fn volumes(&mut self) {
+        let config = self.config;
+        for (index, volume) in config.volumes.iter().enumerate() {
+            let Some(device) = self.device(&volume.device.value) else {
+                let names = config.devices.iter().map(|device| device.def.name.as_str());
+                self.unknown("device", "device", &volume.device, names);
+                continue;
+            };
+            let master = config.devices.iter().find(|one| one.def.children().contains(&volume.device.value));
+            if let Some(master) = master {
+                let message =
+                    format!("device '{}' is already used by device '{}'", volume.device.value, master.def.name);
+                let help = Some(format!("put the volume on '{}'", master.def.name));
+                self.add(&volume.device.span, "device", message, help);
+            }
+            self.volume_fits(volume, device);
+            for other in config.volumes[..index].iter().filter(|other| other.device.value == volume.device.value) {
+                self.volumes_together(volume, other);
+            }
+        }
+    }
+
+    fn volume_fits(&mut self, volume: &VolumeEntry, device: &DeviceEntry) {
+        let (Some(size), Some(device_size)) = (&volume.size, device.def.size()) else { return };
+        let end = size.value.checked_add(volume.offset.as_ref().map_or(0, |offset| offset.value));
+        if end.is_none_or(|end| end > device_size) {
+            let message = format!(
+                "volume '{}' would end at {}, past the end of device '{}' ({})",
+                volume.name.value,
+                end.map_or("more than 16 EiB".to_string(), |end| ByteSize(end).to_string()),
+                device.def.name,
+                ByteSize(device_size)
+            );
+            self.add(&size.span, "size", message, None);
+        }
+    }
+
+    fn volumes_together(&mut self, volume: &VolumeEntry, other: &VolumeEntry) {
+        let at = self.line_of(&other.name.span);
+        let (name, other_name, device) = (&volume.name.value, &other.name.value, &volume.device.value);
+        let (Some(size), Some(other_size)) = (&volume.size, &other.size) else {
+            let whole = if volume.size.is_none() { name } else { other_name };
+            let message = format!("volumes '{name}' and '{other_name}' ({at}) are both on device '{device}'");
+            let help = format!("volume '{whole}' takes the whole device: give it a size");
+            return self.add(&volume.device.span, "device", message, Some(help));
+        };
+        let (Some(offset), Some(other_offset)) = (&volume.offset, &other.offset) else { return };
+        let end = |offset: &Located<u64>, size: &Located<u64>| offset.value.saturating_add(size.value);
+        if offset.value < end(other_offset, other_size) && other_offset.value < end(offset, size) {
+            let message = format!("volumes '{name}' and '{other_name}' ({at}) overlap on device '{device}'");
+            let help = format!("'{other_name}' ends at {}", end(other_offset, other_size));
+            self.add(&offset.span, "offset", message, Some(help));
+        }
+    }
+
+    fn namespaces(&mut self) {
+        let config = self.config;
+        for subsystem in &config.subsystems {
+            for (index, namespace) in subsystem.namespaces.iter().enumerate() {
+                let volume = &namespace.volume;
+                if !config.volumes.iter().any(|known| known.name.value == volume.value) {
+                    let names = config.volumes.iter().map(|volume| volume.name.value.as_str());
+                    self.unknown("volume", "volume", volume, names);
+                }
+                if subsystem.namespaces[..index].iter().any(|other| other.volume.value == volume.value) {
+                    let message = format!("volume '{}' is a namespace of this subsystem already", volume.value);
+                    self.add(&volume.span, "volume", message, None);
+                }
+            }
+        }
+    }
+
+    fn resources(&mut self) {
+        let config = self.config;
+        let mut paths: BTreeMap<&str, &str> = BTreeMap::new();
+        for device in &config.devices {
+            match &device.def.params {
+                DeviceParams::File { path, size, .. } => {
+                    if let Some(other) = paths.insert(path, &device.def.name) {
+                        let message = format!("device '{other}' uses {path} too");
+                        self.add(&device.resource_span, "path", message, None);
+                    }
+                    if let Err((message, help)) = check_file(path, *size) {
+                        self.add(&device.resource_span, "path", message, Some(help));
+                    }
+                }
+                DeviceParams::Encrypt { key_file, .. } => {
+                    if let Err((message, help)) = check_key_file(key_file) {
+                        self.add(&device.resource_span, "key_file", message, Some(help));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn child_key(device: &DeviceEntry) -> &'static str {
+    if matches!(device.def.params, DeviceParams::Stripe { .. } | DeviceParams::Mirror { .. }) {
+        "devices"
+    } else {
+        "device"
+    }
+}
+
+/// Whether a file device can be opened or created; otherwise why not and what to do.
+pub fn check_file(path: &str, size: Option<u64>) -> Result<(), (String, String)> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err((format!("{path} is a directory"), "name a file inside it".into())),
+        Ok(found) if !found.is_file() && !found.file_type().is_block_device() => {
+            Err((format!("{path} is neither a regular file nor a block device"), "name one that is".into()))
+        }
+        Ok(found) if found.is_file() && found.len() == 0 && size.is_none() => {
+            Err((format!("{path} is empty"), "add size = ... to give it a size".into()))
+        }
+        Ok(_) => match std::fs::OpenOptions::new().read(true).write(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(error) => Err((format!("cannot open {path} for writing: {error}"), "check its permissions".into())),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => match (size, Path::new(path).parent()) {
+            (None, _) => Err((format!("{path} does not exist"), "add size = ... to have it created".into())),
+            (Some(_), Some(parent)) if !parent.is_dir() => Err((
+                format!("{} is not a directory", parent.display()),
+                format!("create it: mkdir -p {}", parent.display()),
+            )),
+            _ => Ok(()),
+        },
+        Err(error) => Err((format!("cannot look at {path}: {error}"), "check the permissions of its directory".into())),
+    }
+}
+
+/// Whether a key file holds a key; otherwise why not and what to do.
+pub fn check_key_file(path: &str) -> Result<(), (String, String)> {
+    use std::os::unix::fs::MetadataExt;
+    let make = || format!("make one: (umask 077; head -c 64 /dev/urandom > {path})");
+    let found = std::fs::metadata(path).map_err(|error| (format!("cannot read {path}: {error}"), make()))?;
+    if found.mode() & 0o077 != 0 {
+        return Err((format!("{path} can be read by others"), format!("chmod 600 {path}")));
+    }
+    read_key(path).map(|_| ()).map_err(|reason| (reason, make()))
+}
+
+/// The 64 bytes of a key file.
+pub fn read_key(path: &str) -> Result<[u8; 64], String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    if let Ok(key) = <[u8; 64]>::try_from(bytes.as_slice()) {
+        return Ok(key);
+    }
+    let text = std::str::from_utf8(&bytes).map(str::trim).unwrap_or("");
+    let wrong = || format!("{path} holds {} bytes, expected 64 (or 128 hexadecimal digits)", bytes.len());
+    if text.len() != 128 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    let mut key = [0; 64];
+    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks(2)) {
+        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+    }
+    Ok(key)
+}

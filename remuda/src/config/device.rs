@@ -1,0 +1,496 @@
+//! What a device of each kind is made of, and how it is read from TOML, RPC parameters or `key=value` words.
+
+use super::diagnostic::{Problems, nearest};
+use super::section::{Form, Key, Section, key};
+use super::value::{Located, Span, Table};
+use serde::{Deserialize, Serialize};
+
+/// Largest number of children of a stripe or mirror.
+pub const CHILDREN_MAX: usize = 64;
+const BLOCK_SIZE: Form = Form::Size;
+
+/// Kinds by name, each with a line about it and its keys.
+pub const KINDS: &[(&str, &str, &[Key])] = &[
+    ("mem", "Memory: fast, and empty after a restart.", MEM),
+    ("null", "Accepts writes and forgets them; reads return zeroes.", NULL),
+    ("file", "A regular file or a block device.", FILE),
+    ("stripe", "Spreads blocks over several devices.", STRIPE),
+    ("mirror", "Keeps the same blocks on several devices.", MIRROR),
+    ("delay", "Adds latency to a device.", DELAY),
+    ("error", "Makes chosen operations of a device fail.", ERROR),
+    ("checksum", "Detects rot and misdirected writes with a CRC32C per block.", CHECKSUM),
+    ("encrypt", "Encrypts with AES-256-XTS.", ENCRYPT),
+    ("rate-limit", "Bounds operations and bytes per second.", RATE_LIMIT),
+    ("nvmf", "A namespace of an NVMe/TCP target.", NVMF),
+];
+
+const COMMON: &[Key] = &[
+    key("name", Form::Text, "required", "Its name: letters, digits, '.', '_' and '-'."),
+    key("kind", Form::Choice(&KIND_NAMES), "required", "What it is."),
+];
+
+const KIND_NAMES: [&str; KINDS.len()] = {
+    let mut names = [""; KINDS.len()];
+    let mut index = 0;
+    while index < KINDS.len() {
+        names[index] = KINDS[index].0;
+        index += 1;
+    }
+    names
+};
+
+const MEM: &[Key] = &[
+    key("size", Form::Size, "required", "Its size."),
+    key("size_max", Form::Size, "size", "How far it can be resized; address space, not memory, is set aside."),
+    key("block_size", BLOCK_SIZE, "4096", "Bytes per block: a power of two from 512 to 64 KiB."),
+];
+const NULL: &[Key] = &[
+    key("size", Form::Size, "required", "Its size."),
+    key("block_size", BLOCK_SIZE, "4096", "Bytes per block: a power of two from 512 to 64 KiB."),
+];
+const FILE: &[Key] = &[
+    key("path", Form::Text, "required", "The file or block device."),
+    key(
+        "size",
+        Form::Size,
+        "the file's size",
+        "Creates a missing file of this size; a larger size grows an existing one.",
+    ),
+    key("block_size", BLOCK_SIZE, "4096", "Bytes per block: 512 or 4096."),
+    key("direct", Form::Flag, "true", "Bypass the page cache where the file system allows it."),
+];
+const STRIPE: &[Key] = &[
+    key("devices", Form::TextList, "required", "The devices, at least two, of equal block size."),
+    key("chunk", Form::Size, "128KiB", "Bytes on one device before the next one's turn."),
+];
+const MIRROR: &[Key] = &[key("devices", Form::TextList, "required", "The devices, at least two, of equal block size.")];
+const DELAY: &[Key] = &[
+    key("device", Form::Text, "required", "The device below."),
+    key("read", Form::Duration, "0us", "Added to each read."),
+    key("write", Form::Duration, "0us", "Added to each write and other change."),
+    key("flush", Form::Duration, "0us", "Added to each flush."),
+    key("jitter", Form::Duration, "0us", "A random further delay of up to so much."),
+];
+const ERROR: &[Key] = &[
+    key("device", Form::Text, "required", "The device below."),
+    key("op", Form::Choice(&["any", "read", "write", "flush", "unmap"]), "any", "Which operations can fail."),
+    key("rate", Form::Fraction, "0", "The fraction of them that fails."),
+    key("nth", Form::Count(1, u64::MAX), "none", "Only the n-th of them since the start fails."),
+    key(
+        "fault",
+        Form::Choice(&["fail", "fail-after", "lose", "flip-bit"]),
+        "fail",
+        "What happens: not done and reported, done and reported as failed, a write acknowledged and not done, one bit flipped.",
+    ),
+    key("first_block", Form::Count(0, u64::MAX), "0", "Only operations that touch blocks from here on fail ..."),
+    key("blocks", Form::Count(1, u64::MAX), "to the end", "... for so many blocks."),
+    key("seed", Form::Count(0, u64::MAX), "1", "Seed of the random choice."),
+];
+const CHECKSUM: &[Key] = &[key("device", Form::Text, "required", "The device below.")];
+const ENCRYPT: &[Key] = &[
+    key("device", Form::Text, "required", "The device below."),
+    key(
+        "key_file",
+        Form::Text,
+        "required",
+        "A file with 64 random bytes (or 128 hexadecimal digits), readable by the owner alone.",
+    ),
+];
+const RATE_LIMIT: &[Key] = &[
+    key("device", Form::Text, "required", "The device below."),
+    key("iops", Form::Count(1, u64::MAX), "no limit", "Most operations per second."),
+    key("bandwidth", Form::Size, "no limit", "Most bytes per second."),
+];
+const NVMF: &[Key] = &[
+    key("address", Form::Text, "required", "Address and port of the target, such as \"10.0.0.7:4420\"."),
+    key("nqn", Form::Text, "required", "The subsystem's name."),
+    key("nsid", Form::Count(1, 0xFFFF_FFFE), "1", "The namespace."),
+    key("host_nqn", Form::Text, "this node's", "The name given to the target."),
+    key("queues", Form::Count(1, 64), "one per reactor", "I/O queues."),
+    key("queue_depth", Form::Count(2, 1024), "128", "Commands per queue."),
+    key("header_digest", Form::Flag, "false", "Checksums of PDU headers."),
+    key("data_digest", Form::Flag, "false", "Checksums of PDU data."),
+];
+
+/// A device as defined.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceDef {
+    /// Unique name.
+    pub name: String,
+    /// Kind and parameters.
+    #[serde(flatten)]
+    pub params: DeviceParams,
+}
+
+/// The parameters of each kind. Sizes are bytes, durations nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "each field is a key of the tables above, described there")]
+pub enum DeviceParams {
+    Mem {
+        size: u64,
+        size_max: u64,
+        block_size: u32,
+    },
+    Null {
+        size: u64,
+        block_size: u32,
+    },
+    File {
+        path: String,
+        size: Option<u64>,
+        block_size: Option<u32>,
+        direct: bool,
+    },
+    Stripe {
+        devices: Vec<String>,
+        chunk: u64,
+    },
+    Mirror {
+        devices: Vec<String>,
+    },
+    Delay {
+        device: String,
+        read_ns: u64,
+        write_ns: u64,
+        flush_ns: u64,
+        jitter_ns: u64,
+    },
+    Error {
+        device: String,
+        op: String,
+        rate: f64,
+        fault: String,
+        nth: Option<u64>,
+        first_block: u64,
+        blocks: Option<u64>,
+        seed: u64,
+    },
+    Checksum {
+        device: String,
+    },
+    Encrypt {
+        device: String,
+        key_file: String,
+    },
+    RateLimit {
+        device: String,
+        iops: Option<u64>,
+        bandwidth: Option<u64>,
+    },
+    Nvmf {
+        address: String,
+        nqn: String,
+        nsid: u32,
+        host_nqn: Option<String>,
+        queues: Option<u16>,
+        queue_depth: u16,
+        header_digest: bool,
+        data_digest: bool,
+    },
+}
+
+impl DeviceDef {
+    /// The kind's name.
+    pub fn kind(&self) -> &'static str {
+        match &self.params {
+            DeviceParams::Mem { .. } => "mem",
+            DeviceParams::Null { .. } => "null",
+            DeviceParams::File { .. } => "file",
+            DeviceParams::Stripe { .. } => "stripe",
+            DeviceParams::Mirror { .. } => "mirror",
+            DeviceParams::Delay { .. } => "delay",
+            DeviceParams::Error { .. } => "error",
+            DeviceParams::Checksum { .. } => "checksum",
+            DeviceParams::Encrypt { .. } => "encrypt",
+            DeviceParams::RateLimit { .. } => "rate-limit",
+            DeviceParams::Nvmf { .. } => "nvmf",
+        }
+    }
+
+    /// Names of the devices it stands on.
+    pub fn children(&self) -> &[String] {
+        match &self.params {
+            DeviceParams::Stripe { devices, .. } | DeviceParams::Mirror { devices } => devices,
+            DeviceParams::Delay { device, .. }
+            | DeviceParams::Error { device, .. }
+            | DeviceParams::Checksum { device }
+            | DeviceParams::Encrypt { device, .. }
+            | DeviceParams::RateLimit { device, .. } => std::slice::from_ref(device),
+            _ => &[],
+        }
+    }
+
+    /// The path of the file that it needs.
+    pub fn resource_path(&self) -> Option<&str> {
+        match &self.params {
+            DeviceParams::File { path, .. } | DeviceParams::Encrypt { key_file: path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The size in the definition, when the kind has one.
+    pub fn size(&self) -> Option<u64> {
+        match &self.params {
+            DeviceParams::Mem { size, .. } | DeviceParams::Null { size, .. } => Some(*size),
+            DeviceParams::File { size, .. } => *size,
+            _ => None,
+        }
+    }
+
+    /// Replaces the size in the definition.
+    pub fn set_size(&mut self, bytes: u64) {
+        match &mut self.params {
+            DeviceParams::Mem { size, size_max, .. } => {
+                *size = bytes;
+                *size_max = bytes.max(*size_max);
+            }
+            DeviceParams::Null { size, .. } => *size = bytes,
+            DeviceParams::File { size, .. } => *size = Some(bytes),
+            _ => {}
+        }
+    }
+}
+
+/// A device of the configuration file, with the places its definition refers to.
+#[derive(Clone, Debug)]
+pub struct DeviceEntry {
+    /// The definition.
+    pub def: DeviceDef,
+    /// Where its name stands.
+    pub name_span: Option<Span>,
+    /// Its children and where they are named.
+    pub children: Vec<Located<String>>,
+    /// Where its path, key file or address stands.
+    pub resource_span: Option<Span>,
+}
+
+/// Keys of `kind`, without `name` and `kind`.
+pub fn keys_of(kind: &str) -> Option<&'static [Key]> {
+    KINDS.iter().find(|(name, _, _)| *name == kind).map(|(_, _, keys)| *keys)
+}
+
+/// Reads one device; `None` when something is wrong, all of which has been noted.
+pub fn read_device(table: &Table, span: Option<Span>, words: bool, problems: &mut Problems) -> Option<DeviceEntry> {
+    let name = table.iter().find_map(|(key, value)| match &value.data {
+        super::value::Data::Text(text) if key.value == "name" => Some(text.as_str()),
+        _ => None,
+    });
+    let title = name.map_or("[[device]]".to_string(), |name| format!("device '{name}'"));
+    let before = problems.list.len();
+    let mut head = Section::new(title.clone(), span.clone(), table, &[COMMON], words, problems);
+    let name = head.need_text("name");
+    if let Some(name) = &name
+        && let Err(reason) = check_name(&name.value)
+    {
+        head.wrong(name.span.clone(), "name", reason, None);
+    }
+    if !head.has("kind") {
+        head.missing("kind");
+    }
+    let kind = head.choice("kind")?.value;
+    let keys = keys_of(kind).expect("every kind has its keys");
+    let mut section = Section::new(title, span, table, &[COMMON, keys], words, problems);
+    section.check_unknown(|unknown| other_kinds(unknown, keys, kind));
+    let entry = read_params(&mut section, kind, name?);
+    if problems.list.len() > before { None } else { entry }
+}
+
+/// A key that other kinds have and this one has nothing similar to.
+fn other_kinds(unknown: &str, keys: &[Key], kind: &str) -> Option<String> {
+    if nearest(unknown, keys.iter().map(|key| key.name)).is_some() {
+        return None;
+    }
+    let owners: Vec<_> = KINDS.iter().filter(|(_, _, keys)| keys.iter().any(|key| key.name == unknown)).collect();
+    let owners: Vec<_> = owners.iter().map(|(name, _, _)| *name).collect();
+    (!owners.is_empty()).then(|| format!("a '{kind}' device has no such key (kinds that do: {})", owners.join(", ")))
+}
+
+fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> Option<DeviceEntry> {
+    let mut children = Vec::new();
+    let mut resource_span = None;
+    let params = match kind {
+        "mem" => {
+            let (size, block_size) = (need_size(section, "size")?, block_size(section)?);
+            let size_max = section.size("size_max").map_or(size.value, |max| max.value).max(size.value);
+            check_multiple(section, &size, block_size.unwrap_or(4096));
+            DeviceParams::Mem { size: size.value, size_max, block_size: block_size.unwrap_or(4096) }
+        }
+        "null" => {
+            let (size, block_size) = (need_size(section, "size")?, block_size(section)?);
+            check_multiple(section, &size, block_size.unwrap_or(4096));
+            DeviceParams::Null { size: size.value, block_size: block_size.unwrap_or(4096) }
+        }
+        "file" => {
+            let path = section.need_text("path")?;
+            resource_span = path.span.clone();
+            let (size, block_size) = (section.size("size"), block_size(section)?);
+            if let Some(other) = block_size.filter(|size| !matches!(size, 512 | 4096)) {
+                let span = section.raw("block_size").and_then(|value| value.span.clone());
+                section.wrong(span, "block_size", format!("a file has blocks of 512 or 4096 bytes, not {other}"), None);
+            }
+            if let Some(size) = &size {
+                check_multiple(section, size, block_size.unwrap_or(4096));
+            }
+            let direct = section.flag("direct").is_none_or(|flag| flag.value);
+            DeviceParams::File { path: path.value, size: size.map(|size| size.value), block_size, direct }
+        }
+        "stripe" => {
+            children = need_children(section)?;
+            let chunk = section.size("chunk");
+            let chunk_bytes = chunk.as_ref().map_or(128 << 10, |chunk| chunk.value);
+            if !chunk_bytes.is_power_of_two() || !(4096..=16 << 20).contains(&chunk_bytes) {
+                let span = chunk.and_then(|chunk| chunk.span);
+                section.wrong(span, "chunk", "it must be a power of two from 4 KiB to 16 MiB", None);
+            }
+            DeviceParams::Stripe { devices: names(&children), chunk: chunk_bytes }
+        }
+        "mirror" => {
+            children = need_children(section)?;
+            DeviceParams::Mirror { devices: names(&children) }
+        }
+        "delay" => DeviceParams::Delay {
+            device: need_child(section, &mut children)?,
+            read_ns: duration(section, "read"),
+            write_ns: duration(section, "write"),
+            flush_ns: duration(section, "flush"),
+            jitter_ns: duration(section, "jitter"),
+        },
+        "error" => DeviceParams::Error {
+            device: need_child(section, &mut children)?,
+            op: section.choice("op").map_or("any", |op| op.value).to_string(),
+            rate: section.fraction("rate").map_or(0.0, |rate| rate.value),
+            fault: section.choice("fault").map_or("fail", |fault| fault.value).to_string(),
+            nth: section.count("nth").map(|nth| nth.value),
+            first_block: section.count("first_block").map_or(0, |block| block.value),
+            blocks: section.count("blocks").map(|blocks| blocks.value),
+            seed: section.count("seed").map_or(1, |seed| seed.value),
+        },
+        "checksum" => DeviceParams::Checksum { device: need_child(section, &mut children)? },
+        "encrypt" => {
+            let device = need_child(section, &mut children)?;
+            let key_file = section.need_text("key_file")?;
+            resource_span = key_file.span.clone();
+            DeviceParams::Encrypt { device, key_file: key_file.value }
+        }
+        "rate-limit" => {
+            let device = need_child(section, &mut children)?;
+            let iops = section.count("iops").map(|iops| iops.value);
+            let bandwidth = section.size("bandwidth").map(|bandwidth| bandwidth.value);
+            if iops.is_none() && bandwidth.is_none() {
+                section.wrong(None, "iops", "a rate limit needs 'iops' or 'bandwidth'", None);
+            }
+            DeviceParams::RateLimit { device, iops, bandwidth }
+        }
+        "nvmf" => {
+            let (address, nqn) = (section.need_text("address"), section.need_text("nqn"));
+            let (address, nqn) = (address?, nqn?);
+            resource_span = address.span.clone();
+            if let Err(reason) = super::check_nqn(&nqn.value) {
+                section.wrong(nqn.span.clone(), "nqn", reason, None);
+            }
+            let address_text = match super::parse_address(&address.value) {
+                Ok(address) => address.to_string(),
+                Err(reason) => {
+                    section.wrong(address.span.clone(), "address", reason, None);
+                    address.value
+                }
+            };
+            let host_nqn = section.text("host_nqn");
+            if let Some(host) = &host_nqn
+                && let Err(reason) = super::check_nqn(&host.value)
+            {
+                section.wrong(host.span.clone(), "host_nqn", reason, None);
+            }
+            DeviceParams::Nvmf {
+                address: address_text,
+                nqn: nqn.value,
+                nsid: section.count("nsid").map_or(1, |nsid| nsid.value as u32),
+                host_nqn: host_nqn.map(|host| host.value),
+                queues: section.count("queues").map(|queues| queues.value as u16),
+                queue_depth: section.count("queue_depth").map_or(128, |depth| depth.value as u16),
+                header_digest: section.flag("header_digest").is_some_and(|flag| flag.value),
+                data_digest: section.flag("data_digest").is_some_and(|flag| flag.value),
+            }
+        }
+        other => unreachable!("kind '{other}' is in the table but not here"),
+    };
+    let def = DeviceDef { name: name.value, params };
+    Some(DeviceEntry { def, name_span: name.span, children, resource_span })
+}
+
+fn names(children: &[Located<String>]) -> Vec<String> {
+    children.iter().map(|child| child.value.clone()).collect()
+}
+
+fn need_child(section: &mut Section<'_>, children: &mut Vec<Located<String>>) -> Option<String> {
+    let child = section.need_text("device")?;
+    children.push(child.clone());
+    Some(child.value)
+}
+
+fn need_children(section: &mut Section<'_>) -> Option<Vec<Located<String>>> {
+    if !section.has("devices") {
+        section.missing("devices");
+    }
+    let children = section.texts("devices")?;
+    if !(2..=CHILDREN_MAX).contains(&children.len()) {
+        let span = section.raw("devices").and_then(|value| value.span.clone());
+        let message = format!("expected 2 to {CHILDREN_MAX} devices, found {}", children.len());
+        section.wrong(span, "devices", message, None);
+    }
+    for (index, child) in children.iter().enumerate() {
+        if children[..index].iter().any(|other| other.value == child.value) {
+            section.wrong(child.span.clone(), "devices", format!("'{}' is named twice", child.value), None);
+        }
+    }
+    Some(children)
+}
+
+fn need_size(section: &mut Section<'_>, name: &str) -> Option<Located<u64>> {
+    if !section.has(name) {
+        section.missing(name);
+    }
+    let size = section.size(name)?;
+    if size.value == 0 {
+        section.wrong(size.span.clone(), name, "it cannot be zero", None);
+    }
+    Some(size)
+}
+
+fn duration(section: &mut Section<'_>, name: &str) -> u64 {
+    section.duration_ns(name).map_or(0, |duration| duration.value)
+}
+
+/// `None` when the key is wrong; `Some(None)` when it is absent.
+fn block_size(section: &mut Section<'_>) -> Option<Option<u32>> {
+    if !section.has("block_size") {
+        return Some(None);
+    }
+    let size = section.size("block_size")?;
+    if size.value.is_power_of_two() && (512..=65_536).contains(&size.value) {
+        return Some(Some(size.value as u32));
+    }
+    section.wrong(size.span, "block_size", "it must be a power of two from 512 to 65536", None);
+    None
+}
+
+fn check_multiple(section: &mut Section<'_>, size: &Located<u64>, block_size: u32) {
+    if !size.value.is_multiple_of(block_size as u64) {
+        let down = size.value / block_size as u64 * block_size as u64;
+        let help = if down == 0 { block_size as u64 } else { down };
+        let message = format!("{} bytes is not a multiple of the block size {block_size}", size.value);
+        section.wrong(size.span.clone(), "size", message, Some(format!("use {help} or {}", down + block_size as u64)));
+    }
+}
+
+/// Names that appear in paths, metrics and command lines.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
+        return Err(format!(
+            "'{name}' is not a valid name: use 1 to 64 letters, digits, '.', '_' or '-', not starting with '-'"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,800 @@
+//! The configuration file: read with places kept, so that every problem is reported with file, line and column, all at
+//! once and before anything is started.
+
+mod check;
+pub mod device;
+pub mod diagnostic;
+pub mod reference;
+pub mod section;
+pub mod value;
+
+pub use check::{check_file, check_key_file};
+pub use device::{DeviceDef, DeviceEntry, DeviceParams};
+pub use diagnostic::{BadConfig, Problems, Source, nearest};
+pub use section::show_duration_ns;
+
+use section::{Form, Key, Section, key};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use value::{Data, Located, Span, Table, Value};
+
+/// Largest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// The port that IANA gave to NVMe over Fabrics.
+pub const NVMF_PORT: u16 = 4420;
+/// Where metrics are served unless told otherwise.
+pub const METRICS_DEFAULT: &str = "127.0.0.1:9420";
+
+/// Keys of `[node]`.
+pub const NODE: &[Key] = &[
+    key("state_dir", Form::Text, "$XDG_STATE_HOME/remuda", "Where the node keeps what it must remember."),
+    key("rpc_socket", Form::Text, "$XDG_RUNTIME_DIR/remuda.sock", "The socket that the command line talks to."),
+    key(
+        "reactors",
+        Form::Special("integer, or list of cores such as [0, 2]"),
+        "1",
+        "How many reactors, or on which cores.",
+    ),
+    key("poll_policy", Form::Choice(&["adaptive", "busy", "sleep"]), "adaptive", "What an idle reactor does."),
+    key("spin_max", Form::Duration, "50us", "Longest spin of the adaptive policy."),
+    key("buffer_memory", Form::Size, "64MiB", "I/O buffers of each reactor, at most."),
+    key("log_level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "info", "What is logged."),
+    key("log_format", Form::Choice(&["text", "json"]), "text", "How it is logged."),
+    key("metrics_listen", Form::Text, METRICS_DEFAULT, "Address of /metrics and /healthz, or \"off\"."),
+    key("drain_timeout", Form::Duration, "10s", "How long a stopping node waits for I/O under way."),
+];
+
+/// Keys of `[nvmf]`.
+pub const NVMF: &[Key] = &[
+    key("listen", Form::TextList, "[] (no target)", "Addresses of the NVMe/TCP target."),
+    key("insecure", Form::Flag, "false", "Allow addresses other than loopback although hosts are not authenticated."),
+    key("digests", Form::Flag, "true", "Grant header and data digests to hosts that ask for them."),
+    key("max_connections", Form::Count(1, 65_536), "1024", "Most TCP connections."),
+    key("io_queues", Form::Count(1, 256), "64", "Most I/O queues of one controller."),
+    key("queue_size", Form::Count(2, 4096), "1024", "Most entries of one queue."),
+    key("in_capsule_size", Form::Size, "8KiB", "Write data carried inside a command."),
+    key("max_io_size", Form::Size, "1MiB", "Largest single transfer."),
+];
+
+/// Keys of `[[volume]]`.
+pub const VOLUME: &[Key] = &[
+    key("name", Form::Text, "required", "Its name."),
+    key("device", Form::Text, "required", "The device it lies on."),
+    key("size", Form::Size, "the whole device", "Its size; the place is chosen by the node unless 'offset' is given."),
+    key("offset", Form::Size, "chosen by the node", "Where it starts on the device."),
+];
+
+/// Keys of `[[subsystem]]`.
+pub const SUBSYSTEM: &[Key] = &[
+    key("nqn", Form::Text, "required", "Its NVMe name, such as \"nqn.2026-11.org.example:disks\"."),
+    key("allow_any_host", Form::Flag, "false", "Whether every host may connect."),
+    key("hosts", Form::TextList, "[]", "NQNs of the hosts that may connect."),
+    key("serial", Form::Text, "generated once", "Serial number, up to 20 printable characters."),
+    key("model", Form::Text, "Remuda", "Model number, up to 40 printable characters."),
+    key("namespaces", Form::Special("list of {nsid, volume}, or of volume names"), "[]", "Its volumes."),
+];
+
+/// Keys of one entry of `namespaces`.
+pub const NAMESPACE: &[Key] = &[
+    key("nsid", Form::Count(1, 65_535), "the next free one", "Namespace id."),
+    key("volume", Form::Text, "required", "The volume."),
+];
+
+/// What an idle reactor does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Spin up to so many nanoseconds, then sleep.
+    Adaptive(u64),
+    /// Never sleep.
+    Busy,
+    /// Sleep at once.
+    Sleep,
+}
+
+/// `[node]`.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Absolute.
+    pub state_dir: PathBuf,
+    /// Absolute.
+    pub rpc_socket: PathBuf,
+    /// One entry per reactor: its core, or `None` to leave the choice to the kernel.
+    pub reactors: Vec<Option<usize>>,
+    /// When idle.
+    pub policy: Policy,
+    /// Per reactor, bytes.
+    pub buffer_memory: u64,
+    /// A `tracing` level.
+    pub log_level: String,
+    /// Log as JSON lines.
+    pub log_json: bool,
+    /// `None` is off.
+    pub metrics: Option<SocketAddr>,
+    /// The address was written down, so failing to use it is an error.
+    pub metrics_explicit: bool,
+    /// Nanoseconds.
+    pub drain_timeout_ns: u64,
+}
+
+/// `[nvmf]`.
+#[derive(Clone, Debug)]
+pub struct NvmfConfig {
+    /// Addresses; none means no target.
+    pub listen: Vec<SocketAddr>,
+    /// Header and data digests granted.
+    pub digests: bool,
+    /// TCP connections at most.
+    pub max_connections: u32,
+    /// I/O queues of a controller at most.
+    pub io_queues: u16,
+    /// Entries of a queue at most.
+    pub queue_size: u16,
+    /// Bytes.
+    pub in_capsule_size: u32,
+    /// Bytes.
+    pub max_io_size: u32,
+}
+
+/// `[[volume]]`.
+#[derive(Clone, Debug)]
+pub struct VolumeEntry {
+    /// Name.
+    pub name: Located<String>,
+    /// Device.
+    pub device: Located<String>,
+    /// Bytes; `None` with no offset is the whole device.
+    pub size: Option<Located<u64>>,
+    /// Bytes.
+    pub offset: Option<Located<u64>>,
+}
+
+/// `[[subsystem]]`.
+#[derive(Clone, Debug)]
+pub struct SubsystemEntry {
+    /// NVMe qualified name.
+    pub nqn: Located<String>,
+    /// Every host may connect.
+    pub allow_any_host: bool,
+    /// Hosts that may connect.
+    pub hosts: Vec<Located<String>>,
+    /// Serial number, if fixed.
+    pub serial: Option<String>,
+    /// Model number, if not the default.
+    pub model: Option<String>,
+    /// Namespaces.
+    pub namespaces: Vec<NamespaceEntry>,
+}
+
+/// One of a subsystem's namespaces.
+#[derive(Clone, Debug)]
+pub struct NamespaceEntry {
+    /// Namespace id.
+    pub nsid: Located<u32>,
+    /// Volume name.
+    pub volume: Located<String>,
+}
+
+/// A configuration in which everything checkable without starting has been checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file.
+    pub source: Source,
+    /// `[node]`.
+    pub node: NodeConfig,
+    /// `[nvmf]`.
+    pub nvmf: NvmfConfig,
+    /// `[[device]]`.
+    pub devices: Vec<DeviceEntry>,
+    /// `[[volume]]`.
+    pub volumes: Vec<VolumeEntry>,
+    /// `[[subsystem]]`.
+    pub subsystems: Vec<SubsystemEntry>,
+    /// Names of devices and volumes whose sections are wrong: references to them are not wrong as well.
+    broken: Vec<String>,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &str) -> Result<Config, BadConfig> {
+        let unreadable = |error: std::io::Error| BadConfig::unreadable(path, &error);
+        let size = std::fs::metadata(path).map_err(unreadable)?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(unreadable(std::io::Error::other(format!("{size} bytes is too large for a configuration"))));
+        }
+        Config::parse(path, std::fs::read_to_string(path).map_err(unreadable)?)
+    }
+
+    /// Reads and checks a text; `path` is for messages and for relative paths inside it.
+    pub fn parse(path: &str, text: String) -> Result<Config, BadConfig> {
+        let mut problems = Problems::default();
+        let source = Source { path: path.to_string(), text };
+        let config = parse_text(&source, &mut problems);
+        match config {
+            Some(config) => {
+                check::check(&config, &mut problems);
+                if problems.list.is_empty() {
+                    return Ok(config);
+                }
+            }
+            None => assert!(!problems.list.is_empty(), "a configuration is refused for a reason"),
+        }
+        problems.list.sort_by_key(|problem| problem.span.as_ref().map_or(usize::MAX, |span| span.start));
+        Err(BadConfig { source, problems: problems.list })
+    }
+}
+
+/// Relative paths in the file are relative to the file.
+fn resolve(source: &Source, path: &str) -> PathBuf {
+    let base = std::path::absolute(&source.path).ok();
+    let base = base.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
+    base.join(path)
+}
+
+const SECTIONS: [&str; 5] = ["node", "nvmf", "device", "volume", "subsystem"];
+
+fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
+    let (table, errors) = toml::de::DeTable::parse_recoverable(&source.text);
+    for error in &errors {
+        problems.add(error.span(), "", error.message().trim(), None);
+    }
+    if !errors.is_empty() {
+        return None;
+    }
+    let table = value::from_toml(table.get_ref());
+    for (name, value) in &table {
+        if !SECTIONS.contains(&name.value.as_str()) {
+            unknown_section(name, value, problems);
+        }
+    }
+    let node = read_node(single(&table, "node", problems), source, problems);
+    let nvmf = read_nvmf(single(&table, "nvmf", problems), problems);
+    let mut broken = Vec::new();
+    let mut devices = Vec::new();
+    for (table, span) in many(&table, "device", problems) {
+        match device::read_device(table, span, false, problems) {
+            Some(entry) => devices.push(resolve_paths(source, entry)),
+            None => broken.extend(name_in(table)),
+        }
+    }
+    let mut volumes = Vec::new();
+    for (table, span) in many(&table, "volume", problems) {
+        match read_volume(table, span, problems) {
+            Some(entry) => volumes.push(entry),
+            None => broken.extend(name_in(table)),
+        }
+    }
+    let mut subsystems = Vec::new();
+    for (table, span) in many(&table, "subsystem", problems) {
+        subsystems.extend(read_subsystem(table, span, problems));
+    }
+    Some(Config { source: source.clone(), node, nvmf, devices, volumes, subsystems, broken })
+}
+
+fn name_in(table: &Table) -> Option<String> {
+    table.iter().find_map(|(key, value)| match &value.data {
+        Data::Text(name) if key.value == "name" => Some(name.clone()),
+        _ => None,
+    })
+}
+
+fn resolve_paths(source: &Source, mut entry: DeviceEntry) -> DeviceEntry {
+    match &mut entry.def.params {
+        DeviceParams::File { path, .. } | DeviceParams::Encrypt { key_file: path, .. } => {
+            *path = resolve(source, path).to_string_lossy().into_owned();
+        }
+        _ => {}
+    }
+    entry
+}
+
+fn unknown_section(name: &Located<String>, value: &Value, problems: &mut Problems) {
+    let is_key = match &value.data {
+        Data::Table(_) => false,
+        Data::List(items) => !items.iter().any(|item| matches!(item.data, Data::Table(_))),
+        _ => true,
+    };
+    let owner = [("[node]", NODE), ("[nvmf]", NVMF), ("[[volume]]", VOLUME), ("[[subsystem]]", SUBSYSTEM)];
+    let owner = owner.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name.value));
+    let help = match (owner, nearest(&name.value, SECTIONS)) {
+        (Some((section, _)), _) if is_key => format!("'{}' belongs below {section}", name.value),
+        (_, Some(near)) => format!("did you mean '{near}'?"),
+        _ => "the sections are [node], [nvmf], [[device]], [[volume]] and [[subsystem]]".to_string(),
+    };
+    let what = if is_key { "key" } else { "section" };
+    problems.add(name.span.clone(), &name.value, format!("unknown {what} '{}'", name.value), Some(help));
+}
+
+static EMPTY: Table = Table::new();
+
+fn single<'a>(table: &'a Table, name: &str, problems: &mut Problems) -> (&'a Table, Option<Span>) {
+    match table.iter().find(|(key, _)| key.value == name) {
+        None => (&EMPTY, None),
+        Some((key, Value { data: Data::Table(section), .. })) => (section, key.span.clone()),
+        Some((key, _)) => {
+            problems.add(key.span.clone(), name, format!("'{name}' is a section"), Some(format!("write [{name}]")));
+            (&EMPTY, None)
+        }
+    }
+}
+
+fn many<'a>(table: &'a Table, name: &str, problems: &mut Problems) -> Vec<(&'a Table, Option<Span>)> {
+    let Some((key, value)) = table.iter().find(|(key, _)| key.value == name) else { return Vec::new() };
+    let help = Some(format!("write [[{name}]] once for each {name}"));
+    let Data::List(items) = &value.data else {
+        problems.add(key.span.clone(), name, format!("'{name}' is a list of sections"), help);
+        return Vec::new();
+    };
+    let mut sections = Vec::new();
+    for item in items {
+        match &item.data {
+            Data::Table(section) => sections.push((section, item.span.clone())),
+            _ => problems.add(item.span.clone(), name, format!("'{name}' is a list of sections"), help.clone()),
+        }
+    }
+    sections
+}
+
+fn read_node((table, span): (&Table, Option<Span>), source: &Source, problems: &mut Problems) -> NodeConfig {
+    let mut section = Section::new("[node]", span, table, &[NODE], false, problems);
+    section.check_unknown(|_| None);
+    let state_dir = section.text("state_dir").map_or_else(default_state_dir, |dir| resolve(source, &dir.value));
+    let rpc_socket = section.text("rpc_socket").map_or_else(default_socket, |path| resolve(source, &path.value));
+    let reactors = read_reactors(&mut section);
+    let spin_max = section.duration_ns("spin_max").map_or(reactor::SPIN_MAX_NS_DEFAULT, |spin| spin.value);
+    let policy = match section.choice("poll_policy").map(|policy| policy.value) {
+        Some("busy") => Policy::Busy,
+        Some("sleep") => Policy::Sleep,
+        _ => Policy::Adaptive(spin_max),
+    };
+    let memory = section.size("buffer_memory");
+    if let Some(memory) = &memory
+        && !(4 << 20..=1 << 40).contains(&memory.value)
+    {
+        section.wrong(memory.span.clone(), "buffer_memory", "it must be at least 4 MiB and at most 1 TiB", None);
+    }
+    let metrics = section.text("metrics_listen");
+    let metrics_explicit = metrics.is_some();
+    let metrics = match metrics {
+        None => Some(METRICS_DEFAULT.parse().expect("the default is an address")),
+        Some(off) if off.value == "off" => None,
+        Some(text) => match text.value.parse() {
+            Ok(address) => Some(address),
+            Err(_) => {
+                let message = format!("'{}' is not an address and port, nor \"off\"", text.value);
+                section.wrong(text.span, "metrics_listen", message, Some(format!("for example \"{METRICS_DEFAULT}\"")));
+                None
+            }
+        },
+    };
+    NodeConfig {
+        state_dir,
+        rpc_socket,
+        reactors,
+        policy,
+        buffer_memory: memory.map_or(64 << 20, |memory| memory.value),
+        log_level: section.choice("log_level").map_or("info", |level| level.value).to_string(),
+        log_json: section.choice("log_format").is_some_and(|format| format.value == "json"),
+        metrics,
+        metrics_explicit,
+        drain_timeout_ns: section.duration_ns("drain_timeout").map_or(10_000_000_000, |timeout| timeout.value),
+    }
+}
+
+fn read_reactors(section: &mut Section<'_>) -> Vec<Option<usize>> {
+    const REACTORS_MAX: usize = 256;
+    let Some(value) = section.raw("reactors") else { return vec![None] };
+    match &value.data {
+        Data::Integer(count) if (1..=REACTORS_MAX as i64).contains(count) => vec![None; *count as usize],
+        Data::List(items) if !items.is_empty() && items.len() <= REACTORS_MAX => {
+            let mut cores = Vec::new();
+            for item in items {
+                match item.data {
+                    Data::Integer(core) if core < 0 => {
+                        section.wrong(item.span.clone(), "reactors", "a core is a number from 0", None)
+                    }
+                    Data::Integer(core) if cores.contains(&Some(core as usize)) => {
+                        section.wrong(item.span.clone(), "reactors", format!("core {core} is named twice"), None);
+                    }
+                    Data::Integer(core) => cores.push(Some(core as usize)),
+                    _ => section.wrong(item.span.clone(), "reactors", "a core is a number from 0", None),
+                }
+            }
+            for core in cores.iter().flatten() {
+                if !crate::sys::allowed_cores().contains(core) {
+                    let help = format!("cores this process may use: {}", crate::sys::show_cores());
+                    section.wrong(value.span.clone(), "reactors", format!("core {core} is not available"), Some(help));
+                }
+            }
+            cores
+        }
+        _ => {
+            let message = format!("expected a number from 1 to {REACTORS_MAX}, or a list of cores such as [0, 2]");
+            section.wrong(value.span.clone(), "reactors", message, None);
+            vec![None]
+        }
+    }
+}
+
+fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> NvmfConfig {
+    let mut section = Section::new("[nvmf]", span, table, &[NVMF], false, problems);
+    section.check_unknown(|_| None);
+    let insecure = section.flag("insecure").is_some_and(|flag| flag.value);
+    let mut listen: Vec<SocketAddr> = Vec::new();
+    for text in section.texts("listen").unwrap_or_default() {
+        match parse_address(&text.value) {
+            Err(reason) => section.wrong(text.span, "listen", reason, None),
+            Ok(address) if listen.contains(&address) && address.port() != 0 => {
+                section.wrong(text.span, "listen", format!("{address} is named twice"), None);
+            }
+            Ok(address) if !address.ip().is_loopback() && !insecure => {
+                let help = "hosts are not authenticated yet: listen on 127.0.0.1, or set insecure = true if everyone who \
+                            can reach this address may use the volumes";
+                let message = format!("{address} is not a loopback address");
+                section.wrong(text.span, "listen", message, Some(help.to_string()));
+            }
+            Ok(address) => listen.push(address),
+        }
+    }
+    let in_capsule = section.size("in_capsule_size");
+    if let Some(size) = &in_capsule
+        && (size.value > 8 << 10 || !size.value.is_multiple_of(16))
+    {
+        section.wrong(size.span.clone(), "in_capsule_size", "it must be a multiple of 16, at most 8 KiB", None);
+    }
+    let max_io = section.size("max_io_size");
+    if let Some(size) = &max_io
+        && (!size.value.is_power_of_two() || !(4096..=16 << 20).contains(&size.value))
+    {
+        section.wrong(size.span.clone(), "max_io_size", "it must be a power of two from 4 KiB to 16 MiB", None);
+    }
+    NvmfConfig {
+        listen,
+        digests: section.flag("digests").is_none_or(|flag| flag.value),
+        max_connections: section.count("max_connections").map_or(1024, |count| count.value as u32),
+        io_queues: section.count("io_queues").map_or(64, |count| count.value as u16),
+        queue_size: section.count("queue_size").map_or(1024, |count| count.value as u16),
+        in_capsule_size: in_capsule.map_or(8192, |size| size.value as u32),
+        max_io_size: max_io.map_or(1 << 20, |size| size.value as u32),
+    }
+}
+
+fn read_volume(table: &Table, span: Option<Span>, problems: &mut Problems) -> Option<VolumeEntry> {
+    let mut section = Section::new("[[volume]]", span, table, &[VOLUME], false, problems);
+    section.check_unknown(|_| None);
+    let (name, device) = (section.need_text("name"), section.need_text("device"));
+    if let Some(name) = &name {
+        section.title = format!("volume '{}'", name.value);
+        if let Err(reason) = device::check_name(&name.value) {
+            section.wrong(name.span.clone(), "name", reason, None);
+        }
+    }
+    let (size, offset) = (section.size("size"), section.size("offset"));
+    for (key, value) in [("size", &size), ("offset", &offset)] {
+        if let Some(value) = value
+            && !value.value.is_multiple_of(4096)
+        {
+            section.wrong(value.span.clone(), key, format!("{} bytes is not a multiple of 4 KiB", value.value), None);
+        }
+    }
+    if let Some(size) = &size
+        && size.value == 0
+    {
+        section.wrong(size.span.clone(), "size", "it cannot be zero", None);
+    }
+    if let (Some(offset), None) = (&offset, &size)
+        && !section.has("size")
+    {
+        section.wrong(offset.span.clone(), "offset", "an offset needs a size", None);
+    }
+    Some(VolumeEntry { name: name?, device: device?, size, offset })
+}
+
+fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut Problems) -> Option<SubsystemEntry> {
+    let mut section = Section::new("[[subsystem]]", span, table, &[SUBSYSTEM], false, problems);
+    section.check_unknown(|_| None);
+    let nqn = section.need_text("nqn");
+    if let Some(nqn) = &nqn {
+        section.title = format!("subsystem '{}'", nqn.value);
+        if let Err(reason) = check_nqn(&nqn.value) {
+            section.wrong(nqn.span.clone(), "nqn", reason, None);
+        }
+    }
+    let any = section.flag("allow_any_host");
+    let hosts = section.texts("hosts").unwrap_or_default();
+    for host in &hosts {
+        if let Err(reason) = check_nqn(&host.value) {
+            section.wrong(host.span.clone(), "hosts", reason, None);
+        }
+    }
+    if let Some(any) = &any
+        && any.value
+        && !hosts.is_empty()
+    {
+        let help = Some("remove one of 'allow_any_host' and 'hosts'".to_string());
+        section.wrong(
+            any.span.clone(),
+            "allow_any_host",
+            "every host is allowed, so the list 'hosts' has no effect",
+            help,
+        );
+    }
+    let (serial, model) = (section.text("serial"), section.text("model"));
+    for (key, text, max) in [("serial", &serial, 20), ("model", &model, 40)] {
+        if let Some(text) = text
+            && let Err(reason) = check_ascii(&text.value, max)
+        {
+            section.wrong(text.span.clone(), key, reason, None);
+        }
+    }
+    let namespaces = read_namespaces(&mut section);
+    Some(SubsystemEntry {
+        nqn: nqn?,
+        allow_any_host: any.is_some_and(|any| any.value),
+        hosts,
+        serial: serial.map(|serial| serial.value),
+        model: model.map(|model| model.value),
+        namespaces,
+    })
+}
+
+fn read_namespaces(section: &mut Section<'_>) -> Vec<NamespaceEntry> {
+    let Some(value) = section.raw("namespaces") else { return Vec::new() };
+    let Data::List(items) = &value.data else {
+        section.wrong(value.span.clone(), "namespaces", "expected a list of {nsid, volume}, or of volume names", None);
+        return Vec::new();
+    };
+    let title = section.title.clone();
+    let mut entries: Vec<NamespaceEntry> = Vec::new();
+    for item in items {
+        let next = entries.iter().map(|entry| entry.nsid.value).max().unwrap_or(0) + 1;
+        let entry = match &item.data {
+            Data::Text(volume) => NamespaceEntry {
+                nsid: Located { value: next, span: item.span.clone() },
+                volume: Located { value: volume.clone(), span: item.span.clone() },
+            },
+            Data::Table(table) => {
+                let title = format!("namespaces of {title}");
+                let mut inner = Section::new(title, item.span.clone(), table, &[NAMESPACE], false, section.problems);
+                inner.check_unknown(|_| None);
+                let nsid = inner.count("nsid").map(|nsid| Located { value: nsid.value as u32, span: nsid.span });
+                let Some(volume) = inner.need_text("volume") else { continue };
+                NamespaceEntry { nsid: nsid.unwrap_or(Located { value: next, span: item.span.clone() }), volume }
+            }
+            other => {
+                let message = format!("expected {{nsid, volume}} or a volume name, found {}", other.type_name());
+                section.wrong(item.span.clone(), "namespaces", message, None);
+                continue;
+            }
+        };
+        if entries.iter().any(|other| other.nsid.value == entry.nsid.value) {
+            section.wrong(entry.nsid.span.clone(), "nsid", format!("{} is used twice", entry.nsid.value), None);
+        }
+        entries.push(entry);
+    }
+    entries
+}
+
+/// NVMe qualified names: `nqn.yyyy-mm.reverse.domain:anything`, at most 223 bytes (NVMe base specification, 4.7).
+pub fn check_nqn(nqn: &str) -> Result<(), String> {
+    let dated = nqn.strip_prefix("nqn.").is_some_and(|rest| {
+        let (date, rest) = rest.split_at_checked(7).unwrap_or(("", ""));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let date_good = date.split_once('-').is_some_and(|(year, month)| {
+            year.len() == 4 && digits(year) && digits(month) && (1..=12).contains(&month.parse().unwrap_or(0))
+        });
+        date_good && rest.strip_prefix('.').is_some_and(|domain| !domain.is_empty() && !domain.starts_with(':'))
+    });
+    let plain = nqn.bytes().all(|byte| byte.is_ascii_graphic());
+    if dated && plain && nqn.len() <= 223 {
+        return Ok(());
+    }
+    let shown: String = nqn.chars().take(80).collect();
+    Err(format!(
+        "'{shown}' is not an NVMe name: expected something like nqn.2026-11.org.example:disks, at most 223 bytes"
+    ))
+}
+
+/// Printable ASCII of bounded length, for serial and model numbers.
+pub fn check_ascii(text: &str, max: usize) -> Result<(), String> {
+    let good = !text.is_empty() && text.len() <= max && text.bytes().all(|byte| (0x20..0x7F).contains(&byte));
+    if good { Ok(()) } else { Err(format!("'{text}' is not 1 to {max} printable ASCII characters")) }
+}
+
+/// An address with an optional port.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<std::net::IpAddr>() {
+        return Ok(SocketAddr::new(ip, NVMF_PORT));
+    }
+    Err(format!(
+        "'{text}' is not an IP address with an optional port, such as 127.0.0.1:{NVMF_PORT} or [::1]:{NVMF_PORT}"
+    ))
+}
+
+/// Where state goes when nothing is configured.
+pub fn default_state_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()) {
+        return PathBuf::from(dir).join("remuda");
+    }
+    match std::env::var_os("HOME") {
+        Some(home) if !crate::sys::is_root() => PathBuf::from(home).join(".local/state/remuda"),
+        _ => PathBuf::from("/var/lib/remuda"),
+    }
+}
+
+/// Where the RPC socket is when nothing is configured.
+pub fn default_socket() -> PathBuf {
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        return PathBuf::from(dir).join("remuda.sock");
+    }
+    PathBuf::from(format!("/tmp/remuda-{}.sock", crate::sys::user_id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `line:column: message; help` of every problem.
+    fn problems(text: &str) -> Vec<String> {
+        let bad = Config::parse("/x/node.toml", text.to_string()).expect_err("the configuration is wrong");
+        let show = |problem: &diagnostic::Diagnostic| {
+            let (line, column) = problem.span.as_ref().map_or((0, 0), |span| bad.source.position(span.start));
+            let help = problem.help.as_ref().map_or(String::new(), |help| format!("; {help}"));
+            format!("{line}:{column}: {}{help}", problem.message)
+        };
+        bad.problems.iter().map(show).collect()
+    }
+
+    fn assert_problem(text: &str, place: &str, parts: &[&str]) {
+        let found = problems(text);
+        let good = found.len() == 1 && found[0].starts_with(place) && parts.iter().all(|part| found[0].contains(part));
+        assert!(good, "{text}\nexpected {place} {parts:?}\nfound {found:#?}");
+    }
+
+    const MEM: &str = "[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n";
+
+    #[test]
+    fn an_empty_file_is_a_node_without_devices() {
+        let config = Config::parse("/x/node.toml", String::new()).unwrap();
+        assert_eq!((config.devices.len(), config.node.reactors.len()), (0, 1));
+        assert_eq!(config.node.policy, Policy::Adaptive(50_000));
+    }
+
+    #[test]
+    fn the_example_is_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.toml").to_string_lossy().into_owned();
+        let config = Config::parse(&path, reference::EXAMPLE.to_string()).unwrap();
+        assert_eq!((config.devices.len(), config.volumes.len(), config.subsystems.len()), (3, 1, 1));
+        assert_eq!(config.node.state_dir, dir.path().join("state"));
+    }
+
+    #[test]
+    fn unknown_keys_name_the_nearest() {
+        assert_problem("[node]\npoll_polcy = 'busy'", "2:1:", &["poll_polcy", "did you mean 'poll_policy'"]);
+        assert_problem("[noode]\n", "1:2:", &["unknown section 'noode'", "did you mean 'node'"]);
+        assert_problem("listen = ['x']\n", "1:1:", &["'listen' belongs below [nvmf]"]);
+        assert_problem(&format!("{MEM}path = 'x'"), "5:1:", &["unknown key 'path'", "kinds that do: file"]);
+        let volume = "[[volume]]\nname='v'\ndevice='m'\nsizze='1M'\n";
+        assert_problem(&format!("{volume}{MEM}"), "4:1:", &["unknown key 'sizze'", "did you mean 'size'"]);
+    }
+
+    #[test]
+    fn wrong_values_name_the_nearest_and_the_place() {
+        assert_problem("[node]\npoll_policy = 'adaptiv'", "2:15:", &["did you mean 'adaptive'"]);
+        assert_problem("[[device]]\nname='d'\nkind='stirpe'", "3:6:", &["'stirpe'", "did you mean 'stripe'"]);
+        assert_problem("[node]\nspin_max = 5", "2:12:", &["expected duration", "found an integer"]);
+        assert_problem("[nvmf]\nio_queues = 1000", "2:13:", &["1000 is not within 1 and 256"]);
+        assert_problem("[nvmf]\nlisten = ['0.0.0.0:4420']", "2:11:", &["not a loopback address", "insecure = true"]);
+        assert_problem("[node]\nreactors = [9999]", "2:12:", &["core 9999 is not available"]);
+        assert_problem(&MEM.replace("1MiB", "1XiB"), "4:8:", &["'1XiB' is not a size"]);
+        assert_problem(&MEM.replace("1MiB", "1000"), "4:8:", &["not a multiple of the block size"]);
+        assert_problem(&MEM.replace("'m'", "'a/b'"), "2:8:", &["not a valid name"]);
+    }
+
+    #[test]
+    fn syntax_errors_have_a_place() {
+        assert!(problems("[node]\nreactors = = 2\n")[0].starts_with("2:12:"));
+        assert!(problems("[node]\nreactors = 1\nreactors = 2\n")[0].starts_with("3:1:"));
+    }
+
+    #[test]
+    fn references_to_nothing_name_the_nearest() {
+        let volume = "[[volume]]\nname = 'v'\ndevice = 'n'\n";
+        assert_problem(&format!("{MEM}{volume}"), "7:10:", &["there is no device 'n'", "known: m"]);
+        let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.x:y'\nnamespaces = ['w']\n";
+        let text = format!("{MEM}{}{subsystem}", volume.replace("'n'", "'m'"));
+        assert_problem(&text, "10:15:", &["there is no volume 'w'", "known: v"]);
+    }
+
+    #[test]
+    fn a_reference_to_a_wrong_section_is_not_a_second_problem() {
+        let text = format!("{}[[volume]]\nname = 'v'\ndevice = 'm'\n", MEM.replace("1MiB", "1XiB"));
+        assert_problem(&text, "4:8:", &["not a size"]);
+    }
+
+    #[test]
+    fn names_used_twice_point_to_the_first() {
+        assert_problem(&format!("{MEM}{MEM}"), "6:8:", &["device 'm' is defined twice", "line 2"]);
+    }
+
+    #[test]
+    fn devices_that_stand_on_themselves_are_found() {
+        let layer = |name: &str, below: &str| format!("[[device]]\nname='{name}'\nkind='checksum'\ndevice='{below}'\n");
+        assert_problem(&layer("a", "a"), "4:8:", &["stands on itself: a -> a"]);
+        let ring = layer("a", "b") + &layer("b", "c") + &layer("c", "a");
+        assert_problem(&ring, "12:8:", &["a -> b -> c -> a"]);
+    }
+
+    #[test]
+    fn a_device_has_one_user() {
+        let layer = |name: &str| format!("[[device]]\nname='{name}'\nkind='checksum'\ndevice='m'\n");
+        assert_problem(&format!("{MEM}{}{}", layer("a"), layer("b")), "12:8:", &["already used by device 'a'"]);
+        let volume = "[[volume]]\nname='v'\ndevice='m'\n";
+        assert_problem(&format!("{MEM}{}{volume}", layer("a")), "11:8:", &["put the volume on 'a'"]);
+    }
+
+    #[test]
+    fn volumes_fit_and_do_not_overlap() {
+        let volume = |name: &str, rest: &str| format!("[[volume]]\nname='{name}'\ndevice='m'\n{rest}\n");
+        let text = format!("{MEM}{}", volume("v", "size='2MiB'"));
+        assert_problem(&text, "8:6:", &["past the end of device 'm' (1 MiB)"]);
+        let both = volume("v", "size=65536\noffset=0") + &volume("w", "size=65536\noffset=4096");
+        assert_problem(&format!("{MEM}{both}"), "14:8:", &["'w' and 'v' (line 6) overlap"]);
+        let whole = volume("v", "") + &volume("w", "size=65536");
+        assert!(problems(&format!("{MEM}{whole}"))[0].contains("'v' takes the whole device"));
+    }
+
+    #[test]
+    fn missing_files_are_found_before_anything_starts() {
+        let text = "[[device]]\nname='f'\nkind='file'\npath='/nonexistent/disk'\n";
+        assert_problem(text, "4:6:", &["/nonexistent/disk does not exist", "add size"]);
+        let text = format!("{text}size='1MiB'\n");
+        assert_problem(&text, "4:6:", &["/nonexistent is not a directory", "mkdir -p"]);
+    }
+
+    #[test]
+    fn all_problems_are_reported_in_the_order_of_the_file() {
+        let text = format!("[node]\nreactorz = 1\n{}[[volume]]\nname='v'\ndevice='q'\n", MEM.replace("1MiB", "x"));
+        let found = problems(&text);
+        assert_eq!(found.len(), 3, "{found:#?}");
+        assert!(
+            found[0].starts_with("2:1") && found[1].starts_with("6:8") && found[2].starts_with("9:8"),
+            "{found:#?}"
+        );
+    }
+
+    #[test]
+    fn random_damage_never_panics() {
+        let mut rng = base::Rng::new(5);
+        for _ in 0..2000 {
+            let mut text: Vec<char> = reference::EXAMPLE.chars().collect();
+            for _ in 0..rng.between(1, 5) {
+                let at = rng.below(text.len() as u64) as usize;
+                match rng.below(3) {
+                    0 => drop(text.remove(at)),
+                    1 => text[at] = char::from_u32(rng.below(0x250) as u32).unwrap_or('x'),
+                    _ => text.insert(at, ['[', ']', '"', '=', '\n', '{'][rng.below(6) as usize]),
+                }
+            }
+            if let Err(bad) = Config::parse("/nonexistent/node.toml", text.into_iter().collect()) {
+                assert!(!bad.problems.is_empty());
+                let _ = (bad.render(), bad.to_json());
+            }
+        }
+    }
+
+    #[test]
+    fn nvme_names_are_checked() {
+        for good in ["nqn.2026-11.io.remuda:a", "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427"]
+        {
+            assert!(check_nqn(good).is_ok(), "{good}");
+        }
+        for bad in ["", "x", "nqn.2026.x:y", "nqn.2026-13.x:y", "nqn.2026-11.", "nqn.2026-11.x: y", "nqn.2026-11é.x"] {
+            assert!(check_nqn(bad).is_err(), "{bad}");
+        }
+        assert!(check_nqn(&format!("nqn.2026-11.x:{}", "y".repeat(223))).is_err());
+    }
+}

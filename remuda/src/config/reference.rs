@@ -1,0 +1,91 @@
+//! The reference of the configuration file and an example, both from the tables that the reader uses.
+
+use super::device::{KINDS, keys_of};
+use super::section::Key;
+use super::{NAMESPACE, NODE, NVMF, SUBSYSTEM, VOLUME};
+use std::fmt::Write as _;
+
+/// Markdown text about every section and key.
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "# The configuration file\n\nTOML. Sizes take units (`4KiB`, `10GiB`, `1TB`), durations too (`50us`, `10s`). Relative \
+         paths are relative to the file. Check a file with `remuda config check FILE`.\n",
+    );
+    section(&mut out, "## `[node]`", "The node itself.", NODE);
+    section(&mut out, "## `[nvmf]`", "The NVMe/TCP target.", NVMF);
+    let _ = writeln!(out, "\n## `[[device]]`\n\nOnce per device: `name`, `kind`, and the keys of its kind.");
+    for (kind, doc, keys) in KINDS {
+        section(&mut out, &format!("### kind = \"{kind}\""), doc, keys);
+    }
+    section(&mut out, "## `[[volume]]`", "A volume is a contiguous part of a device, or all of it.", VOLUME);
+    section(&mut out, "## `[[subsystem]]`", "What NVMe/TCP hosts connect to.", SUBSYSTEM);
+    section(&mut out, "### `namespaces`", "Each entry:", NAMESPACE);
+    out
+}
+
+fn section(out: &mut String, title: &str, doc: &str, keys: &[Key]) {
+    let _ = writeln!(out, "\n{title}\n\n{doc}\n\n| key | value | default | meaning |\n|---|---|---|---|");
+    for key in keys {
+        let _ = writeln!(out, "| `{}` | {} | {} | {} |", key.name, key.form.describe(), key.default, key.doc);
+    }
+}
+
+/// The keys of one kind of device, for a terminal.
+pub fn kind_text(kind: &str) -> Option<String> {
+    let (_, doc, _) = KINDS.iter().find(|(name, _, _)| *name == kind)?;
+    let mut out = format!("{kind}: {doc}\n");
+    for key in keys_of(kind)? {
+        let _ = writeln!(
+            out,
+            "  {:<14} {}\n  {:<14}   {}; default: {}",
+            key.name,
+            key.doc,
+            "",
+            key.form.describe(),
+            key.default
+        );
+    }
+    Some(out)
+}
+
+/// A file to start from.
+pub const EXAMPLE: &str = r#"# A Remuda node. Check with: remuda config check FILE; run with: remuda serve --config FILE
+
+[node]
+state_dir = "state"
+rpc_socket = "remuda.sock"
+reactors = 1
+poll_policy = "adaptive"
+metrics_listen = "127.0.0.1:9420"
+
+[nvmf]
+listen = ["127.0.0.1:4420"]
+
+[[device]]
+name = "disk0"
+kind = "file"
+path = "disk0.img"
+size = "1GiB"
+
+[[device]]
+name = "disk1"
+kind = "file"
+path = "disk1.img"
+size = "1GiB"
+
+[[device]]
+name = "pair"
+kind = "stripe"
+devices = ["disk0", "disk1"]
+chunk = "64KiB"
+
+[[volume]]
+name = "scratch"
+device = "pair"
+size = "512MiB"
+
+[[subsystem]]
+nqn = "nqn.2026-11.io.remuda:example"
+allow_any_host = true
+namespaces = ["scratch"]
+"#;

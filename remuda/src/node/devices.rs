@@ -1,0 +1,305 @@
+//! Devices: opened children first, created, resized and deleted at run time.
+
+use super::build::{self, open_device};
+use super::extents::{Extent, free_extents};
+use super::refusal::{Refusal, RefusalKind};
+use super::state::{DeviceOverlay, Origin};
+use super::view::DeviceView;
+use super::{DeviceSlot, Node, OBJECTS_MAX};
+use crate::config::{DeviceDef, DeviceParams};
+use base::ByteSize;
+use bdev::BlockDevice;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn is_mirror(def: &DeviceDef) -> bool {
+    matches!(def.params, DeviceParams::Mirror { .. })
+}
+
+impl Node {
+    pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
+        let mut wanted: BTreeMap<String, (DeviceDef, Origin)> = BTreeMap::new();
+        for entry in self.config.devices.clone() {
+            let def = self.with_overlay(entry.def);
+            wanted.insert(def.name.clone(), (def, Origin::Config));
+        }
+        for def in self.state.devices.clone() {
+            if wanted.contains_key(&def.name) {
+                let name = &def.name;
+                self.warn(format!(
+                    "device '{name}' is defined in {} and was also created at run time: the file wins; delete or rename one",
+                    self.config.source.path
+                ));
+                continue;
+            }
+            wanted.insert(def.name.clone(), (def, Origin::Runtime));
+        }
+        let mut failures = Vec::new();
+        while let Some(name) = self.next_to_open(&wanted) {
+            let (def, origin) = wanted.remove(&name).expect("it was just found there");
+            let live = match self.children_of(&def) {
+                Ok(children) => open_device(&def, children, self.reactors.first()).await,
+                Err(refusal) => Err(refusal),
+            };
+            // A mirror is there to do without one of its legs.
+            let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name));
+            match (live, origin) {
+                (Err(refusal), Origin::Config) if !spare => failures.push(refusal),
+                (live, _) => {
+                    let live = live.map_err(|refusal| refusal.to_string());
+                    self.devices.insert(name, DeviceSlot { def, origin, live });
+                }
+            }
+        }
+        match failures.len() {
+            0 => Ok(()),
+            1 => Err(failures.remove(0)),
+            _ => {
+                let all: Vec<_> = failures.iter().map(ToString::to_string).collect();
+                Err(Refusal::failed("devices", all.join("; "), ""))
+            }
+        }
+    }
+
+    /// A device whose children are open already, or cannot be any more.
+    fn next_to_open(&self, wanted: &BTreeMap<String, (DeviceDef, Origin)>) -> Option<String> {
+        let ready = wanted.values().find(|(def, _)| !def.children().iter().any(|child| wanted.contains_key(child)));
+        ready.or_else(|| wanted.values().next()).map(|(def, _)| def.name.clone())
+    }
+
+    /// A run-time resize holds until the file asks for another size.
+    fn with_overlay(&mut self, mut def: DeviceDef) -> DeviceDef {
+        if let Some(overlay) = self.state.device_overlays.get(&def.name) {
+            if overlay.configured_size == def.size() {
+                def.set_size(overlay.size);
+            } else {
+                self.state.device_overlays.remove(&def.name);
+                let name = &def.name;
+                self.warn(format!(
+                    "device '{name}': its size in the configuration changed, which ends the resize made at run time"
+                ));
+            }
+        }
+        def
+    }
+
+    /// The devices below; `None` for a leg that a mirror has to do without.
+    fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
+        let object = || format!("device '{}'", def.name);
+        let mut children = Vec::new();
+        for child in def.children() {
+            match self.devices.get(child).map(|slot| &slot.live) {
+                Some(Ok(opened)) => children.push(Some(opened.device.clone())),
+                Some(Err(_)) if is_mirror(def) => children.push(None),
+                Some(Err(reason)) => {
+                    return Err(Refusal::failed(
+                        object(),
+                        format!("device '{child}' below it is not open: {reason}"),
+                        "",
+                    ));
+                }
+                None => {
+                    let known = self.devices.keys().map(String::as_str);
+                    return Err(Refusal::not_found("device", child, known));
+                }
+            }
+        }
+        Ok(children)
+    }
+
+    /// What uses a device.
+    pub(super) fn users_of_device(&self, name: &str) -> Vec<String> {
+        let above = self.devices.values().filter(|slot| slot.def.children().iter().any(|child| child == name));
+        let above = above.map(|slot| format!("device '{}'", slot.def.name));
+        let volumes = self.state.volumes.iter().filter(|(_, volume)| volume.device == name);
+        above.chain(volumes.map(|(volume, _)| format!("volume '{volume}'"))).collect()
+    }
+
+    pub(super) fn extents_on(&self, device: &str) -> Vec<Extent> {
+        let volumes = self.state.volumes.values().filter(|volume| volume.device == device);
+        volumes.map(|volume| Extent { start: volume.offset, len: volume.size }).collect()
+    }
+
+    fn slot(&self, name: &str) -> Result<&DeviceSlot, Refusal> {
+        self.devices
+            .get(name)
+            .ok_or_else(|| Refusal::not_found("device", name, self.devices.keys().map(String::as_str)))
+    }
+
+    /// An open device.
+    pub(super) fn open_device(&self, name: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
+        match &self.slot(name)?.live {
+            Ok(opened) => Ok(opened.device.clone()),
+            Err(reason) => Err(Refusal::failed(format!("device '{name}'"), format!("it is not open: {reason}"), "")),
+        }
+    }
+
+    fn device_view(&self, slot: &DeviceSlot) -> DeviceView {
+        let name = &slot.def.name;
+        let mut view = DeviceView {
+            name: name.clone(),
+            kind: slot.def.kind().to_string(),
+            size: 0,
+            block_size: 0,
+            free: 0,
+            used_by: self.users_of_device(name),
+            origin: slot.origin,
+            state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
+            definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
+        };
+        if let Ok(opened) = &slot.live {
+            build::fill_view(&mut view, opened);
+            let below_another = self.devices.values().any(|above| above.def.children().contains(name));
+            if !below_another {
+                view.free = free_extents(&self.extents_on(name), view.size).iter().map(|extent| extent.len).sum();
+            }
+        }
+        view
+    }
+
+    /// All devices.
+    pub fn device_list(&self) -> Vec<DeviceView> {
+        self.devices.values().map(|slot| self.device_view(slot)).collect()
+    }
+
+    /// One device.
+    pub fn device_show(&self, name: &str) -> Result<DeviceView, Refusal> {
+        Ok(self.device_view(self.slot(name)?))
+    }
+
+    /// Opens and remembers a new device.
+    pub async fn device_create(&mut self, def: DeviceDef) -> Result<DeviceView, Refusal> {
+        self.check_running()?;
+        let object = format!("device '{}'", def.name);
+        if let Some(slot) = self.devices.get(&def.name) {
+            let next = "choose another name, or delete it first";
+            return Err(Refusal::conflict(object, format!("it exists already (kind {})", slot.def.kind()), next));
+        }
+        if self.devices.len() >= OBJECTS_MAX {
+            return Err(Refusal::conflict(
+                object,
+                format!("there are {OBJECTS_MAX} devices already"),
+                "delete some first",
+            ));
+        }
+        for child in def.children() {
+            if let Some(user) = self.users_of_device(child).first() {
+                let next = format!("delete {user} first, or use another device");
+                return Err(Refusal::conflict(object, format!("device '{child}' is already used by {user}"), next));
+            }
+        }
+        self.check_resources(&object, &def)?;
+        let children = self.children_of(&def)?;
+        let opened = open_device(&def, children, self.reactors.first()).await?;
+        let mut state = self.state.clone();
+        state.devices.retain(|other| other.name != def.name);
+        state.devices.push(def.clone());
+        self.remember(state)?;
+        let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened) };
+        self.devices.insert(def.name.clone(), slot);
+        tracing::info!(device = %def.name, kind = def.kind(), "device created");
+        self.device_show(&def.name)
+    }
+
+    /// Files that another device uses, or that cannot be used at all.
+    fn check_resources(&self, object: &str, def: &DeviceDef) -> Result<(), Refusal> {
+        match &def.params {
+            DeviceParams::File { path, size, .. } => {
+                for slot in self.devices.values() {
+                    if matches!(&slot.def.params, DeviceParams::File { path: other, .. } if other == path) {
+                        let cause = format!("device '{}' uses {path} already", slot.def.name);
+                        return Err(Refusal::conflict(object, cause, "choose another file"));
+                    }
+                }
+                crate::config::check_file(path, *size).map_err(|(cause, next)| Refusal::failed(object, cause, next))
+            }
+            DeviceParams::Encrypt { key_file, .. } => {
+                crate::config::check_key_file(key_file).map_err(|(cause, next)| Refusal::failed(object, cause, next))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes a device's size; volumes on it keep theirs, save one that takes the whole device.
+    pub async fn device_resize(&mut self, name: &str, size: u64) -> Result<DeviceView, Refusal> {
+        self.check_running()?;
+        let object = format!("device '{name}'");
+        let device = self.open_device(name)?;
+        let info = device.info();
+        if size == 0 || !size.is_multiple_of(info.block_size as u64) {
+            let cause = format!("{size} bytes is not a positive multiple of its block size {}", info.block_size);
+            return Err(Refusal::invalid(object, cause, ""));
+        }
+        let above = self.devices.values().find(|slot| slot.def.children().iter().any(|child| child == name));
+        if let Some(above) = above {
+            let cause = format!("device '{}' stands on it", above.def.name);
+            return Err(Refusal::conflict(object, cause, format!("delete device '{}' first", above.def.name)));
+        }
+        let volumes = self.state.volumes.iter().filter(|(_, volume)| volume.device == name && !volume.whole);
+        if let Some((volume, record)) = volumes.max_by_key(|(_, volume)| volume.offset + volume.size)
+            && record.offset + record.size > size
+        {
+            let end = ByteSize(record.offset + record.size);
+            let cause = format!("volume '{volume}' on it ends at {end}, past the new size {}", ByteSize(size));
+            return Err(Refusal::conflict(object, cause, format!("shrink or delete volume '{volume}' first")));
+        }
+        let old = info.blocks;
+        build::resize(self.reactors.first(), device.clone(), size / info.block_size as u64).await?;
+        let mut state = self.state.clone();
+        let slot = &self.devices[name];
+        match slot.origin {
+            Origin::Runtime => {
+                state.devices.iter_mut().filter(|def| def.name == name).for_each(|def| def.set_size(size))
+            }
+            Origin::Config => {
+                let entry = self.config.devices.iter().find(|entry| entry.def.name == name);
+                let configured_size = entry.and_then(|entry| entry.def.size());
+                state.device_overlays.insert(name.to_string(), DeviceOverlay { configured_size, size });
+            }
+        }
+        let followers: Vec<String> = state
+            .volumes
+            .iter()
+            .filter(|(_, volume)| volume.device == name && volume.whole)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for follower in &followers {
+            state.volumes.get_mut(follower).expect("just listed").size = size;
+        }
+        if let Err(refusal) = self.remember(state) {
+            let _ = build::resize(self.reactors.first(), device, old).await;
+            return Err(refusal);
+        }
+        self.devices.get_mut(name).expect("it was open above").def.set_size(size);
+        for follower in followers {
+            self.volume_changed(&follower).await?;
+        }
+        tracing::info!(device = name, size, "device resized");
+        self.device_show(name)
+    }
+
+    /// Forgets a device. What its file holds stays.
+    pub fn device_delete(&mut self, name: &str) -> Result<(), Refusal> {
+        self.check_running()?;
+        let object = format!("device '{name}'");
+        if self.slot(name)?.origin == Origin::Config {
+            return Err(self.belongs_to_config(object));
+        }
+        let users = self.users_of_device(name);
+        if !users.is_empty() {
+            return Err(Refusal::conflict(object, format!("it is used by {}", users.join(", ")), "delete these first"));
+        }
+        let mut state = self.state.clone();
+        state.devices.retain(|def| def.name != name);
+        self.remember(state)?;
+        self.devices.remove(name);
+        tracing::info!(device = name, "device deleted");
+        Ok(())
+    }
+
+    pub(super) fn belongs_to_config(&self, object: String) -> Refusal {
+        let path = &self.config.source.path;
+        let next = format!("remove it from {path} and restart the node");
+        Refusal::new(RefusalKind::Conflict, object, format!("it is defined in {path}"), next)
+    }
+}

@@ -1,0 +1,66 @@
+//! The door through which subsystems are seen: what the node asks of a target.
+
+use super::refusal::Refusal;
+use super::view::ConnectedHost;
+use bdev::BlockDevice;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// An answer that may take a visit to the reactors.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A namespace to be shown.
+#[derive(Clone)]
+pub struct NamespaceSpec {
+    /// Namespace id.
+    pub nsid: u32,
+    /// What stores its blocks.
+    pub device: Arc<dyn BlockDevice>,
+    /// Identity; NGUID is the same 16 bytes.
+    pub uuid: Uuid,
+}
+
+/// A subsystem as it should be.
+#[derive(Clone)]
+pub struct SubsystemSpec {
+    /// Name.
+    pub nqn: String,
+    /// Serial number.
+    pub serial: String,
+    /// Model number.
+    pub model: String,
+    /// Every host may connect.
+    pub allow_any_host: bool,
+    /// Hosts that may connect.
+    pub hosts: Vec<String>,
+    /// By id.
+    pub namespaces: Vec<NamespaceSpec>,
+}
+
+/// What the door sees.
+#[derive(Clone, Debug, Default)]
+pub struct ExportCounters {
+    /// TCP connections.
+    pub connections: u64,
+    /// Hosts with a controller.
+    pub hosts: Vec<ConnectedHost>,
+}
+
+/// A target. Every call describes the wished-for state; the target tells its hosts what changed.
+pub trait Exporter {
+    /// Starts listening, once everything is there to be seen.
+    fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
+    /// Where it listens.
+    fn addresses(&self) -> Vec<SocketAddr>;
+    /// Creates a subsystem, or changes it to this: namespaces come, go or change size, hosts lose their permission.
+    fn put(&self, subsystem: SubsystemSpec) -> Answer<'_, Result<(), Refusal>>;
+    /// Removes a subsystem; its hosts are disconnected.
+    fn remove<'a>(&'a self, nqn: &'a str) -> Answer<'a, Result<(), Refusal>>;
+    /// Who is there.
+    fn counters(&self) -> Answer<'_, ExportCounters>;
+    /// Takes no more connections, lets commands under way end, and closes. Returns when done; the caller has a deadline.
+    fn drain(&self) -> Answer<'_, ()>;
+}

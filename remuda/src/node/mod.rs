@@ -1,0 +1,204 @@
+//! The node: its objects, what it remembers of them, and every change that can be made to them while it runs.
+//!
+//! One task owns it; requests reach it one at a time. A change is checked, made live, remembered durably, then announced
+//! to the target; what fails before it is remembered is undone.
+//!
+//! Objects come from two places. The configuration file wins: an object made at run time whose name the file now uses is
+//! set aside with a warning. What is changed at run time about a configured object is kept as an overlay on the file.
+
+mod build;
+mod devices;
+pub mod export;
+mod extents;
+pub mod reactors;
+pub mod refusal;
+pub mod state;
+mod stats;
+mod subsystems;
+mod target;
+pub mod view;
+mod volumes;
+mod window;
+
+pub use build::build_device;
+pub use export::Exporter;
+pub use reactors::Reactors;
+pub use refusal::{Refusal, RefusalKind};
+pub use state::{Origin, State, Store};
+
+use crate::config::{Config, DeviceDef};
+use bdev::BlockDevice;
+use build::Opened;
+use state::{NamespaceRecord, SubsystemRecord};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+pub use target::TcpExporter;
+use view::StatusView;
+pub use volumes::NewSize;
+
+/// Objects of each sort at most.
+pub const OBJECTS_MAX: usize = 4096;
+
+struct DeviceSlot {
+    def: DeviceDef,
+    origin: Origin,
+    /// The device, or why it could not be opened.
+    live: Result<Opened, String>,
+}
+
+struct Subsystem {
+    origin: Origin,
+    /// As it is now.
+    record: SubsystemRecord,
+    /// As the configuration file has it.
+    configured: Option<SubsystemRecord>,
+}
+
+/// See the module.
+pub struct Node {
+    config: Config,
+    store: Store,
+    state: State,
+    reactors: Reactors,
+    exporter: Box<dyn Exporter>,
+    devices: BTreeMap<String, DeviceSlot>,
+    volumes: BTreeMap<String, Arc<dyn BlockDevice>>,
+    subsystems: BTreeMap<String, Subsystem>,
+    warnings: Vec<String>,
+    started: Instant,
+    /// Address of `/metrics`, once it is known.
+    pub metrics: Option<String>,
+    /// No more changes.
+    pub stopping: bool,
+}
+
+impl Node {
+    /// Opens everything that configuration and state name. A configured object that cannot be opened is an error; one
+    /// made at run time is reported and left closed.
+    pub async fn start(
+        config: Config,
+        store: Store,
+        state: State,
+        reactors: Reactors,
+        exporter: Box<dyn Exporter>,
+    ) -> Result<Node, Refusal> {
+        let mut node = Node {
+            config,
+            store,
+            state,
+            reactors,
+            exporter,
+            devices: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            subsystems: BTreeMap::new(),
+            warnings: Vec::new(),
+            started: Instant::now(),
+            metrics: None,
+            stopping: false,
+        };
+        let before = node.state.clone();
+        node.open_devices().await?;
+        node.open_volumes()?;
+        node.open_subsystems().await?;
+        node.exporter.listen(node.config.nvmf.listen.clone()).await?;
+        if node.state != before {
+            node.remember(node.state.clone())?;
+        }
+        for warning in &node.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(node)
+    }
+
+    /// Makes `state` durable, then current.
+    fn remember(&mut self, state: State) -> Result<(), Refusal> {
+        let full = "check the space and the health of the disk below the state directory; nothing was changed";
+        self.store.save(&state).map_err(|error| Refusal::failed("node state", error, full))?;
+        self.state = state;
+        Ok(())
+    }
+
+    fn check_running(&self) -> Result<(), Refusal> {
+        if self.stopping {
+            return Err(Refusal::new(RefusalKind::Stopping, "node", "it is stopping", "start it again first"));
+        }
+        Ok(())
+    }
+
+    fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
+    /// The node as a whole.
+    pub async fn status(&self) -> StatusView {
+        let mut warnings = self.warnings.clone();
+        for (name, slot) in &self.devices {
+            if let Err(reason) = &slot.live {
+                warnings.push(format!("device '{name}' is not open: {reason}"));
+            }
+        }
+        let seen = self.exporter.counters().await;
+        StatusView {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pid: std::process::id(),
+            node_id: self.state.node_id,
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            state_dir: self.store.dir().display().to_string(),
+            config: std::path::absolute(&self.config.source.path)
+                .map_or_else(|_| self.config.source.path.clone(), |path| path.display().to_string()),
+            nvmf_listen: self.addresses(),
+            metrics: self.metrics.clone(),
+            connections: seen.connections,
+            hosts: seen.hosts,
+            devices: self.devices.len(),
+            volumes: self.state.volumes.len(),
+            subsystems: self.subsystems.len(),
+            reactors: self.reactors.views().await,
+            warnings,
+        }
+    }
+
+    /// The configuration it was started with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its reactors.
+    pub fn reactors(&self) -> &Reactors {
+        &self.reactors
+    }
+
+    /// Its target.
+    pub fn exporter(&self) -> &dyn Exporter {
+        &*self.exporter
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.exporter.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    /// Lets hosts go, makes everything acknowledged durable, and ends the reactors. The caller has a deadline.
+    pub async fn drain(&mut self) {
+        self.stopping = true;
+        self.exporter.drain().await;
+        for (name, slot) in &self.devices {
+            let Ok(opened) = &slot.live else { continue };
+            let flushed = match &opened.mirror {
+                Some(mirror) => build::settle(self.reactors.first(), mirror.clone()).await,
+                None => build::flush(self.reactors.first(), opened.device.clone()).await,
+            };
+            match flushed {
+                Ok(()) => tracing::debug!(device = %name, "flushed"),
+                Err(error) => tracing::error!(device = %name, "{error}"),
+            }
+        }
+    }
+
+    /// Ends the reactors.
+    pub fn stop(mut self) {
+        self.volumes.clear();
+        self.devices.clear();
+        self.reactors.stop();
+    }
+}

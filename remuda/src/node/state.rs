@@ -1,0 +1,495 @@
+//! What a node remembers: the objects made at run time, and of the configured ones what must stay the same across
+//! restarts (extents, UUIDs, serial numbers).
+//!
+//! One file, `state.json`: a header line with version, length and CRC32C of the rest, then readable JSON. It is replaced
+//! by writing a new file, syncing it, renaming it over the old one and syncing the directory, so a crash at any step
+//! leaves the old state or the new. A file that fails its checks is refused, never repaired by guessing: an older copy
+//! would give extents away twice.
+
+use crate::config::DeviceDef;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Format version of `state.json`.
+pub const STATE_VERSION: u32 = 1;
+const FILE: &str = "state.json";
+const TEMPORARY: &str = "state.json.new";
+const FILE_BYTES_MAX: usize = 64 << 20;
+
+/// Who defined an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The configuration file.
+    Config,
+    /// A command at run time.
+    Runtime,
+}
+
+/// A volume's identity and place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    /// The device that it lies on.
+    pub device: String,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Follows the size of its device.
+    pub whole: bool,
+    /// Made once.
+    pub uuid: Uuid,
+    /// Who defined it.
+    pub origin: Origin,
+    /// The size that the configuration file asked for when `size` was last derived from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured_size: Option<u64>,
+}
+
+/// A namespace of a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceRecord {
+    /// Namespace id.
+    pub nsid: u32,
+    /// Volume name.
+    pub volume: String,
+}
+
+/// A subsystem made at run time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SubsystemRecord {
+    /// Serial number.
+    pub serial: String,
+    /// Model number.
+    pub model: String,
+    /// Every host may connect.
+    pub allow_any_host: bool,
+    /// Hosts that may connect.
+    pub hosts: Vec<String>,
+    /// Namespaces by id.
+    pub namespaces: Vec<NamespaceRecord>,
+}
+
+/// What changed at run time about a configured subsystem, applied on top of the file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SubsystemOverlay {
+    /// Serial number, made once.
+    pub serial: String,
+    /// Namespaces added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<NamespaceRecord>,
+    /// Configured namespaces taken away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<NamespaceRecord>,
+    /// Hosts allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts_allowed: Vec<String>,
+    /// Configured hosts no longer allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts_disallowed: Vec<String>,
+    /// Whether every host may connect, when changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_any_host: Option<bool>,
+}
+
+/// A resize of a configured device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceOverlay {
+    /// The size in the file at that time; another size there ends the overlay.
+    pub configured_size: Option<u64>,
+    /// The size now.
+    pub size: u64,
+}
+
+/// Everything remembered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// This node, for as long as its state lives.
+    pub node_id: Uuid,
+    /// Devices made at run time, in the order of creation (children first).
+    pub devices: Vec<DeviceDef>,
+    /// Resized configured devices.
+    #[serde(default)]
+    pub device_overlays: BTreeMap<String, DeviceOverlay>,
+    /// All volumes, configured ones included.
+    pub volumes: BTreeMap<String, VolumeRecord>,
+    /// Subsystems made at run time.
+    pub subsystems: BTreeMap<String, SubsystemRecord>,
+    /// Configured subsystems.
+    #[serde(default)]
+    pub subsystem_overlays: BTreeMap<String, SubsystemOverlay>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            node_id: Uuid::new_v4(),
+            devices: Vec::new(),
+            device_overlays: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            subsystems: BTreeMap::new(),
+            subsystem_overlays: BTreeMap::new(),
+        }
+    }
+}
+
+/// Why state could not be read or written.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// The operating system said no.
+    #[error("state directory {dir}: cannot {action}: {error}")]
+    Os {
+        /// The directory.
+        dir: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The file is not what was written.
+    #[error(
+        "state file {path} is damaged: {reason}; restore it from a backup, or move it away to start without run-time objects \
+         (volumes without a configured offset would then be placed anew)"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Written by a newer program.
+    #[error("state file {path} has version {version}, this program reads up to {STATE_VERSION}; use the newer program")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// Another node runs on it.
+    #[error(
+        "state directory {dir} is in use by the node with process id {pid}; stop it first, or give this one another state_dir"
+    )]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+        /// The other's process id, as it wrote it down.
+        pid: String,
+    },
+}
+
+impl StateError {
+    /// Another node is in the way.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, StateError::Locked { .. })
+    }
+}
+
+/// The file operations that replacing the state takes; the real ones, or a model that crashes in tests.
+pub trait Files {
+    /// Creates or empties a file and writes all of it.
+    fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a file's contents durable.
+    fn sync_file(&mut self, path: &Path) -> io::Result<()>;
+    /// Renames over what is there.
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Makes a directory's entries durable.
+    fn sync_dir(&mut self, dir: &Path) -> io::Result<()>;
+    /// Reads a whole file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+}
+
+/// The operating system's files.
+pub struct RealFiles;
+
+impl Files for RealFiles {
+    fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        use std::io::Write;
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+    }
+
+    fn sync_file(&mut self, path: &Path) -> io::Result<()> {
+        std::fs::File::open(path)?.sync_all()
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn sync_dir(&mut self, dir: &Path) -> io::Result<()> {
+        std::fs::File::open(dir)?.sync_all()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        std::fs::read(path)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    remuda_state: u32,
+    bytes: usize,
+    crc32c: u32,
+}
+
+/// The state as the file holds it.
+pub fn encode(state: &State) -> Vec<u8> {
+    let body = serde_json::to_vec_pretty(state).expect("state has string keys only and cannot fail to serialise");
+    let header = Header { remuda_state: STATE_VERSION, bytes: body.len(), crc32c: base::crc32c(&body) };
+    let mut bytes = serde_json::to_vec(&header).expect("three numbers serialise");
+    bytes.push(b'\n');
+    bytes.extend(body);
+    bytes
+}
+
+/// Reads what [`encode`] wrote.
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<State, StateError> {
+    let damaged = |reason: String| StateError::Damaged { path: path.to_path_buf(), reason };
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(damaged(format!("{} bytes is too large", bytes.len())));
+    }
+    let line = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(|| damaged("it has no header line".into()))?;
+    let header: Header = serde_json::from_slice(&bytes[..line]).map_err(|error| damaged(format!("header: {error}")))?;
+    if header.remuda_state > STATE_VERSION {
+        return Err(StateError::Newer { path: path.to_path_buf(), version: header.remuda_state });
+    }
+    let body = &bytes[line + 1..];
+    if body.len() != header.bytes {
+        return Err(damaged(format!("{} bytes after the header, expected {}", body.len(), header.bytes)));
+    }
+    if base::crc32c(body) != header.crc32c {
+        return Err(damaged("its checksum does not match".into()));
+    }
+    serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))
+}
+
+/// A locked state directory.
+pub struct Store<F: Files = RealFiles> {
+    dir: PathBuf,
+    files: F,
+    _lock: Option<std::fs::File>,
+}
+
+impl Store<RealFiles> {
+    /// Creates the directory if need be, locks it against a second node, and reads the state.
+    pub fn open(dir: &Path) -> Result<(Store, State), StateError> {
+        let os = |action| move |error| StateError::Os { dir: dir.to_path_buf(), action, error };
+        create_private_dir(dir).map_err(os("create it"))?;
+        let lock = lock(dir)?;
+        let mut store = Store { dir: dir.to_path_buf(), files: RealFiles, _lock: Some(lock) };
+        let state = match store.load()? {
+            Some(state) => state,
+            None => {
+                let state = State::default();
+                store.save(&state)?;
+                state
+            }
+        };
+        Ok((store, state))
+    }
+}
+
+impl<F: Files> Store<F> {
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn load(&self) -> Result<Option<State>, StateError> {
+        let path = self.dir.join(FILE);
+        match self.files.read(&path) {
+            Ok(bytes) => decode(&path, &bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StateError::Os { dir: self.dir.clone(), action: "read state.json", error }),
+        }
+    }
+
+    /// Replaces the remembered state; durable when it returns.
+    pub fn save(&mut self, state: &State) -> Result<(), StateError> {
+        let (new, file) = (self.dir.join(TEMPORARY), self.dir.join(FILE));
+        let os = |action| {
+            let dir = self.dir.clone();
+            move |error| StateError::Os { dir, action, error }
+        };
+        self.files.write(&new, &encode(state)).map_err(os("write state.json.new"))?;
+        self.files.sync_file(&new).map_err(os("sync state.json.new"))?;
+        self.files.rename(&new, &file).map_err(os("rename state.json.new"))?;
+        self.files.sync_dir(&self.dir).map_err(os("sync it"))
+    }
+}
+
+fn create_private_dir(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+fn lock(dir: &Path) -> Result<std::fs::File, StateError> {
+    use std::io::{Read, Seek, Write};
+    let os = |action| move |error| StateError::Os { dir: dir.to_path_buf(), action, error };
+    let options =
+        std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("lock"));
+    let mut file = options.map_err(os("open its lock file"))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let pid = if pid.trim().is_empty() { "unknown".to_string() } else { pid.trim().to_string() };
+            return Err(StateError::Locked { dir: dir.to_path_buf(), pid });
+        }
+        Err(std::fs::TryLockError::Error(error)) => return Err(os("lock it")(error)),
+    }
+    let write = |file: &mut std::fs::File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{}\n", std::process::id()).as_bytes())
+    };
+    write(&mut file).map_err(os("write its lock file"))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Files whose power can be cut: contents and names are lost unless synced, or survive by chance.
+    #[derive(Clone, Default)]
+    struct CrashFiles {
+        contents: Vec<(Vec<u8>, bool)>,
+        names: BTreeMap<PathBuf, usize>,
+        durable_names: BTreeMap<PathBuf, usize>,
+        steps_left: usize,
+    }
+
+    impl CrashFiles {
+        fn step(&mut self) -> io::Result<()> {
+            self.steps_left = self.steps_left.checked_sub(1).ok_or_else(|| io::Error::other("power cut"))?;
+            Ok(())
+        }
+
+        /// What a reboot finds: `lucky` also keeps what nobody promised.
+        fn reboot(&self, lucky: bool) -> CrashFiles {
+            let mut after = self.clone();
+            after.steps_left = usize::MAX;
+            if !lucky {
+                after.names = self.durable_names.clone();
+                for (bytes, synced) in &mut after.contents {
+                    if !*synced {
+                        bytes.truncate(bytes.len() / 2);
+                    }
+                }
+            }
+            after.durable_names = after.names.clone();
+            after
+        }
+    }
+
+    impl Files for CrashFiles {
+        fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+            self.contents.push((bytes[..bytes.len() / 3].to_vec(), false));
+            self.names.insert(path.to_path_buf(), self.contents.len() - 1);
+            self.step()?;
+            self.contents.last_mut().unwrap().0 = bytes.to_vec();
+            self.step()
+        }
+
+        fn sync_file(&mut self, path: &Path) -> io::Result<()> {
+            self.step()?;
+            self.contents[self.names[path]].1 = true;
+            Ok(())
+        }
+
+        fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+            self.step()?;
+            let index = self.names.remove(from).unwrap();
+            self.names.insert(to.to_path_buf(), index);
+            Ok(())
+        }
+
+        fn sync_dir(&mut self, _: &Path) -> io::Result<()> {
+            self.step()?;
+            self.durable_names = self.names.clone();
+            Ok(())
+        }
+
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            let index = self.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+            Ok(self.contents[*index].0.clone())
+        }
+    }
+
+    fn store(files: CrashFiles) -> Store<CrashFiles> {
+        Store { dir: PathBuf::from("/state"), files, _lock: None }
+    }
+
+    #[test]
+    fn a_crash_at_any_step_leaves_the_old_state_or_the_new() {
+        let (old, new) = (State::default(), State::default());
+        let mut base = store(CrashFiles { steps_left: usize::MAX, ..CrashFiles::default() });
+        base.save(&old).unwrap();
+        let mut outcomes = BTreeSet::new();
+        for steps in 0..=6 {
+            for lucky in [false, true] {
+                let mut cut = store(CrashFiles { steps_left: steps, ..base.files.clone() });
+                let saved = cut.save(&new).is_ok();
+                let mut after = store(cut.files.reboot(lucky));
+                let found = after.load().unwrap().expect("state never vanishes");
+                assert!(found == old || found == new);
+                assert!(!saved || found == new, "an acknowledged save survives");
+                outcomes.insert((saved, found == new));
+                after.save(&new).unwrap();
+                assert_eq!(
+                    after.load().unwrap(),
+                    Some(new.clone()),
+                    "leftovers of the crash do not disturb the next save"
+                );
+            }
+        }
+        assert!(
+            outcomes.contains(&(false, false)) && outcomes.contains(&(false, true)) && outcomes.contains(&(true, true))
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let bytes = encode(&State::default());
+        let state = decode(Path::new("s"), &bytes).unwrap();
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut bad = bytes.clone();
+                bad[at] ^= 1 << bit;
+                // A flip inside the header's white space or digits may change nothing or be caught; it never changes state.
+                if let Ok(found) = decode(Path::new("s"), &bad) {
+                    assert_eq!(found, state, "byte {at} bit {bit}");
+                }
+            }
+        }
+        assert!(decode(Path::new("s"), &bytes[..bytes.len() - 1]).is_err());
+        assert!(decode(Path::new("s"), b"").is_err());
+    }
+
+    #[test]
+    fn a_newer_format_is_left_alone() {
+        let text = b"{\"remuda_state\":2,\"bytes\":2,\"crc32c\":0}\n{}";
+        assert!(matches!(decode(Path::new("s"), text), Err(StateError::Newer { version: 2, .. })));
+    }
+
+    #[test]
+    fn a_second_node_is_told_who_holds_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_first, state) = Store::open(dir.path()).unwrap();
+        let second = Store::open(dir.path()).map(|_| ());
+        assert!(matches!(second, Err(StateError::Locked { pid, .. }) if pid == std::process::id().to_string()));
+        drop(_first);
+        assert_eq!(Store::open(dir.path()).unwrap().1, state);
+    }
+}

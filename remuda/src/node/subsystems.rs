@@ -1,0 +1,430 @@
+//! Subsystems: which volumes hosts see, and which hosts may.
+
+use super::export::{NamespaceSpec, SubsystemSpec};
+use super::refusal::Refusal;
+use super::state::{Origin, SubsystemOverlay};
+use super::view::{HostView, NamespaceView, SubsystemView};
+use super::{NamespaceRecord, Node, OBJECTS_MAX, Subsystem, SubsystemRecord};
+use crate::config::{check_ascii, check_nqn};
+use uuid::Uuid;
+
+/// Namespaces of one subsystem at most; what one active-namespace-list page holds.
+pub const NAMESPACES_MAX: usize = 1024;
+/// Hosts of one subsystem at most.
+pub const HOSTS_MAX: usize = 1024;
+const MODEL_DEFAULT: &str = "Remuda";
+
+fn new_serial() -> String {
+    let bytes = *Uuid::new_v4().as_bytes();
+    format!("RM{}", bytes[..8].iter().map(|byte| format!("{byte:02X}")).collect::<String>())
+}
+
+impl Node {
+    pub(super) async fn open_subsystems(&mut self) -> Result<(), Refusal> {
+        for entry in self.config.subsystems.clone() {
+            let nqn = entry.nqn.value.clone();
+            let overlay = self.state.subsystem_overlays.entry(nqn.clone()).or_default();
+            if overlay.serial.is_empty() {
+                overlay.serial = new_serial();
+            }
+            let namespaces = entry.namespaces.iter();
+            let namespaces =
+                namespaces.map(|one| NamespaceRecord { nsid: one.nsid.value, volume: one.volume.value.clone() });
+            let mut configured = SubsystemRecord {
+                serial: entry.serial.clone().unwrap_or_else(|| overlay.serial.clone()),
+                model: entry.model.clone().unwrap_or_else(|| MODEL_DEFAULT.to_string()),
+                allow_any_host: entry.allow_any_host,
+                hosts: entry.hosts.iter().map(|host| host.value.clone()).collect(),
+                namespaces: namespaces.collect(),
+            };
+            configured.namespaces.sort_by_key(|namespace| namespace.nsid);
+            let record = apply(&configured, overlay);
+            self.subsystems.insert(nqn, Subsystem { origin: Origin::Config, record, configured: Some(configured) });
+        }
+        for (nqn, record) in self.state.subsystems.clone() {
+            if self.subsystems.contains_key(&nqn) {
+                let path = &self.config.source.path;
+                self.warn(format!(
+                    "subsystem '{nqn}' is defined in {path} and was also created at run time: the file wins"
+                ));
+                continue;
+            }
+            self.subsystems.insert(nqn, Subsystem { origin: Origin::Runtime, record, configured: None });
+        }
+        for nqn in self.subsystems.keys().cloned().collect::<Vec<_>>() {
+            self.announce(&nqn).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the target how a subsystem should be. Namespaces whose volume is closed are left out.
+    async fn announce(&mut self, nqn: &str) -> Result<(), Refusal> {
+        let record = self.subsystems[nqn].record.clone();
+        let mut namespaces = Vec::new();
+        for namespace in &record.namespaces {
+            match (self.volumes.get(&namespace.volume), self.state.volumes.get(&namespace.volume)) {
+                (Some(volume), Some(known)) => {
+                    namespaces.push(NamespaceSpec { nsid: namespace.nsid, device: volume.clone(), uuid: known.uuid });
+                }
+                _ => {
+                    let warning = format!(
+                        "subsystem '{nqn}': namespace {} is not shown, volume '{}' is not open",
+                        namespace.nsid, namespace.volume
+                    );
+                    if !self.warnings.contains(&warning) {
+                        self.warn(warning);
+                    }
+                }
+            }
+        }
+        let spec = SubsystemSpec {
+            nqn: nqn.to_string(),
+            serial: record.serial,
+            model: record.model,
+            allow_any_host: record.allow_any_host,
+            hosts: record.hosts,
+            namespaces,
+        };
+        self.exporter.put(spec).await
+    }
+
+    /// Tells the target about every subsystem that shows `volume`.
+    pub(super) async fn announce_volume(&mut self, volume: &str) -> Result<(), Refusal> {
+        let shows =
+            |subsystem: &&Subsystem| subsystem.record.namespaces.iter().any(|namespace| namespace.volume == volume);
+        let nqns = self.subsystems.iter().filter(|(_, subsystem)| shows(subsystem)).map(|(nqn, _)| nqn.clone());
+        for nqn in nqns.collect::<Vec<_>>() {
+            self.announce(&nqn).await?;
+        }
+        Ok(())
+    }
+
+    /// Namespaces that show `volume`, as `NQN/nsid`.
+    pub(super) fn exports_of(&self, volume: &str) -> Vec<String> {
+        let mut exports = Vec::new();
+        for (nqn, subsystem) in &self.subsystems {
+            let shown = subsystem.record.namespaces.iter().filter(|namespace| namespace.volume == volume);
+            exports.extend(shown.map(|namespace| format!("{nqn}/{}", namespace.nsid)));
+        }
+        exports
+    }
+
+    fn subsystem(&self, nqn: &str) -> Result<&Subsystem, Refusal> {
+        let known = self.subsystems.keys().map(String::as_str);
+        self.subsystems.get(nqn).ok_or_else(|| Refusal::not_found("subsystem", nqn, known))
+    }
+
+    fn subsystem_view(&self, nqn: &str, subsystem: &Subsystem) -> SubsystemView {
+        let record = &subsystem.record;
+        let namespaces = record.namespaces.iter().map(|namespace| {
+            let volume = self.state.volumes.get(&namespace.volume);
+            NamespaceView {
+                nsid: namespace.nsid,
+                volume: namespace.volume.clone(),
+                size: volume.map_or(0, |volume| volume.size),
+                uuid: volume.map(|volume| volume.uuid),
+            }
+        });
+        SubsystemView {
+            nqn: nqn.to_string(),
+            serial: record.serial.clone(),
+            model: record.model.clone(),
+            allow_any_host: record.allow_any_host,
+            hosts: record.hosts.clone(),
+            namespaces: namespaces.collect(),
+            addresses: self.addresses(),
+            origin: subsystem.origin,
+            changed: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
+        }
+    }
+
+    /// All subsystems.
+    pub fn subsystem_list(&self) -> Vec<SubsystemView> {
+        self.subsystems.iter().map(|(nqn, subsystem)| self.subsystem_view(nqn, subsystem)).collect()
+    }
+
+    /// One subsystem.
+    pub fn subsystem_show(&self, nqn: &str) -> Result<SubsystemView, Refusal> {
+        Ok(self.subsystem_view(nqn, self.subsystem(nqn)?))
+    }
+
+    /// Hosts and where they are allowed; `*` is every host.
+    pub fn host_list(&self, nqn: Option<&str>) -> Result<Vec<HostView>, Refusal> {
+        if let Some(nqn) = nqn {
+            self.subsystem(nqn)?;
+        }
+        let mut hosts = Vec::new();
+        for (name, subsystem) in self.subsystems.iter().filter(|(name, _)| nqn.is_none_or(|nqn| nqn == *name)) {
+            let view = |host: &str| HostView { host: host.to_string(), subsystem: name.clone() };
+            if subsystem.record.allow_any_host {
+                hosts.push(view("*"));
+            }
+            hosts.extend(subsystem.record.hosts.iter().map(|host| view(host)));
+        }
+        Ok(hosts)
+    }
+
+    /// Remembers `subsystem` as it now is, and tells the target.
+    async fn change(&mut self, nqn: &str, subsystem: Subsystem) -> Result<SubsystemView, Refusal> {
+        let mut state = self.state.clone();
+        match &subsystem.configured {
+            None => {
+                state.subsystems.insert(nqn.to_string(), subsystem.record.clone());
+            }
+            Some(configured) => {
+                let serial =
+                    state.subsystem_overlays.get(nqn).map(|overlay| overlay.serial.clone()).unwrap_or_default();
+                state.subsystem_overlays.insert(nqn.to_string(), difference(configured, &subsystem.record, serial));
+            }
+        }
+        self.remember(state)?;
+        self.subsystems.insert(nqn.to_string(), subsystem);
+        self.announce(nqn).await?;
+        self.subsystem_show(nqn)
+    }
+
+    fn copy_of(&self, nqn: &str) -> Result<Subsystem, Refusal> {
+        let subsystem = self.subsystem(nqn)?;
+        Ok(Subsystem {
+            origin: subsystem.origin,
+            record: subsystem.record.clone(),
+            configured: subsystem.configured.clone(),
+        })
+    }
+
+    /// A new, empty subsystem.
+    pub async fn subsystem_create(
+        &mut self,
+        nqn: &str,
+        serial: Option<String>,
+        model: Option<String>,
+        allow_any_host: bool,
+        hosts: Vec<String>,
+    ) -> Result<SubsystemView, Refusal> {
+        self.check_running()?;
+        let object = format!("subsystem '{nqn}'");
+        check_nqn(nqn).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
+        if self.subsystems.contains_key(nqn) {
+            return Err(Refusal::conflict(object, "it exists already", "choose another name, or delete it first"));
+        }
+        if self.subsystems.len() >= OBJECTS_MAX {
+            return Err(Refusal::conflict(
+                object,
+                format!("there are {OBJECTS_MAX} subsystems already"),
+                "delete some first",
+            ));
+        }
+        for (text, max) in [(&serial, 20), (&model, 40)] {
+            if let Some(text) = text {
+                check_ascii(text, max).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
+            }
+        }
+        for host in &hosts {
+            check_nqn(host).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
+        }
+        let record = SubsystemRecord {
+            serial: serial.unwrap_or_else(new_serial),
+            model: model.unwrap_or_else(|| MODEL_DEFAULT.to_string()),
+            allow_any_host,
+            hosts,
+            namespaces: Vec::new(),
+        };
+        let view = self.change(nqn, Subsystem { origin: Origin::Runtime, record, configured: None }).await?;
+        tracing::info!(nqn, "subsystem created");
+        Ok(view)
+    }
+
+    /// Removes a subsystem; its hosts are disconnected, its volumes stay.
+    pub async fn subsystem_delete(&mut self, nqn: &str) -> Result<(), Refusal> {
+        self.check_running()?;
+        if self.subsystem(nqn)?.origin == Origin::Config {
+            return Err(self.belongs_to_config(format!("subsystem '{nqn}'")));
+        }
+        let mut state = self.state.clone();
+        state.subsystems.remove(nqn);
+        self.remember(state)?;
+        self.subsystems.remove(nqn);
+        self.exporter.remove(nqn).await?;
+        tracing::info!(nqn, "subsystem deleted");
+        Ok(())
+    }
+
+    /// Shows `volume` as a namespace.
+    pub async fn namespace_add(
+        &mut self,
+        nqn: &str,
+        volume: &str,
+        nsid: Option<u32>,
+    ) -> Result<SubsystemView, Refusal> {
+        self.check_running()?;
+        let object = format!("subsystem '{nqn}'");
+        let mut subsystem = self.copy_of(nqn)?;
+        self.volume_device(volume)?;
+        let namespaces = &mut subsystem.record.namespaces;
+        if let Some(shown) = namespaces.iter().find(|namespace| namespace.volume == volume) {
+            let cause = format!("volume '{volume}' is its namespace {} already", shown.nsid);
+            return Err(Refusal::conflict(object, cause, ""));
+        }
+        if namespaces.len() >= NAMESPACES_MAX {
+            let cause = format!("it has {NAMESPACES_MAX} namespaces already");
+            return Err(Refusal::conflict(object, cause, "use another subsystem"));
+        }
+        let taken = |nsid: u32| namespaces.iter().any(|namespace| namespace.nsid == nsid);
+        let nsid = match nsid {
+            Some(nsid) if taken(nsid) => {
+                return Err(Refusal::conflict(
+                    object,
+                    format!("namespace {nsid} exists already"),
+                    "choose another nsid, or none",
+                ));
+            }
+            Some(nsid) => nsid,
+            None => (1..).find(|nsid| !taken(*nsid)).expect("fewer namespaces than ids"),
+        };
+        namespaces.push(NamespaceRecord { nsid, volume: volume.to_string() });
+        namespaces.sort_by_key(|namespace| namespace.nsid);
+        let view = self.change(nqn, subsystem).await?;
+        tracing::info!(nqn, nsid, volume, "namespace added");
+        Ok(view)
+    }
+
+    /// Hides a namespace; the volume stays.
+    pub async fn namespace_remove(&mut self, nqn: &str, nsid: u32) -> Result<SubsystemView, Refusal> {
+        self.check_running()?;
+        let mut subsystem = self.copy_of(nqn)?;
+        let before = subsystem.record.namespaces.len();
+        subsystem.record.namespaces.retain(|namespace| namespace.nsid != nsid);
+        if subsystem.record.namespaces.len() == before {
+            let ids: Vec<_> = subsystem.record.namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
+            let next = if ids.is_empty() { "it has none".to_string() } else { format!("it has {}", ids.join(", ")) };
+            let object = format!("namespace {nsid} of subsystem '{nqn}'");
+            return Err(Refusal::new(super::RefusalKind::NotFound, object, "there is no such namespace", next));
+        }
+        let view = self.change(nqn, subsystem).await?;
+        tracing::info!(nqn, nsid, "namespace removed");
+        Ok(view)
+    }
+
+    /// Lets a host connect, or every host.
+    pub async fn host_allow(&mut self, nqn: &str, host: Option<&str>) -> Result<SubsystemView, Refusal> {
+        self.check_running()?;
+        let object = format!("subsystem '{nqn}'");
+        let mut subsystem = self.copy_of(nqn)?;
+        match host {
+            None => subsystem.record.allow_any_host = true,
+            Some(host) => {
+                check_nqn(host).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
+                let hosts = &mut subsystem.record.hosts;
+                if hosts.len() >= HOSTS_MAX {
+                    return Err(Refusal::conflict(
+                        object,
+                        format!("it allows {HOSTS_MAX} hosts already"),
+                        "disallow some first",
+                    ));
+                }
+                if !hosts.iter().any(|known| known == host) {
+                    hosts.push(host.to_string());
+                }
+            }
+        }
+        self.change(nqn, subsystem).await
+    }
+
+    /// Takes a host's permission back, or that of hosts that are not listed; those connected are disconnected.
+    pub async fn host_disallow(&mut self, nqn: &str, host: Option<&str>) -> Result<SubsystemView, Refusal> {
+        self.check_running()?;
+        let mut subsystem = self.copy_of(nqn)?;
+        match host {
+            None => subsystem.record.allow_any_host = false,
+            Some(host) => {
+                let before = subsystem.record.hosts.len();
+                let known = subsystem.record.hosts.clone();
+                subsystem.record.hosts.retain(|known| known != host);
+                if subsystem.record.hosts.len() == before {
+                    return Err(Refusal::not_found("host", host, known.iter().map(String::as_str)));
+                }
+            }
+        }
+        self.change(nqn, subsystem).await
+    }
+}
+
+/// The configured subsystem with its run-time changes.
+fn apply(configured: &SubsystemRecord, overlay: &SubsystemOverlay) -> SubsystemRecord {
+    let mut record = configured.clone();
+    record.namespaces.retain(|namespace| !overlay.removed.contains(namespace));
+    for added in &overlay.added {
+        // The file wins: a run-time namespace gives way to a configured one with its id or its volume.
+        let clash = |other: &NamespaceRecord| other.nsid == added.nsid || other.volume == added.volume;
+        if !record.namespaces.iter().any(clash) {
+            record.namespaces.push(added.clone());
+        }
+    }
+    record.namespaces.sort_by_key(|namespace| namespace.nsid);
+    record.hosts.retain(|host| !overlay.hosts_disallowed.contains(host));
+    for host in &overlay.hosts_allowed {
+        if !record.hosts.contains(host) {
+            record.hosts.push(host.clone());
+        }
+    }
+    record.allow_any_host = overlay.allow_any_host.unwrap_or(record.allow_any_host);
+    record
+}
+
+/// The run-time changes that turn `configured` into `now`.
+fn difference(configured: &SubsystemRecord, now: &SubsystemRecord, serial: String) -> SubsystemOverlay {
+    fn missing<T: PartialEq + Clone>(from: &[T], within: &[T]) -> Vec<T> {
+        from.iter().filter(|one| !within.contains(one)).cloned().collect()
+    }
+    SubsystemOverlay {
+        serial,
+        added: missing(&now.namespaces, &configured.namespaces),
+        removed: missing(&configured.namespaces, &now.namespaces),
+        hosts_allowed: missing(&now.hosts, &configured.hosts),
+        hosts_disallowed: missing(&configured.hosts, &now.hosts),
+        allow_any_host: (now.allow_any_host != configured.allow_any_host).then_some(now.allow_any_host),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(namespaces: &[(u32, &str)], hosts: &[&str], any: bool) -> SubsystemRecord {
+        SubsystemRecord {
+            serial: "S".into(),
+            model: "M".into(),
+            allow_any_host: any,
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+            namespaces: namespaces
+                .iter()
+                .map(|(nsid, volume)| NamespaceRecord { nsid: *nsid, volume: volume.to_string() })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn an_overlay_of_the_difference_gives_the_changed_subsystem_back() {
+        let configured = record(&[(1, "a"), (2, "b")], &["h1", "h2"], false);
+        for now in [
+            record(&[(1, "a"), (2, "b")], &["h1", "h2"], false),
+            record(&[(2, "b"), (3, "c")], &["h2", "h3"], true),
+            record(&[], &[], false),
+        ] {
+            assert_eq!(apply(&configured, &difference(&configured, &now, "S".into())), now);
+        }
+    }
+
+    #[test]
+    fn the_file_wins_over_a_namespace_added_at_run_time() {
+        let overlay = difference(&record(&[], &[], false), &record(&[(1, "mine")], &[], false), "S".into());
+        let configured = record(&[(1, "theirs")], &[], false);
+        assert_eq!(apply(&configured, &overlay).namespaces, configured.namespaces);
+    }
+
+    #[test]
+    fn serials_are_twenty_printable_characters_at_most() {
+        assert!(check_ascii(&new_serial(), 20).is_ok());
+        assert_ne!(new_serial(), new_serial());
+    }
+}

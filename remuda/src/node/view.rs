@@ -1,0 +1,167 @@
+//! What the node tells about its objects: the answers of RPC methods, and what the command line prints.
+
+use super::state::Origin;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceView {
+    /// Name.
+    pub name: String,
+    /// Kind.
+    pub kind: String,
+    /// Bytes; 0 while it is not open.
+    pub size: u64,
+    /// Bytes per block; 0 while it is not open.
+    pub block_size: u32,
+    /// Bytes not taken by volumes; 0 when a device above uses it.
+    pub free: u64,
+    /// What uses it: `device 'x'` or `volume 'y'`.
+    pub used_by: Vec<String>,
+    /// Who defined it.
+    pub origin: Origin,
+    /// `open`, or why it is not.
+    pub state: String,
+    /// Its definition.
+    pub definition: serde_json::Value,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// Name.
+    pub name: String,
+    /// Its device.
+    pub device: String,
+    /// Bytes.
+    pub size: u64,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes per block; 0 while it is not open.
+    pub block_size: u32,
+    /// Identity seen by hosts.
+    pub uuid: Uuid,
+    /// How far it could grow where it is.
+    pub size_max: u64,
+    /// Namespaces that show it, as `NQN/nsid`.
+    pub exports: Vec<String>,
+    /// Who defined it.
+    pub origin: Origin,
+    /// `open`, or why it is not.
+    pub state: String,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NamespaceView {
+    /// Namespace id.
+    pub nsid: u32,
+    /// Volume.
+    pub volume: String,
+    /// Bytes.
+    pub size: u64,
+    /// Identity.
+    pub uuid: Option<Uuid>,
+}
+
+/// A subsystem.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SubsystemView {
+    /// Name.
+    pub nqn: String,
+    /// Serial number.
+    pub serial: String,
+    /// Model number.
+    pub model: String,
+    /// Every host may connect.
+    pub allow_any_host: bool,
+    /// Hosts that may connect.
+    pub hosts: Vec<String>,
+    /// Namespaces.
+    pub namespaces: Vec<NamespaceView>,
+    /// Where hosts connect.
+    pub addresses: Vec<String>,
+    /// Who defined it.
+    pub origin: Origin,
+    /// Configured, and changed at run time since.
+    pub changed: bool,
+}
+
+/// A host and where it is allowed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostView {
+    /// The host's NQN; `*` is every host.
+    pub host: String,
+    /// The subsystem.
+    pub subsystem: String,
+}
+
+/// A host with a controller.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectedHost {
+    /// Its NQN.
+    pub host: String,
+    /// The subsystem that it uses.
+    pub subsystem: String,
+    /// Its controller.
+    pub controller: u16,
+    /// Its I/O queues.
+    pub io_queues: usize,
+    /// Its keep-alive timeout; 0 is none.
+    pub keep_alive_ms: u32,
+}
+
+/// One reactor's time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReactorView {
+    /// Its number.
+    pub index: usize,
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+    /// Nanoseconds with work.
+    pub busy_ns: u64,
+    /// Nanoseconds spinning.
+    pub spin_ns: u64,
+    /// Nanoseconds asleep.
+    pub sleep_ns: u64,
+    /// Live tasks.
+    pub tasks: usize,
+    /// Buffer memory mapped, bytes.
+    pub buffer_bytes: usize,
+}
+
+/// The node as a whole.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatusView {
+    /// Program version.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Identity.
+    pub node_id: Uuid,
+    /// Nanoseconds since it was started.
+    pub uptime_ns: u64,
+    /// State directory.
+    pub state_dir: String,
+    /// Configuration file.
+    pub config: String,
+    /// Addresses of the NVMe/TCP target.
+    pub nvmf_listen: Vec<String>,
+    /// Address of `/metrics`.
+    pub metrics: Option<String>,
+    /// Connected hosts' TCP connections.
+    pub connections: u64,
+    /// Hosts with a controller.
+    pub hosts: Vec<ConnectedHost>,
+    /// Number of devices.
+    pub devices: usize,
+    /// Number of volumes.
+    pub volumes: usize,
+    /// Number of subsystems.
+    pub subsystems: usize,
+    /// Reactors.
+    pub reactors: Vec<ReactorView>,
+    /// Things that want attention.
+    pub warnings: Vec<String>,
+}

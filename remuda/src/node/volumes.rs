@@ -1,0 +1,387 @@
+//! Volumes: contiguous parts of devices, with an identity that stays.
+
+use super::build::deallocate;
+use super::extents::{ALIGN, Extent, largest_free, place, room_at};
+use super::refusal::{Refusal, RefusalKind};
+use super::state::{Origin, VolumeRecord};
+use super::view::VolumeView;
+use super::window::Window;
+use super::{Node, OBJECTS_MAX};
+use base::ByteSize;
+use bdev::BlockDevice;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// How a new size is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewSize {
+    /// So many bytes.
+    To(u64),
+    /// So many bytes more.
+    By(u64),
+    /// As far as it goes where it is.
+    Max,
+}
+
+impl NewSize {
+    /// Reads `10GiB`, `+1GiB` or `max`.
+    pub fn parse(text: &str) -> Result<NewSize, String> {
+        let size = |text: &str| text.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string());
+        match text.trim() {
+            "max" => Ok(NewSize::Max),
+            text => match text.strip_prefix('+') {
+                Some(more) => size(more).map(NewSize::By),
+                None => size(text).map(NewSize::To),
+            },
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn open_volumes(&mut self) -> Result<(), Refusal> {
+        for entry in self.config.volumes.clone() {
+            let name = entry.name.value.clone();
+            let size = entry.size.as_ref().map(|size| size.value);
+            let offset = entry.offset.as_ref().map(|offset| offset.value);
+            let old = self.state.volumes.remove(&name);
+            if let Some(old) = &old
+                && old.origin == Origin::Runtime
+            {
+                self.warn(format!(
+                    "volume '{name}' is defined in {} and was also created at run time: the file wins{}",
+                    self.config.source.path,
+                    if old.device == entry.device.value { ", the place is kept" } else { "" }
+                ));
+            }
+            let old = old.filter(|old| old.device == entry.device.value);
+            let record = self.configured_volume(&name, &entry.device.value, size, offset, old)?;
+            self.state.volumes.insert(name, record);
+        }
+        for (name, record) in self.state.volumes.clone() {
+            let configured = self.config.volumes.iter().any(|entry| entry.name.value == name);
+            if record.origin == Origin::Config && !configured {
+                self.warn(format!(
+                    "volume '{name}' is no longer in {}: its place is kept, it is not served; put it back or run 'remuda volume \
+                     delete {name}'",
+                    self.config.source.path
+                ));
+                continue;
+            }
+            match self.open_volume(&name, &record) {
+                Ok(volume) => {
+                    self.volumes.insert(name, volume);
+                }
+                Err(refusal) if configured => return Err(refusal),
+                Err(refusal) => self.warn(refusal.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a configured volume is: where it was, or the place that the file names, or a free one.
+    fn configured_volume(
+        &mut self,
+        name: &str,
+        device: &str,
+        size: Option<u64>,
+        offset: Option<u64>,
+        old: Option<VolumeRecord>,
+    ) -> Result<VolumeRecord, Refusal> {
+        let object = format!("volume '{name}'");
+        let info = self.open_device(device)?.info();
+        let uuid = old.as_ref().map_or_else(Uuid::new_v4, |old| old.uuid);
+        let record = |offset, size, whole, configured_size| VolumeRecord {
+            device: device.to_string(),
+            offset,
+            size,
+            whole,
+            uuid,
+            origin: Origin::Config,
+            configured_size,
+        };
+        let Some(size) = size else { return Ok(record(0, info.bytes(), true, None)) };
+        let others = self.extents_on(device);
+        let unchanged = old.as_ref().is_some_and(|old| old.configured_size == Some(size));
+        // A size changed at run time holds until the file asks for another.
+        let size_now = match &old {
+            Some(old) if unchanged && !old.whole => old.size,
+            _ => size,
+        };
+        let start = match (offset, &old) {
+            (Some(offset), Some(old)) if !old.whole && old.offset != offset => {
+                let cause = format!("its offset changed from {} to {offset} in the configuration", old.offset);
+                let next = "volumes do not move: restore the offset, or copy the data to a new volume";
+                return Err(Refusal::conflict(object, cause, next));
+            }
+            (Some(offset), _) => offset,
+            (None, Some(old)) => old.offset,
+            (None, None) => {
+                let placed = place(&others, info.bytes(), size_now);
+                placed.ok_or_else(|| no_space(&object, device, size_now, &others, info.bytes()))?.start
+            }
+        };
+        let extent = Extent { start, len: size_now };
+        check_extent(&object, device, &extent, &others, info.bytes(), info.block_size)?;
+        Ok(record(start, size_now, false, Some(size)))
+    }
+
+    fn open_volume(&self, name: &str, record: &VolumeRecord) -> Result<Arc<dyn BlockDevice>, Refusal> {
+        let object = format!("volume '{name}'");
+        let device =
+            self.open_device(&record.device).map_err(|refusal| Refusal { object: object.clone(), ..refusal })?;
+        let info = device.info();
+        let block = info.block_size as u64;
+        if record.offset + record.size > info.bytes() {
+            let cause = format!(
+                "it ends at {} but device '{}' is {} long",
+                ByteSize(record.offset + record.size),
+                record.device,
+                ByteSize(info.bytes())
+            );
+            return Err(Refusal::failed(object, cause, "restore the device's size"));
+        }
+        if !record.offset.is_multiple_of(block) || !record.size.is_multiple_of(block) {
+            let cause = format!("its place does not fit the block size {block} of device '{}'", record.device);
+            return Err(Refusal::failed(object, cause, "restore the device's block size"));
+        }
+        Ok(Arc::new(Window::new(name, device, record.offset / block, record.size / block)))
+    }
+
+    fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
+        let known = self.state.volumes.keys().map(String::as_str);
+        self.state.volumes.get(name).ok_or_else(|| Refusal::not_found("volume", name, known))
+    }
+
+    /// An open volume.
+    pub(super) fn volume_device(&self, name: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
+        self.record(name)?;
+        let closed = || Refusal::failed(format!("volume '{name}'"), "it is not open", "see 'remuda status'");
+        self.volumes.get(name).cloned().ok_or_else(closed)
+    }
+
+    fn volume_view(&self, name: &str, record: &VolumeRecord) -> VolumeView {
+        let open = self.volumes.get(name);
+        let device_len = self.open_device(&record.device).map_or(0, |device| device.info().bytes());
+        VolumeView {
+            name: name.to_string(),
+            device: record.device.clone(),
+            size: record.size,
+            offset: record.offset,
+            block_size: open.map_or(0, |volume| volume.info().block_size),
+            uuid: record.uuid,
+            size_max: self.room(name, record, device_len),
+            exports: self.exports_of(name),
+            origin: record.origin,
+            state: if open.is_some() { "open" } else { "closed" }.to_string(),
+        }
+    }
+
+    fn room(&self, name: &str, record: &VolumeRecord, device_len: u64) -> u64 {
+        let others =
+            self.state.volumes.iter().filter(|(other, volume)| *other != name && volume.device == record.device);
+        let others: Vec<Extent> = others.map(|(_, volume)| Extent { start: volume.offset, len: volume.size }).collect();
+        room_at(&Extent { start: record.offset, len: record.size }, &others, device_len)
+    }
+
+    /// All volumes.
+    pub fn volume_list(&self) -> Vec<VolumeView> {
+        self.state.volumes.iter().map(|(name, record)| self.volume_view(name, record)).collect()
+    }
+
+    /// One volume.
+    pub fn volume_show(&self, name: &str) -> Result<VolumeView, Refusal> {
+        Ok(self.volume_view(name, self.record(name)?))
+    }
+
+    /// Takes a part of `device`: `size` bytes at `offset`, or at a place of the node's choice, or the largest free part.
+    /// A place that the node chose reads as zeroes if the device can deallocate.
+    pub async fn volume_create(
+        &mut self,
+        name: &str,
+        device: &str,
+        size: Option<u64>,
+        offset: Option<u64>,
+    ) -> Result<VolumeView, Refusal> {
+        self.check_running()?;
+        let object = format!("volume '{name}'");
+        if let Some(record) = self.state.volumes.get(name) {
+            let cause = format!("it exists already on device '{}'", record.device);
+            return Err(Refusal::conflict(object, cause, "choose another name, or delete it first"));
+        }
+        if self.state.volumes.len() >= OBJECTS_MAX {
+            return Err(Refusal::conflict(
+                object,
+                format!("there are {OBJECTS_MAX} volumes already"),
+                "delete some first",
+            ));
+        }
+        let below = self.open_device(device)?;
+        if let Some(above) = self.devices.values().find(|slot| slot.def.children().iter().any(|child| child == device))
+        {
+            let cause = format!("device '{device}' is already used by device '{}'", above.def.name);
+            return Err(Refusal::conflict(object, cause, format!("put the volume on '{}'", above.def.name)));
+        }
+        if let Some((other, _)) = self.state.volumes.iter().find(|(_, volume)| volume.device == device && volume.whole)
+        {
+            let cause = format!("volume '{other}' takes the whole device '{device}'");
+            return Err(Refusal::conflict(object, cause, format!("give '{other}' a size in the configuration first")));
+        }
+        let info = below.info();
+        let used = self.extents_on(device);
+        let extent = match (size, offset) {
+            (Some(len), Some(start)) => Extent { start, len },
+            (Some(len), None) => {
+                place(&used, info.bytes(), len).ok_or_else(|| no_space(&object, device, len, &used, info.bytes()))?
+            }
+            (None, None) => largest_free(&used, info.bytes())
+                .ok_or_else(|| no_space(&object, device, ALIGN, &used, info.bytes()))?,
+            (None, Some(_)) => return Err(Refusal::invalid(object, "an offset needs a size", "give both or neither")),
+        };
+        check_extent(&object, device, &extent, &used, info.bytes(), info.block_size)?;
+        if offset.is_none() {
+            deallocate(self.reactors.first(), below, extent.start, extent.len).await?;
+        }
+        let record = VolumeRecord {
+            device: device.to_string(),
+            offset: extent.start,
+            size: extent.len,
+            whole: false,
+            uuid: Uuid::new_v4(),
+            origin: Origin::Runtime,
+            configured_size: None,
+        };
+        let volume = self.open_volume(name, &record)?;
+        let mut state = self.state.clone();
+        state.volumes.insert(name.to_string(), record);
+        self.remember(state)?;
+        self.volumes.insert(name.to_string(), volume);
+        tracing::info!(volume = name, device, size = extent.len, "volume created");
+        self.volume_show(name)
+    }
+
+    /// Grows or, with `shrink`, cuts a volume where it is.
+    pub async fn volume_resize(&mut self, name: &str, new: NewSize, shrink: bool) -> Result<VolumeView, Refusal> {
+        self.check_running()?;
+        let object = format!("volume '{name}'");
+        let record = self.record(name)?.clone();
+        let volume = self.volume_device(name)?;
+        if record.whole {
+            let next = format!("resize the device: remuda device resize {} SIZE", record.device);
+            return Err(Refusal::conflict(object, format!("it takes the whole device '{}'", record.device), next));
+        }
+        let block = volume.info().block_size as u64;
+        let room = self.room(name, &record, self.open_device(&record.device)?.info().bytes()) / block * block;
+        let size = match new {
+            NewSize::To(size) => Some(size),
+            NewSize::By(more) => record.size.checked_add(more),
+            NewSize::Max => Some(room),
+        };
+        let size = size.unwrap_or(u64::MAX);
+        if size == 0 || !size.is_multiple_of(block) {
+            let cause = format!("{size} bytes is not a positive multiple of its block size {block}");
+            return Err(Refusal::invalid(object, cause, ""));
+        }
+        if size > room {
+            let cause = format!("it can grow to {} where it is, {} asked for", ByteSize(room), ByteSize(size));
+            let next = format!("'remuda volume resize {name} max' takes what there is; volumes do not move");
+            return Err(Refusal::new(RefusalKind::NoSpace, object, cause, next));
+        }
+        if size < record.size && !shrink {
+            let cause = format!(
+                "{} is less than its size {}: the data past the end would be lost",
+                ByteSize(size),
+                ByteSize(record.size)
+            );
+            return Err(Refusal::invalid(object, cause, "add --shrink if that is meant"));
+        }
+        let mut state = self.state.clone();
+        state.volumes.get_mut(name).expect("it is there").size = size;
+        self.remember(state)?;
+        self.volume_changed(name).await?;
+        tracing::info!(volume = name, size, "volume resized");
+        self.volume_show(name)
+    }
+
+    /// Brings an open volume, and the hosts that see it, to its remembered size.
+    pub(super) async fn volume_changed(&mut self, name: &str) -> Result<(), Refusal> {
+        let size = self.record(name)?.size;
+        let volume = self.volume_device(name)?;
+        let blocks = size / volume.info().block_size as u64;
+        super::build::resize(self.reactors.first(), volume, blocks).await?;
+        self.announce_volume(name).await
+    }
+
+    /// Gives a volume's place back; on devices that can, its data is deallocated.
+    pub async fn volume_delete(&mut self, name: &str) -> Result<(), Refusal> {
+        self.check_running()?;
+        let object = format!("volume '{name}'");
+        let record = self.record(name)?.clone();
+        if self.config.volumes.iter().any(|entry| entry.name.value == name) {
+            return Err(self.belongs_to_config(object));
+        }
+        let exports = self.exports_of(name);
+        if !exports.is_empty() {
+            let cause = format!("hosts may use it as {}", exports.join(", "));
+            let (nqn, nsid) = exports[0].rsplit_once('/').unwrap_or((&exports[0], ""));
+            let next = format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}");
+            return Err(Refusal::conflict(object, cause, next));
+        }
+        let mut state = self.state.clone();
+        state.volumes.remove(name);
+        self.remember(state)?;
+        self.volumes.remove(name);
+        if !record.whole
+            && let Ok(device) = self.open_device(&record.device)
+            && let Err(refusal) = deallocate(self.reactors.first(), device, record.offset, record.size).await
+        {
+            tracing::warn!(volume = name, "deleted, but its space could not be deallocated: {refusal}");
+        }
+        tracing::info!(volume = name, "volume deleted");
+        Ok(())
+    }
+}
+
+fn no_space(object: &str, device: &str, size: u64, used: &[Extent], device_len: u64) -> Refusal {
+    let largest = largest_free(used, device_len).map_or(0, |extent| extent.len);
+    let cause =
+        format!("device '{device}' has no free range of {}; the largest is {}", ByteSize(size), ByteSize(largest));
+    Refusal::new(RefusalKind::NoSpace, object, cause, "ask for less, delete a volume, or resize the device")
+}
+
+fn check_extent(
+    object: &str,
+    device: &str,
+    extent: &Extent,
+    others: &[Extent],
+    device_len: u64,
+    block_size: u32,
+) -> Result<(), Refusal> {
+    let block = block_size as u64;
+    if extent.len == 0 || !extent.len.is_multiple_of(block) || !extent.start.is_multiple_of(block) {
+        let cause =
+            format!("offset {} and size {} are not multiples of the block size {block}", extent.start, extent.len);
+        return Err(Refusal::invalid(object, cause, ""));
+    }
+    if extent.start.checked_add(extent.len).is_none_or(|end| end > device_len) {
+        let cause = format!("it would end past the end of device '{device}' ({})", ByteSize(device_len));
+        return Err(Refusal::new(RefusalKind::NoSpace, object, cause, "ask for less, or resize the device"));
+    }
+    if let Some(other) = others.iter().find(|other| other.overlaps(extent)) {
+        let cause = format!("bytes {} to {} of device '{device}' belong to another volume", other.start, other.end());
+        return Err(Refusal::conflict(object, cause, "see 'remuda volume list'"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_can_be_absolute_relative_or_all_there_is() {
+        assert_eq!(NewSize::parse("4k"), Ok(NewSize::To(4096)));
+        assert_eq!(NewSize::parse("+1MiB"), Ok(NewSize::By(1 << 20)));
+        assert_eq!(NewSize::parse(" max "), Ok(NewSize::Max));
+        assert!(NewSize::parse("+").is_err());
+    }
+}

@@ -1,0 +1,296 @@
+//! The methods: their names, parameters and what they call. Parameters are read by the same code as the configuration
+//! file, so a misspelt one is met with the nearest right one here too.
+
+use crate::config::device::read_device;
+use crate::config::diagnostic::Problems;
+use crate::config::section::{Form, Key, Section, key};
+use crate::config::value::{Table, from_json};
+use crate::node::NewSize;
+use crate::node::{Node, Refusal, RefusalKind};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// A method as `rpc.discover` describes it.
+pub struct Method {
+    /// Name.
+    pub name: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// Its parameters.
+    pub params: &'static [Key],
+}
+
+const NAME: Key = key("name", Form::Text, "required", "The object's name.");
+const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
+const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
+const NSID: Form = Form::Count(1, 65_535);
+
+const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
+    Method { name, doc, params }
+}
+
+/// Every method.
+pub const METHODS: &[Method] = &[
+    method("rpc.discover", "Lists the methods and their parameters.", &[]),
+    method("node.status", "The node as a whole.", &[]),
+    method("node.stop", "Drains, flushes and ends the node; the answer comes first.", &[]),
+    method(
+        "log.set_level",
+        "Changes what is logged.",
+        &[key("level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "required", "The new level.")],
+    ),
+    method("stats", "Counters and latency percentiles of devices, volumes and reactors.", &[]),
+    method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
+    method("device.list", "All devices.", &[]),
+    method("device.show", "One device.", &[NAME]),
+    method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
+    method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
+    method(
+        "volume.create",
+        "Takes a part of a device.",
+        &[
+            NAME,
+            key("device", Form::Text, "required", "The device."),
+            key("size", Form::Size, "the largest free range", "Its size."),
+            key("offset", Form::Size, "chosen by the node", "Where it starts; what is there is kept."),
+        ],
+    ),
+    method("volume.list", "All volumes.", &[]),
+    method("volume.show", "One volume.", &[NAME]),
+    method(
+        "volume.resize",
+        "Grows or cuts a volume where it is.",
+        &[
+            NAME,
+            key("size", Form::Text, "required", "The new size, '+SIZE', or 'max'."),
+            key("shrink", Form::Flag, "false", "Permits a smaller size."),
+        ],
+    ),
+    method("volume.delete", "Gives a volume's place back.", &[NAME]),
+    method(
+        "subsystem.create",
+        "A new, empty subsystem.",
+        &[
+            NQN,
+            key("serial", Form::Text, "generated", "Serial number, up to 20 characters."),
+            key("model", Form::Text, "Remuda", "Model number, up to 40 characters."),
+            key("allow_any_host", Form::Flag, "false", "Whether every host may connect."),
+            key("hosts", Form::TextList, "[]", "Hosts that may connect."),
+        ],
+    ),
+    method("subsystem.list", "All subsystems.", &[]),
+    method("subsystem.show", "One subsystem.", &[NQN]),
+    method("subsystem.delete", "Removes a subsystem; its volumes stay.", &[NQN]),
+    method(
+        "subsystem.add_namespace",
+        "Shows a volume to the subsystem's hosts.",
+        &[
+            NQN,
+            key("volume", Form::Text, "required", "The volume."),
+            key("nsid", NSID, "the next free one", "Namespace id."),
+        ],
+    ),
+    method(
+        "subsystem.remove_namespace",
+        "Hides a namespace; the volume stays.",
+        &[NQN, key("nsid", NSID, "required", "Namespace id.")],
+    ),
+    method("subsystem.allow_host", "Lets a host connect.", &[NQN, HOST]),
+    method("subsystem.disallow_host", "Takes a host's permission back and disconnects it.", &[NQN, HOST]),
+    method(
+        "subsystem.allow_any_host",
+        "Lets every host connect, or only those listed.",
+        &[NQN, key("allow", Form::Flag, "required", "True: every host.")],
+    ),
+    method("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
+];
+
+/// What only the process around the node can do.
+pub trait Surroundings {
+    /// Begins an orderly stop.
+    fn stop(&self);
+    /// Changes the log level.
+    fn set_log_level(&self, level: &str) -> Result<(), Refusal>;
+}
+
+/// The method called `name`.
+pub fn find(name: &str) -> Option<&'static Method> {
+    METHODS.iter().find(|method| method.name == name)
+}
+
+/// Carries out one request.
+pub async fn call(
+    node: &mut Node,
+    around: &dyn Surroundings,
+    method: &'static Method,
+    params: Option<&Value>,
+) -> Result<Value, Refusal> {
+    let table = match params {
+        None | Some(Value::Null) => Table::new(),
+        Some(Value::Object(object)) => from_json(object),
+        Some(_) => {
+            let next = "give parameters by name, as a JSON object";
+            return Err(Refusal::invalid(format!("method '{}'", method.name), "params is not an object", next));
+        }
+    };
+    if method.name == "device.create" {
+        return device_create(node, &table).await;
+    }
+    let mut problems = Problems::default();
+    let params = Params::read(method, &table, &mut problems);
+    if !problems.list.is_empty() {
+        return Err(Refusal::invalid(format!("method '{}'", method.name), problems.one_line(), ""));
+    }
+    dispatch(node, around, method.name, params).await
+}
+
+async fn device_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
+    let mut problems = Problems::default();
+    match read_device(table, None, true, &mut problems) {
+        Some(entry) => {
+            if let Some(path) = entry.def.resource_path()
+                && !std::path::Path::new(path).is_absolute()
+            {
+                let next = "give the path from the root, since the node has another working directory";
+                let object = format!("device '{}'", entry.def.name);
+                return Err(Refusal::invalid(object, format!("{path} is not an absolute path"), next));
+            }
+            answer(node.device_create(entry.def).await?)
+        }
+        None => Err(Refusal::invalid("new device", problems.one_line(), "'remuda device kinds' lists kinds and keys")),
+    }
+}
+
+/// Parameters, read; which are present was checked against the declaration.
+#[derive(Default)]
+struct Params {
+    name: String,
+    nqn: Option<String>,
+    host: String,
+    device: String,
+    volume: String,
+    level: String,
+    serial: Option<String>,
+    model: Option<String>,
+    hosts: Vec<String>,
+    size: Option<u64>,
+    size_text: String,
+    offset: Option<u64>,
+    nsid: Option<u32>,
+    flag: bool,
+}
+
+impl Params {
+    fn read(method: &Method, table: &Table, problems: &mut Problems) -> Params {
+        let mut section =
+            Section::new(format!("method '{}'", method.name), None, table, &[method.params], true, problems);
+        section.check_unknown(|_| None);
+        let mut params = Params::default();
+        for declared in method.params {
+            if declared.default == "required" && !section.has(declared.name) {
+                section.missing(declared.name);
+                continue;
+            }
+            let name = declared.name;
+            match declared.form {
+                Form::Text => {
+                    let text = section.text(name).map(|text| text.value);
+                    match name {
+                        "nqn" => params.nqn = text,
+                        "serial" => params.serial = text,
+                        "model" => params.model = text,
+                        "name" => params.name = checked_name(&mut section, text),
+                        "host" => params.host = text.unwrap_or_default(),
+                        "device" => params.device = text.unwrap_or_default(),
+                        "volume" => params.volume = text.unwrap_or_default(),
+                        "size" => params.size_text = text.unwrap_or_default(),
+                        other => unreachable!("text parameter '{other}' has no place"),
+                    }
+                }
+                Form::Choice(_) => {
+                    params.level = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
+                }
+                Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
+                Form::Size => params.offset = section.size(name).map(|size| size.value),
+                Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
+                Form::Flag => params.flag = section.flag(name).is_some_and(|flag| flag.value),
+                Form::TextList => {
+                    let texts = section.texts(name).unwrap_or_default();
+                    params.hosts = texts.into_iter().map(|text| text.value).collect();
+                }
+                other => unreachable!("no parameter has the form {other:?}"),
+            }
+        }
+        params
+    }
+
+    fn nqn(&self) -> &str {
+        self.nqn.as_deref().unwrap_or_default()
+    }
+}
+
+fn checked_name(section: &mut Section<'_>, name: Option<String>) -> String {
+    let name = name.unwrap_or_default();
+    if let Err(reason) = crate::config::device::check_name(&name) {
+        section.wrong(None, "name", reason, None);
+    }
+    name
+}
+
+fn answer(value: impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(value).map_err(|error| Refusal::failed("answer", error, ""))
+}
+
+async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params: Params) -> Result<Value, Refusal> {
+    let done = |(): ()| json!({ "ok": true });
+    match name {
+        "rpc.discover" => answer(discover()),
+        "node.status" => answer(node.status().await),
+        "node.stop" => {
+            around.stop();
+            Ok(done(()))
+        }
+        "log.set_level" => around.set_log_level(&params.level).map(done),
+        "stats" => answer(node.stats().await),
+        "device.list" => answer(node.device_list()),
+        "device.show" => answer(node.device_show(&params.name)?),
+        "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
+        "device.delete" => node.device_delete(&params.name).map(done),
+        "volume.create" => answer(node.volume_create(&params.name, &params.device, params.size, params.offset).await?),
+        "volume.list" => answer(node.volume_list()),
+        "volume.show" => answer(node.volume_show(&params.name)?),
+        "volume.resize" => {
+            let size = NewSize::parse(&params.size_text);
+            let size = size.map_err(|reason| Refusal::invalid(format!("volume '{}'", params.name), reason, ""))?;
+            answer(node.volume_resize(&params.name, size, params.flag).await?)
+        }
+        "volume.delete" => node.volume_delete(&params.name).await.map(done),
+        "subsystem.create" => {
+            let (serial, model) = (params.serial.clone(), params.model.clone());
+            answer(node.subsystem_create(params.nqn(), serial, model, params.flag, params.hosts.clone()).await?)
+        }
+        "subsystem.list" => answer(node.subsystem_list()),
+        "subsystem.show" => answer(node.subsystem_show(params.nqn())?),
+        "subsystem.delete" => node.subsystem_delete(params.nqn()).await.map(done),
+        "subsystem.add_namespace" => answer(node.namespace_add(params.nqn(), &params.volume, params.nsid).await?),
+        "subsystem.remove_namespace" => answer(node.namespace_remove(params.nqn(), params.nsid.unwrap_or(0)).await?),
+        "subsystem.allow_host" => answer(node.host_allow(params.nqn(), Some(&params.host)).await?),
+        "subsystem.disallow_host" => answer(node.host_disallow(params.nqn(), Some(&params.host)).await?),
+        "subsystem.allow_any_host" if params.flag => answer(node.host_allow(params.nqn(), None).await?),
+        "subsystem.allow_any_host" => answer(node.host_disallow(params.nqn(), None).await?),
+        "host.list" => answer(node.host_list(params.nqn.as_deref())?),
+        other => {
+            Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))
+        }
+    }
+}
+
+fn discover() -> Value {
+    let methods = METHODS.iter().map(|method| {
+        let params = method.params.iter().map(|param| {
+            json!({ "name": param.name, "form": param.form.describe(), "default": param.default, "doc": param.doc })
+        });
+        json!({ "name": method.name, "doc": method.doc, "params": params.collect::<Vec<_>>() })
+    });
+    json!({ "methods": methods.collect::<Vec<_>>() })
+}

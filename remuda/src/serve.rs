@@ -1,0 +1,145 @@
+//! `remuda serve`: the life of a node process, from configuration to the last flush.
+//!
+//! The first SIGTERM or SIGINT begins an orderly stop with a deadline; the second ends the process at once.
+
+use crate::cli::exit::{Exit, Failure};
+use crate::config::Config;
+use crate::http;
+use crate::log::{self, LogControl};
+use crate::node::{Node, Reactors, Refusal, Store, TcpExporter};
+use crate::rpc::methods::{self, Surroundings};
+use crate::rpc::server::{Request, Socket};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Requests waiting for the node at most; clients wait beyond that.
+const QUEUE_MAX: usize = 64;
+
+/// Runs a node until it is told to stop.
+pub fn serve(path: &str) -> Result<(), Failure> {
+    let config = Config::load(path)?;
+    let log = log::start(&config.node.log_level, config.node.log_json);
+    let (store, state) = Store::open(&config.node.state_dir).map_err(|error| {
+        Failure::new(if error.is_conflict() { Exit::Conflict } else { Exit::Failed }, error.to_string())
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start the control thread: {error}")))?;
+    let (signals, stop) = mpsc::unbounded_channel();
+    watch_signals(signals.clone())?;
+    let node = runtime.block_on(async {
+        let socket = Socket::bind(&config.node.rpc_socket).map_err(|error| {
+            let exit =
+                if matches!(error, crate::rpc::server::SocketError::InUse(_)) { Exit::Conflict } else { Exit::Failed };
+            Failure::new(exit, error.to_string())
+        })?;
+        let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+        let exporter = TcpExporter::new(&config.nvmf, reactors.handles());
+        let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
+        run(node, socket, Process { log, signals }, stop).await
+    })?;
+    node.stop();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+struct Process {
+    log: LogControl,
+    signals: mpsc::UnboundedSender<&'static str>,
+}
+
+impl Surroundings for Process {
+    fn stop(&self) {
+        let _ = self.signals.send("node.stop");
+    }
+
+    fn set_log_level(&self, level: &str) -> Result<(), Refusal> {
+        self.log.set_level(level).map_err(|reason| Refusal::failed("log", reason, ""))?;
+        tracing::info!(level, "log level changed");
+        Ok(())
+    }
+}
+
+/// Turns the first signal into a message, and ends the process on the second.
+fn watch_signals(stop: mpsc::UnboundedSender<&'static str>) -> Result<(), Failure> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("cannot handle signals: {error}"));
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(cannot)?;
+    let watch = move || {
+        let mut seen = 0;
+        for signal in signals.forever() {
+            seen += 1;
+            let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+            if seen > 1 {
+                tracing::error!("{name} again: ending at once, without draining");
+                std::process::exit(Exit::Failed as i32);
+            }
+            let _ = stop.send(name);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(cannot)?;
+    Ok(())
+}
+
+async fn run(
+    mut node: Node,
+    socket: Socket,
+    process: Process,
+    mut stop: mpsc::UnboundedReceiver<&'static str>,
+) -> Result<Node, Failure> {
+    let (sender, mut requests) = mpsc::channel::<Request>(QUEUE_MAX);
+    let (metrics, mut scrapes) = http::Metrics::new(&node);
+    if let Some(address) = node.config().node.metrics {
+        match http::bind(address).await {
+            Ok((listener, address)) => {
+                node.metrics = Some(format!("http://{address}/metrics"));
+                tokio::spawn(http::serve(listener, metrics.clone()));
+            }
+            Err(error) if node.config().node.metrics_explicit => {
+                let message = format!("metrics_listen {address}: {error}; choose another address, or \"off\"");
+                return Err(Failure::new(Exit::Failed, message));
+            }
+            Err(error) => tracing::warn!("no metrics: {address}: {error} (set metrics_listen to choose an address)"),
+        }
+    }
+    let rpc_socket = node.config().node.rpc_socket.clone();
+    tracing::info!(
+        rpc = %rpc_socket.display(),
+        nvmf = node.exporter().addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        metrics = node.metrics.as_deref().unwrap_or("off"),
+        devices = node.device_list().len(),
+        volumes = node.volume_list().len(),
+        "ready"
+    );
+    let cause = {
+        let serve_rpc = socket.serve(sender);
+        tokio::pin!(serve_rpc);
+        loop {
+            tokio::select! {
+                () = &mut serve_rpc => break "the RPC socket closed",
+                cause = stop.recv() => break cause.unwrap_or("a signal"),
+                request = requests.recv() => {
+                    let Some(request) = request else { continue };
+                    let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
+                    let _ = request.reply.send(answer);
+                }
+                scrape = scrapes.recv() => {
+                    let Some(done) = scrape else { continue };
+                    metrics.update(&node).await;
+                    let _ = done.send(());
+                }
+            }
+        }
+    };
+    // The answer to `node.stop` is on its way to the client's task; let it go out.
+    tokio::task::yield_now().await;
+    tracing::info!("stopping ({cause}): draining and flushing");
+    metrics.stopping();
+    let deadline = Duration::from_nanos(node.config().node.drain_timeout_ns);
+    if tokio::time::timeout(deadline, node.drain()).await.is_err() {
+        tracing::error!("not everything was drained and flushed within {deadline:?}");
+        return Err(Failure::new(Exit::Failed, format!("draining took longer than drain_timeout ({deadline:?})")));
+    }
+    drop(socket);
+    Ok(node)
+}

@@ -1,0 +1,78 @@
+//! Small facts about this process and machine, read from `/proc`.
+
+use std::os::unix::fs::MetadataExt;
+
+/// The user this process runs as.
+pub fn user_id() -> u32 {
+    std::fs::metadata("/proc/self").map_or(0, |found| found.uid())
+}
+
+/// Whether that is root.
+pub fn is_root() -> bool {
+    user_id() == 0
+}
+
+/// Cores this process may run on; empty when unknown.
+pub fn allowed_cores() -> Vec<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    parse_core_list(list.unwrap_or(""))
+}
+
+/// The allowed cores as the kernel writes them, such as `0-3,6`.
+pub fn show_cores() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap_or("unknown").trim().to_string()
+}
+
+fn parse_core_list(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// User and system CPU time of this process so far, nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    // SAFETY: an all-zero rusage is a valid value, and getrusage fills a local.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    ns(usage.ru_utime) + ns(usage.ru_stime)
+}
+
+/// The clock that reactors use, nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    // SAFETY: an all-zero timespec is a valid value, and clock_gettime fills a local.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Jiffies stolen by the hypervisor and jiffies in all, machine-wide.
+pub fn steal_and_total() -> (u64, u64) {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().next().unwrap_or("");
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; guest time is counted in user already.
+    (fields.get(7).copied().unwrap_or(0), fields.iter().take(8).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_core_list(" 0-2,5\n"), [0, 1, 2, 5]);
+        assert!(!allowed_cores().is_empty());
+    }
+}

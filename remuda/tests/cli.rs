@@ -1,0 +1,156 @@
+//! The built program from outside: exit codes, a node's life, and what survives its death.
+
+mod common;
+
+use common::{Node, remuda};
+use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn alone_it_prints_a_guide() {
+    let run = remuda(&[]);
+    assert_eq!(run.code, 0);
+    assert!(run.out.contains("remuda demo") && run.out.contains("remuda serve"));
+}
+
+#[test]
+fn a_misspelt_command_exits_with_2_and_a_suggestion() {
+    let run = remuda(&["statsu"]);
+    assert_eq!(run.code, 2);
+    assert!(run.err.contains("status"), "{}", run.err);
+}
+
+#[test]
+fn without_a_node_commands_exit_with_3() {
+    let run = remuda(&["--socket", "/nonexistent/r.sock", "status"]);
+    assert_eq!(run.code, 3);
+    assert!(run.err.contains("/nonexistent/r.sock") && run.err.contains("remuda serve"), "{}", run.err);
+    let run = remuda(&["--json", "--socket", "/nonexistent/r.sock", "status"]);
+    assert_eq!((run.code, run.json()["error"]["exit_code"].as_i64()), (3, Some(3)));
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_7_and_says_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, "[node]\nreactorz = 2\n\n[[device]]\nname = 'd'\nkind = 'mem'\nsize = '4Q'\n").unwrap();
+    let file = file.to_str().unwrap();
+    for command in [vec!["config", "check", file], vec!["serve", "--config", file]] {
+        let run = remuda(&command);
+        assert_eq!(run.code, 7, "{}", run.err);
+        assert!(run.err.contains("node.toml:2:1") && run.err.contains("did you mean 'reactors'"), "{}", run.err);
+        assert!(run.err.contains("node.toml:7:8") && run.err.contains("'4Q' is not a size"), "{}", run.err);
+    }
+    let problems = remuda(&["--json", "config", "check", file]).json()["problems"].clone();
+    assert_eq!((problems[1]["line"].as_i64(), problems[1]["column"].as_i64()), (Some(7), Some(8)));
+}
+
+#[test]
+fn completions_and_reference_are_generated() {
+    assert!(remuda(&["completions", "bash"]).out.contains("remuda"));
+    assert!(remuda(&["config", "reference"]).out.contains("`queue_depth`"));
+    assert!(remuda(&["device", "kinds", "stripe"]).out.contains("chunk"));
+    assert_eq!(remuda(&["device", "kinds", "strpie"]).code, 4);
+}
+
+const NQN: &str = "nqn.2026-11.io.remuda:test";
+
+#[test]
+fn objects_are_made_changed_and_removed() {
+    let node = Node::start("[[device]]\nname = 'm'\nkind = 'mem'\nsize = '64MiB'\n");
+    assert_eq!(node.run(&["volume", "create", "v", "--device", "m", "--size", "16MiB"]).code, 0);
+    assert_eq!(node.run(&["volume", "create", "v", "--device", "m", "--size", "16MiB"]).code, 5);
+    assert_eq!(node.run(&["volume", "create", "w", "--device", "n"]).code, 4);
+    assert_eq!(node.run(&["volume", "create", "w", "--device", "m", "--size", "1GiB"]).code, 6);
+    assert_eq!(node.run(&["volume", "create", "w", "--device", "m", "--size", "1Q"]).code, 2);
+    assert_eq!(node.run(&["volume", "resize", "v", "+1MiB"]).code, 0);
+    assert_eq!(node.run(&["volume", "resize", "v", "1MiB"]).code, 2, "shrinking wants --shrink");
+    assert_eq!(node.run(&["volume", "resize", "v", "8MiB", "--shrink"]).code, 0);
+    assert_eq!(node.run(&["volume", "resize", "v", "max"]).code, 0);
+    assert_eq!(node.json(&["volume", "show", "v"])["size"], json!(64 << 20));
+
+    assert_eq!(node.run(&["device", "delete", "m"]).code, 5, "it belongs to the configuration");
+    assert_eq!(node.run(&["device", "create", "q", "--kind", "mem", "size=4MiB", "blok_size=512"]).code, 2);
+    assert_eq!(node.run(&["device", "create", "q", "--kind", "mem", "size=4MiB", "block_size=512"]).code, 0);
+    assert_eq!(node.run(&["device", "show", "qq"]).code, 4);
+
+    assert_eq!(node.run(&["subsystem", "create", "wrong"]).code, 2);
+    assert_eq!(node.run(&["subsystem", "create", NQN]).code, 0);
+    assert_eq!(node.run(&["subsystem", "add-namespace", NQN, "v"]).code, 0);
+    assert_eq!(node.run(&["subsystem", "add-namespace", NQN, "v"]).code, 5);
+    assert_eq!(node.run(&["volume", "delete", "v"]).code, 5, "a namespace shows it");
+    assert_eq!(node.run(&["host", "allow", NQN, "nqn.2026-11.org.example:host"]).code, 0);
+    assert_eq!(node.json(&["host", "list"])[0]["host"], json!("nqn.2026-11.org.example:host"));
+    assert_eq!(node.run(&["host", "disallow", NQN, "nqn.2026-11.org.example:other"]).code, 4);
+    assert_eq!(node.run(&["subsystem", "remove-namespace", NQN, "1"]).code, 0);
+    assert_eq!(node.run(&["subsystem", "remove-namespace", NQN, "1"]).code, 4);
+    assert_eq!(node.run(&["volume", "delete", "v"]).code, 0);
+    assert_eq!(node.run(&["subsystem", "delete", NQN]).code, 0);
+    assert_eq!(node.run(&["device", "delete", "q"]).code, 0);
+    assert_eq!(node.run(&["rpc", "node.statsu"]).code, 1);
+}
+
+#[test]
+fn everything_remembered_survives_sigkill() {
+    let mut node = Node::start(
+        "[[device]]\nname = 'm'\nkind = 'mem'\nsize = '64MiB'\n[[volume]]\nname = 'c'\ndevice = 'm'\nsize = '8MiB'\n\
+         [[subsystem]]\nnqn = 'nqn.2026-11.io.remuda:file'\nnamespaces = ['c']\n",
+    );
+    node.ok(&["device", "create", "d", "--kind", "mem", "size=32MiB"]);
+    node.ok(&["volume", "create", "v", "--device", "d", "--size", "4MiB"]);
+    node.ok(&["volume", "resize", "c", "16MiB"]);
+    node.ok(&["subsystem", "create", NQN, "--allow-any-host"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v", "--nsid", "7"]);
+    node.ok(&["subsystem", "add-namespace", "nqn.2026-11.io.remuda:file", "v"]);
+    let listings = [["device", "list"], ["volume", "list"], ["subsystem", "list"]];
+    let before: Vec<_> = listings.iter().map(|list| node.json(list)).collect();
+    node.kill();
+    node.restart();
+    let after: Vec<_> = listings.iter().map(|list| node.json(list)).collect();
+    assert_eq!(before, after);
+    assert_eq!(after[1][0]["size"], json!(16 << 20), "a resize of a configured volume holds");
+}
+
+#[test]
+fn sigterm_ends_a_node_in_order() {
+    let mut node = Node::start("");
+    let socket = node.socket();
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(node.terminate(), Some(0));
+    assert!(!std::path::Path::new(&socket).exists());
+    assert_eq!(node.run(&["status"]).code, 3);
+}
+
+#[test]
+fn a_second_node_is_refused_and_told_who_is_there() {
+    let node = Node::start("");
+    let config = node.config();
+    let run = remuda(&["serve", "--config", &config]);
+    assert_eq!(run.code, 5);
+    assert!(run.err.contains(&node.pid().to_string()), "{}", run.err);
+    assert_eq!(node.run(&["status"]).code, 0, "the first one goes on");
+}
+
+#[test]
+fn metrics_and_health_are_served() {
+    let node = Node::start("[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n");
+    let url = node.json(&["status"])["metrics"].as_str().unwrap().to_string();
+    let metrics = common::http_get(&url);
+    assert!(metrics.contains("remuda_reactor_seconds_total{reactor=\"0\",state=\"busy\"}"), "{metrics}");
+    assert!(metrics.contains("remuda_device_size_bytes{name=\"m\",kind=\"mem\"} 1048576"), "{metrics}");
+    assert!(common::http_get(&url.replace("/metrics", "/healthz")).ends_with("ok\n"));
+}
+
+#[test]
+fn a_damaged_state_file_is_refused_and_left_alone() {
+    let mut node = Node::start("");
+    node.kill();
+    let path = node.path("state/state.json");
+    let damaged = std::fs::read_to_string(&path).unwrap().replace("node_id", "nodeXid");
+    std::fs::write(&path, &damaged).unwrap();
+    let run = remuda(&["serve", "--config", &node.config()]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("damaged") && run.err.contains("checksum"), "{}", run.err);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
+}

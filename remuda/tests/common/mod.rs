@@ -1,0 +1,143 @@
+//! Runs the program and nodes of it in temporary directories.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_remuda");
+
+/// How a command ended.
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Run {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.out, self.err))
+    }
+}
+
+/// Runs the program to its end.
+pub fn remuda(args: &[&str]) -> Run {
+    let output = Command::new(BINARY).args(args).env_remove("REMUDA_SOCKET").output().unwrap();
+    Run {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A node in a directory of its own, killed when dropped.
+pub struct Node {
+    dir: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// Starts a node whose configuration has `rest` after its `[node]` section.
+    pub fn start(rest: &str) -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        let text =
+            format!("[node]\nstate_dir = 'state'\nrpc_socket = 'r.sock'\nmetrics_listen = '127.0.0.1:0'\n{rest}");
+        std::fs::write(dir.path().join("node.toml"), text).unwrap();
+        let mut node = Node { dir, child: None };
+        node.restart();
+        node
+    }
+
+    /// Starts it (again) and waits until it answers.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none());
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
+        let mut command = Command::new(BINARY);
+        let child =
+            command.args(["serve", "--config", &self.config()]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.child = Some(child);
+        let began = Instant::now();
+        while self.run(&["status"]).code != 0 {
+            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
+            let late = began.elapsed() > Duration::from_secs(20);
+            assert!(ended.is_none() && !late, "the node did not start: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn config(&self) -> String {
+        self.path("node.toml").to_string_lossy().into_owned()
+    }
+
+    pub fn socket(&self) -> String {
+        self.path("r.sock").to_string_lossy().into_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Runs a command against it.
+    pub fn run(&self, args: &[&str]) -> Run {
+        remuda(&[&["--socket", &self.socket()], args].concat())
+    }
+
+    /// Runs a command that must succeed.
+    pub fn ok(&self, args: &[&str]) {
+        let run = self.run(args);
+        assert_eq!(run.code, 0, "{args:?}: {}\n{}", run.err, self.log());
+    }
+
+    /// Runs a command that must succeed, and reads its JSON.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let run = self.run(&[&["--json"], args].concat());
+        assert_eq!(run.code, 0, "{args:?}: {}", run.out);
+        run.json()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM; gives the exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        let mut child = self.child.take().unwrap();
+        let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The whole answer to a plain GET.
+pub fn http_get(url: &str) -> String {
+    let rest = url.strip_prefix("http://").unwrap();
+    let (address, path) = rest.split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

@@ -1,0 +1,77 @@
+#!/bin/bash
+# guest-run.sh -- boot a guest made by guest-build.sh and run one shell job in it.
+#
+#   guest-run.sh GUESTDIR JOB.sh [VAR=value ...] [-- more qemu arguments]
+#
+# The job and its VARs are appended to the initramfs. A console line `HOST-DO verb args` from the job
+# runs `$HOSTCMD verb args` out here, and its exit status goes back as `HOST-DONE status` (host_do in
+# guestlib.sh): that is how a job has the target killed, grown or given a namespace in the middle.
+#
+# Exit status: the job's; 124 when it ran out of time; 125 when the guest never finished it.
+# environment (all optional):
+#   TIMEOUT   seconds (300)             HOSTCMD  command for HOST-DO lines
+#   MEM       MiB (1024)                INPUT    FIFO for the guest's console input, kept by the caller
+#   ACCEL     tcg | kvm (tcg)           PIDFILE  where qemu writes its process id
+#   SMP       1 (two emulated processors have panicked a guest kernel under QEMU 7.2)
+#   LOG       copy of the console       NETOPT   more for the user network, such as ,hostfwd=...
+set -euo pipefail
+GUEST=${1:?usage: guest-run.sh GUESTDIR JOB.sh [VAR=value ...] [-- qemu arguments]}
+JOB=${2:?job}
+shift 2
+
+T=$(mktemp -d "${TMPDIR:-/tmp}/remuda-guest.XXXXXX")
+QEMU=
+cleanup() {
+    if [ -n "$QEMU" ]; then kill "$QEMU" 2>/dev/null || true; wait "$QEMU" 2>/dev/null || true; fi
+    rm -rf "$T"
+}
+trap cleanup EXIT
+trap 'exit 143' TERM INT
+
+mkdir "$T/r"
+cp "$JOB" "$T/r/job.sh"; : >"$T/r/job.env"
+while [ $# -gt 0 ]; do
+    case $1 in
+    --) shift; break ;;
+    *=*) printf "export %s='%s'\n" "${1%%=*}" "${1#*=}" >>"$T/r/job.env"; shift ;;
+    *) echo "guest-run: bad argument $1" >&2; exit 2 ;;
+    esac
+done
+(cd "$T/r" && find . | cpio --quiet -o -H newc) >"$T/job.cpio"
+cat "$GUEST/base.cpio" "$T/job.cpio" >"$T/initrd"
+
+# Both ends of the FIFOs are held open here, so that neither side blocks in open() or reads an end of file.
+if [ -n "${INPUT:-}" ]; then exec 7<>"$INPUT"; else mkfifo "$T/in"; exec 7<>"$T/in"; fi
+mkfifo "$T/out"
+
+start=$(date +%s)
+timeout -k 5 "${TIMEOUT:-300}" qemu-system-x86_64 \
+    -accel "${ACCEL:-tcg,thread=multi,tb-size=512}" -machine q35 ${QCPU:--cpu max} -smp "${SMP:-1}" -m "${MEM:-1024}" \
+    -nodefaults -no-user-config -no-reboot -display none -serial stdio ${PIDFILE:+-pidfile "$PIDFILE"} \
+    -kernel "$GUEST/vmlinuz" -initrd "$T/initrd" \
+    -append "console=ttyS0 quiet panic=-1 oops=panic no_timer_check mitigations=off random.trust_cpu=on" \
+    -netdev user,id=n0"${NETOPT:-}" -device virtio-net-pci,netdev=n0,romfile= \
+    "$@" <&7 >"$T/out" 2>&1 &
+QEMU=$!
+
+job_rc=
+while IFS= read -r line; do
+    line=${line%$'\r'}
+    printf '%s\n' "$line"
+    [ -z "${LOG:-}" ] || printf '%s\n' "$line" >>"$LOG"
+    case $line in
+    *HOST-DO\ *)
+        rc=0
+        # shellcheck disable=SC2086  # the words of the line are the arguments
+        ${HOSTCMD:-false} ${line#*HOST-DO } </dev/null 7>&- || rc=$?
+        echo "HOST-DONE $rc" >&7
+        ;;
+    *JOB-RC=*) job_rc=${line#*JOB-RC=}; job_rc=${job_rc%% *} ;;
+    esac
+done <"$T/out"
+# (bash would report a kill, which is the caller's doing)
+rc=0; wait "$QEMU" 2>/dev/null || rc=$?
+QEMU=
+echo "guest: $(($(date +%s) - start)) s"
+if [ "$rc" = 124 ]; then echo "guest: out of time (${TIMEOUT:-300} s)" >&2; exit 124; fi
+exit "${job_rc:-125}"

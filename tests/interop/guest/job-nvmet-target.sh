@@ -1,0 +1,33 @@
+# guest job: the Linux kernel's own NVMe/TCP target, obeying commands that arrive on the console.
+# Namespace 1 is /dev/vda when the caller attached a disk (it then survives a kill of the guest) or RAM.
+# env: NQN [RAM_MIB 512]
+# commands: resize NSID MIB | add-namespace NSID MIB | remove-namespace NSID | stop
+insmod_dep brd rd_nr=1 rd_size=$((${RAM_MIB:-512} * 1024)) max_part=0
+insmod_dep nvmet-tcp
+mount -t configfs c /sys/kernel/config
+N=/sys/kernel/config/nvmet; S=$N/subsystems/$NQN
+add_namespace() { # NSID PATH BUFFERED
+    mkdir "$S/namespaces/$1" && echo "$3" >"$S/namespaces/$1/buffered_io" &&
+        echo "$2" >"$S/namespaces/$1/device_path" &&
+        echo "5ca1ab1e-0000-4000-8000-00000000000$1" >"$S/namespaces/$1/device_uuid" && echo 1 >"$S/namespaces/$1/enable"
+}
+mkdir "$S"; echo 1 >"$S/attr_allow_any_host"
+DEV=/dev/ram0; [ -b /dev/vda ] && DEV=/dev/vda
+add_namespace 1 $DEV 0
+mkdir "$N/ports/1"; cd "$N/ports/1"
+echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo 4420 >addr_trsvcid
+ln -s "$S" "$N/ports/1/subsystems/$NQN" || { dmesg | tail -n 5; echo RESULT FAIL; exit 1; }
+echo "TARGET-READY ($(up)s)"
+
+while read -r verb nsid mib </dev/ttyS0; do
+    rc=0
+    case $verb in
+    # (the file is in a tmpfs, which takes no direct I/O on the older kernel)
+    add-namespace) truncate -s "${mib}M" "/tmp/ns$nsid" && add_namespace "$nsid" "/tmp/ns$nsid" 1 || rc=1 ;;
+    remove-namespace) echo 0 >"$S/namespaces/$nsid/enable" && rmdir "$S/namespaces/$nsid" && rm "/tmp/ns$nsid" || rc=1 ;;
+    resize) truncate -s "${mib}M" "/tmp/ns$nsid" && echo 1 >"$S/namespaces/$nsid/revalidate_size" || rc=1 ;;
+    stop) exit 0 ;;
+    *) continue ;;
+    esac
+    echo "TARGET-DONE $rc"
+done

@@ -1,0 +1,53 @@
+# guest job: the target is killed with SIGKILL and started again, under I/O. The kernel's host must come
+# back by itself and find every byte: the I/O in flight is replayed, nothing fails, nothing is lost.
+# env: TRADDR TRSVCID NQN  [EXTRA] [KILLS 2] [DOWN_S: how long it stays down, the target's own choice]
+D=/dev/nvme0n1; KILLS=${KILLS:-2}
+must connect connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=5
+must namespace wait_until 10 test -b $D
+
+reconnects() { dmesg | grep -c 'Successfully reconnected'; }
+came_back() { [ "$(reconnects)" -gt "$before" ] && [ "$(cat /sys/class/nvme/nvme0/state)" = live ]; }
+survive() { # COMMAND...: kill the target while it runs
+    before=$(reconnects)
+    "$@" >/tmp/survive.out 2>&1 & _pid=$!
+    sleep 2
+    kill -0 $_pid || { cat /tmp/survive.out; echo "ended before the kill"; return 1; }
+    host_do restart || return 1
+    wait $_pid || { cat /tmp/survive.out; return 1; }
+    # without this a test whose I/O was over in time would prove nothing
+    wait_until 60 came_back
+}
+
+# --- raw, in flight at depth 16, checked block by block afterwards --------------------------------
+for i in $(seq 1 "$KILLS"); do
+    step kill-$i-under-fio survive fio_verify $D 64 --time_based --runtime=4 --verify_backlog=2048
+done
+
+# --- a file system that stays mounted ------------------------------------------------------------
+# Files are written, synced and noted one after another; each noted file must be there in the end.
+writer() {
+    for i in $(seq 1 60); do
+        dd if=/dev/urandom of=/mnt/x/f$i bs=64k count=8 conv=fsync 2>/dev/null || return 1
+        (cd /mnt/x && sha256sum f$i >>/tmp/sums); sleep 0.1
+    done
+}
+data_compare() { (cd /mnt/x && sha256sum -c -s /tmp/sums) && [ "$(wc -l </tmp/sums)" = 60 ]; }
+mkdir -p /mnt/x; : >/tmp/sums
+step mkfs mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $D
+must mount mount -t ext4 -o errors=remount-ro $D /mnt/x
+step kill-under-ext4 survive writer
+step sync sync
+must umount umount /mnt/x
+drop_caches
+step fsck e2fsck -fn $D
+must mount-again mount -t ext4 -o ro $D /mnt/x
+step data-compare data_compare
+must umount-again umount /mnt/x
+
+# A namespace whose identifiers changed is another one to the kernel, which then drops it.
+same_namespace() { ! dmesg | grep 'identifiers changed'; }
+step same-namespace same_namespace
+io_errors() { dmesg | grep -E 'I/O error|Buffer I/O|EXT4-fs error'; }
+refused no-io-errors io_errors
+step disconnect disconnect
+finish

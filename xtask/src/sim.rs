@@ -1,0 +1,146 @@
+//! `cargo xtask sim`: every scenario of the simulator over many seeds, and the proof that a seed is a run: the same
+//! seed twice gives the same trace hash.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::run;
+
+/// Which scenarios, and how much of each.
+#[derive(Args)]
+pub struct Options {
+    /// Only these scenarios
+    scenarios: Vec<String>,
+    /// Seeds of each scenario
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// Go on with further seeds until interrupted, starting from one that the clock chose
+    #[arg(long)]
+    long: bool,
+}
+
+/// What continuous integration affords: seeds in small batches, so that the time is shared out among scenarios.
+const BOUNDED_SEEDS: u64 = 100;
+const BOUNDED_TIME: Duration = Duration::from_secs(300);
+const BATCH_SEEDS: u64 = 10;
+
+/// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
+pub fn run_bounded() -> Result<()> {
+    let names = list()?;
+    sweep(&names, 1, BOUNDED_SEEDS, Some(BOUNDED_TIME))?;
+    names.iter().try_for_each(|name| twice(name, 1))
+}
+
+/// As the command line asks.
+pub fn run(options: &Options) -> Result<()> {
+    run::build_release()?;
+    let all = list()?;
+    if let Some(unknown) = options.scenarios.iter().find(|name| !all.contains(name)) {
+        bail!("there is no scenario `{unknown}`; there are: {}", all.join(", "));
+    }
+    let names = if options.scenarios.is_empty() { all } else { options.scenarios.clone() };
+    if options.long {
+        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let mut from = clock.as_secs() << 16;
+        loop {
+            sweep(&names, from, options.seeds, None)?;
+            from += options.seeds;
+        }
+    }
+    sweep(&names, options.from, options.seeds, None)?;
+    names.iter().try_for_each(|name| twice(name, options.from))
+}
+
+/// Batches of seeds, one scenario after the other, until all seeds or the time are used up.
+fn sweep(names: &[String], from: u64, count: u64, limit: Option<Duration>) -> Result<()> {
+    let start = Instant::now();
+    let mut done = 0;
+    while done < count {
+        let batch = BATCH_SEEDS.min(count - done);
+        for name in names {
+            let range = format!("{}..{}", from + done, from + done + batch);
+            run::output(run::remuda().args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
+                .with_context(|| format!("scenario {name}, seeds {range}"))?;
+        }
+        done += batch;
+        if limit.is_some_and(|limit| start.elapsed() > limit) {
+            break;
+        }
+    }
+    println!("sim: {} scenarios x {done} seeds from {from}, {:.0} s", names.len(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// One seed run twice in two processes: equal hashes, or the simulator is not deterministic.
+fn twice(name: &str, seed: u64) -> Result<()> {
+    let (first, second) = (hash(name, seed)?, hash(name, seed)?);
+    if first != second {
+        bail!("scenario {name}, seed {seed}: two runs, two traces ({first} and {second})");
+    }
+    println!("sim: {name} seed {seed} twice: {first}");
+    Ok(())
+}
+
+fn hash(name: &str, seed: u64) -> Result<String> {
+    let text =
+        run::output(run::remuda().args(["sim", "run", "--scenario", name, "--seed", &seed.to_string(), "--json"]))?;
+    find_hash(&text).with_context(|| format!("scenario {name}, seed {seed}: no `hash` in {text}"))
+}
+
+/// The `hash` of the first JSON object in the output: a string or a number.
+fn find_hash(text: &str) -> Option<String> {
+    let value: Value = serde_json::Deserializer::from_str(text).into_iter().next()?.ok()?;
+    let run = if value.is_array() { &value[0] } else { &value };
+    match &run["hash"] {
+        Value::String(hash) => Some(hash.clone()),
+        Value::Number(hash) => Some(hash.to_string()),
+        _ => None,
+    }
+}
+
+fn list() -> Result<Vec<String>> {
+    let text = run::output(run::remuda().args(["sim", "list", "--json"]))?;
+    let names = find_names(&serde_json::from_str(&text).context("remuda sim list --json")?);
+    if names.is_empty() {
+        bail!("`remuda sim list --json` names no scenario");
+    }
+    Ok(names)
+}
+
+/// Scenario names: an array of strings or of objects with a `name`, bare or under `scenarios`.
+fn find_names(value: &Value) -> Vec<String> {
+    let rows = value.as_array().or_else(|| value["scenarios"].as_array());
+    let name = |row: &Value| row.as_str().or_else(|| row["name"].as_str()).map(str::to_owned);
+    rows.into_iter().flatten().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_hash_is_found_in_an_object_an_array_or_lines() {
+        for text in [r#"{"seed":1,"hash":"ab"}"#, r#"[{"hash":"ab"}]"#, "{\"hash\":\"ab\"}\n{\"hash\":\"cd\"}\n"] {
+            assert_eq!(find_hash(text).as_deref(), Some("ab"));
+        }
+        assert_eq!(find_hash("{}"), None);
+        assert_eq!(find_hash("no JSON"), None);
+    }
+
+    #[test]
+    fn scenario_names_are_found() {
+        for value in
+            [json!(["a", "b"]), json!([{"name": "a"}, {"name": "b"}]), json!({"scenarios": [{"name": "a"}, "b"]})]
+        {
+            assert_eq!(find_names(&value), ["a", "b"]);
+        }
+    }
+}
