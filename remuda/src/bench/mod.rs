@@ -14,7 +14,7 @@ use crate::config::device::{DeviceDef, DeviceParams, read_device};
 use crate::config::diagnostic::Problems;
 use crate::config::{Config, nearest, value};
 use crate::node::reactors::{Reactors, on_reactor_async};
-use crate::node::{Refusal, build_device};
+use crate::node::{Opener, Refusal, open_device};
 use crate::sys;
 use base::ByteSize;
 use bdev::BlockDevice;
@@ -73,7 +73,7 @@ Examples:
         /// The namespace
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         nsid: u32,
-        /// The name given to the target [default: a fixed one]
+        /// The name given to the target [default: a new one]
         #[arg(long)]
         host_nqn: Option<String>,
         /// Checksums of PDU headers
@@ -125,7 +125,7 @@ pub struct Load {
     #[arg(long, default_value = "4k")]
     bs: ByteSize,
     /// Operations under way at once, per job
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1023))]
     qd: u32,
     /// Jobs, each with a reactor and a queue of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with = "queues")]
@@ -227,9 +227,10 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
                 nsid,
                 host_nqn,
                 queues: Some(load.jobs() as u16),
-                queue_depth: (load.qd + 1).next_power_of_two().clamp(32, 4096) as u16,
+                queue_depth: load.qd.clamp(32, 1023) as u16,
                 header_digest,
                 data_digest,
+                exclusive: true,
             };
             (vec![DeviceDef { name: "bench".into(), params }], load)
         }
@@ -305,9 +306,11 @@ fn measure(defs: Vec<DeviceDef>, load: &Load, quiet: bool) -> Result<Report, Fai
 
 async fn load_device(defs: &[DeviceDef], load: &Load, reactors: &Reactors, quiet: bool) -> Result<Report, Failure> {
     let mut open: BTreeMap<&str, Arc<dyn BlockDevice>> = BTreeMap::new();
+    // Any name will do where the target allows every host; elsewhere --host-nqn says who this is.
+    let opener = Opener { reactor: reactors.first().clone(), host_id: uuid::Uuid::new_v4() };
     for def in defs {
-        let children = def.children().iter().map(|child| open[child.as_str()].clone()).collect();
-        open.insert(&def.name, build_device(def, children, reactors.first()).await?);
+        let children = def.children().iter().map(|child| Some(open[child.as_str()].clone())).collect();
+        open.insert(&def.name, open_device(def, children, &opener).await?.device);
     }
     let device = open[defs.last().expect("there is a device").name.as_str()].clone();
     let plans = plan(&*device, load)?;
