@@ -20,7 +20,7 @@ pub mod view;
 mod volumes;
 mod window;
 
-pub use build::{Opener, open_device};
+pub use build::{Opener, close as close_device, open_device};
 pub use export::Exporter;
 pub use reactors::Reactors;
 pub use refusal::{Refusal, RefusalKind};
