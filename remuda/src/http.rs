@@ -2,11 +2,13 @@
 
 use crate::node::Node;
 use crate::node::reactors::Meter;
+use crate::node::stats::Counted;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use bdev::{BlockDevice, LatencyClass, Op};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -30,6 +32,7 @@ struct Objects {
     devices: Vec<Gauge>,
     volumes: Vec<Gauge>,
     connections: u64,
+    counted: Vec<Counted>,
 }
 
 struct Gauge {
@@ -56,6 +59,7 @@ impl Metrics {
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.connections = connections;
+        objects.counted = node.counted();
     }
 
     /// `/healthz` says so from now on.
@@ -65,6 +69,7 @@ impl Metrics {
 
     fn render(&self) -> String {
         let mut out = String::new();
+        let objects = self.objects.lock().expect("nothing panics while holding it");
         let mut family = |name: &str, kind: &str, help: &str, lines: Vec<(String, f64)>| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for (labels, value) in lines {
@@ -89,7 +94,6 @@ impl Metrics {
         }
         family("remuda_reactor_seconds_total", "counter", "Where a reactor's time went.", time);
         family("remuda_reactor_sleeps_total", "counter", "Times a reactor went to sleep.", sleeps);
-        let objects = self.objects.lock().expect("nothing panics while holding it");
         let sizes = |gauges: &[Gauge]| {
             let each = gauges.iter();
             each.map(|one| (format!("{{name=\"{}\",kind=\"{}\"}}", one.name, one.kind), one.size as f64)).collect()
@@ -102,7 +106,80 @@ impl Metrics {
             "TCP connections of hosts.",
             vec![(String::new(), objects.connections as f64)],
         );
+        render_counted(&mut out, &objects.counted);
         out
+    }
+}
+
+/// Upper bounds of the exported latency buckets, nanoseconds.
+const BOUNDS_NS: [u64; 22] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// Operations, bytes, failures and latency histograms of volumes and devices.
+fn render_counted(out: &mut String, counted: &[Counted]) {
+    let all: Vec<_> = counted.iter().map(|one| (one, one.read(), one.device.info().block_size as u64)).collect();
+    let heads = [
+        ("remuda_io_operations_total", "Operations that have ended."),
+        ("remuda_io_bytes_total", "Bytes of operations that succeeded."),
+        ("remuda_io_errors_total", "Operations that failed."),
+    ];
+    for (index, (name, help)) in heads.into_iter().enumerate() {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+        for (one, stats, block_size) in &all {
+            for op in Op::ALL {
+                let counts = stats.of(op);
+                let value = [counts.ops, counts.blocks * block_size, counts.errors][index];
+                if counts.ops > 0 {
+                    let labels = format!("name=\"{}\",kind=\"{}\",op=\"{}\"", one.name(), one.kind, op.name());
+                    let _ = writeln!(out, "{name}{{{labels}}} {value}");
+                }
+            }
+        }
+    }
+    let name = "remuda_io_queue_depth";
+    let _ = writeln!(out, "# HELP {name} Operations under way.\n# TYPE {name} gauge");
+    for (one, stats, _) in &all {
+        let _ = writeln!(out, "{name}{{name=\"{}\",kind=\"{}\"}} {}", one.name(), one.kind, stats.depth);
+    }
+    let name = "remuda_io_latency_seconds";
+    let _ = writeln!(out, "# HELP {name} Time from submission to completion.\n# TYPE {name} histogram");
+    for (one, stats, _) in &all {
+        for class in LatencyClass::ALL {
+            let histogram = stats.latency_of(class);
+            if histogram.count() == 0 {
+                continue;
+            }
+            let labels = format!("name=\"{}\",kind=\"{}\",op=\"{}\"", one.name(), one.kind, class.name());
+            for bound in BOUNDS_NS {
+                let (le, count) = (bound as f64 / 1e9, histogram.count_at_most(bound));
+                let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{le}\"}} {count}");
+            }
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", histogram.count());
+            let _ = writeln!(out, "{name}_sum{{{labels}}} {}", histogram.sum() as f64 / 1e9);
+            let _ = writeln!(out, "{name}_count{{{labels}}} {}", histogram.count());
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod config;
+mod demo;
 mod http;
 mod log;
 mod node;

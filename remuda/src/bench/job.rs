@@ -174,7 +174,9 @@ async fn slot(job: Rc<Job>) -> Result<(), String> {
                 job.end_ns.set(job.clock.end_ns.load(Ordering::Relaxed));
             }
             if !waited {
+                // Others run meanwhile; that is not this operation's time.
                 job.reactor.yield_now().await;
+                begun_ns = job.reactor.clock_ns();
             }
         }
     }

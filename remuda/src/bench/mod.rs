@@ -3,18 +3,18 @@
 //! Closed loop by default: every completion starts the next operation. With `--rate` the loop is open: operations have
 //! intended start times, and latency counts from those, so a stall is charged to every operation that it delayed.
 
-mod job;
-mod pattern;
-mod report;
-mod verify;
+pub mod job;
+pub mod pattern;
+pub mod report;
+pub mod verify;
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, key_values, output};
 use crate::config::device::{DeviceDef, DeviceParams, read_device};
 use crate::config::diagnostic::Problems;
 use crate::config::{Config, nearest, value};
-use crate::node::reactors::{Reactors, on_reactor_async};
-use crate::node::{Refusal, build_device};
+use crate::node::reactors::{END_MAX_NS, Reactors, on_reactor_async};
+use crate::node::{Opener, Refusal, close_device, open_device};
 use crate::sys;
 use base::ByteSize;
 use bdev::BlockDevice;
@@ -73,7 +73,7 @@ Examples:
         /// The namespace
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         nsid: u32,
-        /// The name given to the target [default: a fixed one]
+        /// The name given to the target [default: a new one]
         #[arg(long)]
         host_nqn: Option<String>,
         /// Checksums of PDU headers
@@ -125,7 +125,7 @@ pub struct Load {
     #[arg(long, default_value = "4k")]
     bs: ByteSize,
     /// Operations under way at once, per job
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1023))]
     qd: u32,
     /// Jobs, each with a reactor and a queue of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with = "queues")]
@@ -227,9 +227,10 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
                 nsid,
                 host_nqn,
                 queues: Some(load.jobs() as u16),
-                queue_depth: (load.qd + 1).next_power_of_two().clamp(32, 4096) as u16,
+                queue_depth: load.qd.clamp(32, 1023) as u16,
                 header_digest,
                 data_digest,
+                exclusive: true,
             };
             (vec![DeviceDef { name: "bench".into(), params }], load)
         }
@@ -293,7 +294,7 @@ fn measure(defs: Vec<DeviceDef>, load: &Load, quiet: bool) -> Result<Report, Fai
     let bytes_max = (64 << 20) + 2 * load.qd as usize * (load.bs.0 as usize).next_power_of_two().max(4096);
     let config = ReactorConfig { policy, pool: PoolConfig { bytes_max }, ..ReactorConfig::default() };
     let cores = (0..jobs).map(core_of).collect();
-    let reactors = Reactors::start_with(cores, config, 5_000_000_000);
+    let reactors = Reactors::start_with(cores, config, END_MAX_NS);
     let reactors = reactors.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
@@ -305,14 +306,22 @@ fn measure(defs: Vec<DeviceDef>, load: &Load, quiet: bool) -> Result<Report, Fai
 
 async fn load_device(defs: &[DeviceDef], load: &Load, reactors: &Reactors, quiet: bool) -> Result<Report, Failure> {
     let mut open: BTreeMap<&str, Arc<dyn BlockDevice>> = BTreeMap::new();
+    let mut opened_all = Vec::new();
+    // Any name will do where the target allows every host; elsewhere --host-nqn says who this is.
+    let opener = Opener { reactor: reactors.first().clone(), host_id: uuid::Uuid::new_v4() };
     for def in defs {
-        let children = def.children().iter().map(|child| open[child.as_str()].clone()).collect();
-        open.insert(&def.name, build_device(def, children, reactors.first()).await?);
+        let children = def.children().iter().map(|child| Some(open[child.as_str()].clone())).collect();
+        let opened = open_device(def, children, &opener).await?;
+        open.insert(&def.name, opened.device.clone());
+        opened_all.push(opened);
     }
     let device = open[defs.last().expect("there is a device").name.as_str()].clone();
     let plans = plan(&*device, load)?;
     let window = Window { warmup_ns: load.warmup, time_ns: load.time };
     let (tally, times) = run_jobs(device.clone(), plans, reactors, window, quiet).await?;
+    for opened in opened_all.iter().rev() {
+        close_device(reactors.first(), opened).await?;
+    }
     let io_bytes = load.bs.0;
     let parameters = json!({
         "device": device.name(), "kind": device.kind(), "size": device.info().bytes(), "rw": format!("{:?}", load.rw).to_lowercase(),

@@ -93,7 +93,7 @@ const ENCRYPT: &[Key] = &[
         "key_file",
         Form::Text,
         "required",
-        "A file with 64 random bytes (or 128 hexadecimal digits), readable by the owner alone.",
+        "A file with at least 32 random bytes, or 64 hexadecimal digits, readable by the owner alone.",
     ),
 ];
 const RATE_LIMIT: &[Key] = &[
@@ -110,6 +110,12 @@ const NVMF: &[Key] = &[
     key("queue_depth", Form::Count(2, 1024), "128", "Commands per queue."),
     key("header_digest", Form::Flag, "false", "Checksums of PDU headers."),
     key("data_digest", Form::Flag, "false", "Checksums of PDU data."),
+    key(
+        "exclusive",
+        Form::Flag,
+        "false",
+        "No other host writes to it: what was lost with a connection is sent again at once.",
+    ),
 ];
 
 /// A device as defined.
@@ -187,6 +193,7 @@ pub enum DeviceParams {
         queue_depth: u16,
         header_digest: bool,
         data_digest: bool,
+        exclusive: bool,
     },
 }
 
@@ -411,6 +418,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 queue_depth: section.count("queue_depth").map_or(128, |depth| depth.value as u16),
                 header_digest: section.flag("header_digest").is_some_and(|flag| flag.value),
                 data_digest: section.flag("data_digest").is_some_and(|flag| flag.value),
+                exclusive: section.flag("exclusive").is_some_and(|flag| flag.value),
             }
         }
         other => unreachable!("kind '{other}' is in the table but not here"),

@@ -8,7 +8,7 @@ pub mod reference;
 pub mod section;
 pub mod value;
 
-pub use check::{check_file, check_key_file};
+pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use section::show_duration_ns;

@@ -1,6 +1,6 @@
 //! Devices: opened children first, created, resized and deleted at run time.
 
-use super::build::{self, open_device};
+use super::build::{self, Opener, open_device};
 use super::extents::{Extent, free_extents};
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{DeviceOverlay, Origin};
@@ -17,6 +17,10 @@ fn is_mirror(def: &DeviceDef) -> bool {
 }
 
 impl Node {
+    fn opener(&self) -> Opener {
+        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id }
+    }
+
     pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
         let mut wanted: BTreeMap<String, (DeviceDef, Origin)> = BTreeMap::new();
         for entry in self.config.devices.clone() {
@@ -38,7 +42,7 @@ impl Node {
         while let Some(name) = self.next_to_open(&wanted) {
             let (def, origin) = wanted.remove(&name).expect("it was just found there");
             let live = match self.children_of(&def) {
-                Ok(children) => open_device(&def, children, self.reactors.first()).await,
+                Ok(children) => open_device(&def, children, &self.opener()).await,
                 Err(refusal) => Err(refusal),
             };
             // A mirror is there to do without one of its legs.
@@ -190,7 +194,7 @@ impl Node {
         }
         self.check_resources(&object, &def)?;
         let children = self.children_of(&def)?;
-        let opened = open_device(&def, children, self.reactors.first()).await?;
+        let opened = open_device(&def, children, &self.opener()).await?;
         let mut state = self.state.clone();
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());

@@ -13,21 +13,21 @@ mod extents;
 pub mod reactors;
 pub mod refusal;
 pub mod state;
-mod stats;
+pub mod stats;
 mod subsystems;
 mod target;
 pub mod view;
 mod volumes;
 mod window;
 
-pub use build::build_device;
+pub use build::{Opener, close as close_device, open_device};
 pub use export::Exporter;
 pub use reactors::Reactors;
 pub use refusal::{Refusal, RefusalKind};
 pub use state::{Origin, State, Store};
 
 use crate::config::{Config, DeviceDef};
-use bdev::BlockDevice;
+use bdev::StatsDevice;
 use build::Opened;
 use state::{NamespaceRecord, SubsystemRecord};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub struct Node {
     reactors: Reactors,
     exporter: Box<dyn Exporter>,
     devices: BTreeMap<String, DeviceSlot>,
-    volumes: BTreeMap<String, Arc<dyn BlockDevice>>,
+    volumes: BTreeMap<String, Arc<StatsDevice>>,
     subsystems: BTreeMap<String, Subsystem>,
     warnings: Vec<String>,
     started: Instant,
@@ -182,17 +182,22 @@ impl Node {
     pub async fn drain(&mut self) {
         self.stopping = true;
         self.exporter.drain().await;
-        for (name, slot) in &self.devices {
+        // A device is closed before those it stands on: deeper ones hold what it writes while it settles.
+        let mut slots: Vec<(&String, &DeviceSlot)> = self.devices.iter().collect();
+        slots.sort_by_key(|(name, _)| std::cmp::Reverse(self.height(name)));
+        for (name, slot) in slots {
             let Ok(opened) = &slot.live else { continue };
-            let flushed = match &opened.mirror {
-                Some(mirror) => build::settle(self.reactors.first(), mirror.clone()).await,
-                None => build::flush(self.reactors.first(), opened.device.clone()).await,
-            };
-            match flushed {
+            match build::close(self.reactors.first(), opened).await {
                 Ok(()) => tracing::debug!(device = %name, "flushed"),
                 Err(error) => tracing::error!(device = %name, "{error}"),
             }
         }
+    }
+
+    /// How many devices there are below a device, at most.
+    fn height(&self, name: &str) -> usize {
+        let children = self.devices.get(name).map_or(&[][..], |slot| slot.def.children());
+        children.iter().map(|child| self.height(child) + 1).max().unwrap_or(0)
     }
 
     /// Ends the reactors.
