@@ -25,6 +25,7 @@ mod parts;
 mod range_lock;
 mod rate_limit;
 mod remote;
+mod spec;
 mod split;
 mod stats;
 mod steps;
@@ -43,5 +44,6 @@ pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, Mir
 pub use null::NullDevice;
 pub use rate_limit::{Limits, RateLimitDevice};
 pub use remote::RemoteDevice;
+pub use spec::{Built, DeviceSpec, build};
 pub use stats::{DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};

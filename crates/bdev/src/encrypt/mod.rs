@@ -305,20 +305,27 @@ impl Channel for EncryptChannel {
         if shared.erased.load(Ordering::Acquire) {
             return IoFuture::ready(io.done(Status::Gone));
         }
-        let inner = self.0.clone();
+        let inner = &self.0;
         match io.op {
             Op::Flush => self.0.child.submit(io),
             Op::Unmap | Op::Verify if shared.child.info().ops.contains(io.op) => self.0.pass(io),
-            Op::Read => IoFuture::steps(&self.0.reactor, async move { inner.read(io).await }),
-            Op::Write => IoFuture::steps(&self.0.reactor, async move {
-                let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
-                inner.write(io).await
-            }),
-            _ => IoFuture::steps(&self.0.reactor, async move {
-                let mut io = io;
-                let status = steps::status_of(inner.perform(&mut io).await);
-                io.done(status)
-            }),
+            // A read that is dropped leaves nothing half done.
+            Op::Read => IoFuture::new(inner.read(io)),
+            Op::Write => {
+                let inner = inner.clone();
+                IoFuture::steps(&self.0.reactor, async move {
+                    let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
+                    inner.write(io).await
+                })
+            }
+            _ => {
+                let inner = inner.clone();
+                IoFuture::steps(&self.0.reactor, async move {
+                    let mut io = io;
+                    let status = steps::status_of(inner.perform(&mut io).await);
+                    io.done(status)
+                })
+            }
         }
     }
 
