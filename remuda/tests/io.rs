@@ -135,6 +135,42 @@ fn the_demo_loses_nothing_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
 }
 
+/// Runs a command in the background until `ready` says so, then sends it SIGINT; gives its exit code.
+fn interrupted(args: &[&str], ready: impl Fn() -> bool) -> Option<i32> {
+    use std::process::{Command, Stdio};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_remuda"));
+    let mut child = command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !ready() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{args:?} did not get that far");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn an_interrupted_demo_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let begun = || std::fs::read_dir(path).unwrap().flatten().any(|entry| entry.path().join("node.sock").exists());
+    let code = interrupted(&["demo", "--from", "/usr/share", "--size-limit", "8MiB", "--dir", path], begun);
+    assert_eq!((code, std::fs::read_dir(path).unwrap().count()), (Some(130), 0));
+}
+
+#[test]
+fn dev_runs_a_node_and_brings_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("play");
+    let (place, socket) = (path.to_str().unwrap(), path.join("remuda.sock"));
+    let socket = socket.to_str().unwrap();
+    let answers = || remuda(&["--socket", socket, "status"]).code == 0;
+    let make = || answers() && remuda(&["--socket", socket, "volume", "create", "mine", "--device", "pair"]).code == 0;
+    assert_eq!(interrupted(&["dev", "--dir", place], make), Some(0));
+    let there = || answers() && remuda(&["--socket", socket, "volume", "show", "mine"]).code == 0;
+    assert_eq!(interrupted(&["dev", "--dir", place], there), Some(0));
+}
+
 #[test]
 fn simulated_scenarios_run_by_name_and_seed() {
     let list = remuda(&["--json", "sim", "list"]).json();
