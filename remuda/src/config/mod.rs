@@ -51,7 +51,7 @@ pub const NVMF: &[Key] = &[
     key("digests", Form::Flag, "true", "Grant header and data digests to hosts that ask for them."),
     key("max_connections", Form::Count(1, 65_536), "1024", "Most TCP connections."),
     key("io_queues", Form::Count(1, 256), "64", "Most I/O queues of one controller."),
-    key("queue_size", Form::Count(2, 4096), "1024", "Most entries of one queue."),
+    key("queue_size", Form::Count(2, 1024), "1024", "Most entries of one queue."),
     key("in_capsule_size", Form::Size, "8KiB", "Write data carried inside a command."),
     key("max_io_size", Form::Size, "1MiB", "Largest single transfer."),
 ];
@@ -76,7 +76,7 @@ pub const SUBSYSTEM: &[Key] = &[
 
 /// Keys of one entry of `namespaces`.
 pub const NAMESPACE: &[Key] = &[
-    key("nsid", Form::Count(1, 65_535), "the next free one", "Namespace id."),
+    key("nsid", Form::Count(1, 1024), "the next free one", "Namespace id."),
     key("volume", Form::Text, "required", "The volume."),
 ];
 

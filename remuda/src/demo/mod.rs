@@ -346,42 +346,49 @@ impl Demo {
         let mut memory = Memory::new(2, scratch_first, scratch_blocks);
         let mut rng = Rng::new(3);
         self.say("writing 4 KiB at random; the node gets SIGKILL in the middle");
+        let pid = node.pid();
+        let killed = Arc::new(AtomicBool::new(false));
+        let killer = {
+            let killed = killed.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(RUN);
+                node.kill();
+                killed.store(true, Ordering::Release);
+            })
+        };
         let began = Instant::now();
-        let (mut acknowledged, mut flushed) = (0, 0);
-        while began.elapsed() < RUN || flushed == 0 {
+        let (mut acknowledged, mut flushed, mut elapsed) = (0, 0, RUN);
+        // A pause in which the kill cannot be told from a slow answer; it is over when the node is known to be dead.
+        const LOOK: Duration = Duration::from_millis(20);
+        let mut since_flush = 0;
+        loop {
             self.check_interrupt()?;
-            while host.in_flight() < SMALL_AT_ONCE {
+            let dead = killed.load(Ordering::Acquire);
+            while !dead && since_flush < SMALL_PER_FLUSH && host.in_flight() < SMALL_AT_ONCE {
                 submit_small(host, &mut memory, &mut rng, scratch_first, scratch_blocks);
+                since_flush += 1;
             }
-            let answer = host.answer()?;
-            check(&answer)?;
-            memory.acknowledge(answer.id);
-            acknowledged += 1;
-            if acknowledged - flushed >= SMALL_PER_FLUSH {
-                while host.in_flight() > 0 {
-                    let answer = host.answer()?;
+            if host.in_flight() == 0 && !dead {
+                host.submit(Command { id: u64::MAX, op: Op::Flush, lba: 0, data: Vec::new() });
+            }
+            match host.answer_within(LOOK) {
+                Some(answer) if answer.op == Op::Flush => {
+                    check(&answer)?;
+                    flushed = acknowledged;
+                    since_flush = 0;
+                }
+                Some(answer) => {
                     check(&answer)?;
                     memory.acknowledge(answer.id);
                     acknowledged += 1;
+                    elapsed = began.elapsed();
                 }
-                host.flush()?;
-                flushed = acknowledged;
-            }
-        }
-        while host.in_flight() < SMALL_AT_ONCE {
-            submit_small(host, &mut memory, &mut rng, scratch_first, scratch_blocks);
-        }
-        let elapsed = began.elapsed();
-        let pid = node.pid();
-        node.kill();
-        // Answers that were on their way count: the host has been told.
-        while let Some(answer) = host.answer_within(Duration::from_millis(50)) {
-            if answer.status.is_ok() {
-                memory.acknowledge(answer.id);
-                acknowledged += 1;
+                None if dead => break,
+                None => {}
             }
         }
         let in_flight_at_kill = host.in_flight();
+        let _ = killer.join();
         self.say(&format!("killed node {pid} with {in_flight_at_kill} writes under way"));
         phases.push(Phase::new(
             "random writes, 4 KiB, QD 32",

@@ -23,7 +23,7 @@ pub struct Method {
 const NAME: Key = key("name", Form::Text, "required", "The object's name.");
 const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
-const NSID: Form = Form::Count(1, 65_535);
+const NSID: Form = Form::Count(1, 1024);
 
 const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
     Method { name, doc, params }
