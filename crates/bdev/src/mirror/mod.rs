@@ -625,6 +625,10 @@ impl Inner {
     async fn repair(&self, lba: u64, nblocks: u64, good: usize, bad: usize) -> Result<(), Status> {
         let copied = {
             let _alone = self.shared.ranges.lock(lba, nblocks, true).await;
+            // While this waited, a write may have gone past the good leg, which is stale then.
+            if self.shared.leg_state(good) != LegState::InSync {
+                return Err(Status::ReadError);
+            }
             self.copy_range(lba, nblocks, good, bad).await
         };
         match copied {
