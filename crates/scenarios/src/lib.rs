@@ -11,7 +11,9 @@
 
 mod blocks;
 mod conformance;
+mod crashes;
 mod file_crash;
+mod mirror_crash;
 mod net_streams;
 mod panics;
 mod pmem_log;
@@ -51,6 +53,12 @@ const SCENARIOS: &[Scenario] = &[
         name: "devices-conformance",
         about: "the conformance suite on random stacks of devices, under a schedule and hardware that take every liberty",
         run: conformance::run,
+    },
+    Scenario {
+        name: "mirror-crash",
+        about: "a mirror over failing files under kills and power cuts; acknowledged data is on every leg that counts, \
+                no block reads as two things",
+        run: mirror_crash::run,
     },
     Scenario {
         name: "net-streams",

@@ -17,6 +17,8 @@ pub struct DiskFaults {
     pub flush_error: OneIn,
     /// Reads that meet a unit which stays unreadable until it is written again.
     pub latent_error: OneIn,
+    /// Units that stay unreadable lie from this byte on (before it: metadata without a second copy).
+    pub latent_from: u64,
     /// Reads that meet a unit in which one bit has flipped for good. Silent.
     pub bit_rot: OneIn,
     /// Writes that land somewhere else. Silent.

@@ -52,14 +52,15 @@ fn extent(op: &FileOp) -> (u64, u64) {
     }
 }
 
-fn kind(op: &FileOp) -> u64 {
+/// The trace's words for an operation: its number, disk, length and offset.
+fn template(op: &FileOp) -> &'static str {
     match op {
-        FileOp::Read { .. } => 0,
-        FileOp::Write { durable: false, .. } => 1,
-        FileOp::Write { durable: true, .. } => 2,
-        FileOp::Flush => 3,
-        FileOp::Discard { .. } => 4,
-        FileOp::WriteZeroes { .. } => 5,
+        FileOp::Read { .. } => "op {} on disk {} reads {} bytes at {}",
+        FileOp::Write { durable: false, .. } => "op {} on disk {} writes {} bytes at {}",
+        FileOp::Write { durable: true, .. } => "op {} on disk {} writes durably {} bytes at {}",
+        FileOp::Flush => "op {} on disk {} flushes",
+        FileOp::Discard { .. } => "op {} on disk {} discards {} bytes at {}",
+        FileOp::WriteZeroes { .. } => "op {} on disk {} zeroes {} bytes at {}",
     }
 }
 
@@ -168,7 +169,7 @@ impl State {
         let sequence = if disk == usize::MAX { 0 } else { self.disks[disk].0.sequence() };
         let id = self.fresh_id();
         let (offset, bytes) = extent(&op);
-        self.event("op {} kind {} at {} bytes {}", [id, kind(&op), offset, bytes]);
+        self.event(template(&op), [id, disk as u64, bytes, offset]);
         self.drivers[driver].in_flight += 1;
         let outcome = checked.as_ref().map_or_else(|error| Err(*error), |()| Ok(0));
         let finished = checked.is_err();
@@ -316,7 +317,7 @@ impl State {
             self.event("op {} read error", [id, 0, 0, 0]);
             return Err(Errno::EIO);
         }
-        if self.fault(disk, offset, bytes, |f| f.latent_error) {
+        if offset >= self.disks[disk].1.latent_from && self.fault(disk, offset, bytes, |f| f.latent_error) {
             self.event("op {} finds an unreadable unit", [id, 0, 0, 0]);
             self.disks[disk].0.damage(offset, bytes, &mut self.rng);
         }
