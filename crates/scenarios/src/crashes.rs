@@ -20,7 +20,7 @@ pub(crate) type Opening = Pin<Box<dyn Future<Output = Opened>>>;
 pub(crate) type Working = Pin<Box<dyn Future<Output = ()>>>;
 type Beside = Box<dyn Fn(Rc<Reactor>, Arc<dyn BlockDevice>) -> Working>;
 /// An open device and its channel on each reactor.
-type InUse = (Arc<dyn BlockDevice>, Vec<Rc<dyn Channel>>);
+pub(crate) type InUse = (Arc<dyn BlockDevice>, Vec<Rc<dyn Channel>>);
 
 /// A device that outlives its node's processes, and how a process opens it.
 pub(crate) struct Rig {
@@ -63,7 +63,7 @@ pub(crate) fn start(
 
 impl Rig {
     /// Boots the node and opens the device on each of its reactors.
-    fn start(&self, world: &mut World) -> Result<Option<InUse>, Failure> {
+    pub(crate) fn start(&self, world: &mut World) -> Result<Option<InUse>, Failure> {
         let opened = start(world, self.node, self.reactors, &self.open, 20 * SECOND_NS)?;
         let lenient = self.judge.mix.errors_allowed;
         let device = match opened {

@@ -19,6 +19,7 @@ mod panics;
 mod pmem_log;
 mod raw_file;
 mod reactor_mesh;
+mod stack_faults;
 
 use base::Rng;
 use sim::{Failure, Mutation, World};
@@ -59,6 +60,11 @@ const SCENARIOS: &[Scenario] = &[
         about: "a mirror over failing files under kills and power cuts; acknowledged data is on every leg that counts, \
                 no block reads as two things",
         run: mirror_crash::run,
+    },
+    Scenario {
+        name: "stack-faults",
+        about: "a mirror over checksums over disks that rot, misdirect and lose writes silently; no read returns wrong data",
+        run: stack_faults::run,
     },
     Scenario {
         name: "net-streams",

@@ -4,7 +4,10 @@
 use crate::Run;
 use crate::blocks::{Judge, Mix};
 use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
-use bdev::{BlockDevice, FileDevice, FileDeviceOptions, MirrorDevice, MirrorOptions};
+use bdev::{
+    BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, MirrorDevice,
+    MirrorOptions,
+};
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
 use std::cell::RefCell;
@@ -28,13 +31,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         };
         world.add_disk(node, &path(leg), disk, DiskFaults::default());
     }
-    let plan = Plan { legs, block_size: mix.block_bytes as u32, region_bytes: 4096 * rng.between(1, 4) };
+    let region_bytes = 4096 * rng.between(1, 4);
+    let plan = Plan { legs, block_size: mix.block_bytes as u32, region_bytes, checksums: false };
     let blocks = create(world, &plan, node)?;
     let faulty = rng.below(3) as usize;
     let mut unstable = false;
     for leg in 0..faulty.min(legs) {
         // A leg with an unreadable superblock slot might be the one that went on alone: opening refuses, rightly.
-        let faults = DiskFaults { latent_from: 12_288, ..DiskFaults::swarm_loud(rng) };
+        let faults = DiskFaults { damage_from: 12_288, ..DiskFaults::swarm_loud(rng) };
         unstable |= faults.read_error + faults.latent_error + faults.write_error + faults.flush_error > 0;
         world.set_disk_faults(node, &path(leg), faults);
         mix.errors_allowed = true;
@@ -75,32 +79,47 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     rig.finish(world)
 }
 
-fn path(leg: usize) -> String {
+pub(crate) fn path(leg: usize) -> String {
     format!("/leg{leg}")
 }
 
+/// A mirror of files, with or without checksums under it.
 #[derive(Clone, Copy)]
-struct Plan {
-    legs: usize,
-    block_size: u32,
-    region_bytes: u64,
+pub(crate) struct Plan {
+    pub(crate) legs: usize,
+    pub(crate) block_size: u32,
+    pub(crate) region_bytes: u64,
+    pub(crate) checksums: bool,
 }
 
 impl Plan {
-    async fn open(self, reactor: &Rc<Reactor>, options: MirrorOptions) -> Result<MirrorDevice, String> {
+    pub(crate) async fn open(self, reactor: &Rc<Reactor>, options: MirrorOptions) -> Result<MirrorDevice, String> {
         let mut legs = Vec::new();
         for leg in 0..self.legs {
-            let path = path(leg);
-            let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
-            let device = FileDevice::open(reactor, &path, options).map_err(|error| error.to_string())?;
-            legs.push(Some(Arc::new(device) as Arc<dyn BlockDevice>));
+            legs.push(Some(self.open_leg(reactor, leg, options.create).await.map_err(|error| error.to_string())?));
         }
         MirrorDevice::open(reactor, "mirror", legs, &options).await.map_err(|error| error.to_string())
+    }
+
+    async fn open_leg(
+        &self,
+        reactor: &Rc<Reactor>,
+        leg: usize,
+        create: bool,
+    ) -> Result<Arc<dyn BlockDevice>, DeviceError> {
+        let path = path(leg);
+        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
+        let file = Arc::new(FileDevice::open(reactor, &path, options)?);
+        if !self.checksums {
+            return Ok(file);
+        }
+        let options = ChecksumOptions { create, assume_zero: create, ..ChecksumOptions::default() };
+        Ok(Arc::new(ChecksumDevice::open(reactor, &path, file, &options).await?))
     }
 }
 
 /// Makes the mirror, on hardware that does not fail yet; its size in blocks.
-fn create(world: &mut World, plan: &Plan, node: NodeId) -> Result<u64, Failure> {
+pub(crate) fn create(world: &mut World, plan: &Plan, node: NodeId) -> Result<u64, Failure> {
     let plan = *plan;
     let options =
         MirrorOptions { create: true, assume_clean: true, region_bytes: plan.region_bytes, ..MirrorOptions::default() };

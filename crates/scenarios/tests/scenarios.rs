@@ -74,6 +74,7 @@ fn every_checker_catches_its_mutation() {
         ("mirror-crash", Mutation::FuaIgnored),
         ("mirror-crash", Mutation::WrongRead),
         ("mirror-crash", Mutation::LoseCompletion),
+        ("stack-faults", Mutation::SkipVerify),
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),
         ("pmem-log", Mutation::SkipFence),

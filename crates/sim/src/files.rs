@@ -310,6 +310,10 @@ impl State {
         n != 0 && bytes != 0 && faults.reaches(offset, bytes) && self.chance(n)
     }
 
+    fn damage(&mut self, disk: usize, offset: u64, bytes: u64, rate: impl Fn(&DiskFaults) -> u64) -> bool {
+        self.disks[disk].1.damages(offset, bytes) && self.fault(disk, offset, bytes, rate)
+    }
+
     fn apply_read(&mut self, id: u64, disk: usize, offset: u64, bufs: &mut SgList) -> Result<usize, Errno> {
         let wanted = reactor::buf::sg_len(bufs) as u64;
         let mut bytes = self.disks[disk].0.readable(offset, wanted);
@@ -317,11 +321,11 @@ impl State {
             self.event("op {} read error", [id, 0, 0, 0]);
             return Err(Errno::EIO);
         }
-        if offset >= self.disks[disk].1.latent_from && self.fault(disk, offset, bytes, |f| f.latent_error) {
+        if self.damage(disk, offset, bytes, |f| f.latent_error) {
             self.event("op {} finds an unreadable unit", [id, 0, 0, 0]);
             self.disks[disk].0.damage(offset, bytes, &mut self.rng);
         }
-        if self.fault(disk, offset, bytes, |f| f.bit_rot) {
+        if self.damage(disk, offset, bytes, |f| f.bit_rot) {
             self.event("op {} finds a flipped bit", [id, 0, 0, 0]);
             self.disks[disk].0.rot(offset, bytes, &mut self.rng);
         }
@@ -366,7 +370,7 @@ impl State {
                 (op.finished, op.outcome) = (true, Err(Errno::ENOSPC));
                 return false;
             }
-            if self.fault(disk, offset, bytes, |f| f.lost_write) {
+            if self.damage(disk, offset, bytes, |f| f.lost_write) {
                 self.event("op {} is a lost write", [id, 0, 0, 0]);
                 (op.finished, op.outcome) = (true, Ok(data.len()));
                 return false;
@@ -410,14 +414,14 @@ impl State {
     }
 
     fn misdirect(&mut self, disk: usize, offset: u64, bytes: u64) -> Option<u64> {
-        if !self.fault(disk, offset, bytes, |f| f.misdirected_write) {
+        if !self.damage(disk, offset, bytes, |f| f.misdirected_write) {
             return None;
         }
         let (state, faults) = &self.disks[disk];
         let unit = state.options.unit as u64;
         let places = state.bytes().checked_sub(bytes)? / unit + 1;
         let elsewhere = self.rng.below(places) * unit;
-        faults.reaches(elsewhere, bytes).then_some(elsewhere)
+        faults.damages(elsewhere, bytes).then_some(elsewhere)
     }
 
     /// A failed write: each unit is written or not.
