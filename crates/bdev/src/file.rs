@@ -5,6 +5,10 @@
 //! reads and writes; compare-and-write is atomic against other writes through this device, on any reactor, by a range
 //! lock that every write shares and compare-and-write holds alone.
 //!
+//! A failed flush is final: Linux may call the pages that it covered clean, so they read well and are never written, and
+//! a later flush that succeeds vouches for nothing. All flushes fail from then on, until the device is opened anew and
+//! the layer above has rewritten what it cannot prove.
+//!
 //! `atomic_write_blocks` is 1: a sector of a disk, or a page of a file system, survives power loss whole. Use the disk's
 //! own sector size (or 4096 on a file) where layers above rely on that.
 
@@ -16,7 +20,7 @@ use base::Errno;
 use reactor::{BUF_BYTES_MAX, File, FileInfo, FileOptions, IoFuture, Reactor, ReactorHandle, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How to open a file device.
 #[derive(Clone, Debug)]
@@ -62,6 +66,8 @@ struct Shared {
     facts: FileInfo,
     blocks: AtomicU64,
     locks: RangeLock,
+    /// A flush has failed. Read and set by all channels, hence atomic; never cleared.
+    flush_failed: AtomicBool,
 }
 
 const READS: OpSet = OpSet::of(&[Op::Read, Op::Flush, Op::Compare, Op::Verify]);
@@ -94,7 +100,14 @@ impl FileDevice {
             return refuse(format!("'{}' is empty; give a size to create it with", options.path));
         }
         let locks = RangeLock::new((1 << 20) / options.block_size as u64);
-        let shared = Shared { name: name.to_string(), options, facts, blocks: AtomicU64::new(blocks), locks };
+        let shared = Shared {
+            name: name.to_string(),
+            options,
+            facts,
+            blocks: AtomicU64::new(blocks),
+            locks,
+            flush_failed: AtomicBool::new(false),
+        };
         let keeper = (reactor.handle(), reactor.keep(Rc::new(file)));
         Ok(FileDevice { shared: Arc::new(shared), keeper })
     }
@@ -359,7 +372,12 @@ impl Inner {
 
     async fn flush(&self) -> Result<(), Status> {
         let completion = self.file.flush().await;
-        completion.result.map(|_| ()).map_err(|errno| Status::of_errno(errno, Op::Write))
+        if let Err(errno) = completion.result {
+            self.shared.flush_failed.store(true, Ordering::Release);
+            return Err(Status::of_errno(errno, Op::Write));
+        }
+        // Asked afterwards: one that failed meanwhile may have dropped what this one was to cover.
+        if self.shared.flush_failed.load(Ordering::Acquire) { Err(Status::WriteError) } else { Ok(()) }
     }
 
     async fn clear(&self, io: &Io) -> Result<(), Status> {

@@ -24,6 +24,8 @@ pub(crate) struct Mix {
     pub(crate) errors_allowed: bool,
     /// Blocks that different tasks share, so that their operations overlap; otherwise each task has its own.
     pub(crate) shared: bool,
+    /// What was read is what is on media; not so where several copies may still differ.
+    pub(crate) single_copy: bool,
 }
 
 impl Mix {
@@ -37,6 +39,7 @@ impl Mix {
             abandon: if rng.one_in(3) { rng.between(10, 50) } else { 0 },
             errors_allowed: false,
             shared: rng.one_in(2),
+            single_copy: true,
         }
     }
 
@@ -111,6 +114,9 @@ impl Judge {
         self.done_ops.set(self.done_ops.get() + 1);
         if status.is_ok() {
             return true;
+        }
+        if op == Op::Unmap && status == Status::Unsupported {
+            return false;
         }
         self.errors.set(self.errors.get() + 1);
         self.sim.expect(self.mix.errors_allowed, || format!("{} failed with '{status}' without cause", op.name()));

@@ -11,12 +11,15 @@
 
 mod blocks;
 mod conformance;
+mod crashes;
 mod file_crash;
+mod mirror_crash;
 mod net_streams;
 mod panics;
 mod pmem_log;
 mod raw_file;
 mod reactor_mesh;
+mod stack_faults;
 
 use base::Rng;
 use sim::{Failure, Mutation, World};
@@ -51,6 +54,17 @@ const SCENARIOS: &[Scenario] = &[
         name: "devices-conformance",
         about: "the conformance suite on random stacks of devices, under a schedule and hardware that take every liberty",
         run: conformance::run,
+    },
+    Scenario {
+        name: "mirror-crash",
+        about: "a mirror over failing files under kills and power cuts; acknowledged data is on every leg that counts, \
+                no block reads as two things",
+        run: mirror_crash::run,
+    },
+    Scenario {
+        name: "stack-faults",
+        about: "a mirror over checksums over disks that rot, misdirect and lose writes silently; no read returns wrong data",
+        run: stack_faults::run,
     },
     Scenario {
         name: "net-streams",

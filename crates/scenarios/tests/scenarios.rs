@@ -46,6 +46,14 @@ fn caught(name: &str, mutation: Mutation, most: u64) -> Option<(u64, String)> {
     })
 }
 
+/// Seeds that once found a defect; what it was is in the history.
+#[test]
+fn seeds_that_found_defects_hold() {
+    for (name, seeds) in [("file-device-crash", &[1390, 1941, 4309][..]), ("mirror-crash", &[682, 1055, 1651, 4080])] {
+        seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
+    }
+}
+
 #[test]
 fn every_checker_catches_its_mutation() {
     for (name, mutation) in [
@@ -62,6 +70,11 @@ fn every_checker_catches_its_mutation() {
         ("file-device-crash", Mutation::LoseCompletion),
         ("file-device-crash", Mutation::ReuseBufferEarly),
         ("file-device-crash", Mutation::DiscardDoesNothing),
+        ("mirror-crash", Mutation::FlushDoesNothing),
+        ("mirror-crash", Mutation::FuaIgnored),
+        ("mirror-crash", Mutation::WrongRead),
+        ("mirror-crash", Mutation::LoseCompletion),
+        ("stack-faults", Mutation::SkipVerify),
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),
         ("pmem-log", Mutation::SkipFence),

@@ -29,6 +29,9 @@ pub struct DiskFaults {
     pub stuck: OneIn,
     /// Operations that take a thousand times as long.
     pub slow: OneIn,
+    /// Lasting damage (unreadable units and the silent faults) lies from this byte on; before it may be metadata without a
+    /// second copy.
+    pub damage_from: u64,
     /// Faults hit only byte offsets whose `offset / region_bytes % of` is `index`: with a different index on each leg of a
     /// mirror, one leg at most is damaged at any place. `None` hits everywhere.
     pub atlas: Option<FaultAtlas>,
@@ -52,6 +55,11 @@ impl DiskFaults {
         let last = offset + bytes.max(1) - 1;
         let (first, last) = (offset / atlas.region_bytes, last / atlas.region_bytes);
         (first..=last).all(|region| region % atlas.of == atlas.index)
+    }
+
+    /// Whether lasting damage may hit `bytes` from `offset` on.
+    pub fn damages(&self, offset: u64, bytes: u64) -> bool {
+        offset >= self.damage_from && self.reaches(offset, bytes)
     }
 
     /// Faults that a device reports: errors, slowness, sticking. Each on with one chance in two.

@@ -52,14 +52,15 @@ fn extent(op: &FileOp) -> (u64, u64) {
     }
 }
 
-fn kind(op: &FileOp) -> u64 {
+/// The trace's words for an operation: its number, disk, length and offset.
+fn template(op: &FileOp) -> &'static str {
     match op {
-        FileOp::Read { .. } => 0,
-        FileOp::Write { durable: false, .. } => 1,
-        FileOp::Write { durable: true, .. } => 2,
-        FileOp::Flush => 3,
-        FileOp::Discard { .. } => 4,
-        FileOp::WriteZeroes { .. } => 5,
+        FileOp::Read { .. } => "op {} on disk {} reads {} bytes at {}",
+        FileOp::Write { durable: false, .. } => "op {} on disk {} writes {} bytes at {}",
+        FileOp::Write { durable: true, .. } => "op {} on disk {} writes durably {} bytes at {}",
+        FileOp::Flush => "op {} on disk {} flushes",
+        FileOp::Discard { .. } => "op {} on disk {} discards {} bytes at {}",
+        FileOp::WriteZeroes { .. } => "op {} on disk {} zeroes {} bytes at {}",
     }
 }
 
@@ -168,7 +169,7 @@ impl State {
         let sequence = if disk == usize::MAX { 0 } else { self.disks[disk].0.sequence() };
         let id = self.fresh_id();
         let (offset, bytes) = extent(&op);
-        self.event("op {} kind {} at {} bytes {}", [id, kind(&op), offset, bytes]);
+        self.event(template(&op), [id, disk as u64, bytes, offset]);
         self.drivers[driver].in_flight += 1;
         let outcome = checked.as_ref().map_or_else(|error| Err(*error), |()| Ok(0));
         let finished = checked.is_err();
@@ -309,6 +310,10 @@ impl State {
         n != 0 && bytes != 0 && faults.reaches(offset, bytes) && self.chance(n)
     }
 
+    fn damage(&mut self, disk: usize, offset: u64, bytes: u64, rate: impl Fn(&DiskFaults) -> u64) -> bool {
+        self.disks[disk].1.damages(offset, bytes) && self.fault(disk, offset, bytes, rate)
+    }
+
     fn apply_read(&mut self, id: u64, disk: usize, offset: u64, bufs: &mut SgList) -> Result<usize, Errno> {
         let wanted = reactor::buf::sg_len(bufs) as u64;
         let mut bytes = self.disks[disk].0.readable(offset, wanted);
@@ -316,11 +321,11 @@ impl State {
             self.event("op {} read error", [id, 0, 0, 0]);
             return Err(Errno::EIO);
         }
-        if self.fault(disk, offset, bytes, |f| f.latent_error) {
+        if self.damage(disk, offset, bytes, |f| f.latent_error) {
             self.event("op {} finds an unreadable unit", [id, 0, 0, 0]);
             self.disks[disk].0.damage(offset, bytes, &mut self.rng);
         }
-        if self.fault(disk, offset, bytes, |f| f.bit_rot) {
+        if self.damage(disk, offset, bytes, |f| f.bit_rot) {
             self.event("op {} finds a flipped bit", [id, 0, 0, 0]);
             self.disks[disk].0.rot(offset, bytes, &mut self.rng);
         }
@@ -365,7 +370,7 @@ impl State {
                 (op.finished, op.outcome) = (true, Err(Errno::ENOSPC));
                 return false;
             }
-            if self.fault(disk, offset, bytes, |f| f.lost_write) {
+            if self.damage(disk, offset, bytes, |f| f.lost_write) {
                 self.event("op {} is a lost write", [id, 0, 0, 0]);
                 (op.finished, op.outcome) = (true, Ok(data.len()));
                 return false;
@@ -409,14 +414,14 @@ impl State {
     }
 
     fn misdirect(&mut self, disk: usize, offset: u64, bytes: u64) -> Option<u64> {
-        if !self.fault(disk, offset, bytes, |f| f.misdirected_write) {
+        if !self.damage(disk, offset, bytes, |f| f.misdirected_write) {
             return None;
         }
         let (state, faults) = &self.disks[disk];
         let unit = state.options.unit as u64;
         let places = state.bytes().checked_sub(bytes)? / unit + 1;
         let elsewhere = self.rng.below(places) * unit;
-        faults.reaches(elsewhere, bytes).then_some(elsewhere)
+        faults.damages(elsewhere, bytes).then_some(elsewhere)
     }
 
     /// A failed write: each unit is written or not.

@@ -92,6 +92,8 @@ pub struct CellOracle {
     /// meanwhile is void, since the failure may have dropped the very writes that they covered.
     flushes: BTreeMap<u64, Vec<Values>>,
     next_stamp: u64,
+    /// What was read once is what is read from then on.
+    stable_reads: bool,
 }
 
 impl CellOracle {
@@ -103,7 +105,13 @@ impl CellOracle {
             last_flush_failure: 0,
             flushes: BTreeMap::new(),
             next_stamp: 1,
+            stable_reads: true,
         }
+    }
+
+    /// Where several values are possible, two reads may find different ones (copies that differ until they are repaired).
+    pub fn allow_unstable_reads(&mut self) {
+        self.stable_reads = false;
     }
 
     /// Number of cells.
@@ -218,7 +226,7 @@ impl CellOracle {
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
             // Seen while nothing was under way: that is what it is now.
-            if calm && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
+            if self.stable_reads && calm && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
                 cell.readable = vec![value];
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 /// Events kept for the readable tail.
-const TAIL_MAX: usize = 512;
+const TAIL_MAX: usize = 16384;
 
 /// One event: a template with `{}` for each of its numbers.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Trace {
 
 impl Default for Trace {
     fn default() -> Self {
-        Trace { hash: 0xCBF2_9CE4_8422_2325, events: 0, tail: VecDeque::with_capacity(TAIL_MAX) }
+        Trace { hash: 0xCBF2_9CE4_8422_2325, events: 0, tail: VecDeque::new() }
     }
 }
 
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn the_tail_is_readable_and_bounded() {
         let mut trace = Trace::default();
-        for i in 0..1000 {
+        for i in 0..20_000 {
             trace.event(i * 1_000_000, "disk {} writes {} bytes", [3, i, 0, 0]);
         }
         let tail = trace.tail(2);
-        assert_eq!(tail[1].trim(), "999.000000 ms  disk 3 writes 999 bytes");
-        assert_eq!((tail.len(), trace.tail(9999).len(), trace.events()), (2, TAIL_MAX, 1000));
+        assert_eq!(tail[1].trim(), "19999.000000 ms  disk 3 writes 19999 bytes");
+        assert_eq!((tail.len(), trace.tail(99_999).len(), trace.events()), (2, TAIL_MAX, 20_000));
     }
 }

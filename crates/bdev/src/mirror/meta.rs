@@ -162,10 +162,14 @@ fn lost_sight(own: &Superblock, newest: &Superblock, index: usize, ruler: usize)
     match own.legs[ruler].state {
         LegState::InSync => false,
         LegState::Failed => true,
-        // The ruler was being caught up. That ended well if, by the ruler, this leg was there to the end: then the crash
-        // came after the ruler's superblock was written and before this one.
+        // The ruler was being caught up, with this leg there to the end or until the ruler called it failed, later than
+        // anything this leg knows. A ruler that was started alone instead called it failed earlier.
         LegState::RecoveringDirty | LegState::RecoveringFull => {
-            newest.legs[index].state != LegState::InSync || own.legs[ruler].id != newest.legs[ruler].id
+            let record = &newest.legs[index];
+            let same_leg = record.id == own.legs[index].id;
+            let called_failed_before =
+                same_leg && record.state != LegState::InSync && record.failed_generation <= own.generation;
+            called_failed_before || own.legs[ruler].id != newest.legs[ruler].id
         }
     }
 }
@@ -251,8 +255,13 @@ mod tests {
         // Found by the scenario mirror-crash, seed 682.
         let found = [superblock(0, 7, &[InSync, InSync]), superblock(1, 6, &[RecoveringDirty, InSync])];
         assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
-        // The leg that was to be caught up was started alone instead.
-        let found = [superblock(0, 7, &[InSync, Failed]), superblock(1, 6, &[RecoveringDirty, InSync])];
+        // Seed 1055: the other leg failed to write that superblock and was called failed in the next one.
+        let found = [superblock(0, 8, &[InSync, Failed]), superblock(1, 6, &[RecoveringDirty, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringFull]);
+        // The leg that was to be caught up never heard of it and was started alone instead, some time ago.
+        let mut alone = superblock(0, 9, &[InSync, Failed]);
+        alone.as_mut().unwrap().legs[1].failed_generation = 5;
+        let found = [alone, superblock(1, 6, &[RecoveringDirty, InSync])];
         assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(0, 1)));
     }
 

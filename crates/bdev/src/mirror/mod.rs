@@ -677,6 +677,10 @@ impl Inner {
     async fn repair(&self, lba: u64, nblocks: u64, good: usize, bad: usize) -> Result<(), Status> {
         let copied = {
             let _alone = self.shared.ranges.lock(lba, nblocks, true).await;
+            // While this waited, a write may have gone past the good leg, which is stale then.
+            if self.shared.leg_state(good) != LegState::InSync {
+                return Err(Status::ReadError);
+            }
             self.copy_range(lba, nblocks, good, bad).await
         };
         match copied {
@@ -995,13 +999,31 @@ impl Inner {
         }
         let outcome = self.clear_bits(&cleaned).await;
         if outcome.is_err() || !shared.all_in_sync() {
-            let mut meta = shared.meta.lock().expect("nothing panics while holding the metadata");
-            for region in cleaned {
-                meta.pages[region / PAGE_REGIONS].set(region % PAGE_REGIONS, true);
-                shared.regions[region].fetch_or(DIRTY, AcqRel);
-            }
+            self.restore_bits(&cleaned).await?;
         }
         outcome
+    }
+
+    /// Sets bits again, on the legs first: some may have been cleared there, and a region that counts as dirty in memory
+    /// is not marked by the next write.
+    async fn restore_bits(&self, regions: &[usize]) -> Result<(), Status> {
+        let pages = self.set_bits(regions, true);
+        for page in pages {
+            self.write_page(page).await?;
+        }
+        regions.iter().for_each(|region| {
+            self.shared.regions[*region].fetch_or(DIRTY, AcqRel);
+        });
+        Ok(())
+    }
+
+    /// Changes bits of the metadata in memory; the pages concerned.
+    fn set_bits(&self, regions: &[usize], value: bool) -> Vec<usize> {
+        let mut meta = self.shared.meta.lock().expect("nothing panics while holding the metadata");
+        regions.iter().for_each(|region| meta.pages[region / PAGE_REGIONS].set(region % PAGE_REGIONS, value));
+        let mut pages: Vec<usize> = regions.iter().map(|region| region / PAGE_REGIONS).collect();
+        pages.dedup();
+        pages
     }
 
     async fn clear_bits(&self, cleaned: &[usize]) -> Result<(), Status> {
@@ -1012,13 +1034,7 @@ impl Inner {
                 return Ok(());
             }
         }
-        {
-            let mut meta = self.shared.meta.lock().expect("nothing panics while holding the metadata");
-            cleaned.iter().for_each(|region| meta.pages[region / PAGE_REGIONS].set(region % PAGE_REGIONS, false));
-        }
-        let mut pages: Vec<usize> = cleaned.iter().map(|region| region / PAGE_REGIONS).collect();
-        pages.dedup();
-        for page in pages {
+        for page in self.set_bits(cleaned, false) {
             self.write_page(page).await?;
         }
         Ok(())
