@@ -171,6 +171,11 @@ impl BufPool {
         }
     }
 
+    /// Most bytes of buffers that may exist at once.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Bytes mapped so far.
     pub fn bytes_mapped(&self) -> usize {
         self.bytes_carved.get()
