@@ -62,6 +62,34 @@ fn volumes_are_read_and_written_over_nvme_tcp() {
 }
 
 #[test]
+fn a_host_rides_through_a_killed_node_and_gives_up_on_a_lost_one() {
+    let mut node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:{}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'f'\n[[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n",
+        common::free_port()
+    ));
+    let (load, port) =
+        (["--rw", "randrw", "--verify", "--time", "3s", "--warmup", "0s", "--loss-timeout"], port(&node));
+    let run = |loss_timeout: &'static str| {
+        let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
+        let args: Vec<String> = base.iter().chain(&load).chain(&[loss_timeout]).map(ToString::to_string).collect();
+        std::thread::spawn(move || remuda(&args.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let riding = run("20s");
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    node.kill();
+    node.restart();
+    let report = good(&riding.join().unwrap());
+    assert_eq!((&report["errors"], &report["verify"]["mismatches"]), (&json!(0), &json!(0)), "{report}");
+    let losing = run("1s");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    node.kill();
+    let lost = losing.join().unwrap();
+    assert_eq!(lost.code, 1);
+    assert!(lost.json()["first_error"].as_str().is_some_and(|text| text.contains("gone")), "{}", lost.out);
+}
+
+#[test]
 fn a_host_that_is_not_allowed_is_refused() {
     let node = node();
     node.ok(&["host", "disallow", NQN, "--any"]);

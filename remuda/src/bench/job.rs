@@ -77,6 +77,7 @@ struct Job {
     memory: RefCell<Memory>,
     tally: RefCell<Tally>,
     next_start_ns: Cell<u64>,
+    gone: Cell<bool>,
 }
 
 /// Runs one job to its end.
@@ -96,6 +97,7 @@ pub async fn run_job(
         memory: RefCell::new(Memory::new(plan.content_seed, plan.first, remembered)),
         tally: RefCell::default(),
         next_start_ns: Cell::new(0),
+        gone: Cell::new(false),
         measure_ns: 0,
         end_ns: Cell::new(u64::MAX),
         reactor,
@@ -122,7 +124,7 @@ pub async fn run_job(
     for slot in slots {
         slot.await?;
     }
-    if job.plan.verify {
+    if job.plan.verify && !job.gone.get() {
         job.check_range().await?;
     }
     Ok(job.tally.take())
@@ -171,7 +173,9 @@ async fn slot(job: Rc<Job>) -> Result<(), String> {
             if streak >= STREAK_MAX {
                 job.clock.completed.fetch_add(streak as u64, Ordering::Relaxed);
                 streak = 0;
-                job.end_ns.set(job.clock.end_ns.load(Ordering::Relaxed));
+                if !job.gone.get() {
+                    job.end_ns.set(job.clock.end_ns.load(Ordering::Relaxed));
+                }
             }
             if !waited {
                 // Others run meanwhile; that is not this operation's time.
@@ -272,6 +276,11 @@ impl Job {
         tally.errors += 1;
         let text = || format!("{} of {} blocks at {}: {status}", io.op.name(), io.nblocks, io.lba.0);
         tally.first_error.get_or_insert_with(text);
+        if status == Status::Gone {
+            // It stays gone; trying on would only count failures.
+            self.gone.set(true);
+            self.end_ns.set(0);
+        }
     }
 
     fn check_or_acknowledge(&self, io: &Io, oldest: &[u32]) {
@@ -339,7 +348,7 @@ impl Job {
         let end = self.plan.first + self.plan.blocks;
         let unit = self.plan.io_blocks as u64;
         let mut spare: Vec<SgList> = Vec::new();
-        while lba < end {
+        while lba < end && !self.gone.get() {
             let mut under_way = Vec::with_capacity(DEPTH);
             while under_way.len() < DEPTH && lba + unit <= end {
                 let bufs = match spare.pop() {

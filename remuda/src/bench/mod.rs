@@ -82,6 +82,9 @@ Examples:
         /// Checksums of PDU data
         #[arg(long)]
         data_digest: bool,
+        /// Give up when the target was away for so long
+        #[arg(long, default_value = "5s", value_parser = crate::config::section::parse_duration_ns)]
+        loss_timeout: u64,
         #[command(flatten)]
         load: Load,
     },
@@ -217,7 +220,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
             (from_config(&file, &device)?, load)
         }
         BenchCommand::Device { kind, keys, load, .. } => (vec![from_words(&kind.unwrap_or_default(), &keys)?], load),
-        BenchCommand::Nvmf { addr, port, nqn, nsid, host_nqn, header_digest, data_digest, load } => {
+        BenchCommand::Nvmf { addr, port, nqn, nsid, host_nqn, header_digest, data_digest, loss_timeout, load } => {
             for name in [Some(&nqn), host_nqn.as_ref()].into_iter().flatten() {
                 crate::config::check_nqn(name).map_err(|reason| Failure::new(Exit::Usage, reason))?;
             }
@@ -231,6 +234,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
                 header_digest,
                 data_digest,
                 exclusive: true,
+                loss_timeout_ns: loss_timeout,
             };
             (vec![DeviceDef { name: "bench".into(), params }], load)
         }
@@ -318,9 +322,13 @@ async fn load_device(defs: &[DeviceDef], load: &Load, reactors: &Reactors, quiet
     let device = open[defs.last().expect("there is a device").name.as_str()].clone();
     let plans = plan(&*device, load)?;
     let window = Window { warmup_ns: load.warmup, time_ns: load.time };
-    let (tally, times) = run_jobs(device.clone(), plans, reactors, window, quiet).await?;
+    let (mut tally, times) = run_jobs(device.clone(), plans, reactors, window, quiet).await?;
     for opened in opened_all.iter().rev() {
-        close_device(reactors.first(), opened).await?;
+        if let Err(refusal) = close_device(reactors.first(), opened).await {
+            // The report is worth more than the last flush of a device that has failed.
+            tally.errors += 1;
+            tally.first_error.get_or_insert_with(|| refusal.to_string());
+        }
     }
     let io_bytes = load.bs.0;
     let parameters = json!({

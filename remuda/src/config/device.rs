@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Largest number of children of a stripe or mirror.
 pub const CHILDREN_MAX: usize = 64;
+/// How long a remote target may be away unless told otherwise.
+pub const LOSS_TIMEOUT_NS: u64 = 600_000_000_000;
 const BLOCK_SIZE: Form = Form::Size;
 
 /// Kinds by name, each with a line about it and its keys.
@@ -116,6 +118,12 @@ const NVMF: &[Key] = &[
         "false",
         "No other host writes to it: what was lost with a connection is sent again at once.",
     ),
+    key(
+        "loss_timeout",
+        Form::Duration,
+        "10m",
+        "Give it up when the target was away for so long; operations wait until then.",
+    ),
 ];
 
 /// A device as defined.
@@ -194,6 +202,7 @@ pub enum DeviceParams {
         header_digest: bool,
         data_digest: bool,
         exclusive: bool,
+        loss_timeout_ns: u64,
     },
 }
 
@@ -419,6 +428,9 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 header_digest: section.flag("header_digest").is_some_and(|flag| flag.value),
                 data_digest: section.flag("data_digest").is_some_and(|flag| flag.value),
                 exclusive: section.flag("exclusive").is_some_and(|flag| flag.value),
+                loss_timeout_ns: section
+                    .duration_ns("loss_timeout")
+                    .map_or(LOSS_TIMEOUT_NS, |limit| limit.value.max(1)),
             }
         }
         other => unreachable!("kind '{other}' is in the table but not here"),

@@ -525,6 +525,7 @@ fn remote_volume(port: u16) -> DeviceDef {
         header_digest: false,
         data_digest: false,
         exclusive: true,
+        loss_timeout_ns: 5_000_000_000,
     };
     DeviceDef { name: VOLUME.to_string(), params }
 }

@@ -151,8 +151,18 @@ async fn open_encrypt(
 }
 
 async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result<Arc<NvmfDevice>, Refusal> {
-    let DeviceParams::Nvmf { address, nqn, nsid, host_nqn, queues, queue_depth, header_digest, data_digest, exclusive } =
-        params
+    let DeviceParams::Nvmf {
+        address,
+        nqn,
+        nsid,
+        host_nqn,
+        queues,
+        queue_depth,
+        header_digest,
+        data_digest,
+        exclusive,
+        loss_timeout_ns,
+    } = params
     else {
         unreachable!("the caller looked at the kind");
     };
@@ -169,6 +179,7 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
         data_digest: *data_digest,
         queue_entries: queue_depth.saturating_add(1),
         queues_max: queues.unwrap_or(defaults.queues_max),
+        loss_timeout_ns: Some(*loss_timeout_ns),
         replay: if *exclusive { Replay::Exclusive } else { Replay::AfterFence },
         ..defaults
     };

@@ -141,3 +141,8 @@ pub fn http_get(url: &str) -> String {
     stream.read_to_string(&mut answer).unwrap();
     answer
 }
+
+/// A TCP port that was free a moment ago.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
