@@ -96,6 +96,9 @@ struct Shared {
     meta_turn: RangeLock,
     /// The metadata as it is on the legs; locked for copies only.
     meta: Mutex<Meta>,
+    /// A leg's state has changed and is not yet on all legs in use: until it is, nothing that relies on it is
+    /// acknowledged. Set with the metadata turn held, read by all channels.
+    unrecorded: AtomicBool,
     last_clean_ns: AtomicU64,
     cleaning: AtomicBool,
     resync_turn: RangeLock,
@@ -435,6 +438,7 @@ fn assemble(
         ranges: RangeLock::new((1 << 20) / superblock.block_size as u64),
         meta_turn: RangeLock::new(1),
         meta: Mutex::new(Meta { superblock, pages }),
+        unrecorded: AtomicBool::new(false),
         last_clean_ns: AtomicU64::new(0),
         cleaning: AtomicBool::new(false),
         resync_turn: RangeLock::new(1),
@@ -752,7 +756,7 @@ impl Inner {
             buf.try_unshare();
         });
         if failed.is_empty() {
-            return Status::Ok;
+            return steps::status_of(self.record().await);
         }
         let survivors = legs.iter().any(|leg| !failed.contains(leg) && self.shared.leg_state(*leg) == LegState::InSync);
         if !survivors {
@@ -784,7 +788,7 @@ impl Inner {
             }
         }
         if failed.is_empty() {
-            return Ok(());
+            return self.record().await;
         }
         // A leg that cannot flush may lose what was acknowledged.
         let in_sync = self.shared.in_sync();
@@ -844,6 +848,15 @@ impl Inner {
         meta::write_unit(&self.reactor, self.channel(leg), self.shared.info.block_size, unit, bytes).await
     }
 
+    /// Makes the states of the legs durable where they are not: what was just done on fewer legs counts only then.
+    async fn record(&self) -> Result<(), Status> {
+        if !self.shared.unrecorded.load(Acquire) {
+            return Ok(());
+        }
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
+    }
+
     /// Calls legs failed, durably on all others. Ok only when a leg in sync has recorded it.
     async fn fail_legs(&self, legs: &[usize]) -> Result<(), Status> {
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;
@@ -875,6 +888,7 @@ impl Inner {
         }
         tracing::warn!(mirror = shared.name, leg, from = ?record.state, to = ?state, "leg changes state");
         record.state = state;
+        shared.unrecorded.store(true, Release);
         shared.legs[leg].state.store(state.code(), Release);
         drop(meta);
         if state == LegState::Failed
@@ -904,6 +918,7 @@ impl Inner {
                 }
             }
             if failed.is_empty() {
+                shared.unrecorded.store(false, Release);
                 return Ok(());
             }
             if shared.in_sync().iter().all(|leg| failed.contains(leg)) {
