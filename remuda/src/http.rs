@@ -2,21 +2,28 @@
 
 use crate::node::Node;
 use crate::node::reactors::Meter;
+use crate::node::stats::Counted;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use bdev::{BlockDevice, LatencyClass, Op};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+/// Scrapes waiting at most.
+const SCRAPES_MAX: usize = 16;
 
 /// What the HTTP side sees of the node: counters shared with the reactors, refreshed when objects come and go.
 #[derive(Clone)]
 pub struct Metrics {
     reactors: Vec<Meter>,
     objects: Arc<Mutex<Objects>>,
+    refresh: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -25,6 +32,7 @@ struct Objects {
     devices: Vec<Gauge>,
     volumes: Vec<Gauge>,
     connections: u64,
+    counted: Vec<Counted>,
 }
 
 struct Gauge {
@@ -34,23 +42,24 @@ struct Gauge {
 }
 
 impl Metrics {
-    /// The metrics of `node`.
-    pub fn new(node: &Node) -> Metrics {
-        let metrics = Metrics { reactors: node.reactors().meters(), objects: Arc::default() };
-        metrics.update(node);
-        metrics
+    /// The metrics of `node`, and the requests to [`update`](Self::update) them and to say when that is done.
+    pub fn new(node: &Node) -> (Metrics, mpsc::Receiver<oneshot::Sender<()>>) {
+        let (refresh, requests) = mpsc::channel(SCRAPES_MAX);
+        (Metrics { reactors: node.reactors().meters(), objects: Arc::default(), refresh }, requests)
     }
 
     /// Notes which objects there are.
-    pub fn update(&self, node: &Node) {
+    pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| Gauge { name: device.name, kind: device.kind, size: device.size });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| Gauge { name: volume.name, kind: "volume".into(), size: volume.size });
+        let connections = node.exporter().counters().await.connections;
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
-        objects.connections = node.exporter().counters().connections;
+        objects.connections = connections;
+        objects.counted = node.counted();
     }
 
     /// `/healthz` says so from now on.
@@ -60,6 +69,7 @@ impl Metrics {
 
     fn render(&self) -> String {
         let mut out = String::new();
+        let objects = self.objects.lock().expect("nothing panics while holding it");
         let mut family = |name: &str, kind: &str, help: &str, lines: Vec<(String, f64)>| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for (labels, value) in lines {
@@ -84,7 +94,6 @@ impl Metrics {
         }
         family("remuda_reactor_seconds_total", "counter", "Where a reactor's time went.", time);
         family("remuda_reactor_sleeps_total", "counter", "Times a reactor went to sleep.", sleeps);
-        let objects = self.objects.lock().expect("nothing panics while holding it");
         let sizes = |gauges: &[Gauge]| {
             let each = gauges.iter();
             each.map(|one| (format!("{{name=\"{}\",kind=\"{}\"}}", one.name, one.kind), one.size as f64)).collect()
@@ -97,7 +106,80 @@ impl Metrics {
             "TCP connections of hosts.",
             vec![(String::new(), objects.connections as f64)],
         );
+        render_counted(&mut out, &objects.counted);
         out
+    }
+}
+
+/// Upper bounds of the exported latency buckets, nanoseconds.
+const BOUNDS_NS: [u64; 22] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// Operations, bytes, failures and latency histograms of volumes and devices.
+fn render_counted(out: &mut String, counted: &[Counted]) {
+    let all: Vec<_> = counted.iter().map(|one| (one, one.read(), one.device.info().block_size as u64)).collect();
+    let heads = [
+        ("remuda_io_operations_total", "Operations that have ended."),
+        ("remuda_io_bytes_total", "Bytes of operations that succeeded."),
+        ("remuda_io_errors_total", "Operations that failed."),
+    ];
+    for (index, (name, help)) in heads.into_iter().enumerate() {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+        for (one, stats, block_size) in &all {
+            for op in Op::ALL {
+                let counts = stats.of(op);
+                let value = [counts.ops, counts.blocks * block_size, counts.errors][index];
+                if counts.ops > 0 {
+                    let labels = format!("name=\"{}\",kind=\"{}\",op=\"{}\"", one.name(), one.kind, op.name());
+                    let _ = writeln!(out, "{name}{{{labels}}} {value}");
+                }
+            }
+        }
+    }
+    let name = "remuda_io_queue_depth";
+    let _ = writeln!(out, "# HELP {name} Operations under way.\n# TYPE {name} gauge");
+    for (one, stats, _) in &all {
+        let _ = writeln!(out, "{name}{{name=\"{}\",kind=\"{}\"}} {}", one.name(), one.kind, stats.depth);
+    }
+    let name = "remuda_io_latency_seconds";
+    let _ = writeln!(out, "# HELP {name} Time from submission to completion.\n# TYPE {name} histogram");
+    for (one, stats, _) in &all {
+        for class in LatencyClass::ALL {
+            let histogram = stats.latency_of(class);
+            if histogram.count() == 0 {
+                continue;
+            }
+            let labels = format!("name=\"{}\",kind=\"{}\",op=\"{}\"", one.name(), one.kind, class.name());
+            for bound in BOUNDS_NS {
+                let (le, count) = (bound as f64 / 1e9, histogram.count_at_most(bound));
+                let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{le}\"}} {count}");
+            }
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", histogram.count());
+            let _ = writeln!(out, "{name}_sum{{{labels}}} {}", histogram.sum() as f64 / 1e9);
+            let _ = writeln!(out, "{name}_count{{{labels}}} {}", histogram.count());
+        }
     }
 }
 
@@ -118,6 +200,11 @@ pub async fn serve(listener: TcpListener, metrics: Metrics) {
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
+    let (done, refreshed) = oneshot::channel();
+    if metrics.refresh.send(done).await.is_ok() {
+        // A node that is stopping answers no more; what was last known will do.
+        let _ = refreshed.await;
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
 }
 

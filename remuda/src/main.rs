@@ -1,7 +1,9 @@
 //! Remuda in one binary: the node, and the command line that talks to it.
 
+mod bench;
 mod cli;
 mod config;
+mod demo;
 mod http;
 mod log;
 mod node;

@@ -6,9 +6,11 @@ use crate::cli::exit::{Exit, Failure};
 use crate::config::Config;
 use crate::http;
 use crate::log::{self, LogControl};
-use crate::node::{Exporter, NoExporter, Node, Reactors, Refusal, Store};
+use crate::node::view::StatusView;
+use crate::node::{Node, Reactors, Refusal, Store, TcpExporter};
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -16,7 +18,10 @@ use tokio::sync::mpsc;
 const QUEUE_MAX: usize = 64;
 
 /// Runs a node until it is told to stop.
-pub fn serve(path: &str) -> Result<(), Failure> {
+///
+/// `on_ready` is told how it is and where its socket is, once it can be used. With `stop_with_stdin` it also stops when its
+/// standard input ends, so that it does not outlive the process that started it.
+pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusView, &Path)) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
     let (store, state) = Store::open(&config.node.state_dir).map_err(|error| {
@@ -27,6 +32,9 @@ pub fn serve(path: &str) -> Result<(), Failure> {
         runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start the control thread: {error}")))?;
     let (signals, stop) = mpsc::unbounded_channel();
     watch_signals(signals.clone())?;
+    if stop_with_stdin {
+        watch_stdin(signals.clone())?;
+    }
     let node = runtime.block_on(async {
         let socket = Socket::bind(&config.node.rpc_socket).map_err(|error| {
             let exit =
@@ -34,22 +42,13 @@ pub fn serve(path: &str) -> Result<(), Failure> {
             Failure::new(exit, error.to_string())
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-        let exporter = start_exporter(&config, &reactors).await?;
-        let node = Node::start(config, store, state, reactors, exporter).await?;
-        run(node, socket, Process { log, signals }, stop).await
+        let exporter = TcpExporter::new(&config.nvmf, reactors.handles());
+        let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
+        run(node, socket, Process { log, signals }, stop, on_ready).await
     })?;
     node.stop();
     tracing::info!("stopped");
     Ok(())
-}
-
-/// The target that shows subsystems to hosts.
-async fn start_exporter(config: &Config, reactors: &Reactors) -> Result<Box<dyn Exporter>, Refusal> {
-    let _ = reactors;
-    if !config.nvmf.listen.is_empty() {
-        tracing::warn!("the NVMe/TCP target is not in this build: listening nowhere");
-    }
-    Ok(Box::new(NoExporter))
 }
 
 struct Process {
@@ -90,14 +89,26 @@ fn watch_signals(stop: mpsc::UnboundedSender<&'static str>) -> Result<(), Failur
     Ok(())
 }
 
+/// Turns the end of standard input into a message.
+fn watch_stdin(stop: mpsc::UnboundedSender<&'static str>) -> Result<(), Failure> {
+    let watch = move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = stop.send("the end of standard input");
+    };
+    let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("cannot watch standard input: {error}"));
+    std::thread::Builder::new().name("stdin".into()).spawn(watch).map_err(cannot)?;
+    Ok(())
+}
+
 async fn run(
     mut node: Node,
     socket: Socket,
     process: Process,
     mut stop: mpsc::UnboundedReceiver<&'static str>,
+    on_ready: impl FnOnce(&StatusView, &Path),
 ) -> Result<Node, Failure> {
     let (sender, mut requests) = mpsc::channel::<Request>(QUEUE_MAX);
-    let metrics = http::Metrics::new(&node);
+    let (metrics, mut scrapes) = http::Metrics::new(&node);
     if let Some(address) = node.config().node.metrics {
         match http::bind(address).await {
             Ok((listener, address)) => {
@@ -116,10 +127,9 @@ async fn run(
         rpc = %rpc_socket.display(),
         nvmf = node.exporter().addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         metrics = node.metrics.as_deref().unwrap_or("off"),
-        devices = node.device_list().len(),
-        volumes = node.volume_list().len(),
         "ready"
     );
+    on_ready(&node.status().await, &rpc_socket);
     let cause = {
         let serve_rpc = socket.serve(sender);
         tokio::pin!(serve_rpc);
@@ -130,8 +140,12 @@ async fn run(
                 request = requests.recv() => {
                     let Some(request) = request else { continue };
                     let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
-                    metrics.update(&node);
                     let _ = request.reply.send(answer);
+                }
+                scrape = scrapes.recv() => {
+                    let Some(done) = scrape else { continue };
+                    metrics.update(&node).await;
+                    let _ = done.send(());
                 }
             }
         }

@@ -46,6 +46,17 @@ pub fn process_cpu_ns() -> u64 {
     ns(usage.ru_utime) + ns(usage.ru_stime)
 }
 
+/// The clock that reactors use, nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    // SAFETY: an all-zero timespec is a valid value, and clock_gettime fills a local.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Jiffies stolen by the hypervisor and jiffies in all, machine-wide.
 pub fn steal_and_total() -> (u64, u64) {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();

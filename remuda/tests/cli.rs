@@ -143,6 +143,14 @@ fn metrics_and_health_are_served() {
 }
 
 #[test]
+fn the_reference_in_the_repository_is_the_programs_own() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/config.md");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let hint = "run: remuda config reference > docs/operating/config.md";
+    assert_eq!(text.trim(), remuda(&["config", "reference"]).out.trim(), "{hint}");
+}
+
+#[test]
 fn a_damaged_state_file_is_refused_and_left_alone() {
     let mut node = Node::start("");
     node.kill();

@@ -127,6 +127,7 @@ fn config_text(dir: &Path, port: u16) -> String {
         r#"[node]
 state_dir = "{dir}/state"
 rpc_socket = "{dir}/rpc.sock"
+metrics_listen = "127.0.0.1:0"
 [nvmf]
 listen = ["127.0.0.1:{port}"]
 [[device]]

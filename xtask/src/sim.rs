@@ -25,10 +25,10 @@ pub struct Options {
     long: bool,
 }
 
-/// What continuous integration affords: seeds in small batches, so that the time is shared out among scenarios.
-const BOUNDED_SEEDS: u64 = 100;
-const BOUNDED_TIME: Duration = Duration::from_secs(300);
-const BATCH_SEEDS: u64 = 10;
+/// What continuous integration affords. Batches grow, so that a quick failure is quick and the processes few.
+const BOUNDED_SEEDS: u64 = 100_000;
+const BOUNDED_TIME: Duration = Duration::from_secs(240);
+const BATCH_SEEDS: std::ops::Range<u64> = 10..500;
 
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
 pub fn run_bounded() -> Result<()> {
@@ -60,15 +60,16 @@ pub fn run(options: &Options) -> Result<()> {
 /// Batches of seeds, one scenario after the other, until all seeds or the time are used up.
 fn sweep(names: &[String], from: u64, count: u64, limit: Option<Duration>) -> Result<()> {
     let start = Instant::now();
-    let mut done = 0;
+    let (mut done, mut batch) = (0, BATCH_SEEDS.start);
     while done < count {
-        let batch = BATCH_SEEDS.min(count - done);
+        batch = batch.min(count - done);
         for name in names {
             let range = format!("{}..{}", from + done, from + done + batch);
             run::output(run::remuda().args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
                 .with_context(|| format!("scenario {name}, seeds {range}"))?;
         }
         done += batch;
+        batch = (2 * batch).min(BATCH_SEEDS.end);
         if limit.is_some_and(|limit| start.elapsed() > limit) {
             break;
         }

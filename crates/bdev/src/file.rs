@@ -231,21 +231,26 @@ impl Channel for FileChannel {
         if let Err(status) = self.0.shared.check(&io) {
             return IoFuture::ready(io.done(status));
         }
-        let inner = self.0.clone();
+        let inner = &self.0;
         // Three futures rather than one: the block of a read is not made as large as that of a copy.
         match io.op {
-            Op::Read if !io.bufs.is_empty() => {
-                IoFuture::steps(&self.0.reactor, async move { inner.transfer(io).await })
+            // A read that is dropped leaves nothing half done.
+            Op::Read if !io.bufs.is_empty() => IoFuture::new(self.0.transfer(io)),
+            Op::Write => {
+                let inner = inner.clone();
+                IoFuture::steps(&self.0.reactor, async move {
+                    let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
+                    inner.transfer(io).await
+                })
             }
-            Op::Write => IoFuture::steps(&self.0.reactor, async move {
-                let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
-                inner.transfer(io).await
-            }),
-            _ => IoFuture::steps(&self.0.reactor, async move {
-                let mut io = io;
-                let status = steps::status_of(inner.perform(&mut io).await);
-                io.done(status)
-            }),
+            _ => {
+                let inner = inner.clone();
+                IoFuture::steps(&self.0.reactor, async move {
+                    let mut io = io;
+                    let status = steps::status_of(inner.perform(&mut io).await);
+                    io.done(status)
+                })
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Block devices: the waist that everything storing blocks implements, the leaf devices, and the filters that stack on
 //! them.
 //!
-//! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ChecksumDevice`], [`LinearDevice`], [`DelayDevice`],
+//! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ChecksumDevice`],
+//! [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
 //! [`ErrorDevice`]. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
@@ -12,6 +13,7 @@ mod checksum;
 pub mod conformance;
 mod delay;
 pub mod device;
+mod encrypt;
 mod error;
 mod file;
 pub mod io;
@@ -21,13 +23,18 @@ mod mirror;
 mod null;
 mod parts;
 mod range_lock;
+mod rate_limit;
+mod remote;
+mod spec;
 mod split;
+mod stats;
 mod steps;
 mod stripe;
 
 pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, Delays};
 pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, ZonedInfo};
+pub use encrypt::{EncryptDevice, EncryptOptions, USER_KEY_BYTES_MIN, UserKey};
 pub use error::{ErrorDevice, ErrorRule, Fault, RULES_MAX, When};
 pub use file::{FileDevice, FileDeviceOptions};
 pub use io::{Done, Flags, Io, Lba, Op, OpSet, Status};
@@ -35,4 +42,8 @@ pub use linear::{EXTENTS_MAX, Extent, LinearDevice};
 pub use mem::MemDevice;
 pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, MirrorStatus};
 pub use null::NullDevice;
+pub use rate_limit::{Limits, RateLimitDevice};
+pub use remote::RemoteDevice;
+pub use spec::{Built, DeviceSpec, build};
+pub use stats::{DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};

@@ -220,7 +220,7 @@ impl Medium for Inner {
     }
 
     async fn transfer(&self, io: Io) -> Done {
-        split::runs(&self.children, self.map.info.block_size, io, |lba| self.map.place(lba)).await
+        split::runs(&self.reactor, &self.children, self.map.info.block_size, io, |lba| self.map.place(lba)).await
     }
 }
 

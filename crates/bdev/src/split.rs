@@ -1,9 +1,10 @@
 //! Passing an operation on to one child, or in parts to several: what stripe and linear have in common.
 
 use crate::device::Channel;
-use crate::io::{Done, Flags, Io, Lba, Status};
+use crate::io::{Done, Flags, Io, Lba, Op, Status};
 use crate::parts::Parts;
-use reactor::{IoFuture, SgList};
+use crate::steps;
+use reactor::{IoFuture, Reactor, SgList};
 use std::rc::Rc;
 
 /// The whole operation, at another address of one child.
@@ -26,11 +27,18 @@ pub(crate) fn pass(child: &dyn Channel, at: u64, mut io: Io) -> IoFuture<'_, Don
 /// The operation in as many parts as its range has runs; `place` gives the child, its block, and how many blocks follow
 /// on there.
 pub(crate) async fn runs(
+    reactor: &Rc<Reactor>,
     children: &[Rc<dyn Channel>],
     block_size: u32,
     mut io: Io,
     place: impl Fn(u64) -> (usize, u64, u64),
 ) -> Done {
+    if io.op == Op::Read && io.bufs.is_empty() && !fits_two(&io, &place) {
+        // More lent parts than a buffer list holds in place: one buffer of our own, split and joined again, is cheaper.
+        if let Err(status) = steps::provide(reactor, &mut io, block_size).await {
+            return io.done(status);
+        }
+    }
     let mut parts = Parts::default();
     let (mut lba, mut rest) = (io.lba.0, std::mem::take(&mut io.bufs));
     while lba < io.end() {
@@ -43,6 +51,12 @@ pub(crate) async fn runs(
         lba += count;
     }
     gather(io, parts).await
+}
+
+/// Whether the range has at most two runs.
+fn fits_two(io: &Io, place: &impl Fn(u64) -> (usize, u64, u64)) -> bool {
+    let second = io.lba.0 + place(io.lba.0).2;
+    second >= io.end() || second + place(second).2 >= io.end()
 }
 
 /// One part of an operation. Atomic operations are never split, so a part is not one.

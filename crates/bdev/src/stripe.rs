@@ -234,7 +234,7 @@ impl Medium for Inner {
 
 impl Inner {
     async fn split_data(&self, io: Io) -> Done {
-        split::runs(&self.children, self.base.block_size, io, |lba| {
+        split::runs(&self.reactor, &self.children, self.base.block_size, io, |lba| {
             let (child, at) = self.geometry.place(lba);
             (child, at, self.geometry.chunk - lba % self.geometry.chunk)
         })

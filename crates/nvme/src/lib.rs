@@ -8,9 +8,13 @@
 //! * [`target`]: subsystems, controllers and queues as a host sees them.
 //! * [`tcp_target`]: the target on reactors and sockets.
 //! * [`host`]: what an initiator needs to build commands and follow their transfers.
+//! * [`initiator`]: the host itself, on the reactor's sockets.
+
+#![forbid(unsafe_code)]
 
 pub mod crc32c;
 pub mod host;
+pub mod initiator;
 pub mod spec;
 pub mod target;
 pub mod tcp;

@@ -137,8 +137,14 @@ pub struct PmemInfo {
 pub trait Driver {
     /// Monotonic time in nanoseconds; the origin is arbitrary.
     fn now_ns(&self) -> u64;
-    /// 64 random bits.
+    /// 64 random bits; not for secrets.
     fn random_u64(&self) -> u64;
+    /// Fills `bytes` with randomness fit for keys. This default is for simulators only, where nothing is secret.
+    fn fill_secret(&self, bytes: &mut [u8]) {
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.random_u64().to_le_bytes()[..part.len()]);
+        }
+    }
     /// Which of `ready` runnable tasks goes next, if this driver wants a say (the simulator does); asked once.
     fn shuffles(&self) -> bool {
         false

@@ -5,15 +5,12 @@
 //! sender:  publish work;    fence; sleeping? -> swap to false and wake it  (notify)
 //! ```
 //! The two fences order "publish" before "read sleeping" and "set sleeping" before "look again", so at least one side
-//! sees the other (store-buffering litmus test). Checked exhaustively under loom in `tests/loom_gate.rs`.
+//! sees the other (store-buffering litmus test). `tests/loom_gate.rs` compiles this very file over
+//! loom's atomics (hence `gate_atomics`) and explores every interleaving.
 
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, Ordering, fence};
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::gate_atomics::{AtomicBool, Ordering, fence};
 
 /// Whether a reactor is, or is about to be, asleep.
-#[derive(Default)]
 pub struct SleepGate {
     sleeping: AtomicBool,
 }
@@ -40,5 +37,11 @@ impl SleepGate {
     pub fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Default for SleepGate {
+    fn default() -> Self {
+        SleepGate::new()
     }
 }

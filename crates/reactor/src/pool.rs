@@ -83,12 +83,14 @@ unsafe fn release_slot(owner: NonNull<Owner>) {
     }
 }
 
+type ArenaHook = Box<dyn Fn(NonNull<u8>, usize)>;
+
 /// The pool; lives on its reactor's thread.
 pub struct BufPool {
     shared: Arc<PoolShared>,
     bytes_max: usize,
     bytes_carved: Cell<usize>,
-    on_new_arena: RefCell<Option<Box<dyn Fn(NonNull<u8>, usize)>>>,
+    on_new_arena: RefCell<Option<ArenaHook>>,
 }
 
 impl BufPool {
@@ -167,6 +169,11 @@ impl BufPool {
                 (*self.shared.waiters.get()).drain(..).for_each(Waker::wake);
             }
         }
+    }
+
+    /// Most bytes of buffers that may exist at once.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
     }
 
     /// Bytes mapped so far.

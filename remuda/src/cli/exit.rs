@@ -55,8 +55,16 @@ impl Failure {
         Failure { exit, message, json }
     }
 
+    /// A failure of which everything has been said.
+    pub fn quiet(exit: Exit) -> Failure {
+        Failure { exit, message: String::new(), json: Value::Null }
+    }
+
     /// Shows it and gives the exit code.
     pub fn report(&self, as_json: bool) -> i32 {
+        if self.message.is_empty() {
+            return self.exit as i32;
+        }
         if as_json {
             super::output::print_json(&self.json);
         } else {

@@ -4,12 +4,16 @@ mod config_commands;
 pub mod exit;
 mod objects;
 pub mod output;
+mod sim;
 mod status;
 
+use crate::bench;
 use crate::config;
+use crate::demo;
 use crate::rpc::client::Client;
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::{EXIT_CODES, Exit, Failure};
+pub use objects::{connect_line, key_values};
 use std::path::PathBuf;
 
 /// User-mode storage: devices, volumes and NVMe/TCP in one program.
@@ -34,7 +38,15 @@ enum Command {
         /// Configuration file; see 'remuda config reference'
         #[arg(long, value_name = "FILE")]
         config: String,
+        /// Stop when standard input ends
+        #[arg(long, hide = true)]
+        stop_with_stdin: bool,
     },
+    /// Run a node on files in a directory, and print what to type next
+    Dev(demo::dev::DevArgs),
+    /// Show it working: write over NVMe/TCP, kill the node, start it again, verify
+    #[command(after_help = "Example:\n  remuda demo --from ~/photos --size-limit 1GiB")]
+    Demo(demo::DemoArgs),
     /// Show how the node is
     Status,
     /// Stop the node: drain, flush, end
@@ -70,6 +82,12 @@ enum Command {
         #[arg(default_value = "{}")]
         params: String,
     },
+    /// Load a device or an NVMe/TCP target and measure it
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// The simulator: scenarios under faults, reproduced by seed
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
     /// Print shell completions
     #[command(after_help = "Example:\n  remuda completions bash > ~/.local/share/bash-completion/completions/remuda")]
     Completions {
@@ -154,7 +172,9 @@ impl Context {
 
 fn run(context: &Context, command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { config } => crate::serve::serve(&config),
+        Command::Serve { config, stop_with_stdin } => crate::serve::serve(&config, stop_with_stdin, |_, _| {}),
+        Command::Dev(args) => demo::dev::run(args),
+        Command::Demo(args) => demo::run(context, args),
         Command::Status => status::status(context),
         Command::Stop => status::stop(context),
         Command::Device(command) => objects::device(context, command),
@@ -173,6 +193,8 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
             output::print_json(&context.call(&method, params)?);
             Ok(())
         }
+        Command::Bench(command) => bench::run(context, command),
+        Command::Sim(command) => sim::run(context, command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
             Ok(())

@@ -3,6 +3,7 @@
 use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::show_duration_ns;
+use crate::node::stats::StatsView;
 use crate::node::view::{ReactorView, StatusView};
 use base::ByteSize;
 use serde_json::{Value, json};
@@ -25,6 +26,13 @@ pub fn status(context: &Context) -> Result<(), Failure> {
         ]);
         text += "\n\n";
         text += &reactors(&status.reactors);
+        if !status.hosts.is_empty() {
+            let rows = status.hosts.iter().map(|host| {
+                vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
+            });
+            text += "\n\n";
+            text += &output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect());
+        }
         for warning in &status.warnings {
             text += &format!("\nwarning: {warning}");
         }
@@ -50,8 +58,31 @@ fn reactors(reactors: &[ReactorView]) -> String {
 }
 
 pub fn stats(context: &Context) -> Result<(), Failure> {
-    output::print_json(&context.call("stats", json!({}))?);
-    Ok(())
+    context.call_and_show("stats", json!({}), |stats: StatsView| {
+        let mut rows = Vec::new();
+        for object in &stats.objects {
+            for (name, latency) in [("read", &object.read), ("write", &object.write), ("flush", &object.flush)] {
+                let counts = object.ops.iter().find(|counts| counts.op == name);
+                let Some(counts) = counts else { continue };
+                rows.push(vec![
+                    object.name.clone(),
+                    object.kind.clone(),
+                    name.to_string(),
+                    output::count(counts.ops),
+                    ByteSize(counts.bytes).to_string(),
+                    counts.errors.to_string(),
+                    show_duration_ns(latency.p50),
+                    show_duration_ns(latency.p99),
+                    show_duration_ns(latency.p999),
+                    show_duration_ns(latency.max),
+                ]);
+            }
+        }
+        let headings = ["NAME", "KIND", "OP", ">COUNT", ">BYTES", ">ERRORS", ">P50", ">P99", ">P99.9", ">MAX"];
+        let mut text = if rows.is_empty() { "no I/O yet".to_string() } else { output::table(&headings, rows) };
+        text += &format!("\n\n{} connections\n\n{}", stats.connections, reactors(&stats.reactors));
+        text
+    })
 }
 
 /// Asks the node to stop and waits until its process is gone.

@@ -262,21 +262,9 @@ pub fn check_key_file(path: &str) -> Result<(), (String, String)> {
     read_key(path).map(|_| ()).map_err(|reason| (reason, make()))
 }
 
-/// The 64 bytes of a key file.
-pub fn read_key(path: &str) -> Result<[u8; 64], String> {
+/// The key in a key file.
+pub fn read_key(path: &str) -> Result<bdev::UserKey, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?;
-    if let Ok(key) = <[u8; 64]>::try_from(bytes.as_slice()) {
-        return Ok(key);
-    }
-    let text = std::str::from_utf8(&bytes).map(str::trim).unwrap_or("");
-    let wrong = || format!("{path} holds {} bytes, expected 64 (or 128 hexadecimal digits)", bytes.len());
-    if text.len() != 128 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(wrong());
-    }
-    let mut key = [0; 64];
-    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
-    }
-    Ok(key)
+    let wrong = || format!("{path} holds {} bytes, expected at least 32, or 64 hexadecimal digits", bytes.len());
+    bdev::UserKey::from_file_content(&bytes).ok_or_else(wrong)
 }

@@ -56,7 +56,7 @@ const FILE: &[Key] = &[
         "the file's size",
         "Creates a missing file of this size; a larger size grows an existing one.",
     ),
-    key("block_size", BLOCK_SIZE, "4096, or the disk's", "Bytes per block: a power of two from 512 to 64 KiB."),
+    key("block_size", BLOCK_SIZE, "4096", "Bytes per block: 512 or 4096."),
     key("direct", Form::Flag, "true", "Bypass the page cache where the file system allows it."),
 ];
 const STRIPE: &[Key] = &[
@@ -75,7 +75,13 @@ const ERROR: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
     key("op", Form::Choice(&["any", "read", "write", "flush", "unmap"]), "any", "Which operations can fail."),
     key("rate", Form::Fraction, "0", "The fraction of them that fails."),
-    key("every", Form::Count(1, u64::MAX), "never", "Every n-th of them fails."),
+    key("nth", Form::Count(1, u64::MAX), "none", "Only the n-th of them since the start fails."),
+    key(
+        "fault",
+        Form::Choice(&["fail", "fail-after", "lose", "flip-bit"]),
+        "fail",
+        "What happens: not done and reported, done and reported as failed, a write acknowledged and not done, one bit flipped.",
+    ),
     key("first_block", Form::Count(0, u64::MAX), "0", "Only operations that touch blocks from here on fail ..."),
     key("blocks", Form::Count(1, u64::MAX), "to the end", "... for so many blocks."),
     key("seed", Form::Count(0, u64::MAX), "1", "Seed of the random choice."),
@@ -87,7 +93,7 @@ const ENCRYPT: &[Key] = &[
         "key_file",
         Form::Text,
         "required",
-        "A file with 64 random bytes (or 128 hexadecimal digits), readable by the owner alone.",
+        "A file with at least 32 random bytes, or 64 hexadecimal digits, readable by the owner alone.",
     ),
 ];
 const RATE_LIMIT: &[Key] = &[
@@ -104,6 +110,12 @@ const NVMF: &[Key] = &[
     key("queue_depth", Form::Count(2, 1024), "128", "Commands per queue."),
     key("header_digest", Form::Flag, "false", "Checksums of PDU headers."),
     key("data_digest", Form::Flag, "false", "Checksums of PDU data."),
+    key(
+        "exclusive",
+        Form::Flag,
+        "false",
+        "No other host writes to it: what was lost with a connection is sent again at once.",
+    ),
 ];
 
 /// A device as defined.
@@ -154,7 +166,8 @@ pub enum DeviceParams {
         device: String,
         op: String,
         rate: f64,
-        every: Option<u64>,
+        fault: String,
+        nth: Option<u64>,
         first_block: u64,
         blocks: Option<u64>,
         seed: u64,
@@ -180,6 +193,7 @@ pub enum DeviceParams {
         queue_depth: u16,
         header_digest: bool,
         data_digest: bool,
+        exclusive: bool,
     },
 }
 
@@ -318,6 +332,10 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             let path = section.need_text("path")?;
             resource_span = path.span.clone();
             let (size, block_size) = (section.size("size"), block_size(section)?);
+            if let Some(other) = block_size.filter(|size| !matches!(size, 512 | 4096)) {
+                let span = section.raw("block_size").and_then(|value| value.span.clone());
+                section.wrong(span, "block_size", format!("a file has blocks of 512 or 4096 bytes, not {other}"), None);
+            }
             if let Some(size) = &size {
                 check_multiple(section, size, block_size.unwrap_or(4096));
             }
@@ -349,7 +367,8 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             device: need_child(section, &mut children)?,
             op: section.choice("op").map_or("any", |op| op.value).to_string(),
             rate: section.fraction("rate").map_or(0.0, |rate| rate.value),
-            every: section.count("every").map(|every| every.value),
+            fault: section.choice("fault").map_or("fail", |fault| fault.value).to_string(),
+            nth: section.count("nth").map(|nth| nth.value),
             first_block: section.count("first_block").map_or(0, |block| block.value),
             blocks: section.count("blocks").map(|blocks| blocks.value),
             seed: section.count("seed").map_or(1, |seed| seed.value),
@@ -399,6 +418,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 queue_depth: section.count("queue_depth").map_or(128, |depth| depth.value as u16),
                 header_digest: section.flag("header_digest").is_some_and(|flag| flag.value),
                 data_digest: section.flag("data_digest").is_some_and(|flag| flag.value),
+                exclusive: section.flag("exclusive").is_some_and(|flag| flag.value),
             }
         }
         other => unreachable!("kind '{other}' is in the table but not here"),

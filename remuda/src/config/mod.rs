@@ -8,7 +8,7 @@ pub mod reference;
 pub mod section;
 pub mod value;
 
-pub use check::{check_file, check_key_file};
+pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use section::show_duration_ns;
@@ -48,11 +48,10 @@ pub const NODE: &[Key] = &[
 pub const NVMF: &[Key] = &[
     key("listen", Form::TextList, "[] (no target)", "Addresses of the NVMe/TCP target."),
     key("insecure", Form::Flag, "false", "Allow addresses other than loopback although hosts are not authenticated."),
-    key("header_digest", Form::Flag, "true", "Grant header digests to hosts that ask for them."),
-    key("data_digest", Form::Flag, "true", "Grant data digests to hosts that ask for them."),
+    key("digests", Form::Flag, "true", "Grant header and data digests to hosts that ask for them."),
     key("max_connections", Form::Count(1, 65_536), "1024", "Most TCP connections."),
     key("io_queues", Form::Count(1, 256), "64", "Most I/O queues of one controller."),
-    key("queue_size", Form::Count(2, 4096), "256", "Most entries of one queue."),
+    key("queue_size", Form::Count(2, 1024), "1024", "Most entries of one queue."),
     key("in_capsule_size", Form::Size, "8KiB", "Write data carried inside a command."),
     key("max_io_size", Form::Size, "1MiB", "Largest single transfer."),
 ];
@@ -77,7 +76,7 @@ pub const SUBSYSTEM: &[Key] = &[
 
 /// Keys of one entry of `namespaces`.
 pub const NAMESPACE: &[Key] = &[
-    key("nsid", Form::Count(1, 65_535), "the next free one", "Namespace id."),
+    key("nsid", Form::Count(1, 1024), "the next free one", "Namespace id."),
     key("volume", Form::Text, "required", "The volume."),
 ];
 
@@ -122,12 +121,8 @@ pub struct NodeConfig {
 pub struct NvmfConfig {
     /// Addresses; none means no target.
     pub listen: Vec<SocketAddr>,
-    /// Non-loopback addresses allowed.
-    pub insecure: bool,
-    /// Header digests granted.
-    pub header_digest: bool,
-    /// Data digests granted.
-    pub data_digest: bool,
+    /// Header and data digests granted.
+    pub digests: bool,
     /// TCP connections at most.
     pub max_connections: u32,
     /// I/O queues of a controller at most.
@@ -442,9 +437,9 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     }
     let in_capsule = section.size("in_capsule_size");
     if let Some(size) = &in_capsule
-        && (size.value > 1 << 20 || !size.value.is_multiple_of(16))
+        && (size.value > 8 << 10 || !size.value.is_multiple_of(16))
     {
-        section.wrong(size.span.clone(), "in_capsule_size", "it must be a multiple of 16, at most 1 MiB", None);
+        section.wrong(size.span.clone(), "in_capsule_size", "it must be a multiple of 16, at most 8 KiB", None);
     }
     let max_io = section.size("max_io_size");
     if let Some(size) = &max_io
@@ -454,12 +449,10 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     }
     NvmfConfig {
         listen,
-        insecure,
-        header_digest: section.flag("header_digest").is_none_or(|flag| flag.value),
-        data_digest: section.flag("data_digest").is_none_or(|flag| flag.value),
+        digests: section.flag("digests").is_none_or(|flag| flag.value),
         max_connections: section.count("max_connections").map_or(1024, |count| count.value as u32),
         io_queues: section.count("io_queues").map_or(64, |count| count.value as u16),
-        queue_size: section.count("queue_size").map_or(256, |count| count.value as u16),
+        queue_size: section.count("queue_size").map_or(1024, |count| count.value as u16),
         in_capsule_size: in_capsule.map_or(8192, |size| size.value as u32),
         max_io_size: max_io.map_or(1 << 20, |size| size.value as u32),
     }

@@ -1,18 +1,26 @@
 //! Devices: opened children first, created, resized and deleted at run time.
 
-use super::build::{self, build_device, refused};
+use super::build::{self, Opener, open_device};
 use super::extents::{Extent, free_extents};
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{DeviceOverlay, Origin};
 use super::view::DeviceView;
 use super::{DeviceSlot, Node, OBJECTS_MAX};
-use crate::config::DeviceDef;
+use crate::config::{DeviceDef, DeviceParams};
 use base::ByteSize;
 use bdev::BlockDevice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+fn is_mirror(def: &DeviceDef) -> bool {
+    matches!(def.params, DeviceParams::Mirror { .. })
+}
+
 impl Node {
+    fn opener(&self) -> Opener {
+        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id }
+    }
+
     pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
         let mut wanted: BTreeMap<String, (DeviceDef, Origin)> = BTreeMap::new();
         for entry in self.config.devices.clone() {
@@ -34,11 +42,13 @@ impl Node {
         while let Some(name) = self.next_to_open(&wanted) {
             let (def, origin) = wanted.remove(&name).expect("it was just found there");
             let live = match self.children_of(&def) {
-                Ok(children) => build_device(&def, children, self.reactors.first()).await,
+                Ok(children) => open_device(&def, children, &self.opener()).await,
                 Err(refusal) => Err(refusal),
             };
+            // A mirror is there to do without one of its legs.
+            let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name));
             match (live, origin) {
-                (Err(refusal), Origin::Config) => failures.push(refusal),
+                (Err(refusal), Origin::Config) if !spare => failures.push(refusal),
                 (live, _) => {
                     let live = live.map_err(|refusal| refusal.to_string());
                     self.devices.insert(name, DeviceSlot { def, origin, live });
@@ -77,12 +87,14 @@ impl Node {
         def
     }
 
-    fn children_of(&self, def: &DeviceDef) -> Result<Vec<Arc<dyn BlockDevice>>, Refusal> {
+    /// The devices below; `None` for a leg that a mirror has to do without.
+    fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
         let object = || format!("device '{}'", def.name);
         let mut children = Vec::new();
         for child in def.children() {
             match self.devices.get(child).map(|slot| &slot.live) {
-                Some(Ok(device)) => children.push(device.clone()),
+                Some(Ok(opened)) => children.push(Some(opened.device.clone())),
+                Some(Err(_)) if is_mirror(def) => children.push(None),
                 Some(Err(reason)) => {
                     return Err(Refusal::failed(
                         object(),
@@ -121,7 +133,7 @@ impl Node {
     /// An open device.
     pub(super) fn open_device(&self, name: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
         match &self.slot(name)?.live {
-            Ok(device) => Ok(device.clone()),
+            Ok(opened) => Ok(opened.device.clone()),
             Err(reason) => Err(Refusal::failed(format!("device '{name}'"), format!("it is not open: {reason}"), "")),
         }
     }
@@ -139,8 +151,8 @@ impl Node {
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
         };
-        if let Ok(device) = &slot.live {
-            build::fill_view(&mut view, &**device);
+        if let Ok(opened) = &slot.live {
+            build::fill_view(&mut view, opened);
             let below_another = self.devices.values().any(|above| above.def.children().contains(name));
             if !below_another {
                 view.free = free_extents(&self.extents_on(name), view.size).iter().map(|extent| extent.len).sum();
@@ -182,12 +194,12 @@ impl Node {
         }
         self.check_resources(&object, &def)?;
         let children = self.children_of(&def)?;
-        let device = build_device(&def, children, self.reactors.first()).await?;
+        let opened = open_device(&def, children, &self.opener()).await?;
         let mut state = self.state.clone();
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
         self.remember(state)?;
-        let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(device) };
+        let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened) };
         self.devices.insert(def.name.clone(), slot);
         tracing::info!(device = %def.name, kind = def.kind(), "device created");
         self.device_show(&def.name)
@@ -195,7 +207,6 @@ impl Node {
 
     /// Files that another device uses, or that cannot be used at all.
     fn check_resources(&self, object: &str, def: &DeviceDef) -> Result<(), Refusal> {
-        use crate::config::DeviceParams;
         match &def.params {
             DeviceParams::File { path, size, .. } => {
                 for slot in self.devices.values() {
@@ -237,7 +248,7 @@ impl Node {
             return Err(Refusal::conflict(object, cause, format!("shrink or delete volume '{volume}' first")));
         }
         let old = info.blocks;
-        device.resize(size / info.block_size as u64).map_err(|error| refused(object, error))?;
+        build::resize(self.reactors.first(), device.clone(), size / info.block_size as u64).await?;
         let mut state = self.state.clone();
         let slot = &self.devices[name];
         match slot.origin {
@@ -260,7 +271,7 @@ impl Node {
             state.volumes.get_mut(follower).expect("just listed").size = size;
         }
         if let Err(refusal) = self.remember(state) {
-            let _ = device.resize(old);
+            let _ = build::resize(self.reactors.first(), device, old).await;
             return Err(refusal);
         }
         self.devices.get_mut(name).expect("it was open above").def.set_size(size);

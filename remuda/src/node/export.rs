@@ -1,6 +1,7 @@
 //! The door through which subsystems are seen: what the node asks of a target.
 
 use super::refusal::Refusal;
+use super::view::ConnectedHost;
 use bdev::BlockDevice;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -39,54 +40,27 @@ pub struct SubsystemSpec {
     pub namespaces: Vec<NamespaceSpec>,
 }
 
-/// What the door has seen.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the door sees.
+#[derive(Clone, Debug, Default)]
 pub struct ExportCounters {
-    /// TCP connections now.
+    /// TCP connections.
     pub connections: u64,
-    /// TCP connections ever.
-    pub connections_total: u64,
-    /// Controllers now.
-    pub controllers: u64,
-    /// Connections ended for breaking the protocol.
-    pub protocol_errors: u64,
+    /// Hosts with a controller.
+    pub hosts: Vec<ConnectedHost>,
 }
 
 /// A target. Every call describes the wished-for state; the target tells its hosts what changed.
 pub trait Exporter {
+    /// Starts listening, once everything is there to be seen.
+    fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
     /// Where it listens.
     fn addresses(&self) -> Vec<SocketAddr>;
     /// Creates a subsystem, or changes it to this: namespaces come, go or change size, hosts lose their permission.
     fn put(&self, subsystem: SubsystemSpec) -> Answer<'_, Result<(), Refusal>>;
     /// Removes a subsystem; its hosts are disconnected.
     fn remove<'a>(&'a self, nqn: &'a str) -> Answer<'a, Result<(), Refusal>>;
-    /// Counts.
-    fn counters(&self) -> ExportCounters;
+    /// Who is there.
+    fn counters(&self) -> Answer<'_, ExportCounters>;
     /// Takes no more connections, lets commands under way end, and closes. Returns when done; the caller has a deadline.
     fn drain(&self) -> Answer<'_, ()>;
-}
-
-/// The target of a node that listens nowhere.
-pub struct NoExporter;
-
-impl Exporter for NoExporter {
-    fn addresses(&self) -> Vec<SocketAddr> {
-        Vec::new()
-    }
-
-    fn put(&self, _: SubsystemSpec) -> Answer<'_, Result<(), Refusal>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn remove<'a>(&'a self, _: &'a str) -> Answer<'a, Result<(), Refusal>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn counters(&self) -> ExportCounters {
-        ExportCounters::default()
-    }
-
-    fn drain(&self) -> Answer<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
 }

@@ -13,23 +13,27 @@ mod extents;
 pub mod reactors;
 pub mod refusal;
 pub mod state;
-mod stats;
+pub mod stats;
 mod subsystems;
+mod target;
 pub mod view;
 mod volumes;
 mod window;
 
-pub use export::{Exporter, NoExporter};
+pub use build::{Opener, close as close_device, open_device};
+pub use export::Exporter;
 pub use reactors::Reactors;
 pub use refusal::{Refusal, RefusalKind};
 pub use state::{Origin, State, Store};
 
 use crate::config::{Config, DeviceDef};
-use bdev::BlockDevice;
+use bdev::StatsDevice;
+use build::Opened;
 use state::{NamespaceRecord, SubsystemRecord};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+pub use target::TcpExporter;
 use view::StatusView;
 pub use volumes::NewSize;
 
@@ -40,7 +44,7 @@ struct DeviceSlot {
     def: DeviceDef,
     origin: Origin,
     /// The device, or why it could not be opened.
-    live: Result<Arc<dyn BlockDevice>, String>,
+    live: Result<Opened, String>,
 }
 
 struct Subsystem {
@@ -59,7 +63,7 @@ pub struct Node {
     reactors: Reactors,
     exporter: Box<dyn Exporter>,
     devices: BTreeMap<String, DeviceSlot>,
-    volumes: BTreeMap<String, Arc<dyn BlockDevice>>,
+    volumes: BTreeMap<String, Arc<StatsDevice>>,
     subsystems: BTreeMap<String, Subsystem>,
     warnings: Vec<String>,
     started: Instant,
@@ -97,6 +101,7 @@ impl Node {
         node.open_devices().await?;
         node.open_volumes()?;
         node.open_subsystems().await?;
+        node.exporter.listen(node.config.nvmf.listen.clone()).await?;
         if node.state != before {
             node.remember(node.state.clone())?;
         }
@@ -133,6 +138,7 @@ impl Node {
                 warnings.push(format!("device '{name}' is not open: {reason}"));
             }
         }
+        let seen = self.exporter.counters().await;
         StatusView {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
@@ -143,7 +149,8 @@ impl Node {
                 .map_or_else(|_| self.config.source.path.clone(), |path| path.display().to_string()),
             nvmf_listen: self.addresses(),
             metrics: self.metrics.clone(),
-            connections: self.exporter.counters().connections,
+            connections: seen.connections,
+            hosts: seen.hosts,
             devices: self.devices.len(),
             volumes: self.state.volumes.len(),
             subsystems: self.subsystems.len(),
@@ -167,12 +174,6 @@ impl Node {
         &*self.exporter
     }
 
-    /// All open devices and volumes.
-    pub fn block_devices(&self) -> Vec<Arc<dyn BlockDevice>> {
-        let devices = self.devices.values().filter_map(|slot| slot.live.as_ref().ok());
-        devices.chain(self.volumes.values()).cloned().collect()
-    }
-
     fn addresses(&self) -> Vec<String> {
         self.exporter.addresses().iter().map(ToString::to_string).collect()
     }
@@ -181,13 +182,22 @@ impl Node {
     pub async fn drain(&mut self) {
         self.stopping = true;
         self.exporter.drain().await;
-        for (name, slot) in &self.devices {
-            let Ok(device) = &slot.live else { continue };
-            match build::flush(self.reactors.first(), device.clone()).await {
+        // A device is closed before those it stands on: deeper ones hold what it writes while it settles.
+        let mut slots: Vec<(&String, &DeviceSlot)> = self.devices.iter().collect();
+        slots.sort_by_key(|(name, _)| std::cmp::Reverse(self.height(name)));
+        for (name, slot) in slots {
+            let Ok(opened) = &slot.live else { continue };
+            match build::close(self.reactors.first(), opened).await {
                 Ok(()) => tracing::debug!(device = %name, "flushed"),
                 Err(error) => tracing::error!(device = %name, "{error}"),
             }
         }
+    }
+
+    /// How many devices there are below a device, at most.
+    fn height(&self, name: &str) -> usize {
+        let children = self.devices.get(name).map_or(&[][..], |slot| slot.def.children());
+        children.iter().map(|child| self.height(child) + 1).max().unwrap_or(0)
     }
 
     /// Ends the reactors.

@@ -10,6 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// How long reactors may go on once the node has drained: by then only housekeeping is left.
+pub const END_MAX_NS: u64 = 250_000_000;
+
 /// Running reactors.
 pub struct Reactors {
     runtime: Runtime,
@@ -28,7 +31,7 @@ impl Reactors {
         };
         let pool = PoolConfig { bytes_max: config.buffer_memory as usize };
         let reactor = ReactorConfig { policy, pool, ..ReactorConfig::default() };
-        Reactors::start_with(config.reactors.clone(), reactor, config.drain_timeout_ns)
+        Reactors::start_with(config.reactors.clone(), reactor, END_MAX_NS)
     }
 
     /// Starts one reactor per entry of `cores`.

@@ -1,31 +1,141 @@
-//! Counters for `stats`.
+//! Counters for `stats` and `/metrics`.
 
 use super::Node;
-use serde_json::{Value, json};
+use base::Histogram;
+use bdev::{BlockDevice, DeviceStats, LatencyClass, Op, StatsDevice};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Something that counts what goes through it.
+#[derive(Clone)]
+pub struct Counted {
+    /// `volume`, or the device's kind.
+    pub kind: &'static str,
+    /// Where the counters are.
+    pub device: Arc<StatsDevice>,
+}
+
+impl Counted {
+    /// The object's name.
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// The counters now.
+    pub fn read(&self) -> DeviceStats {
+        self.device.stats()
+    }
+}
+
+/// Percentiles of a latency, nanoseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LatencyView {
+    /// How many operations.
+    pub count: u64,
+    /// Mean.
+    pub mean: u64,
+    /// Median.
+    pub p50: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// 99.9 %.
+    pub p999: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl LatencyView {
+    fn of(histogram: &Histogram) -> LatencyView {
+        LatencyView {
+            count: histogram.count(),
+            mean: histogram.mean() as u64,
+            p50: histogram.percentile(50.0),
+            p99: histogram.percentile(99.0),
+            p999: histogram.percentile(99.9),
+            max: histogram.max(),
+        }
+    }
+}
+
+/// Counters of one kind of operation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OpView {
+    /// Which.
+    pub op: String,
+    /// How many ended.
+    pub ops: u64,
+    /// Bytes of those that succeeded.
+    pub bytes: u64,
+    /// How many failed.
+    pub errors: u64,
+}
+
+/// Counters of a volume or device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CountedView {
+    /// Its name.
+    pub name: String,
+    /// `volume`, or the device's kind.
+    pub kind: String,
+    /// Operations under way.
+    pub depth: u64,
+    /// Kinds of operations that were seen.
+    pub ops: Vec<OpView>,
+    /// Read latencies, ns.
+    pub read: LatencyView,
+    /// Write latencies, ns.
+    pub write: LatencyView,
+    /// Flush latencies, ns.
+    pub flush: LatencyView,
+}
+
+/// What `stats` answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatsView {
+    /// Volumes, then devices that talk to the outside.
+    pub objects: Vec<CountedView>,
+    /// Reactors.
+    pub reactors: Vec<super::view::ReactorView>,
+    /// TCP connections of hosts.
+    pub connections: u64,
+}
 
 impl Node {
-    /// Counters of reactors and the target.
-    pub fn stats(&self) -> Value {
-        let reactors = self.reactors.meters().into_iter().enumerate().map(|(index, meter)| {
-            let counters = meter.read();
-            json!({
-                "index": index,
-                "turns": counters.turns,
-                "busy_ns": counters.busy_ns,
-                "spin_ns": counters.spin_ns,
-                "sleep_ns": counters.sleep_ns,
-                "sleeps": counters.sleeps,
-            })
+    /// Everything that counts: all volumes, and the devices that talk to the outside.
+    pub fn counted(&self) -> Vec<Counted> {
+        let volumes = self.volumes.values().map(|device| Counted { kind: "volume", device: device.clone() });
+        let devices = self.devices.values().filter_map(|slot| {
+            let device = slot.live.as_ref().ok()?.stats.clone()?;
+            Some(Counted { kind: slot.def.kind(), device })
         });
-        let export = self.exporter.counters();
-        json!({
-            "reactors": reactors.collect::<Vec<_>>(),
-            "nvmf": {
-                "connections": export.connections,
-                "connections_total": export.connections_total,
-                "controllers": export.controllers,
-                "protocol_errors": export.protocol_errors,
-            },
-        })
+        volumes.chain(devices).collect()
+    }
+
+    /// All counters.
+    pub async fn stats(&self) -> StatsView {
+        let objects = self.counted().into_iter().map(|counted| {
+            let stats = counted.read();
+            let block_size = counted.device.info().block_size as u64;
+            let ops = Op::ALL.iter().filter(|op| stats.of(**op).ops > 0).map(|op| OpView {
+                op: op.name().to_string(),
+                ops: stats.of(*op).ops,
+                bytes: stats.of(*op).blocks * block_size,
+                errors: stats.of(*op).errors,
+            });
+            CountedView {
+                name: counted.name().to_string(),
+                kind: counted.kind.to_string(),
+                depth: stats.depth,
+                ops: ops.collect(),
+                read: LatencyView::of(stats.latency_of(LatencyClass::Read)),
+                write: LatencyView::of(stats.latency_of(LatencyClass::Write)),
+                flush: LatencyView::of(stats.latency_of(LatencyClass::Flush)),
+            }
+        });
+        StatsView {
+            objects: objects.collect(),
+            reactors: self.reactors.views().await,
+            connections: self.exporter.counters().await.connections,
+        }
     }
 }

@@ -97,6 +97,21 @@ pub struct HostView {
     pub subsystem: String,
 }
 
+/// A host with a controller.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectedHost {
+    /// Its NQN.
+    pub host: String,
+    /// The subsystem that it uses.
+    pub subsystem: String,
+    /// Its controller.
+    pub controller: u16,
+    /// Its I/O queues.
+    pub io_queues: usize,
+    /// Its keep-alive timeout; 0 is none.
+    pub keep_alive_ms: u32,
+}
+
 /// One reactor's time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReactorView {
@@ -137,6 +152,8 @@ pub struct StatusView {
     pub metrics: Option<String>,
     /// Connected hosts' TCP connections.
     pub connections: u64,
+    /// Hosts with a controller.
+    pub hosts: Vec<ConnectedHost>,
     /// Number of devices.
     pub devices: usize,
     /// Number of volumes.

@@ -8,7 +8,7 @@ use super::view::VolumeView;
 use super::window::Window;
 use super::{Node, OBJECTS_MAX};
 use base::ByteSize;
-use bdev::BlockDevice;
+use bdev::{BlockDevice, StatsDevice};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -125,7 +125,7 @@ impl Node {
         Ok(record(start, size_now, false, Some(size)))
     }
 
-    fn open_volume(&self, name: &str, record: &VolumeRecord) -> Result<Arc<dyn BlockDevice>, Refusal> {
+    fn open_volume(&self, name: &str, record: &VolumeRecord) -> Result<Arc<StatsDevice>, Refusal> {
         let object = format!("volume '{name}'");
         let device =
             self.open_device(&record.device).map_err(|refusal| Refusal { object: object.clone(), ..refusal })?;
@@ -144,7 +144,8 @@ impl Node {
             let cause = format!("its place does not fit the block size {block} of device '{}'", record.device);
             return Err(Refusal::failed(object, cause, "restore the device's block size"));
         }
-        Ok(Arc::new(Window::new(name, device, record.offset / block, record.size / block)))
+        let window = Window::new(name, device, record.offset / block, record.size / block);
+        Ok(Arc::new(StatsDevice::new(Arc::new(window))))
     }
 
     fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
@@ -153,7 +154,7 @@ impl Node {
     }
 
     /// An open volume.
-    pub(super) fn volume_device(&self, name: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
+    pub(super) fn volume_device(&self, name: &str) -> Result<Arc<StatsDevice>, Refusal> {
         self.record(name)?;
         let closed = || Refusal::failed(format!("volume '{name}'"), "it is not open", "see 'remuda status'");
         self.volumes.get(name).cloned().ok_or_else(closed)
@@ -307,7 +308,7 @@ impl Node {
         let size = self.record(name)?.size;
         let volume = self.volume_device(name)?;
         let blocks = size / volume.info().block_size as u64;
-        volume.resize(blocks).map_err(|error| super::build::refused(format!("volume '{name}'"), error))?;
+        super::build::resize(self.reactors.first(), volume, blocks).await?;
         self.announce_volume(name).await
     }
 

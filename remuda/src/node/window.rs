@@ -43,9 +43,9 @@ impl BlockDevice for Window {
         vec![self.below.clone()]
     }
 
-    fn resize(&self, blocks: u64) -> Result<(), DeviceError> {
+    fn resize<'a>(&'a self, _: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
         self.blocks.store(blocks, Ordering::Relaxed);
-        Ok(())
+        IoFuture::ready(Ok(()))
     }
 }
 
@@ -80,8 +80,10 @@ impl Channel for WindowChannel {
         if io.op == Op::Copy {
             io.arg += first;
         }
-        let below = self.below.submit(io);
-        IoFuture::new(async move { WindowChannel::back(first, below.await) })
+        match self.below.submit(io).try_ready() {
+            Ok(done) => IoFuture::ready(WindowChannel::back(first, done)),
+            Err(below) => IoFuture::new(async move { WindowChannel::back(first, below.await) }),
+        }
     }
 
     fn abort(&self, tag: u64) {

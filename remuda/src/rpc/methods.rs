@@ -23,7 +23,7 @@ pub struct Method {
 const NAME: Key = key("name", Form::Text, "required", "The object's name.");
 const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
-const NSID: Form = Form::Count(1, 65_535);
+const NSID: Form = Form::Count(1, 1024);
 
 const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
     Method { name, doc, params }
@@ -251,7 +251,7 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             Ok(done(()))
         }
         "log.set_level" => around.set_log_level(&params.level).map(done),
-        "stats" => answer(node.stats()),
+        "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
         "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),

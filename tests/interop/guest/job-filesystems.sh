@@ -2,7 +2,7 @@
 # env: TRADDR TRSVCID NQN  [EXTRA] [NSID 1] [FILESYSTEMS "xfs ext4"] [FIO_MB 16] [TREE directories]
 NSID=${NSID:-1}; D=/dev/nvme0n$NSID
 insmod_dep xfs
-must connect connect --ctrl-loss-tmo=30 --reconnect-delay=2
+must connect connect --ctrl-loss-tmo=30 --reconnect-delay=2 --keep-alive-tmo=30
 must namespace wait_until 10 test -b "$D"
 
 # A tree with what trees have: programs and libraries, links of both kinds, many small files, deep

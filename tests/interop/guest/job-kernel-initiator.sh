@@ -1,12 +1,13 @@
 # guest job: the Linux kernel's NVMe/TCP host against TRADDR:TRSVCID (10.0.2.2 is the loopback outside).
 # From discovery to a file system and fio on the raw namespace, whose contents it destroys.
 # env: TRADDR TRSVCID NQN  [NSID 1] [EXTRA nvme connect arguments] [MB 32] [FIO_MB 16] [FIO_S 5] [NFILES 100]
+#      [QUEUES 2: how many it must get, the admin queue included]
 NSID=${NSID:-1}; MB=${MB:-32}; D=/dev/nvme0n$NSID
 
 discover() { nvme discover -t tcp -a "$TRADDR" -s "$TRSVCID" && grep -q "$NQN" /tmp/out; }
 step discover discover
 refused refuse-unknown-nqn nvme connect -t tcp -a "$TRADDR" -s "$TRSVCID" -n "$NQN-nobody"
-must connect connect --ctrl-loss-tmo=30 --reconnect-delay=2
+must connect connect --ctrl-loss-tmo=30 --reconnect-delay=2 --keep-alive-tmo=30
 must namespace wait_until 10 test -b "$D"
 
 # --- what the controller says of itself ----------------------------------------------------------
@@ -18,6 +19,8 @@ echo "size $(sectors "$D") sectors, block $(queue "$D" logical_block_size), max_
     "queues $(cat /sys/class/nvme/nvme0/queue_count)"
 ONCS=$(($(id_field id-ctrl /dev/nvme0 oncs))); LBS=$(queue "$D" logical_block_size)
 step identify test "$(id_field id-ctrl /dev/nvme0 subnqn)" = "$NQN"
+# (reads, writes and polled I/O on queues of their own, when EXTRA asks for them)
+step queue-count test "$(cat /sys/class/nvme/nvme0/queue_count)" -ge "${QUEUES:-2}"
 step list-ns sh -c "nvme list-ns /dev/nvme0 | grep -q ':0x*$NSID\$'"
 step ns-descs nvme ns-descs "$D"
 step smart-log nvme smart-log /dev/nvme0

@@ -52,5 +52,5 @@ node_resize() { # NSID MIB
 # Our own host against any target; every block read is checked.
 host_bench() { # ADDR PORT NQN SECONDS [ARG...]
     local addr=$1 port=$2 nqn=$3 seconds=$4; shift 4
-    "$REMUDA" bench nvmf --addr "$addr" --port "$port" --nqn "$nqn" --rw randrw --bs 4k --qd 16 --time "$seconds" --verify --json "$@"
+    "$REMUDA" bench nvmf --addr "$addr" --port "$port" --nqn "$nqn" --rw randrw --bs 4k --qd 16 --time "${seconds}s" --verify --json "$@"
 }

@@ -29,7 +29,11 @@ const BELOW: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may contain `unsafe`, with what for. Every other crate root says `#![forbid(unsafe_code)]`.
-const UNSAFE: &[(&str, &str)] = &[("remuda-reactor", "buffers, the slab of pinned futures, io_uring, memory mappings")];
+const UNSAFE: &[(&str, &str)] = &[
+    ("remuda-reactor", "buffers, the slab of pinned futures, io_uring, memory mappings"),
+    ("remuda-sim", "stands in for the kernel, which reads and fills buffers by address"),
+    ("remuda", "asks the system for the CPU time used"),
+];
 
 /// The licence of everything here.
 const LICENCE: &str = "MIT OR Apache-2.0";

@@ -108,8 +108,10 @@ fn check_file(path: &str, source: &Source) -> Vec<Finding> {
                 found(number, format!("`{}`: {why}", word.trim_end_matches('(')));
             }
         }
-        // (the opening of a statement: inside `assert!(..)` it is an argument)
-        if code.trim_start().starts_with("matches!(") && code.trim_end().ends_with(");") {
+        if code.trim_start().starts_with("matches!(")
+            && code.trim_end().ends_with(");")
+            && statement_starts(&source.lines, index)
+        {
             found(number, "`matches!(..);` checks nothing: assert it".to_owned());
         }
         if line.test {
@@ -170,6 +172,12 @@ fn unsafe_starts(lines: &[Line], index: usize) -> bool {
         };
         next.starts_with('{') || next.starts_with("impl")
     })
+}
+
+/// Whether the line is the first of a statement: what came before it has ended.
+fn statement_starts(lines: &[Line], index: usize) -> bool {
+    let before = lines[..index].iter().rev().map(|line| line.code.trim()).find(|code| !code.is_empty());
+    before.is_none_or(|code| code.ends_with([';', '{', '}', ']']))
 }
 
 fn safety_near(lines: &[Line], index: usize) -> bool {
@@ -363,12 +371,16 @@ mod tests {
         ] {
             assert_eq!(findings(LIBRARY, text).len(), 1, "{text}");
         }
-        assert_eq!(findings(LIBRARY, "fn f() -> bool {\n    matches!(x, Some(_))\n}"), [""; 0]);
+        for text in
+            ["fn f() -> bool {\n    matches!(x, Some(_))\n}", "fn f() {\n    let y =\n        matches!(x, Some(_));\n}"]
+        {
+            assert_eq!(findings(LIBRARY, text), [""; 0], "{text}");
+        }
     }
 
     #[test]
     fn a_long_file_is_found() {
-        assert_eq!(findings(LIBRARY, &"fn f() {}\n".repeat(FILE_LINES_MAX)).len(), 1);
-        assert_eq!(findings(LIBRARY, &"fn f() {}\n".repeat(FILE_LINES_MAX - 1)), [""; 0]);
+        assert_eq!(findings(LIBRARY, &"fn f() {}\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
+        assert_eq!(findings(LIBRARY, &"fn f() {}\n".repeat(FILE_LINES_MAX)), [""; 0]);
     }
 }

@@ -91,7 +91,9 @@ fn split(text: &str) -> Vec<Line> {
         }
         i += width;
     }
-    lines.push(line);
+    if !text.ends_with('\n') {
+        lines.push(line);
+    }
     lines
 }
 
@@ -204,7 +206,7 @@ mod tests {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n  fn b() { c(); }\n}\nfn d() {}\n#[cfg(all(test, not(loom)))]\nmod e;\n#[cfg(not(test))]\nfn f() {}\n";
         let source = scan(text);
         let marked: Vec<bool> = source.lines.iter().map(|line| line.test).collect();
-        assert_eq!(marked, [false, true, true, true, true, false, true, true, false, false, false]);
+        assert_eq!(marked, [false, true, true, true, true, false, true, true, false, false]);
         assert_eq!(source.test_modules, ["e"]);
         assert!(scan("#![cfg(test)]\nfn a() {}").lines.iter().all(|line| line.test));
     }

@@ -511,9 +511,11 @@ impl Channel for MirrorChannel {
         if let Err(status) = self.0.shared.info.check(&io) {
             return IoFuture::ready(io.done(status));
         }
+        if io.op == Op::Read {
+            return self.0.start_read(io);
+        }
         let inner = self.0.clone();
         match io.op {
-            Op::Read => IoFuture::steps(&self.0.reactor, async move { inner.read(io, true).await }),
             Op::Write | Op::WriteZeroes | Op::Unmap => IoFuture::steps(&self.0.reactor, async move {
                 let _alone = inner.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
                 inner.change(io).await
@@ -528,6 +530,22 @@ impl Channel for MirrorChannel {
 
     fn abort(&self, tag: u64) {
         self.0.channels.iter().flatten().for_each(|channel| channel.abort(tag));
+    }
+}
+
+/// Counts a read under way on a leg.
+struct Busy<'a>(&'a Cell<u32>);
+
+impl Busy<'_> {
+    fn new(count: &Cell<u32>) -> Busy<'_> {
+        count.set(count.get() + 1);
+        Busy(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -573,15 +591,53 @@ impl Inner {
 
     // --- reading ----------------------------------------------------------------------------------------------------
 
-    async fn read(&self, mut io: Io, repair: bool) -> Done {
+    /// Reads leave nothing half done, so they may be dropped anywhere; and most end at the first leg.
+    fn start_read(&self, io: Io) -> IoFuture<'_, Done> {
+        let (lba, lent) = (io.lba.0, io.bufs.is_empty());
+        let Some(leg) = self.choose(lba, io.nblocks as u64, &LegSet::new()) else {
+            return IoFuture::ready(io.done(Status::Gone));
+        };
+        match split::pass(self.channel(leg), lba + self.shared.data_start, io).try_ready() {
+            Ok(done) if done.status.is_ok() => IoFuture::ready(done),
+            Ok(done) => IoFuture::new(self.read_elsewhere(done, leg, lent)),
+            Err(future) => {
+                let busy = Busy::new(&self.reading[leg]);
+                IoFuture::new(async move {
+                    let done = future.await;
+                    drop(busy);
+                    if done.status.is_ok() { done } else { self.read_elsewhere(done, leg, lent).await }
+                })
+            }
+        }
+    }
+
+    async fn read_elsewhere(&self, failed: Done, leg: usize, lent: bool) -> Done {
+        let mut tried = LegSet::new();
+        tried.push(leg);
+        let io = self.note_read_error(failed.io, failed.status, leg, lent);
+        self.read_on(io, true, tried, Some(failed.status)).await
+    }
+
+    fn note_read_error(&self, mut io: Io, status: Status, leg: usize, lent: bool) -> Io {
+        if lent {
+            io.bufs.clear();
+        }
+        self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
+        tracing::warn!(mirror = self.shared.name, leg, lba = io.lba.0, %status, "read failed on a leg");
+        io
+    }
+
+    async fn read(&self, io: Io, repair: bool) -> Done {
+        self.read_on(io, repair, LegSet::new(), None).await
+    }
+
+    async fn read_on(&self, mut io: Io, repair: bool, mut tried: LegSet, mut first_failure: Option<Status>) -> Done {
         let (lba, lent) = (io.lba, io.bufs.is_empty());
-        let mut tried: LegSet = SmallVec::new();
-        let mut first_failure = None;
         while let Some(leg) = self.choose(lba.0, io.nblocks as u64, &tried) {
             tried.push(leg);
-            self.reading[leg].set(self.reading[leg].get() + 1);
+            let busy = Busy::new(&self.reading[leg]);
             let done = split::pass(self.channel(leg), lba.0 + self.shared.data_start, io).await;
-            self.reading[leg].set(self.reading[leg].get() - 1);
+            drop(busy);
             io = done.io;
             if done.status.is_ok() {
                 if repair && tried.len() > 1 {
@@ -589,11 +645,7 @@ impl Inner {
                 }
                 return io.done(Status::Ok);
             }
-            if lent {
-                io.bufs.clear();
-            }
-            self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
-            tracing::warn!(mirror = self.shared.name, leg, lba = lba.0, status = %done.status, "read failed on a leg");
+            io = self.note_read_error(io, done.status, leg, lent);
             first_failure.get_or_insert(done.status);
         }
         io.done(first_failure.unwrap_or(Status::Gone))
@@ -648,7 +700,7 @@ impl Inner {
                 Ok(())
             }
             Err(CopyError::Source(status)) => Err(status),
-            Err(CopyError::Target) => self.fail_legs(&[bad]).await,
+            Err(CopyError::Target) => Box::pin(self.fail_legs(&[bad])).await,
         }
     }
 
@@ -716,7 +768,8 @@ impl Inner {
         for region in regions.clone() {
             clean |= self.shared.regions[region].fetch_add(1, AcqRel) & DIRTY == 0;
         }
-        let marked = if clean { self.mark_dirty(regions.clone()).await } else { Ok(()) };
+        // Boxed, like every rare path below: metadata buffers would make the future of each write too large to recycle.
+        let marked = if clean { Box::pin(self.mark_dirty(regions.clone())).await } else { Ok(()) };
         let status = match marked {
             Ok(()) => self.write_legs(&mut io).await,
             Err(status) => status,
@@ -764,7 +817,7 @@ impl Inner {
             self.distrust(io.lba.0, io.nblocks as u64);
             return status;
         }
-        match self.fail_legs(&failed).await {
+        match Box::pin(self.fail_legs(&failed)).await {
             Ok(()) => Status::Ok,
             Err(status) => status,
         }
@@ -792,7 +845,11 @@ impl Inner {
         }
         // A leg that cannot flush may lose what was acknowledged.
         let in_sync = self.shared.in_sync();
-        if in_sync.iter().all(|leg| failed.contains(leg)) { Err(status) } else { self.fail_legs(&failed).await }
+        if in_sync.iter().all(|leg| failed.contains(leg)) {
+            Err(status)
+        } else {
+            Box::pin(self.fail_legs(&failed)).await
+        }
     }
 
     // --- metadata ---------------------------------------------------------------------------------------------------

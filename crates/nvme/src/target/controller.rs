@@ -233,7 +233,7 @@ impl Controller {
             out.push_back(TargetEvent::WriteCache { controller: handle, enabled: true });
         }
         self.features.reset();
-        self.events.reset();
+        self.events.reset(handle, out);
         self.changed = ChangedNamespaces::default();
         self.aborts_pending = 0;
     }

@@ -63,9 +63,11 @@ impl Events {
         Some(Cqe::new(cid, Status::ABORT_REQUESTED))
     }
 
-    /// Forgets everything: the controller was reset.
-    pub(super) fn reset(&mut self) {
-        *self = Events::default();
+    /// Forgets everything: the controller was reset. Requests are completed, since the admin queue lives on and counts them.
+    pub(super) fn reset(&mut self, controller: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
+        for cid in core::mem::take(self).requests {
+            out.push_back(TargetEvent::Complete { controller, cqe: Cqe::new(cid, Status::ABORTED_SQ_DELETION) });
+        }
     }
 
     fn report(&mut self, cid: u16, event: EventResult) -> Cqe {

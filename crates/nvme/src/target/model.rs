@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::spec::Nqn;
 use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
+use crate::tcp::r2t::R2T_MAX;
 
 /// Limits of a target.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// I/O queues per controller.
     pub io_queues_max: u16,
-    /// Entries of an I/O queue: commands that a host may have outstanding on it.
+    /// Entries of an I/O queue: commands that a host may have outstanding on it, at most [`R2T_MAX`].
     pub queue_entries_max: u16,
     /// Entries of the admin queue.
     pub admin_entries_max: u16,
@@ -42,6 +43,7 @@ impl TargetConfig {
     pub(super) fn assert_valid(&self) {
         assert!((1..=0xfffe).contains(&self.io_queues_max));
         assert!(self.queue_entries_max >= 2 && self.admin_entries_max >= 32);
+        assert!(self.queue_entries_max.max(self.admin_entries_max) as usize <= R2T_MAX, "one R2T per command");
         assert!(self.transfer_len_max.is_power_of_two() && self.transfer_len_max >= 4096);
         assert!(self.capsule_data_max.is_multiple_of(16) && self.capsule_data_max <= ADMIN_CAPSULE_DATA_MAX);
         assert!(self.controllers_max >= 1);

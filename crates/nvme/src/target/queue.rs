@@ -101,6 +101,11 @@ impl FusedSlot {
         self.first.is_some()
     }
 
+    /// The first half that waits.
+    pub fn waiting_cid(&self) -> Option<u16> {
+        self.first.map(|first| first.cid)
+    }
+
     /// Decides about the next command of the queue. The second value is a command that waited in vain: complete it with
     /// Aborted: Missing Fused Command.
     pub fn next(&mut self, command: IoCommand) -> (Sequence, Option<u16>) {
@@ -137,6 +142,9 @@ fn pair(compare: IoCommand, write: IoCommand) -> Sequence {
     let same_blocks = (compare.nsid, compare.slba, compare.block_count) == (write.nsid, write.slba, write.block_count);
     if write.op != IoOp::Write || !same_blocks {
         return Sequence::RefuseBoth { first: compare.cid, status: Status::INVALID_FIELD.dnr() };
+    }
+    if write.cid == compare.cid {
+        return Sequence::RefuseBoth { first: compare.cid, status: Status::COMMAND_ID_CONFLICT.dnr() };
     }
     Sequence::CompareAndWrite { compare, write }
 }

@@ -35,6 +35,19 @@ impl<T> CidMap<T> {
         self.slots[at].as_mut().map(|(_, value)| value)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Every command, in no order.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten().map(|(_, value)| value)
+    }
+
+    pub(super) fn contains(&self, cid: u16) -> bool {
+        self.find(cid).is_ok()
+    }
+
     /// Adds a command; false when it is there already or the map is full.
     pub(super) fn insert(&mut self, cid: u16, value: T) -> bool {
         if self.len * 2 >= self.slots.len() {

@@ -25,12 +25,20 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Buffer bytes that the commands of one connection may hold at once, unless a single one needs more.
+/// Buffer bytes that the commands of one connection may hold at once, at most; [`Local::held_max`] lowers it when there are
+/// many. A single command may always hold what it needs.
 pub(super) const HELD_BYTES_MAX: usize = 8 << 20;
 /// Answers queued before the turn's end that cause an early flush: more per send gains nothing at 4 KiB and costs latency.
 const FLUSH_ANSWERS: u32 = 32;
 /// Bytes queued that cause an early flush.
 const FLUSH_BYTES: usize = 512 << 10;
+/// Bytes of headers that wait for a host that does not read, above which nothing more is received from it: more than the
+/// answers to every command of a queue, so a host that keeps to its queue's size never gets there.
+const UNSENT_HEADER_BYTES_MAX: usize = 128 << 10;
+/// Time for a terminated host to take notice before its socket is closed under it.
+const LINGER_NS: u64 = 1_000_000_000;
+/// How often the target looks for hosts that do not send what they were asked for.
+const TRANSFER_WATCH_NS: u64 = 1_000_000_000;
 
 /// What the connection turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +73,8 @@ pub(super) struct Pending {
     pub(super) io: Option<(IoCommand, Rc<Namespace>)>,
     pub(super) buf: Buf,
     pub(super) digest_ok: bool,
+    /// When the host was asked.
+    pub(super) asked_ns: u64,
 }
 
 /// The queue that a connection is.
@@ -188,24 +198,92 @@ impl Connection {
         .await
     }
 
-    /// Closes the socket after a last attempt to send what is queued.
-    pub(super) fn close_stream(&self) {
+    /// Waits for `future`; `None` when the connection ended first.
+    async fn or_ended<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = std::pin::pin!(future);
+        let mut ended = std::pin::pin!(self.settled.wait_until(|| self.is_ended()));
+        std::future::poll_fn(|cx| {
+            if ended.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    /// Whether a host that does not read has so much waiting for it that nothing more is received from it.
+    #[inline]
+    pub(super) fn is_congested(&self) -> bool {
+        self.socket_full.get() && {
+            let output = self.output.borrow();
+            output.bytes() >= HELD_BYTES_MAX || output.header_bytes() >= UNSENT_HEADER_BYTES_MAX
+        }
+    }
+
+    /// Waits until a host has read some of what waits for it, or the connection ended.
+    pub(super) async fn uncongested(&self) {
+        self.room_notify.wait_until(|| self.is_ended() || !self.is_congested()).await;
+    }
+
+    /// A last attempt to send what is queued; the rest is dropped.
+    pub(super) fn flush_last(&self) {
         let mut output = self.output.borrow_mut();
         let _ = output.flush(&self.stream);
         output.discard();
-        self.stream.close();
+    }
+
+    /// After a termination was sent: takes what the host still sends until it closes, for a while. Closing at once would make
+    /// TCP reset the connection, and the host might never see why.
+    pub(super) async fn linger(&self) {
+        let _ = self.reactor.timeout(LINGER_NS, self.drain()).await;
+    }
+
+    async fn drain(&self) {
+        loop {
+            if self.stream.readable().await.is_err() {
+                return;
+            }
+            let mut received = self.local.take_receive_buf();
+            let outcome = self.stream.try_recv(received.as_mut_slice());
+            self.local.give_receive_buf(received);
+            match outcome {
+                Ok(0) => return,
+                Ok(_) => self.reactor.yield_now().await,
+                Err(Errno::EAGAIN) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Sees to it that a host which does not send the data it was asked for loses its connection: what waits for that data
+    /// holds memory of the pool.
+    pub(super) fn watch_transfers(&self) {
+        if self.local.watching_transfers.replace(true) {
+            return;
+        }
+        let local = self.local.clone();
+        self.reactor.spawn(async move {
+            while local.connections.borrow().values().any(|connection| connection.has_transfers()) {
+                local.reactor.sleep_ns(TRANSFER_WATCH_NS).await;
+                let since_ns = local.reactor.now_ns().saturating_sub(local.config.stall_timeout_ns);
+                let connections: Vec<_> = local.connections.borrow().values().cloned().collect();
+                for connection in connections {
+                    if connection.pending.borrow().values().any(|pending| pending.asked_ns < since_ns) {
+                        connection.end(End::Stalled);
+                    }
+                }
+            }
+            local.watching_transfers.set(false);
+        });
+    }
+
+    fn has_transfers(&self) -> bool {
+        !self.is_ended() && !self.pending.borrow().is_empty()
     }
 
     /// Sends what is queued now.
     pub(super) fn flush_now(self: &Rc<Self>) {
         self.flush();
-    }
-
-    /// Asks the device to end a command early.
-    pub(super) fn abort_command(&self, cid: u16) {
-        if let Some((_, _, namespace)) = &*self.cached.borrow() {
-            namespace.channel.abort(self.tag(cid));
-        }
     }
 
     /// The mark of a command on its device operation.
@@ -307,7 +385,8 @@ impl Connection {
         if self.socket_full.get() {
             return;
         }
-        match self.output.borrow_mut().flush(&self.stream) {
+        let flushed = self.output.borrow_mut().flush(&self.stream);
+        match flushed {
             Ok(true) => self.room_notify.notify_all(),
             Ok(false) => self.wait_for_socket(),
             Err(errno) => self.end(End::Network(errno)),
@@ -321,19 +400,22 @@ impl Connection {
         self.reactor.spawn(async move {
             loop {
                 let patience_ns = this.local.config.stall_timeout_ns;
-                match this.reactor.timeout(patience_ns, this.stream.writable()).await {
+                let writable = this.or_ended(this.stream.writable());
+                match this.reactor.timeout(patience_ns, writable).await {
                     None => return this.end(End::Stalled),
-                    Some(Err(errno)) => return this.end(End::Network(errno)),
-                    Some(Ok(())) if this.is_ended() => return,
-                    Some(Ok(())) => {}
+                    Some(None) => return,
+                    Some(Some(Err(errno))) => return this.end(End::Network(errno)),
+                    Some(Some(Ok(()))) => {}
                 }
                 let flushed = this.output.borrow_mut().flush(&this.stream);
                 match flushed {
-                    Ok(true) => {
-                        this.socket_full.set(false);
-                        return this.room_notify.notify_all();
+                    Ok(is_empty) => {
+                        this.socket_full.set(!is_empty);
+                        this.room_notify.notify_all();
+                        if is_empty {
+                            return;
+                        }
                     }
-                    Ok(false) => {}
                     Err(errno) => return this.end(End::Network(errno)),
                 }
             }
@@ -361,7 +443,7 @@ impl Connection {
     #[inline]
     pub(super) fn try_take_buf(&self, len: usize) -> Option<Buf> {
         let held = self.held_bytes.get() + self.output.borrow().bytes();
-        if held > 0 && held + len > HELD_BYTES_MAX {
+        if held > 0 && held + len > self.local.held_max() {
             return None;
         }
         let buf = self.reactor.pool().try_alloc(len)?;
@@ -371,19 +453,26 @@ impl Connection {
 
     /// As [`try_take_buf`](Self::try_take_buf), waiting. `None` when the connection ended meanwhile.
     pub(super) async fn take_buf(&self, len: usize) -> Option<Buf> {
-        loop {
-            if self.is_ended() {
-                return None;
-            }
-            let held = self.held_bytes.get() + self.output.borrow().bytes();
-            if held > 0 && held + len > HELD_BYTES_MAX {
-                self.room_notify.notified().await;
-                continue;
-            }
-            let buf = self.reactor.pool().alloc(len).await;
-            self.held_bytes.set(self.held_bytes.get() + len);
-            return Some(buf);
+        self.take_share(len).await?;
+        let buf = self.or_ended(self.reactor.pool().alloc(len)).await;
+        if buf.is_none() {
+            self.release_share(len);
         }
+        buf
+    }
+
+    /// Waits until the connection may hold `len` bytes more, and counts them. `None` when it ended meanwhile.
+    pub(super) async fn take_share(&self, len: usize) -> Option<()> {
+        let has_room = || {
+            let held = self.held_bytes.get() + self.output.borrow().bytes();
+            held == 0 || held + len <= self.local.held_max()
+        };
+        self.room_notify.wait_until(|| self.is_ended() || has_room()).await;
+        if self.is_ended() {
+            return None;
+        }
+        self.held_bytes.set(self.held_bytes.get() + len);
+        Some(())
     }
 
     /// Gives back a command's share; its buffer is freed or queued for sending.
@@ -391,7 +480,7 @@ impl Connection {
     pub(super) fn release_share(&self, len: usize) {
         let held = self.held_bytes.get();
         self.held_bytes.set(held - len);
-        if held > HELD_BYTES_MAX / 2 {
+        if held > self.local.held_max() / 2 {
             self.room_notify.notify_all();
         }
     }

@@ -4,14 +4,19 @@ use super::connection::{Connection, End, Owner, Role};
 use super::execute::CapsuleData;
 use super::home::{AdminReply, Home};
 use super::local::Namespace;
-use crate::spec::opcode::{Direction, FABRICS, FabricsType};
+use crate::spec::opcode::{AdminOpcode, Direction, FABRICS, FabricsType};
 use crate::spec::sgl::DataLocation;
 use crate::spec::{Cqe, Sqe, Status, fabrics};
+use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
 use reactor::{Buf, SgList};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 /// How often a busy queue tells the target that its host is alive.
 const NOTE_INTERVAL_NS: u64 = 500_000_000;
+/// Failed commands on their way to the error log at once. The log holds sixteen; a flood of failures does not fill the rings
+/// between reactors.
+const RECORDS_MAX: usize = 64;
 
 impl Connection {
     /// Ends the connection unless it becomes a queue in time: half-open connections cost nothing for long.
@@ -56,7 +61,8 @@ impl Connection {
                 .await;
             this.connecting.set(false);
             match connected {
-                Ok(connected) => {
+                Ok((connected, write_through)) => {
+                    this.write_through.set(write_through);
                     let owner =
                         Owner { controller: connected.controller, subsystem: connected.subsystem, qid: connected.qid };
                     this.become_queue(owner, connected.entries, connected.flow_control);
@@ -79,24 +85,32 @@ impl Connection {
         if sqe.opcode == FABRICS {
             return self.fabrics_command(sqe);
         }
-        let cid = sqe.cid.get();
-        let location = match sqe.sgl.locate(data.len() as u32, self.local.config.model.transfer_len_max) {
-            Ok(location) => location,
-            Err(status) => return self.answer_status(cid, status),
-        };
-        match (Direction::of(sqe.opcode), location) {
-            (Direction::HostToController, DataLocation::InCapsule { .. }) if !digest_ok => {
-                self.answer_status(cid, Status::TRANSIENT_TRANSPORT_ERROR);
-            }
-            (Direction::HostToController, DataLocation::InCapsule { offset, len }) => {
+        if let Err(status) = self.try_admin_command(sqe, data, digest_ok) {
+            self.answer_status(sqe.cid.get(), status);
+        }
+    }
+
+    fn try_admin_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) -> Result<(), Status> {
+        let location = sqe.sgl.locate(data.len() as u32, self.local.config.model.transfer_len_max)?;
+        // Of the commands that are carried out only this one comes with data; others are refused without asking for it.
+        let takes_data = AdminOpcode::from_u8(sqe.opcode) == Some(AdminOpcode::SetFeatures);
+        match location {
+            DataLocation::InCapsule { .. } if takes_data && !digest_ok => Err(Status::TRANSIENT_TRANSPORT_ERROR),
+            DataLocation::InCapsule { offset, len } if takes_data => {
                 self.admin_with_data(*sqe, data.copy(offset as usize..(offset + len) as usize));
+                Ok(())
             }
-            (Direction::HostToController, DataLocation::Transport { len }) if len > 0 => {
-                if let Err(status) = self.request_data(*sqe, None, len) {
-                    self.answer_status(cid, status);
-                }
+            DataLocation::InCapsule { .. } if Direction::of(sqe.opcode) == Direction::ControllerToHost => {
+                Err(Status::SGL_TYPE_INVALID.dnr())
             }
-            _ => self.admin_with_data(*sqe, Vec::new()),
+            DataLocation::Transport { len } if takes_data && len > ADMIN_CAPSULE_DATA_MAX => {
+                Err(Status::DATA_SGL_LENGTH_INVALID.dnr())
+            }
+            DataLocation::Transport { len } if takes_data && len > 0 => self.request_data(*sqe, None, len),
+            _ => {
+                self.admin_with_data(*sqe, Vec::new());
+                Ok(())
+            }
         }
     }
 
@@ -107,12 +121,17 @@ impl Connection {
         let data_out_len = if gives { sqe.sgl.length.get() as usize } else { 0 };
         let (this, shared) = (self.clone(), self.local.shared.clone());
         self.reactor.spawn(async move {
+            // A host that asks for much and reads nothing waits for itself.
+            if this.take_share(data_out_len).await.is_none() {
+                return this.answer_status(sqe.cid.get(), Status::ABORTED_SQ_DELETION);
+            }
             let reply = this
                 .reactor
                 .call_on(this.local.shared.home, move |reactor| async move {
                     Home::of(&reactor, &shared).admin(owner.controller, &sqe, data_in, data_out_len).await
                 })
                 .await;
+            this.release_share(data_out_len);
             match reply {
                 AdminReply::Complete(cqe, data) if data.is_empty() => this.answer(cqe),
                 AdminReply::Complete(cqe, data) => this.answer_data(cqe, SgList::from_iter([Buf::from_vec(data)])),
@@ -143,14 +162,23 @@ impl Connection {
 
     /// Answers a failed I/O command and notes it in the controller's error log.
     pub(super) fn answer_error(self: &Rc<Self>, sqe: &Sqe, status: Status) {
-        let cqe = Cqe::new(sqe.cid.get(), status);
-        if let Some(owner) = self.owner.get() {
-            let (shared, sqe) = (self.local.shared.clone(), *sqe);
-            self.reactor.post(self.local.shared.home, move |reactor| {
-                Home::of(reactor, &shared).record_error(owner.controller, owner.qid, &sqe, &cqe);
-            });
+        self.note_error(sqe, status);
+        self.answer_status(sqe.cid.get(), status);
+    }
+
+    /// Notes a failed I/O command in the controller's error log.
+    pub(super) fn note_error(self: &Rc<Self>, sqe: &Sqe, status: Status) {
+        let Some(owner) = self.owner.get() else { return };
+        let shared = self.local.shared.clone();
+        if shared.records.fetch_add(1, Ordering::Relaxed) >= RECORDS_MAX {
+            shared.records.fetch_sub(1, Ordering::Relaxed);
+            return;
         }
-        self.answer(cqe);
+        let (sqe, cqe) = (*sqe, Cqe::new(sqe.cid.get(), status));
+        self.reactor.post(self.local.shared.home, move |reactor| {
+            shared.records.fetch_sub(1, Ordering::Relaxed);
+            Home::of(reactor, &shared).record_error(owner.controller, owner.qid, &sqe, &cqe);
+        });
     }
 
     /// Tells the target now and then that this queue's host is alive (traffic based keep alive).
@@ -167,11 +195,15 @@ impl Connection {
         }
     }
 
-    /// The connection is over: the peer is told nothing more, the target learns of it.
-    pub(super) fn finish(self: &Rc<Self>, end: End) {
+    /// The connection is over: the target learns of it, the peer is told nothing more but why.
+    pub(super) async fn finish(self: &Rc<Self>, end: End) {
         self.end(end);
-        self.close_stream();
+        self.flush_last();
         self.tell_closed();
+        if matches!(end, End::Fault(_) | End::Overrun) {
+            self.linger().await;
+        }
+        self.stream.close();
         self.local.shared.connection_ended(self.reactor.index());
     }
 

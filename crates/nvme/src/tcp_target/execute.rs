@@ -2,12 +2,13 @@
 
 use super::connection::{Connection, End, Pending};
 use super::local::Namespace;
+use super::pieces;
 use crate::spec::opcode::FABRICS;
-use crate::spec::sgl::DataLocation;
+use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::io::{self, IoCommand, IoOp};
-use bdev::{Flags, Io, Lba, Op};
+use bdev::{Done, Flags, Io, Lba, Op};
 use reactor::{Buf, SgList};
 use std::rc::Rc;
 
@@ -44,38 +45,54 @@ impl Connection {
             return self.end(End::Overrun);
         }
         if let Err(status) = self.try_io_command(sqe, data, digest_ok) {
-            self.answer_error(sqe, status);
+            self.refuse(sqe, status);
         }
+    }
+
+    /// Answers a command that failed on arrival or before the device saw it, and what it takes with it.
+    #[cold]
+    pub(super) fn refuse(self: &Rc<Self>, sqe: &Sqe, status: Status) {
+        if self.fused_failed(sqe.cid.get(), status) {
+            return self.note_error(sqe, status);
+        }
+        self.answer_error(sqe, status);
     }
 
     #[inline]
     fn try_io_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) -> Result<(), Status> {
         if sqe.opcode == FABRICS {
+            self.fused_interrupted(sqe);
             self.fabrics_command(sqe);
             return Ok(());
         }
         let namespace = self.namespace(sqe.nsid.get());
         let mdts_bytes = self.local.config.model.transfer_len_max;
-        let command = match &namespace {
-            Some(namespace) => io::decode(sqe, |_| Some(&namespace.model), mdts_bytes)?,
-            None => io::decode(sqe, |_| None, mdts_bytes)?,
+        let decoded = match &namespace {
+            Some(namespace) => io::decode(sqe, |_| Some(&namespace.model), mdts_bytes),
+            None => io::decode(sqe, |_| None, mdts_bytes),
         };
+        let command = match decoded {
+            Ok(command) => command,
+            Err(status) => {
+                self.fused_interrupted(sqe);
+                return Err(status);
+            }
+        };
+        if command.fused != Fused::Normal || self.fused_waiting() {
+            self.fused_arrival(&command)?;
+        }
         let Some(namespace) = namespace else {
             self.flush_all(command.cid);
             return Ok(());
         };
-        if (command.fused != Fused::Normal || self.fused_waiting()) && !self.fused_arrival(&command)? {
-            return Ok(());
+        if command.fused != Fused::Normal && !namespace.ops.contains(Op::CompareAndWrite) {
+            return Err(Status::INVALID_OPCODE.dnr());
         }
         if !command.op.takes_data() {
             return self.without_data(sqe, &command, namespace);
         }
         match sqe.sgl.locate(data.len() as u32, mdts_bytes)? {
-            DataLocation::InCapsule { .. } if !digest_ok => {
-                if !self.fused_failed(command.cid) {
-                    return Err(Status::TRANSIENT_TRANSPORT_ERROR);
-                }
-            }
+            DataLocation::InCapsule { .. } if !digest_ok => return Err(Status::TRANSIENT_TRANSPORT_ERROR),
             DataLocation::InCapsule { offset, .. } => {
                 let (offset, len) = (offset as usize, command.data_len as usize);
                 match data {
@@ -101,7 +118,7 @@ impl Connection {
         let (lba, nblocks) = (Lba(command.slba), command.block_count);
         let io = match command.op {
             IoOp::Read => {
-                if !matches!(sqe.sgl.locate(0, u32::MAX)?, DataLocation::Transport { .. }) {
+                if sqe.sgl.kind != KIND_TRANSPORT {
                     return Err(Status::SGL_TYPE_INVALID.dnr());
                 }
                 self.read(command, namespace);
@@ -109,7 +126,10 @@ impl Connection {
             }
             IoOp::Flush => Io::flush(),
             IoOp::Verify => Io::new(Op::Verify, lba, nblocks),
-            IoOp::WriteZeroes { deallocate } if deallocate && namespace.unmap_zeroes => {
+            // Deallocating has no forced unit access.
+            IoOp::WriteZeroes { deallocate: true }
+                if namespace.unmap_zeroes && self.write_flags(command) == Flags::NONE =>
+            {
                 Io::new(Op::Unmap, lba, nblocks)
             }
             _ => Io { flags: self.write_flags(command), ..Io::new(Op::WriteZeroes, lba, nblocks) },
@@ -144,7 +164,7 @@ impl Connection {
     fn read(self: &Rc<Self>, command: &IoCommand, namespace: Rc<Namespace>) {
         let (cid, lba, nblocks) = (command.cid, Lba(command.slba), command.block_count);
         // A lent buffer may change between the digest and the send, so digests want a copy.
-        if namespace.loans && !self.encoder().data_digest() {
+        if namespace.at_once.get() && nblocks <= namespace.max_io_blocks && !self.encoder().data_digest() {
             return self.start(cid, namespace, Io::read_loan(lba, nblocks), 0);
         }
         let len = command.data_len as usize;
@@ -165,17 +185,40 @@ impl Connection {
     fn start(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, mut io: Io, share: usize) {
         io.tag = self.tag(cid);
         let this = self.clone();
+        if !namespace.does(io.op, io.nblocks) {
+            return self.start_in_pieces(cid, namespace, io, share);
+        }
         self.reactor.spawn_eager(async move {
-            let done = namespace.channel.submit(io).await;
-            if share > 0 {
-                this.release_share(share);
-            }
-            if done.status.is_ok() && done.io.op == Op::Read {
-                this.answer_data(Cqe::new(cid, Status::SUCCESS), done.io.bufs);
-            } else {
-                this.answer_status(cid, status_for_host(done.status, done.io.op));
-            }
+            let done = match namespace.channel.submit(io).try_ready() {
+                Ok(done) => done,
+                Err(future) => {
+                    namespace.at_once.set(false);
+                    future.await
+                }
+            };
+            this.conclude(cid, done, share);
         });
+    }
+
+    #[cold]
+    fn start_in_pieces(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, io: Io, share: usize) {
+        let this = self.clone();
+        self.reactor.spawn_eager(async move {
+            let done = pieces::carry_out(&this.reactor, &namespace, io).await;
+            this.conclude(cid, done, share);
+        });
+    }
+
+    #[inline]
+    fn conclude(self: &Rc<Self>, cid: u16, done: Done, share: usize) {
+        if share > 0 {
+            self.release_share(share);
+        }
+        if done.status.is_ok() && done.io.op == Op::Read {
+            self.answer_data(Cqe::new(cid, Status::SUCCESS), done.io.bufs);
+        } else {
+            self.answer_status(cid, status_for_host(done.status, done.io.op));
+        }
     }
 
     // --- commands with data from the host ---------------------------------------------------------------------------
@@ -190,7 +233,7 @@ impl Connection {
         received: &mut Buf,
         range: std::ops::Range<usize>,
     ) {
-        if namespace.loans && command.fused == Fused::Normal {
+        if namespace.at_once.get() && command.fused == Fused::Normal {
             let view = received.slice(range);
             return self.with_data(command, namespace, view, 0);
         }
@@ -213,10 +256,7 @@ impl Connection {
     fn with_data(self: &Rc<Self>, command: &IoCommand, namespace: Rc<Namespace>, buf: Buf, share: usize) {
         let (lba, nblocks) = (Lba(command.slba), command.block_count);
         match command.op {
-            _ if command.fused != Fused::Normal => {
-                self.release_share(share);
-                self.fused_data(command.cid, namespace, buf);
-            }
+            _ if command.fused != Fused::Normal => self.fused_data(command.cid, namespace, buf, share),
             IoOp::Write => {
                 let flags = self.write_flags(command);
                 self.start(
@@ -246,7 +286,7 @@ impl Connection {
             Ok(ranges) => ranges.collect(),
             Err(status) => return self.answer_status(cid, status),
         };
-        if !namespace.unmaps {
+        if !namespace.ops.contains(Op::Unmap) {
             // A device that frees nothing may ignore the advice (NVM Command Set 1.0, section 3.2.3).
             return self.answer_status(cid, Status::SUCCESS);
         }
@@ -254,7 +294,8 @@ impl Connection {
         self.reactor.spawn_eager(async move {
             let mut status = Status::SUCCESS;
             for (start, count) in ranges {
-                let done = namespace.channel.submit(Io::new(Op::Unmap, Lba(start), count)).await;
+                let io = Io { tag: this.tag(cid), ..Io::new(Op::Unmap, Lba(start), count) };
+                let done = pieces::carry_out(&this.reactor, &namespace, io).await;
                 if !done.status.is_ok() {
                     status = status_for_host(done.status, Op::Unmap);
                     break;
@@ -275,29 +316,37 @@ impl Connection {
             return Err(Status::INVALID_FIELD.dnr());
         }
         if let Some(buf) = self.try_take_buf(len as usize) {
-            return self.grant(Pending { sqe, io, buf, digest_ok: true });
+            return self.grant(sqe, io, buf);
         }
         let this = self.clone();
         self.reactor.spawn(async move {
             let granted = match this.take_buf(len as usize).await {
-                Some(buf) => this.grant(Pending { sqe, io, buf, digest_ok: true }),
+                Some(buf) => this.grant(sqe, io, buf),
                 None => Err(Status::ABORT_REQUESTED),
             };
             if let Err(status) = granted {
-                this.answer_status(sqe.cid.get(), status);
+                this.refuse(&sqe, status);
             }
         });
         Ok(())
     }
 
-    fn grant(self: &Rc<Self>, pending: Pending) -> Result<(), Status> {
-        let (cid, len) = (pending.sqe.cid.get(), pending.buf.len());
-        if !self.pending.borrow_mut().insert(cid, pending) {
+    fn grant(self: &Rc<Self>, sqe: Sqe, io: Option<(IoCommand, Rc<Namespace>)>, buf: Buf) -> Result<(), Status> {
+        let (cid, len) = (sqe.cid.get(), buf.len());
+        let asked_ns = self.reactor.now_ns();
+        let mut pending = self.pending.borrow_mut();
+        // There are as many R2Ts as commands; but a host that lets halves of fused pairs fail may have some of commands that
+        // were answered long ago, and then it has none left.
+        let is_new = !pending.contains(cid);
+        let r2t = if is_new { self.r2ts.borrow_mut().open(cid, 0, len as u32) } else { None };
+        let Some(r2t) = r2t else {
             self.release_share(len);
             return Err(Status::COMMAND_ID_CONFLICT.dnr());
-        }
-        let r2t = self.r2ts.borrow_mut().open(cid, 0, len as u32);
-        let r2t = r2t.expect("there are as many R2Ts as commands, and commands are counted on arrival");
+        };
+        let inserted = pending.insert(cid, Pending { sqe, io, buf, digest_ok: true, asked_ns });
+        assert!(inserted, "the map holds as many commands as there are R2Ts");
+        drop(pending);
+        self.watch_transfers();
         let encoder = self.encoder();
         self.send_header(|out| encoder.r2t(out, &r2t));
         Ok(())
@@ -306,13 +355,13 @@ impl Connection {
     /// All data of a command that waited for it has arrived.
     pub(super) fn data_complete(self: &Rc<Self>, cid: u16) {
         let Some(pending) = self.pending.borrow_mut().remove(cid) else { return };
-        let Pending { sqe, io, buf, digest_ok } = pending;
+        let Pending { sqe, io, buf, digest_ok, .. } = pending;
         let share = buf.len();
         match io {
             _ if !digest_ok => {
                 self.release_share(share);
-                if !self.fused_failed(cid) {
-                    self.answer_error(&sqe, Status::TRANSIENT_TRANSPORT_ERROR);
+                if !self.is_half_answered(&io) {
+                    self.refuse(&sqe, Status::TRANSIENT_TRANSPORT_ERROR);
                 }
             }
             Some((command, namespace)) => self.with_data(&command, namespace, buf, share),
@@ -321,6 +370,14 @@ impl Connection {
                 self.admin_with_data(sqe, buf.as_slice().to_vec());
             }
         }
+    }
+}
+
+impl Connection {
+    /// Whether this is half of a fused pair that was broken, and answered, while its data was on its way.
+    fn is_half_answered(&self, io: &Option<(IoCommand, Rc<Namespace>)>) -> bool {
+        let Some((command, _)) = io else { return false };
+        command.fused != Fused::Normal && !self.is_in_pair(command.cid)
     }
 }
 

@@ -27,25 +27,49 @@ pub(super) enum AdminReply {
     Pending,
 }
 
+/// Connections accepted in a row before other tasks get their turn.
+const ACCEPTS_PER_WAKE: usize = 16;
+/// Refused connections are reported no more often than this.
+const REFUSAL_REPORT_NS: u64 = 1_000_000_000;
+
+/// Tells the task that accepts connections to end.
+#[derive(Default)]
+struct Stop {
+    asked: Cell<bool>,
+    notify: Notify,
+}
+
+impl Stop {
+    fn ask(&self) {
+        self.asked.set(true);
+        self.notify.notify_all();
+    }
+
+    async fn asked(&self) {
+        self.notify.wait_until(|| self.asked.get()).await;
+    }
+}
+
 /// See the module.
 pub(super) struct Home {
     reactor: Rc<Reactor>,
     shared: Arc<Shared>,
     target: RefCell<Target>,
     queues: RefCell<BTreeMap<(ControllerHandle, u16), Place>>,
-    listeners: RefCell<BTreeMap<SocketAddr, (u16, Rc<Notify>)>>,
+    listeners: RefCell<BTreeMap<SocketAddr, (u16, Rc<Stop>)>>,
     next_connection: Cell<u64>,
     next_port: Cell<u16>,
     /// Something may have moved the next keep-alive deadline.
     deadline_moved: Rc<Notify>,
     timer_started: Cell<bool>,
+    next_refusal_report_ns: Cell<u64>,
 }
 
 impl Home {
     /// The home part; only on the home reactor.
     pub(super) fn of(reactor: &Rc<Reactor>, shared: &Arc<Shared>) -> Rc<Home> {
         assert_eq!(reactor.index(), shared.home, "only the home reactor owns the target");
-        let home = reactor.extension(shared.instance, || Home {
+        reactor.extension(shared.instance, || Home {
             reactor: reactor.clone(),
             shared: shared.clone(),
             target: RefCell::new(Target::new(shared.config.model.clone())),
@@ -55,11 +79,8 @@ impl Home {
             next_port: Cell::new(1),
             deadline_moved: Rc::default(),
             timer_started: Cell::new(false),
-        });
-        if !home.timer_started.replace(true) {
-            reactor.spawn(keep_time(home.clone()));
-        }
-        home
+            next_refusal_report_ns: Cell::new(0),
+        })
     }
 
     // --- connections ------------------------------------------------------------------------------------------------
@@ -71,14 +92,14 @@ impl Home {
         let address = listener.address();
         let port = self.next_port.get();
         self.next_port.set(port + 1);
-        let stop: Rc<Notify> = Rc::default();
+        let stop: Rc<Stop> = Rc::default();
         self.listeners.borrow_mut().insert(address, (port, stop.clone()));
         self.change(|target| target.add_port(port, address));
         let this = self.clone();
         self.reactor.spawn(async move {
             let accepting = this.accept_all(&listener);
             let mut accepting = std::pin::pin!(accepting);
-            let mut stopped = std::pin::pin!(stop.notified());
+            let mut stopped = std::pin::pin!(stop.asked());
             std::future::poll_fn(|cx| {
                 if stopped.as_mut().poll(cx).is_ready() {
                     return std::task::Poll::Ready(());
@@ -94,13 +115,16 @@ impl Home {
     pub(super) fn stop_listening(self: &Rc<Self>) {
         let listeners = self.listeners.take();
         for (port, stop) in listeners.into_values() {
-            stop.notify_all();
+            stop.ask();
             self.change(|target| target.remove_port(port));
         }
     }
 
     async fn accept_all(self: &Rc<Self>, listener: &TcpListener) {
-        loop {
+        for round in 1usize.. {
+            if round.is_multiple_of(ACCEPTS_PER_WAKE) {
+                self.reactor.yield_now().await;
+            }
             match listener.accept().await {
                 Ok((stream, peer)) => self.place_connection(stream, peer, listener.address()),
                 // The connection went away, or descriptors ran out for now: neither ends the listener.
@@ -117,7 +141,11 @@ impl Home {
     fn place_connection(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, via: SocketAddr) {
         let chosen = self.shared.least_loaded();
         if !self.shared.connection_begun(chosen) {
-            tracing::warn!(%peer, limit = self.shared.config.connections_max, "connection refused: too many connections");
+            let now_ns = self.reactor.now_ns();
+            if now_ns >= self.next_refusal_report_ns.get() {
+                self.next_refusal_report_ns.set(now_ns + REFUSAL_REPORT_NS);
+                tracing::warn!(%peer, limit = self.shared.config.connections_max, "connection refused: too many connections");
+            }
             return;
         }
         let id = self.next_connection.get();
@@ -143,21 +171,24 @@ impl Home {
 
     // --- what hosts ask ---------------------------------------------------------------------------------------------
 
+    /// Makes a connection a queue. The second value: its writes are to be durable when they complete.
     pub(super) fn connect(
         self: &Rc<Self>,
         sqe: &Sqe,
         record: &[u8],
         via: SocketAddr,
         place: Place,
-    ) -> Result<Connected, Cqe> {
+    ) -> Result<(Connected, bool), Cqe> {
         let now_ns = self.reactor.now_ns();
         let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via);
-        if let Ok(connected) = &connected {
-            self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
-        }
         self.deadline_moved.notify_all();
         self.carry_out();
-        connected
+        let connected = connected?;
+        self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
+        let is_cached = self.with_target(|target| {
+            target.controller(connected.controller).is_none_or(|controller| controller.write_cache_enabled())
+        });
+        Ok((connected, !is_cached))
     }
 
     pub(super) fn fabrics(self: &Rc<Self>, controller: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
@@ -191,8 +222,9 @@ impl Home {
                     let shared = self.shared.clone();
                     self.reactor.post(place.reactor, move |reactor| {
                         let local = Local::of(reactor, &shared);
-                        if let Some(connection) = local.connections.borrow().get(&place.connection) {
-                            connection.abort_command(cid);
+                        let connection = local.connections.borrow().get(&place.connection).cloned();
+                        if let Some(connection) = connection {
+                            local.abort(connection.tag(cid));
                         }
                     });
                 }
@@ -217,6 +249,7 @@ impl Home {
         if place.is_some_and(|place| place.connection == connection) {
             self.queues.borrow_mut().remove(&(controller, qid));
             self.target.borrow_mut().queue_closed(controller, qid);
+            self.deadline_moved.notify_all();
             self.carry_out();
         }
     }
@@ -262,6 +295,10 @@ impl Home {
     // --- carrying out -----------------------------------------------------------------------------------------------
 
     fn carry_out(self: &Rc<Self>) {
+        if !self.timer_started.get() && self.target.borrow().poll_timeout().is_some() {
+            self.timer_started.set(true);
+            self.reactor.spawn(keep_time(self.clone()));
+        }
         loop {
             let event = self.target.borrow_mut().poll_event();
             let Some(event) = event else { break };
@@ -293,10 +330,19 @@ impl Home {
                 }
                 TargetEvent::NamespaceChanged { subsystem, nsid } => {
                     if self.target.borrow().namespace(subsystem, nsid).is_none() {
-                        self.shared.unexport(subsystem, nsid);
+                        self.unexport(subsystem, nsid);
                     }
                 }
             }
+        }
+    }
+
+    /// A namespace is gone: no reactor finds it from now on, and each lets go of its device.
+    pub(super) fn unexport(&self, subsystem: SubsystemId, nsid: u32) {
+        self.shared.unexport(subsystem, nsid);
+        for index in 0..self.shared.loads.len() {
+            let shared = self.shared.clone();
+            self.reactor.post(index, move |reactor| Local::of(reactor, &shared).forget(subsystem, nsid));
         }
     }
 
@@ -344,7 +390,7 @@ impl Home {
     }
 }
 
-/// Ends controllers whose hosts have gone silent.
+/// Ends controllers whose hosts have gone silent, for as long as there are any with a limit.
 async fn keep_time(home: Rc<Home>) {
     let reactor = home.reactor.clone();
     let moved = home.deadline_moved.clone();
@@ -354,15 +400,14 @@ async fn keep_time(home: Rc<Home>) {
     loop {
         let Some(home) = weak.upgrade() else { return };
         let deadline_ns = home.target.borrow().poll_timeout();
+        let Some(deadline_ns) = deadline_ns else {
+            home.timer_started.set(false);
+            return;
+        };
         drop(home);
-        match deadline_ns {
-            None => moved.notified().await,
-            Some(deadline_ns) => {
-                let now_ns = reactor.clock_ns();
-                if deadline_ns > now_ns {
-                    let _ = reactor.timeout(deadline_ns - now_ns, moved.notified()).await;
-                }
-            }
+        let now_ns = reactor.clock_ns();
+        if deadline_ns > now_ns {
+            let _ = reactor.timeout(deadline_ns - now_ns, moved.notified()).await;
         }
         let Some(home) = weak.upgrade() else { return };
         home.target.borrow_mut().handle_timeout(reactor.now_ns());

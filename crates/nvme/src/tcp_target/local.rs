@@ -1,11 +1,11 @@
 //! What a target keeps on each reactor: its connections, the shared receive buffer, channels to namespaces.
 
-use super::connection::Connection;
+use super::connection::{Connection, End, HELD_BYTES_MAX};
 use super::receive::Receiver;
 use super::{Config, Shared};
 use crate::target::{self, SubsystemId};
-use bdev::{BlockDevice, Channel, Op};
-use reactor::{Buf, Reactor, TcpStream};
+use bdev::{BlockDevice, Channel, Op, OpSet};
+use reactor::{BUF_BYTES_MAX, Buf, Reactor, TcpStream};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,14 +20,30 @@ const RECEIVE_BYTES: usize = 256 << 10;
 pub(super) struct Namespace {
     pub(super) model: target::Namespace,
     pub(super) channel: Rc<dyn Channel>,
-    /// The device lends its memory for reads and takes the data of writes at once.
-    pub(super) loans: bool,
-    pub(super) unmaps: bool,
+    pub(super) ops: OpSet,
+    /// Larger operations are made in pieces.
+    pub(super) max_io_blocks: u32,
+    /// Largest compare-and-write.
+    pub(super) compare_and_write_blocks: u32,
+    /// The device lends its memory for reads, and has so far ended every operation inside `submit`: then writes may give it
+    /// views of the receive buffer. A device that takes its time would hold one receive buffer per write.
+    pub(super) at_once: Cell<bool>,
     /// Unmapped blocks read as zero, so Write Zeroes may deallocate.
     pub(super) unmap_zeroes: bool,
     /// Keeps the device alive while commands are under way.
-    _device: Arc<dyn BlockDevice>,
+    device: Arc<dyn BlockDevice>,
 }
+
+impl Namespace {
+    /// Whether the device does this itself and in one piece.
+    #[inline]
+    pub(super) fn does(&self, op: Op, block_count: u32) -> bool {
+        block_count <= self.max_io_blocks && self.ops.contains(op)
+    }
+}
+
+/// A namespace and the generation at which it was looked up; none when its channel could not be opened.
+type Found = (u64, Option<Rc<Namespace>>);
 
 /// See the module.
 pub(super) struct Local {
@@ -35,9 +51,11 @@ pub(super) struct Local {
     pub(super) config: Arc<Config>,
     pub(super) shared: Arc<Shared>,
     receive_buf: RefCell<Option<Buf>>,
-    namespaces: RefCell<BTreeMap<(SubsystemId, u32), (u64, Rc<Namespace>)>>,
+    namespaces: RefCell<BTreeMap<(SubsystemId, u32), Found>>,
     pub(super) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
-    closing: Cell<bool>,
+    held_max: Cell<usize>,
+    /// The task that looks for hosts which do not send the data they were asked for runs.
+    pub(super) watching_transfers: Cell<bool>,
 }
 
 impl Local {
@@ -50,7 +68,8 @@ impl Local {
             receive_buf: RefCell::default(),
             namespaces: RefCell::default(),
             connections: RefCell::default(),
-            closing: Cell::new(false),
+            held_max: Cell::new(HELD_BYTES_MAX),
+            watching_transfers: Cell::new(false),
         })
     }
 
@@ -62,29 +81,51 @@ impl Local {
 
     /// Serves a connection until it ends.
     pub(super) fn serve(self: &Rc<Self>, stream: TcpStream, id: u64, peer: SocketAddr, via: SocketAddr) {
-        if self.closing.get() {
-            return;
-        }
         let connection = Connection::new(&self.reactor, self, stream, id, via);
         self.connections.borrow_mut().insert(id, connection.clone());
+        self.share_out();
         connection.watch_handshake();
         let this = self.clone();
         self.reactor.spawn(async move {
             let end = Receiver::new(connection.clone()).run().await;
             tracing::debug!(connection = id, %peer, ?end, "connection ended");
-            connection.finish(end);
+            connection.finish(end).await;
             this.connections.borrow_mut().remove(&id);
+            this.share_out();
         });
     }
 
-    /// Ends all connections and takes no more.
+    /// Ends all connections. Those that come later are served.
     pub(super) fn close(&self) {
-        self.closing.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
-            connection.end(super::connection::End::TornDown);
+            connection.end(End::TornDown);
+            connection.cached.take();
         }
         self.namespaces.borrow_mut().clear();
+    }
+
+    /// Lets go of a namespace that was removed: its device may be closed.
+    pub(super) fn forget(&self, subsystem: SubsystemId, nsid: u32) {
+        self.namespaces.borrow_mut().remove(&(subsystem, nsid));
+        for connection in self.connections.borrow().values() {
+            if connection.owner.get().is_some_and(|owner| owner.subsystem == subsystem) {
+                connection.cached.take();
+            }
+        }
+    }
+
+    /// Buffer bytes that one connection may hold: together they leave half of the pool to others, so that hosts which keep
+    /// what they were given do not stop the rest.
+    #[inline]
+    pub(super) fn held_max(&self) -> usize {
+        self.held_max.get()
+    }
+
+    fn share_out(&self) {
+        let connections = self.connections.borrow().len().max(1);
+        let share = self.reactor.pool().bytes_max() / 2 / connections;
+        self.held_max.set(share.clamp(BUF_BYTES_MAX, HELD_BYTES_MAX));
     }
 
     /// The receive buffer, exclusive: a new one while writes still hold views of the last.
@@ -96,6 +137,7 @@ impl Local {
             return buf;
         }
         let fresh = self.reactor.pool().try_alloc(RECEIVE_BYTES);
+        // Without pool memory a smaller one from the heap: connections must go on so that memory comes back.
         fresh.unwrap_or_else(|| Buf::from_vec(vec![0; RECEIVE_BYTES / 4]))
     }
 
@@ -104,23 +146,46 @@ impl Local {
         *self.receive_buf.borrow_mut() = Some(buf);
     }
 
+    /// Asks all devices to end an operation early.
+    pub(super) fn abort(&self, tag: u64) {
+        for (_, namespace) in self.namespaces.borrow().values() {
+            if let Some(namespace) = namespace {
+                namespace.channel.abort(tag);
+            }
+        }
+    }
+
     /// A namespace with a channel on this reactor; `None` when it does not exist or cannot be opened.
     pub(super) fn namespace(&self, subsystem: SubsystemId, nsid: u32) -> Option<Rc<Namespace>> {
         let generation = self.generation();
-        if let Some((cached_generation, namespace)) = self.namespaces.borrow().get(&(subsystem, nsid))
-            && *cached_generation == generation
+        let key = (subsystem, nsid);
+        let kept = self.namespaces.borrow().get(&key).cloned();
+        if let Some((kept_generation, namespace)) = &kept
+            && *kept_generation == generation
         {
-            return Some(namespace.clone());
+            return namespace.clone();
         }
-        let found = self.shared.exported(subsystem, nsid);
-        let Some((device, model)) = found else {
-            self.namespaces.borrow_mut().remove(&(subsystem, nsid));
+        let Some((device, model)) = self.shared.exported(subsystem, nsid) else {
+            self.namespaces.borrow_mut().remove(&key);
             return None;
         };
-        let kept = self.namespaces.borrow().get(&(subsystem, nsid)).map(|(_, old)| old.clone());
-        let channel = match kept {
-            Some(old) if Arc::ptr_eq(&old._device, &device) => old.channel.clone(),
-            _ => match device.open_channel(&self.reactor) {
+        let old = kept.and_then(|(_, namespace)| namespace).filter(|old| Arc::ptr_eq(&old.device, &device));
+        let namespace = self.open(nsid, device, model, old.as_deref());
+        self.namespaces.borrow_mut().insert(key, (generation, namespace.clone()));
+        namespace
+    }
+
+    fn open(
+        &self,
+        nsid: u32,
+        device: Arc<dyn BlockDevice>,
+        model: target::Namespace,
+        old: Option<&Namespace>,
+    ) -> Option<Rc<Namespace>> {
+        let info = device.info();
+        let channel = match old {
+            Some(old) => old.channel.clone(),
+            None => match device.open_channel(&self.reactor) {
                 Ok(channel) => channel,
                 Err(error) => {
                     tracing::error!(nsid, %error, "cannot open a channel for a namespace");
@@ -128,16 +193,15 @@ impl Local {
                 }
             },
         };
-        let info = device.info();
-        let namespace = Rc::new(Namespace {
+        Some(Rc::new(Namespace {
             model,
             channel,
-            loans: info.loans,
-            unmaps: info.ops.contains(Op::Unmap),
+            ops: info.ops,
+            max_io_blocks: info.max_io_blocks,
+            compare_and_write_blocks: info.compare_and_write_blocks,
+            at_once: Cell::new(old.map_or(info.loans, |old| old.at_once.get())),
             unmap_zeroes: info.unmap_reads_zero && info.ops.contains(Op::Unmap),
-            _device: device,
-        });
-        self.namespaces.borrow_mut().insert((subsystem, nsid), (generation, namespace.clone()));
-        Some(namespace)
+            device,
+        }))
     }
 }

@@ -14,6 +14,7 @@ mod fused;
 mod home;
 mod local;
 mod output;
+mod pieces;
 mod receive;
 
 use crate::spec::Nqn;
@@ -22,7 +23,7 @@ use base::Errno;
 use bdev::BlockDevice;
 use home::Home;
 use local::Local;
-use reactor::{Reactor, ReactorHandle};
+use reactor::{BUF_BYTES_MAX, Reactor, ReactorHandle};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -111,6 +112,8 @@ struct Shared {
     /// Changes with `exports`.
     generation: AtomicU64,
     connections: AtomicUsize,
+    /// Failed commands on their way to the error log.
+    records: AtomicUsize,
     loads: Vec<AtomicUsize>,
 }
 
@@ -211,7 +214,7 @@ impl TargetHome {
         let id = self.find(nqn)?;
         self.home().change(|target| target.remove_subsystem(id))?;
         for nsid in self.shared.namespace_ids(id) {
-            self.shared.unexport(id, nsid);
+            self.home().unexport(id, nsid);
         }
         Ok(())
     }
@@ -286,7 +289,7 @@ impl TargetHome {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Stops listening and ends every connection on every reactor.
+    /// Stops listening and ends every connection on every reactor; listening again is possible.
     pub fn close(&self) {
         self.home().stop_listening();
         for index in 0..self.shared.loads.len() {
@@ -330,6 +333,7 @@ impl TcpTarget {
     pub fn new(reactors: &[ReactorHandle], config: Config) -> TcpTarget {
         static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
         let home = reactors.first().expect("a target needs a reactor").clone();
+        assert!(config.model.transfer_len_max as usize <= BUF_BYTES_MAX, "a transfer fits into one buffer");
         let shared = Shared {
             // An identity, not an order: it never reaches a trace.
             instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
@@ -338,6 +342,7 @@ impl TcpTarget {
             exports: Mutex::default(),
             generation: AtomicU64::new(1),
             connections: AtomicUsize::new(0),
+            records: AtomicUsize::new(0),
             loads: reactors.iter().map(|_| AtomicUsize::new(0)).collect(),
         };
         TcpTarget { home, shared: Arc::new(shared) }

@@ -36,6 +36,11 @@ impl Output {
         self.bytes
     }
 
+    /// Bytes of headers waiting.
+    pub(super) fn header_bytes(&self) -> usize {
+        self.headers.len() - self.headers_sent
+    }
+
     /// Appends a header of at most `N` bytes written by `encode`, which returns its length.
     #[inline]
     pub(super) fn header<const N: usize>(&mut self, encode: impl FnOnce(&mut [u8]) -> usize) {
@@ -121,6 +126,8 @@ impl Output {
         }
         if self.pieces.is_empty() {
             self.headers.clear();
+            // What a burst to a slow host needed is not kept for ever.
+            self.headers.shrink_to(COMPACT_BYTES);
             self.headers_sent = 0;
         } else if self.headers_sent >= COMPACT_BYTES {
             self.headers.drain(..self.headers_sent);

@@ -6,10 +6,7 @@
 use super::connection::{Connection, End, Role};
 use super::execute::CapsuleData;
 use crate::spec::Sqe;
-use crate::tcp::{
-    ADMIN_CAPSULE_DATA_MAX, DataHeader, Decoder, Encoder, Fault, Header, IcReq, IcResp, Item, ReceiveParams,
-    SendParams, Side, alignment_of,
-};
+use crate::tcp::{DataHeader, Decoder, Encoder, Fault, Header, IcReq, Item, Side, TransportOptions, negotiate};
 use base::Errno;
 use reactor::Buf;
 use std::rc::Rc;
@@ -58,6 +55,9 @@ impl Receiver {
                 return end;
             }
             for round in 1.. {
+                if self.connection.is_congested() {
+                    self.connection.uncongested().await;
+                }
                 if let Some(end) = self.connection.ended.get() {
                     return end;
                 }
@@ -71,6 +71,11 @@ impl Receiver {
                     Err(End::Fault(fault)) => {
                         self.connection.send_termination(fault, self.decoder.offending_header());
                         return End::Fault(fault);
+                    }
+                    Err(End::Overrun) => {
+                        // The transport has no better word for it.
+                        self.connection.send_termination(Fault::Sequence, &[]);
+                        return End::Overrun;
                     }
                     Err(end) => return end,
                 }
@@ -201,8 +206,12 @@ impl Receiver {
 
     fn begin(&mut self, header: Header, data_len: u32) -> Result<(), End> {
         self.incoming = match header {
-            // At most the in-capsule limit, one per connection: heap memory is bounded and cheap enough.
-            Header::CapsuleCmd(sqe) => Incoming::Capsule { sqe, buf: Buf::from_vec(vec![0; data_len as usize]) },
+            // At most the in-capsule limit, one per connection: heap memory is bounded and cheap enough when the pool is dry.
+            Header::CapsuleCmd(sqe) => {
+                let len = data_len as usize;
+                let buf = self.connection.reactor.pool().try_alloc(len);
+                Incoming::Capsule { sqe, buf: buf.unwrap_or_else(|| Buf::from_vec(vec![0; len])) }
+            }
             Header::H2cData(header) => {
                 let (cid, offset, complete) = self.accept(&header)?;
                 Incoming::Data { cid, offset, complete }
@@ -263,22 +272,19 @@ impl Receiver {
     /// Answers the connection request (TCP Transport 1.0, section 3.1).
     fn negotiate(&mut self, request: &IcReq) -> Result<(), End> {
         let config = &self.connection.local.config;
-        let header_digest = request.header_digest && config.allow_digests;
-        let data_digest = request.data_digest && config.allow_digests;
-        let response = IcResp { cpda: 0, header_digest, data_digest, maxh2cdata: config.model.transfer_len_max };
+        let options = TransportOptions {
+            header_digest: config.allow_digests,
+            data_digest: config.allow_digests,
+            data_max: config.model.transfer_len_max,
+            ..TransportOptions::target()
+        };
+        let (response, agreed) = negotiate::accept(&options, request);
         self.connection.send_header(|out| {
             out[..128].copy_from_slice(&response.encode());
             128
         });
-        let alignment = alignment_of(request.hpda);
-        self.connection.encoder.set(Some(Encoder::new(SendParams { header_digest, data_digest, alignment })));
-        self.decoder.establish(ReceiveParams {
-            header_digest,
-            data_digest,
-            alignment: alignment_of(response.cpda),
-            capsule_data_max: ADMIN_CAPSULE_DATA_MAX,
-            data_max: config.model.transfer_len_max,
-        });
+        self.connection.encoder.set(Some(Encoder::new(agreed.send)));
+        self.decoder.establish(agreed.receive);
         Ok(())
     }
 }

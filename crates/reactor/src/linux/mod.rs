@@ -123,6 +123,15 @@ impl Driver for LinuxDriver {
         self.rng.borrow_mut().next_u64()
     }
 
+    fn fill_secret(&self, bytes: &mut [u8]) {
+        // At most 256 bytes at a time: such requests are never cut short by a signal.
+        for part in bytes.chunks_mut(256) {
+            // SAFETY: writes to the slice only.
+            let got = unsafe { libc::getrandom(part.as_mut_ptr().cast(), part.len(), 0) };
+            assert_eq!(got, part.len() as isize, "the kernel always has randomness");
+        }
+    }
+
     fn poll(&self, events: &mut Vec<Event>) {
         self.files.borrow_mut().take_finished(events);
         self.ring.borrow_mut().enter_if_needed();

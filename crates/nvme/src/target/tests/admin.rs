@@ -144,6 +144,9 @@ fn a_reset_brings_back_the_defaults_and_forgets_events() {
     bench.admin(controller, enable).expect("supported");
     bench.request_event(controller, 1);
     bench.property_set(controller, property::CC, 0).expect("reset");
+    let gone = bench.completions();
+    assert_eq!(gone.len(), 1, "the request is answered, so that the admin queue has its place back");
+    assert_eq!((gone[0].cid.get(), gone[0].status()), (1, Status::ABORTED_SQ_DELETION));
     bench.enable(controller);
     for (feature, default) in [(Feature::NumberOfQueues, 0x007f_007f), (Feature::AsyncEventConfiguration, 0)] {
         assert_eq!(bench.admin(controller, command::get_feature(feature, 0)).map(|done| done.0), Ok(default));

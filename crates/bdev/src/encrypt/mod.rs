@@ -1,0 +1,436 @@
+//! Encryption at rest: AES-256-XTS, one key per volume, the block's address as the tweak.
+//!
+//! The volume's key is random and lives in the header, wrapped by the user's key: so the user's key can be changed
+//! without rewriting data, a wrong one is refused at once, and overwriting the header makes the data unreadable for good
+//! ([`erase`](EncryptDevice::erase)). Keys are wiped from memory when dropped and never printed.
+//!
+//! What it does not do: authenticate. Whoever can write to the child can change blocks to noise or put old ones back; put
+//! a checksum filter below to notice accidents. Unmapped blocks read as noise, and show on the child which they are.
+
+mod format;
+mod xts;
+
+use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::io::{Done, Flags, Io, Lba, Op, OpSet, Status};
+use crate::range_lock::RangeLock;
+use crate::split;
+use crate::steps::{self, Medium};
+use format::{COPIES, Header, UNIT_BYTES, WrappedKey};
+use reactor::{BUF_BYTES_MAX, Buf, IoFuture, Reactor, SgList};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use xts::{KEY_BYTES, Xts};
+use zeroize::Zeroizing;
+
+/// The key with which a user opens a volume. Wiped when dropped, never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UserKey(Zeroizing<Vec<u8>>);
+
+/// Bytes that a user's key must have at least: the strength of the cipher.
+pub const USER_KEY_BYTES_MIN: usize = 32;
+
+impl UserKey {
+    /// A key of at least 32 bytes with full entropy (not a passphrase).
+    pub fn from_bytes(bytes: &[u8]) -> Option<UserKey> {
+        (bytes.len() >= USER_KEY_BYTES_MIN).then(|| UserKey(Zeroizing::new(bytes.to_vec())))
+    }
+
+    /// The content of a key file: 64 or more hexadecimal digits, or at least 32 raw bytes.
+    pub fn from_file_content(content: &[u8]) -> Option<UserKey> {
+        let text = content.trim_ascii();
+        if text.len() >= 2 * USER_KEY_BYTES_MIN
+            && text.len().is_multiple_of(2)
+            && text.iter().all(u8::is_ascii_hexdigit)
+        {
+            let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or(0) as u8;
+            let bytes = text.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1]));
+            return Some(UserKey(Zeroizing::new(bytes.collect())));
+        }
+        UserKey::from_bytes(content)
+    }
+}
+
+impl fmt::Debug for UserKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UserKey(..)")
+    }
+}
+
+/// How an encrypted device is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EncryptOptions {
+    /// Make a new one where the child's first blocks are zero.
+    pub create: bool,
+    /// With `create`: make a new one whatever is there.
+    pub force: bool,
+    /// Pass unmaps on; the child then shows which blocks are unused.
+    pub pass_unmap: bool,
+}
+
+/// See the module.
+pub struct EncryptDevice {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    child: Arc<dyn BlockDevice>,
+    info: DeviceInfo,
+    header: Header,
+    cipher: Xts,
+    /// Compare-and-write holds its blocks alone, writes share them.
+    locks: RangeLock,
+    erased: AtomicBool,
+}
+
+const OPS: OpSet = OpSet::of(&[
+    Op::Read,
+    Op::Write,
+    Op::WriteZeroes,
+    Op::Flush,
+    Op::Compare,
+    Op::CompareAndWrite,
+    Op::Copy,
+    Op::Verify,
+]);
+
+impl EncryptDevice {
+    /// Opens (or creates) the encrypted volume on `child`.
+    pub async fn open(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        child: Arc<dyn BlockDevice>,
+        key: &UserKey,
+        options: &EncryptOptions,
+    ) -> Result<EncryptDevice, DeviceError> {
+        let refuse = |reason: &str| Err(DeviceError::Config { device: name.to_string(), reason: reason.to_string() });
+        let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
+        let base = child.info();
+        if base.zoned.is_some() || !base.ops.contains(Op::Read) || !base.ops.contains(Op::Write) {
+            return refuse("encryption needs a child that can be read and overwritten anywhere");
+        }
+        let start = COPIES * unit_blocks(&base);
+        if base.blocks <= start {
+            return refuse("the child is too small");
+        }
+        let channel = child.open_channel(reactor)?;
+        let (found, blank) = read_headers(reactor, &*channel, &base).await.map_err(failed("read its header"))?;
+        let header = match found {
+            Some(header) if !(options.create && options.force) => header,
+            None if !options.create => return refuse("the child is not encrypted; set create = true to make it so"),
+            None if !blank && !options.force => {
+                return refuse("the child holds other data; wipe it, or create with force");
+            }
+            _ => {
+                let header = fresh(reactor, &base, start, key);
+                write_headers(reactor, &*channel, &base, &header.encode()).await.map_err(failed("write its header"))?;
+                header
+            }
+        };
+        if header.block_size != base.block_size || header.data_start + header.data_blocks > base.blocks {
+            return refuse("the child is smaller than its header says, or has another block size");
+        }
+        let Some(wrapped) = &header.key else {
+            return refuse("the volume was erased; its data cannot be read any more");
+        };
+        let Some(volume_key) = wrapped.unwrap(&key.0, &header.volume_id) else {
+            return refuse("the key does not open this volume; give the one it was created with");
+        };
+        let ops = base.ops.intersection(OpSet::of(if options.pass_unmap { &[Op::Unmap] } else { &[] })).union(OPS);
+        let boundary = base.atomic_boundary_blocks;
+        let shifted = boundary > 0 && !header.data_start.is_multiple_of(boundary as u64);
+        let info = DeviceInfo {
+            ops,
+            optimal_io_blocks: base.optimal_io_blocks,
+            max_io_blocks: base.max_io_blocks,
+            atomic_write_blocks: if shifted { 1 } else { base.atomic_write_blocks },
+            atomic_boundary_blocks: if shifted { 0 } else { boundary },
+            compare_and_write_blocks: (base.max_io_blocks / 2).max(1),
+            volatile_cache: base.volatile_cache,
+            loans: true,
+            streams: base.streams,
+            ..DeviceInfo::basic(base.block_size, header.data_blocks)
+        };
+        let shared = Shared {
+            name: name.to_string(),
+            child,
+            info,
+            header,
+            cipher: Xts::new(&volume_key),
+            locks: RangeLock::new((1 << 20) / base.block_size as u64),
+            erased: AtomicBool::new(false),
+        };
+        Ok(EncryptDevice { shared: Arc::new(shared) })
+    }
+
+    /// Wraps the volume's key with another user's key. The old one opens it no longer.
+    pub async fn change_key(&self, reactor: &Rc<Reactor>, old: &UserKey, new: &UserKey) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        let refuse =
+            |reason: &str| Err(DeviceError::Config { device: shared.name.clone(), reason: reason.to_string() });
+        let channel = shared.child.open_channel(reactor)?;
+        let base = shared.child.info();
+        let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "change its key", status };
+        let (found, _) = read_headers(reactor, &*channel, &base).await.map_err(failed)?;
+        let Some(mut header) = found else { return refuse("its header is gone") };
+        let Some(volume_key) = header.key.as_ref().and_then(|key| key.unwrap(&old.0, &header.volume_id)) else {
+            return refuse("the old key does not open this volume");
+        };
+        header.key = Some(WrappedKey::wrap(&new.0, &volume_key, random_bytes(reactor), &header.volume_id));
+        write_headers(reactor, &*channel, &base, &header.encode()).await.map_err(failed)
+    }
+
+    /// Crypto-erase: destroys the wrapped key, for good. Operations end as [`Status::Gone`] from now on.
+    ///
+    /// Every copy of the header is overwritten, with noise first and then with a mark, each flushed. A child that does
+    /// not overwrite in place (an SSD, a copy-on-write file system) may keep old bytes until it collects them; the user's
+    /// key must be destroyed too where that matters.
+    pub async fn erase(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        shared.erased.store(true, Ordering::Release);
+        let channel = shared.child.open_channel(reactor)?;
+        let base = shared.child.info();
+        let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "erase its key", status };
+        let noise = random_bytes::<UNIT_BYTES>(reactor);
+        write_headers(reactor, &*channel, &base, &noise).await.map_err(failed)?;
+        let mark = Header { key: None, ..shared.header.clone() };
+        write_headers(reactor, &*channel, &base, &mark.encode()).await.map_err(failed)
+    }
+}
+
+fn unit_blocks(base: &DeviceInfo) -> u64 {
+    (UNIT_BYTES as u64).div_ceil(base.block_size as u64)
+}
+
+fn random_bytes<const N: usize>(reactor: &Rc<Reactor>) -> [u8; N] {
+    let mut bytes = [0; N];
+    reactor.driver().fill_secret(&mut bytes);
+    bytes
+}
+
+fn fresh(reactor: &Rc<Reactor>, base: &DeviceInfo, start: u64, key: &UserKey) -> Header {
+    let volume_key = Zeroizing::new(random_bytes::<KEY_BYTES>(reactor));
+    let volume_id = random_bytes(reactor);
+    let wrapped = WrappedKey::wrap(&key.0, &volume_key, random_bytes(reactor), &volume_id);
+    let (block_size, data_blocks) = (base.block_size, base.blocks - start);
+    Header { volume_id, block_size, data_start: start, data_blocks, key: Some(wrapped) }
+}
+
+/// The first header copy that is whole, and whether all of them are zero.
+async fn read_headers(
+    reactor: &Rc<Reactor>,
+    channel: &dyn Channel,
+    base: &DeviceInfo,
+) -> Result<(Option<Header>, bool), Status> {
+    let (blocks, mut found, mut blank, mut failure) = (unit_blocks(base), None, true, None);
+    for copy in 0..COPIES {
+        let mut bufs = SgList::new();
+        bufs.push(steps::alloc(reactor, blocks as usize * base.block_size as usize).await?);
+        let done = channel.submit(Io::read(Lba(copy * blocks), blocks as u32, bufs)).await;
+        if !done.status.is_ok() {
+            failure = Some(done.status);
+            continue;
+        }
+        let mut bytes = vec![0; reactor::buf::sg_len(&done.io.bufs)];
+        steps::sg_read_at(&done.io.bufs, 0, &mut bytes);
+        blank &= bytes.iter().all(|byte| *byte == 0);
+        found = found.or_else(|| Header::decode(&bytes));
+    }
+    match (found, failure) {
+        (None, Some(status)) => Err(status),
+        (found, failure) => Ok((found, blank && failure.is_none())),
+    }
+}
+
+/// Writes all copies durably, one after the other: a crash leaves at least one whole.
+async fn write_headers(
+    reactor: &Rc<Reactor>,
+    channel: &dyn Channel,
+    base: &DeviceInfo,
+    bytes: &[u8; UNIT_BYTES],
+) -> Result<(), Status> {
+    let blocks = unit_blocks(base);
+    for copy in 0..COPIES {
+        let mut buf = steps::alloc(reactor, blocks as usize * base.block_size as usize).await?;
+        buf.as_mut_slice().fill(0);
+        buf.as_mut_slice()[..UNIT_BYTES].copy_from_slice(bytes);
+        let mut bufs = SgList::new();
+        bufs.push(buf);
+        let write = Io { flags: Flags::FUA, ..Io::write(Lba(copy * blocks), blocks as u32, bufs) };
+        channel.submit(write).await.status.check()?;
+        channel.submit(Io::flush()).await.status.check()?;
+    }
+    Ok(())
+}
+
+impl BlockDevice for EncryptDevice {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "encrypt"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.shared.info
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        let child = self.shared.child.open_channel(reactor)?;
+        Ok(Rc::new(EncryptChannel(Rc::new(Inner { shared: self.shared.clone(), reactor: reactor.clone(), child }))))
+    }
+
+    fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
+        vec![self.shared.child.clone()]
+    }
+}
+
+struct EncryptChannel(Rc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    reactor: Rc<Reactor>,
+    child: Rc<dyn Channel>,
+}
+
+impl Channel for EncryptChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let shared = &self.0.shared;
+        if let Err(status) = shared.info.check(&io) {
+            return IoFuture::ready(io.done(status));
+        }
+        if shared.erased.load(Ordering::Acquire) {
+            return IoFuture::ready(io.done(Status::Gone));
+        }
+        let inner = &self.0;
+        match io.op {
+            Op::Flush => self.0.child.submit(io),
+            Op::Unmap | Op::Verify if shared.child.info().ops.contains(io.op) => self.0.pass(io),
+            // A read that is dropped leaves nothing half done.
+            Op::Read => IoFuture::new(inner.read(io)),
+            Op::Write => {
+                let inner = inner.clone();
+                IoFuture::steps(&self.0.reactor, async move {
+                    let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
+                    inner.write(io).await
+                })
+            }
+            _ => {
+                let inner = inner.clone();
+                IoFuture::steps(&self.0.reactor, async move {
+                    let mut io = io;
+                    let status = steps::status_of(inner.perform(&mut io).await);
+                    io.done(status)
+                })
+            }
+        }
+    }
+
+    fn abort(&self, tag: u64) {
+        self.0.child.abort(tag);
+    }
+}
+
+impl Medium for Inner {
+    fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
+    }
+
+    fn block_size(&self) -> u32 {
+        self.shared.info.block_size
+    }
+
+    async fn transfer(&self, io: Io) -> Done {
+        if io.op == Op::Read { self.read(io).await } else { self.write(io).await }
+    }
+}
+
+impl Inner {
+    fn pass(&self, io: Io) -> IoFuture<'_, Done> {
+        let at = io.lba.0 + self.shared.header.data_start;
+        split::pass(&*self.child, at, io)
+    }
+
+    async fn perform(&self, io: &mut Io) -> Result<(), Status> {
+        let exclusive = io.op == Op::CompareAndWrite;
+        let _held = match io.op.modifies() {
+            true => Some(self.shared.locks.lock(io.lba.0, io.nblocks as u64, exclusive).await),
+            false => None,
+        };
+        match io.op {
+            Op::WriteZeroes => steps::write_zeroes(self, io).await,
+            Op::Compare => steps::compare(self, io).await,
+            Op::CompareAndWrite => steps::compare_and_write(self, io).await,
+            Op::Copy => steps::copy(self, io).await,
+            Op::Verify => steps::verify(self, io).await,
+            _ => Err(Status::Unsupported),
+        }
+    }
+
+    async fn read(&self, mut io: Io) -> Done {
+        // A loan could not be decrypted in place.
+        if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.info.block_size).await {
+            return io.done(status);
+        }
+        let mut done = self.pass(io).await;
+        if done.status.is_ok()
+            && let Err(status) = self.decrypt(done.io.lba.0, &mut done.io.bufs).await
+        {
+            return done.io.done(status);
+        }
+        done
+    }
+
+    async fn decrypt(&self, lba: u64, bufs: &mut SgList) -> Result<(), Status> {
+        let block_size = self.shared.info.block_size as usize;
+        if bufs.iter().all(|buf| buf.len().is_multiple_of(block_size)) {
+            let mut sector = lba;
+            for buf in bufs {
+                for block in buf.as_mut_slice().chunks_exact_mut(block_size) {
+                    self.shared.cipher.decrypt(sector, block);
+                    sector += 1;
+                }
+            }
+            return Ok(());
+        }
+        // Blocks that lie across buffers go through one of the pool.
+        let (total, mut at) = (reactor::buf::sg_len(bufs), 0);
+        let mut whole = steps::alloc(&self.reactor, block_size).await?;
+        while at < total {
+            steps::sg_read_at(bufs, at, whole.as_mut_slice());
+            self.shared.cipher.decrypt(lba + (at / block_size) as u64, whole.as_mut_slice());
+            steps::sg_write_at(bufs, at, whole.as_slice());
+            at += block_size;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, io: Io) -> Done {
+        let encrypted = match self.encrypt(io.lba.0, &io.bufs).await {
+            Ok(encrypted) => encrypted,
+            Err(status) => return io.done(status),
+        };
+        let (flags, stream, tag) = (io.flags, io.stream, io.tag);
+        let done = self.pass(Io { flags, stream, tag, ..Io::write(io.lba, io.nblocks, encrypted) }).await;
+        io.done(done.status)
+    }
+
+    /// The caller's data may be shared, and stay as they are: the ciphertext goes to buffers of the pool.
+    async fn encrypt(&self, lba: u64, bufs: &[Buf]) -> Result<SgList, Status> {
+        let block_size = self.shared.info.block_size as usize;
+        let (total, mut at, mut out) = (reactor::buf::sg_len(bufs), 0, SgList::new());
+        while at < total {
+            let mut buf = steps::alloc(&self.reactor, (total - at).min(BUF_BYTES_MAX)).await?;
+            steps::sg_read_at(bufs, at, buf.as_mut_slice());
+            for (nth, block) in buf.as_mut_slice().chunks_exact_mut(block_size).enumerate() {
+                self.shared.cipher.encrypt(lba + (at / block_size + nth) as u64, block);
+            }
+            at += buf.len();
+            out.push(buf);
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,204 @@
+//! Devices from configuration: a plain description of each kind, and one function that makes them.
+//!
+//! Descriptions name no children: whoever holds the configuration resolves names, builds children first and hands them
+//! over, in order.
+
+use crate::checksum::{ChecksumDevice, ChecksumOptions};
+use crate::delay::{DelayDevice, Delays};
+use crate::device::{BlockDevice, DeviceError};
+use crate::encrypt::{EncryptDevice, EncryptOptions, UserKey};
+use crate::error::{ErrorDevice, ErrorRule};
+use crate::file::{FileDevice, FileDeviceOptions};
+use crate::linear::{Extent, LinearDevice};
+use crate::mem::MemDevice;
+use crate::mirror::{MirrorDevice, MirrorOptions};
+use crate::null::NullDevice;
+use crate::rate_limit::{Limits, RateLimitDevice};
+use crate::remote::RemoteDevice;
+use crate::stripe::StripeDevice;
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub enum DeviceSpec {
+    /// Memory: `bytes` now, room to grow to `bytes_max` (0: none).
+    Mem {
+        /// Bytes per block.
+        block_size: u32,
+        /// Size.
+        bytes: u64,
+        /// Largest size.
+        bytes_max: u64,
+    },
+    /// Nothing.
+    Null {
+        /// Bytes per block.
+        block_size: u32,
+        /// Size.
+        bytes: u64,
+        /// Fill reads with zeroes.
+        zero_reads: bool,
+    },
+    /// A regular file or block device.
+    File(FileDeviceOptions),
+    /// Chunks over all children in turn.
+    Stripe {
+        /// Bytes per chunk.
+        chunk_bytes: u64,
+    },
+    /// The same on all children; an absent one is `None`.
+    Mirror(MirrorOptions),
+    /// Extents of the children.
+    Linear(Vec<Extent>),
+    /// Checksums of one child.
+    Checksum(ChecksumOptions),
+    /// One child, encrypted.
+    Encrypt {
+        /// Opens the volume.
+        key: UserKey,
+        /// How.
+        options: EncryptOptions,
+    },
+    /// One child, no faster than this.
+    RateLimit(Limits),
+    /// One child, slowed down.
+    Delay {
+        /// By how much.
+        delays: Delays,
+        /// Of the jitter.
+        seed: u64,
+    },
+    /// One child, with faults.
+    Error {
+        /// Which.
+        rules: Vec<ErrorRule>,
+        /// Of the random ones.
+        seed: u64,
+    },
+    /// One child, served by the reactor that builds it.
+    RemoteCore,
+}
+
+/// A device by kind, for what only that kind can do (resync, erase, change limits).
+#[derive(Clone)]
+#[allow(missing_docs, reason = "each variant is the device that it is named after")]
+pub enum Built {
+    Mem(Arc<MemDevice>),
+    Null(Arc<NullDevice>),
+    File(Arc<FileDevice>),
+    Stripe(Arc<StripeDevice>),
+    Mirror(Arc<MirrorDevice>),
+    Linear(Arc<LinearDevice>),
+    Checksum(Arc<ChecksumDevice>),
+    Encrypt(Arc<EncryptDevice>),
+    RateLimit(Arc<RateLimitDevice>),
+    Delay(Arc<DelayDevice>),
+    Error(Arc<ErrorDevice>),
+    RemoteCore(Arc<RemoteDevice>),
+}
+
+impl Built {
+    /// The device.
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        match self {
+            Built::Mem(device) => device.clone(),
+            Built::Null(device) => device.clone(),
+            Built::File(device) => device.clone(),
+            Built::Stripe(device) => device.clone(),
+            Built::Mirror(device) => device.clone(),
+            Built::Linear(device) => device.clone(),
+            Built::Checksum(device) => device.clone(),
+            Built::Encrypt(device) => device.clone(),
+            Built::RateLimit(device) => device.clone(),
+            Built::Delay(device) => device.clone(),
+            Built::Error(device) => device.clone(),
+            Built::RemoteCore(device) => device.clone(),
+        }
+    }
+
+    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, completes checksum pages. Call it on each
+    /// device from the top down when the node stops.
+    pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
+        match self {
+            Built::Mirror(device) => device.settle(reactor).await,
+            Built::Checksum(device) => device.settle(reactor).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes a device. A mirror whose legs differ starts to copy what is missing, on this reactor.
+pub async fn build(
+    reactor: &Rc<Reactor>,
+    name: &str,
+    spec: &DeviceSpec,
+    children: Vec<Option<Arc<dyn BlockDevice>>>,
+) -> Result<Built, DeviceError> {
+    let blocks = |bytes: u64, block_size: u32| bytes / block_size.max(1) as u64;
+    let child = || one(name, &children);
+    Ok(match spec {
+        DeviceSpec::Mem { block_size, bytes, bytes_max } => {
+            let (now, max) = (blocks(*bytes, *block_size), blocks(*bytes_max, *block_size));
+            Built::Mem(Arc::new(MemDevice::new(name, *block_size, now, max)?))
+        }
+        DeviceSpec::Null { block_size, bytes, zero_reads } => {
+            Built::Null(Arc::new(NullDevice::new(name, *block_size, blocks(*bytes, *block_size), *zero_reads)?))
+        }
+        DeviceSpec::File(options) => Built::File(Arc::new(FileDevice::open(reactor, name, options.clone())?)),
+        DeviceSpec::Stripe { chunk_bytes } => {
+            let children = all(name, &children)?;
+            let block_size = children.first().map_or(1, |child| child.info().block_size as u64);
+            if !chunk_bytes.is_multiple_of(block_size) || *chunk_bytes / block_size > u32::MAX as u64 {
+                let reason = format!("chunks of {chunk_bytes} bytes are not whole blocks of {block_size}");
+                return Err(DeviceError::Config { device: name.to_string(), reason });
+            }
+            Built::Stripe(Arc::new(StripeDevice::new(name, children, (chunk_bytes / block_size) as u32)?))
+        }
+        DeviceSpec::Mirror(options) => {
+            let mirror = Arc::new(MirrorDevice::open(reactor, name, children, options).await?);
+            resync_in_background(reactor, &mirror);
+            Built::Mirror(mirror)
+        }
+        DeviceSpec::Linear(extents) => {
+            Built::Linear(Arc::new(LinearDevice::new(name, all(name, &children)?, extents.clone())?))
+        }
+        DeviceSpec::Checksum(options) => {
+            Built::Checksum(Arc::new(ChecksumDevice::open(reactor, name, child()?, options).await?))
+        }
+        DeviceSpec::Encrypt { key, options } => {
+            Built::Encrypt(Arc::new(EncryptDevice::open(reactor, name, child()?, key, options).await?))
+        }
+        DeviceSpec::RateLimit(limits) => Built::RateLimit(Arc::new(RateLimitDevice::new(name, child()?, *limits))),
+        DeviceSpec::Delay { delays, seed } => Built::Delay(Arc::new(DelayDevice::new(name, child()?, *delays, *seed))),
+        DeviceSpec::Error { rules, seed } => Built::Error(Arc::new(ErrorDevice::new(name, child()?, rules, *seed)?)),
+        DeviceSpec::RemoteCore => Built::RemoteCore(Arc::new(RemoteDevice::new(reactor, child()?)?)),
+    })
+}
+
+fn resync_in_background(reactor: &Rc<Reactor>, mirror: &Arc<MirrorDevice>) {
+    if mirror.status().resync_left_regions > 0 {
+        let (mirror, reactor_there) = (mirror.clone(), reactor.clone());
+        reactor.spawn(async move {
+            if let Err(error) = mirror.resync(&reactor_there, 0).await {
+                tracing::error!(%error, "a mirror could not be resynchronised");
+            }
+        });
+    }
+}
+
+fn all(name: &str, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<Vec<Arc<dyn BlockDevice>>, DeviceError> {
+    let reason = "a child is absent; only a mirror can do without".to_string();
+    let missing = || DeviceError::Config { device: name.to_string(), reason: reason.clone() };
+    children.iter().map(|child| child.clone().ok_or_else(missing)).collect()
+}
+
+fn one(name: &str, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<Arc<dyn BlockDevice>, DeviceError> {
+    let mut children = all(name, children)?;
+    if children.len() == 1 {
+        return Ok(children.remove(0));
+    }
+    let reason = format!("it stands on {} children, expected 1", children.len());
+    Err(DeviceError::Config { device: name.to_string(), reason })
+}

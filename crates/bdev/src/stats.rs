@@ -1,0 +1,267 @@
+//! Counts what goes through a device: per channel, without locks or shared cache lines, merged when read.
+
+use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::io::{Done, Io, Op, Status};
+use base::{AtomicHistogram, Histogram};
+use reactor::{IoFuture, Reactor};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+const OPS: usize = Op::ALL.len();
+
+/// Operations whose latencies are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatencyClass {
+    /// Reads.
+    Read,
+    /// Writes, and what else carries data to the device.
+    Write,
+    /// Flushes.
+    Flush,
+    /// Everything else.
+    Other,
+}
+
+impl LatencyClass {
+    /// All classes, in the order of [`DeviceStats::latency`].
+    pub const ALL: [LatencyClass; 4] =
+        [LatencyClass::Read, LatencyClass::Write, LatencyClass::Flush, LatencyClass::Other];
+
+    /// The class of an operation.
+    pub fn of(op: Op) -> LatencyClass {
+        match op {
+            Op::Read => LatencyClass::Read,
+            Op::Write | Op::ZoneAppend | Op::CompareAndWrite => LatencyClass::Write,
+            Op::Flush => LatencyClass::Flush,
+            _ => LatencyClass::Other,
+        }
+    }
+
+    /// The name used in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            LatencyClass::Read => "read",
+            LatencyClass::Write => "write",
+            LatencyClass::Flush => "flush",
+            LatencyClass::Other => "other",
+        }
+    }
+}
+
+/// Counters of one operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpCounts {
+    /// Operations that have ended.
+    pub ops: u64,
+    /// Blocks of those that succeeded.
+    pub blocks: u64,
+    /// Operations that failed (a miscompare is an answer, not a failure).
+    pub errors: u64,
+}
+
+/// Counters of a device, all channels together.
+#[derive(Clone, Default)]
+pub struct DeviceStats {
+    /// By operation, in the order of [`Op::ALL`].
+    pub ops: [OpCounts; OPS],
+    /// Latencies in ns by class, in the order of [`LatencyClass::ALL`].
+    pub latency: [Histogram; 4],
+    /// Operations under way.
+    pub depth: u64,
+    /// Most operations under way at once on one channel.
+    pub depth_max: u64,
+    /// Operations whose caller went away before they ended.
+    pub abandoned: u64,
+}
+
+impl DeviceStats {
+    /// The counters of one operation.
+    pub fn of(&self, op: Op) -> OpCounts {
+        self.ops[op as usize]
+    }
+
+    /// The latencies of one class.
+    pub fn latency_of(&self, class: LatencyClass) -> &Histogram {
+        &self.latency[class as usize]
+    }
+
+    fn add(&mut self, channel: &Counters) {
+        for (sum, counts) in self.ops.iter_mut().zip(&channel.ops) {
+            sum.ops += counts[0].load(Relaxed);
+            sum.blocks += counts[1].load(Relaxed);
+            sum.errors += counts[2].load(Relaxed);
+        }
+        for (sum, histogram) in self.latency.iter_mut().zip(&channel.latency) {
+            sum.merge(&histogram.snapshot());
+        }
+        self.depth += channel.depth.load(Relaxed);
+        self.depth_max = self.depth_max.max(channel.depth_max.load(Relaxed));
+        self.abandoned += channel.abandoned.load(Relaxed);
+    }
+}
+
+/// Written by one reactor, read by anyone.
+#[derive(Default)]
+struct Counters {
+    ops: [[AtomicU64; 3]; OPS],
+    latency: [AtomicHistogram; 4],
+    depth: AtomicU64,
+    depth_max: AtomicU64,
+    abandoned: AtomicU64,
+}
+
+#[inline]
+fn bump(cell: &AtomicU64, by: u64) {
+    // One writer: no locked instruction needed.
+    cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl Counters {
+    #[inline]
+    fn begin(&self) {
+        bump(&self.depth, 1);
+        let depth = self.depth.load(Relaxed);
+        if depth > self.depth_max.load(Relaxed) {
+            self.depth_max.store(depth, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn end(&self, done: &Done, elapsed_ns: u64) {
+        let counts = &self.ops[done.io.op as usize];
+        bump(&counts[0], 1);
+        match done.status {
+            Status::Ok => bump(&counts[1], done.io.nblocks as u64),
+            Status::Miscompare => {}
+            _ => bump(&counts[2], 1),
+        }
+        self.latency[LatencyClass::of(done.io.op) as usize].record(elapsed_ns);
+    }
+}
+
+/// See the module.
+pub struct StatsDevice {
+    child: Arc<dyn BlockDevice>,
+    shared: Arc<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    /// Locked when channels come and go, and to read.
+    state: Mutex<RegistryState>,
+}
+
+#[derive(Default)]
+struct RegistryState {
+    open: Vec<Arc<Counters>>,
+    closed: DeviceStats,
+}
+
+impl StatsDevice {
+    /// Counts the operations of `child`; name and kind are the child's.
+    pub fn new(child: Arc<dyn BlockDevice>) -> StatsDevice {
+        StatsDevice { child, shared: Arc::default() }
+    }
+
+    /// All counters, merged.
+    pub fn stats(&self) -> DeviceStats {
+        let state = self.shared.state.lock().expect("nothing panics while holding the registry");
+        let mut sum = state.closed.clone();
+        state.open.iter().for_each(|counters| sum.add(counters));
+        sum
+    }
+}
+
+impl BlockDevice for StatsDevice {
+    fn name(&self) -> &str {
+        self.child.name()
+    }
+
+    fn kind(&self) -> &'static str {
+        self.child.kind()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.child.info()
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        let child = self.child.open_channel(reactor)?;
+        let counters = Arc::<Counters>::default();
+        let registry = self.shared.clone();
+        registry.state.lock().expect("nothing panics while holding the registry").open.push(counters.clone());
+        Ok(Rc::new(StatsChannel { child, counters, registry, reactor: reactor.clone() }))
+    }
+
+    fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
+        self.child.children()
+    }
+
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        self.child.resize(reactor, blocks)
+    }
+
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        self.child.refresh(reactor)
+    }
+}
+
+struct StatsChannel {
+    child: Rc<dyn Channel>,
+    counters: Arc<Counters>,
+    registry: Arc<Registry>,
+    reactor: Rc<Reactor>,
+}
+
+/// An operation under way; dropped when its waiter goes away.
+struct Under<'a>(&'a Counters);
+
+impl Under<'_> {
+    fn end(self, done: &Done, elapsed_ns: u64) {
+        bump(&self.0.depth, u64::MAX);
+        self.0.end(done, elapsed_ns);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        bump(&self.0.depth, u64::MAX);
+        bump(&self.0.abandoned, 1);
+    }
+}
+
+impl Channel for StatsChannel {
+    #[inline]
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let began_ns = self.reactor.now_ns();
+        match self.child.submit(io).try_ready() {
+            Ok(done) => {
+                self.counters.end(&done, 0);
+                IoFuture::ready(done)
+            }
+            Err(future) => {
+                self.counters.begin();
+                let under = Under(&self.counters);
+                IoFuture::new(async move {
+                    let done = future.await;
+                    under.end(&done, self.reactor.now_ns().saturating_sub(began_ns));
+                    done
+                })
+            }
+        }
+    }
+
+    fn abort(&self, tag: u64) {
+        self.child.abort(tag);
+    }
+}
+
+impl Drop for StatsChannel {
+    fn drop(&mut self) {
+        let mut state = self.registry.state.lock().expect("nothing panics while holding the registry");
+        state.open.retain(|counters| !Arc::ptr_eq(counters, &self.counters));
+        state.closed.add(&self.counters);
+    }
+}

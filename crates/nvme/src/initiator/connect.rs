@@ -1,0 +1,144 @@
+//! From an address to a connected queue: TCP, ICReq and ICResp, Fabrics Connect.
+
+use reactor::{Errno, Reactor, SgList, TcpStream};
+use std::rc::Rc;
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::little_endian::U16;
+
+use crate::spec::Status;
+use crate::spec::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, InvalidParameter};
+use crate::tcp::{Decoder, Encoder, Fault, Header, IcReq, IcResp, Item, ReceiveParams, SendParams, Side, alignment_of};
+
+use super::command::Direction;
+use super::error::{CommandError, ConnectError};
+use super::lane::Lane;
+use super::link::{Broken, Link, LinkLimits};
+use super::options::Options;
+use super::request::Raw;
+
+/// Most data that one C2HData may announce: no command of ours asks for more.
+const C2H_DATA_MAX: u32 = 1 << 30;
+
+/// Opens a connection for a queue of `entries` entries and agrees on its parameters.
+pub(super) async fn open_link(reactor: &Rc<Reactor>, options: &Options, entries: u16) -> Result<Link, ConnectError> {
+    let opening = async {
+        let stream = TcpStream::connect(reactor, options.address).await;
+        let stream =
+            stream.map_err(|errno| ConnectError::Tcp { address: options.address, reason: Broken::Os(errno) })?;
+        negotiate(stream, options, entries).await
+    };
+    let timeout =
+        ConnectError::Timeout { address: options.address, timeout_ms: options.connect_timeout_ns / 1_000_000 };
+    reactor.timeout(options.connect_timeout_ns, opening).await.unwrap_or(Err(timeout))
+}
+
+async fn negotiate(stream: TcpStream, options: &Options, entries: u16) -> Result<Link, ConnectError> {
+    let failed = |reason| ConnectError::Negotiation { address: options.address, reason };
+    let request = IcReq {
+        hpda: 0,
+        header_digest: options.header_digest,
+        data_digest: options.data_digest,
+        r2t_max: u64::from(options.r2ts_max),
+    };
+    stream.send_all(&request.encode()).await.map_err(|errno| failed(Broken::Os(errno)))?;
+    let mut decoder = Decoder::new(Side::Host);
+    let response = receive_response(&stream, &mut decoder).await.map_err(failed)?;
+    if (response.header_digest, response.data_digest) != (options.header_digest, options.data_digest) {
+        return Err(ConnectError::Digests { address: options.address });
+    }
+    decoder.establish(ReceiveParams {
+        header_digest: response.header_digest,
+        data_digest: response.data_digest,
+        alignment: 4,
+        capsule_data_max: 0,
+        data_max: C2H_DATA_MAX,
+    });
+    let encoder = Encoder::new(SendParams {
+        header_digest: response.header_digest,
+        data_digest: response.data_digest,
+        alignment: alignment_of(response.cpda),
+    });
+    let limits = LinkLimits {
+        depth: usize::from(entries - 1),
+        maxh2cdata: response.maxh2cdata,
+        r2ts_max: u32::from(options.r2ts_max),
+    };
+    Ok(Link::new(stream, encoder, decoder, limits))
+}
+
+async fn receive_response(stream: &TcpStream, decoder: &mut Decoder) -> Result<IcResp, Broken> {
+    let mut bytes = [0; 256];
+    loop {
+        let received = match stream.recv(&mut bytes).await {
+            Ok(0) => return Err(Broken::Closed),
+            Ok(received) => received,
+            Err(errno) => return Err(Broken::Os(errno)),
+        };
+        let mut input = &bytes[..received];
+        let item = decoder.next(&mut input).map_err(Broken::Fault)?;
+        match item {
+            None if input.is_empty() => {}
+            Some(Item::Whole { header: Header::IcResp(response), .. }) if input.is_empty() => return Ok(response),
+            Some(
+                Item::Whole { header: Header::TermReq(term), .. } | Item::Begin { header: Header::TermReq(term), .. },
+            ) => {
+                return Err(Broken::Terminated { fes: term.fes, fei: term.fei });
+            }
+            // A controller says nothing more before the first command.
+            _ => return Err(Broken::Fault(Fault::Sequence)),
+        }
+    }
+}
+
+/// Sends Fabrics Connect for queue `qid` on a lane that has a connection. Returns the controller's identifier.
+pub(super) async fn connect_queue(
+    reactor: &Rc<Reactor>,
+    lane: &Lane,
+    options: &Options,
+    qid: u16,
+    entries: u16,
+    controller: u16,
+) -> Result<u16, ConnectError> {
+    let failed = |error, invalid| ConnectError::Connect {
+        address: options.address,
+        subsystem: options.subsystem.clone(),
+        queue: qid,
+        error,
+        invalid,
+    };
+    let data = ConnectData {
+        hostid: *options.host.id.as_bytes(),
+        cntlid: U16::new(if qid == 0 { CNTLID_DYNAMIC } else { controller }),
+        reserved18: [0; 238],
+        subnqn: options.subsystem.to_field(),
+        hostnqn: options.host.nqn.to_field(),
+        reserved768: [0; 256],
+    };
+    let mut buf = reactor.pool().alloc(size_of::<ConnectData>()).await;
+    buf.as_mut_slice().copy_from_slice(data.as_bytes());
+    let sqe = ConnectCommand::new(0, qid, entries, options.keep_alive_ms).to_sqe();
+    let raw = Raw { sqe, direction: Direction::InCapsule, unlimited: false };
+    let connecting = lane.command(raw, SgList::from_iter([buf]));
+    let answer = match reactor.timeout(options.connect_timeout_ns, connecting).await {
+        Some((answer, _)) => answer,
+        None => {
+            lane.disconnect(Broken::Timeout);
+            Err(Broken::Timeout)
+        }
+    };
+    let cqe = answer.map_err(|broken| failed(CommandError::Lost(broken), None))?;
+    match cqe.status() {
+        status if status.is_success() => Ok(cqe.dw0() as u16),
+        status => {
+            lane.disconnect(Broken::Local);
+            let invalid = status.kind() == Status::CONNECT_INVALID_PARAMETERS;
+            Err(failed(CommandError::Status(status), invalid.then(|| InvalidParameter::of(&cqe))))
+        }
+    }
+}
+
+impl From<Errno> for Broken {
+    fn from(errno: Errno) -> Self {
+        Broken::Os(errno)
+    }
+}

@@ -1,0 +1,397 @@
+//! A remote namespace as a block device.
+
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, Status};
+use reactor::{IoFuture, Reactor};
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use tracing::warn;
+
+use super::connect::{connect_queue, open_link};
+use super::controller::{Controller, ControllerInfo, NamespaceInfo};
+use super::error::{CommandError, ConnectError};
+use super::fence::Fence;
+use super::lane::{Lane, LaneFuture, LanePolicy};
+use super::link::Broken;
+use super::options::{Options, Replay};
+use super::plan::{COMMAND_BLOCKS_MAX, Target};
+use super::request::Outcome;
+use super::shared::{Association, Phase, Release, Shared};
+use super::supervisor::{Supervisor, either, prepare};
+
+/// Largest single operation, bytes; larger ones than the controller takes are split here.
+const IO_BYTES_MAX: u32 = 4 << 20;
+/// Most data of one operation: what fits a request's offsets.
+const DATA_BYTES_MAX: u64 = 1 << 30;
+/// How often a lane looks for commands that take too long, ns.
+const TICK_NS: u64 = 500_000_000;
+
+/// A namespace of a remote controller.
+pub struct NvmfDevice {
+    owner: Arc<Owner>,
+}
+
+/// Closes the device when its last handle and channel are gone.
+struct Owner {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.request_close();
+    }
+}
+
+/// Counters of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NvmfStats {
+    /// Associations that were built again after a loss.
+    pub reconnects: u64,
+}
+
+impl NvmfDevice {
+    /// Connects to a controller and opens namespace `nsid`, or its first one. The association lives on this reactor.
+    pub async fn open(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        options: &Options,
+        nsid: Option<u32>,
+    ) -> Result<NvmfDevice, ConnectError> {
+        let controller = Controller::connect(reactor, options).await?;
+        let limit_ns = options.connect_timeout_ns.max(options.admin_timeout_ns);
+        let opened = reactor.timeout(limit_ns, NvmfDevice::open_on(reactor, name, options, nsid, controller)).await;
+        let timeout_ms = limit_ns / 1_000_000;
+        opened.unwrap_or(Err(ConnectError::Timeout { address: options.address, timeout_ms }))
+    }
+
+    async fn open_on(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        options: &Options,
+        nsid: Option<u32>,
+        controller: Controller,
+    ) -> Result<NvmfDevice, ConnectError> {
+        let failed = |error| ConnectError::Command {
+            controller: controller.info().id,
+            subsystem: options.subsystem.clone(),
+            action: "list its namespaces",
+            error,
+        };
+        let available = controller.active_namespaces(0).await.map_err(failed)?;
+        // One page names the first 1024; a namespace beyond them is found by asking for it.
+        let wanted = nsid.or(available.first().copied()).unwrap_or(0);
+        let missing =
+            ConnectError::NoNamespace { subsystem: options.subsystem.clone(), nsid: nsid.unwrap_or(0), available };
+        if wanted == 0 {
+            return Err(missing);
+        }
+        let (namespace, ids, queues) = prepare(&controller, options, wanted).await?;
+        if namespace.blocks == 0 {
+            return Err(missing);
+        }
+        let info = device_info(controller.info(), &namespace).map_err(|reason| ConnectError::Unusable {
+            controller: controller.info().id,
+            subsystem: options.subsystem.clone(),
+            reason,
+        })?;
+        let shared = Arc::new(Shared::new(name, options.clone(), wanted, info));
+        let supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), namespace, ids, number: 1 };
+        reactor.spawn(supervisor.run(controller, queues));
+        Ok(NvmfDevice { owner: Arc::new(Owner { shared }) })
+    }
+
+    /// The namespace's identifier.
+    pub fn nsid(&self) -> u32 {
+        self.owner.shared.nsid
+    }
+
+    /// Whether there is an association now.
+    pub fn is_connected(&self) -> bool {
+        matches!(self.owner.shared.phase(), Phase::Up(_))
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> NvmfStats {
+        NvmfStats { reconnects: self.owner.shared.reconnects.load(Ordering::Relaxed) }
+    }
+
+    /// Ends the association in order. Operations under way end first if they can, as gone otherwise; so do later ones.
+    pub async fn close(&self) {
+        let shared = &self.owner.shared;
+        shared.request_close();
+        let mut seen = 0;
+        while !matches!(shared.phase(), Phase::Closed(_)) {
+            shared.changed(&mut seen).await;
+        }
+    }
+}
+
+impl BlockDevice for NvmfDevice {
+    fn name(&self) -> &str {
+        &self.owner.shared.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "nvmf"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.owner.shared.info()
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        let shared = &self.owner.shared;
+        let options = &shared.options;
+        let policy = LanePolicy {
+            retries_max: options.retries_max,
+            replays_max: options.replays_max,
+            exclusive: options.replay == Replay::Exclusive,
+            command_timeout_ns: options.command_timeout_ns,
+        };
+        let lanes: Vec<Rc<Lane>> = (0..options.queues_per_channel)
+            .map(|_| {
+                let lane = Lane::new(reactor, shared.number_lane(), policy);
+                let driver = LaneDriver { reactor: reactor.clone(), shared: shared.clone(), lane: lane.clone() };
+                reactor.spawn(driver.run());
+                lane
+            })
+            .collect();
+        Ok(Rc::new(NvmfChannel { owner: self.owner.clone(), lanes, next: Cell::new(0) }))
+    }
+}
+
+/// One reactor's way to the namespace.
+struct NvmfChannel {
+    owner: Arc<Owner>,
+    lanes: Vec<Rc<Lane>>,
+    next: Cell<usize>,
+}
+
+impl NvmfChannel {
+    #[inline]
+    fn check(&self, io: &Io) -> Result<(), Status> {
+        let info = self.owner.shared.info();
+        info.check(io)?;
+        if io.op == Op::Read && io.bufs.iter().any(reactor::Buf::is_shared) {
+            return Err(Status::Invalid);
+        }
+        if !io.bufs.is_empty() && u64::from(io.nblocks) * u64::from(info.block_size) > DATA_BYTES_MAX {
+            return Err(Status::Invalid);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn lane(&self) -> &Rc<Lane> {
+        if let [lane] = self.lanes.as_slice() {
+            return lane;
+        }
+        let index = self.next.get();
+        self.next.set((index + 1) % self.lanes.len());
+        &self.lanes[index]
+    }
+}
+
+impl Channel for NvmfChannel {
+    #[inline]
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        if let Err(status) = self.check(&io) {
+            return IoFuture::ready(io.done(status));
+        }
+        match self.lane().submit(io) {
+            Ok(future) => IoFuture::new(DoneFuture(future)),
+            Err(done) => IoFuture::ready(done),
+        }
+    }
+
+    fn abort(&self, tag: u64) {
+        for lane in &self.lanes {
+            let cids = lane.abort(tag);
+            self.owner.shared.request_aborts(lane.queue(), &cids);
+        }
+    }
+}
+
+impl Drop for NvmfChannel {
+    fn drop(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.retire());
+    }
+}
+
+struct DoneFuture<'a>(LaneFuture<'a>);
+
+impl Future for DoneFuture<'_> {
+    type Output = Done;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        Pin::new(&mut self.0).poll(cx).map(|(io, outcome)| match outcome {
+            Outcome::Ended(status) => io.done(status),
+            Outcome::Answer(_) => unreachable!("block operations have a status"),
+        })
+    }
+}
+
+/// Keeps one lane connected as long as there is an association, and its channel.
+struct LaneDriver {
+    reactor: Rc<Reactor>,
+    shared: Arc<Shared>,
+    lane: Rc<Lane>,
+}
+
+impl LaneDriver {
+    async fn run(self) {
+        let mut seen = 0;
+        let mut failed = 0;
+        loop {
+            match self.shared.phase() {
+                Phase::Closed(status) => return self.lane.close(status),
+                Phase::Up(association) if association.number != failed => {
+                    if let Some(queue) = self.shared.take_queue(association.number) {
+                        if self.serve(&association, queue).await == Release::Failed {
+                            failed = association.number;
+                        }
+                        continue;
+                    }
+                }
+                Phase::Down { since_ns } => self.fail_fast(since_ns),
+                Phase::Up(_) => {}
+            }
+            if self.lane.is_retired() && self.lane.requests_active() == 0 {
+                return self.lane.close(Status::Gone);
+            }
+            let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
+            self.reactor.timeout(TICK_NS, waiting).await;
+        }
+    }
+
+    fn fail_fast(&self, since_ns: u64) {
+        let limit_ns = self.shared.options.fail_fast_ns;
+        if limit_ns.is_some_and(|limit| self.reactor.now_ns().saturating_sub(since_ns) >= limit) {
+            self.lane.fail_waiting(Status::Gone);
+        }
+    }
+
+    /// Connects queue `queue` and keeps it until it is lost or not wanted; then gives it back.
+    async fn serve(&self, association: &Arc<Association>, queue: u16) -> Release {
+        let release = match self.connect(association, queue).await {
+            Ok(()) => self.watch(association, queue).await,
+            Err(error) => {
+                warn!(device = %self.shared.name, queue, %error, "queue not connected");
+                Release::Failed
+            }
+        };
+        self.lane.disconnect(Broken::Local);
+        self.shared.release_queue(queue, release, self.lane.take_suspects());
+        release
+    }
+
+    async fn connect(&self, association: &Arc<Association>, queue: u16) -> Result<(), ConnectError> {
+        let options = &self.shared.options;
+        let link = open_link(&self.reactor, options, association.entries).await?;
+        self.lane.set_queue(queue);
+        self.lane.attach(link, association.number);
+        connect_queue(&self.reactor, &self.lane, options, queue, association.entries, association.controller).await?;
+        self.lane.set_fence(self.shared.fence());
+        self.lane.set_target(association.target);
+        match self.lane.is_connected() {
+            true => Ok(()),
+            false => Err(ConnectError::Connect {
+                address: options.address,
+                subsystem: options.subsystem.clone(),
+                queue,
+                error: CommandError::Lost(self.lane.broken().unwrap_or(Broken::Closed)),
+                invalid: None,
+            }),
+        }
+    }
+
+    async fn watch(&self, association: &Arc<Association>, queue: u16) -> Release {
+        let mut seen = 0;
+        let mut fence: Option<Arc<Fence>> = self.shared.fence();
+        self.lane.set_fence(fence.clone());
+        loop {
+            if !self.lane.is_connected() {
+                return Release::Failed;
+            }
+            match self.shared.phase() {
+                Phase::Up(current) if current.number == association.number => {}
+                _ => return Release::Idle,
+            }
+            if self.lane.is_retired() && self.lane.requests_active() == 0 {
+                return Release::Idle;
+            }
+            let now = self.shared.fence();
+            if now != fence {
+                fence = now;
+                self.lane.set_fence(fence.clone());
+            }
+            let overdue = self.lane.overdue();
+            self.shared.request_aborts(queue, &overdue.abort);
+            if overdue.hopeless {
+                self.lane.disconnect(Broken::Timeout);
+                continue;
+            }
+            if self.lane.take_traffic() {
+                self.shared.traffic.store(true, Ordering::Relaxed);
+            }
+            let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
+            let tick_ns = TICK_NS.min(self.shared.options.command_timeout_ns / 4 + 1);
+            self.reactor.timeout(tick_ns, waiting).await;
+        }
+    }
+}
+
+/// The device that a namespace is.
+fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Result<DeviceInfo, String> {
+    if namespace.block_size == 0 {
+        return Err(format!("namespace {} has blocks of no size from 512 to 65536 bytes", namespace.nsid));
+    }
+    if namespace.metadata_bytes > 0 {
+        return Err(format!(
+            "namespace {} has {} bytes of metadata per block; format it without",
+            namespace.nsid, namespace.metadata_bytes
+        ));
+    }
+    let target = target_of(controller, namespace);
+    let atomic =
+        if namespace.atomic_write_blocks > 0 { namespace.atomic_write_blocks } else { controller.atomic_write_blocks };
+    Ok(DeviceInfo {
+        ops: controller.operations(),
+        optimal_io_blocks: namespace.optimal_io_blocks.max(1),
+        max_io_blocks: (IO_BYTES_MAX / namespace.block_size).max(1),
+        atomic_write_blocks: atomic.min(target.transfer_blocks_max).max(1),
+        atomic_boundary_blocks: namespace.atomic_boundary_blocks,
+        volatile_cache: controller.volatile_cache,
+        unmap_reads_zero: namespace.unmap_reads_zero,
+        ..DeviceInfo::basic(namespace.block_size, namespace.blocks)
+    })
+}
+
+/// What commands to a namespace may look like.
+pub(super) fn target_of(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Target {
+    let block_shift = namespace.block_size.max(512).trailing_zeros();
+    let blocks_of = |bytes: u64| (bytes >> block_shift).clamp(1, u64::from(COMMAND_BLOCKS_MAX)) as u32;
+    let sized = |exponent: u8| match exponent {
+        0 => COMMAND_BLOCKS_MAX,
+        exponent => blocks_of(u64::from(controller.capabilities.page_size_min()) << exponent.min(32)),
+    };
+    let transfer = u64::from(controller.transfer_bytes_max).min(DATA_BYTES_MAX);
+    Target {
+        nsid: namespace.nsid,
+        block_shift,
+        transfer_blocks_max: blocks_of(transfer),
+        zeroes_blocks_max: sized(controller.zeroes_size_limit),
+        verify_blocks_max: sized(controller.verify_size_limit),
+        unmap_blocks_max: match controller.unmap_blocks_max {
+            0 => u32::MAX - 1,
+            limit => limit,
+        },
+        capsule_data_max: controller.capsule_data_max,
+        crdt: controller.crdt,
+    }
+}

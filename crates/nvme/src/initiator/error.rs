@@ -1,0 +1,157 @@
+//! Why a controller could not be used.
+
+use std::net::SocketAddr;
+use thiserror::Error;
+
+use crate::spec::fabrics::InvalidParameter;
+use crate::spec::{Nqn, Status};
+use crate::tcp::Fault;
+
+use super::link::Broken;
+use super::options::OptionsError;
+
+/// Why an admin or Fabrics command has no answer that could be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CommandError {
+    /// The controller refused it.
+    #[error("{}", .0.fabrics_text().unwrap_or("unknown status"))]
+    Status(Status),
+    /// The connection ended first.
+    #[error("connection lost: {0}")]
+    Lost(Broken),
+    /// There was no memory for its data.
+    #[error("the reactor's buffer pool is exhausted")]
+    NoMemory,
+}
+
+/// Why a controller could not be used: what was tried, with whom, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConnectError {
+    /// The options cannot work.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// No TCP connection.
+    #[error("cannot connect to {address}: {reason}; is a target listening there?")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        reason: Broken,
+    },
+    /// The TCP connection works, but no NVMe/TCP controller answers on it.
+    #[error("no NVMe/TCP connection with {address}: {reason}")]
+    Negotiation {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        reason: Broken,
+    },
+    /// The controller does not do the digests that were asked for.
+    #[error("{address} does not agree to the digests asked for; turn header_digest and data_digest off to do without")]
+    Digests {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Fabrics Connect was refused.
+    #[error("queue {queue} of {subsystem} at {address} cannot be connected: {error}{}", invalid_text(.invalid))]
+    Connect {
+        /// The address.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The queue.
+        queue: u16,
+        /// Why not.
+        error: CommandError,
+        /// Which field the controller did not like.
+        invalid: Option<InvalidParameter>,
+    },
+    /// A step of the set-up failed.
+    #[error("controller {controller} of {subsystem}: cannot {action}: {error}")]
+    Command {
+        /// The controller's identifier.
+        controller: u16,
+        /// The subsystem.
+        subsystem: Nqn,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        error: CommandError,
+    },
+    /// The controller did not become ready.
+    #[error("controller {controller} of {subsystem} did not become ready within {timeout_ms} ms")]
+    NotReady {
+        /// The controller's identifier.
+        controller: u16,
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The time it asked for.
+        timeout_ms: u32,
+    },
+    /// The controller reports something that this host cannot work with.
+    #[error("controller {controller} of {subsystem}: {reason}")]
+    Unusable {
+        /// The controller's identifier.
+        controller: u16,
+        /// The subsystem.
+        subsystem: Nqn,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The subsystem has no such namespace.
+    #[error("{subsystem} has no namespace {nsid}; it has {}", list_text(.available))]
+    NoNamespace {
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The namespace asked for, 0 for the first.
+        nsid: u32,
+        /// Those it has, as far as one page goes.
+        available: Vec<u32>,
+    },
+    /// It took too long.
+    #[error("connecting to {address} took longer than {timeout_ms} ms")]
+    Timeout {
+        /// The address.
+        address: SocketAddr,
+        /// The limit.
+        timeout_ms: u64,
+    },
+}
+
+impl ConnectError {
+    /// Whether the same attempt may succeed later: the network or a busy target, not a refusal.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            ConnectError::Options(_) | ConnectError::Digests { .. } | ConnectError::Unusable { .. } => false,
+            ConnectError::Connect { error: CommandError::Status(status), .. } => !status.do_not_retry(),
+            _ => true,
+        }
+    }
+}
+
+fn invalid_text(invalid: &Option<InvalidParameter>) -> String {
+    match invalid {
+        Some(InvalidParameter { offset, in_data: true }) => match offset {
+            0..16 => " (host identifier)".to_string(),
+            16..18 => " (controller identifier)".to_string(),
+            256..512 => " (there is no such subsystem)".to_string(),
+            512..768 => " (host NQN)".to_string(),
+            other => format!(" (byte {other} of the connect data)"),
+        },
+        Some(InvalidParameter { offset, in_data: false }) => format!(" (byte {offset} of the command)"),
+        None => String::new(),
+    }
+}
+
+fn list_text(nsids: &[u32]) -> String {
+    match nsids {
+        [] => "none".to_string(),
+        nsids => nsids.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl From<Fault> for CommandError {
+    fn from(fault: Fault) -> Self {
+        CommandError::Lost(Broken::Fault(fault))
+    }
+}

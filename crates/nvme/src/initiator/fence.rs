@@ -1,0 +1,175 @@
+//! Which commands may be sent again after a connection was lost, and when: the rules that keep an old write from landing
+//! on top of a newer one.
+//!
+//! # The danger
+//! A write `W1` was sent and the connection broke before its answer. The controller may have done it, may never have seen
+//! it, or may *still* do it: it sits in a socket buffer, in a queue, in a disk's queue. A new association says nothing
+//! about the old one: with the dynamic controller model every connect makes a new controller beside the old. So while
+//! `W1` may still be done,
+//! * sending `W1` again and reporting success lets a later `W2` to the same blocks be overwritten by the first `W1`;
+//! * reporting an error instead does not help: the next write to these blocks can be overwritten just the same.
+//!
+//! Hosts that simply reconnect and resend have been seen to corrupt data in exactly this way. What matters is therefore not
+//! only which commands are *replayed*, but which commands, new ones included, are *sent* while `W1` may still be done.
+//!
+//! # The rules
+//! A modifying command that was issued and not answered when its connection ended makes its blocks *suspect*, until the
+//! old association is known to be *fenced*: no command of it will be done any more.
+//! 1. Reads, compares, verifies and flushes are sent at once, replays and new ones alike. A read that overlaps `W1`
+//!    returns old or new data, which is what a read beside an unfinished write may return.
+//! 2. A modifying command that touches no suspect block is sent at once.
+//! 3. A modifying command that touches a suspect block waits for the fence: the replay of `W1` and every later write to
+//!    its blocks. Writes, zeroes and deallocations are idempotent, and after the fence nothing older can follow them.
+//! 4. With [`Replay::Exclusive`](super::Replay::Exclusive) the caller promises that no other host writes to the namespace.
+//!    Then the replay of `W1` itself need not wait unless *another* suspect write overlaps it: the copies of `W1` carry the
+//!    same data, nothing but this host could write in between, and rule 3 holds back what this host would write. Later
+//!    overlapping writes still wait.
+//! 5. A compare-and-write is not idempotent: a second attempt would compare with what the first wrote. It is never sent
+//!    again; it ends as aborted, after the fence, so that whoever then reads the blocks sees what remains there.
+//! 6. A request may end with an error before the fence (fail-fast, time limit, close). Its blocks stay suspect.
+//!
+//! # What counts as a fence
+//! * *Controller reset*: the admin queue still worked, CC.EN was cleared and CSTS.RDY became 0. A controller level reset
+//!   ends all outstanding commands and deletes all I/O queues (Base 2.0, section 3.7.2). So a lost or stuck I/O queue costs
+//!   no waiting.
+//! * *Shutdown*: CSTS.SHST became "complete".
+//! * *Cross-controller reset* (Base 2.3, section 9.6.2.2): the new association's controller is told to reset the old one,
+//!   named by identifier, uniquifier and random number, and answers that it is done.
+//! * *Time*: 2 keep-alive times (3 with traffic based keep alive), and the controller's command quiesce time (CQT), after
+//!   this end closed the old association's last connection (Base 2.1, section 9.6.2). The controller's timer was last
+//!   restarted by something that this host sent before it closed; that may have arrived up to one keep-alive time late,
+//!   since otherwise the timer would have expired already; it then runs for another. With traffic based keep alive the
+//!   timer is only looked at once per period, hence the third. Controllers of before 2.1 do not report CQT: then
+//!   [`Options::quiesce_ns`](super::Options::quiesce_ns) stands in for it. This relies on the controller's keep-alive
+//!   timer, which is why keep alive cannot be turned off.
+//!
+//! # What this does not cover
+//! Suspicion lives in this process: a host that was killed and starts again knows nothing of its former self's writes, and
+//! nothing here orders the writes of different hosts. Reservations, or the volume layer's epochs, do that.
+
+use std::sync::Arc;
+
+/// Most suspect ranges that are kept apart; beyond it everything is suspect.
+const SUSPECTS_MAX: usize = 4096;
+
+/// Blocks that an unanswered modifying command of a lost connection may still change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Suspect {
+    /// First block.
+    pub(super) start: u64,
+    /// The block after the last.
+    pub(super) end: u64,
+    /// The request: lane number and order of acceptance there.
+    pub(super) owner: (u32, u64),
+    /// The association on which the command was sent.
+    pub(super) association: u64,
+}
+
+/// The suspect blocks of all associations that are not fenced, as lanes see them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fence {
+    suspects: Vec<Suspect>,
+}
+
+impl Fence {
+    /// Whether a modifying request over `start..end` must wait. `replay_of` names a request that is exempt from its own
+    /// suspicion (rule 4).
+    pub(super) fn holds(&self, start: u64, end: u64, replay_of: Option<(u32, u64)>) -> bool {
+        let overlaps = |suspect: &&Suspect| suspect.start < end && start < suspect.end;
+        self.suspects.iter().filter(overlaps).any(|suspect| Some(suspect.owner) != replay_of)
+    }
+
+    /// Whether nothing is suspect.
+    pub(super) fn is_empty(&self) -> bool {
+        self.suspects.is_empty()
+    }
+
+    /// Adds what a lane reports of a lost connection.
+    pub(super) fn add(&mut self, suspects: impl IntoIterator<Item = Suspect>) {
+        for suspect in suspects {
+            if self.suspects.contains(&suspect) {
+                continue;
+            }
+            self.suspects.push(suspect);
+            if self.suspects.len() > SUSPECTS_MAX {
+                let association = self.suspects.iter().map(|suspect| suspect.association).max().unwrap_or(0);
+                self.suspects = vec![Suspect { start: 0, end: u64::MAX, owner: (u32::MAX, u64::MAX), association }];
+            }
+        }
+    }
+
+    /// Forgets the suspects of one association, which has been fenced. Suspicion that was merged is of the newest
+    /// association among it, and falls with that one.
+    pub(super) fn lift(&mut self, association: u64) {
+        self.suspects.retain(|suspect| suspect.association != association);
+    }
+
+    /// For lanes: `None` when nothing is suspect.
+    pub(super) fn share(&self) -> Option<Arc<Fence>> {
+        (!self.is_empty()).then(|| Arc::new(self.clone()))
+    }
+}
+
+/// How long the old association may go on after this end closed its connections, in nanoseconds (see the module).
+pub(super) fn hold_ns(keep_alive_ms: u32, traffic_based: bool, command_quiesce_ms: u16, quiesce_ns: u64) -> u64 {
+    let periods = if traffic_based { 3 } else { 2 };
+    let quiesce_ns = match command_quiesce_ms {
+        0 => quiesce_ns,
+        reported => u64::from(reported) * 1_000_000,
+    };
+    u64::from(keep_alive_ms) * 1_000_000 * periods + quiesce_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suspect(start: u64, end: u64, sequence: u64, association: u64) -> Suspect {
+        Suspect { start, end, owner: (1, sequence), association }
+    }
+
+    #[test]
+    fn only_writes_that_touch_suspect_blocks_wait() {
+        let mut fence = Fence::default();
+        fence.add([suspect(10, 20, 1, 1)]);
+        for (start, end, held) in [(0, 10, false), (20, 30, false), (9, 11, true), (19, 20, true), (0, 100, true)] {
+            assert_eq!(fence.holds(start, end, None), held, "{start}..{end}");
+        }
+    }
+
+    #[test]
+    fn a_replay_passes_its_own_suspicion_but_not_anothers() {
+        let mut fence = Fence::default();
+        fence.add([suspect(10, 20, 1, 1)]);
+        assert!(!fence.holds(10, 20, Some((1, 1))));
+        fence.add([suspect(15, 25, 2, 1)]);
+        assert!(fence.holds(10, 20, Some((1, 1))));
+    }
+
+    #[test]
+    fn each_association_is_lifted_by_its_own_fence() {
+        let mut fence = Fence::default();
+        fence.add([suspect(0, 1, 1, 1), suspect(0, 1, 1, 2), suspect(0, 1, 1, 2)]);
+        fence.lift(1);
+        assert!(fence.holds(0, 1, None));
+        fence.lift(2);
+        assert!(fence.is_empty());
+    }
+
+    #[test]
+    fn too_many_ranges_make_everything_suspect_until_the_newest_fence() {
+        let mut fence = Fence::default();
+        fence.add((0..=SUSPECTS_MAX as u64).map(|index| suspect(index * 2, index * 2 + 1, index, index / 4000)));
+        assert!(fence.holds(1, 2, None) && fence.holds(1 << 40, 1 << 41, Some((1, 0))));
+        fence.lift(0);
+        assert!(fence.holds(1, 2, None));
+        fence.lift(1);
+        assert!(fence.is_empty());
+    }
+
+    #[test]
+    fn the_holding_time_counts_late_keep_alives_and_quiescing() {
+        assert_eq!(hold_ns(5000, false, 0, 1_000_000_000), 11_000_000_000);
+        assert_eq!(hold_ns(5000, true, 200, 1_000_000_000), 15_200_000_000);
+    }
+}

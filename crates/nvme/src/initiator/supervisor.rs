@@ -1,0 +1,309 @@
+//! The life of a device's associations: keep alive, events, loss, fence, reconnection, close.
+//!
+//! ```text
+//!  up: keep alive, events, aborts --lost--> down: lanes let go --> fence --> back-off, connect, same namespace? --> up
+//!   \--close--> lanes let go --> shutdown --> closed                 \--loss timeout, refusal--> closed
+//! ```
+//! One task on the reactor that opened the device.
+
+use bdev::Status;
+use reactor::Reactor;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use tracing::{info, warn};
+
+use crate::spec::event::EventResult;
+
+use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
+use super::device::target_of;
+use super::error::{CommandError, ConnectError};
+use super::fence::hold_ns;
+use super::link::Broken;
+use super::shared::{Association, Shared};
+
+/// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
+const TICK_NS: u64 = 500_000_000;
+
+/// Waits for the first of two.
+pub(super) async fn either(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    std::future::poll_fn(|cx| {
+        if first.as_mut().poll(cx).is_ready() || second.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// See the module.
+pub(super) struct Supervisor {
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) namespace: NamespaceInfo,
+    pub(super) ids: NamespaceIds,
+    pub(super) number: u64,
+}
+
+impl Supervisor {
+    /// Runs until the device is closed or given up.
+    pub(super) async fn run(mut self, controller: Controller, queues: u16) {
+        let mut controller = Rc::new(controller);
+        let mut queues = queues;
+        loop {
+            self.publish(&controller, queues);
+            let reason = self.watch(&controller).await;
+            self.shared.set_down(self.reactor.now_ns());
+            self.lanes_gone().await;
+            if self.is_closing() {
+                return self.close(&controller).await;
+            }
+            warn!(device = %self.shared.name, %reason, "association lost");
+            let is_fenced = self.fence(&controller).await;
+            let old = controller.info().clone();
+            match self.reconnect().await {
+                Ok((next, granted)) => {
+                    if !is_fenced {
+                        self.fence_through(&next, &old).await;
+                    }
+                    controller = Rc::new(next);
+                    queues = granted;
+                    self.number += 1;
+                    self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
+                    info!(device = %self.shared.name, controller = controller.info().id, "association built again");
+                }
+                Err(error) => {
+                    if let Some(error) = error {
+                        warn!(device = %self.shared.name, %error, "given up");
+                    }
+                    return self.shared.set_closed(Status::Gone);
+                }
+            }
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.shared.is_closing() || self.reactor.is_stopping()
+    }
+
+    fn publish(&self, controller: &Rc<Controller>, queues: u16) {
+        for _ in 0..controller.info().event_requests {
+            self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
+        }
+        let info = controller.info();
+        let association = Association {
+            number: self.number,
+            controller: info.id,
+            entries: entries_of(info, &self.shared),
+            target: target_of(info, &self.namespace),
+        };
+        self.shared.set_up(association, queues);
+    }
+
+    /// Keeps the association alive until it is lost, or not wanted any more.
+    async fn watch(&self, controller: &Rc<Controller>) -> Broken {
+        let interval_ns = u64::from(controller.info().keep_alive_ms.min(self.shared.options.keep_alive_ms)) * 500_000;
+        let mut due_ns = self.reactor.clock_ns() + interval_ns;
+        let mut seen = 0;
+        loop {
+            if !controller.lane().is_connected() {
+                return controller.lane().broken().unwrap_or(Broken::Local);
+            }
+            if self.shared.has_failed() {
+                return Broken::Closed;
+            }
+            if self.is_closing() {
+                return Broken::Local;
+            }
+            for (queue, cid) in self.shared.take_aborts() {
+                let controller = controller.clone();
+                // Whatever the answer, the command's own completion or its time limit decides.
+                self.reactor.spawn(async move {
+                    let _ = controller.abort(queue, cid).await;
+                });
+            }
+            let overdue = controller.lane().overdue();
+            if overdue.hopeless || !overdue.abort.is_empty() {
+                controller.lane().disconnect(Broken::Timeout);
+                continue;
+            }
+            let now_ns = self.reactor.clock_ns();
+            if now_ns >= due_ns {
+                due_ns = now_ns + interval_ns;
+                let seen_traffic = self.shared.traffic.swap(false, Ordering::Relaxed);
+                if !(controller.info().traffic_keep_alive && seen_traffic) {
+                    self.send_keep_alive(controller);
+                }
+            }
+            let pause_ns = due_ns.saturating_sub(now_ns).min(TICK_NS);
+            let waiting = either(self.shared.changed(&mut seen), controller.lane().disconnected());
+            self.reactor.timeout(pause_ns, waiting).await;
+        }
+    }
+
+    /// Sends a keep alive; when it is not answered within the keep alive time the connection is as good as lost.
+    fn send_keep_alive(&self, controller: &Rc<Controller>) {
+        let (controller, reactor) = (controller.clone(), self.reactor.clone());
+        let limit_ns = u64::from(self.shared.options.keep_alive_ms) * 1_000_000;
+        self.reactor.spawn(async move {
+            match reactor.timeout(limit_ns, controller.keep_alive()).await {
+                Some(Ok(()) | Err(CommandError::Lost(_))) => {}
+                Some(Err(_)) => controller.lane().disconnect(Broken::Closed),
+                None => controller.lane().disconnect(Broken::Timeout),
+            }
+        });
+    }
+
+    /// Waits until no lane holds a connection of the association that is ending.
+    async fn lanes_gone(&self) {
+        let mut seen = 0;
+        while self.shared.attached() > 0 {
+            self.shared.changed(&mut seen).await;
+        }
+    }
+
+    /// Makes sure that no command of the lost association will be done any more: now, if its admin queue still works,
+    /// otherwise some time after now.
+    async fn fence(&self, controller: &Rc<Controller>) -> bool {
+        let number = self.number;
+        let limit_ns = self.shared.options.admin_timeout_ns;
+        let disabled = self.reactor.timeout(limit_ns, controller.disable()).await;
+        controller.disconnect();
+        if matches!(disabled, Some(Ok(true))) {
+            self.shared.lift_fence(number);
+            return true;
+        }
+        let info = controller.info();
+        let quiesce_ns = self.shared.options.quiesce_ns;
+        let hold_ns = hold_ns(info.keep_alive_ms, info.traffic_keep_alive, info.command_quiesce_ms, quiesce_ns);
+        let (reactor, shared) = (self.reactor.clone(), self.shared.clone());
+        self.reactor.spawn(async move {
+            // In slices, so that a reactor that stops or a device that closes does not wait for it.
+            let until_ns = reactor.clock_ns().saturating_add(hold_ns);
+            while reactor.clock_ns() < until_ns {
+                if reactor.is_stopping() || shared.is_closing() {
+                    return;
+                }
+                reactor.sleep_until(until_ns.min(reactor.clock_ns() + TICK_NS)).await;
+            }
+            shared.lift_fence(number);
+        });
+        false
+    }
+
+    /// Fences the lost association through the new one, if its controller knows how.
+    async fn fence_through(&self, next: &Controller, old: &ControllerInfo) {
+        if old.uniquifier == 0 || next.info().uniquifier == 0 {
+            return;
+        }
+        let resetting = next.reset_other(old);
+        if self.reactor.timeout(self.shared.options.admin_timeout_ns, resetting).await == Some(Ok(true)) {
+            self.shared.lift_fence(self.number);
+        }
+    }
+
+    /// Builds the next association. An error without a reason is a close.
+    async fn reconnect(&mut self) -> Result<(Controller, u16), Option<ConnectError>> {
+        let options = self.shared.options.clone();
+        let began_ns = self.reactor.clock_ns();
+        let mut pause_ns = options.reconnect_first_ns;
+        // The first attempt is made at once: most losses are of one connection, not of the target.
+        loop {
+            if self.is_closing() {
+                return Err(None);
+            }
+            let error = match self.attempt().await {
+                Ok(next) => return Ok(next),
+                Err(error) => error,
+            };
+            let is_over = options.loss_timeout_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit);
+            if !error.is_transient() || is_over {
+                return Err(Some(error));
+            }
+            // Between half and all of the pause, so that hosts of one target do not come back all at once.
+            let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
+            let until_ns = self.reactor.clock_ns() + jittered_ns;
+            while self.reactor.clock_ns() < until_ns && !self.is_closing() {
+                let slice_ns = until_ns.min(self.reactor.clock_ns() + TICK_NS);
+                self.reactor.sleep_until(slice_ns).await;
+            }
+            pause_ns = (pause_ns * 2).min(options.reconnect_max_ns);
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<(Controller, u16), ConnectError> {
+        let options = self.shared.options.clone();
+        let controller = Controller::connect(&self.reactor, &options).await?;
+        let (namespace, ids, queues) = prepare(&controller, &options, self.shared.nsid).await?;
+        // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
+        let same = ids == self.ids && namespace.block_size == self.namespace.block_size;
+        if !same {
+            return Err(ConnectError::NoNamespace {
+                subsystem: options.subsystem.clone(),
+                nsid: self.shared.nsid,
+                available: controller.active_namespaces(0).await.unwrap_or_default(),
+            });
+        }
+        self.shared.set_blocks(namespace.blocks);
+        self.namespace = namespace;
+        Ok((controller, queues))
+    }
+
+    async fn close(&self, controller: &Rc<Controller>) {
+        let limit_ns = self.shared.options.admin_timeout_ns;
+        // A controller that cannot be shut down any more loses its association now and times out.
+        let _ = self.reactor.timeout(limit_ns, controller.shutdown()).await;
+        controller.disconnect();
+        self.shared.set_closed(Status::Gone);
+    }
+}
+
+/// Entries of each I/O queue: what was asked for, within what the controller has.
+fn entries_of(info: &ControllerInfo, shared: &Shared) -> u16 {
+    u32::from(shared.options.queue_entries).min(info.capabilities.queue_entries_max()).max(2) as u16
+}
+
+/// Everything between an enabled controller and its first I/O queue.
+pub(super) async fn prepare(
+    controller: &Controller,
+    options: &super::Options,
+    nsid: u32,
+) -> Result<(NamespaceInfo, NamespaceIds, u16), ConnectError> {
+    let failed = |action| {
+        let (controller, subsystem) = (controller.info().id, options.subsystem.clone());
+        move |error| ConnectError::Command { controller, subsystem, action, error }
+    };
+    let queues = controller.request_queues(options.queues_max).await.map_err(failed("get I/O queues"))?;
+    controller.configure_events().await.map_err(failed("turn on events"))?;
+    let namespace = controller.namespace(nsid).await.map_err(failed("identify its namespace"))?;
+    let ids = match controller.namespace_ids(nsid).await {
+        Ok(ids) => ids,
+        Err(CommandError::Status(_)) => NamespaceIds::default(), // Optional before version 1.3.
+        Err(error) => return Err(failed("identify its namespace's identifiers")(error)),
+    };
+    Ok((namespace, ids, queues.max(1)))
+}
+
+/// Answers the controller's events with what they ask for, as long as the association lasts.
+async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
+    while let Ok(event) = controller.next_event().await {
+        if event == EventResult::NAMESPACE_CHANGED {
+            let changed = controller.changed_namespaces().await;
+            let concerns_us = match &changed {
+                Ok(Some(nsids)) => nsids.contains(&shared.nsid),
+                Ok(None) => true,
+                Err(_) => continue,
+            };
+            if concerns_us && let Ok(namespace) = controller.namespace(shared.nsid).await {
+                if namespace.blocks != shared.info().blocks {
+                    info!(device = %shared.name, blocks = namespace.blocks, "namespace resized");
+                }
+                shared.set_blocks(namespace.blocks);
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Hosts that are slow, greedy, many or gone: they lose their connections, and no other host notices.
+
+use crate::rig::*;
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice};
+use nvme::host::command;
+use nvme::spec::Status;
+use nvme::spec::log::LogPage;
+use nvme::spec::opcode::NvmOpcode;
+use nvme::spec::property::Configuration;
+use nvme::spec::sqe::BlockCommand;
+use nvme::tcp::TransportOptions;
+use nvme::tcp_target::Config;
+use reactor::{IoFuture, Reactor};
+use std::io::{Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_connection_that_does_not_become_a_queue_in_time_is_closed() {
+    let rig = Rig::new(2, impatient());
+    let mut host = rig.host(1);
+    let start = Instant::now();
+    let mut silent = Wire::socket(rig.address);
+    let mut half = Wire::socket(rig.address);
+    half.write_all(&[0, 0, 128, 0]).expect("sent");
+    let mut negotiated = Wire::open(rig.address, TransportOptions::host());
+    // One that tries Connect again and again in vain.
+    let mut trying = Wire::open(rig.address, TransportOptions::host());
+    trying.connect("nqn.2026-11.io.remuda:nobody", HOST, 0, None, 32, 0);
+    for stream in [&mut silent, &mut half, &mut negotiated.stream, &mut trying.stream] {
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(250) && start.elapsed() < Duration::from_secs(15));
+    assert_eq!(host.io[0].read(0, 1), [0; 512]);
+}
+
+#[test]
+fn connections_above_the_limit_are_closed_and_the_others_go_on() {
+    let rig = Rig::new(2, Config { connections_max: 8, ..Config::default() });
+    let mut host = rig.host(1);
+    let kept: Vec<_> = (0..6).map(|_| Wire::open(rig.address, TransportOptions::host())).collect();
+    for _ in 0..200 {
+        let mut stream = Wire::socket(rig.address);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "closed at once");
+    }
+    for round in 0..10 {
+        host.io[0].write(0, &pattern(round, 4096));
+        assert_eq!(host.io[0].read(0, 8), pattern(round, 4096));
+    }
+    drop(kept);
+    rig.wait_until("places are free again", |home| home.connections() == 2);
+    let mut again = rig.host(1);
+    assert_eq!(again.io[0].read(0, 1), pattern(9, 4096)[..512]);
+}
+
+/// Sends commands without ever reading, until the target stops taking them or closes.
+fn flood(wire: &mut Wire, capsule: &[u8], bytes_max: usize) -> usize {
+    wire.stream.set_write_timeout(Some(Duration::from_millis(300))).expect("settable");
+    let batch = capsule.repeat(64);
+    let mut sent = 0;
+    while sent < bytes_max {
+        match wire.stream.write(&batch) {
+            Ok(len) => sent += len,
+            Err(_) => break,
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_host_that_does_not_read_is_stopped_then_cut_and_no_other_notices() {
+    let rig = Rig::new(1, impatient());
+    let mut good = rig.host(1);
+    let read =
+        command::with_transport_data(command::blocks(NvmOpcode::Read, 1, &BlockCommand::plain(0, 2048)), 1 << 20);
+    let small = command::flush(1);
+    let log = command::get_log_page(LogPage::Smart, 0, 1 << 20, false);
+    for (sqe, is_admin) in [(read, false), (small, false), (log, true)] {
+        let mut bad = rig.host(1);
+        let wire = if is_admin { &mut bad.admin } else { &mut bad.io[0] };
+        let capsule = wire.capsule(&sqe, &[]);
+        // Each command is answered with at least 24 bytes; the sockets take some megabytes.
+        let began = Instant::now();
+        let sent = flood(wire, &capsule, 1 << 30);
+        eprintln!("{sent} bytes in {:?}", began.elapsed());
+        assert!(sent < 512 << 20, "the target took {sent} bytes of commands");
+        let start = Instant::now();
+        for round in 0..20 {
+            good.io[0].write(0, &pattern(round, 4096));
+            assert_eq!(good.io[0].read(0, 8), pattern(round, 4096));
+        }
+        assert!(start.elapsed() < Duration::from_secs(2));
+        rig.wait_until("the slow reader is cut", move |home| home.connections() <= 3);
+    }
+    rig.wait_until("all are gone", |home| home.connections() == 2);
+}
+
+#[test]
+fn hosts_that_do_not_send_what_they_were_asked_for_lose_their_connections() {
+    let rig = Rig::new(1, impatient());
+    let mut good = rig.host(1);
+    let mut bad = rig.host(8);
+    // Far more than the pool has.
+    for queue in &mut bad.io {
+        for cid in 0..16 {
+            let sqe = block_command(NvmOpcode::Write, 0, &vec![0; 1 << 20], false);
+            queue.submit(&command::with_cid(sqe, cid), &[]);
+        }
+        queue.r2t();
+    }
+    // Half of the pool is left for others, R2Ts included.
+    let start = Instant::now();
+    for round in 0..5 {
+        let data = pattern(round, 256 << 10);
+        assert_eq!(good.io[0].write(0, &data), Status::SUCCESS);
+        assert_eq!(good.io[0].read(0, 512), data);
+    }
+    assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+    bad.io.iter_mut().for_each(Wire::expect_end);
+    bad.admin.ok(command::get_status());
+    rig.wait_until("their queues are gone", |home| home.connections() == 3);
+}
+
+#[test]
+fn a_host_that_vanishes_is_forgotten_when_its_keep_alive_expires() {
+    let rig = Rig::new(2, Config::default());
+    let mut wire = Wire::open(rig.address, TransportOptions::host());
+    let cqe = wire.connect(NQN, HOST, 0, None, 32, 600);
+    wire.ok(command::set_configuration(Configuration::ENABLE));
+    let mut io = Wire::open(rig.address, TransportOptions::host());
+    assert!(io.connect(NQN, HOST, 1, Some(cqe.dw0() as u16), 32, 0).status().is_success());
+    let mut other = rig.host(1);
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_millis(250));
+        wire.ok(command::keep_alive());
+    }
+    assert_eq!(io.read(0, 1), [0; 512], "kept alive for longer than its timeout");
+    let start = Instant::now();
+    assert!(wire.recv().is_none());
+    io.expect_end();
+    assert!(start.elapsed() >= Duration::from_millis(350), "{:?}", start.elapsed());
+    assert_eq!(other.io[0].read(0, 1), [0; 512]);
+    rig.wait_until("one controller is left", |home| home.hosts().len() == 1);
+}
+
+/// A device whose operations take a while.
+struct Slow(MemDevice);
+
+struct SlowChannel(Rc<dyn Channel>, Rc<Reactor>);
+
+impl BlockDevice for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+    fn kind(&self) -> &'static str {
+        "slow"
+    }
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(SlowChannel(self.0.open_channel(reactor)?, reactor.clone())))
+    }
+}
+
+impl Channel for SlowChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let (channel, reactor) = (self.0.clone(), self.1.clone());
+        IoFuture::steps(&self.1, async move {
+            reactor.sleep_ns(100_000_000).await;
+            channel.submit(io).await
+        })
+    }
+}
+
+#[test]
+fn commands_under_way_outlive_their_connection_reset_or_target() {
+    let rig = Rig::empty(2, Config::default());
+    rig.add(NQN, Arc::new(Slow(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"))));
+    let submit_all = |host: &mut Host| {
+        for queue in &mut host.io {
+            for cid in 0..30u16 {
+                let data = pattern(1, 4096);
+                let write = block_command(NvmOpcode::Write, u64::from(cid) * 8, &data, true);
+                let read = command::with_transport_data(
+                    command::blocks(NvmOpcode::Read, 1, &BlockCommand::plain(0, 2048)),
+                    1 << 20,
+                );
+                let (sqe, data) = if cid % 2 == 0 { (write, &data[..]) } else { (read, &[][..]) };
+                queue.submit(&command::with_cid(sqe, cid), data);
+            }
+        }
+    };
+    // The sockets go away.
+    let mut host = rig.host(2);
+    submit_all(&mut host);
+    drop(host);
+    // The controller is reset.
+    let mut host = rig.host(2);
+    submit_all(&mut host);
+    host.admin.ok(command::set_configuration(Configuration(0)));
+    host.io.iter_mut().for_each(Wire::expect_end);
+    // A command is aborted; its own answer comes nevertheless.
+    let mut host = rig.host(1);
+    host.io[0].submit(&command::with_cid(block_command(NvmOpcode::Write, 0, &[7; 512], true), 3), &[7; 512]);
+    host.admin.ok(command::abort(1, 3));
+    assert_eq!(host.io[0].response().cid.get(), 3);
+    // The target closes and listens again.
+    submit_all(&mut host);
+    let address = rig.with(|home| {
+        home.close();
+        home.listen("127.0.0.1:0".parse().expect("an address")).expect("listens")
+    });
+    host.io.iter_mut().for_each(Wire::expect_end);
+    host.admin.expect_end();
+    let mut admin = Wire::open(address, TransportOptions::host());
+    assert!(admin.connect(NQN, HOST, 0, None, 32, 0).status().is_success());
+    drop(admin);
+    rig.wait_until("nothing is left", |home| home.connections() == 0 && home.hosts().is_empty());
+}

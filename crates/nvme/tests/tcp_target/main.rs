@@ -1,0 +1,7 @@
+//! The TCP target over real sockets: reactors of this process, and hosts that are scripted PDU by PDU.
+
+mod changes;
+mod commands;
+mod hostile;
+mod rig;
+mod transport;

@@ -1,0 +1,173 @@
+//! Subsystems through the NVMe/TCP target: brings it from what it shows to what it should show.
+
+use super::export::{Answer, ExportCounters, Exporter, SubsystemSpec};
+use super::reactors::on_reactor;
+use super::refusal::Refusal;
+use crate::config::NvmfConfig;
+use nvme::spec::Nqn;
+use nvme::target::{SubsystemConfig, TargetConfig};
+use nvme::tcp_target::{Config, TargetError, TargetHome, TcpTarget};
+use reactor::ReactorHandle;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// How long a stopping target waits for its connections to end, and how often it looks.
+const DRAIN_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// A listening NVMe/TCP target.
+pub struct TcpExporter {
+    target: TcpTarget,
+    home: ReactorHandle,
+    addresses: RefCell<Vec<SocketAddr>>,
+    shown: RefCell<BTreeMap<String, SubsystemSpec>>,
+}
+
+impl TcpExporter {
+    /// A target on all reactors; it does not listen yet.
+    pub fn new(config: &NvmfConfig, reactors: &[ReactorHandle]) -> TcpExporter {
+        let defaults = TargetConfig::default();
+        let model = TargetConfig {
+            io_queues_max: config.io_queues,
+            queue_entries_max: config.queue_size,
+            transfer_len_max: config.max_io_size,
+            capsule_data_max: config.in_capsule_size,
+            ..defaults
+        };
+        let config = Config {
+            model,
+            connections_max: config.max_connections as usize,
+            allow_digests: config.digests,
+            ..Config::default()
+        };
+        TcpExporter {
+            target: TcpTarget::new(reactors, config),
+            home: reactors[0].clone(),
+            addresses: RefCell::default(),
+            shown: RefCell::default(),
+        }
+    }
+
+    async fn at_home<T: Send + 'static>(
+        &self,
+        object: &str,
+        action: impl FnOnce(&TargetHome) -> Result<T, TargetError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let target = self.target.clone();
+        let done = on_reactor(&self.home, move |reactor| action(&target.at_home(reactor))).await?;
+        done.map_err(|error| Refusal::failed(object, error, ""))
+    }
+
+    async fn change(&self, now: SubsystemSpec) -> Result<(), Refusal> {
+        let object = format!("subsystem '{}'", now.nqn);
+        let before = self.shown.borrow().get(&now.nqn).cloned();
+        let wished = now.clone();
+        self.at_home(&object, move |home| bring(home, before, &wished)).await?;
+        self.shown.borrow_mut().insert(now.nqn.clone(), now);
+        Ok(())
+    }
+}
+
+/// Takes the steps from `before` to `now`. Hosts lose permissions first and gain them last.
+fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) -> Result<(), TargetError> {
+    let nqn = now.nqn.as_str();
+    let before = match before {
+        Some(before) => before,
+        None => {
+            let name = Nqn::new(nqn).map_err(|_| TargetError::NoSuchSubsystem(nqn.to_string()))?;
+            let config = SubsystemConfig {
+                serial: now.serial.clone(),
+                model: now.model.clone(),
+                allow_any_host: false,
+                ..SubsystemConfig::new(name)
+            };
+            home.add_subsystem(config)?;
+            SubsystemSpec { allow_any_host: false, hosts: Vec::new(), namespaces: Vec::new(), ..now.clone() }
+        }
+    };
+    for host in before.hosts.iter().filter(|host| !now.hosts.contains(host)) {
+        home.disallow_host(nqn, host)?;
+    }
+    for old in &before.namespaces {
+        let stays = now.namespaces.iter().any(|new| new.nsid == old.nsid && new.uuid == old.uuid);
+        if !stays {
+            home.remove_namespace(nqn, old.nsid)?;
+        }
+    }
+    for new in &now.namespaces {
+        let there = before.namespaces.iter().any(|old| old.nsid == new.nsid && old.uuid == new.uuid);
+        if !there {
+            home.add_namespace(nqn, Some(new.nsid), new.device.clone(), new.uuid)?;
+        }
+    }
+    home.refresh_sizes();
+    for host in now.hosts.iter().filter(|host| !before.hosts.contains(host)) {
+        home.allow_host(nqn, host)?;
+    }
+    if before.allow_any_host != now.allow_any_host {
+        home.set_allow_any_host(nqn, now.allow_any_host)?;
+    }
+    Ok(())
+}
+
+impl Exporter for TcpExporter {
+    fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>> {
+        Box::pin(async move {
+            for address in addresses {
+                let address = self.at_home("NVMe/TCP target", move |home| home.listen(address)).await?;
+                self.addresses.borrow_mut().push(address);
+            }
+            Ok(())
+        })
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.borrow().clone()
+    }
+
+    fn put(&self, subsystem: SubsystemSpec) -> Answer<'_, Result<(), Refusal>> {
+        Box::pin(self.change(subsystem))
+    }
+
+    fn remove<'a>(&'a self, nqn: &'a str) -> Answer<'a, Result<(), Refusal>> {
+        Box::pin(async move {
+            let name = nqn.to_string();
+            self.at_home(&format!("subsystem '{nqn}'"), move |home| home.remove_subsystem(&name)).await?;
+            self.shown.borrow_mut().remove(nqn);
+            Ok(())
+        })
+    }
+
+    fn counters(&self) -> Answer<'_, ExportCounters> {
+        Box::pin(async move {
+            let counted = self.at_home("NVMe/TCP target", |home| {
+                let hosts = home.hosts().into_iter().map(|host| super::view::ConnectedHost {
+                    host: host.host_nqn,
+                    subsystem: host.subsystem_nqn,
+                    controller: host.cntlid,
+                    io_queues: host.io_queues,
+                    keep_alive_ms: host.kato_ms,
+                });
+                Ok(ExportCounters { connections: home.connections() as u64, hosts: hosts.collect() })
+            });
+            counted.await.unwrap_or_default()
+        })
+    }
+
+    fn drain(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let closing = self.at_home("NVMe/TCP target", |home| {
+                home.close();
+                Ok(())
+            });
+            let _ = closing.await;
+            loop {
+                let left = self.at_home("NVMe/TCP target", |home| Ok(home.connections())).await;
+                if left.unwrap_or(0) == 0 {
+                    return;
+                }
+                tokio::time::sleep(DRAIN_LOOK).await;
+            }
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! Data through the built program: a node, its NVMe/TCP target, and the host of `remuda bench` and `remuda demo`.
+
+mod common;
+
+use common::{Node, remuda};
+use serde_json::{Value, json};
+
+const NQN: &str = "nqn.2026-11.io.remuda:io";
+
+fn node() -> Node {
+    Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'm'\nkind = 'mem'\nsize = '32MiB'\n\
+         [[device]]\nname = 'f0'\nkind = 'file'\npath = 'f0.img'\nsize = '24MiB'\n\
+         [[device]]\nname = 'f1'\nkind = 'file'\npath = 'f1.img'\nsize = '24MiB'\n\
+         [[device]]\nname = 'pair'\nkind = 'mirror'\ndevices = ['f0', 'f1']\n\
+         [[device]]\nname = 'sum'\nkind = 'checksum'\ndevice = 'pair'\n\
+         [[volume]]\nname = 'a'\ndevice = 'm'\nsize = '16MiB'\n\
+         [[volume]]\nname = 'b'\ndevice = 'sum'\nsize = '8MiB'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['a', 'b']\n"
+    ))
+}
+
+fn port(node: &Node) -> String {
+    let status = node.json(&["status"]);
+    status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string()
+}
+
+fn bench(node: &Node, more: &[&str]) -> common::Run {
+    let port = port(node);
+    let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
+    remuda(&[&base[..], more].concat())
+}
+
+fn good(run: &common::Run) -> Value {
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    run.json()
+}
+
+#[test]
+fn volumes_are_read_and_written_over_nvme_tcp() {
+    let mut node = node();
+    for (nsid, digests) in [("1", &[][..]), ("2", &["--header-digest", "--data-digest"])] {
+        let load = ["--nsid", nsid, "--rw", "randrw", "--verify", "--time", "300ms", "--warmup", "50ms", "--qd", "8"];
+        let report = good(&bench(&node, &[&load[..], digests].concat()));
+        assert!(report["ios"].as_u64().unwrap() > 0 && report["verify"]["blocks_checked"].as_u64().unwrap() > 0);
+        assert_eq!(report["verify"]["mismatches"], json!(0));
+        for key in ["p50", "p99", "p999", "p9999", "max", "mean"] {
+            assert!(report["lat_ns"][key].is_u64(), "{key}");
+        }
+        for key in ["iops", "bw_bytes", "cpu_ns_per_io", "steal_pct"] {
+            assert!(report[key].is_number(), "{key}");
+        }
+    }
+    let stats = node.json(&["stats"]);
+    let volume = stats["objects"].as_array().unwrap().iter().find(|object| object["name"] == "b").unwrap();
+    assert!(volume["write"]["count"].as_u64().unwrap() > 0, "{volume}");
+    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let bucket = "remuda_io_latency_seconds_bucket{name=\"b\",kind=\"volume\",op=\"write\",le=\"+Inf\"}";
+    assert!(metrics.contains(bucket), "{metrics}");
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn a_host_that_is_not_allowed_is_refused() {
+    let node = node();
+    node.ok(&["host", "disallow", NQN, "--any"]);
+    let run = bench(&node, &["--time", "100ms"]);
+    assert_eq!(run.code, 1, "{}", run.out);
+    let host = "nqn.2026-11.org.example:host";
+    node.ok(&["host", "allow", NQN, host]);
+    good(&bench(&node, &["--time", "100ms", "--warmup", "0s", "--host-nqn", host]));
+}
+
+#[test]
+fn namespaces_come_and_go_while_the_node_runs() {
+    let node = node();
+    node.ok(&["volume", "create", "c", "--device", "m", "--size", "4MiB"]);
+    let load = ["--nsid", "3", "--time", "100ms", "--warmup", "0s"];
+    assert_eq!(bench(&node, &load).code, 1);
+    node.ok(&["subsystem", "add-namespace", NQN, "c"]);
+    assert_eq!(good(&bench(&node, &load))["parameters"]["size"], json!(4 << 20));
+    node.ok(&["volume", "resize", "c", "+4MiB"]);
+    assert_eq!(good(&bench(&node, &load))["parameters"]["size"], json!(8 << 20));
+    node.ok(&["subsystem", "remove-namespace", NQN, "3"]);
+    assert_eq!(bench(&node, &load).code, 1);
+}
+
+#[test]
+fn a_benchmark_reports_what_was_asked() {
+    let device = ["--json", "bench", "device", "--kind", "mem", "size=8MiB"];
+    let run = |more: &[&str]| good(&remuda(&[&device[..], &["--time", "200ms", "--warmup", "0s"], more].concat()));
+    let report = run(&["--rw", "randwrite", "--zipf", "1.2", "--bs", "16k", "--qd", "4", "--jobs", "2"]);
+    assert_eq!((&report["read"]["ios"], &report["parameters"]["bs"]), (&json!(0), &json!(16384)));
+    let report = run(&["--rw", "randread", "--rate", "1000"]);
+    let iops = report["iops"].as_f64().unwrap();
+    assert!((700.0..=1100.0).contains(&iops), "an open loop keeps its rate: {iops}");
+    let report = run(&["--rw", "randread", "--verify"]);
+    assert!(report["verify"]["blocks_checked"].as_u64().unwrap() >= 2048);
+    assert_eq!(remuda(&[&device[..], &["--bs", "1000"]].concat()).code, 2);
+    assert_eq!(remuda(&["bench", "device", "--kind", "meme", "size=1M"]).code, 2);
+}
+
+#[test]
+fn verification_finds_a_device_that_loses_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    let device =
+        "[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n[[device]]\nname = 'e'\nkind = 'error'\ndevice = 'm'\n";
+    for fault in ["lose", "flip-bit"] {
+        std::fs::write(&file, format!("{device}op = 'write'\nrate = 0.01\nfault = '{fault}'\n")).unwrap();
+        let config = file.to_str().unwrap();
+        let load = ["--rw", "randrw", "--verify", "--time", "200ms", "--warmup", "0s"];
+        let run = remuda(&[&["--json", "bench", "device", "--config", config, "--device", "e"], &load[..]].concat());
+        assert_eq!(run.code, 1);
+        assert!(run.json()["verify"]["mismatches"].as_u64().unwrap() > 0, "{}", run.out);
+    }
+}
+
+#[test]
+fn the_demo_loses_nothing_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir_all(tree.join("sub")).unwrap();
+    for index in 0..40u8 {
+        std::fs::write(tree.join(format!("sub/{index}")), vec![index; 20_000]).unwrap();
+    }
+    let place = dir.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let paths = [tree.to_str().unwrap(), place.to_str().unwrap()];
+    let run = remuda(&["--json", "demo", "--from", paths[0], "--dir", paths[1], "--size-limit", "1MiB"]);
+    let report = good(&run);
+    assert_eq!((&report["verified"]["files"], &report["verified"]["file_bytes"]), (&json!(40), &json!(800_000)));
+    assert!(report["verified"]["small_writes_flushed"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+}
+
+/// Runs a command in the background until `ready` says so, then sends it SIGINT; gives its exit code.
+fn interrupted(args: &[&str], ready: impl Fn() -> bool) -> Option<i32> {
+    use std::process::{Command, Stdio};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_remuda"));
+    let mut child = command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !ready() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{args:?} did not get that far");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn an_interrupted_demo_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let begun = || std::fs::read_dir(path).unwrap().flatten().any(|entry| entry.path().join("node.sock").exists());
+    let code = interrupted(&["demo", "--from", "/usr/share", "--size-limit", "8MiB", "--dir", path], begun);
+    assert_eq!((code, std::fs::read_dir(path).unwrap().count()), (Some(130), 0));
+}
+
+#[test]
+fn dev_runs_a_node_and_brings_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("play");
+    let (place, socket) = (path.to_str().unwrap(), path.join("remuda.sock"));
+    let socket = socket.to_str().unwrap();
+    let answers = || remuda(&["--socket", socket, "status"]).code == 0;
+    let make = || answers() && remuda(&["--socket", socket, "volume", "create", "mine", "--device", "pair"]).code == 0;
+    assert_eq!(interrupted(&["dev", "--dir", place], make), Some(0));
+    let there = || answers() && remuda(&["--socket", socket, "volume", "show", "mine"]).code == 0;
+    assert_eq!(interrupted(&["dev", "--dir", place], there), Some(0));
+}
+
+#[test]
+fn simulated_scenarios_run_by_name_and_seed() {
+    let list = remuda(&["--json", "sim", "list"]).json();
+    let name = list[0]["name"].as_str().unwrap();
+    let run = || remuda(&["--json", "sim", "run", "--scenario", name, "--seed", "3"]);
+    let (first, second) = (good(&run()), good(&run()));
+    assert_eq!(first["hash"], second["hash"]);
+    assert_eq!(good(&remuda(&["--json", "sim", "run", "--scenario", name, "--seeds", "0..3"]))["runs"], json!(3));
+    assert_eq!(remuda(&["sim", "run", "--scenario", "nothing", "--seed", "3"]).code, 4);
+}
