@@ -10,6 +10,8 @@
 //! * [`host`]: what an initiator needs to build commands and follow their transfers.
 //! * [`initiator`]: the host itself, on the reactor's sockets.
 
+#![forbid(unsafe_code)]
+
 pub mod crc32c;
 pub mod host;
 pub mod initiator;

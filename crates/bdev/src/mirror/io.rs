@@ -1,0 +1,383 @@
+//! The data path of a mirror: which leg is read, what becomes of a leg that fails, how writes reach all of them.
+
+use super::format::LegState;
+use super::{COPY_BYTES, DIRTY, LegSet, NEEDS_SYNC, Shared};
+use crate::device::Channel;
+use crate::io::{Done, Io, Lba, Op, Status};
+use crate::parts::Parts;
+use crate::split;
+use crate::steps::{self, Medium};
+use reactor::{IoFuture, Reactor, SgList};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+pub(super) enum CopyError {
+    Source(Status),
+    Target,
+}
+
+pub(super) struct MirrorChannel(pub(super) Rc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) channels: Vec<Option<Rc<dyn Channel>>>,
+    /// Reads under way on each leg through this channel.
+    reading: Vec<Cell<u32>>,
+    next_leg: Cell<usize>,
+}
+
+impl Channel for MirrorChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        if let Err(status) = self.0.shared.info.check(&io) {
+            return IoFuture::ready(io.done(status));
+        }
+        if io.op == Op::Read {
+            return self.0.start_read(io);
+        }
+        let inner = self.0.clone();
+        match io.op {
+            Op::Write | Op::WriteZeroes | Op::Unmap => IoFuture::steps(&self.0.reactor, async move {
+                let _alone = inner.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
+                inner.change(io).await
+            }),
+            _ => IoFuture::steps(&self.0.reactor, async move {
+                let mut io = io;
+                let status = steps::status_of(inner.perform(&mut io).await);
+                io.done(status)
+            }),
+        }
+    }
+
+    fn abort(&self, tag: u64) {
+        self.0.channels.iter().flatten().for_each(|channel| channel.abort(tag));
+    }
+}
+
+/// Counts a read under way on a leg.
+struct Busy<'a>(&'a Cell<u32>);
+
+impl Busy<'_> {
+    fn new(count: &Cell<u32>) -> Busy<'_> {
+        count.set(count.get() + 1);
+        Busy(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Medium for Inner {
+    fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
+    }
+
+    fn block_size(&self) -> u32 {
+        self.shared.info.block_size
+    }
+
+    /// A read, or a write whose range is held. Reads do not repair: that would wait for a range that may be held here.
+    async fn transfer(&self, io: Io) -> Done {
+        if io.op == Op::Read { self.read(io, false).await } else { self.change(io).await }
+    }
+}
+
+impl Inner {
+    pub(super) fn new(shared: Arc<Shared>, reactor: Rc<Reactor>, channels: Vec<Option<Rc<dyn Channel>>>) -> Rc<Inner> {
+        let reading = channels.iter().map(|_| Cell::new(0)).collect();
+        Rc::new(Inner { shared, reactor, channels, reading, next_leg: Cell::new(0) })
+    }
+
+    pub(super) fn channel(&self, leg: usize) -> &dyn Channel {
+        &**self.channels[leg].as_ref().expect("an absent leg is called failed and not used")
+    }
+
+    async fn perform(&self, io: &mut Io) -> Result<(), Status> {
+        let _alone = match io.op {
+            Op::CompareAndWrite | Op::Copy => Some(self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await),
+            _ => None,
+        };
+        match io.op {
+            Op::Flush => self.flush().await,
+            Op::Compare => steps::compare(self, io).await,
+            Op::CompareAndWrite => steps::compare_and_write(self, io).await,
+            Op::Copy => steps::copy(self, io).await,
+            Op::Verify => self.verify(io).await,
+            _ => Err(Status::Unsupported),
+        }
+    }
+
+    // --- reading ----------------------------------------------------------------------------------------------------
+
+    /// Reads leave nothing half done, so they may be dropped anywhere; and most end at the first leg.
+    fn start_read(&self, io: Io) -> IoFuture<'_, Done> {
+        let (lba, lent) = (io.lba.0, io.bufs.is_empty());
+        let Some(leg) = self.choose(lba, io.nblocks as u64, &LegSet::new()) else {
+            return IoFuture::ready(io.done(Status::Gone));
+        };
+        match split::pass(self.channel(leg), lba + self.shared.data_start, io).try_ready() {
+            Ok(done) if done.status.is_ok() => IoFuture::ready(done),
+            Ok(done) => IoFuture::new(self.read_elsewhere(done, leg, lent)),
+            Err(future) => {
+                let busy = Busy::new(&self.reading[leg]);
+                IoFuture::new(async move {
+                    let done = future.await;
+                    drop(busy);
+                    if done.status.is_ok() { done } else { self.read_elsewhere(done, leg, lent).await }
+                })
+            }
+        }
+    }
+
+    async fn read_elsewhere(&self, failed: Done, leg: usize, lent: bool) -> Done {
+        let mut tried = LegSet::new();
+        tried.push(leg);
+        let io = self.note_read_error(failed.io, failed.status, leg, lent);
+        self.read_on(io, true, tried, Some(failed.status)).await
+    }
+
+    fn note_read_error(&self, mut io: Io, status: Status, leg: usize, lent: bool) -> Io {
+        if lent {
+            io.bufs.clear();
+        }
+        self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
+        tracing::warn!(mirror = self.shared.name, leg, lba = io.lba.0, %status, "read failed on a leg");
+        io
+    }
+
+    async fn read(&self, io: Io, repair: bool) -> Done {
+        self.read_on(io, repair, LegSet::new(), None).await
+    }
+
+    async fn read_on(&self, mut io: Io, repair: bool, mut tried: LegSet, mut first_failure: Option<Status>) -> Done {
+        let (lba, lent) = (io.lba, io.bufs.is_empty());
+        while let Some(leg) = self.choose(lba.0, io.nblocks as u64, &tried) {
+            tried.push(leg);
+            let busy = Busy::new(&self.reading[leg]);
+            let done = split::pass(self.channel(leg), lba.0 + self.shared.data_start, io).await;
+            drop(busy);
+            io = done.io;
+            if done.status.is_ok() {
+                if repair && tried.len() > 1 {
+                    self.repair_after_read(&io, &tried).await;
+                }
+                return io.done(Status::Ok);
+            }
+            io = self.note_read_error(io, done.status, leg, lent);
+            first_failure.get_or_insert(done.status);
+        }
+        io.done(first_failure.unwrap_or(Status::Gone))
+    }
+
+    /// The leg in sync with the fewest reads under way; where legs may differ, only the authority.
+    fn choose(&self, lba: u64, nblocks: u64, tried: &LegSet) -> Option<usize> {
+        let shared = &self.shared;
+        let in_sync = |leg: usize| shared.leg_state(leg) == LegState::InSync;
+        if shared.needs_sync(lba, nblocks) {
+            // Should it be unreadable there, the others still have every acknowledged write.
+            let authority = shared.authority.load(Acquire) as usize;
+            if in_sync(authority) && !tried.contains(&authority) {
+                return Some(authority);
+            }
+        }
+        let count = shared.legs.len();
+        let start = self.next_leg.replace((self.next_leg.get() + 1) % count);
+        let legs = (0..count).map(|step| (start + step) % count).filter(|leg| in_sync(*leg) && !tried.contains(leg));
+        legs.min_by_key(|leg| self.reading[*leg].get())
+    }
+
+    /// Writes what one leg has to the legs that could not read it.
+    async fn repair_after_read(&self, io: &Io, tried: &LegSet) {
+        if let Some((good, bad)) = tried.split_last() {
+            for leg in bad {
+                let _ = self.repair(io.lba.0, io.nblocks as u64, *good, *leg).await;
+            }
+        }
+    }
+
+    /// A leg that can neither be read nor written is called failed.
+    async fn repair(&self, lba: u64, nblocks: u64, good: usize, bad: usize) -> Result<(), Status> {
+        let copied = {
+            let _alone = self.shared.ranges.lock(lba, nblocks, true).await;
+            // While this waited, a write may have gone past the good leg, which is stale then.
+            if self.shared.leg_state(good) != LegState::InSync {
+                return Err(Status::ReadError);
+            }
+            self.copy_range(lba, nblocks, good, bad).await
+        };
+        match copied {
+            Ok(()) => {
+                self.shared.legs[bad].repairs.fetch_add(1, Relaxed);
+                tracing::info!(
+                    mirror = self.shared.name,
+                    leg = bad,
+                    lba,
+                    nblocks,
+                    "rewrote blocks that could not be read"
+                );
+                Ok(())
+            }
+            Err(CopyError::Source(status)) => Err(status),
+            Err(CopyError::Target) => Box::pin(self.fail_legs(&[bad])).await,
+        }
+    }
+
+    /// Copies blocks from one leg to another; the caller holds the range.
+    pub(super) async fn copy_range(
+        &self,
+        lba: u64,
+        nblocks: u64,
+        source: usize,
+        target: usize,
+    ) -> Result<(), CopyError> {
+        let (block_size, mut at) = (self.shared.info.block_size as usize, lba);
+        while at < lba + nblocks {
+            let count = (lba + nblocks - at).min((COPY_BYTES / block_size).max(1) as u64) as u32;
+            let mut bufs = SgList::new();
+            bufs.push(steps::alloc(&self.reactor, count as usize * block_size).await.map_err(CopyError::Source)?);
+            let place = Lba(at + self.shared.data_start);
+            let done = self.channel(source).submit(Io::read(place, count, bufs)).await;
+            done.status.check().map_err(CopyError::Source)?;
+            let done = self.channel(target).submit(Io::write(place, count, done.io.bufs)).await;
+            done.status.check().map_err(|_| CopyError::Target)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads the blocks on every leg, repairing those that cannot.
+    async fn verify(&self, io: &Io) -> Result<(), Status> {
+        if self.shared.needs_sync(io.lba.0, io.nblocks as u64) {
+            return steps::verify(self, io).await;
+        }
+        let step = (COPY_BYTES as u64 / self.shared.info.block_size as u64).max(1);
+        let mut at = io.lba.0;
+        while at < io.end() {
+            let count = step.min(io.end() - at);
+            self.verify_piece(at, count).await?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    async fn verify_piece(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+        let (mut good, mut bad, mut status) = (None, LegSet::new(), Status::Gone);
+        for leg in self.shared.in_sync() {
+            let mut bufs = SgList::new();
+            let bytes = nblocks as usize * self.shared.info.block_size as usize;
+            bufs.push(steps::alloc(&self.reactor, bytes).await?);
+            let read = Io::read(Lba(lba + self.shared.data_start), nblocks as u32, bufs);
+            match self.channel(leg).submit(read).await.status {
+                Status::Ok => good = Some(leg),
+                other => {
+                    self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
+                    status = other;
+                    bad.push(leg);
+                }
+            }
+        }
+        let Some(good) = good else { return Err(status) };
+        for leg in bad {
+            self.repair(lba, nblocks, good, leg).await?;
+        }
+        Ok(())
+    }
+
+    // --- writing ----------------------------------------------------------------------------------------------------
+
+    /// A write, write-zeroes or unmap on all active legs; the caller holds the range.
+    async fn change(&self, mut io: Io) -> Done {
+        let regions = self.shared.regions_of(io.lba.0, io.nblocks as u64);
+        let mut clean = false;
+        for region in regions.clone() {
+            clean |= self.shared.regions[region].fetch_add(1, AcqRel) & DIRTY == 0;
+        }
+        // Boxed, like every rare path below: metadata buffers would make the future of each write too large to recycle.
+        let marked = if clean { Box::pin(self.mark_dirty(regions.clone())).await } else { Ok(()) };
+        let status = match marked {
+            Ok(()) => self.write_legs(&mut io).await,
+            Err(status) => status,
+        };
+        for region in regions {
+            self.shared.regions[region].fetch_sub(1, AcqRel);
+        }
+        self.clean_if_due();
+        io.done(status)
+    }
+
+    async fn write_legs(&self, io: &mut Io) -> Status {
+        let legs = self.shared.active();
+        let mut parts = Parts::default();
+        let mut original = std::mem::take(&mut io.bufs);
+        for (nth, leg) in legs.iter().enumerate() {
+            let last = nth + 1 == legs.len();
+            let bufs = if last {
+                std::mem::take(&mut original)
+            } else {
+                original.iter_mut().map(|buf| buf.duplicate()).collect()
+            };
+            let (op, flags, stream, nblocks, tag) = (io.op, io.flags, io.stream, io.nblocks, io.tag);
+            let lba = Lba(io.lba.0 + self.shared.data_start);
+            parts.push(self.channel(*leg).submit(Io { op, flags, stream, nblocks, lba, arg: 0, tag, bufs }));
+        }
+        let (mut failed, mut status) = (LegSet::new(), Status::Ok);
+        for (leg, done) in legs.iter().zip(parts.join().await) {
+            io.bufs = done.io.bufs;
+            if !done.status.is_ok() {
+                tracing::warn!(mirror = self.shared.name, leg, lba = io.lba.0, status = %done.status, "write failed on a leg");
+                failed.push(*leg);
+                status = done.status;
+            }
+        }
+        io.bufs.iter_mut().for_each(|buf| {
+            buf.try_unshare();
+        });
+        if failed.is_empty() {
+            return Status::Ok;
+        }
+        let survivors = legs.iter().any(|leg| !failed.contains(leg) && self.shared.leg_state(*leg) == LegState::InSync);
+        if !survivors {
+            // Nobody who counts has it: the write failed, and the legs may differ where it went.
+            self.distrust(io.lba.0, io.nblocks as u64);
+            return status;
+        }
+        match Box::pin(self.fail_legs(&failed)).await {
+            Ok(()) => Status::Ok,
+            Err(status) => status,
+        }
+    }
+
+    fn distrust(&self, lba: u64, nblocks: u64) {
+        for region in self.shared.regions_of(lba, nblocks) {
+            self.shared.regions[region].fetch_or(NEEDS_SYNC, AcqRel);
+        }
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), Status> {
+        let legs = self.shared.active();
+        let mut parts = Parts::default();
+        legs.iter().for_each(|leg| parts.push(self.channel(*leg).submit(Io::flush())));
+        let (mut failed, mut status) = (LegSet::new(), Status::Ok);
+        for (leg, done) in legs.iter().zip(parts.join().await) {
+            if !done.status.is_ok() {
+                failed.push(*leg);
+                status = done.status;
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        // A leg that cannot flush may lose what was acknowledged.
+        let in_sync = self.shared.in_sync();
+        if in_sync.iter().all(|leg| failed.contains(leg)) {
+            Err(status)
+        } else {
+            Box::pin(self.fail_legs(&failed)).await
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The upkeep of a mirror: dirty bits, superblocks, legs that change state, and copying what a leg lacks.
+
+use super::format::{self, LegState, PAGE_REGIONS};
+use super::io::{CopyError, Inner};
+use super::{CLEAN_INTERVAL_NS, DIRTY, LegSet, NEEDS_SYNC, meta};
+use crate::io::{Io, Status};
+use std::sync::atomic::Ordering::*;
+
+impl Inner {
+    /// Makes the dirty bits of `regions` durable on all active legs.
+    pub(super) async fn mark_dirty(&self, regions: std::ops::RangeInclusive<usize>) -> Result<(), Status> {
+        let shared = &self.shared;
+        let _turn = shared.meta_turn.lock(0, 1, true).await;
+        let is_clean = |region: &usize| shared.regions[*region].load(Acquire) & DIRTY == 0;
+        let (first, last) = (regions.start() / PAGE_REGIONS, regions.end() / PAGE_REGIONS);
+        for page in first..=last {
+            let inside = |region: &usize| region / PAGE_REGIONS == page;
+            if !regions.clone().any(|region| inside(&region) && is_clean(&region)) {
+                continue;
+            }
+            {
+                let mut meta = shared.meta.lock().expect("nothing panics while holding the metadata");
+                regions.clone().filter(inside).for_each(|region| meta.pages[page].set(region % PAGE_REGIONS, true));
+            }
+            self.write_page(page).await?;
+        }
+        for region in regions {
+            shared.regions[region].fetch_or(DIRTY, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Writes a bitmap page to all active legs, failing those that refuse. The caller has the turn.
+    pub(super) async fn write_page(&self, page: usize) -> Result<(), Status> {
+        let shared = &self.shared;
+        let bytes = {
+            let meta = shared.meta.lock().expect("nothing panics while holding the metadata");
+            meta.pages[page].encode(meta.superblock.mirror_id, page)
+        };
+        let (mut failed, mut status) = (LegSet::new(), Status::Ok);
+        for leg in shared.active() {
+            let outcome = self.write_unit(leg, 2 + page as u64, &bytes).await;
+            if !outcome.is_ok() {
+                failed.push(leg);
+                status = outcome;
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        if shared.in_sync().iter().all(|leg| failed.contains(leg)) {
+            return Err(status);
+        }
+        self.fail_with_turn(&failed).await
+    }
+
+    pub(super) async fn write_unit(&self, leg: usize, unit: u64, bytes: &[u8; format::UNIT_BYTES]) -> Status {
+        meta::write_unit(&self.reactor, self.channel(leg), self.shared.info.block_size, unit, bytes).await
+    }
+
+    /// Calls legs failed, durably on all others. Ok only when a leg in sync has recorded it.
+    pub(super) async fn fail_legs(&self, legs: &[usize]) -> Result<(), Status> {
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        self.fail_with_turn(legs).await
+    }
+
+    async fn fail_with_turn(&self, legs: &[usize]) -> Result<(), Status> {
+        let shared = &self.shared;
+        if shared.in_sync().iter().all(|leg| legs.contains(leg)) {
+            // The last one in sync is never called failed: there would be nothing left to come back to.
+            return Err(Status::WriteError);
+        }
+        for leg in legs {
+            self.set_state(*leg, LegState::Failed);
+        }
+        self.write_superblocks().await
+    }
+
+    fn set_state(&self, leg: usize, state: LegState) {
+        let shared = &self.shared;
+        let mut meta = shared.meta.lock().expect("nothing panics while holding the metadata");
+        let generation = meta.superblock.generation;
+        let record = &mut meta.superblock.legs[leg];
+        if record.state == state {
+            return;
+        }
+        if state == LegState::Failed {
+            record.failed_generation = if record.state == LegState::RecoveringFull { 0 } else { generation + 1 };
+        }
+        tracing::warn!(mirror = shared.name, leg, from = ?record.state, to = ?state, "leg changes state");
+        record.state = state;
+        shared.legs[leg].state.store(state.code(), Release);
+        drop(meta);
+        if state == LegState::Failed
+            && shared.authority.load(Acquire) as usize == leg
+            && let Some(next) = shared.in_sync().first()
+        {
+            shared.authority.store(*next as u8, Release);
+        }
+    }
+
+    /// Writes the superblock of a new generation to all active legs; those that refuse are called failed in the next.
+    /// The caller has the turn.
+    pub(super) async fn write_superblocks(&self) -> Result<(), Status> {
+        let shared = &self.shared;
+        loop {
+            let superblock = {
+                let mut meta = shared.meta.lock().expect("nothing panics while holding the metadata");
+                meta.superblock.generation += 1;
+                meta.superblock.clone()
+            };
+            let (mut failed, mut status) = (LegSet::new(), Status::Ok);
+            for leg in shared.active() {
+                let outcome = self.write_unit(leg, superblock.generation % 2, &superblock.encode(leg)).await;
+                if !outcome.is_ok() {
+                    failed.push(leg);
+                    status = outcome;
+                }
+            }
+            if failed.is_empty() {
+                return Ok(());
+            }
+            if shared.in_sync().iter().all(|leg| failed.contains(leg)) {
+                return Err(status);
+            }
+            failed.iter().for_each(|leg| self.set_state(*leg, LegState::Failed));
+        }
+    }
+
+    pub(super) fn clean_if_due(&self) {
+        let (now, last) = (self.reactor.now_ns(), self.shared.last_clean_ns.load(Relaxed));
+        if last == 0 {
+            self.shared.last_clean_ns.store(now, Relaxed);
+        } else if now.saturating_sub(last) >= CLEAN_INTERVAL_NS && !self.shared.cleaning.swap(true, AcqRel) {
+            let again = Inner::new(self.shared.clone(), self.reactor.clone(), self.channels.clone());
+            self.reactor.spawn(async move {
+                let _ = again.clean().await;
+                again.shared.last_clean_ns.store(again.reactor.clock_ns(), Relaxed);
+                again.shared.cleaning.store(false, Release);
+            });
+        }
+    }
+
+    /// Clears the bits of regions at rest, once their data are durable everywhere.
+    pub(super) async fn clean(&self) -> Result<(), Status> {
+        let shared = &self.shared;
+        let _turn = shared.meta_turn.lock(0, 1, true).await;
+        if !shared.all_in_sync() {
+            return Ok(());
+        }
+        // Taken out of memory first: a write that starts now waits for the turn, then sets the bit again.
+        let at_rest = |region: &usize| shared.regions[*region].compare_exchange(DIRTY, 0, AcqRel, Relaxed).is_ok();
+        let cleaned: Vec<usize> = (0..shared.regions.len()).filter(at_rest).collect();
+        if cleaned.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.clear_bits(&cleaned).await;
+        if outcome.is_err() || !shared.all_in_sync() {
+            self.restore_bits(&cleaned).await?;
+        }
+        outcome
+    }
+
+    /// Sets bits again, on the legs first: some may have been cleared there, and a region that counts as dirty in memory
+    /// is not marked by the next write.
+    async fn restore_bits(&self, regions: &[usize]) -> Result<(), Status> {
+        let pages = self.set_bits(regions, true);
+        for page in pages {
+            self.write_page(page).await?;
+        }
+        regions.iter().for_each(|region| {
+            self.shared.regions[*region].fetch_or(DIRTY, AcqRel);
+        });
+        Ok(())
+    }
+
+    /// Changes bits of the metadata in memory; the pages concerned.
+    fn set_bits(&self, regions: &[usize], value: bool) -> Vec<usize> {
+        let mut meta = self.shared.meta.lock().expect("nothing panics while holding the metadata");
+        regions.iter().for_each(|region| meta.pages[region / PAGE_REGIONS].set(region % PAGE_REGIONS, value));
+        let mut pages: Vec<usize> = regions.iter().map(|region| region / PAGE_REGIONS).collect();
+        pages.dedup();
+        pages
+    }
+
+    async fn clear_bits(&self, cleaned: &[usize]) -> Result<(), Status> {
+        for leg in self.shared.active() {
+            let status = self.channel(leg).submit(Io::flush()).await.status;
+            if !status.is_ok() {
+                self.fail_with_turn(&[leg]).await?;
+                return Ok(());
+            }
+        }
+        for page in self.set_bits(cleaned, false) {
+            self.write_page(page).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn resync(&self, pause_ns: u64) -> Result<(), Status> {
+        let shared = &self.shared;
+        let _turn = shared.resync_turn.lock(0, 1, true).await;
+        for region in 0..shared.regions.len() {
+            if shared.regions[region].load(Acquire) & NEEDS_SYNC != 0 {
+                self.resync_region(region).await?;
+                if self.reactor.is_stopping() {
+                    return Ok(());
+                }
+                if pause_ns > 0 {
+                    self.reactor.sleep_ns(pause_ns).await;
+                }
+            }
+        }
+        self.promote().await?;
+        self.clean().await
+    }
+
+    async fn resync_region(&self, region: usize) -> Result<(), Status> {
+        let shared = &self.shared;
+        let start = region as u64 * shared.region_blocks;
+        let end = (start + shared.region_blocks).min(shared.info.blocks);
+        // The whole region at once: clearing the mark must not cross a write that failed and set it again.
+        let _alone = shared.ranges.lock(start, end - start, true).await;
+        let source = shared.authority.load(Acquire) as usize;
+        for target in shared.active().into_iter().filter(|leg| *leg != source) {
+            match self.copy_range(start, end - start, source, target).await {
+                Ok(()) => {}
+                Err(CopyError::Source(status)) => return Err(status),
+                Err(CopyError::Target) => self.fail_legs(&[target]).await?,
+            }
+        }
+        shared.regions[region].fetch_and(!NEEDS_SYNC, AcqRel);
+        Ok(())
+    }
+
+    /// Legs that have been given everything become legs in sync.
+    async fn promote(&self) -> Result<(), Status> {
+        let shared = &self.shared;
+        let recovering =
+            shared.legs_where(|state| matches!(state, LegState::RecoveringDirty | LegState::RecoveringFull));
+        if recovering.is_empty() {
+            return Ok(());
+        }
+        self.flush().await?;
+        let _turn = shared.meta_turn.lock(0, 1, true).await;
+        for leg in recovering {
+            if shared.leg_state(leg) != LegState::Failed {
+                self.set_state(leg, LegState::InSync);
+            }
+        }
+        self.write_superblocks().await
+    }
+}
