@@ -261,7 +261,8 @@ impl Job {
             if self.plan.verify {
                 self.check_or_acknowledge(&io, oldest);
             }
-            if now_ns >= self.measure_ns && now_ns <= self.end_ns.get() {
+            // What began in the window counts, however late it ends: leaving out the slowest would flatter.
+            if begun_ns >= self.measure_ns && begun_ns < self.end_ns.get() {
                 let mut tally = self.tally.borrow_mut();
                 let latency = now_ns.saturating_sub(begun_ns);
                 if io.op == Op::Read { tally.reads.record(latency) } else { tally.writes.record(latency) }
