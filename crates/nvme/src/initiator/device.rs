@@ -3,12 +3,9 @@
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, Status};
 use reactor::{IoFuture, Reactor};
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use tracing::warn;
 
 use crate::host::InfoError;
@@ -17,11 +14,10 @@ use super::connect::{connect_queue, open_link};
 use super::controller::{Controller, ControllerInfo, NamespaceInfo};
 use super::error::{CommandError, ConnectError};
 use super::fence::Fence;
-use super::lane::{KeptLane, Lane, LaneFuture, LanePolicy, RemoteLane};
+use super::lane::{KeptLane, Lane, LanePolicy, RemoteLane};
 use super::link::Broken;
 use super::options::{Options, Replay};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
-use super::request::Outcome;
 use super::shared::{Association, Phase, Release, Shared};
 use super::supervisor::{Supervisor, either, prepare};
 
@@ -220,8 +216,10 @@ impl Channel for NvmfChannel {
         if let Err(status) = self.check(&io) {
             return IoFuture::ready(io.done(status));
         }
-        match self.lane().submit(io) {
-            Ok(future) => IoFuture::new(DoneFuture(future)),
+        let lane = self.lane();
+        match lane.submit(io) {
+            // When nobody waits any more the reactor does, so that it does not stop before the operation has ended.
+            Ok(ticket) => IoFuture::steps(lane.reactor(), ticket),
             Err(done) => IoFuture::ready(done),
         }
     }
@@ -237,20 +235,6 @@ impl Channel for NvmfChannel {
 impl Drop for NvmfChannel {
     fn drop(&mut self) {
         self.lanes.iter().for_each(|lane| lane.retire());
-    }
-}
-
-struct DoneFuture<'a>(LaneFuture<'a>);
-
-impl Future for DoneFuture<'_> {
-    type Output = Done;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
-        Pin::new(&mut self.0).poll(cx).map(|(io, outcome)| match outcome {
-            Outcome::Ended(status) => io.done(status),
-            Outcome::Answer(_) => unreachable!("block operations have a status"),
-        })
     }
 }
 

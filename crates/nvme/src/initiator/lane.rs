@@ -138,6 +138,10 @@ impl Lane {
         })
     }
 
+    pub(super) fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
+    }
+
     /// Its number within the device.
     pub(super) fn number(&self) -> u32 {
         self.number
@@ -147,28 +151,28 @@ impl Lane {
 
     /// Accepts a block operation that has passed the device's checks.
     #[inline]
-    pub(super) fn submit(&self, io: Io) -> Result<LaneFuture<'_>, Done> {
+    pub(super) fn submit(self: &Rc<Self>, io: Io) -> Result<Ticket, Done> {
         let inner = &mut *self.inner.borrow_mut();
         if let Some(status) = inner.closed {
             return Err(io.done(status));
         }
         let id = inner.requests.insert(io, None);
         self.accept(inner, id);
-        Ok(LaneFuture { lane: self, id: Some(id) })
+        Ok(Ticket { lane: self.clone(), id: Some(id) })
     }
 
     /// Sends a command of the caller's making, with all of `bufs` as its data; gives the answer and the buffers.
     pub(super) async fn command(&self, raw: Raw, bufs: reactor::SgList) -> (Result<Cqe, Broken>, reactor::SgList) {
-        let future = {
+        let answer = {
             let inner = &mut *self.inner.borrow_mut();
             if inner.link.is_none() {
                 return (Err(inner.broken.unwrap_or(Broken::Local)), bufs);
             }
             let id = inner.requests.insert(Io { bufs, ..Io::flush() }, Some(Box::new(raw)));
             self.accept(inner, id);
-            LaneFuture { lane: self, id: Some(id) }
+            Answer { lane: self, id: Some(id) }
         };
-        let (io, outcome) = future.await;
+        let (io, outcome) = answer.await;
         match outcome {
             Outcome::Answer(cqe) => (Ok(cqe), io.bufs),
             Outcome::Ended(_) => (Err(self.broken().unwrap_or(Broken::Local)), io.bufs),
@@ -189,6 +193,18 @@ impl Lane {
             inner.pump(self);
         }
         self.arm(inner);
+    }
+
+    #[inline]
+    fn poll_request(&self, id: Option<u32>, cx: &mut Context<'_>) -> Poll<(Io, Outcome)> {
+        self.inner.borrow_mut().requests.poll(id.expect("polled after completion"), cx)
+    }
+
+    #[inline]
+    fn abandon(&self, id: Option<u32>) {
+        if let Some(id) = id {
+            self.inner.borrow_mut().requests.abandon(id);
+        }
     }
 
     /// Arranges a flush at the end of this turn when there is something to send.
@@ -700,14 +716,9 @@ async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io) -> Result<D
     if lane.is_retired() {
         return Err(io);
     }
-    let served = match lane.submit(io) {
-        Ok(future) => future,
-        Err(done) => return Ok(done),
-    };
-    let (io, outcome) = served.await;
-    match outcome {
-        Outcome::Ended(status) => Ok(io.done(status)),
-        Outcome::Answer(_) => unreachable!("block operations have a status"),
+    match lane.submit(io) {
+        Ok(ticket) => Ok(ticket.await),
+        Err(done) => Ok(done),
     }
 }
 
@@ -750,19 +761,45 @@ fn issue_fused(link: &mut Link, requests: &mut Requests, target: &Target, id: u3
     true
 }
 
-/// Waits for a request. Dropping it abandons the wait; the request goes on.
-pub(super) struct LaneFuture<'a> {
+/// Waits for a block operation. Dropping it abandons the wait; the operation goes on.
+pub(super) struct Ticket {
+    lane: Rc<Lane>,
+    id: Option<u32>,
+}
+
+impl Future for Ticket {
+    type Output = Done;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        let ended = self.lane.poll_request(self.id, cx);
+        ended.map(|(io, outcome)| {
+            self.id = None;
+            match outcome {
+                Outcome::Ended(status) => io.done(status),
+                Outcome::Answer(_) => unreachable!("block operations have a status"),
+            }
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.lane.abandon(self.id);
+    }
+}
+
+/// Waits for the answer to a raw command. Dropping it abandons the wait; the command goes on.
+struct Answer<'a> {
     lane: &'a Lane,
     id: Option<u32>,
 }
 
-impl Future for LaneFuture<'_> {
+impl Future for Answer<'_> {
     type Output = (Io, Outcome);
 
-    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Io, Outcome)> {
-        let id = self.id.expect("polled after completion");
-        let ended = self.lane.inner.borrow_mut().requests.poll(id, cx);
+        let ended = self.lane.poll_request(self.id, cx);
         if ended.is_ready() {
             self.id = None;
         }
@@ -770,10 +807,8 @@ impl Future for LaneFuture<'_> {
     }
 }
 
-impl Drop for LaneFuture<'_> {
+impl Drop for Answer<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.lane.inner.borrow_mut().requests.abandon(id);
-        }
+        self.lane.abandon(self.id);
     }
 }
