@@ -11,7 +11,6 @@ use base::{Histogram, Rng};
 use bdev::{BlockDevice, Channel, Flags, Io, Lba, Op};
 use nvme::initiator::{Controller, HostIdentity, NvmfDevice, Options, discover};
 use nvme::spec::Nqn;
-use nvme::spec::identify::load_ascii;
 use reactor::linux::{Runtime, RuntimeConfig};
 use reactor::sync::Notify;
 use reactor::{PollPolicy, Reactor, ReactorConfig, SgList};
@@ -59,8 +58,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 async fn list(reactor: &Rc<Reactor>, options: &Options) -> Outcome {
     for entry in discover(reactor, options).await? {
-        let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches(['\0', ' ']).to_string();
-        println!("{} at {}:{}", text(&entry.subnqn), load_ascii(&entry.traddr), load_ascii(&entry.trsvcid));
+        println!("{} at {}:{}", entry.nqn, entry.address, entry.service);
     }
     Ok(())
 }

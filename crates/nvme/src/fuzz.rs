@@ -32,37 +32,41 @@ use crate::tcp::{
 };
 
 /// The input, read as a program.
-struct Program<'a>(&'a [u8]);
+pub struct Program<'a>(pub &'a [u8]);
 
 impl<'a> Program<'a> {
-    fn is_empty(&self) -> bool {
+    /// Whether the input has ended.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    fn bytes(&mut self, len: usize) -> &'a [u8] {
+    /// The next bytes, fewer at the end.
+    pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         bytes
     }
 
     /// The next bytes, zero where the input has ended.
-    fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut array = [0; N];
         let bytes = self.bytes(N);
         array[..bytes.len()].copy_from_slice(bytes);
         array
     }
 
-    fn u8(&mut self) -> u8 {
+    /// A byte.
+    pub fn u8(&mut self) -> u8 {
         self.array::<1>()[0]
     }
 
-    fn u16(&mut self) -> u16 {
+    /// Two bytes.
+    pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
     /// A number that is often small or next to a limit.
-    fn u32(&mut self) -> u32 {
+    pub fn u32(&mut self) -> u32 {
         match self.u8() {
             kind @ 0..128 => u32::from(kind & 0x1f),
             128..160 => u32::from(self.u16()),
@@ -72,7 +76,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn sqe(&mut self) -> Sqe {
+    /// Any command.
+    pub fn sqe(&mut self) -> Sqe {
         Sqe::read_from_bytes(&self.array::<64>()).expect("64 bytes")
     }
 }

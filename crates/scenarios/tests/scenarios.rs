@@ -49,7 +49,9 @@ fn caught(name: &str, mutation: Mutation, most: u64) -> Option<(u64, String)> {
 /// Seeds that once found a defect; what it was is in the history.
 #[test]
 fn seeds_that_found_defects_hold() {
-    for (name, seeds) in [("file-device-crash", &[1390, 1941, 4309][..]), ("mirror-crash", &[682, 1055, 1651, 4080])] {
+    for (name, seeds) in
+        [("file-device-crash", &[1390, 1941, 4309][..]), ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225])]
+    {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }
 }

@@ -88,6 +88,8 @@ pub struct CellOracle {
     cells: Vec<Cell>,
     clock: u64,
     last_flush_failure: u64,
+    /// When the media below a living user last lost their caches.
+    last_loss_below: u64,
     /// Flushes under way by the time they began, with what could survive then: when one fails, whatever others achieved
     /// meanwhile is void, since the failure may have dropped the very writes that they covered.
     flushes: BTreeMap<u64, Vec<Values>>,
@@ -103,6 +105,7 @@ impl CellOracle {
             cells: vec![Cell::new(0); cells],
             clock: 0,
             last_flush_failure: 0,
+            last_loss_below: 0,
             flushes: BTreeMap::new(),
             next_stamp: 1,
             stable_reads: true,
@@ -146,10 +149,12 @@ impl CellOracle {
     /// The write ended: well, and with `durable` on media, or badly, having changed any part of its cells or none.
     pub fn end_write(&mut self, ticket: WriteTicket, ok: bool, durable: bool) {
         let now = self.tick();
+        // Acknowledged after a loss, perhaps done before it.
+        let certain = durable || ticket.time > self.last_loss_below;
         for cell in &mut self.cells[ticket.cells] {
             cell.writers -= 1;
             let alone = !cell.overlapped;
-            if ok && alone {
+            if ok && alone && certain {
                 cell.readable = vec![ticket.stamp];
                 if ticket.time > self.last_flush_failure {
                     cell.rewritten_at = Some(now);
@@ -181,6 +186,9 @@ impl CellOracle {
         let survived = self.flushes.remove(&ticket.time).expect("a flush ends once");
         if !ok {
             return self.flush_failed(survived);
+        }
+        if ticket.time < self.last_loss_below {
+            return;
         }
         for (cell, readable) in self.cells.iter_mut().zip(ticket.readable) {
             let since: Values = cell.begun_since(ticket.time).collect();
@@ -248,6 +256,15 @@ impl CellOracle {
     /// The power was cut.
     pub fn power_cut(&mut self) {
         self.killed();
+        for cell in &mut self.cells {
+            cell.readable = cell.surviving.clone();
+        }
+    }
+
+    /// The media lost their caches under a user who lives on and repeats what was under way: a target behind a network.
+    /// Operations under way stay so; those that straddle the loss prove nothing unless they were durable by themselves.
+    pub fn lost_below(&mut self) {
+        self.last_loss_below = self.tick();
         for cell in &mut self.cells {
             cell.readable = cell.surviving.clone();
         }
@@ -343,6 +360,18 @@ mod tests {
         oracle.end_flush(ticket, true);
         oracle.power_cut();
         assert!(!reads(&mut oracle, 0, 0));
+    }
+
+    #[test]
+    fn a_loss_below_a_living_user_takes_what_was_not_flushed() {
+        let mut oracle = CellOracle::new(2);
+        let a = write(&mut oracle, 0, false);
+        let (straddling, flush) = (oracle.begin_write(1..2, 90), oracle.begin_flush());
+        oracle.lost_below();
+        oracle.end_write(straddling, true, false);
+        oracle.end_flush(flush, true);
+        assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
+        assert!(reads(&mut oracle.clone_for_test(), 1, 0) && reads(&mut oracle, 1, 90));
     }
 
     #[test]

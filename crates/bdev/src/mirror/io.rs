@@ -338,7 +338,7 @@ impl Inner {
             buf.try_unshare();
         });
         if failed.is_empty() {
-            return Status::Ok;
+            return steps::status_of(self.record().await);
         }
         let survivors = legs.iter().any(|leg| !failed.contains(leg) && self.shared.leg_state(*leg) == LegState::InSync);
         if !survivors {
@@ -370,7 +370,7 @@ impl Inner {
             }
         }
         if failed.is_empty() {
-            return Ok(());
+            return self.record().await;
         }
         // A leg that cannot flush may lose what was acknowledged.
         let in_sync = self.shared.in_sync();

@@ -95,6 +95,9 @@ struct Shared {
     meta_turn: RangeLock,
     /// The metadata as it is on the legs; locked for copies only.
     meta: Mutex<Meta>,
+    /// A leg's state has changed and is not yet on all legs in use: until it is, nothing that relies on it is
+    /// acknowledged. Set with the metadata turn held, read by all channels.
+    unrecorded: AtomicBool,
     last_clean_ns: AtomicU64,
     cleaning: AtomicBool,
     resync_turn: RangeLock,
@@ -429,6 +432,7 @@ fn assemble(
         ranges: RangeLock::new((1 << 20) / superblock.block_size as u64),
         meta_turn: RangeLock::new(1),
         meta: Mutex::new(Meta { superblock, pages }),
+        unrecorded: AtomicBool::new(false),
         last_clean_ns: AtomicU64::new(0),
         cleaning: AtomicBool::new(false),
         resync_turn: RangeLock::new(1),

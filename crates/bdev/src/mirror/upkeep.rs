@@ -58,6 +58,15 @@ impl Inner {
         meta::write_unit(&self.reactor, self.channel(leg), self.shared.info.block_size, unit, bytes).await
     }
 
+    /// Makes the states of the legs durable where they are not: what was just done on fewer legs counts only then.
+    pub(super) async fn record(&self) -> Result<(), Status> {
+        if !self.shared.unrecorded.load(Acquire) {
+            return Ok(());
+        }
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
+    }
+
     /// Calls legs failed, durably on all others. Ok only when a leg in sync has recorded it.
     pub(super) async fn fail_legs(&self, legs: &[usize]) -> Result<(), Status> {
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;
@@ -89,6 +98,7 @@ impl Inner {
         }
         tracing::warn!(mirror = shared.name, leg, from = ?record.state, to = ?state, "leg changes state");
         record.state = state;
+        shared.unrecorded.store(true, Release);
         shared.legs[leg].state.store(state.code(), Release);
         drop(meta);
         if state == LegState::Failed
@@ -118,6 +128,7 @@ impl Inner {
                 }
             }
             if failed.is_empty() {
+                shared.unrecorded.store(false, Release);
                 return Ok(());
             }
             if shared.in_sync().iter().all(|leg| failed.contains(leg)) {

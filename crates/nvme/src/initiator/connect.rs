@@ -3,11 +3,12 @@
 use reactor::{Errno, Reactor, SgList, TcpStream};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
-use zerocopy::byteorder::little_endian::U16;
 
+use crate::host::command;
 use crate::spec::Status;
-use crate::spec::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, InvalidParameter};
-use crate::tcp::{Decoder, Encoder, Fault, Header, IcReq, IcResp, Item, ReceiveParams, SendParams, Side, alignment_of};
+use crate::spec::fabrics::{ConnectData, InvalidParameter};
+use crate::tcp::negotiate::{TransportOptions, conclude};
+use crate::tcp::{Decoder, Encoder, Fault, Header, IcResp, Item, Side};
 
 use super::command::Direction;
 use super::error::{CommandError, ConnectError};
@@ -15,9 +16,6 @@ use super::lane::Lane;
 use super::link::{Broken, Link, LinkLimits};
 use super::options::Options;
 use super::request::Raw;
-
-/// Most data that one C2HData may announce: no command of ours asks for more.
-const C2H_DATA_MAX: u32 = 1 << 30;
 
 /// Opens a connection for a queue of `entries` entries and agrees on its parameters.
 pub(super) async fn open_link(reactor: &Rc<Reactor>, options: &Options, entries: u16) -> Result<Link, ConnectError> {
@@ -34,33 +32,24 @@ pub(super) async fn open_link(reactor: &Rc<Reactor>, options: &Options, entries:
 
 async fn negotiate(stream: TcpStream, options: &Options, entries: u16) -> Result<Link, ConnectError> {
     let failed = |reason| ConnectError::Negotiation { address: options.address, reason };
-    let request = IcReq {
-        hpda: 0,
+    let ours = TransportOptions {
         header_digest: options.header_digest,
         data_digest: options.data_digest,
         r2t_max: u64::from(options.r2ts_max),
+        ..TransportOptions::host()
     };
-    stream.send_all(&request.encode()).await.map_err(|errno| failed(Broken::Os(errno)))?;
+    stream.send_all(&ours.request().encode()).await.map_err(|errno| failed(Broken::Os(errno)))?;
     let mut decoder = Decoder::new(Side::Host);
     let response = receive_response(&stream, &mut decoder).await.map_err(failed)?;
+    let agreed = conclude(&ours, &response).map_err(|fault| failed(Broken::Fault(fault)))?;
     if (response.header_digest, response.data_digest) != (options.header_digest, options.data_digest) {
         return Err(ConnectError::Digests { address: options.address });
     }
-    decoder.establish(ReceiveParams {
-        header_digest: response.header_digest,
-        data_digest: response.data_digest,
-        alignment: 4,
-        capsule_data_max: 0,
-        data_max: C2H_DATA_MAX,
-    });
-    let encoder = Encoder::new(SendParams {
-        header_digest: response.header_digest,
-        data_digest: response.data_digest,
-        alignment: alignment_of(response.cpda),
-    });
+    decoder.establish(agreed.receive);
+    let encoder = Encoder::new(agreed.send);
     let limits = LinkLimits {
         depth: usize::from(entries - 1),
-        maxh2cdata: response.maxh2cdata,
+        maxh2cdata: agreed.maxh2cdata,
         r2ts_max: u32::from(options.r2ts_max),
     };
     Ok(Link::new(stream, encoder, decoder, limits))
@@ -106,18 +95,15 @@ pub(super) async fn connect_queue(
         error,
         invalid,
     };
-    let data = ConnectData {
-        hostid: *options.host.id.as_bytes(),
-        cntlid: U16::new(if qid == 0 { CNTLID_DYNAMIC } else { controller }),
-        reserved18: [0; 238],
-        subnqn: options.subsystem.to_field(),
-        hostnqn: options.host.nqn.to_field(),
-        reserved768: [0; 256],
-    };
+    let controller = (qid > 0).then_some(controller);
+    let data = command::connect_data(*options.host.id.as_bytes(), &options.host.nqn, &options.subsystem, controller);
     let mut buf = reactor.pool().alloc(size_of::<ConnectData>()).await;
     buf.as_mut_slice().copy_from_slice(data.as_bytes());
-    let sqe = ConnectCommand::new(0, qid, entries, options.keep_alive_ms).to_sqe();
-    let raw = Raw { sqe, direction: Direction::InCapsule, unlimited: false };
+    let raw = Raw {
+        sqe: command::connect(qid, entries, options.keep_alive_ms),
+        direction: Direction::InCapsule,
+        unlimited: false,
+    };
     let connecting = lane.command(raw, SgList::from_iter([buf]));
     let answer = match reactor.timeout(options.connect_timeout_ns, connecting).await {
         Some((answer, _)) => answer,

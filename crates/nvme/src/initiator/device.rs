@@ -11,11 +11,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use tracing::warn;
 
+use crate::host::InfoError;
+
 use super::connect::{connect_queue, open_link};
 use super::controller::{Controller, ControllerInfo, NamespaceInfo};
 use super::error::{CommandError, ConnectError};
 use super::fence::Fence;
-use super::lane::{Lane, LaneFuture, LanePolicy};
+use super::lane::{KeptLane, Lane, LaneFuture, LanePolicy, RemoteLane};
 use super::link::Broken;
 use super::options::{Options, Replay};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
@@ -29,6 +31,8 @@ const IO_BYTES_MAX: u32 = 4 << 20;
 const DATA_BYTES_MAX: u64 = 1 << 30;
 /// How often a lane looks for commands that take too long, ns.
 const TICK_NS: u64 = 500_000_000;
+/// How often a lane that is to go looks whether its last request has ended, ns.
+const DRAIN_TICK_NS: u64 = 1_000_000;
 
 /// A namespace of a remote controller.
 pub struct NvmfDevice {
@@ -75,13 +79,7 @@ impl NvmfDevice {
         nsid: Option<u32>,
         controller: Controller,
     ) -> Result<NvmfDevice, ConnectError> {
-        let failed = |error| ConnectError::Command {
-            controller: controller.info().id,
-            subsystem: options.subsystem.clone(),
-            action: "list its namespaces",
-            error,
-        };
-        let available = controller.active_namespaces(0).await.map_err(failed)?;
+        let available = controller.active_namespaces(0).await.map_err(controller.failed("list its namespaces"))?;
         // One page names the first 1024; a namespace beyond them is found by asking for it.
         let wanted = nsid.or(available.first().copied()).unwrap_or(0);
         let missing =
@@ -89,15 +87,13 @@ impl NvmfDevice {
         if wanted == 0 {
             return Err(missing);
         }
-        let (namespace, ids, queues) = prepare(&controller, options, wanted).await?;
-        if namespace.blocks == 0 {
-            return Err(missing);
-        }
-        let info = device_info(controller.info(), &namespace).map_err(|reason| ConnectError::Unusable {
-            controller: controller.info().id,
-            subsystem: options.subsystem.clone(),
-            reason,
-        })?;
+        let (namespace, ids, queues) = match prepare(&controller, options, wanted).await {
+            Err(ConnectError::Command { error: CommandError::Unusable(InfoError::Inactive(_)), .. }) => {
+                return Err(missing);
+            }
+            prepared => prepared?,
+        };
+        let info = device_info(controller.info(), &namespace);
         let shared = Arc::new(Shared::new(name, options.clone(), wanted, info));
         let supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), namespace, ids, number: 1 };
         reactor.spawn(supervisor.run(controller, queues));
@@ -119,7 +115,7 @@ impl NvmfDevice {
         NvmfStats { reconnects: self.owner.shared.reconnects.load(Ordering::Relaxed) }
     }
 
-    /// Ends the association in order. Operations under way end first if they can, as gone otherwise; so do later ones.
+    /// Ends the association in order. Operations under way end first if they can, otherwise as gone; so do later ones.
     pub async fn close(&self) {
         let shared = &self.owner.shared;
         shared.request_close();
@@ -143,6 +139,26 @@ impl BlockDevice for NvmfDevice {
         self.owner.shared.info()
     }
 
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        let shared = self.owner.shared.clone();
+        IoFuture::new(async move {
+            let request = shared.request_refresh();
+            let mut seen = 0;
+            let looking = async {
+                while !shared.is_refreshed(request) {
+                    shared.changed(&mut seen).await;
+                }
+            };
+            match reactor.timeout(shared.options.admin_timeout_ns, looking).await {
+                Some(()) => Ok(shared.info()),
+                None => {
+                    let device = shared.name.clone();
+                    Err(DeviceError::Io { device, action: "look at its size", status: Status::Gone })
+                }
+            }
+        })
+    }
+
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         let shared = &self.owner.shared;
         let options = &shared.options;
@@ -155,7 +171,9 @@ impl BlockDevice for NvmfDevice {
         let lanes: Vec<Rc<Lane>> = (0..options.queues_per_channel)
             .map(|_| {
                 let lane = Lane::new(reactor, shared.number_lane(), policy);
-                let driver = LaneDriver { reactor: reactor.clone(), shared: shared.clone(), lane: lane.clone() };
+                let kept = reactor.keep(Rc::new(KeptLane(lane.clone())));
+                let name = RemoteLane { reactor: reactor.index(), kept };
+                let driver = LaneDriver { reactor: reactor.clone(), shared: shared.clone(), lane: lane.clone(), name };
                 reactor.spawn(driver.run());
                 lane
             })
@@ -241,6 +259,13 @@ struct LaneDriver {
     reactor: Rc<Reactor>,
     shared: Arc<Shared>,
     lane: Rc<Lane>,
+    name: RemoteLane,
+}
+
+impl Drop for LaneDriver {
+    fn drop(&mut self) {
+        self.reactor.release(self.name.kept);
+    }
 }
 
 impl LaneDriver {
@@ -252,14 +277,22 @@ impl LaneDriver {
                 Phase::Closed(status) => return self.lane.close(status),
                 Phase::Up(association) if association.number != failed => {
                     if let Some(queue) = self.shared.take_queue(association.number) {
+                        self.lane.set_remote(None);
                         if self.serve(&association, queue).await == Release::Failed {
                             failed = association.number;
                         }
                         continue;
                     }
+                    self.lane.set_remote(self.shared.find_server(self.lane.number(), self.reactor.group_size()));
                 }
-                Phase::Down { since_ns } => self.fail_fast(since_ns),
-                Phase::Up(_) => {}
+                Phase::Down { since_ns } => {
+                    self.lane.set_remote(None);
+                    self.fail_fast(since_ns);
+                }
+                Phase::Up(_) => self.lane.set_remote(None),
+            }
+            if self.shared.is_closing() {
+                self.lane.refuse(Status::Gone);
             }
             if self.lane.is_retired() && self.lane.requests_active() == 0 {
                 return self.lane.close(Status::Gone);
@@ -286,7 +319,7 @@ impl LaneDriver {
             }
         };
         self.lane.disconnect(Broken::Local);
-        self.shared.release_queue(queue, release, self.lane.take_suspects());
+        self.shared.release_queue(queue, self.name, release, self.lane.take_suspects());
         release
     }
 
@@ -314,6 +347,7 @@ impl LaneDriver {
         let mut seen = 0;
         let mut fence: Option<Arc<Fence>> = self.shared.fence();
         self.lane.set_fence(fence.clone());
+        self.shared.add_server(self.name);
         loop {
             if !self.lane.is_connected() {
                 return Release::Failed;
@@ -322,7 +356,11 @@ impl LaneDriver {
                 Phase::Up(current) if current.number == association.number => {}
                 _ => return Release::Idle,
             }
-            if self.lane.is_retired() && self.lane.requests_active() == 0 {
+            let is_closing = self.shared.is_closing();
+            if is_closing {
+                self.lane.refuse(Status::Gone);
+            }
+            if (is_closing || self.lane.is_retired()) && self.lane.requests_active() == 0 {
                 return Release::Idle;
             }
             let now = self.shared.fence();
@@ -340,47 +378,44 @@ impl LaneDriver {
                 self.shared.traffic.store(true, Ordering::Relaxed);
             }
             let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
-            let tick_ns = TICK_NS.min(self.shared.options.command_timeout_ns / 4 + 1);
+            let tick_ns = match is_closing || self.lane.is_retired() {
+                true => DRAIN_TICK_NS,
+                false => TICK_NS.min(self.shared.options.command_timeout_ns / 4 + 1),
+            };
             self.reactor.timeout(tick_ns, waiting).await;
         }
     }
 }
 
 /// The device that a namespace is.
-fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Result<DeviceInfo, String> {
-    if namespace.block_size == 0 {
-        return Err(format!("namespace {} has blocks of no size from 512 to 65536 bytes", namespace.nsid));
-    }
-    if namespace.metadata_bytes > 0 {
-        return Err(format!(
-            "namespace {} has {} bytes of metadata per block; format it without",
-            namespace.nsid, namespace.metadata_bytes
-        ));
-    }
+fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> DeviceInfo {
     let target = target_of(controller, namespace);
-    let atomic =
-        if namespace.atomic_write_blocks > 0 { namespace.atomic_write_blocks } else { controller.atomic_write_blocks };
-    Ok(DeviceInfo {
+    let identity = &namespace.identity;
+    let block_size = 1 << identity.block_shift;
+    let atomic = namespace.atomic_write_blocks.unwrap_or(controller.atomic_write_blocks);
+    let compare_and_write = namespace.compare_and_write_blocks.unwrap_or(controller.compare_and_write_blocks);
+    DeviceInfo {
         ops: controller.operations(),
-        optimal_io_blocks: namespace.optimal_io_blocks.max(1),
-        max_io_blocks: (IO_BYTES_MAX / namespace.block_size).max(1),
+        optimal_io_blocks: identity.optimal_write_blocks.max(1),
+        max_io_blocks: (IO_BYTES_MAX / block_size).max(1),
         atomic_write_blocks: atomic.min(target.transfer_blocks_max).max(1),
-        atomic_boundary_blocks: namespace.atomic_boundary_blocks,
-        volatile_cache: controller.volatile_cache,
-        unmap_reads_zero: namespace.unmap_reads_zero,
-        ..DeviceInfo::basic(namespace.block_size, namespace.blocks)
-    })
+        atomic_boundary_blocks: identity.atomic_boundary_blocks,
+        compare_and_write_blocks: compare_and_write.min(target.transfer_blocks_max).max(1),
+        volatile_cache: controller.identity.volatile_cache,
+        unmap_reads_zero: identity.deallocated_reads_zero,
+        ..DeviceInfo::basic(block_size, identity.block_count)
+    }
 }
 
 /// What commands to a namespace may look like.
 pub(super) fn target_of(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Target {
-    let block_shift = namespace.block_size.max(512).trailing_zeros();
+    let block_shift = u32::from(namespace.identity.block_shift);
     let blocks_of = |bytes: u64| (bytes >> block_shift).clamp(1, u64::from(COMMAND_BLOCKS_MAX)) as u32;
     let sized = |exponent: u8| match exponent {
         0 => COMMAND_BLOCKS_MAX,
         exponent => blocks_of(u64::from(controller.capabilities.page_size_min()) << exponent.min(32)),
     };
-    let transfer = u64::from(controller.transfer_bytes_max).min(DATA_BYTES_MAX);
+    let transfer = u64::from(controller.identity.transfer_len_max);
     Target {
         nsid: namespace.nsid,
         block_shift,
@@ -391,7 +426,7 @@ pub(super) fn target_of(controller: &ControllerInfo, namespace: &NamespaceInfo) 
             0 => u32::MAX - 1,
             limit => limit,
         },
-        capsule_data_max: controller.capsule_data_max,
+        capsule_data_max: controller.identity.capsule_data_max.min(controller.identity.transfer_len_max),
         crdt: controller.crdt,
     }
 }

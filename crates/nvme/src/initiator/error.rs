@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use thiserror::Error;
 
+use crate::host::InfoError;
 use crate::spec::fabrics::InvalidParameter;
 use crate::spec::{Nqn, Status};
 use crate::tcp::Fault;
@@ -11,7 +12,7 @@ use super::link::Broken;
 use super::options::OptionsError;
 
 /// Why an admin or Fabrics command has no answer that could be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CommandError {
     /// The controller refused it.
     #[error("{}", .0.fabrics_text().unwrap_or("unknown status"))]
@@ -19,6 +20,9 @@ pub enum CommandError {
     /// The connection ended first.
     #[error("connection lost: {0}")]
     Lost(Broken),
+    /// The answer says something with which this host cannot work.
+    #[error(transparent)]
+    Unusable(#[from] InfoError),
     /// There was no memory for its data.
     #[error("the reactor's buffer pool is exhausted")]
     NoMemory,
@@ -88,16 +92,6 @@ pub enum ConnectError {
         /// The time it asked for.
         timeout_ms: u32,
     },
-    /// The controller reports something that this host cannot work with.
-    #[error("controller {controller} of {subsystem}: {reason}")]
-    Unusable {
-        /// The controller's identifier.
-        controller: u16,
-        /// The subsystem.
-        subsystem: Nqn,
-        /// What is wrong.
-        reason: String,
-    },
     /// The subsystem has no such namespace.
     #[error("{subsystem} has no namespace {nsid}; it has {}", list_text(.available))]
     NoNamespace {
@@ -122,7 +116,8 @@ impl ConnectError {
     /// Whether the same attempt may succeed later: the network or a busy target, not a refusal.
     pub fn is_transient(&self) -> bool {
         match self {
-            ConnectError::Options(_) | ConnectError::Digests { .. } | ConnectError::Unusable { .. } => false,
+            ConnectError::Options(_) | ConnectError::Digests { .. } => false,
+            ConnectError::Command { error: CommandError::Unusable(_), .. } => false,
             ConnectError::Connect { error: CommandError::Status(status), .. } => !status.do_not_retry(),
             _ => true,
         }

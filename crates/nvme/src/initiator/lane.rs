@@ -17,8 +17,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::host::command;
 use crate::spec::Cqe;
-use crate::spec::sgl::SglDescriptor;
 
 use super::command::Direction;
 use super::fence::{Fence, Suspect};
@@ -61,7 +61,21 @@ pub(super) struct Lane {
     traffic: Cell<bool>,
     /// The queue that the connection serves.
     queue: Cell<u16>,
+    /// Without a queue of its own: the lane that serves this one's requests.
+    remote: Cell<Option<RemoteLane>>,
 }
+
+/// A lane as other reactors name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RemoteLane {
+    /// Its reactor.
+    pub(super) reactor: usize,
+    /// Under which number it is kept there.
+    pub(super) kept: u64,
+}
+
+/// A lane as its reactor keeps it.
+pub(super) struct KeptLane(pub(super) Rc<Lane>);
 
 struct Inner {
     requests: Requests,
@@ -120,7 +134,13 @@ impl Lane {
             retired: Cell::new(false),
             traffic: Cell::new(false),
             queue: Cell::new(0),
+            remote: Cell::new(None),
         })
+    }
+
+    /// Its number within the device.
+    pub(super) fn number(&self) -> u32 {
+        self.number
     }
 
     // --- requests ---------------------------------------------------------------------------------------------------
@@ -141,7 +161,7 @@ impl Lane {
     pub(super) async fn command(&self, raw: Raw, bufs: reactor::SgList) -> (Result<Cqe, Broken>, reactor::SgList) {
         let future = {
             let inner = &mut *self.inner.borrow_mut();
-            if inner.closed.is_some() || inner.link.is_none() {
+            if inner.link.is_none() {
                 return (Err(inner.broken.unwrap_or(Broken::Local)), bufs);
             }
             let id = inner.requests.insert(Io { bufs, ..Io::flush() }, Some(Box::new(raw)));
@@ -157,6 +177,11 @@ impl Lane {
 
     #[inline]
     fn accept(&self, inner: &mut Inner, id: u32) {
+        if let Some(remote) = self.remote.get()
+            && inner.requests.get(id).raw.is_none()
+        {
+            return self.forward(inner, id, remote);
+        }
         // Raw commands set a queue up or keep it alive: they do not wait behind block I/O.
         let may_pass = inner.backlog.is_empty() || inner.requests.get(id).raw.is_some();
         if !(may_pass && inner.issue(id, self)) {
@@ -172,6 +197,53 @@ impl Lane {
         let has_output = inner.link.as_ref().is_some_and(Link::has_output);
         if has_output && !self.flush_armed.replace(true) {
             self.reactor.at_turn_end(self.me.upgrade().expect("a lane that is called is alive"));
+        }
+    }
+
+    /// Has another lane serve a request.
+    fn forward(&self, inner: &mut Inner, id: u32, remote: RemoteLane) {
+        let request = inner.requests.get_mut(id);
+        let io = std::mem::replace(&mut request.io, Io::flush());
+        // Until the other lane has ended it, nobody here may.
+        request.in_flight = 1;
+        let (lane, reactor) = (self.me.clone(), self.reactor.clone());
+        self.reactor.spawn_eager(async move {
+            let serve = move |there: Rc<Reactor>| async move { serve_for_another(&there, remote.kept, io).await };
+            let served = reactor.call_on(remote.reactor, serve).await;
+            if let Some(lane) = lane.upgrade() {
+                lane.forwarded(id, served);
+            }
+        });
+    }
+
+    fn forwarded(&self, id: u32, served: Result<Done, Io>) {
+        let inner = &mut *self.inner.borrow_mut();
+        let request = inner.requests.get_mut(id);
+        request.in_flight = 0;
+        match served {
+            Ok(done) => {
+                request.io = done.io;
+                inner.requests.finish(id, Outcome::Ended(done.status));
+            }
+            // That lane is no more; this one's driver will find another way.
+            Err(io) => {
+                request.io = io;
+                match inner.closed {
+                    Some(status) => inner.requests.finish(id, Outcome::Ended(status)),
+                    None => inner.enqueue(id),
+                }
+            }
+        }
+    }
+
+    /// Lets another lane serve this one's requests from now on, those that wait included; or not any more.
+    pub(super) fn set_remote(&self, remote: Option<RemoteLane>) {
+        self.remote.set(remote);
+        let Some(remote) = remote else { return };
+        let inner = &mut *self.inner.borrow_mut();
+        for id in std::mem::take(&mut inner.backlog) {
+            inner.requests.get_mut(id).queued = false;
+            self.forward(inner, id, remote);
         }
     }
 
@@ -200,6 +272,11 @@ impl Lane {
             inner.dequeue(id);
             inner.requests.finish(id, Outcome::Ended(status));
         }
+    }
+
+    /// Takes no more requests: they end with `status`. Those under way go on.
+    pub(super) fn refuse(&self, status: Status) {
+        self.inner.borrow_mut().closed.get_or_insert(status);
     }
 
     /// Ends everything; requests that come later end with `status` too.
@@ -614,6 +691,26 @@ impl Inner {
     }
 }
 
+/// Serves a request of another reactor's lane; gives it back when this lane has gone.
+async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io) -> Result<Done, Io> {
+    let kept = reactor.kept(kept);
+    let Some(lane) = kept.as_ref().and_then(|kept| kept.downcast_ref::<KeptLane>()).map(|kept| kept.0.clone()) else {
+        return Err(io);
+    };
+    if lane.is_retired() {
+        return Err(io);
+    }
+    let served = match lane.submit(io) {
+        Ok(future) => future,
+        Err(done) => return Ok(done),
+    };
+    let (io, outcome) = served.await;
+    match outcome {
+        Outcome::Ended(status) => Ok(io.done(status)),
+        Outcome::Answer(_) => unreachable!("block operations have a status"),
+    }
+}
+
 fn is_held(fence: &Fence, request: &super::request::Request, lane: &Lane) -> bool {
     if !request.io.op.modifies() {
         return false;
@@ -630,10 +727,9 @@ fn issue_raw(link: &mut Link, requests: &mut Requests, id: u32, now_ns: u64) -> 
     let request = requests.get(id);
     let raw = request.raw.as_ref().expect("the caller has looked");
     let data_len = reactor::buf::sg_len(&request.io.bufs) as u32;
-    let mut sqe = raw.sqe;
-    sqe.sgl = match raw.direction {
-        Direction::InCapsule => SglDescriptor::in_capsule(0, data_len),
-        _ => SglDescriptor::transport(data_len),
+    let sqe = match raw.direction {
+        Direction::InCapsule => command::with_capsule_data(raw.sqe, data_len),
+        _ => command::with_transport_data(raw.sqe, data_len),
     };
     let unlimited = raw.unlimited;
     let step = Step { sqe, direction: raw.direction, data_offset: 0, data_len, blocks: u32::MAX, range: None };

@@ -3,10 +3,10 @@
 use bdev::{Flags, Io, Op};
 use zerocopy::IntoBytes;
 
+use crate::host::command;
 use crate::spec::Sqe;
 use crate::spec::opcode::NvmOpcode;
-use crate::spec::sgl::SglDescriptor;
-use crate::spec::sqe::{BlockCommand, DsmCommand, DsmRange, Fused};
+use crate::spec::sqe::{BlockCommand, DsmRange, Fused};
 
 use super::command::Direction;
 
@@ -77,30 +77,28 @@ impl Target {
     #[inline]
     fn transfer(&self, io: &Io, opcode: NvmOpcode, issued: u32) -> Step {
         let count = (io.nblocks - issued).min(self.transfer_blocks_max);
-        let mut sqe = Sqe::nvm(opcode, 0, self.nsid);
-        self.blocks(io, io.lba.0 + u64::from(issued), count).store(&mut sqe);
+        let sqe = command::blocks(opcode, self.nsid, &self.blocks(io, io.lba.0 + u64::from(issued), count));
         self.with_data(sqe, opcode == NvmOpcode::Read, issued << self.block_shift, count)
     }
 
     #[inline]
-    fn with_data(&self, mut sqe: Sqe, is_read: bool, data_offset: u32, blocks: u32) -> Step {
+    fn with_data(&self, sqe: Sqe, is_read: bool, data_offset: u32, blocks: u32) -> Step {
         let data_len = blocks << self.block_shift;
         let direction = match is_read {
             true => Direction::ToHost,
             false if data_len <= self.capsule_data_max => Direction::InCapsule,
             false => Direction::ToController,
         };
-        sqe.sgl = match direction {
-            Direction::InCapsule => SglDescriptor::in_capsule(0, data_len),
-            _ => SglDescriptor::transport(data_len),
+        let sqe = match direction {
+            Direction::InCapsule => command::with_capsule_data(sqe, data_len),
+            _ => command::with_transport_data(sqe, data_len),
         };
         Step { sqe, direction, data_offset, data_len, blocks, range: None }
     }
 
     fn cover(&self, io: &Io, opcode: NvmOpcode, issued: u32, blocks_max: u32) -> Step {
         let count = (io.nblocks - issued).min(blocks_max);
-        let mut sqe = Sqe::nvm(opcode, 0, self.nsid);
-        self.blocks(io, io.lba.0 + u64::from(issued), count).store(&mut sqe);
+        let sqe = command::blocks(opcode, self.nsid, &self.blocks(io, io.lba.0 + u64::from(issued), count));
         Step { sqe, direction: Direction::None, data_offset: 0, data_len: 0, blocks: count, range: None }
     }
 
@@ -108,24 +106,27 @@ impl Target {
         let count = (io.nblocks - issued).min(self.unmap_blocks_max);
         let range =
             DsmRange { attributes: 0.into(), block_count: count.into(), slba: (io.lba.0 + u64::from(issued)).into() };
-        let mut sqe = Sqe::nvm(NvmOpcode::DatasetManagement, 0, self.nsid);
-        DsmCommand { range_count: 1, deallocate: true }.store(&mut sqe);
-        sqe.sgl = SglDescriptor::in_capsule(0, range.as_bytes().len() as u32);
+        let sqe = command::with_capsule_data(command::deallocate(self.nsid, 1), range.as_bytes().len() as u32);
         Step { sqe, direction: Direction::InCapsule, data_offset: 0, data_len: 0, blocks: count, range: Some(range) }
     }
 
     fn flush(&self) -> Step {
-        let sqe = Sqe::nvm(NvmOpcode::Flush, 0, self.nsid);
-        Step { sqe, direction: Direction::None, data_offset: 0, data_len: 0, blocks: u32::MAX, range: None }
+        Step {
+            sqe: command::flush(self.nsid),
+            direction: Direction::None,
+            data_offset: 0,
+            data_len: 0,
+            blocks: u32::MAX,
+            range: None,
+        }
     }
 
     /// The fused pair of a compare-and-write: the first half of the buffers is compared, the second written.
     pub(super) fn fused(&self, io: &Io) -> [Step; 2] {
         let half = |opcode, fused, index: u32| {
-            let mut sqe = Sqe::nvm(opcode, 0, self.nsid).with_fused(fused);
-            let is_write = opcode == NvmOpcode::Write;
-            let fua = is_write && io.flags.has(Flags::FUA);
-            BlockCommand { fua, ..BlockCommand::plain(io.lba.0, io.nblocks) }.store(&mut sqe);
+            let fua = opcode == NvmOpcode::Write && io.flags.has(Flags::FUA);
+            let blocks = BlockCommand { fua, ..BlockCommand::plain(io.lba.0, io.nblocks) };
+            let sqe = command::blocks(opcode, self.nsid, &blocks).with_fused(fused);
             self.with_data(sqe, false, (index * io.nblocks) << self.block_shift, io.nblocks)
         };
         [half(NvmOpcode::Compare, Fused::First, 0), half(NvmOpcode::Write, Fused::Second, 1)]
@@ -135,6 +136,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::sgl::SglDescriptor;
     use bdev::Lba;
 
     const TARGET: Target = Target {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use super::fence::{Fence, Suspect};
+use super::lane::RemoteLane;
 use super::options::Options;
 use super::plan::Target;
 
@@ -66,7 +67,12 @@ struct State {
     fence: Fence,
     /// Commands to abort: queue and identifier.
     aborts: Vec<(u16, u16)>,
+    /// Lanes that have a queue, for those that have none.
+    servers: Vec<RemoteLane>,
     closing: bool,
+    /// Looks at the namespace's size that were asked for, and that were done.
+    refreshes_asked: u64,
+    refreshes_done: u64,
 }
 
 /// See the module.
@@ -104,7 +110,10 @@ impl Shared {
                 failed: false,
                 fence: Fence::default(),
                 aborts: Vec::new(),
+                servers: Vec::new(),
                 closing: false,
+                refreshes_asked: 0,
+                refreshes_done: 0,
             }),
         }
     }
@@ -164,7 +173,7 @@ impl Shared {
     pub(super) fn take_queue(&self, number: u64) -> Option<u16> {
         let mut state = self.lock();
         match &state.phase {
-            Phase::Up(association) if association.number == number && !state.failed => {}
+            Phase::Up(association) if association.number == number && !state.failed && !state.closing => {}
             _ => return None,
         }
         let queue = state.free_queues.pop()?;
@@ -172,10 +181,23 @@ impl Shared {
         Some(queue)
     }
 
+    /// Announces a lane that has a queue.
+    pub(super) fn add_server(&self, server: RemoteLane) {
+        self.change(|state| state.servers.push(server));
+    }
+
+    /// A lane that can serve for lane `number` of a group of `reactors` reactors.
+    pub(super) fn find_server(&self, number: u32, reactors: usize) -> Option<RemoteLane> {
+        let state = self.lock();
+        let reachable: Vec<_> = state.servers.iter().filter(|server| server.reactor < reactors).collect();
+        reachable.get(number as usize % reachable.len().max(1)).copied().copied()
+    }
+
     /// Gives a queue back, with what commands of it may still do.
-    pub(super) fn release_queue(&self, queue: u16, release: Release, suspects: Vec<Suspect>) {
+    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release, suspects: Vec<Suspect>) {
         self.change(|state| {
             state.attached -= 1;
+            state.servers.retain(|other| *other != server);
             state.fence.add(suspects);
             match release {
                 // To the far end: the controller may take a moment to notice that it was closed.
@@ -239,5 +261,28 @@ impl Shared {
 
     pub(super) fn is_closing(&self) -> bool {
         self.lock().closing
+    }
+
+    /// Asks for a look at the namespace's size; returns the number of the request.
+    pub(super) fn request_refresh(&self) -> u64 {
+        self.change(|state| {
+            state.refreshes_asked += 1;
+            state.refreshes_asked
+        })
+    }
+
+    /// Requests for a look that are open; to be passed to [`refreshed`](Self::refreshed) when it was done.
+    pub(super) fn refresh_wanted(&self) -> Option<u64> {
+        let state = self.lock();
+        (state.refreshes_asked > state.refreshes_done).then_some(state.refreshes_asked)
+    }
+
+    /// Looks up to number `request` have been done.
+    pub(super) fn refreshed(&self, request: u64) {
+        self.change(|state| state.refreshes_done = request);
+    }
+
+    pub(super) fn is_refreshed(&self, request: u64) -> bool {
+        self.lock().refreshes_done >= request
     }
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use tracing::{info, warn};
 
+use crate::host::InfoError;
 use crate::spec::event::EventResult;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
@@ -27,6 +28,8 @@ use super::shared::{Association, Shared};
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
 const TICK_NS: u64 = 500_000_000;
+/// Longest wait for requests under way when a device is closed, ns.
+const DRAIN_MAX_NS: u64 = 2_000_000_000;
 
 /// Waits for the first of two.
 pub(super) async fn either(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
@@ -57,6 +60,9 @@ impl Supervisor {
         loop {
             self.publish(&controller, queues);
             let reason = self.watch(&controller).await;
+            if self.is_closing() {
+                self.drain().await;
+            }
             self.shared.set_down(self.reactor.now_ns());
             self.lanes_gone().await;
             if self.is_closing() {
@@ -91,7 +97,7 @@ impl Supervisor {
     }
 
     fn publish(&self, controller: &Rc<Controller>, queues: u16) {
-        for _ in 0..controller.info().event_requests {
+        for _ in 0..controller.info().event_requests() {
             self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
         }
         let info = controller.info();
@@ -126,6 +132,11 @@ impl Supervisor {
                     let _ = controller.abort(queue, cid).await;
                 });
             }
+            if let Some(request) = self.shared.refresh_wanted() {
+                look_at_size(controller, &self.shared).await;
+                self.shared.refreshed(request);
+                continue;
+            }
             let overdue = controller.lane().overdue();
             if overdue.hopeless || !overdue.abort.is_empty() {
                 controller.lane().disconnect(Broken::Timeout);
@@ -156,6 +167,12 @@ impl Supervisor {
                 None => controller.lane().disconnect(Broken::Timeout),
             }
         });
+    }
+
+    /// Gives requests under way a while to end.
+    async fn drain(&self) {
+        self.shared.request_close();
+        self.reactor.timeout(DRAIN_MAX_NS, self.lanes_gone()).await;
     }
 
     /// Waits until no lane holds a connection of the association that is ending.
@@ -240,7 +257,7 @@ impl Supervisor {
         let controller = Controller::connect(&self.reactor, &options).await?;
         let (namespace, ids, queues) = prepare(&controller, &options, self.shared.nsid).await?;
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
-        let same = ids == self.ids && namespace.block_size == self.namespace.block_size;
+        let same = ids == self.ids && namespace.identity.block_shift == self.namespace.identity.block_shift;
         if !same {
             return Err(ConnectError::NoNamespace {
                 subsystem: options.subsystem.clone(),
@@ -248,7 +265,7 @@ impl Supervisor {
                 available: controller.active_namespaces(0).await.unwrap_or_default(),
             });
         }
-        self.shared.set_blocks(namespace.blocks);
+        self.shared.set_blocks(namespace.identity.block_count);
         self.namespace = namespace;
         Ok((controller, queues))
     }
@@ -273,17 +290,13 @@ pub(super) async fn prepare(
     options: &super::Options,
     nsid: u32,
 ) -> Result<(NamespaceInfo, NamespaceIds, u16), ConnectError> {
-    let failed = |action| {
-        let (controller, subsystem) = (controller.info().id, options.subsystem.clone());
-        move |error| ConnectError::Command { controller, subsystem, action, error }
-    };
-    let queues = controller.request_queues(options.queues_max).await.map_err(failed("get I/O queues"))?;
-    controller.configure_events().await.map_err(failed("turn on events"))?;
-    let namespace = controller.namespace(nsid).await.map_err(failed("identify its namespace"))?;
+    let queues = controller.request_queues(options.queues_max).await.map_err(controller.failed("get I/O queues"))?;
+    controller.configure_events().await.map_err(controller.failed("turn on events"))?;
+    let namespace = controller.namespace(nsid).await.map_err(controller.failed("identify its namespace"))?;
     let ids = match controller.namespace_ids(nsid).await {
         Ok(ids) => ids,
         Err(CommandError::Status(_)) => NamespaceIds::default(), // Optional before version 1.3.
-        Err(error) => return Err(failed("identify its namespace's identifiers")(error)),
+        Err(error) => return Err(controller.failed("identify its namespace's identifiers")(error)),
     };
     Ok((namespace, ids, queues.max(1)))
 }
@@ -298,12 +311,22 @@ async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
                 Ok(None) => true,
                 Err(_) => continue,
             };
-            if concerns_us && let Ok(namespace) = controller.namespace(shared.nsid).await {
-                if namespace.blocks != shared.info().blocks {
-                    info!(device = %shared.name, blocks = namespace.blocks, "namespace resized");
-                }
-                shared.set_blocks(namespace.blocks);
+            if concerns_us {
+                look_at_size(&controller, &shared).await;
             }
         }
+    }
+}
+
+/// Brings the device's size up to date; a namespace that has gone has none.
+async fn look_at_size(controller: &Controller, shared: &Shared) {
+    let blocks = match controller.namespace(shared.nsid).await {
+        Ok(namespace) => namespace.identity.block_count,
+        Err(CommandError::Unusable(InfoError::Inactive(_))) => 0,
+        Err(_) => return,
+    };
+    if blocks != shared.info().blocks {
+        info!(device = %shared.name, blocks, "namespace resized");
+        shared.set_blocks(blocks);
     }
 }

@@ -32,9 +32,8 @@ pub(super) fn identify(
     if controller.is_discovery() && cns != Cns::Controller {
         return Err(Status::INVALID_FIELD);
     }
-    let uses_csi =
-        matches!(cns, Cns::CommandSetNamespace | Cns::CommandSetController | Cns::CommandSetActiveNamespaces);
-    if uses_csi && command.csi != CSI_NVM {
+    let of_command_set = [Cns::CommandSetNamespace, Cns::CommandSetController, Cns::CommandSetActiveNamespaces];
+    if of_command_set.contains(&cns) && command.csi != CSI_NVM {
         return Err(Status::INVALID_FIELD);
     }
     match cns {

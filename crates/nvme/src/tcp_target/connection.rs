@@ -37,6 +37,8 @@ const FLUSH_BYTES: usize = 512 << 10;
 const UNSENT_HEADER_BYTES_MAX: usize = 128 << 10;
 /// Time for a terminated host to take notice before its socket is closed under it.
 const LINGER_NS: u64 = 1_000_000_000;
+/// Most that is taken from it meanwhile.
+const LINGER_BYTES_MAX: usize = 16 << 20;
 /// How often the target looks for hosts that do not send what they were asked for.
 const TRANSFER_WATCH_NS: u64 = 1_000_000_000;
 
@@ -239,7 +241,8 @@ impl Connection {
     }
 
     async fn drain(&self) {
-        loop {
+        let mut drained = 0;
+        while drained < LINGER_BYTES_MAX {
             if self.stream.readable().await.is_err() {
                 return;
             }
@@ -248,7 +251,10 @@ impl Connection {
             self.local.give_receive_buf(received);
             match outcome {
                 Ok(0) => return,
-                Ok(_) => self.reactor.yield_now().await,
+                Ok(bytes) => {
+                    drained += bytes;
+                    self.reactor.yield_now().await;
+                }
                 Err(Errno::EAGAIN) => {}
                 Err(_) => return,
             }

@@ -271,10 +271,15 @@ impl Fake {
 
     /// Changes the namespace's size and tells the hosts.
     pub fn resize(&self, blocks: u64) {
-        self.state.blocks.store(blocks, Ordering::SeqCst);
+        self.set_blocks(blocks);
         let request = self.state.events.lock().unwrap().pop();
         let (connection, encoder, cid) = request.expect("a host waits for events");
         self.state.send_response(connection, &encoder, Cqe::success(cid, 0x0004_0002));
+    }
+
+    /// Changes the namespace's size and tells nobody.
+    pub fn set_blocks(&self, blocks: u64) {
+        self.state.blocks.store(blocks, Ordering::SeqCst);
     }
 
     /// Waits until `condition` holds.
@@ -588,6 +593,8 @@ impl Connection {
             Some(Cns::Controller) => {
                 let mut page = IdentifyController::new_zeroed();
                 page.mdts = config.mdts;
+                page.cntrltype = 1;
+                page.sgls = (1 << 20 | 1).into();
                 page.sqes = 0x66;
                 page.cqes = 0x44;
                 page.ioccsz = (4 + config.capsule_data / 16).into();

@@ -259,9 +259,12 @@ fn a_status_is_tried_again_only_if_it_allows_that() {
     });
 }
 
+/// What happens, the bytes for a command's identifier, and the fault that the host names.
+type Breach = (&'static str, fn(u16) -> Vec<u8>, Option<Fault>);
+
 /// What a hostile controller sends instead of an answer to the first read of block 7, given the command's identifier, and
 /// the termination that it gets.
-fn breaches() -> Vec<(&'static str, fn(u16) -> Vec<u8>, Option<Fault>)> {
+fn breaches() -> Vec<Breach> {
     fn c2h(cid: u16, offset: u32, len: u32, success: bool) -> Vec<u8> {
         let header = DataHeader { cccid: cid, ttag: 0, offset, len, last: success, success };
         raw(|encoder, out| encoder.c2h_data(out, &header), &vec![0xbb; len as usize])
@@ -357,10 +360,10 @@ fn a_breach_ends_the_connection_and_nothing_else() {
 
 #[test]
 fn r2ts_beyond_the_write_or_the_limit_end_the_connection() {
-    let cases: [(&str, fn(u16) -> Vec<(u32, u32)>, Fault); 3] = [
-        ("beyond the data", |_| vec![(0, 16_384 + 4)], Fault::DataOutOfRange),
-        ("the same bytes twice", |_| vec![(0, 8192), (4096, 8192)], Fault::DataOutOfRange),
-        ("too many", |_| vec![(0, 512), (512, 512), (1024, 512)], Fault::LimitExceeded),
+    let cases: [(&str, &'static [(u32, u32)], Fault); 3] = [
+        ("beyond the data", &[(0, 16_384 + 4)], Fault::DataOutOfRange),
+        ("the same bytes twice", &[(0, 8192), (4096, 8192)], Fault::DataOutOfRange),
+        ("too many", &[(0, 512), (512, 512), (1024, 512)], Fault::LimitExceeded),
     ];
     for (what, r2ts, fault) in cases {
         let fake = Fake::start(Config::default());
@@ -372,7 +375,7 @@ fn r2ts_beyond_the_write_or_the_limit_end_the_connection() {
                 let pdu = |(offset, len)| {
                     raw(|encoder, out| encoder.r2t(out, &R2t { cccid: cid, ttag: 1, offset, len }), &[])
                 };
-                return Action::Send(r2ts(cid).into_iter().flat_map(pdu).collect());
+                return Action::Send(r2ts.iter().copied().flat_map(pdu).collect());
             }
             Action::Serve
         });
@@ -796,30 +799,106 @@ fn failures_to_connect_say_what_and_why() {
     }
 }
 
-#[test]
-fn channels_of_several_reactors_have_queues_of_their_own() {
-    let fake = Fake::start(Config::default());
-    let options = options(&fake);
+/// Opens the device on the first of three reactors, writes from each, and says which queues the writes came over.
+fn queues_used_by_three_reactors(fake: &Fake, options: Options) -> Vec<u16> {
     let config = RuntimeConfig { cores: vec![None; 3], ..RuntimeConfig::default() };
     let runtime = Runtime::start(&config).unwrap();
     let device = runtime.handles()[0]
         .call_async(move |reactor| async move { NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap() })
         .unwrap();
     let device = Arc::new(device);
+    let mut channels = Vec::new();
     for index in 0..3 {
         let device = device.clone();
-        let status = runtime.handles()[index].call_async(move |reactor| async move {
-            let channel = device.open_channel(&reactor).unwrap();
-            let mut buf = reactor.pool().try_alloc(BLOCK).unwrap();
-            buf.as_mut_slice().fill(index as u8);
-            channel.submit(Io::write(Lba(index as u64), 1, SgList::from_iter([buf]))).await.status
-        });
-        assert_eq!(status, Some(Status::Ok));
-        assert_eq!(fake.block(index as u64), [index as u8; BLOCK]);
+        let (status, kept) = runtime.handles()[index]
+            .call_async(move |reactor| async move {
+                let channel = device.open_channel(&reactor).unwrap();
+                let io = |lba| {
+                    let mut buf = reactor.pool().try_alloc(BLOCK).unwrap();
+                    buf.as_mut_slice().fill(lba as u8);
+                    Io::write(Lba(lba), 1, SgList::from_iter([buf]))
+                };
+                let mut status = Status::Ok;
+                for round in 0..20 {
+                    let done = channel.submit(io(index as u64 + round * 3)).await;
+                    assert_eq!(done.io.bufs[0].as_slice()[0] as u64, index as u64 + round * 3);
+                    status = if status.is_ok() { done.status } else { status };
+                }
+                // Kept, so that its queue is not free for the next reactor.
+                (status, reactor.keep(Rc::new(channel)))
+            })
+            .unwrap();
+        assert_eq!(status, Status::Ok);
+        channels.push(kept);
     }
-    let mut queues: Vec<u16> =
-        fake.seen().iter().filter(|seen| seen.is_io(NvmOpcode::Write)).map(|seen| seen.queue).collect();
-    queues.dedup();
-    assert_eq!(queues.len(), 3);
+    for lba in 0..60 {
+        assert_eq!(fake.block(lba), [lba as u8; BLOCK]);
+    }
+    for (index, kept) in channels.into_iter().enumerate() {
+        runtime.handles()[index].call(move |reactor| reactor.release(kept));
+    }
     runtime.handles()[0].call_async(move |_| async move { device.close().await }).unwrap();
+    let writes = fake.seen().into_iter().filter(|seen| seen.is_io(NvmOpcode::Write));
+    writes.map(|seen| seen.queue).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}
+
+#[test]
+fn each_reactor_has_a_queue_of_its_own() {
+    let fake = Fake::start(Config::default());
+    assert_eq!(queues_used_by_three_reactors(&fake, options(&fake)), [1, 2, 3]);
+}
+
+#[test]
+fn reactors_share_queues_when_the_controller_grants_fewer() {
+    for granted in [1, 2] {
+        let fake = Fake::start(Config { queues: granted, ..Config::default() });
+        let used = queues_used_by_three_reactors(&fake, options(&fake));
+        assert_eq!(used, (1..=granted as u16).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn shared_queues_survive_the_loss_of_the_connection() {
+    let fake = Fake::start(Config { queues: 1, ..Config::default() });
+    let mut count = 0;
+    fake.set_script(move |seen| {
+        count += u64::from(seen.is_io(NvmOpcode::Write));
+        match seen.is_io(NvmOpcode::Write) && count % 25 == 0 {
+            true => Action::Close,
+            false => Action::Serve,
+        }
+    });
+    queues_used_by_three_reactors(&fake, options(&fake));
+}
+
+#[test]
+fn a_refresh_looks_at_the_size_without_an_event() {
+    let fake = Fake::start(Config::default());
+    let options = options(&fake);
+    run(move |reactor| async move {
+        let host = Host::open(reactor, &options).await;
+        fake.set_blocks(2000);
+        let info = host.device.refresh(&host.reactor).await.unwrap();
+        assert_eq!((info.blocks, host.device.info().blocks), (2000, 2000));
+        host.close().await;
+    });
+}
+
+#[test]
+fn operations_under_way_end_before_the_device_closes() {
+    let fake = Fake::start(Config::default());
+    let options = options(&fake);
+    fake.set_script(|seen| {
+        if seen.is_io(NvmOpcode::Write) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Action::Serve
+    });
+    run(move |reactor| async move {
+        let host = Host::open(reactor, &options).await;
+        let ios: Vec<_> = (0..10).map(|index| host.start(host.write_io(index, 1, 1))).collect();
+        host.until("the first", || ios[0].borrow().is_some()).await;
+        host.close().await;
+        assert!(ios.iter().all(|io| io.borrow().as_ref().is_some_and(|done| done.status.is_ok())));
+    });
 }

@@ -197,7 +197,8 @@ fn whatever_breaks_a_fused_pair_both_halves_are_answered_once() {
     let bad_sgl = Sqe { sgl: Default::default(), ..compare };
     let conflict = Status::COMMAND_ID_CONFLICT.dnr();
     let empty: &[u8] = &[];
-    let cases: Vec<(Vec<(Sqe, &[u8])>, Vec<(u16, Status)>)> = vec![
+    type Case<'a> = (Vec<(Sqe, &'a [u8])>, Vec<(u16, Status)>);
+    let cases: Vec<Case> = vec![
         (vec![(compare, &old), (flush, empty)], vec![(101, missing), (103, Status::SUCCESS)]),
         (vec![(compare, &old), (flush_all, empty)], vec![(101, missing), (103, Status::SUCCESS)]),
         (vec![(compare, &old), (unknown, empty)], vec![(101, missing), (103, Status::INVALID_OPCODE.dnr())]),
@@ -419,7 +420,7 @@ fn admin_commands_take_and_give_bounded_data() {
     let (_, log) = admin.ok(command::get_log_page(LogPage::Smart, 0, 1 << 20, false));
     assert_eq!(log.len(), 1 << 20);
     assert!(log[512..].iter().all(|byte| *byte == 0));
-    let huge = command::get_log_page(LogPage::Smart, 0, u32::MAX & !3, false);
+    let huge = command::get_log_page(LogPage::Smart, 0, !3, false);
     assert_eq!(admin.status(huge, &[]), Status::INVALID_FIELD.dnr());
     let more_than_sgl = command::with_transport_data(command::get_log_page(LogPage::Smart, 0, 4096, false), 512);
     assert_eq!(admin.status(more_than_sgl, &[]), Status::DATA_SGL_LENGTH_INVALID.dnr());

@@ -81,10 +81,8 @@ fn a_host_that_does_not_read_is_stopped_then_cut_and_no_other_notices() {
         let wire = if is_admin { &mut bad.admin } else { &mut bad.io[0] };
         let capsule = wire.capsule(&sqe, &[]);
         // Each command is answered with at least 24 bytes; the sockets take some megabytes.
-        let began = Instant::now();
-        let sent = flood(wire, &capsule, 1 << 30);
-        eprintln!("{sent} bytes in {:?}", began.elapsed());
-        assert!(sent < 512 << 20, "the target took {sent} bytes of commands");
+        let sent = flood(wire, &capsule, 256 << 20);
+        assert!(sent < 160 << 20, "the target took {sent} bytes of commands");
         let start = Instant::now();
         for round in 0..20 {
             good.io[0].write(0, &pattern(round, 4096));

@@ -201,15 +201,15 @@ impl Wire {
     /// The next PDU; `None` at the end of the connection.
     pub fn recv(&mut self) -> Option<Pdu> {
         loop {
-            if let Some(len) = self.inbox.get(4..8).map(|len| u32::from_le_bytes(len.try_into().expect("four"))) {
-                if self.inbox.len() >= len as usize {
-                    let bytes: Vec<u8> = self.inbox.drain(..len as usize).collect();
-                    match self.decoder.next(&mut &bytes[..]).expect("the target keeps the rules") {
-                        Some(Item::Whole { header, data, digest_ok }) => {
-                            return Some(Pdu { header, data: data.to_vec(), digest_ok });
-                        }
-                        other => panic!("{other:?}"),
+            if let Some(len) = self.inbox.get(4..8).map(|len| u32::from_le_bytes(len.try_into().expect("four")))
+                && self.inbox.len() >= len as usize
+            {
+                let bytes: Vec<u8> = self.inbox.drain(..len as usize).collect();
+                match self.decoder.next(&mut &bytes[..]).expect("the target keeps the rules") {
+                    Some(Item::Whole { header, data, digest_ok }) => {
+                        return Some(Pdu { header, data: data.to_vec(), digest_ok });
                     }
+                    other => panic!("{other:?}"),
                 }
             }
             let mut piece = [0; 64 << 10];

@@ -1,0 +1,205 @@
+//! The host against this crate's own target over loopback: the block-device conformance suite, digests, several reactors,
+//! a target that goes and comes back, and no allocation per operation.
+
+use bdev::{BlockDevice, Channel, Io, Lba, MemDevice, Status, conformance};
+use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay, discover};
+use nvme::spec::Nqn;
+use nvme::target::SubsystemConfig;
+use nvme::tcp_target::{Config, TcpTarget};
+use reactor::linux::{Runtime, RuntimeConfig};
+use reactor::{Reactor, SgList};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use uuid::Uuid;
+
+const NQN: &str = "nqn.2024-01.org.example:loopback";
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: by the caller.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Bench {
+    runtime: Runtime,
+    target: TcpTarget,
+    device: Arc<MemDevice>,
+    address: SocketAddr,
+}
+
+/// A target on reactor 0 with one memory namespace; the host uses the others.
+fn start(reactors: usize) -> Bench {
+    let config = RuntimeConfig { cores: vec![None; reactors], ..RuntimeConfig::default() };
+    let runtime = Runtime::start(&config).unwrap();
+    let device = Arc::new(MemDevice::new("mem", 4096, 8192, 16_384).unwrap());
+    let target = TcpTarget::new(&runtime.handles()[..1], Config::default());
+    let address = listen(&target, device.clone(), "127.0.0.1:0".parse().unwrap());
+    Bench { runtime, target, device, address }
+}
+
+fn listen(target: &TcpTarget, device: Arc<MemDevice>, address: SocketAddr) -> SocketAddr {
+    let make = move |home: &nvme::tcp_target::TargetHome| {
+        home.add_subsystem(SubsystemConfig::new(Nqn::new(NQN).unwrap()))?;
+        home.add_namespace(NQN, None, device, Uuid::from_u128(7))?;
+        home.listen(address)
+    };
+    target.call(make).unwrap()
+}
+
+fn options(address: SocketAddr, digests: bool) -> Options {
+    Options {
+        header_digest: digests,
+        data_digest: digests,
+        replay: Replay::Exclusive,
+        ..Options::new(address, Nqn::new(NQN).unwrap(), HostIdentity::from_uuid(Uuid::from_u128(1)))
+    }
+}
+
+#[test]
+fn the_remote_device_passes_the_conformance_suite() {
+    for digests in [false, true] {
+        let bench = start(2);
+        let options = options(bench.address, digests);
+        let outcome = bench.runtime.handles()[1].call_async(move |reactor| async move {
+            let device = Arc::new(NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap());
+            let as_block_device: Arc<dyn BlockDevice> = device.clone();
+            let outcome = conformance::run(&reactor, &as_block_device, conformance::Options::new(11)).await;
+            drop(as_block_device);
+            device.close().await;
+            outcome.map_err(|failure| failure.to_string())
+        });
+        assert_eq!(outcome, Some(Ok(())), "digests {digests}");
+    }
+}
+
+#[test]
+fn discovery_names_the_subsystem() {
+    let bench = start(2);
+    let options = options(bench.address, false);
+    let found = bench.runtime.handles()[1]
+        .call_async(move |reactor| async move { discover(&reactor, &options).await.unwrap() })
+        .unwrap();
+    assert!(found.iter().any(|entry| entry.nqn.as_str() == NQN && entry.is_nvm), "{found:?}");
+}
+
+#[test]
+fn a_resize_arrives_at_the_host() {
+    let bench = start(2);
+    let options = options(bench.address, false);
+    let device = bench.runtime.handles()[1]
+        .call_async(move |reactor| async move { NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap() })
+        .unwrap();
+    let grown = bench.device.clone();
+    let resized = bench.runtime.handles()[0]
+        .call_async(move |reactor| async move { grown.resize(&reactor, 10_000).await.is_ok() });
+    assert_eq!(resized, Some(true));
+    bench
+        .target
+        .call(|home| {
+            home.refresh_sizes();
+            Ok(())
+        })
+        .unwrap();
+    let began = std::time::Instant::now();
+    while device.info().blocks != 10_000 {
+        assert!(began.elapsed().as_secs() < 30, "the host hears of it");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_target_that_was_closed_and_opened_again_is_used_again() {
+    let bench = start(2);
+    let options = Options { keep_alive_ms: 500, ..options(bench.address, false) };
+    let (address, device, handle) = (bench.address, bench.device.clone(), bench.runtime.handles()[1].clone());
+    let writer = std::thread::spawn(move || {
+        handle.call_async(move |reactor| async move {
+            let device = NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap();
+            let channel = device.open_channel(&reactor).unwrap();
+            let mut round = 0u64;
+            while device.stats().reconnects == 0 || round % 512 != 0 {
+                let mut buf = reactor.pool().alloc(4096).await;
+                buf.as_mut_slice().fill(round as u8);
+                let done = channel.submit(Io::write(Lba(round % 512), 1, SgList::from_iter([buf]))).await;
+                assert_eq!(done.status, Status::Ok, "round {round}");
+                round += 1;
+            }
+            for lba in 0..512 {
+                let buf = reactor.pool().alloc(4096).await;
+                let done = channel.submit(Io::read(Lba(lba), 1, SgList::from_iter([buf]))).await;
+                assert_eq!(done.io.bufs[0].as_slice()[7], (round - 512 + lba) as u8, "the last write of block {lba}");
+            }
+            drop(channel);
+            device.close().await;
+        })
+    });
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    bench
+        .target
+        .call(|home| {
+            home.close();
+            Ok(())
+        })
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let again = TcpTarget::new(&bench.runtime.handles()[..1], Config::default());
+    listen(&again, device, address);
+    assert_eq!(writer.join().unwrap(), Some(()));
+}
+
+async fn rounds(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, bytes: usize, count: u64) -> u64 {
+    let blocks = (bytes / 4096) as u32;
+    let before = ALLOCATIONS.with(Cell::get);
+    for round in 0..count {
+        let (here, there) = (Lba(round % 1024), Lba(2048 + round % 1024));
+        let alloc = || SgList::from_iter([reactor.pool().try_alloc(bytes).expect("buffers")]);
+        let first = channel.submit(Io::write(here, blocks, alloc()));
+        let second = channel.submit(Io::read(there, blocks, alloc()));
+        assert!(first.await.status.is_ok() && second.await.status.is_ok());
+    }
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+#[test]
+fn operations_do_not_allocate_once_warm() {
+    for digests in [false, true] {
+        let bench = start(2);
+        let options = options(bench.address, digests);
+        let allocations = bench.runtime.handles()[1].call_async(move |reactor| async move {
+            let device = NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap();
+            let channel = device.open_channel(&reactor).unwrap();
+            let mut allocations = Vec::new();
+            for bytes in [4096, 64 << 10, 1 << 20] {
+                rounds(&reactor, &channel, bytes, 300).await;
+                allocations.push(rounds(&reactor, &channel, bytes, 1000).await);
+            }
+            drop(channel);
+            device.close().await;
+            allocations
+        });
+        // Timers of the control path may tick meanwhile; a single allocation per operation would show as 2000.
+        let allocations = allocations.unwrap();
+        assert!(allocations.iter().all(|count| *count < 40), "digests {digests}: {allocations:?}");
+    }
+}
