@@ -4,10 +4,10 @@ use base::Errno;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::os::fd::RawFd;
 
-/// Submission entries; a turn that needs more enters the kernel in between.
-const ENTRIES: u32 = 512;
-/// Completion entries: room for multishot polls beside file operations; overflow is kept by the kernel.
-const COMPLETIONS: u32 = 4096;
+/// Submission and completion entries to try in turn. A turn that needs more submissions enters the kernel in between;
+/// completions have room for multishot polls beside file operations, and overflow is kept by the kernel. A ring is charged
+/// to RLIMIT_MEMLOCK of its user: the first takes 100 KiB, the second 20 KiB, so that a limit of 64 KiB has room for three.
+const SIZES: [(u32, u32); 4] = [(512, 4096), (128, 512), (64, 128), (32, 64)];
 /// Most registered buffer arenas.
 const ARENAS_MAX: u32 = 1024;
 
@@ -52,16 +52,25 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new() -> Result<Ring, Errno> {
-        let build = |modern: bool| {
+        let build = |modern: bool, (entries, completions): (u32, u32)| {
             let mut builder = IoUring::<squeue::Entry, cqueue::Entry>::builder();
-            builder.setup_cqsize(COMPLETIONS).setup_clamp();
+            builder.setup_cqsize(completions).setup_clamp();
             if modern {
                 builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
             }
-            builder.build(ENTRIES)
+            builder.build(entries).map_err(|error| Errno::from_io(&error))
+        };
+        let smaller = |modern: bool| {
+            let mut outcome = build(modern, SIZES[0]);
+            for size in &SIZES[1..] {
+                if matches!(outcome, Err(Errno::ENOMEM)) {
+                    outcome = build(modern, *size);
+                }
+            }
+            outcome
         };
         // Kernels before 6.1 lack DEFER_TASKRUN; they work without, with interrupts into user space.
-        let uring = build(true).or_else(|_| build(false)).map_err(|error| Errno::from_io(&error))?;
+        let uring = smaller(true).or_else(|_| smaller(false))?;
         let arenas_allowed = uring.submitter().register_buffers_sparse(ARENAS_MAX).is_ok();
         Ok(Ring { uring, arenas: Vec::new(), arenas_allowed, prepared: Vec::new(), taken: 0 })
     }

@@ -1,0 +1,161 @@
+//! What a wrong configuration is told.
+
+use super::*;
+
+/// `line:column: message; help` of every problem.
+fn problems(text: &str) -> Vec<String> {
+    let bad = Config::parse("/x/node.toml", text.to_string()).expect_err("the configuration is wrong");
+    let show = |problem: &diagnostic::Diagnostic| {
+        let (line, column) = problem.span.as_ref().map_or((0, 0), |span| bad.source.position(span.start));
+        let help = problem.help.as_ref().map_or(String::new(), |help| format!("; {help}"));
+        format!("{line}:{column}: {}{help}", problem.message)
+    };
+    bad.problems.iter().map(show).collect()
+}
+
+fn assert_problem(text: &str, place: &str, parts: &[&str]) {
+    let found = problems(text);
+    let good = found.len() == 1 && found[0].starts_with(place) && parts.iter().all(|part| found[0].contains(part));
+    assert!(good, "{text}\nexpected {place} {parts:?}\nfound {found:#?}");
+}
+
+const MEM: &str = "[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n";
+
+#[test]
+fn an_empty_file_is_a_node_without_devices() {
+    let config = Config::parse("/x/node.toml", String::new()).unwrap();
+    assert_eq!((config.devices.len(), config.node.reactors.len()), (0, 1));
+    assert_eq!(config.node.policy, Policy::Adaptive(50_000));
+}
+
+#[test]
+fn the_example_is_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node.toml").to_string_lossy().into_owned();
+    let config = Config::parse(&path, reference::EXAMPLE.to_string()).unwrap();
+    assert_eq!((config.devices.len(), config.volumes.len(), config.subsystems.len()), (3, 1, 1));
+    assert_eq!(config.node.state_dir, dir.path().join("state"));
+}
+
+#[test]
+fn unknown_keys_name_the_nearest() {
+    assert_problem("[node]\npoll_polcy = 'busy'", "2:1:", &["poll_polcy", "did you mean 'poll_policy'"]);
+    assert_problem("[noode]\n", "1:2:", &["unknown section 'noode'", "did you mean 'node'"]);
+    assert_problem("listen = ['x']\n", "1:1:", &["'listen' belongs below [nvmf]"]);
+    assert_problem(&format!("{MEM}path = 'x'"), "5:1:", &["unknown key 'path'", "kinds that do: file"]);
+    let volume = "[[volume]]\nname='v'\ndevice='m'\nsizze='1M'\n";
+    assert_problem(&format!("{volume}{MEM}"), "4:1:", &["unknown key 'sizze'", "did you mean 'size'"]);
+}
+
+#[test]
+fn wrong_values_name_the_nearest_and_the_place() {
+    assert_problem("[node]\npoll_policy = 'adaptiv'", "2:15:", &["did you mean 'adaptive'"]);
+    assert_problem("[[device]]\nname='d'\nkind='stirpe'", "3:6:", &["'stirpe'", "did you mean 'stripe'"]);
+    assert_problem("[node]\nspin_max = 5", "2:12:", &["expected duration", "found an integer"]);
+    assert_problem("[nvmf]\nio_queues = 1000", "2:13:", &["1000 is not within 1 and 256"]);
+    assert_problem("[nvmf]\nlisten = ['0.0.0.0:4420']", "2:11:", &["not a loopback address", "insecure = true"]);
+    assert_problem("[node]\nreactors = [9999]", "2:12:", &["core 9999 is not available"]);
+    assert_problem(&MEM.replace("1MiB", "1XiB"), "4:8:", &["'1XiB' is not a size"]);
+    assert_problem(&MEM.replace("1MiB", "1000"), "4:8:", &["not a multiple of the block size"]);
+    assert_problem(&MEM.replace("'m'", "'a/b'"), "2:8:", &["not a valid name"]);
+}
+
+#[test]
+fn syntax_errors_have_a_place() {
+    assert!(problems("[node]\nreactors = = 2\n")[0].starts_with("2:12:"));
+    assert!(problems("[node]\nreactors = 1\nreactors = 2\n")[0].starts_with("3:1:"));
+}
+
+#[test]
+fn references_to_nothing_name_the_nearest() {
+    let volume = "[[volume]]\nname = 'v'\ndevice = 'n'\n";
+    assert_problem(&format!("{MEM}{volume}"), "7:10:", &["there is no device 'n'", "known: m"]);
+    let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.x:y'\nnamespaces = ['w']\n";
+    let text = format!("{MEM}{}{subsystem}", volume.replace("'n'", "'m'"));
+    assert_problem(&text, "10:15:", &["there is no volume 'w'", "known: v"]);
+}
+
+#[test]
+fn a_reference_to_a_wrong_section_is_not_a_second_problem() {
+    let text = format!("{}[[volume]]\nname = 'v'\ndevice = 'm'\n", MEM.replace("1MiB", "1XiB"));
+    assert_problem(&text, "4:8:", &["not a size"]);
+}
+
+#[test]
+fn names_used_twice_point_to_the_first() {
+    assert_problem(&format!("{MEM}{MEM}"), "6:8:", &["device 'm' is defined twice", "line 2"]);
+}
+
+#[test]
+fn devices_that_stand_on_themselves_are_found() {
+    let layer = |name: &str, below: &str| format!("[[device]]\nname='{name}'\nkind='checksum'\ndevice='{below}'\n");
+    assert_problem(&layer("a", "a"), "4:8:", &["stands on itself: a -> a"]);
+    let ring = layer("a", "b") + &layer("b", "c") + &layer("c", "a");
+    assert_problem(&ring, "12:8:", &["a -> b -> c -> a"]);
+}
+
+#[test]
+fn a_device_has_one_user() {
+    let layer = |name: &str| format!("[[device]]\nname='{name}'\nkind='checksum'\ndevice='m'\n");
+    assert_problem(&format!("{MEM}{}{}", layer("a"), layer("b")), "12:8:", &["already used by device 'a'"]);
+    let volume = "[[volume]]\nname='v'\ndevice='m'\n";
+    assert_problem(&format!("{MEM}{}{volume}", layer("a")), "11:8:", &["put the volume on 'a'"]);
+}
+
+#[test]
+fn volumes_fit_and_do_not_overlap() {
+    let volume = |name: &str, rest: &str| format!("[[volume]]\nname='{name}'\ndevice='m'\n{rest}\n");
+    let text = format!("{MEM}{}", volume("v", "size='2MiB'"));
+    assert_problem(&text, "8:6:", &["past the end of device 'm' (1 MiB)"]);
+    let both = volume("v", "size=65536\noffset=0") + &volume("w", "size=65536\noffset=4096");
+    assert_problem(&format!("{MEM}{both}"), "14:8:", &["'w' and 'v' (line 6) overlap"]);
+    let whole = volume("v", "") + &volume("w", "size=65536");
+    assert!(problems(&format!("{MEM}{whole}"))[0].contains("'v' takes the whole device"));
+}
+
+#[test]
+fn missing_files_are_found_before_anything_starts() {
+    let text = "[[device]]\nname='f'\nkind='file'\npath='/nonexistent/disk'\n";
+    assert_problem(text, "4:6:", &["/nonexistent/disk does not exist", "add size"]);
+    let text = format!("{text}size='1MiB'\n");
+    assert_problem(&text, "4:6:", &["/nonexistent is not a directory", "mkdir -p"]);
+}
+
+#[test]
+fn all_problems_are_reported_in_the_order_of_the_file() {
+    let text = format!("[node]\nreactorz = 1\n{}[[volume]]\nname='v'\ndevice='q'\n", MEM.replace("1MiB", "x"));
+    let found = problems(&text);
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(found[0].starts_with("2:1") && found[1].starts_with("6:8") && found[2].starts_with("9:8"), "{found:#?}");
+}
+
+#[test]
+fn random_damage_never_panics() {
+    let mut rng = base::Rng::new(5);
+    for _ in 0..2000 {
+        let mut text: Vec<char> = reference::EXAMPLE.chars().collect();
+        for _ in 0..rng.between(1, 5) {
+            let at = rng.below(text.len() as u64) as usize;
+            match rng.below(3) {
+                0 => drop(text.remove(at)),
+                1 => text[at] = char::from_u32(rng.below(0x250) as u32).unwrap_or('x'),
+                _ => text.insert(at, ['[', ']', '"', '=', '\n', '{'][rng.below(6) as usize]),
+            }
+        }
+        if let Err(bad) = Config::parse("/nonexistent/node.toml", text.into_iter().collect()) {
+            assert!(!bad.problems.is_empty());
+            let _ = (bad.render(), bad.to_json());
+        }
+    }
+}
+
+#[test]
+fn nvme_names_are_checked() {
+    for good in ["nqn.2026-11.io.remuda:a", "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427"] {
+        assert!(check_nqn(good).is_ok(), "{good}");
+    }
+    for bad in ["", "x", "nqn.2026.x:y", "nqn.2026-13.x:y", "nqn.2026-11.", "nqn.2026-11.x: y", "nqn.2026-11é.x"] {
+        assert!(check_nqn(bad).is_err(), "{bad}");
+    }
+    assert!(check_nqn(&format!("nqn.2026-11.x:{}", "y".repeat(223))).is_err());
+}
