@@ -82,10 +82,6 @@ impl World {
         Some(bytes)
     }
 
-    pub fn is_open(&self, id: u64) -> bool {
-        self.sockets.borrow().contains_key(&id)
-    }
-
     /// Bytes from the host that the target has not taken yet.
     pub fn unread(&self, id: u64) -> usize {
         self.sockets.borrow().get(&id).map_or(0, |socket| socket.inbound.len())
@@ -97,7 +93,8 @@ impl World {
     }
 
     fn tell(&self, id: u64, readable: bool, writable: bool) {
-        self.events.borrow_mut().push(Event::Socket { socket: SocketId(id), readable, writable });
+        let ended = self.sockets.borrow().get(&id).is_some_and(|socket| socket.inbound_ended);
+        self.events.borrow_mut().push(Event::Socket { socket: SocketId(id), readable, writable, ended });
     }
 }
 
@@ -177,9 +174,11 @@ impl Driver for World {
         let mut received = 0;
         for target in targets {
             let len = target.len().min(socket.inbound.len());
-            for (to, from) in target.iter_mut().zip(socket.inbound.drain(..len)) {
-                *to = from;
-            }
+            let (first, second) = socket.inbound.as_slices();
+            let split = len.min(first.len());
+            target[..split].copy_from_slice(&first[..split]);
+            target[split..len].copy_from_slice(&second[..len - split]);
+            socket.inbound.drain(..len);
             received += len;
         }
         match received {

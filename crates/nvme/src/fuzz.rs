@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U32;
@@ -30,6 +31,16 @@ use crate::tcp::{
     DataHeader, Decoder, Encoder, Fault, Header, IcReq, IcResp, Item, PduType, R2t, R2tTable, ReceiveParams,
     SendParams, Side, pdu,
 };
+
+static PDUS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a PDU that was fed to the code under test, and tells of every million.
+pub fn count_pdu() {
+    let count = PDUS.fetch_add(1, Ordering::Relaxed) + 1;
+    if count.is_multiple_of(1_000_000) {
+        eprintln!("{} million PDUs", count / 1_000_000);
+    }
+}
 
 /// The input, read as a program.
 pub struct Program<'a>(pub &'a [u8]);
@@ -126,6 +137,7 @@ fn ready_decoder(side: Side, params: ReceiveParams) -> Decoder {
 }
 
 fn append_pdu(program: &mut Program, side: Side, encoder: &Encoder, stream: &mut Vec<u8>) {
+    count_pdu();
     let mut head = [0; pdu::HEADER_SPACE];
     let data_len = usize::from(program.u8()) * 4;
     let header = DataHeader {
@@ -218,6 +230,7 @@ pub fn fuzz_host(input: &[u8]) {
     let mut memory = [0u64; COMMANDS];
     while !program.is_empty() {
         let index = usize::from(program.u8()) % COMMANDS;
+        count_pdu();
         let flags = program.u8();
         let (mut offset, len) = (program.u32(), program.u32());
         if flags & 9 == 8 {
@@ -347,6 +360,7 @@ impl Run {
     }
 
     fn connect(&mut self, program: &mut Program, index: u8, qid: u16, cntlid: u16) {
+        count_pdu();
         let data = command::connect_data([1; 16], &nqn(1), &nqn(index), Some(cntlid));
         let mut data: [u8; 1024] = zerocopy::transmute!(data);
         let mut sqe = command::connect(qid, 8, u32::from(program.u8()) * 100);
@@ -367,6 +381,7 @@ impl Run {
 
     fn configure(&mut self, program: &mut Program) {
         let Some(handle) = self.pick(program) else { return };
+        count_pdu();
         let cc = match program.u8() % 8 {
             0 => 0,
             1..=3 => Configuration::ENABLE.0,
@@ -384,6 +399,7 @@ impl Run {
 
     fn admin(&mut self, program: &mut Program, coverage: &mut Coverage) {
         let Some(handle) = self.pick(program) else { return };
+        count_pdu();
         let mut sqe = program.sqe();
         if program.u8() < 240 {
             sqe.flags = FLAG_SGL;
@@ -420,6 +436,7 @@ impl Run {
 
     fn fabrics(&mut self, program: &mut Program, coverage: &mut Coverage) {
         let Some(handle) = self.pick(program) else { return };
+        count_pdu();
         let mut sqe = program.sqe();
         sqe.opcode = FABRICS;
         if program.u8() < 200 {
@@ -439,6 +456,7 @@ impl Run {
     }
 
     fn io(&mut self, program: &mut Program, coverage: &mut Coverage) {
+        count_pdu();
         let mut sqe = program.sqe();
         if program.u8() < 230 {
             sqe.flags = FLAG_SGL | (program.u8() % 3);

@@ -117,6 +117,9 @@ pub enum Event {
         readable: bool,
         /// Send space, the end of a connect, or an error is waiting.
         writable: bool,
+        /// The peer has ended its stream, or the connection is broken: no later event tells of that again, so receiving is
+        /// worth trying from now on, whatever came before.
+        ended: bool,
     },
 }
 

@@ -84,6 +84,8 @@ pub struct PollerId(u64);
 struct SocketState {
     readable: bool,
     writable: bool,
+    /// The end of the stream was seen; it may still have bytes before it. A short receive does not mean that nothing waits.
+    ended: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -416,7 +418,7 @@ impl Reactor {
     pub(crate) fn clear_ready(&self, socket: SocketId, readable: bool) {
         if let Some(state) = self.sockets.borrow_mut().get_mut(&socket) {
             if readable {
-                state.readable = false;
+                state.readable = state.ended;
             } else {
                 state.writable = false;
             }
@@ -446,11 +448,12 @@ impl Reactor {
                     waker.wake();
                 }
             }
-            Event::Socket { socket, readable, writable } => {
+            Event::Socket { socket, readable, writable, ended } => {
                 let mut sockets = self.sockets.borrow_mut();
                 let Some(state) = sockets.get_mut(&socket) else { return };
                 state.readable |= readable;
                 state.writable |= writable;
+                state.ended |= ended;
                 let reader = if readable { state.reader.take() } else { None };
                 let writer = if writable { state.writer.take() } else { None };
                 drop(sockets);

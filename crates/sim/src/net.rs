@@ -516,7 +516,9 @@ impl State {
         }
         let Some((driver, socket)) = self.net.endpoints[index].holder else { return };
         if self.alive(driver) {
-            self.drivers[driver].events.push(Event::Socket { socket, readable, writable });
+            let endpoint = &self.net.endpoints[index];
+            let ended = endpoint.fin || endpoint.dead || endpoint.error.is_some();
+            self.drivers[driver].events.push(Event::Socket { socket, readable, writable, ended });
         }
     }
 

@@ -217,3 +217,25 @@ fn commands_under_way_outlive_their_connection_reset_or_target() {
     drop(admin);
     rig.wait_until("nothing is left", |home| home.connections() == 0 && home.hosts().is_empty());
 }
+
+#[test]
+fn the_end_of_a_stream_is_noticed_when_it_comes_together_with_its_last_bytes() {
+    let rig = Rig::new(1, Config::default());
+    for _ in 0..5 {
+        let mut host = rig.host(1);
+        let target = rig.target.clone();
+        // While the reactor is held up, both arrive and are told of at once.
+        let held_up = std::thread::spawn(move || {
+            target.call(|_| {
+                std::thread::sleep(Duration::from_millis(60));
+                Ok(())
+            })
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        host.admin.submit(&command::keep_alive(), &[]);
+        host.io[0].submit(&command::flush(1), &[]);
+        drop(host);
+        held_up.join().expect("no panic").expect("the target runs");
+        rig.wait_until("the host is gone", |home| home.hosts().is_empty() && home.connections() == 0);
+    }
+}

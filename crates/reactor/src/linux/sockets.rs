@@ -147,7 +147,8 @@ impl Sockets {
         let broken = result & (libc::POLLERR | libc::POLLHUP) as i32 != 0;
         let readable = broken || result & (libc::POLLIN | libc::POLLRDHUP) as i32 != 0;
         let writable = broken || result & libc::POLLOUT as i32 != 0;
-        Some(Event::Socket { socket: SocketId(data.index()), readable, writable })
+        let ended = broken || result & libc::POLLRDHUP as i32 != 0;
+        Some(Event::Socket { socket: SocketId(data.index()), readable, writable, ended })
     }
 
     /// The watch to start again when the kernel ended a multishot poll on its own.
