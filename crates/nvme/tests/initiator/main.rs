@@ -360,7 +360,8 @@ fn a_breach_ends_the_connection_and_nothing_else() {
 
 #[test]
 fn r2ts_beyond_the_write_or_the_limit_end_the_connection() {
-    let cases: [(&str, &'static [(u32, u32)], Fault); 3] = [
+    type Case = (&'static str, &'static [(u32, u32)], Fault);
+    let cases: [Case; 3] = [
         ("beyond the data", &[(0, 16_384 + 4)], Fault::DataOutOfRange),
         ("the same bytes twice", &[(0, 8192), (4096, 8192)], Fault::DataOutOfRange),
         ("too many", &[(0, 512), (512, 512), (1024, 512)], Fault::LimitExceeded),
