@@ -138,7 +138,7 @@ fn a_target_that_was_closed_and_opened_again_is_used_again() {
             let device = NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap();
             let channel = device.open_channel(&reactor).unwrap();
             let mut round = 0u64;
-            while device.stats().reconnects == 0 || round % 512 != 0 {
+            while device.stats().reconnects == 0 || !round.is_multiple_of(512) {
                 let mut buf = reactor.pool().alloc(4096).await;
                 buf.as_mut_slice().fill(round as u8);
                 let done = channel.submit(Io::write(Lba(round % 512), 1, SgList::from_iter([buf]))).await;
