@@ -32,7 +32,6 @@
 //! * *Controller reset*: the admin queue still worked, CC.EN was cleared and CSTS.RDY became 0. A controller level reset
 //!   ends all outstanding commands and deletes all I/O queues (Base 2.0, section 3.7.2). So a lost or stuck I/O queue costs
 //!   no waiting.
-//! * *Shutdown*: CSTS.SHST became "complete".
 //! * *Cross-controller reset* (Base 2.3, section 9.6.2.2): the new association's controller is told to reset the old one,
 //!   named by identifier, uniquifier and random number, and answers that it is done.
 //! * *Time*: 2 keep-alive times (3 with traffic based keep alive), and the controller's command quiesce time (CQT), after

@@ -87,7 +87,7 @@ pub enum OptionsError {
     #[error("queue_entries is {0}: expected 2 to 4096")]
     QueueEntries(u16),
     /// Number of queues.
-    #[error("queues_per_channel is {per_channel} and queues_max is {max}: both are at least 1")]
+    #[error("queues_per_channel is {per_channel} and queues_max is {max}: expected 1 to 65534")]
     Queues {
         /// Per channel.
         per_channel: u16,
@@ -140,7 +140,7 @@ impl Options {
         if !(2..=COMMANDS_MAX as u16 + 1).contains(&self.queue_entries) {
             return Err(OptionsError::QueueEntries(self.queue_entries));
         }
-        if self.queues_per_channel == 0 || self.queues_max == 0 {
+        if self.queues_per_channel == 0 || self.queues_max == 0 || self.queues_max == u16::MAX {
             return Err(OptionsError::Queues { per_channel: self.queues_per_channel, max: self.queues_max });
         }
         if self.r2ts_max == 0 {
