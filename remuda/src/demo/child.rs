@@ -90,10 +90,12 @@ impl Drop for ChildNode {
     }
 }
 
-/// A TCP port that was free a moment ago, the wished-for one if possible.
+/// A TCP port that was free a moment ago, the wished-for one or one of those after it if possible. Ports that the kernel
+/// gives to outgoing connections come last: a node that was killed could find its port taken by one of them.
 pub fn free_port(wished: u16) -> std::io::Result<u16> {
     use std::net::{Ipv4Addr, TcpListener};
     let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-    let listener = bind(wished).or_else(|_| bind(0))?;
+    let near = (wished..wished.saturating_add(100)).find_map(|port| bind(port).ok());
+    let listener = near.map_or_else(|| bind(0), Ok)?;
     Ok(listener.local_addr()?.port())
 }

@@ -31,6 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Where the search for a port begins.
+const PORT_FIRST: u16 = 14_420;
 const NQN: &str = "nqn.2026-11.io.remuda:demo";
 const VOLUME: &str = "demo";
 /// Bytes of one archive write.
@@ -169,7 +171,7 @@ impl Demo {
 
     fn run(&self) -> Result<Report, Failure> {
         let failed = |error: std::io::Error| Failure::new(Exit::Failed, error.to_string());
-        let port = free_port(0).map_err(failed)?;
+        let port = free_port(PORT_FIRST).map_err(failed)?;
         let config = self.write_config(port).map_err(failed)?;
         let (socket, log) = (self.dir.join("node.sock"), self.dir.join("node.log"));
         self.say(&format!("starting a node on two files in {}", self.dir.display()));

@@ -142,7 +142,13 @@ pub fn http_get(url: &str) -> String {
     answer
 }
 
-/// A TCP port that was free a moment ago.
+/// A TCP port that was free a moment ago, below those that the kernel gives to outgoing connections: a node that is
+/// restarted on it finds it free again.
 pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = (std::process::id() % 10_000) as u16;
+    let candidates = std::iter::repeat_with(|| 20_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    candidates.take(10_000).find(free).expect("one of ten thousand ports is free")
 }
