@@ -4,6 +4,7 @@ use super::export::{Answer, ExportCounters, Exporter, SubsystemSpec};
 use super::reactors::on_reactor;
 use super::refusal::Refusal;
 use crate::config::NvmfConfig;
+use base::Errno;
 use nvme::spec::Nqn;
 use nvme::target::{SubsystemConfig, TargetConfig};
 use nvme::tcp_target::{Config, TargetError, TargetHome, TcpTarget};
@@ -11,9 +12,15 @@ use reactor::ReactorHandle;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 /// How long a stopping target waits for its connections to end, and how often it looks.
 const DRAIN_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// How long a killed node's address may take to become free.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
+/// Between two attempts to listen.
+const LISTEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// A listening NVMe/TCP target.
 pub struct TcpExporter {
@@ -56,6 +63,22 @@ impl TcpExporter {
         let target = self.target.clone();
         let done = on_reactor(&self.home, move |reactor| action(&target.at_home(reactor))).await?;
         done.map_err(|error| Refusal::failed(object, error, ""))
+    }
+
+    /// A node that was killed a moment ago may still hold the address: the kernel takes a dead process's io_uring apart in
+    /// the background, and its listening socket with it. Waiting a little is what makes restarts dependable.
+    async fn listen_patiently(&self, address: SocketAddr) -> Result<SocketAddr, Refusal> {
+        let deadline = Instant::now() + LISTEN_PATIENCE;
+        loop {
+            let attempt = self.at_home("NVMe/TCP target", move |home| match home.listen(address) {
+                Err(TargetError::Listen { errno: Errno::EADDRINUSE, .. }) if Instant::now() < deadline => Ok(None),
+                outcome => outcome.map(Some),
+            });
+            match attempt.await? {
+                Some(address) => return Ok(address),
+                None => tokio::time::sleep(LISTEN_PAUSE).await,
+            }
+        }
     }
 
     async fn change(&self, now: SubsystemSpec) -> Result<(), Refusal> {
@@ -114,7 +137,7 @@ impl Exporter for TcpExporter {
     fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>> {
         Box::pin(async move {
             for address in addresses {
-                let address = self.at_home("NVMe/TCP target", move |home| home.listen(address)).await?;
+                let address = self.listen_patiently(address).await?;
                 self.addresses.borrow_mut().push(address);
             }
             Ok(())
