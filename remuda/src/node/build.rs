@@ -4,7 +4,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
 use super::view::DeviceView;
 use crate::config::{DeviceDef, DeviceParams};
-use base::ByteSize;
+use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, ChecksumDevice, ChecksumOptions, Delay, DelayDevice, Delays, DeviceError, EncryptDevice,
     EncryptOptions, ErrorDevice, ErrorRule, Fault, FileDevice, FileDeviceOptions, Flags, Io, Lba, Limits, MemDevice,
@@ -12,7 +12,8 @@ use bdev::{
 };
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
-use reactor::ReactorHandle;
+use reactor::{Reactor, ReactorHandle};
+use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -192,6 +193,28 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     Ok(Arc::new(opened.await?.map_err(|error| Refusal::failed(object(name), error, next))?))
 }
 
+/// How long a killed node's files may stay locked, and the pause between two attempts.
+const LOCK_PATIENCE_NS: u64 = 3_000_000_000;
+const LOCK_PAUSE_NS: u64 = 5_000_000;
+
+/// Opens a file, waiting for the lock of a node that was killed a moment ago: the kernel ends a dead process's I/O under way
+/// in the background and only then lets go of its files.
+async fn open_patiently(
+    reactor: &Rc<Reactor>,
+    name: &str,
+    options: FileDeviceOptions,
+) -> Result<FileDevice, DeviceError> {
+    let deadline_ns = reactor.clock_ns() + LOCK_PATIENCE_NS;
+    loop {
+        match FileDevice::open(reactor, name, options.clone()) {
+            Err(DeviceError::Os { errno: Errno::EBUSY, .. }) if reactor.clock_ns() < deadline_ns => {
+                reactor.sleep_ns(LOCK_PAUSE_NS).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 async fn open_file(
     name: &str,
     path: &str,
@@ -204,7 +227,7 @@ async fn open_file(
     let options = FileDeviceOptions { create_bytes: size, block_size, direct, ..FileDeviceOptions::new(path) };
     let device_name = name.to_string();
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        let device = FileDevice::open(&reactor, &device_name, options)?;
+        let device = open_patiently(&reactor, &device_name, options).await?;
         let wanted = size.map_or(0, |size| size / block_size as u64);
         if wanted > device.info().blocks {
             device.resize(&reactor, wanted).await?;
