@@ -358,9 +358,6 @@ impl LaneDriver {
                 self.lane.disconnect(Broken::Timeout);
                 continue;
             }
-            if self.lane.take_traffic() {
-                self.shared.traffic.store(true, Ordering::Relaxed);
-            }
             let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
             let tick_ns = match is_closing || self.lane.is_retired() {
                 true => DRAIN_TICK_NS,

@@ -57,8 +57,6 @@ pub(super) struct Lane {
     /// The connection ended, or the lane was retired.
     ended: Notify,
     retired: Cell<bool>,
-    /// Something was received since the last look.
-    traffic: Cell<bool>,
     /// The queue that the connection serves.
     queue: Cell<u16>,
     /// Without a queue of its own: the lane that serves this one's requests.
@@ -132,7 +130,6 @@ impl Lane {
             flush_armed: Cell::new(false),
             ended: Notify::default(),
             retired: Cell::new(false),
-            traffic: Cell::new(false),
             queue: Cell::new(0),
             remote: Cell::new(None),
         })
@@ -317,11 +314,6 @@ impl Lane {
         self.ended.notified()
     }
 
-    /// Whether something was received since the last call.
-    pub(super) fn take_traffic(&self) -> bool {
-        self.traffic.take()
-    }
-
     /// The queue that the connection serves.
     pub(super) fn queue(&self) -> u16 {
         self.queue.get()
@@ -500,7 +492,6 @@ impl Lane {
         let more = match result {
             Ok(more) => {
                 link.read_again = more;
-                self.traffic.set(true);
                 more
             }
             Err(_) => false,

@@ -1,12 +1,12 @@
 //! The NVMe/TCP host in user space: a library ([`Controller`], [`discover`]) and a block device ([`NvmfDevice`]).
 //!
-//! Requests go through *lanes* ([`lane`]), each a connected queue on one reactor; a device has one or more per reactor and
+//! Requests go through *lanes* (`lane`), each a connected queue on one reactor; a device has one or more per reactor and
 //! one admin queue on the reactor that opened it. Everything issued in a turn is sent in one system call, everything that
 //! has arrived is received in one, and received data is copied once or not at all.
 //!
 //! What holds whatever a controller sends: memory is bounded by what was asked of it, data lands only in the buffers of the
 //! read that it belongs to, and a breach of the rules ends the connection with a termination that names it. What holds when
-//! connections are lost is argued in [`fence`].
+//! connections are lost is argued in `fence`.
 
 mod command;
 mod connect;

@@ -5,7 +5,7 @@
 
 use bdev::{DeviceInfo, Status};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
@@ -83,8 +83,6 @@ pub(super) struct Shared {
     info: DeviceInfo,
     blocks: AtomicU64,
     lanes: AtomicU32,
-    /// Something was received since the last look: with traffic based keep alive that is as good as a keep alive.
-    pub(super) traffic: AtomicBool,
     /// Associations that were built again.
     pub(super) reconnects: AtomicU64,
     state: Mutex<State>,
@@ -99,7 +97,6 @@ impl Shared {
             info,
             blocks: AtomicU64::new(info.blocks),
             lanes: AtomicU32::new(1),
-            traffic: AtomicBool::new(false),
             reconnects: AtomicU64::new(0),
             state: Mutex::new(State {
                 phase: Phase::Down { since_ns: 0 },

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  up: keep alive, events, aborts --lost--> down: lanes let go --> fence --> back-off, connect, same namespace? --> up
-//!   \--close--> lanes let go --> shutdown --> closed                 \--loss timeout, refusal--> closed
+//!   \--close--> lanes let go --> shutdown --> closed                 \--loss timeout--> closed
 //! ```
 //! One task on the reactor that opened the device.
 
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::host::InfoError;
 use crate::spec::event::EventResult;
@@ -145,10 +145,8 @@ impl Supervisor {
             let now_ns = self.reactor.clock_ns();
             if now_ns >= due_ns {
                 due_ns = now_ns + interval_ns;
-                let seen_traffic = self.shared.traffic.swap(false, Ordering::Relaxed);
-                if !(controller.info().traffic_keep_alive && seen_traffic) {
-                    self.send_keep_alive(controller);
-                }
+                // Also where any traffic would do: it costs one command, and skipping it leaves no margin for a late one.
+                self.send_keep_alive(controller);
             }
             let pause_ns = due_ns.saturating_sub(now_ns).min(TICK_NS);
             let waiting = either(self.shared.changed(&mut seen), controller.lane().disconnected());
@@ -237,10 +235,11 @@ impl Supervisor {
                 Ok(next) => return Ok(next),
                 Err(error) => error,
             };
-            let is_over = options.loss_timeout_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit);
-            if !error.is_transient() || is_over {
+            // Refusals too: a target that restarts may listen before it has all its subsystems.
+            if options.loss_timeout_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit) {
                 return Err(Some(error));
             }
+            debug!(device = %self.shared.name, %error, "not connected");
             // Between half and all of the pause, so that hosts of one target do not come back all at once.
             let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
             let until_ns = self.reactor.clock_ns() + jittered_ns;
