@@ -44,6 +44,22 @@ enum State<T: 'static> {
     Finished,
 }
 
+/// An operation under way that keeps alive what it was started on; see [`IoFuture::begin`].
+pub struct Begun<O: ?Sized + 'static, T: 'static> {
+    /// Dropped before `_owner`, which it may borrow from.
+    future: IoFuture<'static, T>,
+    _owner: Rc<O>,
+}
+
+impl<O: ?Sized, T> Future for Begun<O, T> {
+    type Output = T;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.future).poll(cx)
+    }
+}
+
 /// A pinned, type-erased, single-threaded future of an I/O operation.
 ///
 /// Dropping it abandons the *wait*, not the operation: devices keep the buffers of an operation under way until the
@@ -83,6 +99,18 @@ impl<'a, T> IoFuture<'a, T> {
         // SAFETY: the block is large and aligned enough for F by its layout.
         unsafe { block.cast::<F>().write(future) };
         IoFuture { state: State::Running(block, table, carrier), _borrow: PhantomData }
+    }
+
+    /// Starts an operation on `owner`. Gives the outcome when it is known already, so that no task is needed to wait for it;
+    /// otherwise the future, which may go anywhere on this thread since it keeps `owner` alive.
+    #[inline]
+    pub fn begin<O: ?Sized>(owner: &Rc<O>, submit: impl FnOnce(&O) -> IoFuture<'_, T>) -> Result<T, Begun<O, T>> {
+        submit(owner).try_ready().map_err(|mut future| {
+            let state = std::mem::replace(&mut future.state, State::Finished);
+            // `submit` takes a borrow of any length, so all that its future can borrow from is `owner`, which does not move
+            // and outlives the future.
+            Begun { future: IoFuture { state, _borrow: PhantomData }, _owner: owner.clone() }
+        })
     }
 
     /// The outcome when it is known already, so that a layer above needs no block of its own; otherwise the future.
@@ -151,6 +179,22 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
     use std::task::Waker;
+
+    #[test]
+    fn an_operation_begun_keeps_its_owner_alive_until_it_is_dropped() {
+        let device = Rc::new(Cell::new(7));
+        let known = IoFuture::begin(&device, |device| IoFuture::ready(device.get()));
+        assert_eq!(known.ok(), Some(7));
+        let begun = IoFuture::begin(&device, |device| IoFuture::new(async move { device.get() + 1 }));
+        let mut begun = begun.expect_err("a future that was not polled has no outcome");
+        let weak = Rc::downgrade(&device);
+        drop(device);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(Pin::new(&mut begun).poll(&mut cx), Poll::Ready(8));
+        assert!(weak.upgrade().is_some());
+        drop(begun);
+        assert!(weak.upgrade().is_none());
+    }
 
     #[test]
     fn gives_its_value_and_drops_its_captures_once() {

@@ -32,7 +32,7 @@ pub use base::Errno;
 pub use buf::{Buf, Region, SgList};
 pub use driver::{Driver, Event, FileInfo, FileOptions, Slice};
 pub use file::File;
-pub use iofuture::IoFuture;
+pub use iofuture::{Begun, IoFuture};
 pub use mesh::{MeshBuilder, Message, ReactorHandle};
 pub use net::{TcpListener, TcpStream};
 pub use ops::{Completion, OpFuture};

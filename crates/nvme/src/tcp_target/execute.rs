@@ -9,7 +9,7 @@ use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::io::{self, IoCommand, IoOp};
 use bdev::{Done, Flags, Io, Lba, Op};
-use reactor::{Buf, SgList};
+use reactor::{Buf, IoFuture, SgList};
 use std::rc::Rc;
 
 /// Data that came inside a command capsule: a range of the received bytes, or a buffer it was gathered in.
@@ -184,20 +184,18 @@ impl Connection {
     #[inline]
     fn start(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, mut io: Io, share: usize) {
         io.tag = self.tag(cid);
-        let this = self.clone();
         if !namespace.does(io.op, io.nblocks) {
             return self.start_in_pieces(cid, namespace, io, share);
         }
-        self.reactor.spawn_eager(async move {
-            let done = match namespace.channel.submit(io).try_ready() {
-                Ok(done) => done,
-                Err(future) => {
-                    namespace.at_once.set(false);
-                    future.await
-                }
-            };
-            this.conclude(cid, done, share);
-        });
+        match IoFuture::begin(&namespace, |namespace| namespace.channel.submit(io)) {
+            // A device that completes at once costs no task.
+            Ok(done) => self.conclude(cid, done, share),
+            Err(begun) => {
+                namespace.at_once.set(false);
+                let this = self.clone();
+                self.reactor.spawn_eager(async move { this.conclude(cid, begun.await, share) });
+            }
+        }
     }
 
     #[cold]
