@@ -63,6 +63,7 @@ pub const fn is_for(side: Side, kind: PduType) -> bool {
 }
 
 /// Checks a common header.
+#[inline]
 pub fn check(side: Side, phase: Phase, params: &ReceiveParams, common: &CommonHeader) -> Result<Shape, Fault> {
     let kind = PduType::from_u8(common.kind)
         .filter(|kind| is_for(side, *kind))
@@ -115,6 +116,7 @@ pub fn check(side: Side, phase: Phase, params: &ReceiveParams, common: &CommonHe
 }
 
 /// A termination is malformed or it is not: no answer is possible, so the field does not matter.
+#[cold]
 fn check_termination(kind: PduType, common: &CommonHeader) -> Result<Shape, Fault> {
     let hlen = usize::from(kind.hlen());
     let plen = common.plen.get() as usize;

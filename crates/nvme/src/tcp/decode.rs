@@ -151,6 +151,7 @@ impl Decoder {
     /// Takes the next step, consuming from `input`. `None`: more bytes are needed, or (`Phase::Negotiating`) a decision.
     ///
     /// An error is final: every later call returns it again.
+    #[inline]
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, Fault> {
         let result = self.step(input);
         if let Err(fault) = result
@@ -164,6 +165,7 @@ impl Decoder {
         result
     }
 
+    #[inline]
     fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, Fault> {
         loop {
             match &mut self.state {
@@ -221,6 +223,7 @@ impl Decoder {
         Item::End { digest_ok }
     }
 
+    #[inline]
     fn header<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, Fault> {
         match self.phase {
             Phase::Negotiating => return Ok(None),
@@ -236,7 +239,8 @@ impl Decoder {
         self.header_buffered(input)
     }
 
-    /// The usual case: the header is in the input.
+    /// The usual case: the header is in the input. Inlined with all it calls, so that a command is copied once.
+    #[inline]
     fn header_in_place<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, Fault> {
         let bytes: &'a [u8] = input;
         let (common, _) = CommonHeader::read_from_prefix(bytes).expect("the caller checked the length");
@@ -271,6 +275,7 @@ impl Decoder {
     }
 
     /// The header comes in pieces: collect it.
+    #[cold]
     fn header_buffered<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, Fault> {
         self.fill(input, COMMON_LEN);
         if self.head_len < COMMON_LEN {
@@ -320,6 +325,7 @@ impl Decoder {
     }
 }
 
+#[inline]
 fn decode_header(shape: &Shape, bytes: &[u8]) -> Result<Header, Fault> {
     if shape.header_digest {
         let (header, rest) = bytes.split_at(shape.hlen);

@@ -256,6 +256,7 @@ impl Header {
     /// Decodes the header of a PDU whose common header has passed [`super::check`]. `bytes` holds `hlen` bytes at least.
     ///
     /// Errors: fields of ICReq and ICResp that may not have their value.
+    #[inline]
     pub fn decode(kind: PduType, bytes: &[u8]) -> Result<Self, Fault> {
         assert!(bytes.len() >= usize::from(kind.hlen()), "the caller waits for the whole header");
         Ok(match kind {

@@ -139,30 +139,25 @@ impl Receiver {
     fn process(&mut self, received: &mut Buf, end: usize) -> Result<(), End> {
         let mut at = 0;
         loop {
-            let step = {
-                let bytes = &received.as_slice()[at..end];
-                let mut input = bytes;
-                let item = self.decoder.next(&mut input).map_err(End::Fault)?;
-                // Payload slices lie within `bytes`; as ranges they outlive the borrow.
-                let (start, base) = (at, bytes.as_ptr() as usize);
-                let range_of = |data: &[u8]| {
-                    let from = if data.is_empty() { start } else { start + (data.as_ptr() as usize - base) };
-                    from..from + data.len()
-                };
-                at += bytes.len() - input.len();
-                match item {
-                    None => return Ok(()),
-                    Some(Item::Whole { header, data, digest_ok }) => Step::Whole(header, range_of(data), digest_ok),
-                    Some(Item::Begin { header, data_len }) => Step::Begin(header, data_len),
-                    Some(Item::Data { offset, bytes }) => Step::Data(offset, range_of(bytes)),
-                    Some(Item::End { digest_ok }) => Step::End(digest_ok),
-                }
+            let bytes = &received.as_slice()[at..end];
+            let mut input = bytes;
+            let item = self.decoder.next(&mut input).map_err(End::Fault)?;
+            // Payload lies within `bytes`; as a range it outlives that borrow.
+            let (start, base) = (at, bytes.as_ptr() as usize);
+            let range_of = |data: &[u8]| {
+                let from = if data.is_empty() { start } else { start + (data.as_ptr() as usize - base) };
+                from..from + data.len()
             };
-            match step {
-                Step::Whole(header, range, digest_ok) => self.whole(header, received, range, digest_ok)?,
-                Step::Begin(header, data_len) => self.begin(header, data_len)?,
-                Step::Data(offset, range) => self.data(offset, &received.as_slice()[range])?,
-                Step::End(digest_ok) => self.end_of_pdu(digest_ok)?,
+            at += bytes.len() - input.len();
+            match &item {
+                None => return Ok(()),
+                Some(Item::Whole { header, data, digest_ok }) => {
+                    let range = range_of(data);
+                    self.whole(header, received, range, *digest_ok)?;
+                }
+                Some(Item::Begin { header, data_len }) => self.begin(header, *data_len)?,
+                Some(Item::Data { offset, bytes }) => self.data(*offset, bytes)?,
+                Some(Item::End { digest_ok }) => self.end_of_pdu(*digest_ok)?,
             }
             if let Some(end) = self.connection.ended.get() {
                 return Err(end);
@@ -173,18 +168,18 @@ impl Receiver {
     #[inline]
     fn whole(
         &mut self,
-        header: Header,
+        header: &Header,
         received: &mut Buf,
         range: std::ops::Range<usize>,
         digest_ok: bool,
     ) -> Result<(), End> {
         match header {
             Header::CapsuleCmd(sqe) => {
-                self.command(&sqe, CapsuleData::Received(received, range), digest_ok);
+                self.command(sqe, CapsuleData::Received(received, range), digest_ok);
                 Ok(())
             }
             Header::H2cData(header) => {
-                let (cid, offset, complete) = self.accept(&header)?;
+                let (cid, offset, complete) = self.accept(header)?;
                 {
                     let mut pending = self.connection.pending.borrow_mut();
                     let command = pending.get_mut(cid).ok_or(End::Fault(Fault::DataOutOfRange))?;
@@ -197,23 +192,23 @@ impl Receiver {
                 }
                 Ok(())
             }
-            Header::IcReq(request) => self.negotiate(&request),
+            Header::IcReq(request) => self.negotiate(request),
             // The host ends the connection; no answer is allowed.
             Header::TermReq(_) => Err(End::Closed),
             _ => Err(End::Fault(Fault::Sequence)),
         }
     }
 
-    fn begin(&mut self, header: Header, data_len: u32) -> Result<(), End> {
+    fn begin(&mut self, header: &Header, data_len: u32) -> Result<(), End> {
         self.incoming = match header {
             // At most the in-capsule limit, one per connection: heap memory is bounded and cheap enough when the pool is dry.
             Header::CapsuleCmd(sqe) => {
                 let len = data_len as usize;
                 let buf = self.connection.reactor.pool().try_alloc(len);
-                Incoming::Capsule { sqe, buf: buf.unwrap_or_else(|| Buf::from_vec(vec![0; len])) }
+                Incoming::Capsule { sqe: *sqe, buf: buf.unwrap_or_else(|| Buf::from_vec(vec![0; len])) }
             }
             Header::H2cData(header) => {
-                let (cid, offset, complete) = self.accept(&header)?;
+                let (cid, offset, complete) = self.accept(header)?;
                 Incoming::Data { cid, offset, complete }
             }
             Header::TermReq(_) => Incoming::Ignored,
@@ -287,13 +282,6 @@ impl Receiver {
         self.decoder.establish(agreed.receive);
         Ok(())
     }
-}
-
-enum Step {
-    Whole(Header, std::ops::Range<usize>, bool),
-    Begin(Header, u32),
-    Data(u32, std::ops::Range<usize>),
-    End(bool),
 }
 
 /// A receive of nothing is the end of the stream.
