@@ -145,7 +145,7 @@ impl Connection {
             encoder: Cell::new(None),
             output: RefCell::default(),
             answers: Cell::new(0),
-            flush_at: Cell::new(FLUSH_ANSWERS_FIRST),
+            flush_at: Cell::new(FLUSH_ANSWERS),
             flush_queued: Cell::new(false),
             socket_full: Cell::new(false),
             ended: Cell::new(None),
@@ -385,12 +385,16 @@ impl Connection {
     /// Arranges for the queued answers to leave at the end of this turn, or now when there are many.
     #[inline]
     pub(super) fn queue_flush(self: &Rc<Self>) {
+        if !self.flush_queued.replace(true) {
+            // Of the connections that answer in this turn the first is enough: the work of the others fills its host's time.
+            let others = self.local.answering.get();
+            self.local.answering.set(others + 1);
+            self.flush_at.set(if others == 0 { FLUSH_ANSWERS_FIRST } else { FLUSH_ANSWERS });
+            self.reactor.at_turn_end(self.clone());
+        }
         if self.answers.get() >= self.flush_at.get() || self.output.borrow().bytes() >= FLUSH_BYTES {
             self.flush_at.set(FLUSH_ANSWERS);
             self.flush();
-        }
-        if !self.flush_queued.replace(true) {
-            self.reactor.at_turn_end(self.clone());
         }
     }
 
@@ -503,7 +507,7 @@ impl Connection {
 impl TurnEnd for Connection {
     fn turn_end(self: Rc<Self>) {
         self.flush_queued.set(false);
-        self.flush_at.set(FLUSH_ANSWERS_FIRST);
+        self.local.answering.set(self.local.answering.get() - 1);
         self.flush();
     }
 }

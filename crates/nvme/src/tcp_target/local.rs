@@ -54,6 +54,8 @@ pub(super) struct Local {
     namespaces: RefCell<BTreeMap<(SubsystemId, u32), Found>>,
     pub(super) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     held_max: Cell<usize>,
+    /// Connections that have answers to flush at the end of this turn.
+    pub(super) answering: Cell<usize>,
     /// The task that looks for hosts which do not send the data they were asked for runs.
     pub(super) watching_transfers: Cell<bool>,
 }
@@ -69,6 +71,7 @@ impl Local {
             namespaces: RefCell::default(),
             connections: RefCell::default(),
             held_max: Cell::new(HELD_BYTES_MAX),
+            answering: Cell::new(0),
             watching_transfers: Cell::new(false),
         })
     }
