@@ -1,13 +1,14 @@
-//! One NVMe/TCP connection on the target's side: bytes in, commands to devices, answers gathered and flushed once per turn.
+//! One NVMe/TCP connection on the target's side: bytes in, commands to devices, answers gathered and flushed by the turn.
 //!
 //! Invariants: bounded memory (commands up to the queue size, buffers up to [`HELD_BYTES_MAX`], one stash of received bytes
-//! when memory is short); answers of a turn leave in one send; a fault of the peer ends this connection and nothing else;
+//! when memory is short); answers of a turn leave in few sends; a fault of the peer ends this connection and nothing else;
 //! commands under way when a connection ends are carried to their end and their answers dropped.
 
 use super::cid_map::CidMap;
 use super::fused::FusedPair;
 use super::local::{Local, Namespace};
 use super::output::Output;
+use super::pace::Pace;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::SubsystemId;
@@ -28,14 +29,6 @@ use std::task::Poll;
 /// Buffer bytes that the commands of one connection may hold at once, at most; [`Local::held_max`] lowers it when there are
 /// many. A single command may always hold what it needs.
 pub(super) const HELD_BYTES_MAX: usize = 8 << 20;
-/// Answers of a turn that cause its first flush: the host goes to work on them while the rest is carried out. With 16
-/// commands under way this is worth 1.4 times the IOPS, since otherwise host and target take turns; a first flush at 4 or 12
-/// is worth nothing.
-const FLUSH_ANSWERS_FIRST: u32 = 8;
-/// Answers that cause each further flush: smaller sends cost IOPS at depth, larger ones gain nothing at 4 KiB.
-const FLUSH_ANSWERS: u32 = 32;
-/// Bytes queued that cause an early flush.
-const FLUSH_BYTES: usize = 512 << 10;
 /// Bytes of headers that wait for a host that does not read, above which nothing more is received from it: more than the
 /// answers to every command of a queue, so a host that keeps to its queue's size never gets there.
 const UNSENT_HEADER_BYTES_MAX: usize = 128 << 10;
@@ -102,9 +95,7 @@ pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) encoder: Cell<Option<Encoder>>,
     pub(super) output: RefCell<Output>,
-    /// Answers queued since the last flush, and how many cause the next.
-    pub(super) answers: Cell<u32>,
-    pub(super) flush_at: Cell<u32>,
+    pub(super) pace: Cell<Pace>,
     pub(super) flush_queued: Cell<bool>,
     pub(super) socket_full: Cell<bool>,
     pub(super) ended: Cell<Option<End>>,
@@ -144,8 +135,7 @@ impl Connection {
             stream,
             encoder: Cell::new(None),
             output: RefCell::default(),
-            answers: Cell::new(0),
-            flush_at: Cell::new(FLUSH_ANSWERS),
+            pace: Cell::new(Pace::new()),
             flush_queued: Cell::new(false),
             socket_full: Cell::new(false),
             ended: Cell::new(None),
@@ -326,7 +316,7 @@ impl Connection {
         let mut queue = self.queue.get();
         queue.complete(cqe);
         self.queue.set(queue);
-        self.answers.set(self.answers.get() + 1);
+        self.change_pace(Pace::answered);
     }
 
     // --- answering --------------------------------------------------------------------------------------------------
@@ -386,20 +376,25 @@ impl Connection {
     #[inline]
     pub(super) fn queue_flush(self: &Rc<Self>) {
         if !self.flush_queued.replace(true) {
-            // Of the connections that answer in this turn the first is enough: the work of the others fills its host's time.
             let others = self.local.answering.get();
             self.local.answering.set(others + 1);
-            self.flush_at.set(if others == 0 { FLUSH_ANSWERS_FIRST } else { FLUSH_ANSWERS });
+            self.change_pace(|pace| pace.begin_turn(others));
             self.reactor.at_turn_end(self.clone());
         }
-        if self.answers.get() >= self.flush_at.get() || self.output.borrow().bytes() >= FLUSH_BYTES {
-            self.flush_at.set(FLUSH_ANSWERS);
+        if self.pace.get().is_due(self.output.borrow().bytes()) {
             self.flush();
         }
     }
 
+    #[inline]
+    fn change_pace(&self, change: impl FnOnce(&mut Pace)) {
+        let mut pace = self.pace.get();
+        change(&mut pace);
+        self.pace.set(pace);
+    }
+
     fn flush(self: &Rc<Self>) {
-        self.answers.set(0);
+        self.change_pace(Pace::flushed);
         if self.socket_full.get() {
             return;
         }

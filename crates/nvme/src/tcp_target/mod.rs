@@ -14,6 +14,7 @@ mod fused;
 mod home;
 mod local;
 mod output;
+mod pace;
 mod pieces;
 mod receive;
 
