@@ -20,6 +20,8 @@ type Values = Vec<u64>;
 struct Cell {
     readable: Values,
     surviving: Values,
+    /// What was left after losses below a living user.
+    left: Values,
     /// Values that a failed flush may have left on the media for good, until the cell is rewritten.
     tainted: Values,
     /// When the cell was rewritten after that; a flush that begins later removes the taint.
@@ -37,6 +39,7 @@ impl Cell {
         Cell {
             readable: values.clone(),
             surviving: values,
+            left: Vec::new(),
             tainted: Vec::new(),
             rewritten_at: None,
             writers: 0,
@@ -225,8 +228,13 @@ impl CellOracle {
     /// The read ended well with these values, one for each cell. Says which value was impossible.
     pub fn end_read(&mut self, ticket: ReadTicket, values: &[Result<u64, String>]) -> Result<(), String> {
         assert_eq!(values.len(), ticket.cells.len(), "one value for each cell");
+        // Answered after a loss: of before it or of after it.
+        let straddles = ticket.time < self.last_loss_below;
         for ((index, value), (mut allowed, calm)) in ticket.cells.zip(values).zip(ticket.allowed) {
             let cell = &mut self.cells[index];
+            if straddles {
+                cell.left.iter().for_each(|stamp| add(&mut allowed, *stamp));
+            }
             cell.begun_since(ticket.time).for_each(|stamp| add(&mut allowed, stamp));
             let value = match value {
                 Ok(value) if allowed.contains(value) => *value,
@@ -234,7 +242,7 @@ impl CellOracle {
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
             // Seen while nothing was under way: that is what it is now.
-            if self.stable_reads && calm && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
+            if self.stable_reads && calm && !straddles && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
                 cell.readable = vec![value];
             }
         }
@@ -267,6 +275,7 @@ impl CellOracle {
         self.last_loss_below = self.tick();
         for cell in &mut self.cells {
             cell.readable = cell.surviving.clone();
+            cell.surviving.iter().for_each(|stamp| add(&mut cell.left, *stamp));
         }
     }
 
@@ -372,6 +381,18 @@ mod tests {
         oracle.end_flush(flush, true);
         assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
         assert!(reads(&mut oracle.clone_for_test(), 1, 0) && reads(&mut oracle, 1, 90));
+    }
+
+    #[test]
+    fn a_read_across_a_loss_below_may_see_what_was_before_or_after_and_settles_nothing() {
+        let mut oracle = CellOracle::new(1);
+        let a = write(&mut oracle, 0, false);
+        for value in [0, a] {
+            let read = oracle.begin_read(0..1);
+            oracle.lost_below();
+            assert!(oracle.end_read(read, &[Ok(value)]).is_ok());
+        }
+        assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
     }
 
     #[test]
