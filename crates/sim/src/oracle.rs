@@ -99,6 +99,8 @@ pub struct CellOracle {
     next_stamp: u64,
     /// What was read once is what is read from then on.
     stable_reads: bool,
+    /// A read beside a write of the same cell may see parts of both.
+    torn_reads: bool,
 }
 
 impl CellOracle {
@@ -112,12 +114,18 @@ impl CellOracle {
             flushes: BTreeMap::new(),
             next_stamp: 1,
             stable_reads: true,
+            torn_reads: false,
         }
     }
 
     /// Where several values are possible, two reads may find different ones (copies that differ until they are repaired).
     pub fn allow_unstable_reads(&mut self) {
         self.stable_reads = false;
+    }
+
+    /// A read beside a write of the same cell may see parts of both (memory that is lent rather than copied).
+    pub fn allow_torn_reads(&mut self) {
+        self.torn_reads = true;
     }
 
     /// Number of cells.
@@ -239,10 +247,16 @@ impl CellOracle {
             let value = match value {
                 Ok(value) if allowed.contains(value) => *value,
                 Ok(value) => return Err(format!("cell {index} reads as write {value}, allowed are {allowed:?}")),
+                Err(_) if self.torn_reads && !(calm && cell.begun_since(ticket.time).next().is_none()) => continue,
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
             // Seen while nothing was under way: that is what it is now.
-            if self.stable_reads && calm && !straddles && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
+            if self.stable_reads
+                && calm
+                && !straddles
+                && cell.writers == 0
+                && !cell.begun_since(ticket.time).any(|_| true)
+            {
                 cell.readable = vec![value];
             }
         }
@@ -405,6 +419,19 @@ mod tests {
         assert!(oracle.end_read(read, &[Ok(0)]).is_ok());
         assert!(reads(&mut oracle.clone_for_test(), 0, 10) && reads(&mut oracle, 0, 11));
         assert!(!reads(&mut oracle, 0, 10), "once seen, it stays");
+    }
+
+    #[test]
+    fn torn_reads_are_allowed_beside_writes_only() {
+        let mut oracle = CellOracle::new(1);
+        oracle.allow_torn_reads();
+        let torn = || [Err("is damaged".to_string())];
+        let (before, write) = (oracle.begin_read(0..1), oracle.begin_write(0..1, 10));
+        let beside = oracle.begin_read(0..1);
+        assert!(oracle.end_read(before, &torn()).is_ok() && oracle.end_read(beside, &torn()).is_ok());
+        oracle.end_write(write, true, false);
+        let after = oracle.begin_read(0..1);
+        assert!(oracle.end_read(after, &torn()).is_err());
     }
 
     #[test]
