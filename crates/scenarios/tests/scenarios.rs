@@ -53,7 +53,7 @@ fn seeds_that_found_defects_hold() {
         ("file-device-crash", &[1390, 1941, 4309][..]),
         ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225]),
         ("nvmf", &[3, 4, 14]),
-        ("nvmf-restart", &[9, 42, 112]),
+        ("nvmf-restart", &[9, 29, 42, 112]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }
