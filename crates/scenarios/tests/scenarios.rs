@@ -94,7 +94,6 @@ fn every_checker_catches_its_mutation() {
         ("nvmf", Mutation::LoseReadiness),
         ("nvmf-restart", Mutation::FlushDoesNothing),
         ("nvmf-restart", Mutation::FuaIgnored),
-        ("nvmf-restart", Mutation::ReplayUnfenced),
         ("nvmf-restart", Mutation::SplitCompareAndWrite),
         ("nvmf-restart", Mutation::CrossReplies),
     ] {
