@@ -113,6 +113,11 @@ impl OpSet {
         OpSet(self.0 & other.0)
     }
 
+    /// The set less `op`.
+    pub const fn without(self, op: Op) -> OpSet {
+        OpSet(self.0 & !(1 << op as u32))
+    }
+
     /// Operations in either set.
     pub const fn union(self, other: OpSet) -> OpSet {
         OpSet(self.0 | other.0)

@@ -3,10 +3,13 @@
 use base::Rng;
 use bdev::{Channel, Flags, Io, Lba, Op, Status};
 use reactor::{Reactor, SgList};
-use sim::oracle::{CellOracle, fill_cell, read_cell};
+use sim::oracle::{CellOracle, WriteTicket, fill_cell, read_cell};
 use sim::{Failure, Handle, Mutation, NodeId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+
+/// The mark of all reads and writes of the workload, for who aborts them.
+pub(crate) const TAG: u64 = 1;
 
 /// What the workload does.
 #[derive(Clone, Debug)]
@@ -26,6 +29,8 @@ pub(crate) struct Mix {
     pub(crate) shared: bool,
     /// What was read is what is on media; not so where several copies may still differ.
     pub(crate) single_copy: bool,
+    /// A write that failed may still take effect later, and one of a dead process too: the device is behind a network.
+    pub(crate) lingering: bool,
 }
 
 impl Mix {
@@ -40,6 +45,7 @@ impl Mix {
             errors_allowed: false,
             shared: rng.one_in(2),
             single_copy: true,
+            lingering: false,
         }
     }
 
@@ -57,6 +63,20 @@ pub(crate) struct Judge {
     pub(crate) mix: Mix,
     pub(crate) done_ops: Rc<Cell<u64>>,
     pub(crate) errors: Rc<Cell<u64>>,
+    /// Writes whose end nobody saw.
+    unended: Rc<RefCell<Vec<WriteTicket>>>,
+}
+
+/// A write under way; dropped with its task, it stays under way.
+struct Writing {
+    ticket: Option<WriteTicket>,
+    unended: Rc<RefCell<Vec<WriteTicket>>>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.unended.borrow_mut().extend(self.ticket.take());
+    }
 }
 
 impl Judge {
@@ -69,6 +89,19 @@ impl Judge {
             mix,
             done_ops: Rc::default(),
             errors: Rc::default(),
+            unended: Rc::default(),
+        }
+    }
+
+    /// The same on another machine.
+    pub(crate) fn on(&self, node: NodeId) -> Judge {
+        Judge { node, ..self.clone() }
+    }
+
+    /// Whatever was under way without anybody waiting for it has had its effect by now, or never will have one.
+    pub(crate) fn all_ended(&self) {
+        for ticket in self.unended.take() {
+            self.oracle.borrow_mut().end_write(ticket, false, false);
         }
     }
 
@@ -123,11 +156,18 @@ impl Judge {
         false
     }
 
-    async fn read(&self, reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, rng: &mut Rng, lba: u64, nblocks: u64) {
+    pub(crate) async fn read(
+        &self,
+        reactor: &Rc<Reactor>,
+        channel: &Rc<dyn Channel>,
+        rng: &mut Rng,
+        lba: u64,
+        nblocks: u64,
+    ) {
         let cells = self.cells(lba, nblocks);
         let bufs = self.buffers(reactor, rng, nblocks as usize * self.mix.block_bytes).await;
         let ticket = self.oracle.borrow_mut().begin_read(cells.clone());
-        let done = channel.submit(Io::read(Lba(lba), nblocks as u32, bufs)).await;
+        let done = channel.submit(Io { tag: TAG, ..Io::read(Lba(lba), nblocks as u32, bufs) }).await;
         if !self.judge_status(Op::Read, done.status) {
             return;
         }
@@ -141,7 +181,14 @@ impl Judge {
         }
     }
 
-    async fn write(&self, reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, rng: &mut Rng, lba: u64, nblocks: u64) {
+    pub(crate) async fn write(
+        &self,
+        reactor: &Rc<Reactor>,
+        channel: &Rc<dyn Channel>,
+        rng: &mut Rng,
+        lba: u64,
+        nblocks: u64,
+    ) {
         let cells = self.cells(lba, nblocks);
         let zero = self.mix.discards && rng.one_in(4);
         let mut io = if zero {
@@ -155,8 +202,10 @@ impl Judge {
         if durable {
             io.flags = Flags::FUA;
         }
+        io.tag = TAG;
         self.fill(&mut io.bufs, stamp, cells.start);
         let ticket = self.oracle.borrow_mut().begin_write(cells, stamp);
+        let mut writing = Writing { ticket: Some(ticket), unended: self.unended.clone() };
         let op = io.op;
         let under_way = channel.submit(io);
         if rng.one_in(self.mix.abandon) {
@@ -166,12 +215,16 @@ impl Judge {
         }
         let done = under_way.await;
         let ok = self.judge_status(op, done.status);
-        if self.sim.alive(self.node) {
+        let is_over = ok || done.status == Status::Unsupported || !self.mix.lingering;
+        if self.sim.alive(self.node)
+            && is_over
+            && let Some(ticket) = writing.ticket.take()
+        {
             self.oracle.borrow_mut().end_write(ticket, ok, durable);
         }
     }
 
-    async fn flush(&self, channel: &Rc<dyn Channel>) {
+    pub(crate) async fn flush(&self, channel: &Rc<dyn Channel>) {
         let ticket = self.oracle.borrow_mut().begin_flush();
         let done = channel.submit(Io::flush()).await;
         let ok = self.judge_status(Op::Flush, done.status);

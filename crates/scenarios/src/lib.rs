@@ -15,6 +15,7 @@ mod crashes;
 mod file_crash;
 mod mirror_crash;
 mod net_streams;
+mod nvmf;
 mod panics;
 mod pmem_log;
 mod raw_file;
@@ -77,6 +78,18 @@ const SCENARIOS: &[Scenario] = &[
         about: "a log in persistent memory, crashed at store and fence boundaries with any subset of unfenced lines; \
                 acknowledged records survive whole",
         run: pmem_log::run,
+    },
+    Scenario {
+        name: "nvmf",
+        about: "NVMe/TCP hosts and a target over a network that stalls, resets, partitions and flips bits, on slow devices \
+                that are resized and come and go; reads return what was written last, pairs happen once or not at all",
+        run: nvmf::run_live,
+    },
+    Scenario {
+        name: "nvmf-restart",
+        about: "NVMe/TCP hosts and a target whose processes and machines die and come back; flushed data survives, and no \
+                write of an earlier connection lands on a later one",
+        run: nvmf::run_restart,
     },
 ];
 

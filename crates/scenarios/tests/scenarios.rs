@@ -49,9 +49,12 @@ fn caught(name: &str, mutation: Mutation, most: u64) -> Option<(u64, String)> {
 /// Seeds that once found a defect; what it was is in the history.
 #[test]
 fn seeds_that_found_defects_hold() {
-    for (name, seeds) in
-        [("file-device-crash", &[1390, 1941, 4309][..]), ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225])]
-    {
+    for (name, seeds) in [
+        ("file-device-crash", &[1390, 1941, 4309][..]),
+        ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225]),
+        ("nvmf", &[3, 4, 14]),
+        ("nvmf-restart", &[9, 29, 42, 112]),
+    ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }
 }
@@ -83,6 +86,16 @@ fn every_checker_catches_its_mutation() {
         ("devices-conformance", Mutation::WrongRead),
         ("devices-conformance", Mutation::LoseCompletion),
         ("devices-conformance", Mutation::DiscardDoesNothing),
+        ("nvmf", Mutation::ReplayUnfenced),
+        ("nvmf", Mutation::SkipVerify),
+        ("nvmf", Mutation::StaleSize),
+        ("nvmf", Mutation::SplitCompareAndWrite),
+        ("nvmf", Mutation::CrossReplies),
+        ("nvmf", Mutation::LoseReadiness),
+        ("nvmf-restart", Mutation::FlushDoesNothing),
+        ("nvmf-restart", Mutation::FuaIgnored),
+        ("nvmf-restart", Mutation::SplitCompareAndWrite),
+        ("nvmf-restart", Mutation::CrossReplies),
     ] {
         let caught = caught(name, mutation, 200);
         let (seed, reason) = caught.unwrap_or_else(|| panic!("{name} does not notice {mutation:?} in 200 seeds"));

@@ -107,6 +107,9 @@ pub struct NetFaults {
     pub latency_ns: u64,
     /// Most extra latency of a segment, ns.
     pub jitter_ns: u64,
+    /// Sends in which one bit flips that TCP's checksum does not catch. Silent, hence not part of the swarm: only what
+    /// carries digests of its own may meet it.
+    pub bit_flip: OneIn,
 }
 
 impl NetFaults {
@@ -122,6 +125,7 @@ impl NetFaults {
             send_buffer_bytes: pick(64, 16_384) as usize,
             latency_ns: pick(1_000, 2_000_000),
             jitter_ns: pick(1_000, 1_000_000),
+            bit_flip: 0,
         }
     }
 }
@@ -186,11 +190,17 @@ pub enum Mutation {
     CrossReplies,
     /// A scenario's own defect: timers fire early.
     EarlyTimer,
+    /// A scenario's own defect: writes are sent again without waiting until their first copies are out of the world.
+    ReplayUnfenced,
+    /// A scenario's own defect: a change of size is not told.
+    StaleSize,
+    /// A scenario's own defect: compare and write are two operations.
+    SplitCompareAndWrite,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 14] = [
+    pub const ALL: [Mutation; 17] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -205,6 +215,9 @@ impl Mutation {
         Mutation::SkipVerify,
         Mutation::CrossReplies,
         Mutation::EarlyTimer,
+        Mutation::ReplayUnfenced,
+        Mutation::StaleSize,
+        Mutation::SplitCompareAndWrite,
     ];
 }
 

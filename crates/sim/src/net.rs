@@ -280,7 +280,8 @@ impl State {
     pub(crate) fn net_send(&mut self, index: usize, data: &[u8]) {
         self.event("connection {} sends {} bytes", [index as u64, data.len() as u64, 0, 0]);
         self.net.endpoints[index].unacked += data.len();
-        let mut rest = data;
+        let flipped = self.flip_bit(index, data);
+        let mut rest = flipped.as_deref().unwrap_or(data);
         while !rest.is_empty() {
             let most = if self.net_faults.tiny_segments && self.faults_on { 97 } else { 65_536 };
             let part = (self.rng.between(1, most) as usize).max(rest.len() / 8).min(rest.len());
@@ -299,6 +300,19 @@ impl State {
         } else if self.chance(half) {
             self.fail(index, Errno::ECONNRESET);
         }
+    }
+
+    /// The bytes of a send in which a bit flips.
+    fn flip_bit(&mut self, index: usize, data: &[u8]) -> Option<Vec<u8>> {
+        let n = self.net_faults.bit_flip;
+        if data.is_empty() || !self.chance(n) {
+            return None;
+        }
+        let at = self.rng.below(data.len() as u64 * 8);
+        self.event("connection {} sends bit {} wrong", [index as u64, at, 0, 0]);
+        let mut data = data.to_vec();
+        data[at as usize / 8] ^= 1 << (at % 8);
+        Some(data)
     }
 
     pub(crate) fn net_export(&mut self, driver: usize, socket: SocketId) -> Result<u64, Errno> {

@@ -20,6 +20,8 @@ type Values = Vec<u64>;
 struct Cell {
     readable: Values,
     surviving: Values,
+    /// What was left after losses below a living user.
+    left: Values,
     /// Values that a failed flush may have left on the media for good, until the cell is rewritten.
     tainted: Values,
     /// When the cell was rewritten after that; a flush that begins later removes the taint.
@@ -37,6 +39,7 @@ impl Cell {
         Cell {
             readable: values.clone(),
             surviving: values,
+            left: Vec::new(),
             tainted: Vec::new(),
             rewritten_at: None,
             writers: 0,
@@ -96,6 +99,8 @@ pub struct CellOracle {
     next_stamp: u64,
     /// What was read once is what is read from then on.
     stable_reads: bool,
+    /// A read beside a write of the same cell may see parts of both.
+    torn_reads: bool,
 }
 
 impl CellOracle {
@@ -109,12 +114,18 @@ impl CellOracle {
             flushes: BTreeMap::new(),
             next_stamp: 1,
             stable_reads: true,
+            torn_reads: false,
         }
     }
 
     /// Where several values are possible, two reads may find different ones (copies that differ until they are repaired).
     pub fn allow_unstable_reads(&mut self) {
         self.stable_reads = false;
+    }
+
+    /// A read beside a write of the same cell may see parts of both (memory that is lent rather than copied).
+    pub fn allow_torn_reads(&mut self) {
+        self.torn_reads = true;
     }
 
     /// Number of cells.
@@ -225,16 +236,27 @@ impl CellOracle {
     /// The read ended well with these values, one for each cell. Says which value was impossible.
     pub fn end_read(&mut self, ticket: ReadTicket, values: &[Result<u64, String>]) -> Result<(), String> {
         assert_eq!(values.len(), ticket.cells.len(), "one value for each cell");
+        // Answered after a loss: of before it or of after it.
+        let straddles = ticket.time < self.last_loss_below;
         for ((index, value), (mut allowed, calm)) in ticket.cells.zip(values).zip(ticket.allowed) {
             let cell = &mut self.cells[index];
+            if straddles {
+                cell.left.iter().for_each(|stamp| add(&mut allowed, *stamp));
+            }
             cell.begun_since(ticket.time).for_each(|stamp| add(&mut allowed, stamp));
             let value = match value {
                 Ok(value) if allowed.contains(value) => *value,
                 Ok(value) => return Err(format!("cell {index} reads as write {value}, allowed are {allowed:?}")),
+                Err(_) if self.torn_reads && !(calm && cell.begun_since(ticket.time).next().is_none()) => continue,
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
             // Seen while nothing was under way: that is what it is now.
-            if self.stable_reads && calm && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
+            if self.stable_reads
+                && calm
+                && !straddles
+                && cell.writers == 0
+                && !cell.begun_since(ticket.time).any(|_| true)
+            {
                 cell.readable = vec![value];
             }
         }
@@ -267,6 +289,7 @@ impl CellOracle {
         self.last_loss_below = self.tick();
         for cell in &mut self.cells {
             cell.readable = cell.surviving.clone();
+            cell.surviving.iter().for_each(|stamp| add(&mut cell.left, *stamp));
         }
     }
 
@@ -375,6 +398,18 @@ mod tests {
     }
 
     #[test]
+    fn a_read_across_a_loss_below_may_see_what_was_before_or_after_and_settles_nothing() {
+        let mut oracle = CellOracle::new(1);
+        let a = write(&mut oracle, 0, false);
+        for value in [0, a] {
+            let read = oracle.begin_read(0..1);
+            oracle.lost_below();
+            assert!(oracle.end_read(read, &[Ok(value)]).is_ok());
+        }
+        assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
+    }
+
+    #[test]
     fn overlapping_writes_and_reads_may_see_either() {
         let mut oracle = CellOracle::new(1);
         let (a, b) = (oracle.begin_write(0..1, 10), oracle.begin_write(0..1, 11));
@@ -384,6 +419,19 @@ mod tests {
         assert!(oracle.end_read(read, &[Ok(0)]).is_ok());
         assert!(reads(&mut oracle.clone_for_test(), 0, 10) && reads(&mut oracle, 0, 11));
         assert!(!reads(&mut oracle, 0, 10), "once seen, it stays");
+    }
+
+    #[test]
+    fn torn_reads_are_allowed_beside_writes_only() {
+        let mut oracle = CellOracle::new(1);
+        oracle.allow_torn_reads();
+        let torn = || [Err("is damaged".to_string())];
+        let (before, write) = (oracle.begin_read(0..1), oracle.begin_write(0..1, 10));
+        let beside = oracle.begin_read(0..1);
+        assert!(oracle.end_read(before, &torn()).is_ok() && oracle.end_read(beside, &torn()).is_ok());
+        oracle.end_write(write, true, false);
+        let after = oracle.begin_read(0..1);
+        assert!(oracle.end_read(after, &torn()).is_err());
     }
 
     #[test]

@@ -443,9 +443,9 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     }
     let max_io = section.size("max_io_size");
     if let Some(size) = &max_io
-        && (!size.value.is_power_of_two() || !(4096..=16 << 20).contains(&size.value))
+        && (!size.value.is_power_of_two() || !(8192..=16 << 20).contains(&size.value))
     {
-        section.wrong(size.span.clone(), "max_io_size", "it must be a power of two from 4 KiB to 16 MiB", None);
+        section.wrong(size.span.clone(), "max_io_size", "it must be a power of two from 8 KiB to 16 MiB", None);
     }
     NvmfConfig {
         listen,

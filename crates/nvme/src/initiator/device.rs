@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use tracing::warn;
 
 use crate::host::InfoError;
+use crate::spec::sqe::DsmRange;
 
 use super::connect::{connect_queue, open_link};
 use super::controller::{Controller, ControllerInfo, NamespaceInfo};
@@ -375,8 +376,13 @@ fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Device
     let block_size = 1 << identity.block_shift;
     let atomic = namespace.atomic_write_blocks.unwrap_or(controller.atomic_write_blocks);
     let compare_and_write = namespace.compare_and_write_blocks.unwrap_or(controller.compare_and_write_blocks);
+    // A deallocation's range travels in its capsule; a controller that takes no data there is not asked to deallocate.
+    let ops = match target.capsule_data_max < size_of::<DsmRange>() as u32 {
+        true => controller.operations().without(Op::Unmap),
+        false => controller.operations(),
+    };
     DeviceInfo {
-        ops: controller.operations(),
+        ops,
         optimal_io_blocks: identity.optimal_write_blocks.max(1),
         max_io_blocks: (IO_BYTES_MAX / block_size).max(1),
         atomic_write_blocks: atomic.min(target.transfer_blocks_max).max(1),

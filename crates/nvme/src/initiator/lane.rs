@@ -149,11 +149,18 @@ impl Lane {
     /// Accepts a block operation that has passed the device's checks.
     #[inline]
     pub(super) fn submit(self: &Rc<Self>, io: Io) -> Result<Ticket, Done> {
+        self.submit_again(io, 0)
+    }
+
+    /// As [`submit`](Self::submit) for an operation that another lane has lost with its connections so many times.
+    #[inline]
+    fn submit_again(self: &Rc<Self>, io: Io, losses: u8) -> Result<Ticket, Done> {
         let inner = &mut *self.inner.borrow_mut();
         if let Some(status) = inner.closed {
             return Err(io.done(status));
         }
         let id = inner.requests.insert(io, None);
+        inner.requests.get_mut(id).losses = losses;
         self.accept(inner, id);
         Ok(Ticket { lane: self.clone(), id: Some(id) })
     }
@@ -219,9 +226,12 @@ impl Lane {
         let io = std::mem::replace(&mut request.io, Io::flush());
         // Until the other lane has ended it, nobody here may.
         request.in_flight = 1;
+        let losses = request.losses;
         let (lane, reactor) = (self.me.clone(), self.reactor.clone());
-        self.reactor.spawn_eager(async move {
-            let serve = move |there: Rc<Reactor>| async move { serve_for_another(&there, remote.kept, io).await };
+        // Not at once: a lane of this very reactor may give it back at once, and this one is borrowed.
+        self.reactor.spawn(async move {
+            let serve =
+                move |there: Rc<Reactor>| async move { serve_for_another(&there, remote.kept, io, losses).await };
             let served = reactor.call_on(remote.reactor, serve).await;
             if let Some(lane) = lane.upgrade() {
                 lane.forwarded(id, served);
@@ -254,7 +264,9 @@ impl Lane {
         self.remote.set(remote);
         let Some(remote) = remote else { return };
         let inner = &mut *self.inner.borrow_mut();
-        for id in std::mem::take(&mut inner.backlog) {
+        let fenced = std::mem::take(&mut inner.fenced);
+        // Those that a fence holds too: nobody would tell this lane when it is lifted.
+        for id in std::mem::take(&mut inner.backlog).into_iter().chain(fenced) {
             inner.requests.get_mut(id).queued = false;
             self.forward(inner, id, remote);
         }
@@ -699,7 +711,7 @@ impl Inner {
 }
 
 /// Serves a request of another reactor's lane; gives it back when this lane has gone.
-async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io) -> Result<Done, Io> {
+async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io, losses: u8) -> Result<Done, Io> {
     let kept = reactor.kept(kept);
     let Some(lane) = kept.as_ref().and_then(|kept| kept.downcast_ref::<KeptLane>()).map(|kept| kept.0.clone()) else {
         return Err(io);
@@ -707,7 +719,7 @@ async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io) -> Result<D
     if lane.is_retired() {
         return Err(io);
     }
-    match lane.submit(io) {
+    match lane.submit_again(io, losses) {
         Ok(ticket) => Ok(ticket.await),
         Err(done) => Ok(done),
     }

@@ -24,6 +24,7 @@ use super::device::target_of;
 use super::error::{CommandError, ConnectError};
 use super::fence::hold_ns;
 use super::link::Broken;
+use super::options::Options;
 use super::shared::{Association, Shared};
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
@@ -254,7 +255,17 @@ impl Supervisor {
     async fn attempt(&mut self) -> Result<(Controller, u16), ConnectError> {
         let options = self.shared.options.clone();
         let controller = Controller::connect(&self.reactor, &options).await?;
-        let (namespace, ids, queues) = prepare(&controller, &options, self.shared.nsid).await?;
+        // Nothing else looks at this connection yet: a silent one would be waited for without end.
+        let limit_ns = options.connect_timeout_ns.max(options.admin_timeout_ns);
+        let reactor = self.reactor.clone();
+        let timeout_ms = limit_ns / 1_000_000;
+        let adopted = reactor.timeout(limit_ns, self.adopt(controller, &options)).await;
+        adopted.unwrap_or(Err(ConnectError::Timeout { address: options.address, timeout_ms }))
+    }
+
+    /// Takes a controller that was connected for the next association, if it has our namespace.
+    async fn adopt(&mut self, controller: Controller, options: &Options) -> Result<(Controller, u16), ConnectError> {
+        let (namespace, ids, queues) = prepare(&controller, options, self.shared.nsid).await?;
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
         let same = ids == self.ids && namespace.identity.block_shift == self.namespace.identity.block_shift;
         if !same {
@@ -286,7 +297,7 @@ fn entries_of(info: &ControllerInfo, shared: &Shared) -> u16 {
 /// Everything between an enabled controller and its first I/O queue.
 pub(super) async fn prepare(
     controller: &Controller,
-    options: &super::Options,
+    options: &Options,
     nsid: u32,
 ) -> Result<(NamespaceInfo, NamespaceIds, u16), ConnectError> {
     let queues = controller.request_queues(options.queues_max).await.map_err(controller.failed("get I/O queues"))?;

@@ -6,6 +6,9 @@
 //!    ^                     |                               |                       |
 //!    \_____ CC.EN = 0 _____/________ CC.EN = 0 ____________/_____ CC.EN = 0 _______/
 //! ```
+//! `CSTS.RDY` stays 1 after a reset until no command of an I/O queue is under way any more: hosts take its fall for the promise
+//! that nothing they sent before will still be done (Base 2.0, section 3.7.2).
+//!
 //! In `Disabled` only Fabrics commands are taken. A reset (`CC.EN = 0`) deletes the I/O queues and forgets features and events.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -61,6 +64,8 @@ pub struct Controller {
     kato_ns: u64,
     last_heard_ns: u64,
     queues: BTreeSet<u16>,
+    /// Connections that were I/O queues of this controller and whose commands have not all ended.
+    undrained: usize,
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) errors: ErrorLog,
@@ -78,6 +83,7 @@ impl Controller {
             kato_ns: 0,
             last_heard_ns: now_ns,
             queues: BTreeSet::new(),
+            undrained: 0,
             features: Features::new(config.io_queues_max),
             events: Events::default(),
             errors: ErrorLog::default(),
@@ -156,7 +162,13 @@ impl Controller {
     }
 
     pub(super) fn add_queue(&mut self, qid: u16) -> bool {
-        self.queues.insert(qid)
+        let is_new = self.queues.insert(qid);
+        self.undrained += usize::from(is_new && qid > 0);
+        is_new
+    }
+
+    pub(super) fn queue_drained(&mut self) {
+        self.undrained = self.undrained.saturating_sub(1);
     }
 
     pub(super) fn has_queues(&self) -> bool {
@@ -247,6 +259,7 @@ impl Controller {
     fn status(&self) -> ControllerStatus {
         let ready = if self.cc.enable() { ControllerStatus::READY } else { 0 };
         ControllerStatus(match self.state {
+            ControllerState::Disabled if self.undrained > 0 => ControllerStatus::READY,
             ControllerState::Disabled => 0,
             ControllerState::Ready => ready,
             ControllerState::ShuttingDown => ready | ControllerStatus::SHUTDOWN_OCCURRING,

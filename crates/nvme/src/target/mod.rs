@@ -202,6 +202,14 @@ impl Target {
         }
     }
 
+    /// No command of a connection that was an I/O queue of this controller is under way any more. Once for each such queue,
+    /// after [`queue_closed`](Self::queue_closed) or [`TargetEvent::CloseQueue`].
+    pub fn queue_drained(&mut self, handle: ControllerHandle) {
+        if let Some(controller) = self.controllers.get_mut(&handle) {
+            controller.queue_drained();
+        }
+    }
+
     /// Answers [`TargetEvent::Shutdown`].
     pub fn shutdown_complete(&mut self, handle: ControllerHandle) {
         if let Some(controller) = self.controllers.get_mut(&handle) {

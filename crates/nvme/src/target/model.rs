@@ -15,7 +15,8 @@ pub struct TargetConfig {
     pub queue_entries_max: u16,
     /// Entries of the admin queue.
     pub admin_entries_max: u16,
-    /// Largest transfer of one command in bytes: a power of two, at least 4 KiB (MDTS).
+    /// Largest transfer of one command in bytes: a power of two, at least 8 KiB. (An MDTS of one page of 4 KiB would be 0,
+    /// which says "no limit".)
     pub transfer_len_max: u32,
     /// Data that an I/O command may carry in its capsule, in bytes: a multiple of 16, at most 8 KiB.
     pub capsule_data_max: u32,
@@ -44,7 +45,7 @@ impl TargetConfig {
         assert!((1..=0xfffe).contains(&self.io_queues_max));
         assert!(self.queue_entries_max >= 2 && self.admin_entries_max >= 32);
         assert!(self.queue_entries_max.max(self.admin_entries_max) as usize <= R2T_MAX, "one R2T per command");
-        assert!(self.transfer_len_max.is_power_of_two() && self.transfer_len_max >= 4096);
+        assert!(self.transfer_len_max.is_power_of_two() && self.transfer_len_max >= 8192);
         assert!(self.capsule_data_max.is_multiple_of(16) && self.capsule_data_max <= ADMIN_CAPSULE_DATA_MAX);
         assert!(self.controllers_max >= 1);
     }

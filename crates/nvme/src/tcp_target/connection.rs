@@ -101,6 +101,7 @@ pub(super) struct Connection {
     pub(super) ended: Cell<Option<End>>,
     /// Notified when the connection becomes a queue, and when it ends.
     pub(super) settled: Notify,
+    /// Notified when buffers come back or are sent, when the connection ends, and with each command that ends after it.
     pub(super) room_notify: Notify,
     pub(super) role: Cell<Role>,
     /// Which queue of which controller this is, after Connect.
@@ -118,6 +119,8 @@ pub(super) struct Connection {
     pub(super) fused: RefCell<Vec<FusedPair>>,
     pub(super) fused_slot: RefCell<FusedSlot>,
     pub(super) cached: RefCell<Option<(u32, u64, Rc<Namespace>)>>,
+    /// The connection has ended, and its commands are waited for.
+    pub(super) draining: Cell<bool>,
 }
 
 impl Connection {
@@ -154,6 +157,7 @@ impl Connection {
             fused: RefCell::default(),
             fused_slot: RefCell::default(),
             cached: RefCell::default(),
+            draining: Cell::new(false),
         })
     }
 
@@ -332,8 +336,9 @@ impl Connection {
         if !self.is_ended() {
             let encoder = self.encoder();
             self.output.borrow_mut().header::<HEADER_SPACE>(|out| encoder.capsule_resp(out, cqe));
-            self.queue_flush();
+            return self.queue_flush();
         }
+        self.room_notify.notify_all();
     }
 
     #[inline]
@@ -346,7 +351,7 @@ impl Connection {
     pub(super) fn answer_data(self: &Rc<Self>, mut cqe: Cqe, bufs: SgList) {
         self.depart(&mut cqe);
         if self.is_ended() {
-            return;
+            return self.room_notify.notify_all();
         }
         let success = self.local.config.c2h_success && cqe.result.get() == 0 && cqe.status().is_success();
         let encoder = self.encoder();

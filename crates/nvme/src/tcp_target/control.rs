@@ -207,13 +207,27 @@ impl Connection {
         self.local.shared.connection_ended(self.reactor.index());
     }
 
-    fn tell_closed(&self) {
+    fn tell_closed(self: &Rc<Self>) {
         if let Some(owner) = self.owner.get() {
             let (shared, id) = (self.local.shared.clone(), self.id);
             self.reactor.post(self.local.shared.home, move |reactor| {
                 Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
             });
+            if owner.qid > 0 && !self.draining.replace(true) {
+                self.reactor.spawn(self.clone().drain_commands(owner));
+            }
         }
+    }
+
+    /// Tells the target when the commands of an I/O queue that is no more have ended: those that wait for data do so now,
+    /// those that a device carries out in their own time.
+    async fn drain_commands(self: Rc<Self>, owner: Owner) {
+        self.give_up_transfers();
+        self.room_notify.wait_until(|| self.queue.get().outstanding() == 0).await;
+        let shared = self.local.shared.clone();
+        self.reactor.post(self.local.shared.home, move |reactor| {
+            Home::of(reactor, &shared).queue_drained(owner.controller);
+        });
     }
 
     /// Namespaces are looked up once and kept until the target's set of them changes.

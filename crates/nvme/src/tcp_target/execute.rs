@@ -372,6 +372,19 @@ impl Connection {
 }
 
 impl Connection {
+    /// The connection has ended: data that commands wait for will not come.
+    pub(super) fn give_up_transfers(self: &Rc<Self>) {
+        let cids: Vec<u16> = self.pending.borrow().values().map(|pending| pending.sqe.cid.get()).collect();
+        for cid in cids {
+            let Some(Pending { io, buf, .. }) = self.pending.borrow_mut().remove(cid) else { continue };
+            self.release_share(buf.len());
+            if !self.is_in_pair(cid) && !self.is_half_answered(&io) {
+                self.answer_status(cid, Status::ABORTED_SQ_DELETION);
+            }
+        }
+        self.give_up_pairs();
+    }
+
     /// Whether this is half of a fused pair that was broken, and answered, while its data was on its way.
     fn is_half_answered(&self, io: &Option<(IoCommand, Rc<Namespace>)>) -> bool {
         let Some((command, _)) = io else { return false };

@@ -141,6 +141,16 @@ impl Connection {
         true
     }
 
+    /// Ends the pairs that are not complete and never will be.
+    pub(super) fn give_up_pairs(self: &Rc<Self>) {
+        for pair in self.fused.take() {
+            self.release_share(pair.share());
+            for command in [Some(pair.compare), pair.write].into_iter().flatten() {
+                self.answer_status(command.cid, Status::ABORTED_SQ_DELETION);
+            }
+        }
+    }
+
     fn compare_and_write(self: &Rc<Self>, namespace: Rc<Namespace>, pair: FusedPair) {
         let share = pair.share();
         let FusedPair { compare, compare_data: Some(old), write: Some(write), write_data: Some(new) } = pair else {

@@ -254,6 +254,10 @@ impl Home {
         }
     }
 
+    pub(super) fn queue_drained(&self, controller: ControllerHandle) {
+        self.target.borrow_mut().queue_drained(controller);
+    }
+
     // --- what the node asks -----------------------------------------------------------------------------------------
 
     /// Changes the target and carries out what follows.

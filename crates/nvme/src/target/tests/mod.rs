@@ -302,8 +302,10 @@ fn a_controller_follows_cc_from_disabled_to_shut_down_and_back() {
     bench.target.shutdown_complete(controller);
     assert_eq!(bench.csts(controller).shst(), 2);
     bench.property_set(controller, property::CC, 0x0046_0000).expect("valid");
-    assert_eq!(bench.csts(controller).0, 0);
     assert_eq!(bench.events(), [TargetEvent::CloseQueue { controller, qid: 1 }]);
+    assert!(bench.csts(controller).ready(), "commands of the queue may still be under way");
+    bench.target.queue_drained(controller);
+    assert_eq!(bench.csts(controller).0, 0);
     assert_eq!(bench.admin(controller, command::keep_alive()), Err(Status::COMMAND_SEQUENCE_ERROR));
     bench.enable(controller);
     assert!(bench.admin(controller, command::keep_alive()).is_ok());

@@ -1,0 +1,260 @@
+//! `nvmf`: several hosts, each with several queues, on one target that stays up, over a network that delays, stalls, resets,
+//! partitions and flips bits. Its devices take their time, its second namespace changes its size and comes and goes.
+//!
+//! Safety: a read returns what was written last, whatever was sent again on which connection; a compare-and-write is one
+//! operation and happens once or not at all. Liveness: when the faults end, all operations end, every host works and knows
+//! the sizes of its namespaces; everything can be closed and leaves nothing behind.
+
+use super::fabric::{Backing, Host, Media, Running, Server, host_options};
+use super::tamper::Tampering;
+use super::*;
+use crate::Run;
+use crate::blocks::{Mix, TAG};
+use bdev::BlockDevice;
+use nvme::initiator::Replay;
+use nvme::target::TargetConfig;
+use nvme::tcp_target::Config;
+use sim::{DiskFaults, DiskOptions, NetFaults, ScheduleFaults};
+
+/// Blocks of the namespace that changes its size: those that always exist, and the most.
+const ELASTIC_BLOCKS: std::ops::RangeInclusive<u64> = 16..=64;
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let sim = world.handle();
+    let mutated = |mutation| is(&sim, mutation);
+    let mut server = server(world, rng);
+    // The time that the target's devices may take is what its hosts must know; one that believes in less replays too early.
+    let hold_max_ns = server.backings[0].tampering.hold_max_ns;
+    let quiesce_ns = if mutated(Mutation::ReplayUnfenced) { 1 } else { hold_max_ns + 5 * SECOND_NS };
+    let host_count = rng.between(1, 3);
+    let mut hosts: Vec<Host> = (0..host_count as usize)
+        .map(|index| Host {
+            node: world.add_node(),
+            reactors: rng.between(1, 2) as usize,
+            options: host_options(rng, server.node, index, quiesce_ns),
+            mounts: Rc::default(),
+        })
+        .collect();
+    let flips = rng.one_in(3);
+    for host in &mut hosts {
+        if flips {
+            // What crosses this network needs digests.
+            let digests = !mutated(Mutation::SkipVerify);
+            (host.options.header_digest, host.options.data_digest) = (digests, digests);
+        }
+    }
+    let (work, elastic) = work(world, rng, &server, host_count);
+    let is_alone = host_count == 1 || !work.judge.mix.shared;
+    for host in &mut hosts {
+        if mutated(Mutation::ReplayUnfenced) || is_alone && work.registers.count == 0 && rng.one_in(2) {
+            host.options.replay = Replay::Exclusive;
+        }
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let bit_flip = if flips { rng.between(20, 400) } else { 0 };
+    world.set_net_faults(NetFaults { bit_flip, ..NetFaults::swarm(rng) });
+    server.start(world)?;
+    let crew = Crew::default();
+    for (index, host) in hosts.iter().enumerate() {
+        start_host(world, host, (index as u64, host_count), &work, &elastic, &crew);
+    }
+    disturb(world, rng, &server, &hosts, &crew)?;
+    world.heal();
+    come_to_rest(world, &crew, &work.judge)?;
+    elastic.all_ended();
+    prove(world, &work, &hosts)?;
+    settle_size(world, rng, &server, &hosts)?;
+    close(world, &mut server, &hosts)
+}
+
+fn server(world: &mut World, rng: &mut Rng) -> Server {
+    let node = world.add_node();
+    let block_bytes = if rng.one_in(3) { 4096 } else { 512 };
+    let blocks = rng.between(16, 64);
+    let disk = rng.one_in(2);
+    if disk {
+        let options = DiskOptions {
+            bytes: blocks * block_bytes as u64,
+            unit: block_bytes,
+            synchronous: rng.one_in(4),
+            ..DiskOptions::default()
+        };
+        let faults = DiskFaults {
+            slow: if rng.one_in(2) { rng.between(10, 100) } else { 0 },
+            short_transfer: if rng.one_in(2) { rng.between(2, 30) } else { 0 },
+            ..DiskFaults::default()
+        };
+        world.add_disk(node, &Backing::path(1), options, faults);
+    }
+    let media = if disk { Media::Disk { direct: rng.one_in(2) } } else { Media::Memory { blocks_max: blocks } };
+    let tampering = Tampering {
+        seed: rng.next_u64(),
+        hold: if rng.one_in(2) { rng.between(4, 60) } else { 0 },
+        hold_max_ns: rng.between(1, 6) * SECOND_NS,
+        mutation: world.handle().mutation(),
+    };
+    let (smallest, most) = ELASTIC_BLOCKS.into_inner();
+    let first = Backing { media, block_bytes, blocks, tampering };
+    let elastic = Backing { media: Media::Memory { blocks_max: most }, block_bytes: 512, blocks: smallest, tampering };
+    let model = TargetConfig {
+        io_queues_max: if rng.one_in(3) { rng.between(1, 2) as u16 } else { 8 },
+        queue_entries_max: if rng.one_in(3) { 4 } else { 64 },
+        transfer_len_max: if rng.one_in(2) { 8192 } else { 1 << 20 },
+        capsule_data_max: [0, 512, 4096, 8192][rng.below(4) as usize],
+        ..TargetConfig::default()
+    };
+    let config = Config {
+        model,
+        c2h_success: rng.one_in(2),
+        handshake_timeout_ns: rng.between(1, 5) * SECOND_NS,
+        stall_timeout_ns: rng.between(1, 10) * SECOND_NS,
+        ..Config::default()
+    };
+    let reactors = rng.between(1, 3) as usize;
+    Server { node, reactors, config, backings: vec![first, elastic], doom: None, running: None }
+}
+
+/// The work on namespace 1, and the judge of namespace 2's lasting part.
+fn work(world: &World, rng: &mut Rng, server: &Server, hosts: u64) -> (Work, Judge) {
+    let backing = &server.backings[0];
+    let block_bytes = backing.block_bytes as usize;
+    let registers = if rng.one_in(2) { rng.between(1, 3) } else { 0 };
+    let tasks = rng.between(1, 3);
+    let lends = matches!(backing.media, Media::Memory { .. });
+    let cell_bytes = if lends { 512 } else { block_bytes };
+    let picked = Mix::pick(rng, cell_bytes);
+    let blocks = backing.blocks - registers;
+    let shared = picked.shared || blocks < hosts * tasks;
+    let mix = Mix { block_bytes, lingering: true, shared, ..picked };
+    let judge = Judge::new(world.handle(), server.node, mix, blocks * block_bytes as u64);
+    if lends {
+        judge.oracle.borrow_mut().allow_torn_reads();
+    }
+    let elastic_mix = Mix {
+        cell_bytes: 512,
+        block_bytes: 512,
+        blocks_max: 4,
+        errors_allowed: true,
+        shared: true,
+        ..judge.mix.clone()
+    };
+    let elastic = Judge::new(world.handle(), server.node, elastic_mix, *ELASTIC_BLOCKS.start() * 512);
+    elastic.oracle.borrow_mut().allow_torn_reads();
+    let mut registers = Registers::new(world.handle(), blocks, registers, block_bytes);
+    registers.torn_reads = lends;
+    (Work { judge, registers, tasks, count: rng.between(10, 50) }, elastic)
+}
+
+fn start_host(world: &mut World, host: &Host, place: (u64, u64), work: &Work, elastic: &Judge, crew: &Crew) {
+    let reactors = host.boot(world, 2);
+    for nsid in [1, 2] {
+        let (options, reactors, mounts) = (host.options.clone(), reactors.clone(), host.mounts.clone());
+        let (work, elastic, crew, node) = (work.clone(), elastic.on(host.node), crew.clone(), host.node);
+        let inner = crew.clone();
+        let life = async move {
+            let mounted = Host::mount(options, reactors.clone(), mounts, nsid).await;
+            if nsid == 1 {
+                work.start(&inner, (node, place.0, place.1), &reactors, &mounted);
+            } else {
+                let channel = mounted.channels[0].clone();
+                elastic.work(reactors[0].clone(), channel, place.0, place.1, work.count / 2).await;
+            }
+        };
+        world.spawn(host.node, 0, |_| crew.member(life));
+    }
+}
+
+/// Faults and changes while the hosts work.
+fn disturb(world: &mut World, rng: &mut Rng, server: &Server, hosts: &[Host], crew: &Crew) -> Result<(), Failure> {
+    for _ in 0..rng.below(6) {
+        world.run_for(rng.below(SECOND_NS))?;
+        let host = &hosts[rng.below(hosts.len() as u64) as usize];
+        match rng.below(8) {
+            0..2 => world.partition(server.node, host.node, rng.below(8 * SECOND_NS)),
+            2 => world.pause(server.node, rng.below(server.reactors as u64) as usize, rng.below(2 * SECOND_NS)),
+            3 => world.pause(host.node, rng.below(host.reactors as u64) as usize, rng.below(4 * SECOND_NS)),
+            4 => change(world, server, crew, Change::Resize(random_size(rng))),
+            5 => change(world, server, crew, Change::Away(rng.below(3 * SECOND_NS))),
+            6 => change(world, server, crew, Change::LockOut(host.options.host.nqn.to_string(), rng.below(SECOND_NS))),
+            _ => abort(world, rng, host),
+        }
+    }
+    world.run_for(rng.below(3 * SECOND_NS)).map(|_| ())
+}
+
+fn random_size(rng: &mut Rng) -> u64 {
+    rng.between(*ELASTIC_BLOCKS.start(), *ELASTIC_BLOCKS.end())
+}
+
+/// Asks for the end of what a host has under way on namespace 2, where operations may fail.
+fn abort(world: &World, rng: &mut Rng, host: &Host) {
+    let place = rng.below(host.reactors as u64) as usize;
+    let mounted = host.mounts.borrow().get(1).cloned().flatten();
+    if let Some(mounted) = mounted {
+        world.spawn(host.node, place, |_| async move { mounted.channels[place].abort(TAG) });
+    }
+}
+
+/// What the target's administrator does.
+enum Change {
+    /// Namespace 2 gets another size.
+    Resize(u64),
+    /// Namespace 2 is taken away for so long.
+    Away(u64),
+    /// A host is disconnected and locked out for so long.
+    LockOut(String, u64),
+}
+
+fn change(world: &World, server: &Server, crew: &Crew, change: Change) {
+    let running = server.running.clone().expect("the target runs");
+    let sim = world.handle();
+    let stale = is(&sim, Mutation::StaleSize);
+    world.spawn(server.node, 0, |reactor| {
+        crew.member(async move {
+            let home = running.home(&reactor);
+            let device = running.devices[1].clone();
+            let result = match change {
+                Change::Resize(blocks) => {
+                    let resized = device.resize(&reactor, blocks).await;
+                    sim.expect(resized.is_ok(), || format!("namespace 2 does not take {blocks} blocks"));
+                    if !stale {
+                        home.refresh_sizes();
+                    }
+                    Ok(())
+                }
+                // Somebody else may be at it: then this one leaves it alone.
+                Change::Away(pause_ns) => match home.remove_namespace(fabric::NQN, 2) {
+                    Ok(()) => {
+                        reactor.sleep_ns(pause_ns).await;
+                        home.add_namespace(fabric::NQN, Some(2), device, Running::uuid(2)).map(|_| ())
+                    }
+                    Err(_) => Ok(()),
+                },
+                Change::LockOut(host, pause_ns) => {
+                    let locked = home
+                        .set_allow_any_host(fabric::NQN, false)
+                        .and_then(|()| home.disallow_host(fabric::NQN, &host));
+                    reactor.sleep_ns(pause_ns).await;
+                    locked.and_then(|()| home.set_allow_any_host(fabric::NQN, true))
+                }
+            };
+            sim.expect(result.is_ok(), || format!("a change of the target fails: {result:?}"));
+        })
+    });
+}
+
+/// A last change of size comes to be known by every host.
+fn settle_size(world: &mut World, rng: &mut Rng, server: &Server, hosts: &[Host]) -> Result<(), Failure> {
+    let crew = Crew::default();
+    let blocks = random_size(rng);
+    change(world, server, &crew, Change::Resize(blocks));
+    world.run_until("the last change of size", SECOND_NS, |_| crew.is_done())?;
+    world.run_until("every host to know the new size", 20 * SECOND_NS, |_| {
+        let knows = |host: &Host| {
+            let mounted = host.mounts.borrow()[1].clone();
+            mounted.is_some_and(|mounted| mounted.device.info().blocks == blocks)
+        };
+        hosts.iter().all(knows)
+    })
+}

@@ -1,0 +1,190 @@
+//! `nvmf-restart`: the target's process is killed or its machine loses power in the middle of everything, and comes back on
+//! the same disk; so do hosts.
+//!
+//! Safety: what was acknowledged is read back until a power cut, what was flushed or forced after it too, block by block;
+//! nothing of an earlier connection lands on what was acknowledged later. Liveness: when the faults end, all operations of
+//! hosts that live end, and every host works.
+
+use super::fabric::{Backing, Host, Media, Server, host_options};
+use super::tamper::Tampering;
+use super::*;
+use crate::Run;
+use crate::blocks::Mix;
+use nvme::initiator::Replay;
+use nvme::tcp_target::Config;
+use sim::{Crash, DiskFaults, DiskOptions, NetFaults, ScheduleFaults, Step};
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let unfenced = is(&world.handle(), Mutation::ReplayUnfenced);
+    let mut server = server(world, rng);
+    let quiesce_ns = if unfenced { 1 } else { server.backings[0].tampering.hold_max_ns + 5 * SECOND_NS };
+    let host_count = rng.between(1, 2);
+    let mut hosts: Vec<Host> = (0..host_count as usize)
+        .map(|index| Host {
+            node: world.add_node(),
+            reactors: rng.between(1, 2) as usize,
+            options: host_options(rng, server.node, index, quiesce_ns),
+            mounts: Rc::default(),
+        })
+        .collect();
+    // A block that is rolled back by a power cut goes through the same values again; its chain would not hold.
+    let power_cuts = rng.one_in(2);
+    let work = work(world, rng, &server, host_count, !power_cuts);
+    // A host that dies leaves writes behind that its next life knows nothing of.
+    let hosts_die = rng.one_in(2);
+    let is_alone = host_count == 1 && !hosts_die && work.registers.count == 0;
+    for host in &mut hosts {
+        if unfenced || is_alone && rng.one_in(2) {
+            host.options.replay = Replay::Exclusive;
+        }
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    world.set_net_faults(if rng.one_in(2) { NetFaults::swarm(rng) } else { NetFaults::default() });
+    server.start(world)?;
+    let mut crews = Vec::new();
+    for (index, host) in hosts.iter().enumerate() {
+        crews.push(start_host(world, host, (index as u64, host_count), &work));
+    }
+    for round in 0..rng.between(1, 5) {
+        world.handle().note(format!("round {round}"));
+        let crash = if power_cuts && rng.one_in(2) { Crash::PowerCut } else { Crash::Kill };
+        match rng.below(8) {
+            0..3 => world.partition(server.node, hosts[0].node, rng.below(5 * SECOND_NS)),
+            3..5 if hosts_die => {
+                let index = rng.below(host_count) as usize;
+                run_for(world, rng.below(SECOND_NS), &mut server, &work)?;
+                world.crash(hosts[index].node, crash);
+                hosts[index].mounts.take();
+                run_for(world, rng.below(2 * SECOND_NS), &mut server, &work)?;
+                crews[index] = start_host(world, &hosts[index], (index as u64, host_count), &work);
+            }
+            _ => {
+                if rng.one_in(2) && world.is_running(server.node) {
+                    world.crash_after_writes(server.node, rng.between(1, 60), crash);
+                    server.doom = Some(crash);
+                }
+                run_for(world, rng.below(SECOND_NS), &mut server, &work)?;
+                crash_server(world, &mut server, &work, crash);
+                run_for(world, rng.below(3 * SECOND_NS), &mut server, &work)?;
+                server.start(world)?;
+            }
+        }
+        run_for(world, rng.below(SECOND_NS), &mut server, &work)?;
+        if !world.is_running(server.node) {
+            server.start(world)?;
+        }
+    }
+    world.heal();
+    let all_ended = |crews: &[Crew]| crews.iter().all(Crew::is_done);
+    world.run_until("all operations to end", PATIENCE_NS, |_| all_ended(&crews))?;
+    come_to_rest(world, &Crew::default(), &work.judge)?;
+    prove(world, &work, &hosts)?;
+    if power_cuts {
+        power_cut_at_rest(world, &mut server, &hosts, &work)?;
+    }
+    close(world, &mut server, &hosts)
+}
+
+fn server(world: &mut World, rng: &mut Rng) -> Server {
+    let node = world.add_node();
+    let block_bytes = if rng.one_in(3) { 4096 } else { 512 };
+    let blocks = rng.between(12, 48);
+    let options = DiskOptions {
+        bytes: blocks * block_bytes as u64,
+        unit: block_bytes,
+        synchronous: rng.one_in(6),
+        ..DiskOptions::default()
+    };
+    let faults = DiskFaults {
+        slow: if rng.one_in(3) { rng.between(10, 100) } else { 0 },
+        short_transfer: if rng.one_in(3) { rng.between(2, 30) } else { 0 },
+        ..DiskFaults::default()
+    };
+    world.add_disk(node, &Backing::path(1), options, faults);
+    let tampering = Tampering {
+        seed: rng.next_u64(),
+        hold: if rng.one_in(2) { rng.between(4, 60) } else { 0 },
+        hold_max_ns: rng.between(1, 4) * SECOND_NS,
+        mutation: world.handle().mutation(),
+    };
+    let media = Media::Disk { direct: rng.one_in(2) };
+    let backings = vec![Backing { media, block_bytes, blocks, tampering }];
+    let config = Config { c2h_success: rng.one_in(2), stall_timeout_ns: 5 * SECOND_NS, ..Config::default() };
+    Server { node, reactors: rng.between(1, 3) as usize, config, backings, doom: None, running: None }
+}
+
+fn work(world: &World, rng: &mut Rng, server: &Server, hosts: u64, chains: bool) -> Work {
+    let backing = &server.backings[0];
+    let block_bytes = backing.block_bytes as usize;
+    let registers = if chains && rng.one_in(2) { rng.between(1, 3) } else { 0 };
+    let tasks = rng.between(1, 3);
+    let blocks = backing.blocks - registers;
+    let picked = Mix::pick(rng, block_bytes);
+    let shared = picked.shared || blocks < hosts * tasks;
+    let mix = Mix { block_bytes, lingering: true, shared, ..picked };
+    let judge = Judge::new(world.handle(), server.node, mix, blocks * block_bytes as u64);
+    let registers = Registers::new(world.handle(), blocks, registers, block_bytes);
+    Work { judge, registers, tasks, count: rng.between(20, 100) }
+}
+
+fn start_host(world: &mut World, host: &Host, place: (u64, u64), work: &Work) -> Crew {
+    let crew = Crew::default();
+    let reactors = host.boot(world, 1);
+    let (options, mounts, work, inner, node) =
+        (host.options.clone(), host.mounts.clone(), work.clone(), crew.clone(), host.node);
+    let life = async move {
+        let mounted = Host::mount(options, reactors.clone(), mounts, 1).await;
+        work.start(&inner, (node, place.0, place.1), &reactors, &mounted);
+    };
+    world.spawn(host.node, 0, |_| crew.member(life));
+    crew
+}
+
+/// Lets time pass, over the death of the target at its crash point.
+fn run_for(world: &mut World, duration_ns: u64, server: &mut Server, work: &Work) -> Result<(), Failure> {
+    let until_ns = world.now_ns() + duration_ns;
+    while world.now_ns() < until_ns {
+        match world.run_for(until_ns - world.now_ns())? {
+            Step::Crashed(_) => server_died(server, work),
+            Step::Moved => {}
+            Step::Idle => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn crash_server(world: &mut World, server: &mut Server, work: &Work, crash: Crash) {
+    if world.is_running(server.node) {
+        server.doom = Some(crash);
+        world.crash(server.node, crash);
+        server_died(server, work);
+    }
+}
+
+fn server_died(server: &mut Server, work: &Work) {
+    server.running = None;
+    if server.doom.take() == Some(Crash::PowerCut) {
+        work.judge.oracle.borrow_mut().lost_below();
+    }
+}
+
+/// Everything is written and flushed, then the power fails: everything is there.
+fn power_cut_at_rest(world: &mut World, server: &mut Server, hosts: &[Host], work: &Work) -> Result<(), Failure> {
+    let crew = Crew::default();
+    let host = &hosts[0];
+    let mounted = host.mounts.borrow()[0].clone().expect("mounted long ago");
+    let (judge, channel) = (work.judge.on(host.node), mounted.channels[0].clone());
+    world.spawn(host.node, 0, |reactor| {
+        crew.member(async move {
+            rewrite(&judge, &reactor, &channel).await;
+            judge.flush(&channel).await;
+        })
+    });
+    world.run_until("the last flush", PATIENCE_NS, |_| crew.is_done())?;
+    crash_server(world, server, work, Crash::PowerCut);
+    server.start(world)?;
+    let judge = work.judge.on(host.node);
+    world.spawn(host.node, 0, |reactor| crew.member(judge.verify_all(reactor, mounted.channels[0].clone())));
+    world.run_until("the last look after a power cut", PATIENCE_NS, |_| crew.is_done())
+}
