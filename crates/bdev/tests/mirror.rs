@@ -116,7 +116,7 @@ fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
     let reactor = reactor();
     let inner = reactor.clone();
     block_on(&reactor, async move {
-        let ((_, a), (lossy, b)) = (faulty("a"), faulty("b"));
+        let ((dying, a), (lossy, b)) = (faulty("a"), faulty("b"));
         let legs = [a, b];
         let mirror = open(&inner, &legs, create()).await;
         assert_eq!(write(&inner, &mirror, 300, 1).await, Status::Ok);
@@ -133,6 +133,10 @@ fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
         let status = mirror.status();
         assert!(!status.degraded && status.resync_left_regions == 1, "{status:?}");
         let before = read_stable(&inner, &mirror, 300).await;
+        assert_eq!(mirror.status().resync_left_regions, 1, "{status:?}");
+        // Nor when the leg that was read cannot be read any more before the other has been resynchronised.
+        dying.set_rules(&[ErrorRule::always(&[Op::Read], Fault::Fail(Status::ReadError))]).unwrap();
+        assert_eq!(read_stable(&inner, &mirror, 300).await, before);
         mirror.resync(&inner, 0).await.unwrap();
         assert_eq!(read_stable(&inner, &mirror, 300).await, before);
     });

@@ -182,6 +182,8 @@ pub enum Mutation {
     DiscardDoesNothing,
     /// A scenario's own defect: a stack skips its verification (scenarios define what that means).
     SkipVerify,
+    /// A scenario's own defect: what a mirror copies between its legs before it answers a read is lost.
+    SkipCopies,
     /// A scenario's own defect: a reply goes to the wrong asker.
     CrossReplies,
     /// A scenario's own defect: timers fire early.
@@ -190,7 +192,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 14] = [
+    pub const ALL: [Mutation; 15] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -203,6 +205,7 @@ impl Mutation {
         Mutation::DuplicateSegment,
         Mutation::DiscardDoesNothing,
         Mutation::SkipVerify,
+        Mutation::SkipCopies,
         Mutation::CrossReplies,
         Mutation::EarlyTimer,
     ];

@@ -94,8 +94,6 @@ pub struct CellOracle {
     /// meanwhile is void, since the failure may have dropped the very writes that they covered.
     flushes: BTreeMap<u64, Vec<Values>>,
     next_stamp: u64,
-    /// What was read once is what is read from then on.
-    stable_reads: bool,
 }
 
 impl CellOracle {
@@ -108,13 +106,7 @@ impl CellOracle {
             last_loss_below: 0,
             flushes: BTreeMap::new(),
             next_stamp: 1,
-            stable_reads: true,
         }
-    }
-
-    /// Where several values are possible, two reads may find different ones (copies that differ until they are repaired).
-    pub fn allow_unstable_reads(&mut self) {
-        self.stable_reads = false;
     }
 
     /// Number of cells.
@@ -233,8 +225,8 @@ impl CellOracle {
                 Ok(value) => return Err(format!("cell {index} reads as write {value}, allowed are {allowed:?}")),
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
-            // Seen while nothing was under way: that is what it is now.
-            if self.stable_reads && calm && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
+            // Seen while nothing was under way: that is what it is now, and from then on.
+            if calm && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
                 cell.readable = vec![value];
             }
         }

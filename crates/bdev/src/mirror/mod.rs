@@ -3,9 +3,10 @@
 //! What holds, always:
 //! - A write is acknowledged when every leg that counts as in sync has it. A leg that missed a write is called failed,
 //!   durably on the others, before that write is acknowledged: so a leg that comes back can never be taken for current.
-//! - Before a write touches a region, the region's dirty bit is durable on all legs in use. After a crash, dirty regions
-//!   are read from one leg only until they have been copied to the others, so a block never reads as two things. While a
-//!   leg is missing bits are only set, which makes them the list of what it lacks.
+//! - Before a write touches a region, the region's dirty bit is durable on all legs in use. After a crash legs may differ
+//!   in dirty regions; until those have been copied, a read first makes the blocks that it wants equal and durable on all
+//!   legs in sync. So a value that was read stays until the next write, whichever leg fails meanwhile. While a leg is
+//!   missing bits are only set, which makes them the list of what it lacks.
 //! - Writes to overlapping blocks reach all legs in the same order.
 //! - Two legs that were used without each other are refused, and an old leg alone too, unless the operator decides.
 //!
@@ -88,8 +89,6 @@ struct Shared {
     /// Per region: [`DIRTY`], [`NEEDS_SYNC`], and how many writes are under way. Atomic because all reactors write to
     /// all regions; one addition per write, no lock.
     regions: Box<[AtomicU32]>,
-    /// The leg that is read where legs may differ.
-    authority: AtomicU8,
     ranges: RangeLock,
     /// Held across metadata writes; one range, so a fair asynchronous mutex.
     meta_turn: RangeLock,
@@ -155,8 +154,10 @@ impl Shared {
         (lba / self.region_blocks) as usize..=last as usize
     }
 
-    fn needs_sync(&self, lba: u64, nblocks: u64) -> bool {
-        self.regions_of(lba, nblocks).any(|region| self.regions[region].load(Acquire) & NEEDS_SYNC != 0)
+    /// Whether two legs in sync may hold different data there, or come to it after a crash.
+    fn may_differ(&self, lba: u64, nblocks: u64) -> bool {
+        let marked = |region: usize| self.regions[region].load(Acquire) & NEEDS_SYNC != 0;
+        self.regions_of(lba, nblocks).any(marked) && (self.in_sync().len() > 1 || self.unrecorded.load(Acquire))
     }
 }
 
@@ -407,7 +408,6 @@ fn assemble(
         false => 0,
     };
     let words = (0..regions).map(|region| AtomicU32::new(word(region))).collect();
-    let authority = superblock.legs.iter().position(|leg| leg.state == LegState::InSync).unwrap_or(0) as u8;
     // A leg that is new here gets an identity of its own.
     for (index, leg) in superblock.legs.iter_mut().enumerate() {
         if leg.state == LegState::RecoveringFull {
@@ -428,7 +428,6 @@ fn assemble(
         data_start: superblock.data_start,
         region_blocks: superblock.region_blocks,
         regions: words,
-        authority: AtomicU8::new(authority),
         ranges: RangeLock::new((1 << 20) / superblock.block_size as u64),
         meta_turn: RangeLock::new(1),
         meta: Mutex::new(Meta { superblock, pages }),
