@@ -25,6 +25,7 @@ mod parts;
 mod range_lock;
 mod rate_limit;
 mod remote;
+pub mod slots;
 mod spec;
 mod split;
 mod stats;

@@ -44,8 +44,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let plan = Plan { copies_lost_from: skips_copies.then_some(data_start), ..plan };
     let faulty = rng.below(3) as usize;
     for leg in 0..faulty.min(legs) {
-        // A leg with an unreadable superblock slot might be the one that went on alone: opening refuses, rightly.
-        let faults = DiskFaults { damage_from: 12_288, ..DiskFaults::swarm_loud(rng) };
+        // A leg without any readable superblock might be the one that went on alone: opening refuses, rightly. So the
+        // first slot stays.
+        let faults = DiskFaults { damage_from: 4096, ..DiskFaults::swarm_loud(rng) };
         world.set_disk_faults(node, &path(leg), faults);
         mix.errors_allowed = true;
     }

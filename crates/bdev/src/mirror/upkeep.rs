@@ -1,9 +1,10 @@
 //! The upkeep of a mirror: dirty bits, superblocks, legs that change state, and copying what a leg lacks.
 
-use super::format::{self, LegState, PAGE_REGIONS};
+use super::format::{KIND, LegState, PAGE_REGIONS};
 use super::io::Inner;
-use super::{CLEAN_INTERVAL_NS, DIRTY, LegSet, NEEDS_SYNC, Shared, meta};
+use super::{CLEAN_INTERVAL_NS, DIRTY, LegSet, NEEDS_SYNC, Shared};
 use crate::io::{Flags, Io, Status};
+use crate::slots::Slots;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -39,10 +40,9 @@ impl Inner {
         };
         let (mut failed, mut status) = (LegSet::new(), Status::Ok);
         for leg in shared.active() {
-            let outcome = self.write_unit(leg, 2 + page as u64, &bytes).await;
-            if !outcome.is_ok() {
+            if let Err(why) = self.slots(leg).write_unit(2 + page as u64, &bytes).await {
                 failed.push(leg);
-                status = outcome;
+                status = why;
             }
         }
         if failed.is_empty() {
@@ -54,8 +54,9 @@ impl Inner {
         self.fail_with_turn(&failed).await
     }
 
-    pub(super) async fn write_unit(&self, leg: usize, unit: u64, bytes: &[u8; format::UNIT_BYTES]) -> Status {
-        meta::write_unit(&self.reactor, self.channel(leg), self.shared.info.block_size, unit, bytes).await
+    pub(super) fn slots(&self, leg: usize) -> Slots<'_> {
+        let (reactor, channel, block_size) = (&self.reactor, self.channel(leg), self.shared.info.block_size);
+        Slots { reactor, channel, block_size, kind: KIND }
     }
 
     /// Makes the states of the legs durable where they are not: what was just done on fewer legs counts only then.
@@ -114,10 +115,10 @@ impl Inner {
             };
             let (mut failed, mut status) = (LegSet::new(), Status::Ok);
             for leg in shared.active() {
-                let outcome = self.write_unit(leg, superblock.generation % 2, &superblock.encode(leg)).await;
-                if !outcome.is_ok() {
+                let first = shared.legs[leg].slot_first.swap(0, AcqRel);
+                if let Err(why) = self.slots(leg).write(first, &superblock.encode(leg)).await {
                     failed.push(leg);
-                    status = outcome;
+                    status = why;
                 }
             }
             if failed.is_empty() {
