@@ -16,6 +16,7 @@ pub mod device;
 mod encrypt;
 mod error;
 mod file;
+mod hold;
 pub mod io;
 mod linear;
 mod mem;
