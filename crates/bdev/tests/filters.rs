@@ -245,3 +245,28 @@ fn an_abort_ends_the_wait_in_a_delay_or_a_rate_limit() {
         }
     });
 }
+
+#[test]
+fn operations_end_when_the_reactor_that_serves_the_device_stops() {
+    let runtime = two_reactors();
+    let [home, other] = runtime.handles() else { panic!("two reactors") };
+    let never = Delay { fixed_ns: 1 << 60, jitter_ns: 0 };
+    let delays = Delays { read: never, ..Delays::default() };
+    let child = Arc::new(DelayDevice::new("delay", mem("m", 500), delays, 1));
+    let remote = home.call(move |reactor| Arc::new(RemoteDevice::new(reactor, child).unwrap())).unwrap();
+    let home = home.clone();
+    let statuses = other.call_async(move |reactor| async move {
+        let channel = remote.open_channel(&reactor).unwrap();
+        let waiting = channel.submit(Io::read_loan(Lba(0), 1));
+        let inner = reactor.clone();
+        let stopper = reactor.spawn_join(async move {
+            // After the read has been sent there.
+            inner.call_on(0, |_| async {}).await;
+            home.run(|reactor| reactor.close());
+        });
+        let under_way = waiting.await.status;
+        stopper.await;
+        [under_way, channel.submit(Io::read_loan(Lba(0), 1)).await.status]
+    });
+    assert_eq!(statuses, Some([Status::Gone, Status::Gone]));
+}
