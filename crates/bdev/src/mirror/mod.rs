@@ -510,7 +510,7 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         ops,
         optimal_io_blocks: least(|info| info.optimal_io_blocks),
         max_io_blocks: least(|info| info.max_io_blocks),
-        atomic_write_blocks: if shifted { 1 } else { least(|info| info.atomic_write_blocks) },
+        atomic_write_blocks: least(|info| info.atomic_write_blocks).min(if shifted { 1 } else { u32::MAX }),
         atomic_boundary_blocks: if shifted { 0 } else { boundary },
         compare_and_write_blocks: (least(|info| info.max_io_blocks) / 2).max(1),
         volatile_cache: infos.iter().any(|info| info.volatile_cache),
