@@ -1,6 +1,7 @@
 //! Delays every operation by a fixed time and a random one, per class, before passing it on.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::hold::Hold;
 use crate::io::{Done, Io, Op};
 use base::Rng;
 use reactor::{IoFuture, Reactor};
@@ -75,10 +76,9 @@ impl BlockDevice for DelayDevice {
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         Ok(Rc::new(DelayChannel {
-            child: self.child.open_channel(reactor)?,
+            hold: Hold::new(self.child.open_channel(reactor)?, reactor),
             shared: self.shared.clone(),
             rng: RefCell::new(Rng::new(self.seed ^ (reactor.index() as u64) << 32)),
-            reactor: reactor.clone(),
         }))
     }
 
@@ -96,10 +96,9 @@ impl BlockDevice for DelayDevice {
 }
 
 struct DelayChannel {
-    child: Rc<dyn Channel>,
+    hold: Hold,
     shared: Arc<Shared>,
     rng: RefCell<Rng>,
-    reactor: Rc<Reactor>,
 }
 
 impl Channel for DelayChannel {
@@ -111,17 +110,10 @@ impl Channel for DelayChannel {
         };
         let (fixed, jitter) = (self.shared.ns[class][0].load(Relaxed), self.shared.ns[class][1].load(Relaxed));
         let pause = if jitter == 0 { fixed } else { fixed + self.rng.borrow_mut().below(jitter + 1) };
-        if pause == 0 {
-            return self.child.submit(io);
-        }
-        let (child, sleep) = (self.child.clone(), self.reactor.sleep_ns(pause));
-        IoFuture::steps(&self.reactor, async move {
-            sleep.await;
-            child.submit(io).await
-        })
+        self.hold.submit(io, pause)
     }
 
     fn abort(&self, tag: u64) {
-        self.child.abort(tag);
+        self.hold.abort(tag);
     }
 }

@@ -19,7 +19,8 @@ pub struct DeviceInfo {
     pub optimal_io_blocks: u32,
     /// Largest single operation, in blocks; larger ones must be split by the caller.
     pub max_io_blocks: u32,
-    /// Writes of up to so many blocks are atomic across power loss (at least 1).
+    /// Writes of up to so many blocks are atomic across power loss; 0 where even a single block may be torn, because
+    /// blocks are larger than the medium's sectors.
     pub atomic_write_blocks: u32,
     /// Atomicity ends at multiples of so many blocks; 0 is no boundary.
     pub atomic_boundary_blocks: u32,

@@ -9,8 +9,8 @@
 //! a later flush that succeeds vouches for nothing. All flushes fail from then on, until the device is opened anew and
 //! the layer above has rewritten what it cannot prove.
 //!
-//! `atomic_write_blocks` is 1: a sector of a disk, or a page of a file system, survives power loss whole. Use the disk's
-//! own sector size (or 4096 on a file) where layers above rely on that.
+//! `atomic_write_blocks` is 1 where blocks are no larger than the disk's sectors, and 0 otherwise: then power loss may
+//! leave a part of a block. Use the disk's own sector size where layers above rely on whole blocks.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Flags, Io, Op, OpSet, Status};
@@ -168,6 +168,7 @@ impl Shared {
         }
         DeviceInfo {
             ops,
+            atomic_write_blocks: u32::from(self.options.block_size <= self.facts.atomic_bytes),
             optimal_io_blocks: (self.facts.align / self.options.block_size).max(1),
             compare_and_write_blocks: BUF_BYTES_MAX as u32 / self.options.block_size,
             volatile_cache: true,

@@ -5,6 +5,7 @@
 //! they arrive, whatever their reactor, and a single atomic exchange is all they share.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::hold::Hold;
 use crate::io::{Done, Io, Op};
 use reactor::{IoFuture, Reactor};
 use std::rc::Rc;
@@ -97,7 +98,7 @@ impl BlockDevice for RateLimitDevice {
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         Ok(Rc::new(RateLimitChannel {
-            child: self.child.open_channel(reactor)?,
+            hold: Hold::new(self.child.open_channel(reactor)?, reactor),
             shared: self.shared.clone(),
             reactor: reactor.clone(),
             block_size: self.child.info().block_size as u64,
@@ -118,7 +119,7 @@ impl BlockDevice for RateLimitDevice {
 }
 
 struct RateLimitChannel {
-    child: Rc<dyn Channel>,
+    hold: Hold,
     shared: Arc<Shared>,
     reactor: Rc<Reactor>,
     block_size: u64,
@@ -149,18 +150,11 @@ impl RateLimitChannel {
 impl Channel for RateLimitChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         let pause = self.pause_ns(&io);
-        if pause == 0 {
-            return self.child.submit(io);
-        }
-        let (child, sleep) = (self.child.clone(), self.reactor.sleep_until(self.reactor.now_ns() + pause));
-        IoFuture::steps(&self.reactor, async move {
-            sleep.await;
-            child.submit(io).await
-        })
+        self.hold.submit(io, pause)
     }
 
     fn abort(&self, tag: u64) {
-        self.child.abort(tag);
+        self.hold.abort(tag);
     }
 }
 

@@ -1,11 +1,11 @@
 //! A device served by one reactor for all: other reactors send it their operations and get them back, buffers and all.
 //!
 //! For devices that cannot have a channel on every core (one hardware queue, one file that must be written by one
-//! thread). Nothing is allocated per operation: the operation travels inside the message, the answer inside another.
+//! thread). When that reactor stops, operations end as [`Status::Gone`]. Nothing is allocated per operation: the operation travels inside the message, the answer inside another.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Io, Status};
-use reactor::{IoFuture, Reactor, ReactorHandle};
+use reactor::{IoFuture, Reactor, ReactorHandle, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -86,6 +86,7 @@ fn kept_channel(reactor: &Reactor, kept: u64) -> Option<Rc<dyn Channel>> {
 impl Channel for RemoteChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         let (reactor, home, kept) = (self.reactor.clone(), self.home, self.kept);
+        let Io { op, flags, stream, nblocks, lba, arg, tag, .. } = io;
         IoFuture::steps(&self.reactor, async move {
             let serve = move |there: Rc<Reactor>| async move {
                 match kept_channel(&there, kept) {
@@ -93,7 +94,9 @@ impl Channel for RemoteChannel {
                     None => io.done(Status::Gone),
                 }
             };
-            reactor.call_on(home, serve).await
+            // The buffers are lost with the reactor that had them; their memory is not.
+            let lost = Io { op, flags, stream, nblocks, lba, arg, tag, bufs: SgList::new() };
+            reactor.try_call_on(home, serve).await.unwrap_or_else(|| lost.done(Status::Gone))
         })
     }
 

@@ -100,7 +100,7 @@ fn combine(infos: &[DeviceInfo], chunk: u32) -> DeviceInfo {
         infos.iter().all(|info| info.atomic_boundary_blocks == 0 || chunk.is_multiple_of(info.atomic_boundary_blocks));
     let boundary = boundary.unwrap_or(chunk).min(chunk);
     let least = |value: fn(&DeviceInfo) -> u32| infos.iter().map(value).min().unwrap_or(1);
-    let unit = |blocks: u32| if aligned { blocks.min(boundary) } else { 1 };
+    let unit = |blocks: u32| if aligned { blocks.min(boundary) } else { blocks.min(1) };
     DeviceInfo {
         ops,
         optimal_io_blocks: chunk,

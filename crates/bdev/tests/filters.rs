@@ -3,8 +3,9 @@
 mod common;
 
 use bdev::{
-    BlockDevice, Channel, EncryptDevice, EncryptOptions, ErrorDevice, ErrorRule, Fault, Io, LatencyClass, Lba, Limits,
-    MirrorDevice, MirrorOptions, Op, RateLimitDevice, RemoteDevice, StatsDevice, Status, UserKey,
+    BlockDevice, Channel, Delay, DelayDevice, Delays, EncryptDevice, EncryptOptions, ErrorDevice, ErrorRule, Fault, Io,
+    LatencyClass, Lba, Limits, MirrorDevice, MirrorOptions, Op, RateLimitDevice, RemoteDevice, StatsDevice, Status,
+    UserKey,
 };
 use common::*;
 use reactor::linux::{Runtime, RuntimeConfig};
@@ -212,4 +213,60 @@ fn compare_and_write_is_atomic_across_reactors() {
             .unwrap();
         assert_eq!(u64::from_le_bytes(bytes[..8].try_into().unwrap()), 2 * rounds);
     }
+}
+
+#[test]
+fn an_abort_ends_the_wait_in_a_delay_or_a_rate_limit() {
+    const NEVER_NS: u64 = 1 << 60;
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let wait = Delay { fixed_ns: NEVER_NS, jitter_ns: 0 };
+        let delays = Delays { read: wait, write: Delay::default(), flush: Delay::default() };
+        let limits = Limits { bytes_per_second: 1, ..Limits::default() };
+        let devices: [Arc<dyn BlockDevice>; 2] = [
+            Arc::new(DelayDevice::new("delay", mem("a", 500), delays, 1)),
+            Arc::new(RateLimitDevice::new("limit", mem("b", 500), limits)),
+        ];
+        for device in devices {
+            let channel = device.open_channel(&inner).unwrap();
+            // The first operation at the limit is free and makes the next ones wait.
+            if device.kind() == "rate-limit" {
+                assert_eq!(channel.submit(Io::read_loan(Lba(0), 1)).await.status, Status::Ok);
+            }
+            let read = |tag| channel.submit(Io { tag, ..Io::read_loan(Lba(0), 1) });
+            let (first, second, third) = (read(1), read(2), read(1));
+            channel.abort(1);
+            assert_eq!((first.await.status, third.await.status), (Status::Aborted, Status::Aborted));
+            // Also when somebody waits for it already.
+            let other = channel.clone();
+            inner.spawn(async move { other.abort(2) });
+            assert_eq!(second.await.status, Status::Aborted);
+        }
+    });
+}
+
+#[test]
+fn operations_end_when_the_reactor_that_serves_the_device_stops() {
+    let runtime = two_reactors();
+    let [home, other] = runtime.handles() else { panic!("two reactors") };
+    let never = Delay { fixed_ns: 1 << 60, jitter_ns: 0 };
+    let delays = Delays { read: never, ..Delays::default() };
+    let child = Arc::new(DelayDevice::new("delay", mem("m", 500), delays, 1));
+    let remote = home.call(move |reactor| Arc::new(RemoteDevice::new(reactor, child).unwrap())).unwrap();
+    let home = home.clone();
+    let statuses = other.call_async(move |reactor| async move {
+        let channel = remote.open_channel(&reactor).unwrap();
+        let waiting = channel.submit(Io::read_loan(Lba(0), 1));
+        let inner = reactor.clone();
+        let stopper = reactor.spawn_join(async move {
+            // After the read has been sent there.
+            inner.call_on(0, |_| async {}).await;
+            home.run(|reactor| reactor.close());
+        });
+        let under_way = waiting.await.status;
+        stopper.await;
+        [under_way, channel.submit(Io::read_loan(Lba(0), 1)).await.status]
+    });
+    assert_eq!(statuses, Some([Status::Gone, Status::Gone]));
 }

@@ -116,7 +116,7 @@ fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
     let reactor = reactor();
     let inner = reactor.clone();
     block_on(&reactor, async move {
-        let ((_, a), (lossy, b)) = (faulty("a"), faulty("b"));
+        let ((dying, a), (lossy, b)) = (faulty("a"), faulty("b"));
         let legs = [a, b];
         let mirror = open(&inner, &legs, create()).await;
         assert_eq!(write(&inner, &mirror, 300, 1).await, Status::Ok);
@@ -133,6 +133,10 @@ fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
         let status = mirror.status();
         assert!(!status.degraded && status.resync_left_regions == 1, "{status:?}");
         let before = read_stable(&inner, &mirror, 300).await;
+        assert_eq!(mirror.status().resync_left_regions, 1, "{status:?}");
+        // Nor when the leg that was read cannot be read any more before the other has been resynchronised.
+        dying.set_rules(&[ErrorRule::always(&[Op::Read], Fault::Fail(Status::ReadError))]).unwrap();
+        assert_eq!(read_stable(&inner, &mirror, 300).await, before);
         mirror.resync(&inner, 0).await.unwrap();
         assert_eq!(read_stable(&inner, &mirror, 300).await, before);
     });
@@ -254,5 +258,66 @@ fn a_disk_with_other_data_is_not_taken_for_a_leg() {
         let refused = MirrorDevice::open(&inner, "m", vec![a.clone(), b.clone()], &create()).await;
         assert!(refused.err().unwrap().to_string().contains("other data"));
         open(&inner, &[a, b], MirrorOptions { force: true, ..create() }).await;
+    });
+}
+
+#[test]
+fn one_superblock_slot_suffices_and_the_other_is_repaired() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        for slot in [0, 1] {
+            let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
+            let legs = [a, b];
+            let mirror = open(&inner, &legs, create()).await;
+            assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+            drop(mirror);
+            let unreadable = ErrorRule::always(&[Op::Read], Fault::Fail(Status::ReadError));
+            bad.set_rules(&[ErrorRule { lba: Lba(slot), blocks: 1, ..unreadable }]).unwrap();
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            let status = mirror.status();
+            assert!(!status.degraded && status.legs[0].repairs == 1 && status.legs[1].repairs == 0, "{status:?}");
+            drop(mirror);
+            // The slot that was rewritten is as good as the other one.
+            bad.set_rules(&[ErrorRule { lba: Lba(1 - slot), blocks: 1, ..unreadable }]).unwrap();
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            assert!(!mirror.status().degraded);
+            assert_eq!(read_stable(&inner, &mirror, 5).await, 1);
+        }
+    });
+}
+
+#[test]
+fn a_leg_whose_superblocks_cannot_be_read_is_as_good_as_absent() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
+        let legs = [a, b];
+        let mirror = open(&inner, &legs, create()).await;
+        assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+        drop(mirror);
+        bad.set_rules(&[ErrorRule::always(&[Op::Read], Fault::Fail(Status::ReadError))]).unwrap();
+        let refused = MirrorDevice::open(&inner, "m", legs.to_vec(), &MirrorOptions::default()).await;
+        assert!(refused.err().unwrap().to_string().contains("start_degraded"));
+        let again = MirrorDevice::open(&inner, "m", legs.to_vec(), &create()).await;
+        assert!(again.is_err(), "a mirror is there");
+        let degraded = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
+        let mirror = open(&inner, &legs, degraded).await;
+        assert_eq!(mirror.status().legs[0].state, LegState::Failed);
+        assert_eq!(read_stable(&inner, &mirror, 5).await, 1);
+    });
+}
+
+#[test]
+fn a_mirror_is_opened_with_as_many_legs_as_it_has() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let legs: Vec<_> = (0..3).map(|leg| faulty(&format!("leg{leg}")).1).collect();
+        drop(open(&inner, &legs, create()).await);
+        let degraded = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
+        let refused = MirrorDevice::open(&inner, "m", legs[..2].to_vec(), &degraded).await;
+        assert!(refused.err().unwrap().to_string().contains("3 legs"));
     });
 }

@@ -47,8 +47,9 @@ pub struct FileInfo {
     pub bytes: u64,
     /// Smallest offset, length and address unit of direct I/O; 1 when the page cache is in between.
     pub align: u32,
-    /// Logical sector size of a block device; 512 for regular files.
-    pub sector: u32,
+    /// Aligned writes of so many bytes survive power loss whole, without being asked for: the logical sector of the
+    /// medium. What a kernel promises beyond (`stx_atomic_write_unit_max`) holds only for writes marked `RWF_ATOMIC`.
+    pub atomic_bytes: u32,
     /// Opened past the page cache.
     pub direct: bool,
     /// A block device, not a regular file.

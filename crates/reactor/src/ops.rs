@@ -26,12 +26,16 @@ enum State {
     Waiting(Option<Waker>),
     Done(Completion),
     DoneRemote(Parcel),
+    /// The reactor that was asked has stopped.
+    Lost,
     Orphan,
 }
 
 struct Slot {
     generation: u32,
     state: State,
+    /// The reactor that was asked, of a remote call.
+    remote: Option<usize>,
 }
 
 #[derive(Default)]
@@ -47,7 +51,7 @@ fn token_of(index: u32, generation: u32) -> Token {
 impl OpTable {
     pub(crate) fn begin(&mut self) -> Token {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, state: State::Free });
+            self.slots.push(Slot { generation: 0, state: State::Free, remote: None });
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
@@ -64,7 +68,7 @@ impl OpTable {
     fn release(&mut self, token: Token) {
         let slot = self.slot(token);
         slot.generation = slot.generation.wrapping_add(1);
-        slot.state = State::Free;
+        (slot.state, slot.remote) = (State::Free, None);
         self.free.push(token.0 as u32);
     }
 
@@ -106,8 +110,23 @@ impl OpTable {
         Some(state)
     }
 
-    pub(crate) fn begin_remote(&mut self) -> PendingRemote {
-        PendingRemote(self.begin())
+    pub(crate) fn begin_remote(&mut self, to: usize) -> PendingRemote {
+        let token = self.begin();
+        self.slot(token).remote = Some(to);
+        PendingRemote(token)
+    }
+
+    /// Ends the calls to a reactor that has stopped, and gives their waiters.
+    pub(crate) fn lose_remote(&mut self, to: usize) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.remote == Some(to) && matches!(slot.state, State::Waiting(_) | State::Orphan) {
+                let token = token_of(index as u32, slot.generation);
+                wakers.extend(self.finish(token, State::Lost));
+            }
+        }
+        wakers
     }
 
     pub(crate) fn complete_remote(&mut self, token: Token, value: Parcel) {
@@ -176,18 +195,23 @@ impl<T> RemoteFuture<T> {
 }
 
 impl<T: 'static> Future for RemoteFuture<T> {
-    type Output = T;
+    /// `None` when the other reactor has stopped.
+    type Output = Option<T>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let token = self.token.expect("polled after completion");
         let outcome = self.reactor.ops.borrow_mut().poll(token, cx);
         match outcome {
             None => Poll::Pending,
             Some(State::DoneRemote(value)) => {
                 self.token = None;
-                Poll::Ready(value.open())
+                Poll::Ready(Some(value.open()))
             }
-            Some(_) => unreachable!("remote calls end as DoneRemote"),
+            Some(State::Lost) => {
+                self.token = None;
+                Poll::Ready(None)
+            }
+            Some(_) => unreachable!("remote calls end as DoneRemote or Lost"),
         }
     }
 }

@@ -15,7 +15,7 @@ use base::Errno;
 use crossbeam_queue::SegQueue;
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -112,6 +112,8 @@ pub struct Reactor {
     now_ns: Cell<u64>,
     next_id: Cell<u64>,
     stopping: Cell<bool>,
+    /// Reactors of the group that have closed; they answer no calls.
+    stopped_peers: RefCell<BTreeSet<usize>>,
     stats: Arc<ReactorStats>,
 }
 
@@ -145,6 +147,7 @@ impl Reactor {
             now_ns: Cell::new(now_ns),
             next_id: Cell::new(1),
             stopping: Cell::new(false),
+            stopped_peers: RefCell::default(),
             stats: Arc::default(),
         })
     }
@@ -330,18 +333,36 @@ impl Reactor {
         }
     }
 
-    /// Runs a future on reactor `to` and gives its result here.
+    /// Runs a future on reactor `to` and gives its result here. Never ends when that reactor stops before; see
+    /// [`try_call_on`](Self::try_call_on).
     pub async fn call_on<T, F, M>(self: &Rc<Self>, to: usize, make: M) -> T
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
         M: FnOnce(Rc<Reactor>) -> F + Send + 'static,
     {
+        match self.try_call_on(to, make).await {
+            Some(value) => value,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Runs a future on reactor `to` and gives its result here; `None` when that reactor stops, or has stopped, before it
+    /// answers.
+    pub async fn try_call_on<T, F, M>(self: &Rc<Self>, to: usize, make: M) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+        M: FnOnce(Rc<Reactor>) -> F + Send + 'static,
+    {
         if to == self.index {
-            return make(self.clone()).await;
+            return Some(make(self.clone()).await);
+        }
+        if self.stopped_peers.borrow().contains(&to) {
+            return None;
         }
         let home = self.index;
-        let pending = self.ops.borrow_mut().begin_remote();
+        let pending = self.ops.borrow_mut().begin_remote(to);
         let token = pending.token();
         self.post(to, move |there| {
             let there = there.clone();
@@ -355,6 +376,21 @@ impl Reactor {
             });
         });
         crate::ops::RemoteFuture::new(self.clone(), pending).await
+    }
+
+    /// Reactor `peer` has closed: what it answered before has arrived, nothing else will.
+    fn peer_stopped(self: &Rc<Self>, peer: usize) {
+        loop {
+            let mut batch: smallvec::SmallVec<[Message; 4]> = smallvec::SmallVec::new();
+            self.mesh.borrow().receive(4, |message| batch.push(message));
+            if batch.is_empty() {
+                break;
+            }
+            batch.into_iter().for_each(|message| message.run(self));
+        }
+        self.stopped_peers.borrow_mut().insert(peer);
+        let waiters = self.ops.borrow_mut().lose_remote(peer);
+        waiters.into_iter().for_each(std::task::Waker::wake);
     }
 
     fn pump_messages(self: &Rc<Self>) -> usize {
@@ -617,6 +653,10 @@ impl Reactor {
         let kept = self.kept.take();
         drop(kept);
         while self.door.pop().is_some() {}
+        let index = self.index;
+        for peer in self.mesh.borrow().peers().iter().filter(|peer| peer.index() != index) {
+            peer.run(move |there| there.peer_stopped(index));
+        }
     }
 }
 

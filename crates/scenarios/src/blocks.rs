@@ -27,8 +27,6 @@ pub(crate) struct Mix {
     pub(crate) errors_allowed: bool,
     /// Blocks that different tasks share, so that their operations overlap; otherwise each task has its own.
     pub(crate) shared: bool,
-    /// What was read is what is on media; not so where several copies may still differ.
-    pub(crate) single_copy: bool,
     /// A write that failed may still take effect later, and one of a dead process too: the device is behind a network.
     pub(crate) lingering: bool,
 }
@@ -44,7 +42,6 @@ impl Mix {
             abandon: if rng.one_in(3) { rng.between(10, 50) } else { 0 },
             errors_allowed: false,
             shared: rng.one_in(2),
-            single_copy: true,
             lingering: false,
         }
     }

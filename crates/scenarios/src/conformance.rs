@@ -5,11 +5,13 @@
 
 use crate::Run;
 use crate::blocks::{Crew, check_pool};
+use crate::crashes::SECOND_NS;
 use base::Rng;
 use bdev::conformance::{self, Options};
 use bdev::{
-    BlockDevice, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, Extent, FileDevice, FileDeviceOptions,
-    LinearDevice, MemDevice, StripeDevice,
+    BlockDevice, ChecksumDevice, ChecksumOptions, Delay, DelayDevice, Delays, DeviceError, EncryptDevice,
+    EncryptOptions, ErrorDevice, Extent, FileDevice, FileDeviceOptions, Limits, LinearDevice, MemDevice, MirrorDevice,
+    MirrorOptions, RateLimitDevice, RemoteDevice, StripeDevice, UserKey,
 };
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
@@ -24,7 +26,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let node = world.add_node();
     world.set_schedule(ScheduleFaults::swarm(rng));
-    world.boot(node, 1, World::reactor_config());
+    // The second one serves devices of the kind remote-core.
+    world.boot(node, 2, World::reactor_config());
     let block_size = if rng.one_in(3) { 512 } else { 4096 };
     let mut builder = Builder { world, rng, node, block_size, made: 0 };
     let depth = builder.rng.below(DEPTH_MAX + 1);
@@ -81,10 +84,23 @@ impl Builder<'_> {
         if depth == 0 {
             return self.leaf();
         }
-        match self.rng.below(4) {
+        match self.rng.below(9) {
             0 => self.stripe(depth),
             1 => self.linear(depth),
             2 => self.delay(depth),
+            3 => self.mirror(depth),
+            4 => self.checksum(depth),
+            5 => self.encrypt(depth),
+            6 => {
+                let (name, child) = (self.name("rate-limit"), self.stack(depth - 1)?);
+                let iops = self.rng.between(1_000, 100_000);
+                let limits = Limits { iops, burst_ns: self.rng.below(1_000_000), ..Limits::default() };
+                Ok(Arc::new(RateLimitDevice::new(&name, child, limits)))
+            }
+            7 => {
+                let child = self.stack(depth - 1)?;
+                Ok(Arc::new(RemoteDevice::new(&self.world.reactor(self.node, 1), child)?))
+            }
             _ => {
                 let (name, child) = (self.name("error"), self.stack(depth - 1)?);
                 Ok(Arc::new(ErrorDevice::new(&name, child, &[], self.rng.next_u64())?))
@@ -101,7 +117,7 @@ impl Builder<'_> {
         let name = self.name("file");
         let disk = DiskOptions {
             bytes: blocks * self.block_size as u64,
-            // A file device promises that a block is atomic, which holds for blocks of the disk's own unit.
+            // Overlapping writes leave whole blocks only where blocks are the disk's own unit.
             unit: self.block_size,
             block_device: self.rng.one_in(3),
             synchronous: self.rng.one_in(3),
@@ -139,6 +155,52 @@ impl Builder<'_> {
             extents.extend(pieces.map(|(start, blocks)| Extent { child, start, blocks }));
         }
         Ok(Arc::new(LinearDevice::new(&name, children, extents)?))
+    }
+
+    /// Lets the world run until a device is open.
+    fn open<D: BlockDevice + 'static>(
+        &mut self,
+        name: &str,
+        opening: impl Future<Output = Result<D, DeviceError>> + 'static,
+    ) -> Made {
+        let opened: Rc<RefCell<Option<Result<D, DeviceError>>>> = Rc::default();
+        let slot = opened.clone();
+        self.world.spawn(self.node, 0, |_| async move {
+            let result = opening.await;
+            *slot.borrow_mut() = Some(result);
+        });
+        let done = self.world.run_until("a device to open", 60 * SECOND_NS, |_| opened.borrow().is_some());
+        let late = |failure: Failure| DeviceError::Config { device: name.to_string(), reason: failure.reason };
+        done.map_err(late)?;
+        Ok(Arc::new(opened.take().expect("just seen")?))
+    }
+
+    // New devices are made whatever is below: what was never written through an encrypted device reads as noise.
+
+    fn mirror(&mut self, depth: u64) -> Made {
+        let name = self.name("mirror");
+        let legs =
+            (0..self.rng.between(1, 3)).map(|_| self.stack(depth - 1).map(Some)).collect::<Result<Vec<_>, _>>()?;
+        let region_bytes = 4096 * self.rng.between(1, 16);
+        let options = MirrorOptions { create: true, force: true, region_bytes, ..MirrorOptions::default() };
+        let (reactor, opened) = (self.reactor(), name.clone());
+        self.open(&name, async move { MirrorDevice::open(&reactor, &opened, legs, &options).await })
+    }
+
+    fn checksum(&mut self, depth: u64) -> Made {
+        let (name, child) = (self.name("checksum"), self.stack(depth - 1)?);
+        let cache_pages_max = self.rng.between(1, 8) as usize;
+        let options = ChecksumOptions { create: true, force: true, assume_zero: false, cache_pages_max };
+        let (reactor, opened) = (self.reactor(), name.clone());
+        self.open(&name, async move { ChecksumDevice::open(&reactor, &opened, child, &options).await })
+    }
+
+    fn encrypt(&mut self, depth: u64) -> Made {
+        let (name, child) = (self.name("encrypt"), self.stack(depth - 1)?);
+        let key = UserKey::from_bytes(&[7; 32]).expect("32 bytes are enough");
+        let options = EncryptOptions { create: true, force: true, pass_unmap: self.rng.one_in(2) };
+        let (reactor, opened) = (self.reactor(), name.clone());
+        self.open(&name, async move { EncryptDevice::open(&reactor, &opened, child, &key, &options).await })
     }
 
     fn delay(&mut self, depth: u64) -> Made {

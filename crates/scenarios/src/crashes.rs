@@ -128,7 +128,7 @@ impl Rig {
         world.run_for(SECOND_NS / 2)?;
         let verified = crew.is_done() && self.judge.errors.get() == errors_before;
         self.down(world, Crash::Kill);
-        if verified && crash == Crash::PowerCut && self.judge.mix.single_copy {
+        if verified && crash == Crash::PowerCut {
             self.judge.oracle.borrow_mut().settle();
         }
         Ok(())

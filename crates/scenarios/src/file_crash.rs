@@ -44,6 +44,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             }
             let options = FileDeviceOptions { block_size, direct, ..FileDeviceOptions::new(PATH) };
             let device = FileDevice::open(&reactor, "disk", options).map_err(|error| error.to_string())?;
+            if device.info().atomic_write_blocks > 0 && block_size > unit {
+                return Err(format!("it promises whole blocks of {block_size} bytes on sectors of {unit}"));
+            }
             Ok(Arc::new(device) as Arc<dyn BlockDevice>)
         })
     };

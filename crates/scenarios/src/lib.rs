@@ -13,6 +13,7 @@ mod blocks;
 mod conformance;
 mod crashes;
 mod file_crash;
+mod lossy;
 mod mirror_crash;
 mod net_streams;
 mod nvmf;

@@ -1,15 +1,17 @@
 //! `mirror-crash`: a mirror over files whose disks fail, stick and lose their caches, on a node that is killed and loses
-//! power. What is acknowledged is on every leg that counts, and no block ever reads as two things.
+//! power. What is acknowledged is on every leg that counts, and no block ever reads as two things: a value that was read
+//! stays until the next write, whichever leg fails and however often the power does.
 
 use crate::Run;
-use crate::blocks::{Judge, Mix};
+use crate::blocks::{Judge, Mix, is};
 use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
+use crate::lossy::Lossy;
 use bdev::{
-    BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, MirrorDevice,
+    BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, Lba, MirrorDevice,
     MirrorOptions,
 };
 use reactor::Reactor;
-use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +19,10 @@ use std::sync::Arc;
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let unit = if rng.one_in(2) { 512 } else { 4096 };
-    let mut mix = Mix { single_copy: false, ..Mix::pick(rng, unit as usize) };
+    let mut mix = Mix::pick(rng, unit as usize);
+    let skips_copies = is(&world.handle(), Mutation::SkipCopies);
+    // The copies are the only forced writes then.
+    mix.forced_writes &= !skips_copies;
     let node = world.add_node();
     let legs = rng.between(2, 3) as usize;
     let bytes = 4096 * rng.between(8, 40);
@@ -32,24 +37,21 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         world.add_disk(node, &path(leg), disk, DiskFaults::default());
     }
     let region_bytes = 4096 * rng.between(1, 4);
-    let plan = Plan { legs, block_size: mix.block_bytes as u32, region_bytes, checksums: false };
+    let plan =
+        Plan { legs, block_size: mix.block_bytes as u32, region_bytes, checksums: false, copies_lost_from: None };
     let blocks = create(world, &plan, node)?;
+    let data_start = Lba(bytes / mix.block_bytes as u64 - blocks);
+    let plan = Plan { copies_lost_from: skips_copies.then_some(data_start), ..plan };
     let faulty = rng.below(3) as usize;
-    let mut unstable = false;
     for leg in 0..faulty.min(legs) {
-        // A leg with an unreadable superblock slot might be the one that went on alone: opening refuses, rightly.
-        let faults = DiskFaults { damage_from: 12_288, ..DiskFaults::swarm_loud(rng) };
-        unstable |= faults.read_error + faults.latent_error + faults.write_error + faults.flush_error > 0;
+        // A leg without any readable superblock might be the one that went on alone: opening refuses, rightly. So the
+        // first slot stays.
+        let faults = DiskFaults { damage_from: 4096, ..DiskFaults::swarm_loud(rng) };
         world.set_disk_faults(node, &path(leg), faults);
         mix.errors_allowed = true;
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix.clone(), blocks * mix.block_bytes as u64);
-    if unstable {
-        // When the leg that is read after a crash cannot be read or is called failed before the others have caught up,
-        // another one answers, which may differ in what was never made durable.
-        judge.oracle.borrow_mut().allow_unstable_reads();
-    }
     // The device as opened last, for the resync beside the work; `Arc<dyn BlockDevice>` does not say that it is a mirror.
     let mirror: Rc<RefCell<Option<Arc<MirrorDevice>>>> = Rc::default();
     let slot = mirror.clone();
@@ -90,6 +92,8 @@ pub(crate) struct Plan {
     pub(crate) block_size: u32,
     pub(crate) region_bytes: u64,
     pub(crate) checksums: bool,
+    /// For the mutation [`SkipCopies`](Mutation::SkipCopies).
+    pub(crate) copies_lost_from: Option<Lba>,
 }
 
 impl Plan {
@@ -110,6 +114,9 @@ impl Plan {
         let path = path(leg);
         let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
         let file = Arc::new(FileDevice::open(reactor, &path, options)?);
+        if let Some(from) = self.copies_lost_from {
+            return Ok(Arc::new(Lossy { child: file, from }));
+        }
         if !self.checksums {
             return Ok(file);
         }

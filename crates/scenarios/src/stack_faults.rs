@@ -18,8 +18,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     // Checksums stand on blocks that are written whole.
     let unit = if rng.one_in(3) { 512 } else { 4096 };
-    let mix =
-        Mix { block_bytes: unit as usize, single_copy: false, errors_allowed: true, ..Mix::pick(rng, unit as usize) };
+    let mix = Mix { block_bytes: unit as usize, errors_allowed: true, ..Mix::pick(rng, unit as usize) };
     let node = world.add_node();
     let legs = rng.between(2, 3) as usize;
     let bytes = 4096 * rng.between(24, 64);
@@ -27,7 +26,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         world.add_disk(node, &path(leg), DiskOptions { bytes, unit, ..DiskOptions::default() }, DiskFaults::default());
     }
     let checksums = world.handle().mutation() != Some(Mutation::SkipVerify);
-    let plan = Plan { legs, block_size: unit, region_bytes: 4096 * rng.between(1, 4), checksums };
+    let plan =
+        Plan { legs, block_size: unit, region_bytes: 4096 * rng.between(1, 4), checksums, copies_lost_from: None };
     let blocks = create(world, &plan, node)?;
     let crashes = rng.one_in(2);
     for leg in 0..legs {
@@ -39,7 +39,6 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix, blocks * unit as u64);
-    judge.oracle.borrow_mut().allow_unstable_reads();
     let open = move |reactor: Rc<Reactor>| -> Opening {
         Box::pin(async move {
             let device = plan.open(&reactor, MirrorOptions::default()).await?;

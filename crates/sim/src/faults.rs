@@ -186,6 +186,8 @@ pub enum Mutation {
     DiscardDoesNothing,
     /// A scenario's own defect: a stack skips its verification (scenarios define what that means).
     SkipVerify,
+    /// A scenario's own defect: what a mirror copies between its legs before it answers a read is lost.
+    SkipCopies,
     /// A scenario's own defect: a reply goes to the wrong asker.
     CrossReplies,
     /// A scenario's own defect: timers fire early.
@@ -200,7 +202,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 17] = [
+    pub const ALL: [Mutation; 18] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -213,6 +215,7 @@ impl Mutation {
         Mutation::DuplicateSegment,
         Mutation::DiscardDoesNothing,
         Mutation::SkipVerify,
+        Mutation::SkipCopies,
         Mutation::CrossReplies,
         Mutation::EarlyTimer,
         Mutation::ReplayUnfenced,

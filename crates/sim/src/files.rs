@@ -513,7 +513,7 @@ fn file_info(disk: &Disk, file: &OpenFile) -> FileInfo {
     FileInfo {
         bytes: disk.bytes(),
         align: if file.direct { disk.options.unit } else { 1 },
-        sector: if disk.options.block_device { disk.options.unit } else { 512 },
+        atomic_bytes: disk.options.unit,
         direct: file.direct,
         is_block_device: disk.options.block_device,
         synchronous: disk.options.synchronous,

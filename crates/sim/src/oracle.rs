@@ -97,8 +97,6 @@ pub struct CellOracle {
     /// meanwhile is void, since the failure may have dropped the very writes that they covered.
     flushes: BTreeMap<u64, Vec<Values>>,
     next_stamp: u64,
-    /// What was read once is what is read from then on.
-    stable_reads: bool,
     /// A read beside a write of the same cell may see parts of both.
     torn_reads: bool,
 }
@@ -113,14 +111,8 @@ impl CellOracle {
             last_loss_below: 0,
             flushes: BTreeMap::new(),
             next_stamp: 1,
-            stable_reads: true,
             torn_reads: false,
         }
-    }
-
-    /// Where several values are possible, two reads may find different ones (copies that differ until they are repaired).
-    pub fn allow_unstable_reads(&mut self) {
-        self.stable_reads = false;
     }
 
     /// A read beside a write of the same cell may see parts of both (memory that is lent rather than copied).
@@ -250,13 +242,8 @@ impl CellOracle {
                 Err(_) if self.torn_reads && !(calm && cell.begun_since(ticket.time).next().is_none()) => continue,
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
-            // Seen while nothing was under way: that is what it is now.
-            if self.stable_reads
-                && calm
-                && !straddles
-                && cell.writers == 0
-                && !cell.begun_since(ticket.time).any(|_| true)
-            {
+            // Seen while nothing was under way: that is what it is now, and from then on.
+            if calm && !straddles && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
                 cell.readable = vec![value];
             }
         }

@@ -101,6 +101,12 @@ impl ChecksumDevice {
         if base.zoned.is_some() || !base.ops.contains(Op::Read) || !base.ops.contains(Op::Write) {
             return refuse("checksums need a child that can be read and overwritten anywhere");
         }
+        if base.atomic_write_blocks == 0 {
+            tracing::warn!(
+                device = name,
+                "a power cut may tear a block, which reads as corrupt then: use blocks of the disk's sector size below"
+            );
+        }
         let channel = child.open_channel(reactor)?;
         let (found, blank) =
             read_superblocks(reactor, &*channel, &base).await.map_err(failed("read its superblock"))?;
@@ -171,7 +177,7 @@ fn describe(base: &DeviceInfo, superblock: &Superblock) -> DeviceInfo {
         ops,
         optimal_io_blocks: base.optimal_io_blocks,
         max_io_blocks: base.max_io_blocks,
-        atomic_write_blocks: if shifted { 1 } else { base.atomic_write_blocks },
+        atomic_write_blocks: if shifted { base.atomic_write_blocks.min(1) } else { base.atomic_write_blocks },
         atomic_boundary_blocks: if shifted { 0 } else { boundary },
         compare_and_write_blocks: (base.max_io_blocks / 2).max(1),
         volatile_cache: base.volatile_cache,

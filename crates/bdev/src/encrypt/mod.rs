@@ -145,7 +145,7 @@ impl EncryptDevice {
             ops,
             optimal_io_blocks: base.optimal_io_blocks,
             max_io_blocks: base.max_io_blocks,
-            atomic_write_blocks: if shifted { 1 } else { base.atomic_write_blocks },
+            atomic_write_blocks: if shifted { base.atomic_write_blocks.min(1) } else { base.atomic_write_blocks },
             atomic_boundary_blocks: if shifted { 0 } else { boundary },
             compare_and_write_blocks: (base.max_io_blocks / 2).max(1),
             volatile_cache: base.volatile_cache,

@@ -1,16 +1,14 @@
 //! What a mirror keeps on each leg: two superblock slots and the dirty-region bitmap. See `docs/formats/mirror.md`.
 
+use crate::slots::{HEADER_BYTES, Kind, Stamp, UNIT_BYTES, Unit};
 use base::crc32c;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub(super) const MAGIC: [u8; 8] = *b"RMDMIRR\x01";
+pub(super) const KIND: Kind = Kind { magic: *b"RMDMIRR\x01", version: 1, copies: 2 };
 pub(super) const PAGE_MAGIC: [u8; 8] = *b"RMDMIRB\x01";
-pub(super) const VERSION: u32 = 1;
 /// Most legs of a mirror.
 pub const LEGS_MAX: usize = 8;
-/// Bytes of a superblock and of a bitmap page; each starts at a multiple of this or of the block size if larger.
-pub(super) const UNIT_BYTES: usize = 4096;
 const PAGE_HEADER_BYTES: usize = 32;
 /// Regions that one bitmap page covers.
 pub(super) const PAGE_REGIONS: usize = (UNIT_BYTES - PAGE_HEADER_BYTES) * 8;
@@ -59,12 +57,6 @@ impl LegState {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RawSuperblock {
-    magic: [u8; 8],
-    version: U32,
-    /// CRC32C of all 4,096 bytes with this field zero.
-    crc: U32,
-    mirror_id: [u8; 16],
-    generation: U64,
     block_size: U32,
     leg_index: u8,
     leg_count: u8,
@@ -75,7 +67,6 @@ struct RawSuperblock {
     pages: U32,
     reserved_2: U32,
     legs: [RawLeg; LEGS_MAX],
-    zero: [u8; UNIT_BYTES - 80 - 32 * LEGS_MAX],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -87,8 +78,8 @@ struct RawLeg {
     reserved: [u8; 7],
 }
 
-const _: () = assert!(size_of::<RawSuperblock>() == UNIT_BYTES && size_of::<RawLeg>() == 32);
-const _: () = assert!(std::mem::offset_of!(RawSuperblock, legs) == 80);
+const _: () = assert!(size_of::<RawSuperblock>() == 296 && size_of::<RawLeg>() == 32);
+const _: () = assert!(HEADER_BYTES + std::mem::offset_of!(RawSuperblock, legs) == 80);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LegRecord {
@@ -112,18 +103,13 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    pub(super) fn encode(&self, leg_index: usize) -> [u8; UNIT_BYTES] {
+    pub(super) fn encode(&self, leg_index: usize) -> Unit {
         let empty = RawLeg { id: [0; 16], failed_generation: U64::ZERO, state: 0, reserved: [0; 7] };
         let mut legs = [empty; LEGS_MAX];
         for (raw, leg) in legs.iter_mut().zip(&self.legs) {
             (raw.id, raw.state, raw.failed_generation) = (leg.id, leg.state.code(), leg.failed_generation.into());
         }
-        let mut raw = RawSuperblock {
-            magic: MAGIC,
-            version: VERSION.into(),
-            crc: U32::ZERO,
-            mirror_id: self.mirror_id,
-            generation: self.generation.into(),
+        let raw = RawSuperblock {
             block_size: self.block_size.into(),
             leg_index: leg_index as u8,
             leg_count: self.legs.len() as u8,
@@ -134,19 +120,13 @@ impl Superblock {
             pages: self.pages.into(),
             reserved_2: U32::ZERO,
             legs,
-            zero: [0; UNIT_BYTES - 80 - 32 * LEGS_MAX],
         };
-        raw.crc = crc32c(raw.as_bytes()).into();
-        raw.as_bytes().try_into().expect("the layout is one unit long")
+        KIND.seal(Stamp { id: self.mirror_id, generation: self.generation }, raw.as_bytes())
     }
 
-    /// `None` when these bytes are no superblock, or a damaged one.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Superblock> {
-        let mut raw = RawSuperblock::read_from_prefix(bytes).ok()?.0;
-        let crc = std::mem::replace(&mut raw.crc, U32::ZERO);
-        if raw.magic != MAGIC || raw.version != VERSION || crc32c(raw.as_bytes()) != crc.get() {
-            return None;
-        }
+    /// `None` when the body is not one of a possible superblock.
+    pub(super) fn decode(stamp: Stamp, body: &[u8]) -> Option<Superblock> {
+        let raw = RawSuperblock::read_from_prefix(body).ok()?.0;
         let (leg_count, leg_index, pages) = (raw.leg_count as usize, raw.leg_index as usize, raw.pages.get());
         let sane = (1..=LEGS_MAX).contains(&leg_count)
             && leg_index < leg_count
@@ -163,8 +143,8 @@ impl Superblock {
             Some(LegRecord { id: raw.id, state, failed_generation: raw.failed_generation.get() })
         };
         Some(Superblock {
-            mirror_id: raw.mirror_id,
-            generation: raw.generation.get(),
+            mirror_id: stamp.id,
+            generation: stamp.generation,
             block_size: raw.block_size.get(),
             leg_index,
             data_start: raw.data_start.get(),
@@ -232,6 +212,7 @@ impl BitmapPage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::Content;
 
     fn example() -> Superblock {
         let leg = |n| LegRecord { id: [n; 16], state: LegState::InSync, failed_generation: n as u64 };
@@ -249,15 +230,17 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_survives_the_round_trip_and_no_flipped_bit_does() {
+    fn a_superblock_survives_the_round_trip_and_an_impossible_one_is_refused() {
         let bytes = example().encode(1);
-        assert_eq!(Superblock::decode(&bytes), Some(example()));
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Superblock::decode(&damaged), None, "bit {bit}");
+        let Content::Record(stamp, body) = KIND.open(&bytes) else { panic!("no record") };
+        assert_eq!(Superblock::decode(stamp, body), Some(example()));
+        assert_eq!(Superblock::decode(stamp, &body[..200]), None);
+        // The number of legs, their index, the pages.
+        for at in [44, 45, 72] {
+            let mut wrong = bytes;
+            wrong[at] = 200;
+            assert_eq!(Superblock::decode(stamp, &wrong[HEADER_BYTES..]), None, "byte {at}");
         }
-        assert_eq!(Superblock::decode(&bytes[..4000]), None);
     }
 
     #[test]

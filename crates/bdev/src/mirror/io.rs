@@ -3,7 +3,7 @@
 use super::format::LegState;
 use super::{COPY_BYTES, DIRTY, LegSet, NEEDS_SYNC, Shared};
 use crate::device::Channel;
-use crate::io::{Done, Io, Lba, Op, Status};
+use crate::io::{Done, Flags, Io, Lba, Op, Status};
 use crate::parts::Parts;
 use crate::split;
 use crate::steps::{self, Medium};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-pub(super) enum CopyError {
+enum CopyError {
     Source(Status),
     Target,
 }
@@ -99,7 +99,19 @@ impl Inner {
 
     async fn perform(&self, io: &mut Io) -> Result<(), Status> {
         let _alone = match io.op {
-            Op::CompareAndWrite | Op::Copy => Some(self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await),
+            Op::Compare | Op::Verify => {
+                self.agree(io.lba.0, io.nblocks as u64).await?;
+                None
+            }
+            Op::CompareAndWrite => {
+                let alone = self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
+                self.agree_held(io.lba.0, io.nblocks as u64).await?;
+                Some(alone)
+            }
+            Op::Copy => {
+                self.agree(io.arg, io.nblocks as u64).await?;
+                Some(self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await)
+            }
             _ => None,
         };
         match io.op {
@@ -114,21 +126,35 @@ impl Inner {
 
     // --- reading ----------------------------------------------------------------------------------------------------
 
-    /// Reads leave nothing half done, so they may be dropped anywhere; and most end at the first leg.
-    fn start_read(&self, io: Io) -> IoFuture<'_, Done> {
+    /// Most reads end at the first leg and leave nothing half done, so they may be dropped anywhere; those that also write
+    /// (to make legs agree, to repair) may not.
+    fn start_read(self: &Rc<Self>, io: Io) -> IoFuture<'_, Done> {
         let (lba, lent) = (io.lba.0, io.bufs.is_empty());
-        let Some(leg) = self.choose(lba, io.nblocks as u64, &LegSet::new()) else {
+        if self.shared.may_differ(lba, io.nblocks as u64) {
+            let inner = self.clone();
+            return IoFuture::steps(&self.reactor, async move {
+                match inner.agree(lba, io.nblocks as u64).await {
+                    Ok(()) => inner.read(io, true).await,
+                    Err(status) => io.done(status),
+                }
+            });
+        }
+        let Some(leg) = self.choose(&LegSet::new()) else {
             return IoFuture::ready(io.done(Status::Gone));
+        };
+        let elsewhere = move |done| {
+            let inner = self.clone();
+            IoFuture::steps(&self.reactor, async move { inner.read_elsewhere(done, leg, lent).await })
         };
         match split::pass(self.channel(leg), lba + self.shared.data_start, io).try_ready() {
             Ok(done) if done.status.is_ok() => IoFuture::ready(done),
-            Ok(done) => IoFuture::new(self.read_elsewhere(done, leg, lent)),
+            Ok(done) => elsewhere(done),
             Err(future) => {
                 let busy = Busy::new(&self.reading[leg]);
                 IoFuture::new(async move {
                     let done = future.await;
                     drop(busy);
-                    if done.status.is_ok() { done } else { self.read_elsewhere(done, leg, lent).await }
+                    if done.status.is_ok() { done } else { elsewhere(done).await }
                 })
             }
         }
@@ -145,9 +171,18 @@ impl Inner {
         if lent {
             io.bufs.clear();
         }
-        self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
-        tracing::warn!(mirror = self.shared.name, leg, lba = io.lba.0, %status, "read failed on a leg");
+        self.count_read_error(io.lba.0, status, leg);
         io
+    }
+
+    fn count_read_error(&self, lba: u64, status: Status, leg: usize) {
+        self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
+        tracing::warn!(mirror = self.shared.name, leg, lba, %status, "read failed on a leg");
+    }
+
+    fn count_repair(&self, lba: u64, nblocks: u64, leg: usize) {
+        self.shared.legs[leg].repairs.fetch_add(1, Relaxed);
+        tracing::info!(mirror = self.shared.name, leg, lba, nblocks, "rewrote blocks that could not be read");
     }
 
     async fn read(&self, io: Io, repair: bool) -> Done {
@@ -156,7 +191,7 @@ impl Inner {
 
     async fn read_on(&self, mut io: Io, repair: bool, mut tried: LegSet, mut first_failure: Option<Status>) -> Done {
         let (lba, lent) = (io.lba, io.bufs.is_empty());
-        while let Some(leg) = self.choose(lba.0, io.nblocks as u64, &tried) {
+        while let Some(leg) = self.choose(&tried) {
             tried.push(leg);
             let busy = Busy::new(&self.reading[leg]);
             let done = split::pass(self.channel(leg), lba.0 + self.shared.data_start, io).await;
@@ -174,17 +209,10 @@ impl Inner {
         io.done(first_failure.unwrap_or(Status::Gone))
     }
 
-    /// The leg in sync with the fewest reads under way; where legs may differ, only the authority.
-    fn choose(&self, lba: u64, nblocks: u64, tried: &LegSet) -> Option<usize> {
+    /// The leg in sync with the fewest reads under way.
+    fn choose(&self, tried: &LegSet) -> Option<usize> {
         let shared = &self.shared;
         let in_sync = |leg: usize| shared.leg_state(leg) == LegState::InSync;
-        if shared.needs_sync(lba, nblocks) {
-            // Should it be unreadable there, the others still have every acknowledged write.
-            let authority = shared.authority.load(Acquire) as usize;
-            if in_sync(authority) && !tried.contains(&authority) {
-                return Some(authority);
-            }
-        }
         let count = shared.legs.len();
         let start = self.next_leg.replace((self.next_leg.get() + 1) % count);
         let legs = (0..count).map(|step| (start + step) % count).filter(|leg| in_sync(*leg) && !tried.contains(leg));
@@ -212,14 +240,7 @@ impl Inner {
         };
         match copied {
             Ok(()) => {
-                self.shared.legs[bad].repairs.fetch_add(1, Relaxed);
-                tracing::info!(
-                    mirror = self.shared.name,
-                    leg = bad,
-                    lba,
-                    nblocks,
-                    "rewrote blocks that could not be read"
-                );
+                self.count_repair(lba, nblocks, bad);
                 Ok(())
             }
             Err(CopyError::Source(status)) => Err(status),
@@ -228,13 +249,7 @@ impl Inner {
     }
 
     /// Copies blocks from one leg to another; the caller holds the range.
-    pub(super) async fn copy_range(
-        &self,
-        lba: u64,
-        nblocks: u64,
-        source: usize,
-        target: usize,
-    ) -> Result<(), CopyError> {
+    async fn copy_range(&self, lba: u64, nblocks: u64, source: usize, target: usize) -> Result<(), CopyError> {
         let (block_size, mut at) = (self.shared.info.block_size as usize, lba);
         while at < lba + nblocks {
             let count = (lba + nblocks - at).min((COPY_BYTES / block_size).max(1) as u64) as u32;
@@ -250,11 +265,80 @@ impl Inner {
         Ok(())
     }
 
+    // --- agreeing ---------------------------------------------------------------------------------------------------
+
+    /// Makes blocks equal on all legs in sync, if they may differ. Whoever reads them afterwards tells a value that
+    /// stays, whichever leg fails next and whether or not the power does.
+    async fn agree(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+        if !self.shared.may_differ(lba, nblocks) {
+            return Ok(());
+        }
+        let _alone = self.shared.ranges.lock(lba, nblocks, true).await;
+        self.agree_held(lba, nblocks).await
+    }
+
+    async fn agree_held(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+        if !self.shared.may_differ(lba, nblocks) {
+            return Ok(());
+        }
+        // A leg that is called failed in memory only would be asked again after a crash.
+        Box::pin(self.record()).await?;
+        Box::pin(self.equalise(lba, nblocks, Shared::in_sync, Flags::FUA)).await
+    }
+
+    /// Reads blocks from a leg in sync and writes them to the other `targets`; the caller holds the range.
+    pub(super) async fn equalise(
+        &self,
+        lba: u64,
+        nblocks: u64,
+        targets: fn(&Shared) -> LegSet,
+        flags: Flags,
+    ) -> Result<(), Status> {
+        let step = (COPY_BYTES as u64 / self.shared.info.block_size as u64).max(1);
+        let mut at = lba;
+        while at < lba + nblocks {
+            let count = step.min(lba + nblocks - at);
+            let (source, unreadable, mut bufs) = self.read_any(at, count).await?;
+            let mut failed = LegSet::new();
+            for target in targets(&self.shared).into_iter().filter(|leg| *leg != source) {
+                let write = Io { flags, ..Io::write(Lba(at + self.shared.data_start), count as u32, bufs) };
+                let done = self.channel(target).submit(write).await;
+                bufs = done.io.bufs;
+                if !done.status.is_ok() {
+                    failed.push(target);
+                } else if unreadable.contains(&target) {
+                    self.count_repair(at, count, target);
+                }
+            }
+            if !failed.is_empty() {
+                self.fail_legs(&failed).await?;
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Blocks of the first leg in sync that can read them, and the legs before it that could not. Every one of them has
+    /// all that was acknowledged.
+    async fn read_any(&self, lba: u64, nblocks: u64) -> Result<(usize, LegSet, SgList), Status> {
+        let (mut unreadable, mut first_failure) = (LegSet::new(), None);
+        for leg in self.shared.in_sync() {
+            let mut bufs = SgList::new();
+            bufs.push(steps::alloc(&self.reactor, nblocks as usize * self.shared.info.block_size as usize).await?);
+            let read = Io::read(Lba(lba + self.shared.data_start), nblocks as u32, bufs);
+            let done = self.channel(leg).submit(read).await;
+            if done.status.is_ok() {
+                return Ok((leg, unreadable, done.io.bufs));
+            }
+            self.count_read_error(lba, done.status, leg);
+            first_failure.get_or_insert(done.status);
+            unreadable.push(leg);
+        }
+        Err(first_failure.unwrap_or(Status::Gone))
+    }
+
     /// Reads the blocks on every leg, repairing those that cannot.
     async fn verify(&self, io: &Io) -> Result<(), Status> {
-        if self.shared.needs_sync(io.lba.0, io.nblocks as u64) {
-            return steps::verify(self, io).await;
-        }
         let step = (COPY_BYTES as u64 / self.shared.info.block_size as u64).max(1);
         let mut at = io.lba.0;
         while at < io.end() {
@@ -337,19 +421,19 @@ impl Inner {
         io.bufs.iter_mut().for_each(|buf| {
             buf.try_unshare();
         });
-        if failed.is_empty() {
-            return steps::status_of(self.record().await);
-        }
-        let survivors = legs.iter().any(|leg| !failed.contains(leg) && self.shared.leg_state(*leg) == LegState::InSync);
-        if !survivors {
-            // Nobody who counts has it: the write failed, and the legs may differ where it went.
+        let survives = |leg: &usize| !failed.contains(leg) && self.shared.leg_state(*leg) == LegState::InSync;
+        let outcome = if failed.is_empty() {
+            self.record().await
+        } else if legs.iter().any(survives) {
+            Box::pin(self.fail_legs(&failed)).await
+        } else {
+            Err(status)
+        };
+        if outcome.is_err() {
+            // The write failed; where it went, the legs that count now, or after a crash, may differ.
             self.distrust(io.lba.0, io.nblocks as u64);
-            return status;
         }
-        match Box::pin(self.fail_legs(&failed)).await {
-            Ok(()) => Status::Ok,
-            Err(status) => status,
-        }
+        steps::status_of(outcome)
     }
 
     fn distrust(&self, lba: u64, nblocks: u64) {

@@ -1,92 +1,11 @@
-//! The durable side of a mirror: reading and writing superblocks and bitmap pages, and what they say when a mirror is
-//! opened. Pure decisions are functions of superblocks, so that they can be tested without devices.
+//! What superblocks and bitmap pages say when a mirror is opened. Pure decisions are functions of superblocks, so that they can be tested without devices.
 
-use super::format::{BitmapPage, LegRecord, LegState, Superblock, UNIT_BYTES};
-use crate::device::Channel;
-use crate::io::{Flags, Io, Lba, Status};
-use crate::steps;
-use reactor::{Reactor, SgList};
-use std::rc::Rc;
-
-/// Blocks from one metadata unit to the next.
-pub(super) fn unit_blocks(block_size: u32) -> u64 {
-    (UNIT_BYTES as u64).div_ceil(block_size as u64)
-}
-
-/// Writes one metadata unit durably.
-pub(super) async fn write_unit(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    block_size: u32,
-    unit: u64,
-    bytes: &[u8; UNIT_BYTES],
-) -> Status {
-    let blocks = unit_blocks(block_size);
-    let mut buf = match steps::alloc(reactor, blocks as usize * block_size as usize).await {
-        Ok(buf) => buf,
-        Err(status) => return status,
-    };
-    buf.as_mut_slice()[..UNIT_BYTES].copy_from_slice(bytes);
-    buf.as_mut_slice()[UNIT_BYTES..].fill(0);
-    let mut bufs = SgList::new();
-    bufs.push(buf);
-    let write = Io { flags: Flags::FUA, ..Io::write(Lba(unit * blocks), blocks as u32, bufs) };
-    channel.submit(write).await.status
-}
-
-/// Reads one metadata unit.
-pub(super) async fn read_unit(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    block_size: u32,
-    unit: u64,
-) -> Result<[u8; UNIT_BYTES], Status> {
-    let blocks = unit_blocks(block_size);
-    let mut bufs = SgList::new();
-    bufs.push(steps::alloc(reactor, blocks as usize * block_size as usize).await?);
-    let done = channel.submit(Io::read(Lba(unit * blocks), blocks as u32, bufs)).await;
-    done.status.check()?;
-    let mut bytes = [0; UNIT_BYTES];
-    steps::sg_read_at(&done.io.bufs, 0, &mut bytes);
-    Ok(bytes)
-}
-
-/// What the superblock slots of a leg hold.
-pub(super) enum Found {
-    /// The newer valid superblock.
-    Superblock(Box<Superblock>),
-    /// Nothing but zeroes.
-    Blank,
-    /// Something else.
-    Foreign,
-}
-
-/// Reads both superblock slots.
-pub(super) async fn find(reactor: &Rc<Reactor>, channel: &dyn Channel, block_size: u32) -> Result<Found, Status> {
-    let (mut best, mut blank): (Option<Superblock>, bool) = (None, true);
-    for slot in 0..2 {
-        let bytes = read_unit(reactor, channel, block_size, slot).await?;
-        blank &= bytes.iter().all(|byte| *byte == 0);
-        let newer = |found: &Superblock| best.as_ref().is_none_or(|best| found.generation > best.generation);
-        if let Some(found) = Superblock::decode(&bytes).filter(newer) {
-            best = Some(found);
-        }
-    }
-    Ok(match best {
-        Some(superblock) => Found::Superblock(Box::new(superblock)),
-        None if blank => Found::Blank,
-        None => Found::Foreign,
-    })
-}
+use super::format::{BitmapPage, LegRecord, LegState, Superblock};
+use crate::slots::Slots;
 
 /// Reads a bitmap page; one that cannot be read is all dirty.
-pub(super) async fn read_page(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    superblock: &Superblock,
-    index: usize,
-) -> BitmapPage {
-    match read_unit(reactor, channel, superblock.block_size, 2 + index as u64).await {
+pub(super) async fn read_page(slots: Slots<'_>, superblock: &Superblock, index: usize) -> BitmapPage {
+    match slots.read_unit(2 + index as u64).await {
         Ok(bytes) => BitmapPage::decode(&bytes, superblock.mirror_id, index),
         Err(_) => BitmapPage::filled(true),
     }

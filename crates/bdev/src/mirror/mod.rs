@@ -3,9 +3,10 @@
 //! What holds, always:
 //! - A write is acknowledged when every leg that counts as in sync has it. A leg that missed a write is called failed,
 //!   durably on the others, before that write is acknowledged: so a leg that comes back can never be taken for current.
-//! - Before a write touches a region, the region's dirty bit is durable on all legs in use. After a crash, dirty regions
-//!   are read from one leg only until they have been copied to the others, so a block never reads as two things. While a
-//!   leg is missing bits are only set, which makes them the list of what it lacks.
+//! - Before a write touches a region, the region's dirty bit is durable on all legs in use. After a crash legs may differ
+//!   in dirty regions; until those have been copied, a read first makes the blocks that it wants equal and durable on all
+//!   legs in sync. So a value that was read stays until the next write, whichever leg fails meanwhile. While a leg is
+//!   missing bits are only set, which makes them the list of what it lacks.
 //! - Writes to overlapping blocks reach all legs in the same order.
 //! - Two legs that were used without each other are refused, and an old leg alone too, unless the operator decides.
 //!
@@ -19,10 +20,11 @@ mod upkeep;
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Op, OpSet};
 use crate::range_lock::RangeLock;
-use format::{BitmapPage, LegRecord, PAGE_REGIONS, PAGES_MAX, Superblock};
+use crate::slots::{self, Slots, UNIT_BYTES};
+use format::{BitmapPage, KIND, LegRecord, PAGE_REGIONS, PAGES_MAX, Superblock};
 pub use format::{LEGS_MAX, LegState};
 use io::{Inner, MirrorChannel};
-use meta::{Disagreement, Found};
+use meta::Disagreement;
 use reactor::Reactor;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -88,8 +90,6 @@ struct Shared {
     /// Per region: [`DIRTY`], [`NEEDS_SYNC`], and how many writes are under way. Atomic because all reactors write to
     /// all regions; one addition per write, no lock.
     regions: Box<[AtomicU32]>,
-    /// The leg that is read where legs may differ.
-    authority: AtomicU8,
     ranges: RangeLock,
     /// Held across metadata writes; one range, so a fair asynchronous mutex.
     meta_turn: RangeLock,
@@ -105,6 +105,8 @@ struct Shared {
 
 struct Leg {
     device: Option<Arc<dyn BlockDevice>>,
+    /// The superblock slot to write first; only its first value may differ from zero. Written with the metadata turn held.
+    slot_first: AtomicU64,
     state: AtomicU8,
     read_errors: AtomicU64,
     repairs: AtomicU64,
@@ -155,8 +157,10 @@ impl Shared {
         (lba / self.region_blocks) as usize..=last as usize
     }
 
-    fn needs_sync(&self, lba: u64, nblocks: u64) -> bool {
-        self.regions_of(lba, nblocks).any(|region| self.regions[region].load(Acquire) & NEEDS_SYNC != 0)
+    /// Whether two legs in sync may hold different data there, or come to it after a crash.
+    fn may_differ(&self, lba: u64, nblocks: u64) -> bool {
+        let marked = |region: usize| self.regions[region].load(Acquire) & NEEDS_SYNC != 0;
+        self.regions_of(lba, nblocks).any(marked) && (self.in_sync().len() > 1 || self.unrecorded.load(Acquire))
     }
 }
 
@@ -182,32 +186,28 @@ impl MirrorDevice {
         for leg in &legs {
             channels.push(leg.as_ref().map(|leg| leg.open_channel(reactor)).transpose()?);
         }
-        let (mut found, mut blank) = (Vec::new(), Vec::new());
+        let mut seen = Vec::new();
         for (channel, leg) in channels.iter().zip(&legs) {
-            let state = match (channel, leg) {
-                (Some(channel), Some(leg)) => find(reactor, name, channel, leg).await?,
-                _ => None,
-            };
-            blank.push(matches!(state, Some(Found::Blank)));
-            found.push(match state {
-                Some(Found::Superblock(superblock)) => Some(*superblock),
-                Some(Found::Foreign) if !(options.create && options.force) => {
-                    return refuse(format!(
-                        "leg {} holds other data; wipe its first {} KiB, or create the mirror with force",
-                        found.len(),
-                        2 * format::UNIT_BYTES / 1024
-                    ));
-                }
-                _ => None,
+            seen.push(match (channel, leg) {
+                (Some(channel), Some(leg)) => look(reactor, name, &**channel, leg, options).await?,
+                _ => Seen::absent(),
             });
         }
+        let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         let fresh = options.create && (options.force || found.iter().all(Option::is_none));
         let superblock = if fresh {
             if legs.iter().any(Option::is_none) {
                 return refuse("a new mirror needs all its legs".to_string());
             }
+            if !options.force && seen.iter().any(|seen| !seen.blank) {
+                return refuse("a leg cannot be read; replace it, or create the mirror with force".to_string());
+            }
             plan(reactor, name, &present, options)?
         } else {
+            let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
+            if let Some(superblock) = found.iter().flatten().find(|superblock| superblock.legs.len() != legs.len()) {
+                return refuse(format!("it has {} legs, {} are given", superblock.legs.len(), legs.len()));
+            }
             meta::decide(&found, &blank, options.start_degraded, options.prefer)
                 .map_err(|why| DeviceError::Config { device: name.to_string(), reason: explain(&why) })?
         };
@@ -222,7 +222,11 @@ impl MirrorDevice {
             load_pages(reactor, &channels, &found, &superblock).await
         };
         let device = MirrorDevice { shared: Arc::new(assemble(name, legs, &present, superblock, pages)) };
+        for (leg, seen) in device.shared.legs.iter().zip(&seen) {
+            leg.slot_first.store(seen.slot_first, Release);
+        }
         device.begin(reactor, channels, fresh).await?;
+        device.count_repaired_slots(&seen);
         Ok(device)
     }
 
@@ -239,7 +243,7 @@ impl MirrorDevice {
         if fresh {
             // An older mirror's superblock must not outlive this one's first.
             for (leg, slot) in shared.active().into_iter().flat_map(|leg| [(leg, 0), (leg, 1)]) {
-                inner.write_unit(leg, slot, &[0; format::UNIT_BYTES]).await.check().map_err(failed)?;
+                inner.slots(leg).write_unit(slot, &[0; UNIT_BYTES]).await.map_err(failed)?;
             }
         }
         let pages = shared.meta.lock().expect("nothing panics while holding the metadata").pages.len();
@@ -247,6 +251,21 @@ impl MirrorDevice {
             inner.write_page(page).await.map_err(failed)?;
         }
         inner.write_superblocks().await.map_err(failed)
+    }
+
+    /// Slots that could not be used when a leg was found have been rewritten on every leg in use.
+    fn count_repaired_slots(&self, seen: &[Seen]) {
+        for (index, (leg, seen)) in self.shared.legs.iter().zip(seen).enumerate() {
+            if seen.superblock.is_some() && seen.damaged > 0 && self.shared.leg_state(index) != LegState::Failed {
+                leg.repairs.fetch_add(seen.damaged, Relaxed);
+                tracing::info!(
+                    mirror = self.shared.name,
+                    leg = index,
+                    slots = seen.damaged,
+                    "rewrote superblock slots"
+                );
+            }
+        }
     }
 
     /// How it is doing.
@@ -291,18 +310,52 @@ impl MirrorDevice {
     }
 }
 
-async fn find(
+/// What was found at the start of a leg.
+struct Seen {
+    superblock: Option<Superblock>,
+    /// Nothing but zeroes.
+    blank: bool,
+    slot_first: u64,
+    /// Slots that hold no valid superblock.
+    damaged: u64,
+}
+
+impl Seen {
+    fn absent() -> Seen {
+        Seen { superblock: None, blank: false, slot_first: 0, damaged: 0 }
+    }
+}
+
+/// Reads the superblock slots of a leg. One valid slot suffices; a leg without any that can be read is as good as absent.
+async fn look(
     reactor: &Rc<Reactor>,
     name: &str,
-    channel: &Rc<dyn Channel>,
+    channel: &dyn Channel,
     leg: &Arc<dyn BlockDevice>,
-) -> Result<Option<Found>, DeviceError> {
-    let failed = |status| DeviceError::Io { device: name.to_string(), action: "read the superblock of a leg", status };
-    if leg.info().blocks < 4 * meta::unit_blocks(leg.info().block_size) {
-        let reason = format!("leg '{}' is too small for a mirror", leg.name());
-        return Err(DeviceError::Config { device: name.to_string(), reason });
+    options: &MirrorOptions,
+) -> Result<Seen, DeviceError> {
+    let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+    let block_size = leg.info().block_size;
+    if leg.info().blocks < 4 * Slots::unit_blocks(block_size) {
+        return refuse(format!("leg '{}' is too small for a mirror", leg.name()));
     }
-    meta::find(reactor, &**channel, leg.info().block_size).await.map(Some).map_err(failed)
+    let found = Slots { reactor, channel, block_size, kind: KIND }.read(Superblock::decode).await;
+    if let Some(status) = found.unreadable {
+        tracing::warn!(mirror = name, leg = leg.name(), %status, "a superblock slot cannot be read");
+    }
+    let overwrites = options.create && options.force;
+    if let Some(version) = found.newer_version.filter(|_| !overwrites) {
+        return refuse(slots::refuse_newer(&format!("superblock of leg '{}'", leg.name()), version));
+    }
+    let foreign = found.newest.is_none() && !found.blank && found.unreadable.is_none();
+    if foreign && !overwrites {
+        return refuse(format!(
+            "leg '{}' holds other data; wipe its first {} KiB, or create the mirror with force",
+            leg.name(),
+            KIND.copies * UNIT_BYTES as u64 / 1024
+        ));
+    }
+    Ok(Seen { superblock: found.newest, blank: found.blank, slot_first: found.first, damaged: found.damaged })
 }
 
 /// The geometry and identity of a new mirror.
@@ -314,7 +367,7 @@ fn plan(
 ) -> Result<Superblock, DeviceError> {
     let block_size = legs[0].block_size as u64;
     let leg_blocks = legs.iter().map(|info| info.blocks).min().expect("at least one leg");
-    let unit = meta::unit_blocks(legs[0].block_size);
+    let unit = Slots::unit_blocks(legs[0].block_size);
     let wanted = if options.region_bytes == 0 { REGION_BYTES_DEFAULT } else { options.region_bytes };
     let mut region_blocks = (wanted / block_size).max(1);
     while leg_blocks.div_ceil(region_blocks) > (PAGES_MAX * PAGE_REGIONS) as u64 {
@@ -380,8 +433,9 @@ async fn load_pages(
         if superblock.legs[leg].state != LegState::InSync {
             continue;
         }
+        let slots = Slots { reactor, channel: &**channel, block_size: superblock.block_size, kind: KIND };
         for (index, page) in pages.iter_mut().enumerate() {
-            let other = meta::read_page(reactor, &**channel, superblock, index).await;
+            let other = meta::read_page(slots, superblock, index).await;
             page.bits.iter_mut().zip(other.bits).for_each(|(mine, theirs)| *mine |= theirs);
         }
     }
@@ -407,7 +461,6 @@ fn assemble(
         false => 0,
     };
     let words = (0..regions).map(|region| AtomicU32::new(word(region))).collect();
-    let authority = superblock.legs.iter().position(|leg| leg.state == LegState::InSync).unwrap_or(0) as u8;
     // A leg that is new here gets an identity of its own.
     for (index, leg) in superblock.legs.iter_mut().enumerate() {
         if leg.state == LegState::RecoveringFull {
@@ -417,6 +470,7 @@ fn assemble(
     }
     let leg = |(device, record): (Option<Arc<dyn BlockDevice>>, &LegRecord)| Leg {
         device,
+        slot_first: AtomicU64::new(0),
         state: AtomicU8::new(record.state.code()),
         read_errors: AtomicU64::new(0),
         repairs: AtomicU64::new(0),
@@ -428,7 +482,6 @@ fn assemble(
         data_start: superblock.data_start,
         region_blocks: superblock.region_blocks,
         regions: words,
-        authority: AtomicU8::new(authority),
         ranges: RangeLock::new((1 << 20) / superblock.block_size as u64),
         meta_turn: RangeLock::new(1),
         meta: Mutex::new(Meta { superblock, pages }),
@@ -457,7 +510,7 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         ops,
         optimal_io_blocks: least(|info| info.optimal_io_blocks),
         max_io_blocks: least(|info| info.max_io_blocks),
-        atomic_write_blocks: if shifted { 1 } else { least(|info| info.atomic_write_blocks) },
+        atomic_write_blocks: least(|info| info.atomic_write_blocks).min(if shifted { 1 } else { u32::MAX }),
         atomic_boundary_blocks: if shifted { 0 } else { boundary },
         compare_and_write_blocks: (least(|info| info.max_io_blocks) / 2).max(1),
         volatile_cache: infos.iter().any(|info| info.volatile_cache),

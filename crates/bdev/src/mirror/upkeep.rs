@@ -1,9 +1,10 @@
 //! The upkeep of a mirror: dirty bits, superblocks, legs that change state, and copying what a leg lacks.
 
-use super::format::{self, LegState, PAGE_REGIONS};
-use super::io::{CopyError, Inner};
-use super::{CLEAN_INTERVAL_NS, DIRTY, LegSet, NEEDS_SYNC, meta};
-use crate::io::{Io, Status};
+use super::format::{KIND, LegState, PAGE_REGIONS};
+use super::io::Inner;
+use super::{CLEAN_INTERVAL_NS, DIRTY, LegSet, NEEDS_SYNC, Shared};
+use crate::io::{Flags, Io, Status};
+use crate::slots::Slots;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -39,10 +40,9 @@ impl Inner {
         };
         let (mut failed, mut status) = (LegSet::new(), Status::Ok);
         for leg in shared.active() {
-            let outcome = self.write_unit(leg, 2 + page as u64, &bytes).await;
-            if !outcome.is_ok() {
+            if let Err(why) = self.slots(leg).write_unit(2 + page as u64, &bytes).await {
                 failed.push(leg);
-                status = outcome;
+                status = why;
             }
         }
         if failed.is_empty() {
@@ -54,8 +54,9 @@ impl Inner {
         self.fail_with_turn(&failed).await
     }
 
-    pub(super) async fn write_unit(&self, leg: usize, unit: u64, bytes: &[u8; format::UNIT_BYTES]) -> Status {
-        meta::write_unit(&self.reactor, self.channel(leg), self.shared.info.block_size, unit, bytes).await
+    pub(super) fn slots(&self, leg: usize) -> Slots<'_> {
+        let (reactor, channel, block_size) = (&self.reactor, self.channel(leg), self.shared.info.block_size);
+        Slots { reactor, channel, block_size, kind: KIND }
     }
 
     /// Makes the states of the legs durable where they are not: what was just done on fewer legs counts only then.
@@ -100,13 +101,6 @@ impl Inner {
         record.state = state;
         shared.unrecorded.store(true, Release);
         shared.legs[leg].state.store(state.code(), Release);
-        drop(meta);
-        if state == LegState::Failed
-            && shared.authority.load(Acquire) as usize == leg
-            && let Some(next) = shared.in_sync().first()
-        {
-            shared.authority.store(*next as u8, Release);
-        }
     }
 
     /// Writes the superblock of a new generation to all active legs; those that refuse are called failed in the next.
@@ -121,10 +115,10 @@ impl Inner {
             };
             let (mut failed, mut status) = (LegSet::new(), Status::Ok);
             for leg in shared.active() {
-                let outcome = self.write_unit(leg, superblock.generation % 2, &superblock.encode(leg)).await;
-                if !outcome.is_ok() {
+                let first = shared.legs[leg].slot_first.swap(0, AcqRel);
+                if let Err(why) = self.slots(leg).write(first, &superblock.encode(leg)).await {
                     failed.push(leg);
-                    status = outcome;
+                    status = why;
                 }
             }
             if failed.is_empty() {
@@ -211,9 +205,10 @@ impl Inner {
     pub(super) async fn resync(&self, pause_ns: u64) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.resync_turn.lock(0, 1, true).await;
+        let mut outcome = Ok(());
         for region in 0..shared.regions.len() {
             if shared.regions[region].load(Acquire) & NEEDS_SYNC != 0 {
-                self.resync_region(region).await?;
+                outcome = outcome.and(self.resync_region(region).await);
                 if self.reactor.is_stopping() {
                     return Ok(());
                 }
@@ -222,6 +217,8 @@ impl Inner {
                 }
             }
         }
+        // A region that no leg can read keeps its mark; the others are in order all the same.
+        outcome?;
         self.promote().await?;
         self.clean().await
     }
@@ -232,13 +229,10 @@ impl Inner {
         let end = (start + shared.region_blocks).min(shared.info.blocks);
         // The whole region at once: clearing the mark must not cross a write that failed and set it again.
         let _alone = shared.ranges.lock(start, end - start, true).await;
-        let source = shared.authority.load(Acquire) as usize;
-        for target in shared.active().into_iter().filter(|leg| *leg != source) {
-            match self.copy_range(start, end - start, source, target).await {
-                Ok(()) => {}
-                Err(CopyError::Source(status)) => return Err(status),
-                Err(CopyError::Target) => self.fail_legs(&[target]).await?,
-            }
+        self.equalise(start, end - start, Shared::active, Flags::NONE).await?;
+        if shared.in_sync().len() > 1 {
+            // A power cut must not part them again, now that reads may be answered by any of them.
+            self.flush().await?;
         }
         shared.regions[region].fetch_and(!NEEDS_SYNC, AcqRel);
         Ok(())

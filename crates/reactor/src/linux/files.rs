@@ -290,11 +290,18 @@ fn describe_regular(fd: RawFd, status: &libc::stat, direct: bool) -> Result<File
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: fills a local.
     check(unsafe { libc::fstatfs(fd, &mut fs) }.into())?;
+    let alignment = direct_alignment(fd);
     let in_memory = matches!(fs.f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC);
     Ok(FileInfo {
         bytes: status.st_size as u64,
-        align: if direct && !in_memory { direct_alignment(fd).unwrap_or(4096) } else { 1 },
-        sector: 512,
+        align: match alignment {
+            Some(alignment) if direct && !in_memory => alignment.memory.max(alignment.offset),
+            None if direct && !in_memory => 4096,
+            _ => 1,
+        },
+        // The smallest offset of direct I/O is the logical sector of the disk below; where there is none, sectors of 512
+        // bytes are the safe guess.
+        atomic_bytes: alignment.map_or(512, |alignment| alignment.offset),
         direct,
         is_block_device: false,
         synchronous: in_memory,
@@ -318,7 +325,7 @@ fn describe_block_device(fd: RawFd, status: &libc::stat, direct: bool) -> Result
     Ok(FileInfo {
         bytes,
         align: if direct { sector as u32 } else { 1 },
-        sector: sector as u32,
+        atomic_bytes: sector as u32,
         direct,
         is_block_device: true,
         synchronous: is_zram,
@@ -326,12 +333,19 @@ fn describe_block_device(fd: RawFd, status: &libc::stat, direct: bool) -> Result
     })
 }
 
+/// Alignment that direct I/O wants.
+#[derive(Clone, Copy)]
+struct Alignment {
+    memory: u32,
+    offset: u32,
+}
+
 /// What statx says of direct I/O on this file (kernel 6.1 and later).
-fn direct_alignment(fd: RawFd) -> Option<u32> {
+fn direct_alignment(fd: RawFd) -> Option<Alignment> {
     // SAFETY: an all-zero statx is a valid value, overwritten by the call.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor itself; fills a local.
     let result = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &mut status) };
-    let align = status.stx_dio_offset_align.max(status.stx_dio_mem_align);
-    (result == 0 && status.stx_mask & libc::STATX_DIOALIGN != 0 && align > 0).then_some(align)
+    let alignment = Alignment { memory: status.stx_dio_mem_align, offset: status.stx_dio_offset_align };
+    (result == 0 && status.stx_mask & libc::STATX_DIOALIGN != 0 && alignment.offset > 0).then_some(alignment)
 }
