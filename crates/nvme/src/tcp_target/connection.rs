@@ -35,10 +35,6 @@ const FLUSH_BYTES: usize = 512 << 10;
 /// Bytes of headers that wait for a host that does not read, above which nothing more is received from it: more than the
 /// answers to every command of a queue, so a host that keeps to its queue's size never gets there.
 const UNSENT_HEADER_BYTES_MAX: usize = 128 << 10;
-/// Time for a terminated host to take notice before its socket is closed under it.
-const LINGER_NS: u64 = 1_000_000_000;
-/// Most that is taken from it meanwhile.
-const LINGER_BYTES_MAX: usize = 16 << 20;
 /// How often the target looks for hosts that do not send what they were asked for.
 const TRANSFER_WATCH_NS: u64 = 1_000_000_000;
 
@@ -102,13 +98,14 @@ pub(super) struct Connection {
     pub(super) flush_queued: Cell<bool>,
     pub(super) socket_full: Cell<bool>,
     pub(super) ended: Cell<Option<End>>,
-    /// Notified when the connection becomes a queue, and when it ends.
+    /// Notified when the connection becomes a queue, when it ends, and after that when a command of it ends.
     pub(super) settled: Notify,
     pub(super) room_notify: Notify,
     pub(super) role: Cell<Role>,
     /// Which queue of which controller this is, after Connect.
     pub(super) owner: Cell<Option<Owner>>,
     pub(super) connecting: Cell<bool>,
+    pub(super) told_closed: Cell<bool>,
     pub(super) queue: Cell<Queue>,
     /// The controller's write cache is switched off: every write is durable when it completes.
     pub(super) write_through: Cell<bool>,
@@ -147,6 +144,7 @@ impl Connection {
             role: Cell::new(Role::None),
             owner: Cell::new(None),
             connecting: Cell::new(false),
+            told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
             write_through: Cell::new(false),
             via,
@@ -234,33 +232,6 @@ impl Connection {
         output.discard();
     }
 
-    /// After a termination was sent: takes what the host still sends until it closes, for a while. Closing at once would make
-    /// TCP reset the connection, and the host might never see why.
-    pub(super) async fn linger(&self) {
-        let _ = self.reactor.timeout(LINGER_NS, self.drain()).await;
-    }
-
-    async fn drain(&self) {
-        let mut drained = 0;
-        while drained < LINGER_BYTES_MAX {
-            if self.stream.readable().await.is_err() {
-                return;
-            }
-            let mut received = self.local.take_receive_buf();
-            let outcome = self.stream.try_recv(received.as_mut_slice());
-            self.local.give_receive_buf(received);
-            match outcome {
-                Ok(0) => return,
-                Ok(bytes) => {
-                    drained += bytes;
-                    self.reactor.yield_now().await;
-                }
-                Err(Errno::EAGAIN) => {}
-                Err(_) => return,
-            }
-        }
-    }
-
     /// Sees to it that a host which does not send the data it was asked for loses its connection: what waits for that data
     /// holds memory of the pool.
     pub(super) fn watch_transfers(&self) {
@@ -336,6 +307,8 @@ impl Connection {
             let encoder = self.encoder();
             self.output.borrow_mut().header::<HEADER_SPACE>(|out| encoder.capsule_resp(out, cqe));
             self.queue_flush();
+        } else {
+            self.settled.notify_all();
         }
     }
 
@@ -349,7 +322,7 @@ impl Connection {
     pub(super) fn answer_data(self: &Rc<Self>, mut cqe: Cqe, bufs: SgList) {
         self.depart(&mut cqe);
         if self.is_ended() {
-            return;
+            return self.settled.notify_all();
         }
         let success = self.local.config.c2h_success && cqe.result.get() == 0 && cqe.status().is_success();
         let encoder = self.encoder();

@@ -1,13 +1,15 @@
 //! Connect, Fabrics and admin commands: rare, and all brought to the target's home reactor.
 
-use super::connection::{Connection, End, Owner, Role};
+use super::cid_map::CidMap;
+use super::connection::{Connection, End, Owner, Pending, Role};
 use super::execute::CapsuleData;
 use super::home::{AdminReply, Home};
 use super::local::Namespace;
 use crate::spec::opcode::{AdminOpcode, Direction, FABRICS, FabricsType};
 use crate::spec::sgl::DataLocation;
+use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status, fabrics};
-use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
+use crate::tcp::{ADMIN_CAPSULE_DATA_MAX, LINGER_BYTES_MAX, LINGER_NS};
 use reactor::{Buf, SgList};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -199,20 +201,46 @@ impl Connection {
     pub(super) async fn finish(self: &Rc<Self>, end: End) {
         self.end(end);
         self.flush_last();
+        self.drop_waiting();
         self.tell_closed();
         if matches!(end, End::Fault(_) | End::Overrun) {
-            self.linger().await;
+            self.stream.drain(LINGER_NS, LINGER_BYTES_MAX).await;
         }
         self.stream.close();
         self.local.shared.connection_ended(self.reactor.index());
     }
 
-    fn tell_closed(&self) {
-        if let Some(owner) = self.owner.get() {
-            let (shared, id) = (self.local.shared.clone(), self.id);
-            self.reactor.post(self.local.shared.home, move |reactor| {
-                Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
+    /// Tells the target that this queue is closed, and later that none of its commands is carried out any more.
+    fn tell_closed(self: &Rc<Self>) {
+        let Some(owner) = self.owner.get().filter(|_| !self.told_closed.replace(true)) else { return };
+        let (shared, id) = (self.local.shared.clone(), self.id);
+        self.reactor.post(self.local.shared.home, move |reactor| {
+            Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
+        });
+        if owner.qid == 0 {
+            return;
+        }
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            this.settled.wait_until(|| this.queue.get().outstanding() == 0).await;
+            let shared = this.local.shared.clone();
+            this.reactor.post(this.local.shared.home, move |reactor| {
+                Home::of(reactor, &shared).queue_quiet(owner.controller);
             });
+        });
+    }
+
+    /// Ends the commands that wait for something which an ended connection does not bring: their data, or the other half of
+    /// a fused pair. What is left then is under way in devices, or about to find out by itself.
+    fn drop_waiting(self: &Rc<Self>) {
+        self.drop_pairs();
+        let pending = std::mem::replace(&mut *self.pending.borrow_mut(), CidMap::new(1));
+        for Pending { sqe, io, buf, .. } in pending.into_values() {
+            self.release_share(buf.len());
+            // Halves of pairs have been answered with their pairs.
+            if io.is_none_or(|(command, _)| command.fused == Fused::Normal) {
+                self.answer_status(sqe.cid.get(), Status::ABORTED_SQ_DELETION);
+            }
         }
     }
 

@@ -320,11 +320,14 @@ impl Connection {
         }
         let this = self.clone();
         self.reactor.spawn(async move {
+            let is_half = io.as_ref().is_some_and(|(command, _)| command.fused != Fused::Normal);
             let granted = match this.take_buf(len as usize).await {
                 Some(buf) => this.grant(sqe, io, buf),
                 None => Err(Status::ABORT_REQUESTED),
             };
-            if let Err(status) = granted {
+            if let Err(status) = granted
+                && !(is_half && !this.is_in_pair(sqe.cid.get()))
+            {
                 this.refuse(&sqe, status);
             }
         });

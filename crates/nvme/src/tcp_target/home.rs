@@ -27,6 +27,16 @@ pub(super) enum AdminReply {
     Pending,
 }
 
+/// A controller with connections that are I/O queues, or were and still have commands under way.
+#[derive(Clone, Copy)]
+struct Busy {
+    subsystem: SubsystemId,
+    cntlid: u16,
+    connections: usize,
+}
+
+/// Longest wait for the commands of a controller that another one was told to reset. Hosts give up on admin commands later.
+const QUIESCE_MAX_NS: u64 = 20_000_000_000;
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPTS_PER_WAKE: usize = 16;
 /// Refused connections are reported no more often than this.
@@ -56,6 +66,10 @@ pub(super) struct Home {
     shared: Arc<Shared>,
     target: RefCell<Target>,
     queues: RefCell<BTreeMap<(ControllerHandle, u16), Place>>,
+    /// Controllers whose commands devices may be carrying out, those that have ended included.
+    busy: RefCell<BTreeMap<ControllerHandle, Busy>>,
+    /// Some connection of an I/O queue that has ended carries out nothing any more.
+    quieter: Notify,
     listeners: RefCell<BTreeMap<SocketAddr, (u16, Rc<Stop>)>>,
     next_connection: Cell<u64>,
     next_port: Cell<u16>,
@@ -72,8 +86,10 @@ impl Home {
         reactor.extension(shared.instance, || Home {
             reactor: reactor.clone(),
             shared: shared.clone(),
-            target: RefCell::new(Target::new(shared.config.model.clone())),
+            target: RefCell::new(Target::new(shared.config.model.clone(), reactor.driver().random_u64())),
             queues: RefCell::default(),
+            busy: RefCell::default(),
+            quieter: Notify::default(),
             listeners: RefCell::default(),
             next_connection: Cell::new(1),
             next_port: Cell::new(1),
@@ -185,9 +201,14 @@ impl Home {
         self.carry_out();
         let connected = connected?;
         self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
-        let is_cached = self.with_target(|target| {
-            target.controller(connected.controller).is_none_or(|controller| controller.write_cache_enabled())
+        let (is_cached, cntlid) = self.with_target(|target| {
+            let controller = target.controller(connected.controller).expect("it was connected just now");
+            (controller.write_cache_enabled(), controller.cntlid())
         });
+        if connected.qid > 0 {
+            let none = Busy { subsystem: connected.subsystem, cntlid, connections: 0 };
+            self.busy.borrow_mut().entry(connected.controller).or_insert(none).connections += 1;
+        }
         Ok((connected, !is_cached))
     }
 
@@ -233,6 +254,11 @@ impl Home {
                 let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), false);
                 AdminReply::Complete(cqe, Vec::new())
             }
+            AdminOutcome::Quiesce { subsystem, cntlid } => {
+                let quiet = self.quieter.wait_until(|| self.is_quiet(subsystem, cntlid));
+                let quiet = self.reactor.timeout(QUIESCE_MAX_NS, quiet).await.is_some();
+                AdminReply::Complete(target::cross_reset_done(sqe.cid.get(), quiet), Vec::new())
+            }
         }
     }
 
@@ -252,6 +278,28 @@ impl Home {
             self.deadline_moved.notify_all();
             self.carry_out();
         }
+    }
+
+    /// An I/O queue's connection has ended, and with it all of its commands.
+    pub(super) fn queue_quiet(&self, controller: ControllerHandle) {
+        let mut busy = self.busy.borrow_mut();
+        let found = busy.get_mut(&controller).expect("a connection that became an I/O queue was counted");
+        found.connections -= 1;
+        if found.connections == 0 {
+            busy.remove(&controller);
+        }
+        drop(busy);
+        self.quieter.notify_all();
+    }
+
+    /// Whether no command of a controller is carried out that had this identifier and has ended, or is being reset.
+    fn is_quiet(&self, subsystem: SubsystemId, cntlid: u16) -> bool {
+        let target = self.target.borrow();
+        let has_ended =
+            |handle| target.controller(handle).is_none_or(|found| found.state() == target::ControllerState::Resetting);
+        let busy = self.busy.borrow();
+        let mut named = busy.iter().filter(|(_, busy)| (busy.subsystem, busy.cntlid) == (subsystem, cntlid));
+        !named.any(|(handle, _)| has_ended(*handle))
     }
 
     // --- what the node asks -----------------------------------------------------------------------------------------
@@ -316,6 +364,7 @@ impl Home {
                         .collect();
                     queues.into_iter().for_each(|qid| self.close_queue(controller, qid));
                 }
+                TargetEvent::Reset { controller } => self.reset(controller),
                 TargetEvent::Shutdown { controller } => self.shut_down(controller),
                 TargetEvent::WriteCache { controller, enabled } => {
                     let queues: Vec<u16> = self
@@ -366,6 +415,16 @@ impl Home {
     fn close_queue(&self, controller: ControllerHandle, qid: u16) {
         self.at_queue(controller, qid, |connection| connection.end(End::TornDown));
         self.queues.borrow_mut().remove(&(controller, qid));
+    }
+
+    /// Lets the controller say that its reset is complete when no command of it is carried out any more.
+    fn reset(self: &Rc<Self>, controller: ControllerHandle) {
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            this.quieter.wait_until(|| !this.busy.borrow().contains_key(&controller)).await;
+            this.target.borrow_mut().reset_complete(controller);
+            this.carry_out();
+        });
     }
 
     /// Makes everything durable that a host wrote, then says that the shutdown is complete.

@@ -570,7 +570,7 @@ impl Connection {
             Some(AdminOpcode::KeepAlive) => self.respond(Cqe::success(cid, 0)),
             Some(AdminOpcode::Abort) => self.respond(Cqe::success(cid, 1)),
             // Cross-controller reset: done.
-            None if sqe.opcode == 0x38 => self.respond(Cqe::success(cid, 1)),
+            Some(AdminOpcode::CrossControllerReset) => self.respond(Cqe::success(cid, 1)),
             _ => self.respond(Cqe::new(cid, Status::INVALID_OPCODE.dnr())),
         }
     }
@@ -603,10 +603,10 @@ impl Connection {
                 page.fuses = 1.into();
                 page.oaes = 0x100.into();
                 page.aerl = 3;
-                page.reserved352[34..36].copy_from_slice(&config.cqt_ms.to_le_bytes());
+                page.cqt = config.cqt_ms.into();
                 if let Some((uniquifier, instance)) = config.instance {
-                    page.reserved134[1] = uniquifier;
-                    page.reserved134[2..10].copy_from_slice(&instance.to_le_bytes());
+                    page.ciu = uniquifier;
+                    page.cirn = instance.into();
                 }
                 page.as_bytes().to_vec()
             }

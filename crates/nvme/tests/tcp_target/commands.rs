@@ -478,6 +478,7 @@ fn a_reset_ends_the_io_queues_answers_event_requests_and_the_controller_can_be_u
             assert_eq!(cqe.status().is_success(), cqe.cid.get() == cid, "{round}");
         }
         host.io.iter_mut().for_each(Wire::expect_end);
+        host.wait_disabled();
         host.admin.ok(command::set_configuration(Configuration::ENABLE));
         host.io.clear();
         let mut queue = Wire::open(rig.address, TransportOptions::host());

@@ -4,17 +4,20 @@ use crate::rig::*;
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice};
 use nvme::host::command;
 use nvme::spec::Status;
+use nvme::spec::identify::{Cns, IdentifyController};
 use nvme::spec::log::LogPage;
 use nvme::spec::opcode::NvmOpcode;
 use nvme::spec::property::Configuration;
-use nvme::spec::sqe::BlockCommand;
+use nvme::spec::sqe::{BlockCommand, CrossControllerResetCommand, Fused};
 use nvme::tcp::TransportOptions;
 use nvme::tcp_target::Config;
 use reactor::{IoFuture, Reactor};
 use std::io::{Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use zerocopy::FromBytes;
 
 #[test]
 fn a_connection_that_does_not_become_a_queue_in_time_is_closed() {
@@ -142,10 +145,17 @@ fn a_host_that_vanishes_is_forgotten_when_its_keep_alive_expires() {
     rig.wait_until("one controller is left", |home| home.hosts().len() == 1);
 }
 
-/// A device whose operations take a while.
-struct Slow(MemDevice);
+/// A device whose operations take a while; it counts those under way.
+struct Slow(MemDevice, Arc<AtomicUsize>);
 
-struct SlowChannel(Rc<dyn Channel>, Rc<Reactor>);
+struct SlowChannel(Rc<dyn Channel>, Rc<Reactor>, Arc<AtomicUsize>);
+
+impl Slow {
+    fn new() -> (Slow, Arc<AtomicUsize>) {
+        let under_way = Arc::new(AtomicUsize::new(0));
+        (Slow(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"), under_way.clone()), under_way)
+    }
+}
 
 impl BlockDevice for Slow {
     fn name(&self) -> &str {
@@ -158,24 +168,89 @@ impl BlockDevice for Slow {
         self.0.info()
     }
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        Ok(Rc::new(SlowChannel(self.0.open_channel(reactor)?, reactor.clone())))
+        Ok(Rc::new(SlowChannel(self.0.open_channel(reactor)?, reactor.clone(), self.1.clone())))
     }
 }
 
 impl Channel for SlowChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        let (channel, reactor) = (self.0.clone(), self.1.clone());
+        let (channel, reactor, under_way) = (self.0.clone(), self.1.clone(), self.2.clone());
+        under_way.fetch_add(1, Ordering::SeqCst);
         IoFuture::steps(&self.1, async move {
             reactor.sleep_ns(100_000_000).await;
-            channel.submit(io).await
+            let done = channel.submit(io).await;
+            under_way.fetch_sub(1, Ordering::SeqCst);
+            done
         })
+    }
+}
+
+/// Sends writes in capsules, writes whose data never comes, halves of pairs, and reads; waits until devices have the first.
+fn crowd(host: &mut Host, under_way: &AtomicUsize) {
+    let data = pattern(1, 4096);
+    for queue in &mut host.io {
+        for cid in 0..30u16 {
+            let slba = u64::from(cid) * 8;
+            let mut sqe = block_command(NvmOpcode::Write, slba, &data, cid % 5 != 1);
+            if cid % 5 == 3 {
+                sqe = block_command(NvmOpcode::Compare, slba, &data, false);
+                sqe = sqe.with_fused(Fused::First);
+            }
+            queue.submit(&command::with_cid(sqe, cid), if matches!(cid % 5, 1 | 3) { &[] } else { &data });
+        }
+    }
+    while under_way.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_reset_is_complete_when_no_command_of_the_controller_is_carried_out_any_more() {
+    let rig = Rig::empty(2, Config::default());
+    let (device, under_way) = Slow::new();
+    rig.add(NQN, Arc::new(device));
+    for _ in 0..3 {
+        let mut host = rig.host(2);
+        crowd(&mut host, &under_way);
+        host.admin.ok(command::set_configuration(Configuration(0)));
+        host.wait_disabled();
+        assert_eq!(under_way.load(Ordering::SeqCst), 0);
+        host.io.iter_mut().for_each(Wire::expect_end);
+        host.admin.ok(command::set_configuration(Configuration::ENABLE));
+    }
+}
+
+#[test]
+fn a_host_has_its_lost_controller_reset_by_the_next() {
+    let rig = Rig::empty(2, Config::default());
+    let (device, under_way) = Slow::new();
+    rig.add(NQN, Arc::new(device));
+    for is_noticed in [false, true] {
+        let mut lost = rig.host(2);
+        let page = lost.admin.ok(command::identify(Cns::Controller, 0, 0)).1;
+        let (id, _) = IdentifyController::ref_from_prefix(&page).expect("a page");
+        let named = CrossControllerResetCommand { cntlid: lost.cntlid, uniquifier: id.ciu, random: id.cirn.get() };
+        let mut next = rig.host(1);
+        crowd(&mut lost, &under_way);
+        if is_noticed {
+            // The target learns of the end before it is asked, but its devices are still at work.
+            lost.admin.expect_end();
+            let cntlid = named.cntlid;
+            rig.wait_until("the controller is gone", move |home| home.hosts().iter().all(|host| host.cntlid != cntlid));
+        }
+        assert_eq!(next.admin.ok(command::cross_controller_reset(named)).0, CrossControllerResetCommand::DONE);
+        assert_eq!(under_way.load(Ordering::SeqCst), 0, "nothing of it will be done any more");
+        lost.io.iter_mut().for_each(Wire::expect_end);
+        lost.admin.expect_end();
+        assert_eq!(next.admin.ok(command::cross_controller_reset(named)).0, CrossControllerResetCommand::DONE);
+        assert_eq!(next.io[0].read(0, 1).len(), 512);
     }
 }
 
 #[test]
 fn commands_under_way_outlive_their_connection_reset_or_target() {
     let rig = Rig::empty(2, Config::default());
-    rig.add(NQN, Arc::new(Slow(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"))));
+    rig.add(NQN, Arc::new(Slow::new().0));
     let submit_all = |host: &mut Host| {
         for queue in &mut host.io {
             for cid in 0..30u16 {
