@@ -257,6 +257,10 @@ impl LaneDriver {
         let mut seen = 0;
         let mut failed = 0;
         loop {
+            // Looked at before a queue is taken, or the lane would connect the one that it has just given back.
+            if self.lane.is_retired() && self.lane.requests_active() == 0 {
+                return self.lane.close(Status::Gone);
+            }
             match self.shared.phase() {
                 Phase::Closed(status) => return self.lane.close(status),
                 Phase::Up(association) if association.number != failed => {
@@ -277,9 +281,6 @@ impl LaneDriver {
             }
             if self.shared.is_closing() {
                 self.lane.refuse(Status::Gone);
-            }
-            if self.lane.is_retired() && self.lane.requests_active() == 0 {
-                return self.lane.close(Status::Gone);
             }
             let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
             self.reactor.timeout(TICK_NS, waiting).await;

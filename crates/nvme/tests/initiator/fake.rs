@@ -233,6 +233,13 @@ impl Fake {
         self.state.seen.lock().unwrap().clone()
     }
 
+    /// I/O queues that hosts have connected.
+    pub fn queues_connected(&self) -> usize {
+        let is_connect = |sqe: &Sqe| nvme::spec::fabrics::fabrics_type(sqe) == Some(FabricsType::Connect);
+        let connects = self.seen().into_iter().filter(|seen| is_connect(&seen.sqe));
+        connects.filter(|seen| nvme::spec::fabrics::ConnectCommand::of(&seen.sqe).qid.get() > 0).count()
+    }
+
     /// Writes of block `lba`, in the order of their arrival.
     pub fn writes_of(&self, lba: u64) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| seen.is_io(NvmOpcode::Write) && seen.lba() == lba).collect()
