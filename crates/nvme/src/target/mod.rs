@@ -159,13 +159,16 @@ impl Target {
 
     /// Ends controllers whose host has been silent for longer than its keep alive timeout.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        let expired = |(_, controller): &(&ControllerHandle, &Controller)| {
-            controller.deadline_ns().is_some_and(|deadline| deadline <= now_ns)
-        };
-        let handles: Vec<_> = self.controllers.iter().filter(expired).map(|(handle, _)| *handle).collect();
-        for handle in handles {
+        let silent: Vec<_> = self.silent(now_ns).collect();
+        for handle in silent {
             self.close_controller(handle);
         }
+    }
+
+    /// The controllers that [`Self::handle_timeout`] would end.
+    pub fn silent(&self, now_ns: u64) -> impl Iterator<Item = ControllerHandle> + '_ {
+        let is_due = move |controller: &Controller| controller.deadline_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        self.controllers.iter().filter(move |(_, controller)| is_due(controller)).map(|(handle, _)| *handle)
     }
 
     /// The host was heard on any of the controller's queues.

@@ -5,9 +5,12 @@
 //! commands under way when a connection ends are carried to their end and their answers dropped.
 
 use super::cid_map::CidMap;
+use super::cid_set::CidSet;
 use super::fused::FusedPair;
 use super::local::{Local, Namespace};
 use super::output::Output;
+use super::progress::Progress;
+use super::room::{Place, Room, Turn};
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::SubsystemId;
@@ -71,6 +74,8 @@ pub(super) struct Pending {
     pub(super) io: Option<(IoCommand, Rc<Namespace>)>,
     pub(super) buf: Buf,
     pub(super) digest_ok: bool,
+    /// The host does not want it carried out any more; it is answered when its data has come.
+    pub(super) aborted: bool,
     /// When the host was asked.
     pub(super) asked_ns: u64,
 }
@@ -100,13 +105,20 @@ pub(super) struct Connection {
     pub(super) ended: Cell<Option<End>>,
     /// Notified when the connection becomes a queue, when it ends, and after that when a command of it ends.
     pub(super) settled: Notify,
-    pub(super) room_notify: Notify,
+    /// Notified when a host has read some of what waits for it.
+    pub(super) read_notify: Notify,
+    /// Commands that wait until this connection may hold more buffer bytes.
+    pub(super) room: Room,
     pub(super) role: Cell<Role>,
     /// Which queue of which controller this is, after Connect.
     pub(super) owner: Cell<Option<Owner>>,
     pub(super) connecting: Cell<bool>,
     pub(super) told_closed: Cell<bool>,
     pub(super) queue: Cell<Queue>,
+    /// Commands that were taken and not yet answered.
+    outstanding: RefCell<CidSet>,
+    /// When something was last received.
+    pub(super) heard_ns: Cell<u64>,
     /// The controller's write cache is switched off: every write is durable when it completes.
     pub(super) write_through: Cell<bool>,
     pub(super) via: SocketAddr,
@@ -140,12 +152,15 @@ impl Connection {
             socket_full: Cell::new(false),
             ended: Cell::new(None),
             settled: Notify::default(),
-            room_notify: Notify::default(),
+            read_notify: Notify::default(),
+            room: Room::default(),
             role: Cell::new(Role::None),
             owner: Cell::new(None),
             connecting: Cell::new(false),
             told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
+            outstanding: RefCell::new(CidSet::new()),
+            heard_ns: Cell::new(0),
             write_through: Cell::new(false),
             via,
             next_note_ns: Cell::new(0),
@@ -175,7 +190,8 @@ impl Connection {
         if self.ended.get().is_none() {
             self.ended.set(Some(why));
             self.settled.notify_all();
-            self.room_notify.notify_all();
+            self.read_notify.notify_all();
+            self.room.wake_all();
         }
     }
 
@@ -222,7 +238,7 @@ impl Connection {
 
     /// Waits until a host has read some of what waits for it, or the connection ended.
     pub(super) async fn uncongested(&self) {
-        self.room_notify.wait_until(|| self.is_ended() || !self.is_congested()).await;
+        self.read_notify.wait_until(|| self.is_ended() || !self.is_congested()).await;
     }
 
     /// A last attempt to send what is queued; the rest is dropped.
@@ -275,18 +291,44 @@ impl Connection {
 
     // --- counting commands ------------------------------------------------------------------------------------------
 
-    /// Counts an arriving command; false when the host has sent more than its queue holds.
+    /// Counts an arriving command. False when it is none to carry out: the host has sent more than its queue holds and the
+    /// connection ends, or the identifier is that of a command under way, which goes on, and this one has been refused.
     #[inline]
-    pub(super) fn arrive(&self) -> bool {
+    pub(super) fn arrive(self: &Rc<Self>, sqe: &Sqe) -> bool {
         let mut queue = self.queue.get();
-        let room = queue.submit().is_ok();
+        if queue.submit().is_err() {
+            self.end(End::Overrun);
+            return false;
+        }
         self.queue.set(queue);
-        room
+        let is_new = self.outstanding.borrow_mut().insert(sqe.cid.get());
+        if !is_new {
+            self.refuse_twin(sqe);
+        }
+        is_new
+    }
+
+    /// Refuses a command whose identifier is in use.
+    #[cold]
+    fn refuse_twin(self: &Rc<Self>, sqe: &Sqe) {
+        let status = Status::COMMAND_ID_CONFLICT.dnr();
+        self.fused_interrupted(sqe);
+        self.note_error(sqe, status);
+        let mut cqe = Cqe::new(sqe.cid.get(), status);
+        self.count_answer(&mut cqe);
+        self.send_answer(&cqe);
     }
 
     /// Stamps an answer; the command's place in the queue is free again.
     #[inline]
     fn depart(&self, cqe: &mut Cqe) {
+        let was_outstanding = self.outstanding.borrow_mut().remove(cqe.cid.get());
+        assert!(was_outstanding, "a command is answered once");
+        self.count_answer(cqe);
+    }
+
+    #[inline]
+    fn count_answer(&self, cqe: &mut Cqe) {
         let mut queue = self.queue.get();
         queue.complete(cqe);
         self.queue.set(queue);
@@ -366,31 +408,43 @@ impl Connection {
         }
         let flushed = self.output.borrow_mut().flush(&self.stream);
         match flushed {
-            Ok(true) => self.room_notify.notify_all(),
+            Ok(true) => self.note_read(),
             Ok(false) => self.wait_for_socket(),
             Err(errno) => self.end(End::Network(errno)),
         }
     }
 
-    /// The socket is full: one task waits for it, with a limit on how long the host may take.
+    /// The host has read some of what waited for it.
+    #[inline]
+    fn note_read(&self) {
+        self.read_notify.notify_all();
+        self.room.wake_first();
+    }
+
+    /// The socket is full: one task waits for it, with a limit on how slowly the host may read.
     fn wait_for_socket(self: &Rc<Self>) {
         self.socket_full.set(true);
         let this = self.clone();
         self.reactor.spawn(async move {
+            let config = &this.local.config;
+            let mut progress = Progress::new(this.reactor.clock_ns(), config.stall_timeout_ns, config.stall_bytes_min);
             loop {
-                let patience_ns = this.local.config.stall_timeout_ns;
+                let patience_ns = progress.left_ns(this.reactor.clock_ns());
                 let writable = this.or_ended(this.stream.writable());
                 match this.reactor.timeout(patience_ns, writable).await {
-                    None => return this.end(End::Stalled),
+                    None if progress.is_stalled(this.reactor.clock_ns()) => return this.end(End::Stalled),
+                    None => continue,
                     Some(None) => return,
                     Some(Some(Err(errno))) => return this.end(End::Network(errno)),
                     Some(Some(Ok(()))) => {}
                 }
+                let waiting = this.output.borrow().bytes();
                 let flushed = this.output.borrow_mut().flush(&this.stream);
                 match flushed {
                     Ok(is_empty) => {
+                        progress.took(waiting - this.output.borrow().bytes());
                         this.socket_full.set(!is_empty);
-                        this.room_notify.notify_all();
+                        this.note_read();
                         if is_empty {
                             return;
                         }
@@ -422,7 +476,7 @@ impl Connection {
     #[inline]
     pub(super) fn try_take_buf(&self, len: usize) -> Option<Buf> {
         let held = self.held_bytes.get() + self.output.borrow().bytes();
-        if held > 0 && held + len > self.local.held_max() {
+        if held > 0 && (held + len > self.local.held_max() || self.room.has_line()) {
             return None;
         }
         let buf = self.reactor.pool().try_alloc(len)?;
@@ -430,28 +484,42 @@ impl Connection {
         Some(buf)
     }
 
-    /// As [`try_take_buf`](Self::try_take_buf), waiting. `None` when the connection ended meanwhile.
-    pub(super) async fn take_buf(&self, len: usize) -> Option<Buf> {
-        self.take_share(len).await?;
-        let buf = self.or_ended(self.reactor.pool().alloc(len)).await;
+    /// As [`try_take_buf`](Self::try_take_buf) for command `cid`, waiting. `None` when the connection ended meanwhile, or the
+    /// host aborted the command.
+    pub(super) async fn take_buf(&self, cid: u16, len: usize) -> Option<Buf> {
+        let place = self.take_share(cid, len).await?;
+        let mut allocated = std::pin::pin!(self.reactor.pool().alloc(len));
+        let buf = std::future::poll_fn(|cx| {
+            if self.is_ended() || place.turn(cx) == Turn::GivenUp {
+                return Poll::Ready(None);
+            }
+            allocated.as_mut().poll(cx).map(Some)
+        })
+        .await;
         if buf.is_none() {
             self.release_share(len);
         }
         buf
     }
 
-    /// Waits until the connection may hold `len` bytes more, and counts them. `None` when it ended meanwhile.
-    pub(super) async fn take_share(&self, len: usize) -> Option<()> {
+    /// Waits until the connection may hold `len` bytes more for command `cid`, and counts them. `None` when the connection
+    /// ended meanwhile, or the host aborted the command.
+    pub(super) async fn take_share(&self, cid: u16, len: usize) -> Option<Place<'_>> {
         let has_room = || {
             let held = self.held_bytes.get() + self.output.borrow().bytes();
             held == 0 || held + len <= self.local.held_max()
         };
-        self.room_notify.wait_until(|| self.is_ended() || has_room()).await;
-        if self.is_ended() {
-            return None;
-        }
+        let place = self.room.enter(cid);
+        std::future::poll_fn(|cx| match place.turn(cx) {
+            _ if self.is_ended() => Poll::Ready(None),
+            Turn::GivenUp => Poll::Ready(None),
+            Turn::Now if has_room() => Poll::Ready(Some(())),
+            _ => Poll::Pending,
+        })
+        .await?;
         self.held_bytes.set(self.held_bytes.get() + len);
-        Some(())
+        place.pass();
+        Some(place)
     }
 
     /// Gives back a command's share; its buffer is freed or queued for sending.
@@ -459,9 +527,7 @@ impl Connection {
     pub(super) fn release_share(&self, len: usize) {
         let held = self.held_bytes.get();
         self.held_bytes.set(held - len);
-        if held > self.local.held_max() / 2 {
-            self.room_notify.notify_all();
-        }
+        self.room.wake_first();
     }
 }
 

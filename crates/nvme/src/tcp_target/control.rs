@@ -35,8 +35,8 @@ impl Connection {
 
     /// The first command must be Connect (Base 2.0, section 6.3).
     pub(super) fn first_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
-        if !self.arrive() {
-            return self.end(End::Overrun);
+        if !self.arrive(sqe) {
+            return;
         }
         let cid = sqe.cid.get();
         let is_connect = fabrics::fabrics_type(sqe) == Some(FabricsType::Connect);
@@ -81,8 +81,8 @@ impl Connection {
 
     /// A command on the admin queue.
     pub(super) fn admin_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
-        if !self.arrive() {
-            return self.end(End::Overrun);
+        if !self.arrive(sqe) {
+            return;
         }
         if sqe.opcode == FABRICS {
             return self.fabrics_command(sqe);
@@ -124,7 +124,7 @@ impl Connection {
         let (this, shared) = (self.clone(), self.local.shared.clone());
         self.reactor.spawn(async move {
             // A host that asks for much and reads nothing waits for itself.
-            if this.take_share(data_out_len).await.is_none() {
+            if data_out_len > 0 && this.take_share(sqe.cid.get(), data_out_len).await.is_none() {
                 return this.answer_status(sqe.cid.get(), Status::ABORTED_SQ_DELETION);
             }
             let reply = this
@@ -187,6 +187,7 @@ impl Connection {
     #[inline]
     pub(super) fn note_activity(&self) {
         let now_ns = self.reactor.now_ns();
+        self.heard_ns.set(now_ns);
         if now_ns >= self.next_note_ns.get()
             && let Some(owner) = self.owner.get()
         {
@@ -228,6 +229,24 @@ impl Connection {
                 Home::of(reactor, &shared).queue_quiet(owner.controller);
             });
         });
+    }
+
+    /// Ends a command early, if that is still possible: at once when it waits for room or for the other half of a pair, when
+    /// its data has come if the host was asked for that, and as its device likes when that has it. True when the command
+    /// has been answered as aborted.
+    pub(super) fn abort(self: &Rc<Self>, cid: u16) -> bool {
+        if self.room.give_up(cid) {
+            return true;
+        }
+        if let Some(pending) = self.pending.borrow_mut().get_mut(cid) {
+            pending.aborted = true;
+            return false;
+        }
+        if self.fused_failed(cid, Status::ABORT_REQUESTED) {
+            return true;
+        }
+        self.local.abort(self.tag(cid));
+        false
     }
 
     /// Ends the commands that wait for something which an ended connection does not bring: their data, or the other half of

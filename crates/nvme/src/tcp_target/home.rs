@@ -37,6 +37,8 @@ struct Busy {
 
 /// Longest wait for the commands of a controller that another one was told to reset. Hosts give up on admin commands later.
 const QUIESCE_MAX_NS: u64 = 20_000_000_000;
+/// Turns of a reactor within which its connections receive what waits in their sockets.
+const TURNS_TO_RECEIVE: u32 = 3;
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPTS_PER_WAKE: usize = 16;
 /// Refused connections are reported no more often than this.
@@ -238,20 +240,10 @@ impl Home {
             }
             AdminOutcome::Pending => AdminReply::Pending,
             AdminOutcome::Abort { sqid, cid } => {
-                let place = self.queues.borrow().get(&(controller, sqid)).copied();
-                if let Some(place) = place {
-                    let shared = self.shared.clone();
-                    self.reactor.post(place.reactor, move |reactor| {
-                        let local = Local::of(reactor, &shared);
-                        let connection = local.connections.borrow().get(&place.connection).cloned();
-                        if let Some(connection) = connection {
-                            local.abort(connection.tag(cid));
-                        }
-                    });
-                }
-                // The device may or may not still stop the command; the host is told that it was not aborted, which is
-                // always true enough: its own completion follows either way (Base 2.0, section 5.1).
-                let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), false);
+                // A device may or may not still stop a command; the host is told that it was not aborted, which is always
+                // true enough: its own completion follows either way (Base 2.0, section 5.1).
+                let aborted = self.ask_queue(controller, sqid, move |connection| connection.abort(cid)).await;
+                let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), aborted == Some(true));
                 AdminReply::Complete(cqe, Vec::new())
             }
             AdminOutcome::Quiesce { subsystem, cntlid } => {
@@ -412,6 +404,42 @@ impl Home {
         });
     }
 
+    /// Asks the connection of a queue, after it has received what waited for it; `None` when it is gone.
+    async fn ask_queue<T: Send + 'static>(
+        &self,
+        controller: ControllerHandle,
+        qid: u16,
+        question: impl FnOnce(&Rc<super::connection::Connection>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let place = self.queues.borrow().get(&(controller, qid)).copied()?;
+        let shared = self.shared.clone();
+        let asking = self.reactor.call_on(place.reactor, move |reactor| async move {
+            for _ in 0..TURNS_TO_RECEIVE {
+                reactor.yield_now().await;
+            }
+            let connection = Local::of(&reactor, &shared).connections.borrow().get(&place.connection).cloned();
+            connection.map(|connection| question(&connection))
+        });
+        asking.await
+    }
+
+    /// Hears of hosts that seem silent what their connections have received: after a pause of this whole process their keep
+    /// alives wait in sockets, and on other reactors the last half second has not been told yet.
+    async fn listen_to_silent(&self, now_ns: u64) {
+        let silent: Vec<ControllerHandle> = self.target.borrow().silent(now_ns).collect();
+        for controller in silent {
+            let queues = self.queues.borrow();
+            let qids: Vec<u16> =
+                queues.range((controller, 0)..=(controller, u16::MAX)).map(|((_, qid), _)| *qid).collect();
+            drop(queues);
+            for qid in qids {
+                if let Some(heard_ns) = self.ask_queue(controller, qid, |connection| connection.heard_ns.get()).await {
+                    self.target.borrow_mut().note_activity(heard_ns, controller);
+                }
+            }
+        }
+    }
+
     fn close_queue(&self, controller: ControllerHandle, qid: u16) {
         self.at_queue(controller, qid, |connection| connection.end(End::TornDown));
         self.queues.borrow_mut().remove(&(controller, qid));
@@ -469,7 +497,9 @@ async fn keep_time(home: Rc<Home>) {
             let _ = reactor.timeout(deadline_ns - now_ns, moved.notified()).await;
         }
         let Some(home) = weak.upgrade() else { return };
-        home.target.borrow_mut().handle_timeout(reactor.now_ns());
+        let now_ns = reactor.now_ns();
+        home.listen_to_silent(now_ns).await;
+        home.target.borrow_mut().handle_timeout(now_ns);
         home.carry_out();
     }
 }

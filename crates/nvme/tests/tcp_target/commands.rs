@@ -209,7 +209,7 @@ fn whatever_breaks_a_fused_pair_both_halves_are_answered_once() {
         ),
         (vec![(write, &new)], vec![(102, missing)]),
         (vec![(bad_sgl, &old), (write, &new)], vec![(101, Status::DATA_SGL_LENGTH_INVALID.dnr()), (102, missing)]),
-        (vec![(compare, &old), (command::with_cid(write, 101), &new)], vec![(101, conflict), (101, conflict)]),
+        (vec![(compare, &old), (command::with_cid(write, 101), &new)], vec![(101, failed), (101, conflict)]),
     ];
     for (commands, expected) in cases {
         let answers = answers_to(queue, &commands);
