@@ -326,7 +326,7 @@ impl Connection {
                 None => Err(Status::ABORT_REQUESTED),
             };
             if let Err(status) = granted
-                && !(is_half && !this.is_in_pair(sqe.cid.get()))
+                && (!is_half || this.is_in_pair(sqe.cid.get()))
             {
                 this.refuse(&sqe, status);
             }

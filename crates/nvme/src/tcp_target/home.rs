@@ -348,24 +348,12 @@ impl Home {
                 }
                 TargetEvent::CloseQueue { controller, qid } => self.close_queue(controller, qid),
                 TargetEvent::CloseController { controller } => {
-                    let queues: Vec<u16> = self
-                        .queues
-                        .borrow()
-                        .range((controller, 0)..=(controller, u16::MAX))
-                        .map(|((_, qid), _)| *qid)
-                        .collect();
-                    queues.into_iter().for_each(|qid| self.close_queue(controller, qid));
+                    self.queue_ids(controller, 0).into_iter().for_each(|qid| self.close_queue(controller, qid));
                 }
                 TargetEvent::Reset { controller } => self.reset(controller),
                 TargetEvent::Shutdown { controller } => self.shut_down(controller),
                 TargetEvent::WriteCache { controller, enabled } => {
-                    let queues: Vec<u16> = self
-                        .queues
-                        .borrow()
-                        .range((controller, 1)..=(controller, u16::MAX))
-                        .map(|((_, qid), _)| *qid)
-                        .collect();
-                    for qid in queues {
+                    for qid in self.queue_ids(controller, 1) {
                         self.at_queue(controller, qid, move |connection| connection.write_through.set(!enabled));
                     }
                 }
@@ -385,6 +373,12 @@ impl Home {
             let shared = self.shared.clone();
             self.reactor.post(index, move |reactor| Local::of(reactor, &shared).forget(subsystem, nsid));
         }
+    }
+
+    /// The queues of a controller that are connected, from number `first` on.
+    fn queue_ids(&self, controller: ControllerHandle, first: u16) -> Vec<u16> {
+        let queues = self.queues.borrow();
+        queues.range((controller, first)..=(controller, u16::MAX)).map(|((_, qid), _)| *qid).collect()
     }
 
     fn at_queue(
@@ -428,11 +422,7 @@ impl Home {
     async fn listen_to_silent(&self, now_ns: u64) {
         let silent: Vec<ControllerHandle> = self.target.borrow().silent(now_ns).collect();
         for controller in silent {
-            let queues = self.queues.borrow();
-            let qids: Vec<u16> =
-                queues.range((controller, 0)..=(controller, u16::MAX)).map(|((_, qid), _)| *qid).collect();
-            drop(queues);
-            for qid in qids {
+            for qid in self.queue_ids(controller, 0) {
                 if let Some(heard_ns) = self.ask_queue(controller, qid, |connection| connection.heard_ns.get()).await {
                     self.target.borrow_mut().note_activity(heard_ns, controller);
                 }
