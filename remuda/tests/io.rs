@@ -90,6 +90,50 @@ fn a_host_rides_through_a_killed_node_and_gives_up_on_a_lost_one() {
 }
 
 #[test]
+fn a_node_starts_while_the_target_of_a_remote_device_is_down_and_connects_later() {
+    let far_port = common::free_port();
+    let mut far = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:{far_port}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'f'\n[[subsystem]]\nnqn = '{NQN}:far'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    let mut near = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'm'\nkind = 'mem'\nsize = '8MiB'\n\
+         [[device]]\nname = 'r'\nkind = 'nvmf'\naddress = '127.0.0.1:{far_port}'\nnqn = '{NQN}:far'\n\
+         [[device]]\nname = 'never'\nkind = 'nvmf'\naddress = '127.0.0.1:1'\nnqn = '{NQN}:never'\n\
+         [[volume]]\nname = 'a'\ndevice = 'm'\n[[volume]]\nname = 'b'\ndevice = 'r'\nsize = '4MiB'\n\
+         [[volume]]\nname = 'c'\ndevice = 'never'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['a', 'b', 'c']\n"
+    ));
+    let state = |node: &Node, name: &str| node.json(&["device", "show", name])["state"].as_str().unwrap().to_string();
+    let load = |node: &Node, nsid: &str| {
+        let load = ["--nsid", nsid, "--rw", "randrw", "--verify", "--time", "200ms", "--warmup", "0s", "--qd", "4"];
+        good(&bench(node, &load))
+    };
+    assert_eq!(state(&near, "r"), "open");
+    assert!(state(&near, "never").contains("refused"), "{}", state(&near, "never"));
+    load(&near, "2");
+    far.kill();
+    near.kill();
+    near.restart();
+    assert_eq!(state(&near, "r"), "connecting");
+    assert_eq!(near.json(&["device", "show", "r"])["size"], json!(8 << 20));
+    load(&near, "1");
+    let failed = bench(&near, &["--nsid", "2", "--rw", "randread", "--time", "200ms", "--warmup", "0s", "--qd", "1"]);
+    assert_ne!(failed.code, 0, "{}", failed.out);
+    far.restart();
+    for _ in 0..600 {
+        if state(&near, "r") == "open" {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(state(&near, "r"), "open", "{}", near.log());
+    load(&near, "2");
+    assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
+}
+
+#[test]
 fn a_host_that_is_not_allowed_is_refused() {
     let node = node();
     node.ok(&["host", "disallow", NQN, "--any"]);

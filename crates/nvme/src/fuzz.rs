@@ -304,7 +304,7 @@ pub fn fuzz_target_state_covering(input: &[u8], coverage: &mut Coverage) {
     let mut program = Program(input);
     let config = TargetConfig { io_queues_max: CONFIG_QUEUES, controllers_max: 8, ..TargetConfig::default() };
     let mut run = Run {
-        target: Target::new(config),
+        target: Target::new(config, 1),
         subsystems: Vec::new(),
         controllers: Vec::new(),
         now_ns: 0,
@@ -423,6 +423,10 @@ impl Run {
             AdminOutcome::Pending => {
                 // A host that uses an identifier twice cannot tell the answers apart; neither can this set.
                 self.requests.insert((handle, sqe.cid.get()));
+            }
+            AdminOutcome::Quiesce { subsystem, .. } => {
+                let found = self.target.controller(handle).expect("no controller resets itself");
+                assert_eq!(found.subsystem(), subsystem);
             }
             AdminOutcome::Abort { sqid, .. } => {
                 assert!((1..=CONFIG_QUEUES).contains(&sqid));
@@ -577,6 +581,7 @@ impl Run {
                     self.requests.retain(|(owner, _)| *owner != controller);
                 }
                 TargetEvent::CloseQueue { qid, .. } => assert!((1..=CONFIG_QUEUES).contains(&qid)),
+                TargetEvent::Reset { controller } => self.target.reset_complete(controller),
                 TargetEvent::Shutdown { .. }
                 | TargetEvent::WriteCache { .. }
                 | TargetEvent::NamespaceChanged { .. } => {}

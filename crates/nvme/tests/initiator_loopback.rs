@@ -1,18 +1,19 @@
 //! The host against this crate's own target over loopback: the block-device conformance suite, digests, several reactors,
 //! a target that goes and comes back, and no allocation per operation.
 
-use bdev::{BlockDevice, Channel, Io, Lba, MemDevice, Status, conformance};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Lba, MemDevice, Op, Status, conformance};
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay, discover};
 use nvme::spec::Nqn;
 use nvme::target::SubsystemConfig;
 use nvme::tcp_target::{Config, TcpTarget};
 use reactor::linux::{Runtime, RuntimeConfig};
-use reactor::{Reactor, SgList};
+use reactor::{IoFuture, Reactor, SgList};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use uuid::Uuid;
 
 const NQN: &str = "nqn.2024-01.org.example:loopback";
@@ -175,6 +176,88 @@ fn a_target_that_was_closed_and_opened_again_is_used_again() {
     listen(&again, device, address);
     assert_eq!(writer.join().unwrap(), Some(()));
     close(&again);
+}
+
+/// Memory that answers its first write late.
+struct LateOnce(Arc<MemDevice>, Arc<AtomicBool>);
+
+struct LateOnceChannel(Rc<dyn Channel>, Rc<Reactor>, Arc<AtomicBool>);
+
+impl BlockDevice for LateOnce {
+    fn name(&self) -> &str {
+        "late"
+    }
+    fn kind(&self) -> &'static str {
+        "late"
+    }
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { loans: false, ..self.0.info() }
+    }
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(LateOnceChannel(self.0.open_channel(reactor)?, reactor.clone(), self.1.clone())))
+    }
+}
+
+impl Channel for LateOnceChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let (channel, reactor) = (self.0.clone(), self.1.clone());
+        let is_late = io.op == Op::Write && !self.2.swap(true, Ordering::SeqCst);
+        IoFuture::steps(&self.1, async move {
+            if is_late {
+                reactor.sleep_ns(300_000_000).await;
+            }
+            channel.submit(io).await
+        })
+    }
+}
+
+#[test]
+fn writes_wait_for_the_reset_of_the_lost_controller_and_not_for_its_keep_alive() {
+    let bench = start(2);
+    let began_write = Arc::new(AtomicBool::new(false));
+    let late = Arc::new(LateOnce(bench.device.clone(), began_write.clone()));
+    bench
+        .target
+        .call(|home| {
+            home.remove_namespace(NQN, 1)?;
+            home.add_namespace(NQN, None, late, Uuid::from_u128(7))
+        })
+        .unwrap();
+    let options = Options { keep_alive_ms: 60_000, replay: Replay::AfterFence, ..options(bench.address, false) };
+    let handle = bench.runtime.handles()[1].clone();
+    let began = std::time::Instant::now();
+    let writer = std::thread::spawn(move || {
+        handle.call_async(move |reactor| async move {
+            let device = NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap();
+            let channel = device.open_channel(&reactor).unwrap();
+            for fill in [1, 2] {
+                let mut buf = reactor.pool().alloc(4096).await;
+                buf.as_mut_slice().fill(fill);
+                let done = channel.submit(Io::write(Lba(3), 1, SgList::from_iter([buf]))).await;
+                assert_eq!(done.status, Status::Ok);
+            }
+            assert_eq!(device.stats().reconnects, 1, "the first write was lost");
+            // Longer than the first write took: it did not land on the second.
+            reactor.sleep_ns(500_000_000).await;
+            let buf = reactor.pool().alloc(4096).await;
+            let done = channel.submit(Io::read(Lba(3), 1, SgList::from_iter([buf]))).await;
+            assert_eq!(done.io.bufs[0].as_slice()[7], 2);
+            drop(channel);
+            device.close().await;
+        })
+    });
+    while !began_write.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    // All connections go at once, so that the host cannot reset the controller itself.
+    let address = bench.address;
+    close(&bench.target);
+    // The address is free when the listener has been dropped.
+    while bench.target.call(move |home| home.listen(address)).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(writer.join().unwrap(), Some(()));
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
 }
 
 async fn rounds(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, bytes: usize, count: u64) -> u64 {

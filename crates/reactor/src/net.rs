@@ -8,6 +8,9 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+/// Bytes that are dropped at once when a stream is drained.
+const DRAIN_BYTES: usize = 64 << 10;
+
 /// A listening socket.
 pub struct TcpListener {
     reactor: Rc<Reactor>,
@@ -145,6 +148,25 @@ impl TcpStream {
             }
         }
         Ok(())
+    }
+
+    /// Takes what the peer still sends and drops it, until the peer closes, for at most `patience_ns` and `bytes_max`: for
+    /// a last message before a close. Closing with bytes unread, or before more of them arrive, makes TCP reset the
+    /// connection, and the reset overtakes what the peer has not read yet.
+    pub async fn drain(&self, patience_ns: u64, bytes_max: usize) {
+        let _ = self.reactor.timeout(patience_ns, self.drain_bytes(bytes_max)).await;
+    }
+
+    async fn drain_bytes(&self, bytes_max: usize) {
+        let mut dropped = vec![0; DRAIN_BYTES];
+        let mut drained = 0;
+        while drained < bytes_max {
+            match self.recv(&mut dropped).await {
+                Ok(0) | Err(_) => return,
+                Ok(bytes) => drained += bytes,
+            }
+            self.reactor.yield_now().await;
+        }
     }
 
     /// Sends a prefix of the gathered slices, or `EAGAIN`.

@@ -23,7 +23,11 @@ pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("checksum", "Detects rot and misdirected writes with a CRC32C per block.", CHECKSUM),
     ("encrypt", "Encrypts with AES-256-XTS.", ENCRYPT),
     ("rate-limit", "Bounds operations and bytes per second.", RATE_LIMIT),
-    ("nvmf", "A namespace of an NVMe/TCP target.", NVMF),
+    (
+        "nvmf",
+        "A namespace of an NVMe/TCP target. A node that has seen it starts while the target is down, and connects when it is there.",
+        NVMF,
+    ),
 ];
 
 const COMMON: &[Key] = &[

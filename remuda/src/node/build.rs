@@ -2,6 +2,7 @@
 
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
+use super::remote::RemoteRecord;
 use super::view::DeviceView;
 use crate::config::{DeviceDef, DeviceParams};
 use base::{ByteSize, Errno};
@@ -24,6 +25,8 @@ pub struct Opener {
     pub reactor: ReactorHandle,
     /// What this node calls itself towards NVMe/TCP targets.
     pub host_id: Uuid,
+    /// What is known of the remote namespace that the device is, should its target be down.
+    pub known: Option<RemoteRecord>,
 }
 
 /// An open device, and what its kind needs beyond being a block device.
@@ -35,6 +38,23 @@ pub struct Opened {
     pub stats: Option<Arc<StatsDevice>>,
     /// What has to be done before it is closed.
     pub closing: Closing,
+}
+
+impl Opened {
+    /// What to remember of it, if it is a remote namespace that was seen.
+    pub fn remote(&self, def: &DeviceDef) -> Option<RemoteRecord> {
+        match (&self.closing, &def.params) {
+            (Closing::Nvmf(remote), DeviceParams::Nvmf { nqn, nsid, .. }) if remote.was_connected() => {
+                Some(RemoteRecord::new(nqn, *nsid, &remote.known()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is a remote namespace that has not been reached yet.
+    pub fn is_awaited(&self) -> bool {
+        matches!(&self.closing, Closing::Nvmf(remote) if !remote.was_connected())
+    }
 }
 
 /// How a device is closed in order.
@@ -186,8 +206,15 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     };
     options.check().map_err(|error| Refusal::invalid(object(name), error.to_string(), ""))?;
     let (device_name, nsid) = (name.to_string(), *nsid);
+    let known = opener.known.as_ref().and_then(|record| record.known(nqn, nsid));
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        NvmfDevice::open(&reactor, &device_name, &options, Some(nsid)).await
+        match (NvmfDevice::open(&reactor, &device_name, &options, Some(nsid)).await, known) {
+            (Err(error), Some(known)) => {
+                tracing::warn!(device = %device_name, %error, "not connected yet; trying until it is");
+                NvmfDevice::open_later(&reactor, &device_name, &options, nsid, known)
+            }
+            (opened, _) => opened,
+        }
     });
     let next = "check address, nqn and that the target allows this host";
     Ok(Arc::new(opened.await?.map_err(|error| Refusal::failed(object(name), error, next))?))
@@ -324,8 +351,12 @@ pub async fn close(reactor: &ReactorHandle, opened: &Opened) -> Result<(), Refus
                 .map_err(refuse)
         }
         Closing::Nvmf(remote) => {
-            flush(reactor, opened.device.clone()).await?;
-            on_reactor_async(reactor, move |_| async move { remote.close().await }).await
+            let flushed = match remote.was_connected() {
+                true => flush(reactor, opened.device.clone()).await,
+                false => Ok(()), // Nothing was ever written to it.
+            };
+            on_reactor_async(reactor, move |_| async move { remote.close().await }).await?;
+            flushed
         }
     }
 }
@@ -399,7 +430,7 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened) {
     if let Closing::Nvmf(remote) = &opened.closing
         && !remote.is_connected()
     {
-        view.state = "open, not connected".to_string();
+        view.state = if remote.was_connected() { "open, not connected" } else { "connecting" }.to_string();
     }
     if let Closing::Checksum(checksum) = &opened.closing
         && checksum.corrupt_blocks() > 0

@@ -17,8 +17,22 @@ fn is_mirror(def: &DeviceDef) -> bool {
 }
 
 impl Node {
-    fn opener(&self) -> Opener {
-        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id }
+    fn opener(&self, device: &str) -> Opener {
+        let known = self.state.remotes.get(device).cloned();
+        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id, known }
+    }
+
+    /// Whether a device could not be opened because something remote cannot be reached: itself, or what it stands on. The
+    /// node serves what else there is.
+    fn is_excused(&self, def: &DeviceDef, refusal: &Refusal) -> bool {
+        let is_away = |child: &String| {
+            self.devices.get(child).is_some_and(|slot| match &slot.live {
+                Ok(opened) => opened.is_awaited(),
+                Err(_) => true,
+            })
+        };
+        let is_remote = matches!(def.params, DeviceParams::Nvmf { .. });
+        (is_remote && refusal.kind == RefusalKind::Failed) || def.children().iter().any(is_away)
     }
 
     pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
@@ -42,14 +56,19 @@ impl Node {
         while let Some(name) = self.next_to_open(&wanted) {
             let (def, origin) = wanted.remove(&name).expect("it was just found there");
             let live = match self.children_of(&def) {
-                Ok(children) => open_device(&def, children, &self.opener()).await,
+                Ok(children) => open_device(&def, children, &self.opener(&name)).await,
                 Err(refusal) => Err(refusal),
             };
             // A mirror is there to do without one of its legs.
             let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name));
             match (live, origin) {
-                (Err(refusal), Origin::Config) if !spare => failures.push(refusal),
+                (Err(refusal), Origin::Config) if !spare && !self.is_excused(&def, &refusal) => {
+                    failures.push(refusal);
+                }
                 (live, _) => {
+                    if let Some(remote) = live.as_ref().ok().and_then(|opened| opened.remote(&def)) {
+                        self.state.remotes.insert(name.clone(), remote);
+                    }
                     let live = live.map_err(|refusal| refusal.to_string());
                     self.devices.insert(name, DeviceSlot { def, origin, live });
                 }
@@ -93,6 +112,8 @@ impl Node {
         let mut children = Vec::new();
         for child in def.children() {
             match self.devices.get(child).map(|slot| &slot.live) {
+                // A leg that cannot be read is none.
+                Some(Ok(opened)) if is_mirror(def) && opened.is_awaited() => children.push(None),
                 Some(Ok(opened)) => children.push(Some(opened.device.clone())),
                 Some(Err(_)) if is_mirror(def) => children.push(None),
                 Some(Err(reason)) => {
@@ -194,8 +215,11 @@ impl Node {
         }
         self.check_resources(&object, &def)?;
         let children = self.children_of(&def)?;
-        let opened = open_device(&def, children, &self.opener()).await?;
+        let opened = open_device(&def, children, &Opener { known: None, ..self.opener(&def.name) }).await?;
         let mut state = self.state.clone();
+        if let Some(remote) = opened.remote(&def) {
+            state.remotes.insert(def.name.clone(), remote);
+        }
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
         self.remember(state)?;
@@ -295,6 +319,7 @@ impl Node {
         }
         let mut state = self.state.clone();
         state.devices.retain(|def| def.name != name);
+        state.remotes.remove(name);
         self.remember(state)?;
         self.devices.remove(name);
         tracing::info!(device = name, "device deleted");

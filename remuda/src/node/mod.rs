@@ -12,6 +12,7 @@ pub mod export;
 mod extents;
 pub mod reactors;
 pub mod refusal;
+mod remote;
 pub mod state;
 pub mod stats;
 mod subsystems;
@@ -75,7 +76,7 @@ pub struct Node {
 
 impl Node {
     /// Opens everything that configuration and state name. A configured object that cannot be opened is an error; one
-    /// made at run time is reported and left closed.
+    /// made at run time is reported and left closed, and so is what needs a remote target that cannot be reached.
     pub async fn start(
         config: Config,
         store: Store,

@@ -6,6 +6,7 @@
 //! leaves the old state or the new. A file that fails its checks is refused, never repaired by guessing: an older copy
 //! would give extents away twice.
 
+use super::remote::RemoteRecord;
 use crate::config::DeviceDef;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -115,6 +116,9 @@ pub struct State {
     /// Resized configured devices.
     #[serde(default)]
     pub device_overlays: BTreeMap<String, DeviceOverlay>,
+    /// Remote namespaces, by the name of their device.
+    #[serde(default)]
+    pub remotes: BTreeMap<String, RemoteRecord>,
     /// All volumes, configured ones included.
     pub volumes: BTreeMap<String, VolumeRecord>,
     /// Subsystems made at run time.
@@ -130,6 +134,7 @@ impl Default for State {
             node_id: Uuid::new_v4(),
             devices: Vec::new(),
             device_overlays: BTreeMap::new(),
+            remotes: BTreeMap::new(),
             volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             subsystem_overlays: BTreeMap::new(),

@@ -54,6 +54,12 @@ impl Node {
                 ));
             }
             let old = old.filter(|old| old.device == entry.device.value);
+            if let Some(Err(reason)) = self.devices.get(&entry.device.value).map(|slot| &slot.live) {
+                let reason = reason.clone();
+                self.warn(format!("volume '{name}' is not served: its device is not open: {reason}"));
+                self.state.volumes.extend(old.map(|old| (name, old)));
+                continue;
+            }
             let record = self.configured_volume(&name, &entry.device.value, size, offset, old)?;
             self.state.volumes.insert(name, record);
         }
@@ -67,10 +73,12 @@ impl Node {
                 ));
                 continue;
             }
+            let is_away = self.devices.get(&record.device).is_some_and(|slot| slot.live.is_err());
             match self.open_volume(&name, &record) {
                 Ok(volume) => {
                     self.volumes.insert(name, volume);
                 }
+                Err(_) if configured && is_away => {}
                 Err(refusal) if configured => return Err(refusal),
                 Err(refusal) => self.warn(refusal.to_string()),
             }

@@ -10,7 +10,9 @@ use crate::spec::log::LogPage;
 use crate::spec::opcode::{AdminOpcode, NvmOpcode};
 use crate::spec::property;
 use crate::spec::sgl::SglDescriptor;
-use crate::spec::sqe::{AbortCommand, BlockCommand, DsmCommand, GetLogPageCommand, IdentifyCommand};
+use crate::spec::sqe::{
+    AbortCommand, BlockCommand, CrossControllerResetCommand, DsmCommand, GetLogPageCommand, IdentifyCommand,
+};
 use crate::spec::{IDENTIFY_LEN, Nqn, Sqe};
 
 /// Connect for a queue of `entries` entries; the data of [`connect_data`] travels in the capsule.
@@ -111,6 +113,13 @@ pub fn async_event_request() -> Sqe {
 pub fn abort(sqid: u16, cid: u16) -> Sqe {
     let mut sqe = Sqe::admin(AdminOpcode::Abort, 0);
     AbortCommand { sqid, cid }.store(&mut sqe);
+    sqe
+}
+
+/// Cross-Controller Reset of what another controller said of itself.
+pub fn cross_controller_reset(reset: CrossControllerResetCommand) -> Sqe {
+    let mut sqe = Sqe::admin(AdminOpcode::CrossControllerReset, 0);
+    reset.store(&mut sqe);
     sqe
 }
 

@@ -19,6 +19,7 @@ use crate::spec::identify::{
 };
 use crate::spec::log::LogPage;
 use crate::spec::property::{self, Capabilities, Configuration, ControllerStatus, Version};
+use crate::spec::sqe::CrossControllerResetCommand;
 use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Nqn, Sqe, Status};
 
 use super::command::Direction;
@@ -41,8 +42,6 @@ const DISCOVERY_ENTRIES_AT_ONCE: u64 = 3;
 const DISCOVERY_ENTRIES_MAX: u64 = 4096;
 /// Times that a discovery log which changes while it is read is begun again.
 const DISCOVERY_RESTARTS_MAX: u32 = 8;
-/// Opcode of Cross-Controller Reset (Base 2.3, section 5.4.3).
-const CROSS_CONTROLLER_RESET: u8 = 0x38;
 
 /// What a controller says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -377,11 +376,9 @@ impl Controller {
     /// Has this controller reset another one of the subsystem, or an earlier instance of its own identifier. True when the
     /// controller says that it is done.
     pub(super) async fn reset_other(&self, other: &ControllerInfo) -> Result<bool, CommandError> {
-        let mut sqe = Sqe::new(CROSS_CONTROLLER_RESET, 0, 0);
-        sqe.cdw10 = U32::new(u32::from(other.id) | u32::from(other.uniquifier) << 16);
-        sqe.cdw12 = U32::new(other.instance as u32);
-        sqe.cdw13 = U32::new((other.instance >> 32) as u32);
-        self.plain(sqe).await.map(|cqe| cqe.dw0() & 1 != 0)
+        let (cntlid, uniquifier, random) = (other.id, other.uniquifier, other.instance);
+        let sqe = command::cross_controller_reset(CrossControllerResetCommand { cntlid, uniquifier, random });
+        self.plain(sqe).await.map(|cqe| cqe.dw0() & CrossControllerResetCommand::DONE != 0)
     }
 
     /// Ends the connection at once.
@@ -417,10 +414,9 @@ impl ControllerInfo {
                 0 => keep_alive_ms,
                 unit => keep_alive_ms.div_ceil(unit).saturating_mul(unit),
             },
-            // Bytes 387:386 and 143:135 are of versions 2.1 and 2.3; before, they were reserved and zero.
-            command_quiesce_ms: u16::from_le_bytes([identify.reserved352[34], identify.reserved352[35]]),
-            uniquifier: identify.reserved134[1],
-            instance: u64::from_le_bytes(std::array::from_fn(|index| identify.reserved134[2 + index])),
+            command_quiesce_ms: identify.cqt.get(),
+            uniquifier: identify.ciu,
+            instance: identify.cirn.get(),
             crdt: identify.crdt.map(|delay| delay.get()),
             zeroes_size_limit: 0,
             verify_size_limit: 0,

@@ -12,7 +12,7 @@ use crate::host::InfoError;
 use crate::spec::sqe::DsmRange;
 
 use super::connect::{connect_queue, open_link};
-use super::controller::{Controller, ControllerInfo, NamespaceInfo};
+use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
 use super::error::{CommandError, ConnectError};
 use super::fence::Fence;
 use super::lane::{KeptLane, Lane, LanePolicy, RemoteLane};
@@ -20,7 +20,7 @@ use super::link::Broken;
 use super::options::{Options, Replay};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
 use super::shared::{Association, Phase, Release, Shared};
-use super::supervisor::{Supervisor, either, prepare};
+use super::supervisor::{Ready, Supervisor, either, prepare};
 
 /// Largest single operation, bytes; larger ones than the controller takes are split here.
 const IO_BYTES_MAX: u32 = 4 << 20;
@@ -54,7 +54,33 @@ pub struct NvmfStats {
     pub reconnects: u64,
 }
 
+/// What is known of a namespace, to come up before its target does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// As it was when it was last seen; its size may have changed since.
+    pub info: DeviceInfo,
+    /// What tells it from others.
+    pub ids: NamespaceIds,
+}
+
 impl NvmfDevice {
+    /// The device of a namespace whose target cannot be reached now. It connects when it can, for as long as it takes, with
+    /// pauses that grow to [`Options::reconnect_max_ns`]; until then operations end as gone.
+    pub fn open_later(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        options: &Options,
+        nsid: u32,
+        known: Known,
+    ) -> Result<NvmfDevice, ConnectError> {
+        options.check()?;
+        let shared = Arc::new(Shared::new(name, options.clone(), nsid, known));
+        shared.set_down(reactor.now_ns());
+        let supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), number: 0 };
+        reactor.spawn(supervisor.run_later());
+        Ok(NvmfDevice { owner: Arc::new(Owner { shared }) })
+    }
+
     /// Connects to a controller and opens namespace `nsid`, or its first one. The association lives on this reactor.
     pub async fn open(
         reactor: &Rc<Reactor>,
@@ -91,9 +117,12 @@ impl NvmfDevice {
             prepared => prepared?,
         };
         let info = device_info(controller.info(), &namespace);
-        let shared = Arc::new(Shared::new(name, options.clone(), wanted, info));
-        let supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), namespace, ids, number: 1 };
-        reactor.spawn(supervisor.run(controller, queues));
+        let shared = Arc::new(Shared::new(name, options.clone(), wanted, Known { info, ids }));
+        let mut supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), number: 0 };
+        let ready = Ready { controller: Rc::new(controller), namespace, queues };
+        // Before anybody has the device: to one that was never connected, operations are not taken.
+        supervisor.publish(&ready);
+        reactor.spawn(supervisor.run(ready));
         Ok(NvmfDevice { owner: Arc::new(Owner { shared }) })
     }
 
@@ -105,6 +134,16 @@ impl NvmfDevice {
     /// Whether there is an association now.
     pub fn is_connected(&self) -> bool {
         matches!(self.owner.shared.phase(), Phase::Up(_))
+    }
+
+    /// Whether there has ever been one.
+    pub fn was_connected(&self) -> bool {
+        self.owner.shared.was_up()
+    }
+
+    /// What [`open_later`](Self::open_later) wants to know.
+    pub fn known(&self) -> Known {
+        Known { info: self.owner.shared.info(), ids: self.owner.shared.ids }
     }
 
     /// Counters.
@@ -258,6 +297,10 @@ impl LaneDriver {
         let mut seen = 0;
         let mut failed = 0;
         loop {
+            // Looked at before a queue is taken, or the lane would connect the one that it has just given back.
+            if self.lane.is_retired() && self.lane.requests_active() == 0 {
+                return self.lane.close(Status::Gone);
+            }
             match self.shared.phase() {
                 Phase::Closed(status) => return self.lane.close(status),
                 Phase::Up(association) if association.number != failed => {
@@ -279,16 +322,14 @@ impl LaneDriver {
             if self.shared.is_closing() {
                 self.lane.refuse(Status::Gone);
             }
-            if self.lane.is_retired() && self.lane.requests_active() == 0 {
-                return self.lane.close(Status::Gone);
-            }
             let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
             self.reactor.timeout(TICK_NS, waiting).await;
         }
     }
 
     fn fail_fast(&self, since_ns: u64) {
-        let limit_ns = self.shared.options.fail_fast_ns;
+        // Of a device that was never connected nobody knows when it will be.
+        let limit_ns = if self.shared.was_up() { self.shared.options.fail_fast_ns } else { Some(0) };
         if limit_ns.is_some_and(|limit| self.reactor.now_ns().saturating_sub(since_ns) >= limit) {
             self.lane.fail_waiting(Status::Gone);
         }
@@ -370,7 +411,7 @@ impl LaneDriver {
 }
 
 /// The device that a namespace is.
-fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> DeviceInfo {
+pub(super) fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> DeviceInfo {
     let target = target_of(controller, namespace);
     let identity = &namespace.identity;
     let block_size = 1 << identity.block_shift;

@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 
 use crate::host::command;
 use crate::spec::Cqe;
+use crate::tcp::{LINGER_BYTES_MAX, LINGER_NS};
 
 use super::command::Direction;
 use super::fence::{Fence, Suspect};
@@ -406,8 +407,11 @@ impl Lane {
 
     fn break_link(&self, inner: &mut Inner, reason: Broken) {
         let Some(mut link) = inner.link.take() else { return };
-        if let Broken::Fault(fault) = reason {
-            link.terminate(fault);
+        if let Broken::Fault(fault) = reason
+            && link.terminate(fault)
+        {
+            let stream = link.stream.clone();
+            self.reactor.spawn(async move { stream.drain(LINGER_NS, LINGER_BYTES_MAX).await });
         }
         inner.broken = Some(reason);
         let mut lost: Vec<u32> = link.commands.iter().map(|slot| link.commands.get(slot).request).collect();

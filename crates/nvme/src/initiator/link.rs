@@ -248,14 +248,15 @@ impl Link {
         }
     }
 
-    /// Tells the controller why the connection ends, if that can be said between two PDUs.
-    pub(super) fn terminate(&mut self, fault: Fault) {
-        if self.out.queued() == 0
-            && let Some((pdu, len)) = encode_term(Side::Host, fault, self.decoder.offending_header())
-        {
-            // A controller that does not take these few bytes will see the connection close.
-            let _ = self.stream.try_send(&[Slice::of(&pdu[..len])]);
+    /// Tells the controller why the connection ends, if that can be said between two PDUs. True when it was told: then the
+    /// stream is to be drained before it is closed.
+    pub(super) fn terminate(&mut self, fault: Fault) -> bool {
+        if self.out.queued() > 0 {
+            return false;
         }
+        let Some((pdu, len)) = encode_term(Side::Host, fault, self.decoder.offending_header()) else { return false };
+        // A controller that does not take these few bytes will see the connection close.
+        self.stream.try_send(&[Slice::of(&pdu[..len])]) == Ok(len)
     }
 
     // --- receiving --------------------------------------------------------------------------------------------------

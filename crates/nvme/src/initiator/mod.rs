@@ -25,7 +25,7 @@ mod status;
 mod supervisor;
 
 pub use controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo, discover};
-pub use device::{NvmfDevice, NvmfStats};
+pub use device::{Known, NvmfDevice, NvmfStats};
 pub use error::{CommandError, ConnectError};
 pub use link::Broken;
 pub use options::{HostIdentity, Options, OptionsError, Replay};

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
+use super::controller::NamespaceIds;
+use super::device::Known;
 use super::fence::{Fence, Suspect};
 use super::lane::RemoteLane;
 use super::options::Options;
@@ -64,6 +66,8 @@ struct State {
     attached: usize,
     free_queues: Vec<u16>,
     failed: bool,
+    /// There has been an association.
+    was_up: bool,
     fence: Fence,
     /// Commands to abort: queue and identifier.
     aborts: Vec<(u16, u16)>,
@@ -81,6 +85,8 @@ pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) nsid: u32,
     info: DeviceInfo,
+    /// What tells the namespace from others.
+    pub(super) ids: NamespaceIds,
     blocks: AtomicU64,
     lanes: AtomicU32,
     /// Associations that were built again.
@@ -89,12 +95,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, options: Options, nsid: u32, info: DeviceInfo) -> Shared {
+    pub(super) fn new(name: &str, options: Options, nsid: u32, known: Known) -> Shared {
+        let Known { info, ids } = known;
         Shared {
             name: name.to_string(),
             options,
             nsid,
             info,
+            ids,
             blocks: AtomicU64::new(info.blocks),
             lanes: AtomicU32::new(1),
             reconnects: AtomicU64::new(0),
@@ -105,6 +113,7 @@ impl Shared {
                 attached: 0,
                 free_queues: Vec::new(),
                 failed: false,
+                was_up: false,
                 fence: Fence::default(),
                 aborts: Vec::new(),
                 servers: Vec::new(),
@@ -223,6 +232,7 @@ impl Shared {
             assert_eq!(state.attached, 0, "an association begins when nothing is left of the last one");
             state.free_queues = (1..=queues).rev().collect();
             state.failed = false;
+            state.was_up = true;
             state.aborts.clear();
             state.phase = Phase::Up(Arc::new(association));
         });
@@ -234,6 +244,11 @@ impl Shared {
 
     pub(super) fn set_closed(&self, status: Status) {
         self.change(|state| state.phase = Phase::Closed(status));
+    }
+
+    /// Whether there has ever been an association.
+    pub(super) fn was_up(&self) -> bool {
+        self.lock().was_up
     }
 
     pub(super) fn attached(&self) -> usize {

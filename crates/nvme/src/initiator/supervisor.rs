@@ -6,7 +6,7 @@
 //! ```
 //! One task on the reactor that opened the device.
 
-use bdev::Status;
+use bdev::{DeviceInfo, Status};
 use reactor::Reactor;
 use std::future::Future;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use crate::host::InfoError;
 use crate::spec::event::EventResult;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
-use super::device::target_of;
+use super::device::{device_info, target_of};
 use super::error::{CommandError, ConnectError};
 use super::fence::hold_ns;
 use super::link::Broken;
@@ -48,18 +48,33 @@ pub(super) async fn either(first: impl Future<Output = ()>, second: impl Future<
 pub(super) struct Supervisor {
     pub(super) reactor: Rc<Reactor>,
     pub(super) shared: Arc<Shared>,
-    pub(super) namespace: NamespaceInfo,
-    pub(super) ids: NamespaceIds,
+    /// Associations so far.
     pub(super) number: u64,
 }
 
+/// A controller and what the association needs of it.
+pub(super) struct Ready {
+    pub(super) controller: Rc<Controller>,
+    pub(super) namespace: NamespaceInfo,
+    pub(super) queues: u16,
+}
+
 impl Supervisor {
-    /// Runs until the device is closed or given up.
-    pub(super) async fn run(mut self, controller: Controller, queues: u16) {
-        let mut controller = Rc::new(controller);
-        let mut queues = queues;
+    /// Looks for a first controller until there is one, then goes on as [`run`](Self::run).
+    pub(super) async fn run_later(mut self) {
+        match self.reconnect(None).await {
+            Ok(ready) => {
+                self.publish(&ready);
+                self.run(ready).await;
+            }
+            Err(_) => self.shared.set_closed(Status::Gone),
+        }
+    }
+
+    /// Runs until the device is closed or given up, beginning with an association that was [published](Self::publish).
+    pub(super) async fn run(mut self, mut ready: Ready) {
         loop {
-            self.publish(&controller, queues);
+            let controller = ready.controller.clone();
             let reason = self.watch(&controller).await;
             if self.is_closing() {
                 self.drain().await;
@@ -72,16 +87,16 @@ impl Supervisor {
             warn!(device = %self.shared.name, %reason, "association lost");
             let is_fenced = self.fence(&controller).await;
             let old = controller.info().clone();
-            match self.reconnect().await {
-                Ok((next, granted)) => {
+            match self.reconnect(self.shared.options.loss_timeout_ns).await {
+                Ok(next) => {
                     if !is_fenced {
-                        self.fence_through(&next, &old).await;
+                        self.fence_through(&next.controller, &old).await;
                     }
-                    controller = Rc::new(next);
-                    queues = granted;
-                    self.number += 1;
+                    ready = next;
+                    self.publish(&ready);
                     self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
-                    info!(device = %self.shared.name, controller = controller.info().id, "association built again");
+                    let controller = ready.controller.info().id;
+                    info!(device = %self.shared.name, controller, "association built again");
                 }
                 Err(error) => {
                     if let Some(error) = error {
@@ -97,7 +112,10 @@ impl Supervisor {
         self.shared.is_closing() || self.reactor.is_stopping()
     }
 
-    fn publish(&self, controller: &Rc<Controller>, queues: u16) {
+    /// Lets lanes use a controller.
+    pub(super) fn publish(&mut self, ready: &Ready) {
+        let Ready { controller, namespace, queues } = ready;
+        self.number += 1;
         for _ in 0..controller.info().event_requests() {
             self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
         }
@@ -106,9 +124,9 @@ impl Supervisor {
             number: self.number,
             controller: info.id,
             entries: entries_of(info, &self.shared),
-            target: target_of(info, &self.namespace),
+            target: target_of(info, namespace),
         };
-        self.shared.set_up(association, queues);
+        self.shared.set_up(association, *queues);
     }
 
     /// Keeps the association alive until it is lost, or not wanted any more.
@@ -223,7 +241,7 @@ impl Supervisor {
     }
 
     /// Builds the next association. An error without a reason is a close.
-    async fn reconnect(&mut self) -> Result<(Controller, u16), Option<ConnectError>> {
+    async fn reconnect(&self, limit_ns: Option<u64>) -> Result<Ready, Option<ConnectError>> {
         let options = self.shared.options.clone();
         let began_ns = self.reactor.clock_ns();
         let mut pause_ns = options.reconnect_first_ns;
@@ -237,7 +255,7 @@ impl Supervisor {
                 Err(error) => error,
             };
             // Refusals too: a target that restarts may listen before it has all its subsystems.
-            if options.loss_timeout_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit) {
+            if limit_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit) {
                 return Err(Some(error));
             }
             debug!(device = %self.shared.name, %error, "not connected");
@@ -252,7 +270,7 @@ impl Supervisor {
         }
     }
 
-    async fn attempt(&mut self) -> Result<(Controller, u16), ConnectError> {
+    async fn attempt(&self) -> Result<Ready, ConnectError> {
         let options = self.shared.options.clone();
         let controller = Controller::connect(&self.reactor, &options).await?;
         // Nothing else looks at this connection yet: a silent one would be waited for without end.
@@ -264,10 +282,11 @@ impl Supervisor {
     }
 
     /// Takes a controller that was connected for the next association, if it has our namespace.
-    async fn adopt(&mut self, controller: Controller, options: &Options) -> Result<(Controller, u16), ConnectError> {
+    async fn adopt(&self, controller: Controller, options: &Options) -> Result<Ready, ConnectError> {
         let (namespace, ids, queues) = prepare(&controller, options, self.shared.nsid).await?;
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
-        let same = ids == self.ids && namespace.identity.block_shift == self.namespace.identity.block_shift;
+        let known = self.shared.info();
+        let same = ids == self.shared.ids && 1 << namespace.identity.block_shift == known.block_size;
         if !same {
             return Err(ConnectError::NoNamespace {
                 subsystem: options.subsystem.clone(),
@@ -275,9 +294,13 @@ impl Supervisor {
                 available: controller.active_namespaces(0).await.unwrap_or_default(),
             });
         }
-        self.shared.set_blocks(namespace.identity.block_count);
-        self.namespace = namespace;
-        Ok((controller, queues))
+        let blocks = namespace.identity.block_count;
+        if device_info(controller.info(), &namespace) != (DeviceInfo { blocks, ..known }) {
+            let device = &self.shared.name;
+            warn!(%device, "its target offers other operations or limits than it did: open it again to use them");
+        }
+        self.shared.set_blocks(blocks);
+        Ok(Ready { controller: Rc::new(controller), namespace, queues })
     }
 
     async fn close(&self, controller: &Rc<Controller>) {

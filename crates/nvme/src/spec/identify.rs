@@ -97,7 +97,8 @@ pub const SGLS_TRANSPORT: u32 = 1 << 21;
 /// OFCS bit 0: Disconnect and deletion of single I/O queues.
 pub const OFCS_DISCONNECT: u16 = 1;
 
-/// Identify Controller (Base 2.0, figure 275), power states reduced to the first.
+/// Identify Controller (Base 2.0, figure 275), power states reduced to the first. `cqt` is of Base 2.1, `ciu`, `cirn` and
+/// `ccrl` (cross-controller reset) of Base 2.3; before, they were reserved and zero.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // The names are the specification's; the figure explains each.
@@ -122,7 +123,10 @@ pub struct IdentifyController {
     pub cntrltype: u8,
     pub fguid: [u8; 16],
     pub crdt: [U16; 3],
-    pub reserved134: [u8; 122],
+    pub reserved134: u8,
+    pub ciu: u8,
+    pub cirn: U64,
+    pub reserved144: [u8; 112],
     pub oacs: U16,
     pub acl: u8,
     pub aerl: u8,
@@ -156,7 +160,9 @@ pub struct IdentifyController {
     pub anacap: u8,
     pub anagrpmax: U32,
     pub nanagrpid: U32,
-    pub reserved352: [u8; 160],
+    pub reserved352: [u8; 34],
+    pub cqt: U16,
+    pub reserved388: [u8; 124],
     pub sqes: u8,
     pub cqes: u8,
     pub maxcmd: U16,
@@ -182,7 +188,9 @@ pub struct IdentifyController {
     pub fcatt: u8,
     pub msdbd: u8,
     pub ofcs: U16,
-    pub reserved1806: [u8; 242],
+    pub dctype: u8,
+    pub ccrl: u8,
+    pub reserved1808: [u8; 240],
     pub psd0: [u8; 32],
     pub reserved2080: [u8; 2016],
 }
@@ -194,11 +202,14 @@ const _: () = {
     assert!(offset_of!(IdentifyController, ver) == 80);
     assert!(offset_of!(IdentifyController, oaes) == 92);
     assert!(offset_of!(IdentifyController, cntrltype) == 111);
+    assert!(offset_of!(IdentifyController, ciu) == 135);
+    assert!(offset_of!(IdentifyController, cirn) == 136);
     assert!(offset_of!(IdentifyController, oacs) == 256);
     assert!(offset_of!(IdentifyController, wctemp) == 266);
     assert!(offset_of!(IdentifyController, tnvmcap) == 280);
     assert!(offset_of!(IdentifyController, kas) == 320);
     assert!(offset_of!(IdentifyController, anatt) == 342);
+    assert!(offset_of!(IdentifyController, cqt) == 386);
     assert!(offset_of!(IdentifyController, sqes) == 512);
     assert!(offset_of!(IdentifyController, nn) == 516);
     assert!(offset_of!(IdentifyController, vwc) == 525);
@@ -206,6 +217,7 @@ const _: () = {
     assert!(offset_of!(IdentifyController, subnqn) == 768);
     assert!(offset_of!(IdentifyController, ioccsz) == 1792);
     assert!(offset_of!(IdentifyController, ofcs) == 1804);
+    assert!(offset_of!(IdentifyController, ccrl) == 1807);
     assert!(offset_of!(IdentifyController, psd0) == 2048);
 };
 

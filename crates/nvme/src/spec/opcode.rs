@@ -56,6 +56,7 @@ macro_rules! opcodes {
 
 opcodes! {
     /// Admin commands, those that a Fabrics controller never has included: they are recognised to be refused by name.
+    /// Cross-Controller Reset is of Base 2.3 (section 5.4.3).
     AdminOpcode {
         DeleteIoSubmissionQueue = 0x00: "Delete I/O Submission Queue";
         CreateIoSubmissionQueue = 0x01: "Create I/O Submission Queue";
@@ -75,6 +76,7 @@ opcodes! {
         KeepAlive = 0x18: "Keep Alive";
         DirectiveSend = 0x19: "Directive Send";
         DirectiveReceive = 0x1a: "Directive Receive";
+        CrossControllerReset = 0x38: "Cross-Controller Reset";
         Fabrics = 0x7f: "Fabrics";
         FormatNvm = 0x80: "Format NVM";
         SecuritySend = 0x81: "Security Send";

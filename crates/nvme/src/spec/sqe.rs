@@ -399,6 +399,38 @@ impl AbortCommand {
     }
 }
 
+/// Cross-Controller Reset (Base 2.3, section 5.4.3): which instance of which controller to reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrossControllerResetCommand {
+    /// Controller identifier.
+    pub cntlid: u16,
+    /// Its uniquifier, as Identify Controller gave it (CIU).
+    pub uniquifier: u8,
+    /// Its random number, as Identify Controller gave it (CIRN).
+    pub random: u64,
+}
+
+impl CrossControllerResetCommand {
+    /// Bit 0 of dword 0 of the answer: the reset is done.
+    pub const DONE: u32 = 1;
+
+    /// Reads the view.
+    pub const fn of(sqe: &Sqe) -> Self {
+        CrossControllerResetCommand {
+            cntlid: sqe.cdw10.get() as u16,
+            uniquifier: (sqe.cdw10.get() >> 16) as u8,
+            random: sqe.cdw12.get() as u64 | (sqe.cdw13.get() as u64) << 32,
+        }
+    }
+
+    /// Writes the view.
+    pub fn store(&self, sqe: &mut Sqe) {
+        sqe.cdw10 = U32::new(u32::from(self.cntlid) | u32::from(self.uniquifier) << 16);
+        sqe.cdw12 = U32::new(self.random as u32);
+        sqe.cdw13 = U32::new((self.random >> 32) as u32);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -442,7 +474,7 @@ mod tests {
         }
 
         #[test]
-        fn identify_and_abort_round_trip(cns: u8, cntid: u16, cns_specific: u16, csi: u8) {
+        fn identify_abort_and_reset_round_trip(cns: u8, cntid: u16, cns_specific: u16, csi: u8, random: u64) {
             let mut sqe = Sqe::default();
             let identify = IdentifyCommand { cns, cntid, cns_specific, csi };
             identify.store(&mut sqe);
@@ -450,13 +482,16 @@ mod tests {
             let abort = AbortCommand { sqid: cntid, cid: cns_specific };
             abort.store(&mut sqe);
             prop_assert_eq!(AbortCommand::of(&sqe), abort);
+            let reset = CrossControllerResetCommand { cntlid: cntid, uniquifier: csi, random };
+            reset.store(&mut sqe);
+            prop_assert_eq!(CrossControllerResetCommand::of(&sqe), reset);
         }
 
         #[test]
         fn views_of_arbitrary_bytes_never_panic(bytes: [u8; 64]) {
             let sqe: Sqe = zerocopy::transmute!(bytes);
             let _ = (BlockCommand::of(&sqe), DsmCommand::of(&sqe), IdentifyCommand::of(&sqe), GetLogPageCommand::of(&sqe),
-                FeatureCommand::of(&sqe), AbortCommand::of(&sqe), sqe.fused(), sqe.psdt());
+                FeatureCommand::of(&sqe), AbortCommand::of(&sqe), CrossControllerResetCommand::of(&sqe), sqe.fused(), sqe.psdt());
         }
     }
 }

@@ -3,13 +3,14 @@
 use super::controller::{Controller, ControllerState};
 use super::discovery::View;
 use super::identify::{ABORTS_MAX, events_supported, identify};
+use super::instance::Instance;
 use super::log::Window;
 use super::model::{Subsystem, TargetConfig};
-use super::{ControllerHandle, Target, TargetEvent, feature, log};
+use super::{ControllerHandle, SubsystemId, Target, TargetEvent, feature, log};
 use crate::spec::feature::Feature;
 use crate::spec::log::LogPage;
 use crate::spec::opcode::{AdminOpcode, FABRICS};
-use crate::spec::sqe::{AbortCommand, FeatureCommand, FeatureSelect, GetLogPageCommand};
+use crate::spec::sqe::{AbortCommand, CrossControllerResetCommand, FeatureCommand, FeatureSelect, GetLogPageCommand};
 use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Sqe, Status};
 use crate::target::queue;
 
@@ -33,6 +34,23 @@ pub enum AdminOutcome {
         /// The command to abort.
         cid: u16,
     },
+    /// Wait until no command of a controller that had this identifier and has ended, or was reset, is carried out any more;
+    /// then send what [`cross_reset_done`] returns.
+    Quiesce {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The controller identifier within it.
+        cntlid: u16,
+    },
+}
+
+/// The completion of a Cross-Controller Reset command `cid` that [`AdminOutcome::Quiesce`] asked the caller to carry out.
+/// When the commands did not end in time the host may try again: this target keeps no log of resets that end later.
+pub fn cross_reset_done(cid: u16, quiet: bool) -> Cqe {
+    match quiet {
+        true => Cqe::success(cid, CrossControllerResetCommand::DONE),
+        false => Cqe::new(cid, Status::COMMAND_INTERRUPTED),
+    }
 }
 
 /// What a handler leaves: dword 0 and bytes of data, or something else than a completion.
@@ -40,6 +58,7 @@ enum Done {
     Result(u32, usize),
     Pending,
     Abort { sqid: u16, cid: u16 },
+    CrossReset(CrossControllerResetCommand),
 }
 
 const DONE: Result<Done, Status> = Ok(Done::Result(0, 0));
@@ -76,12 +95,43 @@ impl Target {
             Ok(Done::Pending) => AdminOutcome::Pending,
             Ok(Done::Abort { sqid, cid }) => AdminOutcome::Abort { sqid, cid },
             Ok(Done::Result(dw0, data_len)) => AdminOutcome::Complete { cqe: Cqe::success(cid, dw0), data_len },
-            Err(status) => {
-                let cqe = Cqe::new(cid, status.dnr());
-                context.controller.errors.record(0, sqe, &cqe);
-                AdminOutcome::Complete { cqe, data_len: 0 }
-            }
+            Ok(Done::CrossReset(command)) => match self.cross_reset(handle, command) {
+                Ok((subsystem, cntlid)) => AdminOutcome::Quiesce { subsystem, cntlid },
+                Err(status) => self.refuse(handle, sqe, status),
+            },
+            Err(status) => self.refuse(handle, sqe, status),
         }
+    }
+
+    fn refuse(&mut self, handle: ControllerHandle, sqe: &Sqe, status: Status) -> AdminOutcome {
+        let cqe = Cqe::new(sqe.cid.get(), status.dnr());
+        self.record_error(handle, 0, sqe, &cqe);
+        AdminOutcome::Complete { cqe, data_len: 0 }
+    }
+
+    /// Ends the controller that a host names through another of its controllers. An instance that is not there any more has
+    /// ended before; whether its commands have is the caller's to find out.
+    fn cross_reset(
+        &mut self,
+        by: ControllerHandle,
+        command: CrossControllerResetCommand,
+    ) -> Result<(SubsystemId, u16), Status> {
+        let CrossControllerResetCommand { cntlid, uniquifier, random } = command;
+        let issuer = &self.controllers[&by];
+        let subsystem = issuer.subsystem();
+        let named = Instance { uniquifier, random };
+        let is_named = |found: &Controller| {
+            found.subsystem() == subsystem && found.cntlid() == cntlid && found.instance() == named
+        };
+        if let Some((handle, found)) = self.controllers.iter().find(|(_, found)| is_named(found)) {
+            // Not itself, and nobody else's.
+            if *handle == by || !found.is_of(issuer.host_nqn(), issuer.host_id()) {
+                return Err(Status::INVALID_FIELD);
+            }
+            let handle = *handle;
+            self.close_controller(handle);
+        }
+        Ok((subsystem, cntlid))
     }
 
     /// The completion of an Abort command `abort_cid` that [`AdminOutcome::Abort`] asked the caller to carry out.
@@ -112,7 +162,7 @@ struct Context<'a> {
 impl Context<'_> {
     fn execute(&mut self, sqe: &Sqe, data_in: &[u8], data_out: &mut [u8]) -> Result<Done, Status> {
         queue::check_flags(sqe, false)?;
-        if self.controller.state() == ControllerState::Disabled {
+        if matches!(self.controller.state(), ControllerState::Disabled | ControllerState::Resetting) {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }
         match AdminOpcode::from_u8(sqe.opcode).ok_or(Status::INVALID_OPCODE)? {
@@ -122,6 +172,9 @@ impl Context<'_> {
             AdminOpcode::SetFeatures => self.set_features(sqe, data_in),
             AdminOpcode::KeepAlive => DONE,
             AdminOpcode::AsyncEventRequest => Ok(self.async_event_request(sqe)?),
+            AdminOpcode::CrossControllerReset if !self.controller.is_discovery() => {
+                Ok(Done::CrossReset(CrossControllerResetCommand::of(sqe)))
+            }
             AdminOpcode::Abort if !self.controller.is_discovery() => self.abort(sqe),
             _ => Err(Status::INVALID_OPCODE),
         }

@@ -129,7 +129,7 @@ impl Target {
         association.cntlid = self.free_cntlid(association.subsystem).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
         let handle = ControllerHandle(self.next_controller);
         self.next_controller += 1;
-        let controller = Controller::new(association, &self.config, kato_ms, now_ns);
+        let controller = Controller::new(association, self.instances.next(), &self.config, kato_ms, now_ns);
         assert!(self.controllers.insert(handle, controller).is_none());
         Ok(handle)
     }

@@ -4,12 +4,13 @@
 //!            CC.EN = 1               CC.SHN != 0             made durable
 //! Disabled ------------> Ready ---------------------> ShuttingDown -----------> ShutDown
 //!    ^                     |                               |                       |
-//!    \_____ CC.EN = 0 _____/________ CC.EN = 0 ____________/_____ CC.EN = 0 _______/
+//!    |                     | CC.EN = 0                     | CC.EN = 0             | CC.EN = 0
+//!    |  commands ended     v                               v                       v
+//!    \_________________ Resetting <________________________/_______________________/
 //! ```
-//! `CSTS.RDY` stays 1 after a reset until no command of an I/O queue is under way any more: hosts take its fall for the promise
-//! that nothing they sent before will still be done (Base 2.0, section 3.7.2).
-//!
-//! In `Disabled` only Fabrics commands are taken. A reset (`CC.EN = 0`) deletes the I/O queues and forgets features and events.
+//! In `Disabled` and `Resetting` only Fabrics commands are taken. A reset (`CC.EN = 0`) deletes the I/O queues and forgets
+//! features and events; CSTS.RDY stays 1 until the commands that were under way have ended, since hosts take its end for
+//! the word that none of them will be done any more (Base 2.0, section 3.7.2).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,6 +18,7 @@ use zerocopy::byteorder::little_endian::U64;
 
 use super::event::Events;
 use super::feature::Features;
+use super::instance::{Instance, Instances};
 use super::log::{ChangedNamespaces, ErrorLog};
 use super::{ControllerHandle, DISCOVERY, SubsystemId, TargetConfig, TargetEvent};
 use crate::spec::event::EventResult;
@@ -36,6 +38,8 @@ pub enum ControllerState {
     Disabled,
     /// CC.EN and CSTS.RDY are 1.
     Ready,
+    /// CC.EN is 0, and commands of the deleted queues are not at their end yet.
+    Resetting,
     /// The host notified a shutdown; data is being made durable.
     ShuttingDown,
     /// Done: the host may disconnect or reset.
@@ -60,12 +64,11 @@ pub struct Controller {
     cap: Capabilities,
     cc: Configuration,
     state: ControllerState,
+    instance: Instance,
     /// Keep alive timeout; zero is none.
     kato_ns: u64,
     last_heard_ns: u64,
     queues: BTreeSet<u16>,
-    /// Connections that were I/O queues of this controller and whose commands have not all ended.
-    undrained: usize,
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) errors: ErrorLog,
@@ -74,16 +77,22 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub(super) fn new(association: Association, config: &TargetConfig, kato_ms: u32, now_ns: u64) -> Self {
+    pub(super) fn new(
+        association: Association,
+        instance: Instance,
+        config: &TargetConfig,
+        kato_ms: u32,
+        now_ns: u64,
+    ) -> Self {
         let mut controller = Controller {
             association,
             cap: Capabilities::new(u32::from(config.queue_entries_max), 7_500),
             cc: Configuration::default(),
             state: ControllerState::Disabled,
+            instance,
             kato_ns: 0,
             last_heard_ns: now_ns,
             queues: BTreeSet::new(),
-            undrained: 0,
             features: Features::new(config.io_queues_max),
             events: Events::default(),
             errors: ErrorLog::default(),
@@ -118,6 +127,16 @@ impl Controller {
     /// Where it stands.
     pub fn state(&self) -> ControllerState {
         self.state
+    }
+
+    /// What tells it from others that had or will have its identifier.
+    pub(super) fn instance(&self) -> Instance {
+        self.instance
+    }
+
+    /// Whether both controllers belong to one host.
+    pub(super) fn is_of(&self, host_nqn: &Nqn, host_id: &[u8; 16]) -> bool {
+        self.host_nqn() == host_nqn && self.host_id() == host_id
     }
 
     /// Whether it serves discovery.
@@ -162,13 +181,7 @@ impl Controller {
     }
 
     pub(super) fn add_queue(&mut self, qid: u16) -> bool {
-        let is_new = self.queues.insert(qid);
-        self.undrained += usize::from(is_new && qid > 0);
-        is_new
-    }
-
-    pub(super) fn queue_drained(&mut self) {
-        self.undrained = self.undrained.saturating_sub(1);
+        self.queues.insert(qid)
     }
 
     pub(super) fn has_queues(&self) -> bool {
@@ -200,20 +213,37 @@ impl Controller {
         Cqe { result: U64::new(value), ..Cqe::new(cid, Status::SUCCESS) }
     }
 
-    pub(super) fn property_set(&mut self, sqe: &Sqe, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) -> Cqe {
+    pub(super) fn property_set(
+        &mut self,
+        sqe: &Sqe,
+        handle: ControllerHandle,
+        instances: &mut Instances,
+        out: &mut VecDeque<TargetEvent>,
+    ) -> Cqe {
         let command = PropertyCommand::of(sqe);
         let cid = command.cid.get();
         let accepted = match (command.offset.get(), command.size()) {
-            (property::CC, Some(4)) => self.configure(Configuration(command.value.get() as u32), handle, out),
+            (property::CC, Some(4)) => {
+                self.configure(Configuration(command.value.get() as u32), handle, instances, out)
+            }
             _ => false,
         };
         Cqe::new(cid, if accepted { Status::SUCCESS } else { Status::INVALID_FIELD.dnr() })
     }
 
     /// Writes CC; false if a field has a value that this controller cannot take.
-    fn configure(&mut self, cc: Configuration, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) -> bool {
+    fn configure(
+        &mut self,
+        cc: Configuration,
+        handle: ControllerHandle,
+        instances: &mut Instances,
+        out: &mut VecDeque<TargetEvent>,
+    ) -> bool {
         let enabling = cc.enable() && !self.cc.enable();
         if enabling {
+            if self.state == ControllerState::Resetting {
+                return false;
+            }
             // A discovery controller has no I/O queues: hosts leave the entry sizes zero (Base 2.0, figure 46).
             let has_sizes = cc.iosqes() == 6 && cc.iocqes() == 4;
             let no_sizes = cc.iosqes() == 0 && cc.iocqes() == 0;
@@ -225,19 +255,25 @@ impl Controller {
         let disabling = !cc.enable() && self.cc.enable();
         self.cc = cc;
         if disabling {
-            self.reset(handle, out);
+            self.reset(handle, instances.next(), out);
         } else if enabling {
             self.state = ControllerState::Ready;
         }
-        if cc.shn() != 0 && matches!(self.state, ControllerState::Ready | ControllerState::Disabled) {
-            self.state = ControllerState::ShuttingDown;
-            out.push_back(TargetEvent::Shutdown { controller: handle });
-        }
+        self.begin_shutdown(handle, out);
         true
     }
 
-    fn reset(&mut self, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
+    /// Follows CC.SHN, which a reset under way delays.
+    fn begin_shutdown(&mut self, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
+        if self.cc.shn() != 0 && matches!(self.state, ControllerState::Ready | ControllerState::Disabled) {
+            self.state = ControllerState::ShuttingDown;
+            out.push_back(TargetEvent::Shutdown { controller: handle });
+        }
+    }
+
+    fn reset(&mut self, handle: ControllerHandle, next: Instance, out: &mut VecDeque<TargetEvent>) {
         self.state = ControllerState::Disabled;
+        self.instance = next;
         for qid in core::mem::take(&mut self.queues) {
             out.push_back(TargetEvent::CloseQueue { controller: handle, qid });
         }
@@ -248,6 +284,17 @@ impl Controller {
         self.events.reset(handle, out);
         self.changed = ChangedNamespaces::default();
         self.aborts_pending = 0;
+        if !self.is_discovery() {
+            self.state = ControllerState::Resetting;
+            out.push_back(TargetEvent::Reset { controller: handle });
+        }
+    }
+
+    pub(super) fn reset_complete(&mut self, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
+        if self.state == ControllerState::Resetting {
+            self.state = ControllerState::Disabled;
+            self.begin_shutdown(handle, out);
+        }
     }
 
     pub(super) fn shutdown_complete(&mut self) {
@@ -259,9 +306,9 @@ impl Controller {
     fn status(&self) -> ControllerStatus {
         let ready = if self.cc.enable() { ControllerStatus::READY } else { 0 };
         ControllerStatus(match self.state {
-            ControllerState::Disabled if self.undrained > 0 => ControllerStatus::READY,
             ControllerState::Disabled => 0,
             ControllerState::Ready => ready,
+            ControllerState::Resetting => ControllerStatus::READY,
             ControllerState::ShuttingDown => ready | ControllerStatus::SHUTDOWN_OCCURRING,
             ControllerState::ShutDown => ready | ControllerStatus::SHUTDOWN_COMPLETE,
         })

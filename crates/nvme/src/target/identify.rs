@@ -16,6 +16,9 @@ use crate::spec::{IDENTIFY_LEN, NSID_ALL, Sqe, Status};
 /// Abort commands that may be outstanding (ACL is one less).
 pub(super) const ABORTS_MAX: u8 = 4;
 
+/// Cross-controller resets that hosts should have outstanding (CCRL). More cost nothing but their places in the admin queue.
+const CROSS_RESETS_MAX: u8 = 4;
+
 type Page = [u8; IDENTIFY_LEN];
 
 /// Answers Identify into `page`, which is zero.
@@ -107,12 +110,17 @@ fn store_controller(controller: &Controller, subsystem: &Subsystem, config: &Tar
     if controller.is_discovery() {
         id.cntrltype = CNTRLTYPE_DISCOVERY;
     } else {
-        store_io_controller(&mut id, subsystem);
+        store_io_controller(&mut id, controller, subsystem, config);
     }
     page.copy_from_slice(id.as_bytes());
 }
 
-fn store_io_controller(id: &mut IdentifyController, subsystem: &Subsystem) {
+fn store_io_controller(
+    id: &mut IdentifyController,
+    controller: &Controller,
+    subsystem: &Subsystem,
+    config: &TargetConfig,
+) {
     id.cntrltype = CNTRLTYPE_IO;
     id.rab = 6;
     id.cmic = CMIC_MULTIPLE_CONTROLLERS;
@@ -130,6 +138,10 @@ fn store_io_controller(id: &mut IdentifyController, subsystem: &Subsystem) {
     id.fuses = U16::new(FUSES_COMPARE_AND_WRITE);
     id.vwc = VWC_FLUSH_ALL | if subsystem.config().volatile_cache { VWC_PRESENT } else { 0 };
     id.ofcs = U16::new(OFCS_DISCONNECT);
+    let instance = controller.instance();
+    (id.ciu, id.cirn) = (instance.uniquifier, U64::new(instance.random));
+    id.ccrl = CROSS_RESETS_MAX;
+    id.cqt = U16::new(config.command_quiesce_ms);
 }
 
 fn store_namespace(namespace: &Namespace, page: &mut Page) {

@@ -202,6 +202,7 @@ fn effects() -> CommandEffectsLog {
         Admin::GetFeatures,
         Admin::AsyncEventRequest,
         Admin::KeepAlive,
+        Admin::CrossControllerReset,
     ] {
         log.admin[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED);
     }

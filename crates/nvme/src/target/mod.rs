@@ -15,6 +15,7 @@ mod discovery;
 mod event;
 mod feature;
 mod identify;
+mod instance;
 pub mod io;
 mod log;
 mod model;
@@ -25,10 +26,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-pub use admin::AdminOutcome;
+pub use admin::{AdminOutcome, cross_reset_done};
 pub use connect::Connected;
 pub use controller::{Controller, ControllerState};
 pub use event::AER_MAX;
+use instance::Instances;
 pub use model::{Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig};
 
 use crate::spec::opcode::{FABRICS, FabricsType};
@@ -61,6 +63,12 @@ pub enum TargetEvent {
     },
     /// Close all connections of a controller. It no longer exists.
     CloseController {
+        /// Which.
+        controller: ControllerHandle,
+    },
+    /// A controller was reset, and its queues were closed with [`TargetEvent::CloseQueue`]: when no command of any queue
+    /// that it ever had is carried out any more, call [`Target::reset_complete`].
+    Reset {
         /// Which.
         controller: ControllerHandle,
     },
@@ -97,6 +105,7 @@ pub struct Target {
     generation: u64,
     next_subsystem: u32,
     next_controller: u64,
+    instances: Instances,
     events: VecDeque<TargetEvent>,
 }
 
@@ -104,8 +113,9 @@ pub struct Target {
 const DISCOVERY: SubsystemId = SubsystemId(0);
 
 impl Target {
-    /// A target with nothing but the discovery subsystem.
-    pub fn new(config: TargetConfig) -> Self {
+    /// A target with nothing but the discovery subsystem. `seed` is another one each time a node starts: from it come the
+    /// random numbers by which hosts tell controllers apart that had the same identifier.
+    pub fn new(config: TargetConfig, seed: u64) -> Self {
         config.assert_valid();
         let mut subsystems = BTreeMap::new();
         subsystems.insert(DISCOVERY, Subsystem::discovery());
@@ -117,6 +127,7 @@ impl Target {
             generation: 1,
             next_subsystem: DISCOVERY.0 + 1,
             next_controller: 1,
+            instances: Instances::new(seed),
             events: VecDeque::new(),
         }
     }
@@ -148,13 +159,16 @@ impl Target {
 
     /// Ends controllers whose host has been silent for longer than its keep alive timeout.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        let expired = |(_, controller): &(&ControllerHandle, &Controller)| {
-            controller.deadline_ns().is_some_and(|deadline| deadline <= now_ns)
-        };
-        let handles: Vec<_> = self.controllers.iter().filter(expired).map(|(handle, _)| *handle).collect();
-        for handle in handles {
+        let silent: Vec<_> = self.silent(now_ns).collect();
+        for handle in silent {
             self.close_controller(handle);
         }
+    }
+
+    /// The controllers that [`Self::handle_timeout`] would end.
+    pub fn silent(&self, now_ns: u64) -> impl Iterator<Item = ControllerHandle> + '_ {
+        let is_due = move |controller: &Controller| controller.deadline_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        self.controllers.iter().filter(move |(_, controller)| is_due(controller)).map(|(handle, _)| *handle)
     }
 
     /// The host was heard on any of the controller's queues.
@@ -186,7 +200,7 @@ impl Target {
             }
             Some(FabricsType::PropertyGet) if qid == 0 => (controller.property_get(sqe), false),
             Some(FabricsType::PropertySet) if qid == 0 => {
-                (controller.property_set(sqe, handle, &mut self.events), false)
+                (controller.property_set(sqe, handle, &mut self.instances, &mut self.events), false)
             }
             // Authentication is a later part; a type that is unknown, or not for this queue, is no opcode here.
             _ => refuse(Status::INVALID_OPCODE),
@@ -202,11 +216,10 @@ impl Target {
         }
     }
 
-    /// No command of a connection that was an I/O queue of this controller is under way any more. Once for each such queue,
-    /// after [`queue_closed`](Self::queue_closed) or [`TargetEvent::CloseQueue`].
-    pub fn queue_drained(&mut self, handle: ControllerHandle) {
+    /// Answers [`TargetEvent::Reset`].
+    pub fn reset_complete(&mut self, handle: ControllerHandle) {
         if let Some(controller) = self.controllers.get_mut(&handle) {
-            controller.queue_drained();
+            controller.reset_complete(handle, &mut self.events);
         }
     }
 

@@ -24,6 +24,9 @@ pub struct TargetConfig {
     pub controllers_max: usize,
     /// Milliseconds after which an idle discovery controller without keep alive ends (Base 2.0, section 3.1.2.3.3).
     pub discovery_timeout_ms: u32,
+    /// Milliseconds within which the commands of a controller that lost its host are expected to have ended (CQT). A host
+    /// that cannot have a lost controller reset waits so much longer before it writes to the same blocks again.
+    pub command_quiesce_ms: u16,
 }
 
 impl Default for TargetConfig {
@@ -36,6 +39,8 @@ impl Default for TargetConfig {
             capsule_data_max: ADMIN_CAPSULE_DATA_MAX,
             controllers_max: 1024,
             discovery_timeout_ms: 120_000,
+            // Devices retry and recover sectors for some seconds.
+            command_quiesce_ms: 10_000,
         }
     }
 }

@@ -36,6 +36,11 @@ pub const ADMIN_CAPSULE_DATA_MAX: u32 = 8192;
 /// Smallest MAXH2CDATA (TCP Transport 1.0, figure 27).
 pub const MAXH2CDATA_MIN: u32 = 4096;
 
+/// Time for a peer that was sent a termination to take notice before its connection is closed, ns.
+pub(crate) const LINGER_NS: u64 = 1_000_000_000;
+/// Most bytes that are taken from it meanwhile.
+pub(crate) const LINGER_BYTES_MAX: usize = 16 << 20;
+
 /// What both ends agreed on, as the receiver needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveParams {

@@ -44,6 +44,10 @@ impl<T> CidMap<T> {
         self.slots.iter().flatten().map(|(_, value)| value)
     }
 
+    pub(super) fn into_values(self) -> impl Iterator<Item = T> {
+        self.slots.into_iter().flatten().map(|(_, value)| value)
+    }
+
     pub(super) fn contains(&self, cid: u16) -> bool {
         self.find(cid).is_ok()
     }

@@ -5,10 +5,13 @@
 //! commands under way when a connection ends are carried to their end and their answers dropped.
 
 use super::cid_map::CidMap;
+use super::cid_set::CidSet;
 use super::fused::FusedPair;
 use super::local::{Local, Namespace};
 use super::output::Output;
 use super::pace::Pace;
+use super::progress::Progress;
+use super::room::{Place, Room, Turn};
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::SubsystemId;
@@ -32,10 +35,6 @@ pub(super) const HELD_BYTES_MAX: usize = 8 << 20;
 /// Bytes of headers that wait for a host that does not read, above which nothing more is received from it: more than the
 /// answers to every command of a queue, so a host that keeps to its queue's size never gets there.
 const UNSENT_HEADER_BYTES_MAX: usize = 128 << 10;
-/// Time for a terminated host to take notice before its socket is closed under it.
-const LINGER_NS: u64 = 1_000_000_000;
-/// Most that is taken from it meanwhile.
-const LINGER_BYTES_MAX: usize = 16 << 20;
 /// How often the target looks for hosts that do not send what they were asked for.
 const TRANSFER_WATCH_NS: u64 = 1_000_000_000;
 
@@ -72,6 +71,8 @@ pub(super) struct Pending {
     pub(super) io: Option<(IoCommand, Rc<Namespace>)>,
     pub(super) buf: Buf,
     pub(super) digest_ok: bool,
+    /// The host does not want it carried out any more; it is answered when its data has come.
+    pub(super) aborted: bool,
     /// When the host was asked.
     pub(super) asked_ns: u64,
 }
@@ -99,15 +100,22 @@ pub(super) struct Connection {
     pub(super) flush_queued: Cell<bool>,
     pub(super) socket_full: Cell<bool>,
     pub(super) ended: Cell<Option<End>>,
-    /// Notified when the connection becomes a queue, and when it ends.
+    /// Notified when the connection becomes a queue, when it ends, and after that when a command of it ends.
     pub(super) settled: Notify,
-    /// Notified when buffers come back or are sent, when the connection ends, and with each command that ends after it.
-    pub(super) room_notify: Notify,
+    /// Notified when a host has read some of what waits for it.
+    pub(super) read_notify: Notify,
+    /// Commands that wait until this connection may hold more buffer bytes.
+    pub(super) room: Room,
     pub(super) role: Cell<Role>,
     /// Which queue of which controller this is, after Connect.
     pub(super) owner: Cell<Option<Owner>>,
     pub(super) connecting: Cell<bool>,
+    pub(super) told_closed: Cell<bool>,
     pub(super) queue: Cell<Queue>,
+    /// Commands that were taken and not yet answered.
+    outstanding: RefCell<CidSet>,
+    /// When something was last received.
+    pub(super) heard_ns: Cell<u64>,
     /// The controller's write cache is switched off: every write is durable when it completes.
     pub(super) write_through: Cell<bool>,
     pub(super) via: SocketAddr,
@@ -119,8 +127,6 @@ pub(super) struct Connection {
     pub(super) fused: RefCell<Vec<FusedPair>>,
     pub(super) fused_slot: RefCell<FusedSlot>,
     pub(super) cached: RefCell<Option<(u32, u64, Rc<Namespace>)>>,
-    /// The connection has ended, and its commands are waited for.
-    pub(super) draining: Cell<bool>,
 }
 
 impl Connection {
@@ -143,11 +149,15 @@ impl Connection {
             socket_full: Cell::new(false),
             ended: Cell::new(None),
             settled: Notify::default(),
-            room_notify: Notify::default(),
+            read_notify: Notify::default(),
+            room: Room::default(),
             role: Cell::new(Role::None),
             owner: Cell::new(None),
             connecting: Cell::new(false),
+            told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
+            outstanding: RefCell::new(CidSet::new()),
+            heard_ns: Cell::new(0),
             write_through: Cell::new(false),
             via,
             next_note_ns: Cell::new(0),
@@ -157,7 +167,6 @@ impl Connection {
             fused: RefCell::default(),
             fused_slot: RefCell::default(),
             cached: RefCell::default(),
-            draining: Cell::new(false),
         })
     }
 
@@ -178,7 +187,8 @@ impl Connection {
         if self.ended.get().is_none() {
             self.ended.set(Some(why));
             self.settled.notify_all();
-            self.room_notify.notify_all();
+            self.read_notify.notify_all();
+            self.room.wake_all();
         }
     }
 
@@ -225,7 +235,7 @@ impl Connection {
 
     /// Waits until a host has read some of what waits for it, or the connection ended.
     pub(super) async fn uncongested(&self) {
-        self.room_notify.wait_until(|| self.is_ended() || !self.is_congested()).await;
+        self.read_notify.wait_until(|| self.is_ended() || !self.is_congested()).await;
     }
 
     /// A last attempt to send what is queued; the rest is dropped.
@@ -233,33 +243,6 @@ impl Connection {
         let mut output = self.output.borrow_mut();
         let _ = output.flush(&self.stream);
         output.discard();
-    }
-
-    /// After a termination was sent: takes what the host still sends until it closes, for a while. Closing at once would make
-    /// TCP reset the connection, and the host might never see why.
-    pub(super) async fn linger(&self) {
-        let _ = self.reactor.timeout(LINGER_NS, self.drain()).await;
-    }
-
-    async fn drain(&self) {
-        let mut drained = 0;
-        while drained < LINGER_BYTES_MAX {
-            if self.stream.readable().await.is_err() {
-                return;
-            }
-            let mut received = self.local.take_receive_buf();
-            let outcome = self.stream.try_recv(received.as_mut_slice());
-            self.local.give_receive_buf(received);
-            match outcome {
-                Ok(0) => return,
-                Ok(bytes) => {
-                    drained += bytes;
-                    self.reactor.yield_now().await;
-                }
-                Err(Errno::EAGAIN) => {}
-                Err(_) => return,
-            }
-        }
     }
 
     /// Sees to it that a host which does not send the data it was asked for loses its connection: what waits for that data
@@ -305,18 +288,44 @@ impl Connection {
 
     // --- counting commands ------------------------------------------------------------------------------------------
 
-    /// Counts an arriving command; false when the host has sent more than its queue holds.
+    /// Counts an arriving command. False when it is none to carry out: the host has sent more than its queue holds and the
+    /// connection ends, or the identifier is that of a command under way, which goes on, and this one has been refused.
     #[inline]
-    pub(super) fn arrive(&self) -> bool {
+    pub(super) fn arrive(self: &Rc<Self>, sqe: &Sqe) -> bool {
         let mut queue = self.queue.get();
-        let room = queue.submit().is_ok();
+        if queue.submit().is_err() {
+            self.end(End::Overrun);
+            return false;
+        }
         self.queue.set(queue);
-        room
+        let is_new = self.outstanding.borrow_mut().insert(sqe.cid.get());
+        if !is_new {
+            self.refuse_twin(sqe);
+        }
+        is_new
+    }
+
+    /// Refuses a command whose identifier is in use.
+    #[cold]
+    fn refuse_twin(self: &Rc<Self>, sqe: &Sqe) {
+        let status = Status::COMMAND_ID_CONFLICT.dnr();
+        self.fused_interrupted(sqe);
+        self.note_error(sqe, status);
+        let mut cqe = Cqe::new(sqe.cid.get(), status);
+        self.count_answer(&mut cqe);
+        self.send_answer(&cqe);
     }
 
     /// Stamps an answer; the command's place in the queue is free again.
     #[inline]
     fn depart(&self, cqe: &mut Cqe) {
+        let was_outstanding = self.outstanding.borrow_mut().remove(cqe.cid.get());
+        assert!(was_outstanding, "a command is answered once");
+        self.count_answer(cqe);
+    }
+
+    #[inline]
+    fn count_answer(&self, cqe: &mut Cqe) {
         let mut queue = self.queue.get();
         queue.complete(cqe);
         self.queue.set(queue);
@@ -336,9 +345,10 @@ impl Connection {
         if !self.is_ended() {
             let encoder = self.encoder();
             self.output.borrow_mut().header::<HEADER_SPACE>(|out| encoder.capsule_resp(out, cqe));
-            return self.queue_flush();
+            self.queue_flush();
+        } else {
+            self.settled.notify_all();
         }
-        self.room_notify.notify_all();
     }
 
     #[inline]
@@ -351,7 +361,7 @@ impl Connection {
     pub(super) fn answer_data(self: &Rc<Self>, mut cqe: Cqe, bufs: SgList) {
         self.depart(&mut cqe);
         if self.is_ended() {
-            return self.room_notify.notify_all();
+            return self.settled.notify_all();
         }
         let success = self.local.config.c2h_success && cqe.result.get() == 0 && cqe.status().is_success();
         let encoder = self.encoder();
@@ -405,31 +415,43 @@ impl Connection {
         }
         let flushed = self.output.borrow_mut().flush(&self.stream);
         match flushed {
-            Ok(true) => self.room_notify.notify_all(),
+            Ok(true) => self.note_read(),
             Ok(false) => self.wait_for_socket(),
             Err(errno) => self.end(End::Network(errno)),
         }
     }
 
-    /// The socket is full: one task waits for it, with a limit on how long the host may take.
+    /// The host has read some of what waited for it.
+    #[inline]
+    fn note_read(&self) {
+        self.read_notify.notify_all();
+        self.room.wake_first();
+    }
+
+    /// The socket is full: one task waits for it, with a limit on how slowly the host may read.
     fn wait_for_socket(self: &Rc<Self>) {
         self.socket_full.set(true);
         let this = self.clone();
         self.reactor.spawn(async move {
+            let config = &this.local.config;
+            let mut progress = Progress::new(this.reactor.clock_ns(), config.stall_timeout_ns, config.stall_bytes_min);
             loop {
-                let patience_ns = this.local.config.stall_timeout_ns;
+                let patience_ns = progress.left_ns(this.reactor.clock_ns());
                 let writable = this.or_ended(this.stream.writable());
                 match this.reactor.timeout(patience_ns, writable).await {
-                    None => return this.end(End::Stalled),
+                    None if progress.is_stalled(this.reactor.clock_ns()) => return this.end(End::Stalled),
+                    None => continue,
                     Some(None) => return,
                     Some(Some(Err(errno))) => return this.end(End::Network(errno)),
                     Some(Some(Ok(()))) => {}
                 }
+                let waiting = this.output.borrow().bytes();
                 let flushed = this.output.borrow_mut().flush(&this.stream);
                 match flushed {
                     Ok(is_empty) => {
+                        progress.took(waiting - this.output.borrow().bytes());
                         this.socket_full.set(!is_empty);
-                        this.room_notify.notify_all();
+                        this.note_read();
                         if is_empty {
                             return;
                         }
@@ -461,7 +483,7 @@ impl Connection {
     #[inline]
     pub(super) fn try_take_buf(&self, len: usize) -> Option<Buf> {
         let held = self.held_bytes.get() + self.output.borrow().bytes();
-        if held > 0 && held + len > self.local.held_max() {
+        if held > 0 && (held + len > self.local.held_max() || self.room.has_line()) {
             return None;
         }
         let buf = self.reactor.pool().try_alloc(len)?;
@@ -469,28 +491,42 @@ impl Connection {
         Some(buf)
     }
 
-    /// As [`try_take_buf`](Self::try_take_buf), waiting. `None` when the connection ended meanwhile.
-    pub(super) async fn take_buf(&self, len: usize) -> Option<Buf> {
-        self.take_share(len).await?;
-        let buf = self.or_ended(self.reactor.pool().alloc(len)).await;
+    /// As [`try_take_buf`](Self::try_take_buf) for command `cid`, waiting. `None` when the connection ended meanwhile, or the
+    /// host aborted the command.
+    pub(super) async fn take_buf(&self, cid: u16, len: usize) -> Option<Buf> {
+        let place = self.take_share(cid, len).await?;
+        let mut allocated = std::pin::pin!(self.reactor.pool().alloc(len));
+        let buf = std::future::poll_fn(|cx| {
+            if self.is_ended() || place.turn(cx) == Turn::GivenUp {
+                return Poll::Ready(None);
+            }
+            allocated.as_mut().poll(cx).map(Some)
+        })
+        .await;
         if buf.is_none() {
             self.release_share(len);
         }
         buf
     }
 
-    /// Waits until the connection may hold `len` bytes more, and counts them. `None` when it ended meanwhile.
-    pub(super) async fn take_share(&self, len: usize) -> Option<()> {
+    /// Waits until the connection may hold `len` bytes more for command `cid`, and counts them. `None` when the connection
+    /// ended meanwhile, or the host aborted the command.
+    pub(super) async fn take_share(&self, cid: u16, len: usize) -> Option<Place<'_>> {
         let has_room = || {
             let held = self.held_bytes.get() + self.output.borrow().bytes();
             held == 0 || held + len <= self.local.held_max()
         };
-        self.room_notify.wait_until(|| self.is_ended() || has_room()).await;
-        if self.is_ended() {
-            return None;
-        }
+        let place = self.room.enter(cid);
+        std::future::poll_fn(|cx| match place.turn(cx) {
+            _ if self.is_ended() => Poll::Ready(None),
+            Turn::GivenUp => Poll::Ready(None),
+            Turn::Now if has_room() => Poll::Ready(Some(())),
+            _ => Poll::Pending,
+        })
+        .await?;
         self.held_bytes.set(self.held_bytes.get() + len);
-        Some(())
+        place.pass();
+        Some(place)
     }
 
     /// Gives back a command's share; its buffer is freed or queued for sending.
@@ -498,9 +534,7 @@ impl Connection {
     pub(super) fn release_share(&self, len: usize) {
         let held = self.held_bytes.get();
         self.held_bytes.set(held - len);
-        if held > self.local.held_max() / 2 {
-            self.room_notify.notify_all();
-        }
+        self.room.wake_first();
     }
 }
 

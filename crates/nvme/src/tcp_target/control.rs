@@ -1,13 +1,15 @@
 //! Connect, Fabrics and admin commands: rare, and all brought to the target's home reactor.
 
-use super::connection::{Connection, End, Owner, Role};
+use super::cid_map::CidMap;
+use super::connection::{Connection, End, Owner, Pending, Role};
 use super::execute::CapsuleData;
 use super::home::{AdminReply, Home};
 use super::local::Namespace;
 use crate::spec::opcode::{AdminOpcode, Direction, FABRICS, FabricsType};
 use crate::spec::sgl::DataLocation;
+use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status, fabrics};
-use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
+use crate::tcp::{ADMIN_CAPSULE_DATA_MAX, LINGER_BYTES_MAX, LINGER_NS};
 use reactor::{Buf, SgList};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -33,8 +35,8 @@ impl Connection {
 
     /// The first command must be Connect (Base 2.0, section 6.3).
     pub(super) fn first_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
-        if !self.arrive() {
-            return self.end(End::Overrun);
+        if !self.arrive(sqe) {
+            return;
         }
         let cid = sqe.cid.get();
         let is_connect = fabrics::fabrics_type(sqe) == Some(FabricsType::Connect);
@@ -79,8 +81,8 @@ impl Connection {
 
     /// A command on the admin queue.
     pub(super) fn admin_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
-        if !self.arrive() {
-            return self.end(End::Overrun);
+        if !self.arrive(sqe) {
+            return;
         }
         if sqe.opcode == FABRICS {
             return self.fabrics_command(sqe);
@@ -122,7 +124,7 @@ impl Connection {
         let (this, shared) = (self.clone(), self.local.shared.clone());
         self.reactor.spawn(async move {
             // A host that asks for much and reads nothing waits for itself.
-            if this.take_share(data_out_len).await.is_none() {
+            if data_out_len > 0 && this.take_share(sqe.cid.get(), data_out_len).await.is_none() {
                 return this.answer_status(sqe.cid.get(), Status::ABORTED_SQ_DELETION);
             }
             let reply = this
@@ -185,6 +187,7 @@ impl Connection {
     #[inline]
     pub(super) fn note_activity(&self) {
         let now_ns = self.reactor.now_ns();
+        self.heard_ns.set(now_ns);
         if now_ns >= self.next_note_ns.get()
             && let Some(owner) = self.owner.get()
         {
@@ -199,35 +202,65 @@ impl Connection {
     pub(super) async fn finish(self: &Rc<Self>, end: End) {
         self.end(end);
         self.flush_last();
+        self.drop_waiting();
         self.tell_closed();
         if matches!(end, End::Fault(_) | End::Overrun) {
-            self.linger().await;
+            self.stream.drain(LINGER_NS, LINGER_BYTES_MAX).await;
         }
         self.stream.close();
         self.local.shared.connection_ended(self.reactor.index());
     }
 
+    /// Tells the target that this queue is closed, and later that none of its commands is carried out any more.
     fn tell_closed(self: &Rc<Self>) {
-        if let Some(owner) = self.owner.get() {
-            let (shared, id) = (self.local.shared.clone(), self.id);
-            self.reactor.post(self.local.shared.home, move |reactor| {
-                Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
-            });
-            if owner.qid > 0 && !self.draining.replace(true) {
-                self.reactor.spawn(self.clone().drain_commands(owner));
-            }
+        let Some(owner) = self.owner.get().filter(|_| !self.told_closed.replace(true)) else { return };
+        let (shared, id) = (self.local.shared.clone(), self.id);
+        self.reactor.post(self.local.shared.home, move |reactor| {
+            Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
+        });
+        if owner.qid == 0 {
+            return;
         }
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            this.settled.wait_until(|| this.queue.get().outstanding() == 0).await;
+            let shared = this.local.shared.clone();
+            this.reactor.post(this.local.shared.home, move |reactor| {
+                Home::of(reactor, &shared).queue_quiet(owner.controller);
+            });
+        });
     }
 
-    /// Tells the target when the commands of an I/O queue that is no more have ended: those that wait for data do so now,
-    /// those that a device carries out in their own time.
-    async fn drain_commands(self: Rc<Self>, owner: Owner) {
-        self.give_up_transfers();
-        self.room_notify.wait_until(|| self.queue.get().outstanding() == 0).await;
-        let shared = self.local.shared.clone();
-        self.reactor.post(self.local.shared.home, move |reactor| {
-            Home::of(reactor, &shared).queue_drained(owner.controller);
-        });
+    /// Ends a command early, if that is still possible: at once when it waits for room or for the other half of a pair, when
+    /// its data has come if the host was asked for that, and as its device likes when that has it. True when the command
+    /// has been answered as aborted.
+    pub(super) fn abort(self: &Rc<Self>, cid: u16) -> bool {
+        if self.room.give_up(cid) {
+            return true;
+        }
+        if let Some(pending) = self.pending.borrow_mut().get_mut(cid) {
+            pending.aborted = true;
+            return false;
+        }
+        if self.fused_failed(cid, Status::ABORT_REQUESTED) {
+            return true;
+        }
+        self.local.abort(self.tag(cid));
+        false
+    }
+
+    /// Ends the commands that wait for something which an ended connection does not bring: their data, or the other half of
+    /// a fused pair. What is left then is under way in devices, or about to find out by itself.
+    fn drop_waiting(self: &Rc<Self>) {
+        self.drop_pairs();
+        let pending = std::mem::replace(&mut *self.pending.borrow_mut(), CidMap::new(1));
+        for Pending { sqe, io, buf, .. } in pending.into_values() {
+            self.release_share(buf.len());
+            // Halves of pairs have been answered with their pairs.
+            if io.is_none_or(|(command, _)| command.fused == Fused::Normal) {
+                self.answer_status(sqe.cid.get(), Status::ABORTED_SQ_DELETION);
+            }
+        }
     }
 
     /// Namespaces are looked up once and kept until the target's set of them changes.

@@ -1,6 +1,6 @@
 //! Carrying out I/O commands: from a decoded command to the device and back to an answer.
 
-use super::connection::{Connection, End, Pending};
+use super::connection::{Connection, Pending};
 use super::local::Namespace;
 use super::pieces;
 use crate::spec::opcode::FABRICS;
@@ -41,8 +41,8 @@ impl Connection {
     /// A command on an I/O queue. `digest_ok` speaks of the capsule's data.
     #[inline]
     pub(super) fn io_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
-        if !self.arrive() {
-            return self.end(End::Overrun);
+        if !self.arrive(sqe) {
+            return;
         }
         if let Err(status) = self.try_io_command(sqe, data, digest_ok) {
             self.refuse(sqe, status);
@@ -173,7 +173,7 @@ impl Connection {
         }
         let this = self.clone();
         self.reactor.spawn(async move {
-            match this.take_buf(len).await {
+            match this.take_buf(cid, len).await {
                 Some(buf) => this.start(cid, namespace, Io::read(lba, nblocks, SgList::from_iter([buf])), len),
                 None => this.answer_status(cid, Status::ABORT_REQUESTED),
             }
@@ -318,11 +318,14 @@ impl Connection {
         }
         let this = self.clone();
         self.reactor.spawn(async move {
-            let granted = match this.take_buf(len as usize).await {
+            let is_half = io.as_ref().is_some_and(|(command, _)| command.fused != Fused::Normal);
+            let granted = match this.take_buf(sqe.cid.get(), len as usize).await {
                 Some(buf) => this.grant(sqe, io, buf),
                 None => Err(Status::ABORT_REQUESTED),
             };
-            if let Err(status) = granted {
+            if let Err(status) = granted
+                && (!is_half || this.is_in_pair(sqe.cid.get()))
+            {
                 this.refuse(&sqe, status);
             }
         });
@@ -341,7 +344,7 @@ impl Connection {
             self.release_share(len);
             return Err(Status::COMMAND_ID_CONFLICT.dnr());
         };
-        let inserted = pending.insert(cid, Pending { sqe, io, buf, digest_ok: true, asked_ns });
+        let inserted = pending.insert(cid, Pending { sqe, io, buf, digest_ok: true, aborted: false, asked_ns });
         assert!(inserted, "the map holds as many commands as there are R2Ts");
         drop(pending);
         self.watch_transfers();
@@ -353,13 +356,14 @@ impl Connection {
     /// All data of a command that waited for it has arrived.
     pub(super) fn data_complete(self: &Rc<Self>, cid: u16) {
         let Some(pending) = self.pending.borrow_mut().remove(cid) else { return };
-        let Pending { sqe, io, buf, digest_ok, .. } = pending;
+        let Pending { sqe, io, buf, digest_ok, aborted, .. } = pending;
         let share = buf.len();
         match io {
-            _ if !digest_ok => {
+            _ if !digest_ok || aborted => {
                 self.release_share(share);
                 if !self.is_half_answered(&io) {
-                    self.refuse(&sqe, Status::TRANSIENT_TRANSPORT_ERROR);
+                    let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
+                    self.refuse(&sqe, if aborted { Status::ABORT_REQUESTED } else { damaged });
                 }
             }
             Some((command, namespace)) => self.with_data(&command, namespace, buf, share),
@@ -372,19 +376,6 @@ impl Connection {
 }
 
 impl Connection {
-    /// The connection has ended: data that commands wait for will not come.
-    pub(super) fn give_up_transfers(self: &Rc<Self>) {
-        let cids: Vec<u16> = self.pending.borrow().values().map(|pending| pending.sqe.cid.get()).collect();
-        for cid in cids {
-            let Some(Pending { io, buf, .. }) = self.pending.borrow_mut().remove(cid) else { continue };
-            self.release_share(buf.len());
-            if !self.is_in_pair(cid) && !self.is_half_answered(&io) {
-                self.answer_status(cid, Status::ABORTED_SQ_DELETION);
-            }
-        }
-        self.give_up_pairs();
-    }
-
     /// Whether this is half of a fused pair that was broken, and answered, while its data was on its way.
     fn is_half_answered(&self, io: &Option<(IoCommand, Rc<Namespace>)>) -> bool {
         let Some((command, _)) = io else { return false };

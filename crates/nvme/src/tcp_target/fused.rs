@@ -111,6 +111,16 @@ impl Connection {
         Some(pair)
     }
 
+    /// Ends all pairs: no more comes.
+    pub(super) fn drop_pairs(self: &Rc<Self>) {
+        for pair in self.fused.take() {
+            self.release_share(pair.share());
+            for command in [Some(pair.compare), pair.write].into_iter().flatten() {
+                self.answer_status(command.cid, Status::ABORTED_SQ_DELETION);
+            }
+        }
+    }
+
     /// The data of a half is complete. The share is given back with the pair.
     pub(super) fn fused_data(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, buf: Buf, share: usize) {
         let mut pairs = self.fused.borrow_mut();
@@ -139,16 +149,6 @@ impl Connection {
             self.answer_status(command.cid, status);
         }
         true
-    }
-
-    /// Ends the pairs that are not complete and never will be.
-    pub(super) fn give_up_pairs(self: &Rc<Self>) {
-        for pair in self.fused.take() {
-            self.release_share(pair.share());
-            for command in [Some(pair.compare), pair.write].into_iter().flatten() {
-                self.answer_status(command.cid, Status::ABORTED_SQ_DELETION);
-            }
-        }
     }
 
     fn compare_and_write(self: &Rc<Self>, namespace: Rc<Namespace>, pair: FusedPair) {

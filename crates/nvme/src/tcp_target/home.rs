@@ -27,6 +27,18 @@ pub(super) enum AdminReply {
     Pending,
 }
 
+/// A controller with connections that are I/O queues, or were and still have commands under way.
+#[derive(Clone, Copy)]
+struct Busy {
+    subsystem: SubsystemId,
+    cntlid: u16,
+    connections: usize,
+}
+
+/// Longest wait for the commands of a controller that another one was told to reset. Hosts give up on admin commands later.
+const QUIESCE_MAX_NS: u64 = 20_000_000_000;
+/// Turns of a reactor within which its connections receive what waits in their sockets.
+const TURNS_TO_RECEIVE: u32 = 3;
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPTS_PER_WAKE: usize = 16;
 /// Refused connections are reported no more often than this.
@@ -56,6 +68,10 @@ pub(super) struct Home {
     shared: Arc<Shared>,
     target: RefCell<Target>,
     queues: RefCell<BTreeMap<(ControllerHandle, u16), Place>>,
+    /// Controllers whose commands devices may be carrying out, those that have ended included.
+    busy: RefCell<BTreeMap<ControllerHandle, Busy>>,
+    /// Some connection of an I/O queue that has ended carries out nothing any more.
+    quieter: Notify,
     listeners: RefCell<BTreeMap<SocketAddr, (u16, Rc<Stop>)>>,
     next_connection: Cell<u64>,
     next_port: Cell<u16>,
@@ -72,8 +88,10 @@ impl Home {
         reactor.extension(shared.instance, || Home {
             reactor: reactor.clone(),
             shared: shared.clone(),
-            target: RefCell::new(Target::new(shared.config.model.clone())),
+            target: RefCell::new(Target::new(shared.config.model.clone(), reactor.driver().random_u64())),
             queues: RefCell::default(),
+            busy: RefCell::default(),
+            quieter: Notify::default(),
             listeners: RefCell::default(),
             next_connection: Cell::new(1),
             next_port: Cell::new(1),
@@ -185,9 +203,14 @@ impl Home {
         self.carry_out();
         let connected = connected?;
         self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
-        let is_cached = self.with_target(|target| {
-            target.controller(connected.controller).is_none_or(|controller| controller.write_cache_enabled())
+        let (is_cached, cntlid) = self.with_target(|target| {
+            let controller = target.controller(connected.controller).expect("it was connected just now");
+            (controller.write_cache_enabled(), controller.cntlid())
         });
+        if connected.qid > 0 {
+            let none = Busy { subsystem: connected.subsystem, cntlid, connections: 0 };
+            self.busy.borrow_mut().entry(connected.controller).or_insert(none).connections += 1;
+        }
         Ok((connected, !is_cached))
     }
 
@@ -217,21 +240,16 @@ impl Home {
             }
             AdminOutcome::Pending => AdminReply::Pending,
             AdminOutcome::Abort { sqid, cid } => {
-                let place = self.queues.borrow().get(&(controller, sqid)).copied();
-                if let Some(place) = place {
-                    let shared = self.shared.clone();
-                    self.reactor.post(place.reactor, move |reactor| {
-                        let local = Local::of(reactor, &shared);
-                        let connection = local.connections.borrow().get(&place.connection).cloned();
-                        if let Some(connection) = connection {
-                            local.abort(connection.tag(cid));
-                        }
-                    });
-                }
-                // The device may or may not still stop the command; the host is told that it was not aborted, which is
-                // always true enough: its own completion follows either way (Base 2.0, section 5.1).
-                let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), false);
+                // A device may or may not still stop a command; the host is told that it was not aborted, which is always
+                // true enough: its own completion follows either way (Base 2.0, section 5.1).
+                let aborted = self.ask_queue(controller, sqid, move |connection| connection.abort(cid)).await;
+                let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), aborted == Some(true));
                 AdminReply::Complete(cqe, Vec::new())
+            }
+            AdminOutcome::Quiesce { subsystem, cntlid } => {
+                let quiet = self.quieter.wait_until(|| self.is_quiet(subsystem, cntlid));
+                let quiet = self.reactor.timeout(QUIESCE_MAX_NS, quiet).await.is_some();
+                AdminReply::Complete(target::cross_reset_done(sqe.cid.get(), quiet), Vec::new())
             }
         }
     }
@@ -254,8 +272,26 @@ impl Home {
         }
     }
 
-    pub(super) fn queue_drained(&self, controller: ControllerHandle) {
-        self.target.borrow_mut().queue_drained(controller);
+    /// An I/O queue's connection has ended, and with it all of its commands.
+    pub(super) fn queue_quiet(&self, controller: ControllerHandle) {
+        let mut busy = self.busy.borrow_mut();
+        let found = busy.get_mut(&controller).expect("a connection that became an I/O queue was counted");
+        found.connections -= 1;
+        if found.connections == 0 {
+            busy.remove(&controller);
+        }
+        drop(busy);
+        self.quieter.notify_all();
+    }
+
+    /// Whether no command of a controller is carried out that had this identifier and has ended, or is being reset.
+    fn is_quiet(&self, subsystem: SubsystemId, cntlid: u16) -> bool {
+        let target = self.target.borrow();
+        let has_ended =
+            |handle| target.controller(handle).is_none_or(|found| found.state() == target::ControllerState::Resetting);
+        let busy = self.busy.borrow();
+        let mut named = busy.iter().filter(|(_, busy)| (busy.subsystem, busy.cntlid) == (subsystem, cntlid));
+        !named.any(|(handle, _)| has_ended(*handle))
     }
 
     // --- what the node asks -----------------------------------------------------------------------------------------
@@ -312,23 +348,12 @@ impl Home {
                 }
                 TargetEvent::CloseQueue { controller, qid } => self.close_queue(controller, qid),
                 TargetEvent::CloseController { controller } => {
-                    let queues: Vec<u16> = self
-                        .queues
-                        .borrow()
-                        .range((controller, 0)..=(controller, u16::MAX))
-                        .map(|((_, qid), _)| *qid)
-                        .collect();
-                    queues.into_iter().for_each(|qid| self.close_queue(controller, qid));
+                    self.queue_ids(controller, 0).into_iter().for_each(|qid| self.close_queue(controller, qid));
                 }
+                TargetEvent::Reset { controller } => self.reset(controller),
                 TargetEvent::Shutdown { controller } => self.shut_down(controller),
                 TargetEvent::WriteCache { controller, enabled } => {
-                    let queues: Vec<u16> = self
-                        .queues
-                        .borrow()
-                        .range((controller, 1)..=(controller, u16::MAX))
-                        .map(|((_, qid), _)| *qid)
-                        .collect();
-                    for qid in queues {
+                    for qid in self.queue_ids(controller, 1) {
                         self.at_queue(controller, qid, move |connection| connection.write_through.set(!enabled));
                     }
                 }
@@ -350,6 +375,12 @@ impl Home {
         }
     }
 
+    /// The queues of a controller that are connected, from number `first` on.
+    fn queue_ids(&self, controller: ControllerHandle, first: u16) -> Vec<u16> {
+        let queues = self.queues.borrow();
+        queues.range((controller, first)..=(controller, u16::MAX)).map(|((_, qid), _)| *qid).collect()
+    }
+
     fn at_queue(
         &self,
         controller: ControllerHandle,
@@ -367,9 +398,51 @@ impl Home {
         });
     }
 
+    /// Asks the connection of a queue, after it has received what waited for it; `None` when it is gone.
+    async fn ask_queue<T: Send + 'static>(
+        &self,
+        controller: ControllerHandle,
+        qid: u16,
+        question: impl FnOnce(&Rc<super::connection::Connection>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let place = self.queues.borrow().get(&(controller, qid)).copied()?;
+        let shared = self.shared.clone();
+        let asking = self.reactor.call_on(place.reactor, move |reactor| async move {
+            for _ in 0..TURNS_TO_RECEIVE {
+                reactor.yield_now().await;
+            }
+            let connection = Local::of(&reactor, &shared).connections.borrow().get(&place.connection).cloned();
+            connection.map(|connection| question(&connection))
+        });
+        asking.await
+    }
+
+    /// Hears of hosts that seem silent what their connections have received: after a pause of this whole process their keep
+    /// alives wait in sockets, and on other reactors the last half second has not been told yet.
+    async fn listen_to_silent(&self, now_ns: u64) {
+        let silent: Vec<ControllerHandle> = self.target.borrow().silent(now_ns).collect();
+        for controller in silent {
+            for qid in self.queue_ids(controller, 0) {
+                if let Some(heard_ns) = self.ask_queue(controller, qid, |connection| connection.heard_ns.get()).await {
+                    self.target.borrow_mut().note_activity(heard_ns, controller);
+                }
+            }
+        }
+    }
+
     fn close_queue(&self, controller: ControllerHandle, qid: u16) {
         self.at_queue(controller, qid, |connection| connection.end(End::TornDown));
         self.queues.borrow_mut().remove(&(controller, qid));
+    }
+
+    /// Lets the controller say that its reset is complete when no command of it is carried out any more.
+    fn reset(self: &Rc<Self>, controller: ControllerHandle) {
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            this.quieter.wait_until(|| !this.busy.borrow().contains_key(&controller)).await;
+            this.target.borrow_mut().reset_complete(controller);
+            this.carry_out();
+        });
     }
 
     /// Makes everything durable that a host wrote, then says that the shutdown is complete.
@@ -414,7 +487,9 @@ async fn keep_time(home: Rc<Home>) {
             let _ = reactor.timeout(deadline_ns - now_ns, moved.notified()).await;
         }
         let Some(home) = weak.upgrade() else { return };
-        home.target.borrow_mut().handle_timeout(reactor.now_ns());
+        let now_ns = reactor.now_ns();
+        home.listen_to_silent(now_ns).await;
+        home.target.borrow_mut().handle_timeout(now_ns);
         home.carry_out();
     }
 }

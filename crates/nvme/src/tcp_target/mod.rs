@@ -7,6 +7,7 @@
 //! Not here: what commands mean ([`crate::target`]), what PDUs look like ([`crate::tcp`]), who may listen where (the node).
 
 mod cid_map;
+mod cid_set;
 mod connection;
 mod control;
 mod execute;
@@ -16,7 +17,9 @@ mod local;
 mod output;
 mod pace;
 mod pieces;
+mod progress;
 mod receive;
+mod room;
 
 use crate::spec::Nqn;
 use crate::target::{self, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
@@ -45,8 +48,10 @@ pub struct Config {
     pub c2h_success: bool,
     /// Time from accepting a connection to a successful Connect, ns.
     pub handshake_timeout_ns: u64,
-    /// Time for which a host may refuse to take data, ns.
+    /// Time for which a host may refuse to take data, or to send data that it was asked for, ns.
     pub stall_timeout_ns: u64,
+    /// Bytes that a host must take in each `stall_timeout_ns` while more wait for it than its socket holds.
+    pub stall_bytes_min: usize,
 }
 
 impl Default for Config {
@@ -58,6 +63,7 @@ impl Default for Config {
             c2h_success: true,
             handshake_timeout_ns: 10_000_000_000,
             stall_timeout_ns: 30_000_000_000,
+            stall_bytes_min: 64 << 10,
         }
     }
 }

@@ -233,6 +233,13 @@ impl Fake {
         self.state.seen.lock().unwrap().clone()
     }
 
+    /// I/O queues that hosts have connected.
+    pub fn queues_connected(&self) -> usize {
+        let is_connect = |sqe: &Sqe| nvme::spec::fabrics::fabrics_type(sqe) == Some(FabricsType::Connect);
+        let connects = self.seen().into_iter().filter(|seen| is_connect(&seen.sqe));
+        connects.filter(|seen| nvme::spec::fabrics::ConnectCommand::of(&seen.sqe).qid.get() > 0).count()
+    }
+
     /// Writes of block `lba`, in the order of their arrival.
     pub fn writes_of(&self, lba: u64) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| seen.is_io(NvmOpcode::Write) && seen.lba() == lba).collect()
@@ -570,7 +577,7 @@ impl Connection {
             Some(AdminOpcode::KeepAlive) => self.respond(Cqe::success(cid, 0)),
             Some(AdminOpcode::Abort) => self.respond(Cqe::success(cid, 1)),
             // Cross-controller reset: done.
-            None if sqe.opcode == 0x38 => self.respond(Cqe::success(cid, 1)),
+            Some(AdminOpcode::CrossControllerReset) => self.respond(Cqe::success(cid, 1)),
             _ => self.respond(Cqe::new(cid, Status::INVALID_OPCODE.dnr())),
         }
     }
@@ -603,10 +610,10 @@ impl Connection {
                 page.fuses = 1.into();
                 page.oaes = 0x100.into();
                 page.aerl = 3;
-                page.reserved352[34..36].copy_from_slice(&config.cqt_ms.to_le_bytes());
+                page.cqt = config.cqt_ms.into();
                 if let Some((uniquifier, instance)) = config.instance {
-                    page.reserved134[1] = uniquifier;
-                    page.reserved134[2..10].copy_from_slice(&instance.to_le_bytes());
+                    page.ciu = uniquifier;
+                    page.cirn = instance.into();
                 }
                 page.as_bytes().to_vec()
             }

@@ -88,6 +88,24 @@ fn a_refresh_looks_at_the_size_without_an_event() {
 }
 
 #[test]
+fn a_channel_that_was_dropped_does_not_connect_again() {
+    let fake = Fake::start(Config::default());
+    let options = options(&fake);
+    run(move |reactor| async move {
+        let host = Host::open(reactor.clone(), &options).await;
+        assert_eq!(host.write(1, 1, 1).await, Status::Ok);
+        let channel = host.device.open_channel(&reactor).unwrap();
+        assert_eq!(channel.submit(Io::read(Lba(1), 1, host.bufs(BLOCK, |_| 0))).await.status, Status::Ok);
+        drop(channel);
+        for round in 0..50 {
+            assert_eq!(host.write(1, 1, round).await, Status::Ok);
+        }
+        assert_eq!(fake.queues_connected(), 2);
+        host.close().await;
+    });
+}
+
+#[test]
 fn operations_under_way_end_before_the_device_closes() {
     let fake = Fake::start(Config::default());
     let options = options(&fake);

@@ -209,7 +209,7 @@ fn whatever_breaks_a_fused_pair_both_halves_are_answered_once() {
         ),
         (vec![(write, &new)], vec![(102, missing)]),
         (vec![(bad_sgl, &old), (write, &new)], vec![(101, Status::DATA_SGL_LENGTH_INVALID.dnr()), (102, missing)]),
-        (vec![(compare, &old), (command::with_cid(write, 101), &new)], vec![(101, conflict), (101, conflict)]),
+        (vec![(compare, &old), (command::with_cid(write, 101), &new)], vec![(101, failed), (101, conflict)]),
     ];
     for (commands, expected) in cases {
         let answers = answers_to(queue, &commands);
@@ -478,6 +478,7 @@ fn a_reset_ends_the_io_queues_answers_event_requests_and_the_controller_can_be_u
             assert_eq!(cqe.status().is_success(), cqe.cid.get() == cid, "{round}");
         }
         host.io.iter_mut().for_each(Wire::expect_end);
+        host.wait_disabled();
         host.admin.ok(command::set_configuration(Configuration::ENABLE));
         host.io.clear();
         let mut queue = Wire::open(rig.address, TransportOptions::host());

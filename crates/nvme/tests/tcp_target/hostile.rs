@@ -4,17 +4,20 @@ use crate::rig::*;
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice};
 use nvme::host::command;
 use nvme::spec::Status;
+use nvme::spec::identify::{Cns, IdentifyController};
 use nvme::spec::log::LogPage;
 use nvme::spec::opcode::NvmOpcode;
 use nvme::spec::property::Configuration;
-use nvme::spec::sqe::BlockCommand;
-use nvme::tcp::TransportOptions;
+use nvme::spec::sqe::{BlockCommand, CrossControllerResetCommand, Fused};
+use nvme::tcp::{Header, TransportOptions};
 use nvme::tcp_target::Config;
 use reactor::{IoFuture, Reactor};
 use std::io::{Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use zerocopy::FromBytes;
 
 #[test]
 fn a_connection_that_does_not_become_a_queue_in_time_is_closed() {
@@ -142,10 +145,17 @@ fn a_host_that_vanishes_is_forgotten_when_its_keep_alive_expires() {
     rig.wait_until("one controller is left", |home| home.hosts().len() == 1);
 }
 
-/// A device whose operations take a while.
-struct Slow(MemDevice);
+/// A device whose operations take a while; it counts those under way.
+struct Slow(MemDevice, Arc<AtomicUsize>);
 
-struct SlowChannel(Rc<dyn Channel>, Rc<Reactor>);
+struct SlowChannel(Rc<dyn Channel>, Rc<Reactor>, Arc<AtomicUsize>);
+
+impl Slow {
+    fn new() -> (Slow, Arc<AtomicUsize>) {
+        let under_way = Arc::new(AtomicUsize::new(0));
+        (Slow(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"), under_way.clone()), under_way)
+    }
+}
 
 impl BlockDevice for Slow {
     fn name(&self) -> &str {
@@ -158,24 +168,89 @@ impl BlockDevice for Slow {
         self.0.info()
     }
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        Ok(Rc::new(SlowChannel(self.0.open_channel(reactor)?, reactor.clone())))
+        Ok(Rc::new(SlowChannel(self.0.open_channel(reactor)?, reactor.clone(), self.1.clone())))
     }
 }
 
 impl Channel for SlowChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        let (channel, reactor) = (self.0.clone(), self.1.clone());
+        let (channel, reactor, under_way) = (self.0.clone(), self.1.clone(), self.2.clone());
+        under_way.fetch_add(1, Ordering::SeqCst);
         IoFuture::steps(&self.1, async move {
             reactor.sleep_ns(100_000_000).await;
-            channel.submit(io).await
+            let done = channel.submit(io).await;
+            under_way.fetch_sub(1, Ordering::SeqCst);
+            done
         })
+    }
+}
+
+/// Sends writes in capsules, writes whose data never comes, halves of pairs, and reads; waits until devices have the first.
+fn crowd(host: &mut Host, under_way: &AtomicUsize) {
+    let data = pattern(1, 4096);
+    for queue in &mut host.io {
+        for cid in 0..30u16 {
+            let slba = u64::from(cid) * 8;
+            let mut sqe = block_command(NvmOpcode::Write, slba, &data, cid % 5 != 1);
+            if cid % 5 == 3 {
+                sqe = block_command(NvmOpcode::Compare, slba, &data, false);
+                sqe = sqe.with_fused(Fused::First);
+            }
+            queue.submit(&command::with_cid(sqe, cid), if matches!(cid % 5, 1 | 3) { &[] } else { &data });
+        }
+    }
+    while under_way.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_reset_is_complete_when_no_command_of_the_controller_is_carried_out_any_more() {
+    let rig = Rig::empty(2, Config::default());
+    let (device, under_way) = Slow::new();
+    rig.add(NQN, Arc::new(device));
+    for _ in 0..3 {
+        let mut host = rig.host(2);
+        crowd(&mut host, &under_way);
+        host.admin.ok(command::set_configuration(Configuration(0)));
+        host.wait_disabled();
+        assert_eq!(under_way.load(Ordering::SeqCst), 0);
+        host.io.iter_mut().for_each(Wire::expect_end);
+        host.admin.ok(command::set_configuration(Configuration::ENABLE));
+    }
+}
+
+#[test]
+fn a_host_has_its_lost_controller_reset_by_the_next() {
+    let rig = Rig::empty(2, Config::default());
+    let (device, under_way) = Slow::new();
+    rig.add(NQN, Arc::new(device));
+    for is_noticed in [false, true] {
+        let mut lost = rig.host(2);
+        let page = lost.admin.ok(command::identify(Cns::Controller, 0, 0)).1;
+        let (id, _) = IdentifyController::ref_from_prefix(&page).expect("a page");
+        let named = CrossControllerResetCommand { cntlid: lost.cntlid, uniquifier: id.ciu, random: id.cirn.get() };
+        let mut next = rig.host(1);
+        crowd(&mut lost, &under_way);
+        if is_noticed {
+            // The target learns of the end before it is asked, but its devices are still at work.
+            lost.admin.expect_end();
+            let cntlid = named.cntlid;
+            rig.wait_until("the controller is gone", move |home| home.hosts().iter().all(|host| host.cntlid != cntlid));
+        }
+        assert_eq!(next.admin.ok(command::cross_controller_reset(named)).0, CrossControllerResetCommand::DONE);
+        assert_eq!(under_way.load(Ordering::SeqCst), 0, "nothing of it will be done any more");
+        lost.io.iter_mut().for_each(Wire::expect_end);
+        lost.admin.expect_end();
+        assert_eq!(next.admin.ok(command::cross_controller_reset(named)).0, CrossControllerResetCommand::DONE);
+        assert_eq!(next.io[0].read(0, 1).len(), 512);
     }
 }
 
 #[test]
 fn commands_under_way_outlive_their_connection_reset_or_target() {
     let rig = Rig::empty(2, Config::default());
-    rig.add(NQN, Arc::new(Slow(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"))));
+    rig.add(NQN, Arc::new(Slow::new().0));
     let submit_all = |host: &mut Host| {
         for queue in &mut host.io {
             for cid in 0..30u16 {
@@ -237,5 +312,144 @@ fn the_end_of_a_stream_is_noticed_when_it_comes_together_with_its_last_bytes() {
         drop(host);
         held_up.join().expect("no panic").expect("the target runs");
         rig.wait_until("the host is gone", |home| home.hosts().is_empty() && home.connections() == 0);
+    }
+}
+
+#[test]
+fn an_identifier_in_use_is_refused_and_the_command_that_has_it_goes_on() {
+    let rig = Rig::empty(2, Config::default());
+    let (device, under_way) = Slow::new();
+    rig.add(NQN, Arc::new(device));
+    let mut host = rig.host(1);
+    let queue = &mut host.io[0];
+    let data = pattern(5, 4096);
+    let write = command::with_cid(block_command(NvmOpcode::Write, 0, &data, true), 9);
+    for _ in 0..3 {
+        queue.submit(&write, &data);
+        while under_way.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // In the device: written again, or anything else.
+        queue.submit(&write, &pattern(6, 4096));
+        queue.submit(&command::with_cid(command::flush(1), 9), &[]);
+        for _ in 0..2 {
+            let cqe = queue.response();
+            assert_eq!((cqe.cid.get(), cqe.status()), (9, Status::COMMAND_ID_CONFLICT.dnr()));
+        }
+        let cqe = queue.response();
+        assert_eq!((cqe.cid.get(), cqe.status()), (9, Status::SUCCESS));
+    }
+    assert_eq!(queue.read(0, 8), data);
+    // An event request waits for long.
+    for status in [None, Some(Status::COMMAND_ID_CONFLICT.dnr())] {
+        host.admin.submit(&command::with_cid(command::async_event_request(), 77), &[]);
+        if let Some(status) = status {
+            assert_eq!(host.admin.response().status(), status);
+        }
+    }
+    assert_eq!(host.admin.ok(command::abort(0, 77)).0, 0, "aborted");
+}
+
+#[test]
+fn commands_that_wait_for_data_room_or_their_other_half_are_aborted() {
+    let rig = Rig::new(1, Config::default());
+    let mut host = rig.host(1);
+    let Host { admin, io, .. } = &mut host;
+    let queue = &mut io[0];
+    // For data: answered when it has come, and not carried out.
+    let data = pattern(2, 16 << 10);
+    queue.submit(&command::with_cid(block_command(NvmOpcode::Write, 0, &data, false), 1), &[]);
+    let r2t = queue.r2t();
+    admin.ok(command::abort(1, 1));
+    let bytes = queue.h2c(&r2t, 0, &data, true);
+    queue.send(&bytes);
+    let cqe = queue.response();
+    assert_eq!((cqe.cid.get(), cqe.status()), (1, Status::ABORT_REQUESTED));
+    assert_eq!(queue.read(0, 1), [0; 512]);
+    // For the other half.
+    let compare = block_command(NvmOpcode::Compare, 0, &[0; 512], true).with_fused(Fused::First);
+    queue.submit(&command::with_cid(compare, 2), &[0; 512]);
+    let aborted = loop {
+        // The abort may overtake the command, which is on another connection.
+        if admin.ok(command::abort(1, 2)).0 == 0 {
+            break queue.response();
+        }
+    };
+    assert_eq!((aborted.cid.get(), aborted.status()), (2, Status::ABORT_REQUESTED));
+    let write = block_command(NvmOpcode::Write, 0, &[7; 512], true).with_fused(Fused::Second);
+    queue.submit(&command::with_cid(write, 3), &[7; 512]);
+    assert_eq!(queue.response().status(), Status::ABORTED_FAILED_FUSED.dnr());
+    // For room: what the connection may hold is held by writes whose data does not come.
+    for cid in 10..30 {
+        queue.submit(&command::with_cid(block_command(NvmOpcode::Write, 0, &vec![0; 1 << 20], false), cid), &[]);
+    }
+    let mut asked = vec![queue.r2t()];
+    while admin.ok(command::abort(1, 29)).0 != 0 {}
+    let aborted = loop {
+        match queue.recv().expect("alive").header {
+            Header::R2t(r2t) => asked.push(r2t),
+            Header::CapsuleResp(cqe) => break cqe,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((aborted.cid.get(), aborted.status()), (29, Status::ABORT_REQUESTED));
+    // The others go on, in the order in which they came.
+    let data = pattern(4, 1 << 20);
+    let mut ended = Vec::new();
+    while ended.len() < 19 {
+        if let Some(r2t) = (!asked.is_empty()).then(|| asked.remove(0)) {
+            let bytes = queue.h2c(&r2t, 0, &data, true);
+            queue.send(&bytes);
+        }
+        match queue.recv().expect("alive").header {
+            Header::R2t(r2t) => asked.push(r2t),
+            Header::CapsuleResp(cqe) => ended.push(cqe.cid.get()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ended, (10..29).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_host_that_was_heard_while_the_process_stood_still_is_not_taken_for_silent() {
+    let rig = Rig::new(2, Config::default());
+    let mut admin = Wire::open(rig.address, TransportOptions::host());
+    admin.connect(NQN, HOST, 0, None, 32, 600);
+    admin.ok(command::set_configuration(Configuration::ENABLE));
+    for _ in 0..3 {
+        let (begun, begins) = std::sync::mpsc::channel();
+        let target = rig.target.clone();
+        let stopped = std::thread::spawn(move || {
+            target.call(move |_| {
+                begun.send(()).expect("the test waits");
+                std::thread::sleep(Duration::from_millis(1200));
+                Ok(())
+            })
+        });
+        begins.recv().expect("stopped");
+        let cid = admin.cid();
+        admin.submit(&command::with_cid(command::keep_alive(), cid), &[]);
+        stopped.join().expect("no panic").expect("the target runs");
+        assert!(admin.response().status().is_success());
+        assert!(admin.ok(command::get_status()).0 & 1 == 1);
+    }
+}
+
+#[test]
+fn a_host_that_reads_a_trickle_is_cut() {
+    let rig = Rig::new(1, Config { stall_bytes_min: 8 << 20, ..impatient() });
+    let mut bad = rig.host(1);
+    let read =
+        command::with_transport_data(command::blocks(NvmOpcode::Read, 1, &BlockCommand::plain(0, 2048)), 1 << 20);
+    let queue = &mut bad.io[0];
+    for cid in 0..32 {
+        queue.submit(&command::with_cid(read, cid), &[]);
+    }
+    // About 3 MiB in a second, of more than 20 that wait: the socket takes something all the time.
+    let mut taken = 0;
+    while rig.with(|home| home.connections()) > 1 {
+        taken += queue.stream.read(&mut [0; 64 << 10]).expect("cut only when all that was sent is read");
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(taken < 30 << 20, "borne with until almost all was read");
     }
 }

@@ -4,7 +4,7 @@ use bdev::{BlockDevice, MemDevice};
 use nvme::crc32c;
 use nvme::host::command;
 use nvme::spec::opcode::NvmOpcode;
-use nvme::spec::property::Configuration;
+use nvme::spec::property::{Configuration, ControllerStatus};
 use nvme::spec::sqe::BlockCommand;
 use nvme::spec::{Cqe, Nqn, Sqe, Status};
 use nvme::target::SubsystemConfig;
@@ -106,6 +106,13 @@ pub struct Host {
     pub cntlid: u16,
     pub admin: Wire,
     pub io: Vec<Wire>,
+}
+
+impl Host {
+    /// Waits for the end of a reset.
+    pub fn wait_disabled(&mut self) {
+        while ControllerStatus(self.admin.ok(command::get_status()).0).ready() {}
+    }
 }
 
 pub fn nqn(text: &str) -> Nqn {

@@ -1,6 +1,8 @@
 //! Admin commands of a connected controller: identify, features, logs, events, abort.
 
 use super::*;
+use crate::spec::sqe::CrossControllerResetCommand;
+use zerocopy::FromBytes;
 
 // ---- Identify
 
@@ -132,7 +134,8 @@ fn the_write_cache_can_be_turned_off_and_comes_back_with_a_reset() {
     bench.admin(controller, command::set_feature(Feature::VolatileWriteCache, 0)).expect("no change");
     assert_eq!(bench.events(), [TargetEvent::WriteCache { controller, enabled: false }]);
     bench.property_set(controller, property::CC, 0).expect("reset");
-    assert_eq!(bench.events(), [TargetEvent::WriteCache { controller, enabled: true }]);
+    let reset = TargetEvent::Reset { controller };
+    assert_eq!(bench.events(), [TargetEvent::WriteCache { controller, enabled: true }, reset]);
 }
 
 #[test]
@@ -147,6 +150,7 @@ fn a_reset_brings_back_the_defaults_and_forgets_events() {
     let gone = bench.completions();
     assert_eq!(gone.len(), 1, "the request is answered, so that the admin queue has its place back");
     assert_eq!((gone[0].cid.get(), gone[0].status()), (1, Status::ABORTED_SQ_DELETION));
+    bench.target.reset_complete(controller);
     bench.enable(controller);
     for (feature, default) in [(Feature::NumberOfQueues, 0x007f_007f), (Feature::AsyncEventConfiguration, 0)] {
         assert_eq!(bench.admin(controller, command::get_feature(feature, 0)).map(|done| done.0), Ok(default));
@@ -436,6 +440,82 @@ fn aborts_of_io_commands_are_handed_out_up_to_the_limit() {
     assert_eq!(submit(&mut bench), AdminOutcome::Abort { sqid: 1, cid: 5 });
 }
 
+// ---- Cross-controller reset
+
+/// What a host remembers of a controller, to have it reset by another.
+fn numbers_of(bench: &mut Bench, controller: ControllerHandle) -> CrossControllerResetCommand {
+    let page = bench.admin(controller, command::identify(Cns::Controller, 0, 0)).expect("ready").1;
+    let (id, _) = identify::IdentifyController::ref_from_prefix(&page).expect("a page");
+    assert!(id.ciu != 0 && id.ccrl != 0 && id.cqt.get() != 0);
+    CrossControllerResetCommand { cntlid: id.cntlid.get(), uniquifier: id.ciu, random: id.cirn.get() }
+}
+
+fn cross_reset(bench: &mut Bench, by: ControllerHandle, reset: CrossControllerResetCommand) -> AdminOutcome {
+    bench.target.admin(bench.now_ns, by, &command::cross_controller_reset(reset), &[], &mut [])
+}
+
+fn is_refused(outcome: AdminOutcome) -> bool {
+    matches!(outcome, AdminOutcome::Complete { cqe, .. } if cqe.status() == Status::INVALID_FIELD.dnr())
+}
+
+#[test]
+fn a_controller_ends_another_of_its_host_and_answers_when_nothing_of_it_is_under_way() {
+    let mut bench = Bench::new();
+    let (lost, next) = (bench.ready(), bench.ready());
+    bench.io_queue(lost, 1).expect("ready");
+    let named = numbers_of(&mut bench, lost);
+    let quiesce = AdminOutcome::Quiesce { subsystem: bench.subsystem, cntlid: named.cntlid };
+    assert_eq!(cross_reset(&mut bench, next, named), quiesce);
+    assert_eq!(bench.events(), [TargetEvent::CloseController { controller: lost }]);
+    assert!(bench.target.controller(lost).is_none() && bench.target.controller(next).is_some());
+    assert_eq!(cross_reset(&mut bench, next, named), quiesce, "it has ended, its commands perhaps not");
+    assert_eq!(bench.events(), []);
+    assert_eq!(cross_reset_done(7, true), Cqe::success(7, 1));
+    assert!(!cross_reset_done(7, false).status().do_not_retry());
+}
+
+#[test]
+fn only_the_instance_that_was_named_is_reset() {
+    let mut bench = Bench::new();
+    let (other, next) = (bench.ready(), bench.ready());
+    let named = numbers_of(&mut bench, other);
+    for wrong in [
+        CrossControllerResetCommand { cntlid: 0x7fff, ..named },
+        CrossControllerResetCommand { uniquifier: named.uniquifier.wrapping_sub(1), ..named },
+        CrossControllerResetCommand { random: !named.random, ..named },
+    ] {
+        let quiesce = AdminOutcome::Quiesce { subsystem: bench.subsystem, cntlid: wrong.cntlid };
+        assert_eq!(cross_reset(&mut bench, next, wrong), quiesce);
+        assert!(bench.target.controller(other).is_some(), "another instance than {wrong:?}");
+    }
+    // A reset ends the instance that a host knew.
+    bench.property_set(other, property::CC, 0).expect("valid");
+    bench.target.reset_complete(other);
+    bench.enable(other);
+    cross_reset(&mut bench, next, named);
+    assert!(bench.target.controller(other).is_some());
+    assert_ne!(numbers_of(&mut bench, other), named);
+}
+
+#[test]
+fn neither_itself_nor_a_controller_of_another_host_or_subsystem_is_reset() {
+    let mut bench = Bench::new();
+    let controller = bench.ready();
+    let itself = numbers_of(&mut bench, controller);
+    assert!(is_refused(cross_reset(&mut bench, controller, itself)));
+    for (host_id, name) in [([7; 16], "thief"), ([8; 16], "host")] {
+        let data = command::connect_data(host_id, &nqn(name), &nqn("disk"), None);
+        let other = bench.connect_as(command::connect(0, 32, 0), &data).expect("allowed").controller;
+        bench.enable(other);
+        assert!(is_refused(cross_reset(&mut bench, other, itself)));
+    }
+    bench.target.add_subsystem(SubsystemConfig::new(nqn("elsewhere"))).expect("new");
+    let elsewhere = bench.connect(&nqn("elsewhere"), 0);
+    bench.enable(elsewhere);
+    cross_reset(&mut bench, elsewhere, itself);
+    assert!(bench.target.controller(controller).is_some());
+}
+
 // ---- Every state and opcode
 
 #[test]
@@ -448,10 +528,15 @@ fn every_admin_opcode_is_answered_in_every_state() {
         AdminOpcode::GetFeatures,
         AdminOpcode::AsyncEventRequest,
         AdminOpcode::KeepAlive,
+        AdminOpcode::CrossControllerReset,
     ];
-    for state in
-        [ControllerState::Disabled, ControllerState::Ready, ControllerState::ShuttingDown, ControllerState::ShutDown]
-    {
+    for state in [
+        ControllerState::Disabled,
+        ControllerState::Ready,
+        ControllerState::Resetting,
+        ControllerState::ShuttingDown,
+        ControllerState::ShutDown,
+    ] {
         let mut bench = Bench::new();
         let controller = bench.connect(&nqn("disk"), 0);
         if state != ControllerState::Disabled {
@@ -460,6 +545,9 @@ fn every_admin_opcode_is_answered_in_every_state() {
         if matches!(state, ControllerState::ShuttingDown | ControllerState::ShutDown) {
             let cc = Configuration::ENABLE.with_shutdown(1);
             bench.property_set(controller, property::CC, cc.0).expect("valid");
+        }
+        if state == ControllerState::Resetting {
+            bench.property_set(controller, property::CC, 0).expect("valid");
         }
         if state == ControllerState::ShutDown {
             bench.target.shutdown_complete(controller);
@@ -473,11 +561,14 @@ fn every_admin_opcode_is_answered_in_every_state() {
                 AdminOutcome::Complete { cqe, .. } => {
                     let status = cqe.status().kind();
                     match state {
-                        ControllerState::Disabled => assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR),
+                        ControllerState::Disabled | ControllerState::Resetting => {
+                            assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR)
+                        }
                         _ => assert_eq!(status == Status::INVALID_OPCODE, !is_offered, "{opcode:02x} {status}"),
                     }
                 }
                 AdminOutcome::Pending => assert_eq!(opcode, AdminOpcode::AsyncEventRequest as u8),
+                AdminOutcome::Quiesce { .. } => assert_eq!(opcode, AdminOpcode::CrossControllerReset as u8),
                 AdminOutcome::Abort { .. } => panic!("queue 0 is handled here"),
             }
         }

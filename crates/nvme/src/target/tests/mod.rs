@@ -43,7 +43,7 @@ impl Bench {
     }
 
     fn with(config: TargetConfig) -> Self {
-        let mut target = Target::new(config);
+        let mut target = Target::new(config, 1);
         let subsystem = target.add_subsystem(SubsystemConfig::new(nqn("disk"))).expect("new");
         target.add_namespace(subsystem, Some(1), Namespace::new(12, 1000, uuid())).expect("new");
         let mut bench = Bench { target, subsystem, now_ns: 1_000 * MS };
@@ -302,9 +302,10 @@ fn a_controller_follows_cc_from_disabled_to_shut_down_and_back() {
     bench.target.shutdown_complete(controller);
     assert_eq!(bench.csts(controller).shst(), 2);
     bench.property_set(controller, property::CC, 0x0046_0000).expect("valid");
-    assert_eq!(bench.events(), [TargetEvent::CloseQueue { controller, qid: 1 }]);
-    assert!(bench.csts(controller).ready(), "commands of the queue may still be under way");
-    bench.target.queue_drained(controller);
+    assert!(bench.csts(controller).ready(), "until its commands have ended");
+    assert_eq!(bench.property_set(controller, property::CC, Configuration::ENABLE.0), Err(Status::INVALID_FIELD.dnr()));
+    assert_eq!(bench.events(), [TargetEvent::CloseQueue { controller, qid: 1 }, TargetEvent::Reset { controller }]);
+    bench.target.reset_complete(controller);
     assert_eq!(bench.csts(controller).0, 0);
     assert_eq!(bench.admin(controller, command::keep_alive()), Err(Status::COMMAND_SEQUENCE_ERROR));
     bench.enable(controller);
