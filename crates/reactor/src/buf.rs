@@ -145,11 +145,12 @@ impl Buf {
         tail
     }
 
-    /// Joins `tail` back when it follows this buf directly in the same memory with the same exclusivity.
+    /// Joins `tail` back when it follows this buf directly in the same memory. The whole is shared when either part was.
     pub fn try_join(&mut self, tail: Buf) -> Result<(), Buf> {
         let adjacent = self.start.as_ptr().wrapping_add(self.len()) == tail.start.as_ptr();
-        if adjacent && self.owner == tail.owner && self.shared == tail.shared {
+        if adjacent && self.owner == tail.owner {
             self.len += tail.len;
+            self.shared |= tail.shared;
             Ok(())
         } else {
             Err(tail)
@@ -394,6 +395,20 @@ mod tests {
         tail.as_mut_slice().fill(2);
         buf.try_join(tail).unwrap();
         assert_eq!((buf.len(), buf.as_slice()[0], buf.as_slice()[8191]), (8192, 1, 2));
+    }
+
+    #[test]
+    fn a_half_that_was_shared_joins_the_other_and_the_whole_is_exclusive_when_it_is_alone() {
+        let pool = BufPool::new(PoolConfig::default());
+        for which in [0, 1] {
+            let mut buf = pool.try_alloc(8192).unwrap();
+            let mut tail = buf.split_off(4096);
+            let copy = if which == 0 { buf.duplicate() } else { tail.duplicate() };
+            buf.try_join(tail).unwrap();
+            assert!(buf.len() == 8192 && buf.is_shared() && !buf.try_unshare());
+            drop(copy);
+            assert!(buf.try_unshare());
+        }
     }
 
     #[test]

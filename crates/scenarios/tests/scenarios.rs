@@ -52,6 +52,7 @@ fn seeds_that_found_defects_hold() {
     for (name, seeds) in [
         ("file-device-crash", &[1390, 1941, 4309][..]),
         ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225, 1269, 1321, 1451]),
+        ("devices-conformance", &[183]),
         ("nvmf", &[3, 4, 14]),
         ("nvmf-restart", &[9, 29, 42, 112]),
     ] {
