@@ -17,6 +17,7 @@ use std::task::Poll;
 use tracing::{debug, info, warn};
 
 use crate::host::InfoError;
+use crate::spec::Status as Nvme;
 use crate::spec::event::EventResult;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
@@ -328,7 +329,9 @@ pub(super) async fn prepare(
     let namespace = controller.namespace(nsid).await.map_err(controller.failed("identify its namespace"))?;
     let ids = match controller.namespace_ids(nsid).await {
         Ok(ids) => ids,
-        Err(CommandError::Status(_)) => NamespaceIds::default(), // Optional before version 1.3.
+        // Optional before version 1.3. Any other failure says nothing of what the namespace has: taken for none, it would
+        // never be recognised again.
+        Err(CommandError::Status(status)) if status.kind() == Nvme::INVALID_FIELD => NamespaceIds::default(),
         Err(error) => return Err(controller.failed("identify its namespace's identifiers")(error)),
     };
     Ok((namespace, ids, queues.max(1)))

@@ -6,7 +6,9 @@ mod reactors;
 use bdev::{BlockDevice, Channel, Done, Flags, Io, Lba, Op, Status};
 use fake::{Action, BLOCK, BLOCKS, Config, Fake, raw};
 use nvme::initiator::{ConnectError, Controller, HostIdentity, NvmfDevice, Options, Replay};
+use nvme::spec::identify::Cns;
 use nvme::spec::opcode::{AdminOpcode, NvmOpcode};
+use nvme::spec::sqe::IdentifyCommand;
 use nvme::spec::{Cqe, Nqn, Status as Nvme, property};
 use nvme::tcp::{DataHeader, Fault, R2t};
 use reactor::linux::{Runtime, RuntimeConfig};
@@ -153,6 +155,26 @@ fn a_device_is_connected_when_it_has_been_opened() {
         assert!(device.is_connected() && device.was_connected(), "nothing else had a turn yet");
         device.close().await;
     });
+}
+
+#[test]
+fn a_namespace_without_identifiers_is_one_whose_controller_does_not_know_the_question() {
+    for (status, opens) in [(Nvme::INVALID_FIELD.dnr(), true), (Nvme::NAMESPACE_NOT_READY, false)] {
+        let fake = Fake::start(Config::default());
+        fake.set_script(move |seen| {
+            let asks = seen.is_admin(AdminOpcode::Identify)
+                && IdentifyCommand::of(&seen.sqe).cns == Cns::NamespaceDescriptors as u8;
+            if asks { Action::Fail(status) } else { Action::Serve }
+        });
+        let options = options(&fake);
+        run(move |reactor| async move {
+            let opened = NvmfDevice::open(&reactor, "remote", &options, None).await;
+            assert_eq!(opened.is_ok(), opens, "{status}");
+            if let Ok(device) = opened {
+                device.close().await;
+            }
+        });
+    }
 }
 
 #[test]
