@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
-use crate::node::{Node, Reactors, Refusal, Store, TcpExporter};
+use crate::node::{Arrival, Node, Reactors, Refusal, Store, TcpExporter};
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
 use std::path::Path;
@@ -16,6 +16,8 @@ use tokio::sync::mpsc;
 
 /// Requests waiting for the node at most; clients wait beyond that.
 const QUEUE_MAX: usize = 64;
+/// How often the node looks whether a device that it waits for is to be tried again.
+const SEEK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs a node until it is told to stop.
 ///
@@ -130,6 +132,9 @@ async fn run(
         "ready"
     );
     on_ready(&node.status().await, &rpc_socket);
+    let (found, mut arrivals) = mpsc::unbounded_channel::<Arrival>();
+    let mut ticks = tokio::time::interval(SEEK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let cause = {
         let serve_rpc = socket.serve(sender);
         tokio::pin!(serve_rpc);
@@ -141,6 +146,11 @@ async fn run(
                     let Some(request) = request else { continue };
                     let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
                     let _ = request.reply.send(answer);
+                }
+                _ = ticks.tick(), if node.is_waiting() => node.seek(&found),
+                Some(arrival) = arrivals.recv() => {
+                    node.arrived(arrival).await;
+                    node.seek(&found);
                 }
                 scrape = scrapes.recv() => {
                     let Some(done) = scrape else { continue };

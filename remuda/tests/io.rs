@@ -134,6 +134,50 @@ fn a_node_starts_while_the_target_of_a_remote_device_is_down_and_connects_later(
 }
 
 #[test]
+fn a_remote_device_never_seen_before_appears_with_all_that_stands_on_it_when_its_target_comes_up() {
+    let far_port = common::free_port();
+    let key = "[[device]]\nname = 'safe'\nkind = 'encrypt'\ndevice = 'sum'\nkey_file = 'key'\n";
+    let mut near = Node::start_with(
+        &[("key", &"5a".repeat(32))],
+        &format!(
+            "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+             [[device]]\nname = 'r'\nkind = 'nvmf'\naddress = '127.0.0.1:{far_port}'\nnqn = '{NQN}:far'\n\
+             [[device]]\nname = 'sum'\nkind = 'checksum'\ndevice = 'r'\n{key}\
+             [[volume]]\nname = 'v'\ndevice = 'safe'\nsize = '2MiB'\n\
+             [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n"
+        ),
+    );
+    let warnings = |node: &Node| node.json(&["status"])["warnings"].as_array().unwrap().len();
+    let load = ["--rw", "randrw", "--verify", "--time", "200ms", "--warmup", "0s", "--qd", "4"];
+    assert_eq!(warnings(&near), 5, "three devices, a volume and a namespace: {}", near.log());
+    assert_ne!(bench(&near, &load).code, 0);
+    let mut far = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:{far_port}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'f'\n[[subsystem]]\nnqn = '{NQN}:far'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    let serves = |near: &Node| {
+        for _ in 0..600 {
+            if warnings(near) == 0 {
+                return good(&bench(near, &load));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("{}", near.log());
+    };
+    serves(&near);
+    let uuid = near.json(&["volume", "show", "v"])["uuid"].clone();
+    // Now it has been seen: the filters above wait for it too.
+    far.kill();
+    near.kill();
+    near.restart();
+    assert_eq!(near.json(&["device", "show", "r"])["state"], json!("connecting"));
+    far.restart();
+    serves(&near);
+    assert_eq!(near.json(&["volume", "show", "v"])["uuid"], uuid);
+    assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
+}
+
+#[test]
 fn a_host_that_is_not_allowed_is_refused() {
     let node = node();
     node.ok(&["host", "disallow", NQN, "--any"]);

@@ -25,7 +25,7 @@ pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("rate-limit", "Bounds operations and bytes per second.", RATE_LIMIT),
     (
         "nvmf",
-        "A namespace of an NVMe/TCP target. A node that has seen it starts while the target is down, and connects when it is there.",
+        "A namespace of an NVMe/TCP target. A node starts while the target is down, and takes it in, with all that stands on it, when it is there.",
         NVMF,
     ),
 ];

@@ -1,5 +1,6 @@
 //! Devices: opened children first, created, resized and deleted at run time.
 
+use super::awaited::Awaited;
 use super::build::{self, Opener, open_device};
 use super::extents::{Extent, free_extents};
 use super::refusal::{Refusal, RefusalKind};
@@ -11,13 +12,14 @@ use base::ByteSize;
 use bdev::BlockDevice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 fn is_mirror(def: &DeviceDef) -> bool {
     matches!(def.params, DeviceParams::Mirror { .. })
 }
 
 impl Node {
-    fn opener(&self, device: &str) -> Opener {
+    pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
         Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id, known }
     }
@@ -66,11 +68,13 @@ impl Node {
                     failures.push(refusal);
                 }
                 (live, _) => {
+                    let is_excused = |refusal| self.is_excused(&def, refusal);
+                    let awaited = live.as_ref().err().is_some_and(is_excused).then(|| Awaited::new(Instant::now()));
                     if let Some(remote) = live.as_ref().ok().and_then(|opened| opened.remote(&def)) {
                         self.state.remotes.insert(name.clone(), remote);
                     }
                     let live = live.map_err(|refusal| refusal.to_string());
-                    self.devices.insert(name, DeviceSlot { def, origin, live });
+                    self.devices.insert(name, DeviceSlot { def, origin, live, awaited });
                 }
             }
         }
@@ -107,7 +111,7 @@ impl Node {
     }
 
     /// The devices below; `None` for a leg that a mirror has to do without.
-    fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
+    pub(super) fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
         let object = || format!("device '{}'", def.name);
         let mut children = Vec::new();
         for child in def.children() {
@@ -223,7 +227,7 @@ impl Node {
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
         self.remember(state)?;
-        let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened) };
+        let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened), awaited: None };
         self.devices.insert(def.name.clone(), slot);
         tracing::info!(device = %def.name, kind = def.kind(), "device created");
         self.device_show(&def.name)

@@ -6,6 +6,7 @@
 //! Objects come from two places. The configuration file wins: an object made at run time whose name the file now uses is
 //! set aside with a warning. What is changed at run time about a configured object is kept as an overlay on the file.
 
+mod awaited;
 mod build;
 mod devices;
 pub mod export;
@@ -21,6 +22,7 @@ pub mod view;
 mod volumes;
 mod window;
 
+pub use awaited::Arrival;
 pub use build::{Opener, close as close_device, open_device};
 pub use export::Exporter;
 pub use reactors::Reactors;
@@ -28,6 +30,7 @@ pub use refusal::{Refusal, RefusalKind};
 pub use state::{Origin, State, Store};
 
 use crate::config::{Config, DeviceDef};
+use awaited::Awaited;
 use bdev::StatsDevice;
 use build::Opened;
 use state::{NamespaceRecord, SubsystemRecord};
@@ -46,6 +49,8 @@ struct DeviceSlot {
     origin: Origin,
     /// The device, or why it could not be opened.
     live: Result<Opened, String>,
+    /// It is tried again while the node runs.
+    awaited: Option<Awaited>,
 }
 
 struct Subsystem {
@@ -67,6 +72,8 @@ pub struct Node {
     volumes: BTreeMap<String, Arc<StatsDevice>>,
     subsystems: BTreeMap<String, Subsystem>,
     warnings: Vec<String>,
+    /// Attempts so far to open devices that are waited for.
+    attempts: u64,
     started: Instant,
     /// Address of `/metrics`, once it is known.
     pub metrics: Option<String>,
@@ -76,7 +83,7 @@ pub struct Node {
 
 impl Node {
     /// Opens everything that configuration and state name. A configured object that cannot be opened is an error; one
-    /// made at run time is reported and left closed, and so is what needs a remote target that cannot be reached.
+    /// made at run time is reported and left closed. What needs a remote target that cannot be reached is waited for.
     pub async fn start(
         config: Config,
         store: Store,
@@ -94,6 +101,7 @@ impl Node {
             volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             warnings: Vec::new(),
+            attempts: 0,
             started: Instant::now(),
             metrics: None,
             stopping: false,
@@ -106,7 +114,7 @@ impl Node {
         if node.state != before {
             node.remember(node.state.clone())?;
         }
-        for warning in &node.warnings {
+        for warning in node.warnings.iter().chain(&node.closed()) {
             tracing::warn!("{warning}");
         }
         Ok(node)
@@ -131,14 +139,49 @@ impl Node {
         self.warnings.push(warning);
     }
 
+    /// A warning that arises while the node runs.
+    fn warn_now(&mut self, warning: String) {
+        tracing::warn!("{warning}");
+        self.warn(warning);
+    }
+
+    /// What cannot be used now, and why.
+    fn closed(&self) -> Vec<String> {
+        let mut closed = Vec::new();
+        for (name, slot) in &self.devices {
+            if let Err(reason) = &slot.live {
+                closed.push(format!("device '{name}' is not open: {reason}"));
+            }
+        }
+        let configured = self.config.volumes.iter().map(|entry| (&entry.name.value, &entry.device.value));
+        let known = self.state.volumes.iter().map(|(name, record)| (name, &record.device));
+        for (volume, device) in configured.chain(known).collect::<BTreeMap<_, _>>() {
+            if !self.volumes.contains_key(volume) && self.is_closed(device) {
+                closed.push(format!("volume '{volume}' is not served: its device '{device}' is not open"));
+            }
+        }
+        for (nqn, subsystem) in &self.subsystems {
+            for namespace in &subsystem.record.namespaces {
+                let (nsid, volume) = (namespace.nsid, &namespace.volume);
+                if !self.volumes.contains_key(volume) {
+                    closed.push(format!(
+                        "subsystem '{nqn}': namespace {nsid} is not shown, volume '{volume}' is not open"
+                    ));
+                }
+            }
+        }
+        closed
+    }
+
+    /// Whether a device is there but could not be opened.
+    fn is_closed(&self, device: &str) -> bool {
+        self.devices.get(device).is_some_and(|slot| slot.live.is_err())
+    }
+
     /// The node as a whole.
     pub async fn status(&self) -> StatusView {
         let mut warnings = self.warnings.clone();
-        for (name, slot) in &self.devices {
-            if let Err(reason) = &slot.live {
-                warnings.push(format!("device '{name}' is not open: {reason}"));
-            }
-        }
+        warnings.extend(self.closed());
         let seen = self.exporter.counters().await;
         StatusView {
             version: env!("CARGO_PKG_VERSION").to_string(),

@@ -62,19 +62,9 @@ impl Node {
         let record = self.subsystems[nqn].record.clone();
         let mut namespaces = Vec::new();
         for namespace in &record.namespaces {
-            match (self.volumes.get(&namespace.volume), self.state.volumes.get(&namespace.volume)) {
-                (Some(volume), Some(known)) => {
-                    namespaces.push(NamespaceSpec { nsid: namespace.nsid, device: volume.clone(), uuid: known.uuid });
-                }
-                _ => {
-                    let warning = format!(
-                        "subsystem '{nqn}': namespace {} is not shown, volume '{}' is not open",
-                        namespace.nsid, namespace.volume
-                    );
-                    if !self.warnings.contains(&warning) {
-                        self.warn(warning);
-                    }
-                }
+            let volume = &namespace.volume;
+            if let (Some(device), Some(known)) = (self.volumes.get(volume), self.state.volumes.get(volume)) {
+                namespaces.push(NamespaceSpec { nsid: namespace.nsid, device: device.clone(), uuid: known.uuid });
             }
         }
         let spec = SubsystemSpec {

@@ -7,6 +7,7 @@ use super::state::{Origin, VolumeRecord};
 use super::view::VolumeView;
 use super::window::Window;
 use super::{Node, OBJECTS_MAX};
+use crate::config::VolumeEntry;
 use base::ByteSize;
 use bdev::{BlockDevice, StatsDevice};
 use std::sync::Arc;
@@ -40,31 +41,10 @@ impl NewSize {
 impl Node {
     pub(super) fn open_volumes(&mut self) -> Result<(), Refusal> {
         for entry in self.config.volumes.clone() {
-            let name = entry.name.value.clone();
-            let size = entry.size.as_ref().map(|size| size.value);
-            let offset = entry.offset.as_ref().map(|offset| offset.value);
-            let old = self.state.volumes.remove(&name);
-            if let Some(old) = &old
-                && old.origin == Origin::Runtime
-            {
-                self.warn(format!(
-                    "volume '{name}' is defined in {} and was also created at run time: the file wins{}",
-                    self.config.source.path,
-                    if old.device == entry.device.value { ", the place is kept" } else { "" }
-                ));
-            }
-            let old = old.filter(|old| old.device == entry.device.value);
-            if let Some(Err(reason)) = self.devices.get(&entry.device.value).map(|slot| &slot.live) {
-                let reason = reason.clone();
-                self.warn(format!("volume '{name}' is not served: its device is not open: {reason}"));
-                self.state.volumes.extend(old.map(|old| (name, old)));
-                continue;
-            }
-            let record = self.configured_volume(&name, &entry.device.value, size, offset, old)?;
-            self.state.volumes.insert(name, record);
+            self.place_volume(&entry)?;
         }
         for (name, record) in self.state.volumes.clone() {
-            let configured = self.config.volumes.iter().any(|entry| entry.name.value == name);
+            let configured = self.is_configured_volume(&name);
             if record.origin == Origin::Config && !configured {
                 self.warn(format!(
                     "volume '{name}' is no longer in {}: its place is kept, it is not served; put it back or run 'remuda volume \
@@ -73,17 +53,78 @@ impl Node {
                 ));
                 continue;
             }
-            let is_away = self.devices.get(&record.device).is_some_and(|slot| slot.live.is_err());
+            if self.is_closed(&record.device) {
+                continue;
+            }
             match self.open_volume(&name, &record) {
                 Ok(volume) => {
                     self.volumes.insert(name, volume);
                 }
-                Err(_) if configured && is_away => {}
                 Err(refusal) if configured => return Err(refusal),
                 Err(refusal) => self.warn(refusal.to_string()),
             }
         }
         Ok(())
+    }
+
+    /// Opens the volumes of a device that could not be opened before, as far as they can be; gives those that are open now.
+    pub(super) fn open_volumes_on(&mut self, device: &str) -> Vec<String> {
+        for entry in self.config.volumes.clone() {
+            if entry.device.value == device
+                && let Err(refusal) = self.place_volume(&entry)
+            {
+                self.warn_now(refusal.to_string());
+            }
+        }
+        let mut opened = Vec::new();
+        for (name, record) in self.state.volumes.clone() {
+            let is_dropped = record.origin == Origin::Config && !self.is_configured_volume(&name);
+            if record.device != device || is_dropped {
+                continue;
+            }
+            match self.open_volume(&name, &record) {
+                Ok(volume) => {
+                    self.volumes.insert(name.clone(), volume);
+                    opened.push(name);
+                }
+                Err(refusal) => self.warn_now(refusal.to_string()),
+            }
+        }
+        opened
+    }
+
+    fn is_configured_volume(&self, name: &str) -> bool {
+        self.config.volumes.iter().any(|entry| entry.name.value == name)
+    }
+
+    /// Finds a configured volume's place, if its device is open.
+    fn place_volume(&mut self, entry: &VolumeEntry) -> Result<(), Refusal> {
+        let (name, device) = (&entry.name.value, &entry.device.value);
+        let size = entry.size.as_ref().map(|size| size.value);
+        let offset = entry.offset.as_ref().map(|offset| offset.value);
+        let old = self.state.volumes.get(name).cloned();
+        if let Some(old) = &old
+            && old.origin == Origin::Runtime
+        {
+            self.warn(format!(
+                "volume '{name}' is defined in {} and was also created at run time: the file wins{}",
+                self.config.source.path,
+                if old.device == *device { ", the place is kept" } else { "" }
+            ));
+        }
+        let old = old.filter(|old| old.device == *device);
+        if self.is_closed(device) {
+            if old.is_none() {
+                self.state.volumes.remove(name);
+            }
+            return Ok(());
+        }
+        // Its place is not in the way of its own.
+        let before = self.state.volumes.remove(name);
+        let placed = self.configured_volume(name, device, size, offset, old);
+        let record = placed.as_ref().ok().cloned().or(before);
+        self.state.volumes.extend(record.map(|record| (name.clone(), record)));
+        placed.map(drop)
     }
 
     /// Where a configured volume is: where it was, or the place that the file names, or a free one.

@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -42,7 +43,17 @@ pub struct Node {
 impl Node {
     /// Starts a node whose configuration has `rest` after its `[node]` section.
     pub fn start(rest: &str) -> Node {
+        Node::start_with(&[], rest)
+    }
+
+    /// As [`start`](Self::start) with files that only the owner can read beside its configuration.
+    pub fn start_with(files: &[(&str, &str)], rest: &str) -> Node {
         let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
         let text =
             format!("[node]\nstate_dir = 'state'\nrpc_socket = 'r.sock'\nmetrics_listen = '127.0.0.1:0'\n{rest}");
         std::fs::write(dir.path().join("node.toml"), text).unwrap();
