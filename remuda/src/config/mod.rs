@@ -54,7 +54,24 @@ pub const NVMF: &[Key] = &[
     key("queue_size", Form::Count(2, 1024), "1024", "Most entries of one queue."),
     key("in_capsule_size", Form::Size, "8KiB", "Write data carried inside a command."),
     key("max_io_size", Form::Size, "1MiB", "Largest single transfer."),
+    key(
+        "stall_timeout",
+        Form::Duration,
+        "30s",
+        "How long a host may refuse to take data, or to send data that it was asked for, before it loses its connection.",
+    ),
+    key(
+        "stall_bytes_min",
+        Form::Size,
+        "64KiB",
+        "What a host must take in each stall_timeout while more waits for it than its socket holds.",
+    ),
 ];
+
+/// The target looks for stalled hosts once a second.
+const STALL_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
+/// More than that no network is asked to move.
+const STALL_BYTES_MOST: u64 = 1 << 30;
 
 /// Keys of `[[volume]]`.
 pub const VOLUME: &[Key] = &[
@@ -133,6 +150,10 @@ pub struct NvmfConfig {
     pub in_capsule_size: u32,
     /// Bytes.
     pub max_io_size: u32,
+    /// Nanoseconds.
+    pub stall_timeout_ns: u64,
+    /// Bytes.
+    pub stall_bytes_min: usize,
 }
 
 /// `[[volume]]`.
@@ -447,6 +468,18 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     {
         section.wrong(size.span.clone(), "max_io_size", "it must be a power of two from 8 KiB to 16 MiB", None);
     }
+    let stall_timeout = section.duration_ns("stall_timeout");
+    if let Some(timeout) = &stall_timeout
+        && timeout.value < STALL_TIMEOUT_MIN_NS
+    {
+        section.wrong(timeout.span.clone(), "stall_timeout", "it must be at least a second", None);
+    }
+    let stall_bytes = section.size("stall_bytes_min");
+    if let Some(bytes) = &stall_bytes
+        && !(1..=STALL_BYTES_MOST).contains(&bytes.value)
+    {
+        section.wrong(bytes.span.clone(), "stall_bytes_min", "it must be from 1 byte to 1 GiB", None);
+    }
     NvmfConfig {
         listen,
         digests: section.flag("digests").is_none_or(|flag| flag.value),
@@ -455,6 +488,8 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
         queue_size: section.count("queue_size").map_or(1024, |count| count.value as u16),
         in_capsule_size: in_capsule.map_or(8192, |size| size.value as u32),
         max_io_size: max_io.map_or(1 << 20, |size| size.value as u32),
+        stall_timeout_ns: stall_timeout.map_or(30_000_000_000, |timeout| timeout.value),
+        stall_bytes_min: stall_bytes.map_or(64 << 10, |bytes| bytes.value as usize),
     }
 }
 

@@ -53,6 +53,8 @@ fn wrong_values_name_the_nearest_and_the_place() {
     assert_problem("[[device]]\nname='d'\nkind='stirpe'", "3:6:", &["'stirpe'", "did you mean 'stripe'"]);
     assert_problem("[node]\nspin_max = 5", "2:12:", &["expected duration", "found an integer"]);
     assert_problem("[nvmf]\nio_queues = 1000", "2:13:", &["1000 is not within 1 and 256"]);
+    assert_problem("[nvmf]\nstall_timeout = '10ms'", "2:17:", &["at least a second"]);
+    assert_problem("[nvmf]\nstall_bytes_min = 0", "2:19:", &["from 1 byte to 1 GiB"]);
     assert_problem("[nvmf]\nlisten = ['0.0.0.0:4420']", "2:11:", &["not a loopback address", "insecure = true"]);
     assert_problem("[node]\nreactors = [9999]", "2:12:", &["core 9999 is not available"]);
     assert_problem(&MEM.replace("1MiB", "1XiB"), "4:8:", &["'1XiB' is not a size"]);

@@ -45,6 +45,8 @@ impl TcpExporter {
             model,
             connections_max: config.max_connections as usize,
             allow_digests: config.digests,
+            stall_timeout_ns: config.stall_timeout_ns,
+            stall_bytes_min: config.stall_bytes_min,
             ..Config::default()
         };
         TcpExporter {
