@@ -2,8 +2,8 @@
 //! follows the rules, no command is answered twice; and when all hosts are gone nothing of them is left.
 
 use crate::world::World;
+use base::crc32c;
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice, Op, OpSet};
-use nvme::crc32c;
 use nvme::fuzz::{Program, count_pdu};
 use nvme::host::command;
 use nvme::spec::opcode::{FABRICS, NvmOpcode};
@@ -502,7 +502,7 @@ impl Wire {
         bytes.truncate(len);
         bytes.extend_from_slice(data);
         if !data.is_empty() && encoder.data_digest() {
-            bytes.extend_from_slice(&crc32c::checksum(data).to_le_bytes());
+            bytes.extend_from_slice(&crc32c(data).to_le_bytes());
         }
         Some(bytes)
     }

@@ -165,7 +165,7 @@ fn append_pdu(program: &mut Program, side: Side, encoder: &Encoder, stream: &mut
     let fill = program.u8();
     stream.resize(stream.len() + data_len, fill);
     if data_len > 0 && encoder.data_digest() {
-        let digest = crate::crc32c::checksum(&stream[stream.len() - data_len..]);
+        let digest = base::crc32c(&stream[stream.len() - data_len..]);
         stream.extend_from_slice(&digest.to_le_bytes());
     }
 }

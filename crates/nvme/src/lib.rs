@@ -12,7 +12,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod crc32c;
 pub mod host;
 pub mod initiator;
 pub mod spec;

@@ -13,11 +13,11 @@ use std::task::Waker;
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
-use crate::crc32c::Crc32c;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::tcp::fault::field;
 use crate::tcp::pdu::encode_term;
 use crate::tcp::{DataHeader, Decoder, Encoder, Fault, Header, Item, R2t, Side};
+use base::crc::Crc32c;
 
 use super::command::{Commands, Direction};
 use super::outbox::{Outbox, SEND_BYTES_MAX};
@@ -161,7 +161,7 @@ impl Link {
         if let Some(range) = &step.range {
             self.out.bytes(range.as_bytes());
             if self.encoder.data_digest() {
-                self.out.bytes(&crate::crc32c::checksum(range.as_bytes()).to_le_bytes());
+                self.out.bytes(&base::crc32c(range.as_bytes()).to_le_bytes());
             }
         } else if in_capsule > 0 {
             self.queue_data(slot, step.data_offset, step.data_len, &request.io.bufs);

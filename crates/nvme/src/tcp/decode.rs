@@ -16,7 +16,7 @@ use super::check::{Phase, Shape, check};
 use super::fault::{Fault, field};
 use super::pdu::{COMMON_LEN, CommonHeader, DIGEST_LEN, HEADER_LEN_MAX, Header, PduType};
 use super::{ReceiveParams, Side};
-use crate::crc32c::{self, Crc32c};
+use base::crc::{Crc32c, crc32c};
 
 /// One step of decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,8 +265,7 @@ impl Decoder {
         }
         let data_end = shape.data_start + shape.data_len as usize;
         let data = &bytes[shape.data_start..data_end];
-        let digest_ok =
-            !shape.data_digest || crc32c::checksum(data).to_le_bytes() == bytes[data_end..data_end + DIGEST_LEN];
+        let digest_ok = !shape.data_digest || crc32c(data).to_le_bytes() == bytes[data_end..data_end + DIGEST_LEN];
         if matches!(shape.kind, PduType::H2cData | PduType::C2hData | PduType::R2t) {
             self.keep(bytes, shape.hlen); // The caller may yet refuse its tag or range.
         }
@@ -330,7 +329,7 @@ fn decode_header(shape: &Shape, bytes: &[u8]) -> Result<Header, Fault> {
     if shape.header_digest {
         let (header, rest) = bytes.split_at(shape.hlen);
         let received = u32::from_le_bytes(rest[..DIGEST_LEN].try_into().expect("four bytes"));
-        if crc32c::checksum(header) != received {
+        if crc32c(header) != received {
             return Err(Fault::HeaderDigest { received });
         }
     }
@@ -404,7 +403,7 @@ mod tests {
         stream.extend_from_slice(&head[..len]);
         stream.extend_from_slice(data);
         if !data.is_empty() && encoder.data_digest() {
-            stream.extend_from_slice(&crc32c::checksum(data).to_le_bytes());
+            stream.extend_from_slice(&crc32c(data).to_le_bytes());
         }
     }
 

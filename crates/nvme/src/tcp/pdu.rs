@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::fault::{Fault, field};
 use super::{MAXH2CDATA_MIN, PDA_MAX, SendParams};
-use crate::crc32c;
 use crate::spec::{Cqe, Sqe};
+use base::crc32c;
 
 /// PDU types (TCP Transport 1.0, figure 20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -346,7 +346,7 @@ impl Encoder {
         &self.params
     }
 
-    /// Whether the caller appends the data digest ([`crate::crc32c`]) after the data.
+    /// Whether the caller appends the data digest ([`base::crc32c`]) after the data.
     pub const fn data_digest(&self) -> bool {
         self.params.data_digest
     }
@@ -427,7 +427,7 @@ impl Encoder {
         out[..hlen].copy_from_slice(pdu.as_bytes());
         let mut len = hlen;
         if self.params.header_digest {
-            let digest = crc32c::checksum(&out[..hlen]);
+            let digest = crc32c(&out[..hlen]);
             out[hlen..hlen + DIGEST_LEN].copy_from_slice(&digest.to_le_bytes());
             len += DIGEST_LEN;
         }
@@ -511,7 +511,7 @@ mod tests {
         let mut out = [0xaa; HEADER_SPACE];
         assert_eq!(encoder(true, true, 64).c2h_data(&mut out, &header), 64);
         assert_eq!(out[..8], [7, 0b1111, 24, 64, 0x44, 2, 0, 0]);
-        assert_eq!(out[24..28], crc32c::checksum(&out[..24]).to_le_bytes());
+        assert_eq!(out[24..28], crc32c(&out[..24]).to_le_bytes());
         assert!(out[28..64].iter().all(|byte| *byte == 0), "padding is zero");
     }
 

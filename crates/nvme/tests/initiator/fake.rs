@@ -494,7 +494,7 @@ impl Connection {
             out.truncate(len);
             out.extend_from_slice(piece);
             if self.encoder.data_digest() {
-                let digest = nvme::crc32c::checksum(piece) ^ u32::from(damage);
+                let digest = base::crc32c(piece) ^ u32::from(damage);
                 out.extend_from_slice(&digest.to_le_bytes());
             }
             if self.stream.write_all(&out).is_err() {

@@ -1,7 +1,7 @@
 //! A target on reactors, and a host that sends exactly what a test says, over a blocking socket.
 
+use base::crc32c;
 use bdev::{BlockDevice, MemDevice};
-use nvme::crc32c;
 use nvme::host::command;
 use nvme::spec::opcode::NvmOpcode;
 use nvme::spec::property::{Configuration, ControllerStatus};
@@ -176,7 +176,7 @@ impl Wire {
         bytes.truncate(len);
         bytes.extend_from_slice(data);
         if !data.is_empty() && encoder.data_digest() {
-            bytes.extend_from_slice(&crc32c::checksum(data).to_le_bytes());
+            bytes.extend_from_slice(&crc32c(data).to_le_bytes());
         }
         bytes
     }
