@@ -7,8 +7,10 @@
 //! A *unit* is what the media writes atomically (512 or 4,096 bytes). The model is data only: time and faults that depend
 //! on chance come from the caller.
 
+use crate::pages::{Pages, hash_bytes, mix};
 use base::Rng;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Versions of a unit kept before the oldest is written back.
 const VERSIONS_MAX: usize = 12;
@@ -71,18 +73,20 @@ impl CacheLoss {
     }
 }
 
+#[derive(Clone)]
 struct Version {
     sequence: u64,
-    data: Box<[u8]>,
+    data: Rc<[u8]>,
 }
 
-/// One simulated disk or file.
+/// One simulated disk or file. Copies share what is the same.
+#[derive(Clone)]
 pub struct Disk {
     pub(crate) options: DiskOptions,
     /// What reads see.
-    view: Vec<u8>,
+    view: Pages,
     /// What is durable.
-    media: Vec<u8>,
+    media: Pages,
     /// Unit -> versions newer than the durable one, oldest first.
     pending: BTreeMap<u64, Vec<Version>>,
     /// Units that cannot be read until they are written again.
@@ -101,8 +105,8 @@ impl Disk {
         let bytes = options.bytes as usize;
         Disk {
             options,
-            view: vec![0; bytes],
-            media: vec![0; bytes],
+            view: Pages::new(bytes),
+            media: Pages::new(bytes),
             pending: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             allocated: BTreeSet::new(),
@@ -118,9 +122,14 @@ impl Disk {
         self.view.len() as u64
     }
 
-    /// What reads would return now, errors apart.
-    pub fn view(&self) -> &[u8] {
-        &self.view
+    /// Equal for equal contents, those of the volatile cache included.
+    pub(crate) fn hash(&self) -> u64 {
+        let mut hash = mix(mix(1, self.view.hash()), self.media.hash());
+        for (unit, versions) in &self.pending {
+            let data = versions.iter().map(|version| &version.data);
+            hash = data.fold(mix(hash, *unit), |hash, data| hash_bytes(hash, data));
+        }
+        hash
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -131,8 +140,8 @@ impl Disk {
         let unit = self.options.unit as u64;
         // A version covers a whole unit; those of a shortened unit are cut when they are used.
         self.pending.retain(|index, _| index * unit < bytes);
-        self.view.resize(bytes as usize, 0);
-        self.media.resize(bytes as usize, 0);
+        self.view.resize(bytes as usize);
+        self.media.resize(bytes as usize);
     }
 
     fn unit_range(&self, index: u64) -> std::ops::Range<usize> {
@@ -165,7 +174,7 @@ impl Disk {
 
     /// Copies out what is there.
     pub(crate) fn read(&self, offset: u64, target: &mut [u8]) {
-        target.copy_from_slice(&self.view[offset as usize..offset as usize + target.len()]);
+        self.view.read(offset as usize, target);
     }
 
     /// Makes one unit of the range unreadable.
@@ -178,11 +187,11 @@ impl Disk {
     pub(crate) fn rot(&mut self, offset: u64, bytes: u64, rng: &mut Rng) {
         let at = (offset + rng.below(bytes)) as usize;
         let bit = 1 << rng.below(8);
-        self.view[at] ^= bit;
-        self.media[at] ^= bit;
+        self.view.flip(at, bit);
+        self.media.flip(at, bit);
         let unit = self.options.unit as usize;
         for version in self.pending.get_mut(&((at / unit) as u64)).into_iter().flatten() {
-            version.data[at % unit] ^= bit;
+            Rc::make_mut(&mut version.data)[at % unit] ^= bit;
         }
     }
 
@@ -193,7 +202,7 @@ impl Disk {
             assert!(!self.options.block_device, "writes past the end of a block device are refused before");
             self.resize(end);
         }
-        self.view[offset as usize..end as usize].copy_from_slice(data);
+        self.view.write(offset as usize, data);
         self.touch(offset, data.len() as u64, durable, true);
     }
 
@@ -203,7 +212,7 @@ impl Disk {
         if offset >= end {
             return;
         }
-        self.view[offset as usize..end as usize].fill(0);
+        self.view.zero(offset as usize..end as usize);
         self.touch(offset, end - offset, false, !deallocate);
         if deallocate {
             let unit = self.options.unit as u64;
@@ -224,16 +233,16 @@ impl Disk {
             let range = self.unit_range(index);
             if durable || !self.options.volatile_cache {
                 self.pending.remove(&index);
-                self.media[range.clone()].copy_from_slice(&self.view[range]);
+                self.media.copy_from(&self.view, range);
                 continue;
             }
-            let data: Box<[u8]> = self.view[range.clone()].into();
+            let mut data = vec![0; range.len()];
+            self.view.read(range.start, &mut data);
             let versions = self.pending.entry(index).or_default();
-            versions.push(Version { sequence: self.sequence, data });
+            versions.push(Version { sequence: self.sequence, data: data.into() });
             if versions.len() > VERSIONS_MAX {
                 let oldest = versions.remove(0);
-                let range = range.start..range.start + oldest.data.len();
-                self.media[range].copy_from_slice(&oldest.data);
+                self.media.write(range.start, &oldest.data);
             }
         }
     }
@@ -246,7 +255,7 @@ impl Disk {
             if let Some(newest) = versions.drain(..covered).next_back() {
                 let start = *index as usize * unit;
                 let len = newest.data.len().min(media.len() - start);
-                media[start..start + len].copy_from_slice(&newest.data[..len]);
+                media.write(start, &newest.data[..len]);
             }
             !versions.is_empty()
         });
@@ -262,7 +271,7 @@ impl Disk {
                 return true;
             }
             let start = *index as usize * unit;
-            media[start..start + last.data.len()].copy_from_slice(&last.data);
+            media.write(start, &last.data);
             false
         });
     }
@@ -279,7 +288,7 @@ impl Disk {
                 0 => return true,
                 1 => {
                     let last = versions.last().expect("units without versions are removed");
-                    media[start..start + last.data.len()].copy_from_slice(&last.data);
+                    media.write(start, &last.data);
                 }
                 _ => {}
             }
@@ -305,9 +314,9 @@ impl Disk {
             if tear_inside_unit {
                 len /= 2;
             }
-            self.media[start..start + len].copy_from_slice(&survivor.data[..len]);
+            self.media.write(start, &survivor.data[..len]);
         }
-        self.view.copy_from_slice(&self.media);
+        self.view = self.media.clone();
         self.locked_by = None;
     }
 }
@@ -315,6 +324,12 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bytes<const N: usize>(disk: &Disk) -> [u8; N] {
+        let mut bytes = [0; N];
+        disk.read(0, &mut bytes);
+        bytes
+    }
 
     fn disk() -> Disk {
         Disk::new(DiskOptions { bytes: 8192, ..DiskOptions::default() })
@@ -330,7 +345,7 @@ mod tests {
             disk.flush(disk.sequence());
             disk.write(0, &[2; 1024], false);
             disk.power_cut(CacheLoss::Any, &mut rng, false);
-            for unit in disk.view()[..1024].chunks(512) {
+            for unit in bytes::<1024>(&disk).chunks(512) {
                 assert!(unit.iter().all(|b| *b == unit[0]) && unit[0] > 0, "units are atomic, flushed ones stay");
                 lost += (unit[0] == 1) as u32;
             }
@@ -347,7 +362,8 @@ mod tests {
         disk.write(512, &[3; 512], true);
         disk.flush(before);
         disk.power_cut(CacheLoss::All, &mut Rng::new(1), false);
-        assert_eq!((disk.view()[0], disk.view()[512]), (1, 3));
+        let found = bytes::<1024>(&disk);
+        assert_eq!((found[0], found[512]), (1, 3));
     }
 
     #[test]
@@ -356,7 +372,8 @@ mod tests {
         disk.write(0, &[1; 512], true);
         disk.write(100, &[2; 10], true);
         disk.power_cut(CacheLoss::All, &mut Rng::new(1), false);
-        assert_eq!((disk.view()[99], disk.view()[100], disk.view()[110]), (1, 2, 1));
+        let found = bytes::<512>(&disk);
+        assert_eq!((found[99], found[100], found[110]), (1, 2, 1));
     }
 
     #[test]

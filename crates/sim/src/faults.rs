@@ -192,17 +192,31 @@ pub enum Mutation {
     CrossReplies,
     /// A scenario's own defect: timers fire early.
     EarlyTimer,
+    /// A scenario's own defect: the two slots of a page are one place.
+    SharedSlots,
+    /// A scenario's own defect: a flush takes effect after the write that follows it.
+    LateFlush,
+    /// A scenario's own defect: a log is opened again with the epoch that it had before.
+    KeepEpoch,
     /// A scenario's own defect: writes are sent again without waiting until their first copies are out of the world.
     ReplayUnfenced,
     /// A scenario's own defect: a change of size is not told.
     StaleSize,
     /// A scenario's own defect: compare and write are two operations.
     SplitCompareAndWrite,
+    /// A scenario's own defect: the engine overwrites a block under deltas before it is in the log as a whole.
+    OverwriteUnmerged,
+    /// A scenario's own defect: the engine frees log space before the checkpoint is durable.
+    ReleaseEarly,
+    /// A scenario's own defect: the engine's replay passes over trims.
+    ForgetTrims,
+    /// A scenario's own defect: a checkpoint of the engine begins its replay behind what it does not have.
+    TailPastDirty,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 18] = [
+    pub const ALL: [Mutation; 25] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -218,9 +232,16 @@ impl Mutation {
         Mutation::SkipCopies,
         Mutation::CrossReplies,
         Mutation::EarlyTimer,
+        Mutation::SharedSlots,
+        Mutation::LateFlush,
+        Mutation::KeepEpoch,
         Mutation::ReplayUnfenced,
         Mutation::StaleSize,
         Mutation::SplitCompareAndWrite,
+        Mutation::OverwriteUnmerged,
+        Mutation::ReleaseEarly,
+        Mutation::ForgetTrims,
+        Mutation::TailPastDirty,
     ];
 }
 

@@ -1,10 +1,10 @@
 //! File operations under way: submit, effect, completion. The effect of a write may come in portions, at seeded times
 //! between submit and completion; overlapping operations take effect in any order.
 
-use crate::disk::Disk;
+use crate::disk::{CacheLoss, Disk};
 use crate::faults::{DiskFaults, Mutation};
 use crate::state::{Action, Crash, OpenFile, State};
-use base::{Errno, crc32c};
+use base::{Errno, Rng, crc32c};
 use reactor::driver::{FileId, FileOp, Token};
 use reactor::{Buf, Event, FileInfo, FileOptions, SgList};
 use std::collections::BTreeSet;
@@ -426,14 +426,10 @@ impl State {
 
     /// A failed write: each unit is written or not.
     fn write_some_units(&mut self, disk: usize, offset: u64, data: &[u8]) {
-        let unit = self.disks[disk].0.options.unit as usize;
-        let mut at = 0;
-        while at < data.len() {
-            let end = (((offset as usize + at) / unit + 1) * unit - offset as usize).min(data.len());
+        for unit in units_of(offset, data.len(), self.disks[disk].0.options.unit as usize) {
             if self.rng.one_in(2) {
-                self.disks[disk].0.write(offset + at as u64, &data[at..end], false);
+                self.disks[disk].0.write(offset + unit.start as u64, &data[unit], false);
             }
-            at = end;
         }
     }
 
@@ -502,11 +498,53 @@ impl State {
         }
     }
 
+    /// What would be left of the operations of dead drivers on a copy of a disk: each in full, in part or not at all.
+    pub(crate) fn finish_on_copy(&self, disk: usize, copy: &mut Disk, loss: CacheLoss, rng: &mut Rng) {
+        for op in self.ops.values().filter(|op| op.disk == disk && !op.finished) {
+            let share = match loss {
+                CacheLoss::All => 0,
+                CacheLoss::Nothing => 3,
+                CacheLoss::Any | CacheLoss::Suffix => rng.below(4),
+            };
+            match &op.op {
+                _ if share == 0 => {}
+                FileOp::Read { .. } => {}
+                FileOp::Write { offset, bufs, durable } => {
+                    let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
+                    let durable = *durable && !self.mutated(Mutation::FuaIgnored);
+                    let units = units_of(*offset, data.len(), copy.options.unit as usize);
+                    let last = op.applied + rng.below((data.len() - op.applied) as u64) as usize;
+                    for unit in units.filter(|unit| unit.start >= op.applied) {
+                        // In full, up to some unit, or any of its units.
+                        let written = share == 3 || if share == 2 { unit.end <= last } else { rng.one_in(2) };
+                        if written {
+                            copy.write(offset + unit.start as u64, &data[unit], durable);
+                        }
+                    }
+                }
+                FileOp::Flush if self.mutated(Mutation::FlushDoesNothing) => {}
+                FileOp::Flush => copy.flush(op.sequence),
+                FileOp::Discard { offset, bytes } => copy.zero(*offset, *bytes, true),
+                FileOp::WriteZeroes { offset, bytes } => copy.zero(*offset, *bytes, false),
+            }
+        }
+    }
+
     /// Whether the process of this driver still runs, and how its node last went down.
     pub(crate) fn crash_wanted(&self) -> Option<(crate::state::NodeId, Crash)> {
         let mut nodes = self.nodes.iter().enumerate();
         nodes.find_map(|(index, node)| node.crash_now.map(|crash| (crate::state::NodeId(index), crash)))
     }
+}
+
+/// The parts of `bytes` bytes from `offset` on that the media writes atomically, as ranges of the bytes.
+fn units_of(offset: u64, bytes: usize, unit: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        at = (((offset as usize + at) / unit + 1) * unit - offset as usize).min(bytes);
+        (start < bytes).then_some(start..at)
+    })
 }
 
 fn file_info(disk: &Disk, file: &OpenFile) -> FileInfo {

@@ -96,6 +96,8 @@ pub struct CellOracle {
     /// Flushes under way by the time they began, with what could survive then: when one fails, whatever others achieved
     /// meanwhile is void, since the failure may have dropped the very writes that they covered.
     flushes: BTreeMap<u64, Vec<Values>>,
+    /// Writes under way by the time they began: the cells whose former values were others, and the stamp.
+    writes: BTreeMap<u64, (Vec<usize>, u64)>,
     next_stamp: u64,
     /// A read beside a write of the same cell may see parts of both.
     torn_reads: bool,
@@ -110,6 +112,7 @@ impl CellOracle {
             last_flush_failure: 0,
             last_loss_below: 0,
             flushes: BTreeMap::new(),
+            writes: BTreeMap::new(),
             next_stamp: 1,
             torn_reads: false,
         }
@@ -139,6 +142,8 @@ impl CellOracle {
     /// A write of `stamp` (0 zeroes the cells) is about to be submitted.
     pub fn begin_write(&mut self, cells: Range<usize>, stamp: u64) -> WriteTicket {
         let time = self.tick();
+        let changes = cells.clone().filter(|index| !self.cells[*index].readable.contains(&stamp)).collect();
+        self.writes.insert(time, (changes, stamp));
         for cell in &mut self.cells[cells.clone()] {
             cell.overlapped |= cell.writers > 0;
             cell.writers += 1;
@@ -152,6 +157,7 @@ impl CellOracle {
     /// The write ended: well, and with `durable` on media, or badly, having changed any part of its cells or none.
     pub fn end_write(&mut self, ticket: WriteTicket, ok: bool, durable: bool) {
         let now = self.tick();
+        self.writes.remove(&ticket.time);
         // Acknowledged after a loss, perhaps done before it.
         let certain = durable || ticket.time > self.last_loss_below;
         for cell in &mut self.cells[ticket.cells] {
@@ -256,9 +262,23 @@ impl CellOracle {
             // It may have failed with nobody left to hear of it.
             self.flush_failed(survived);
         }
+        self.writes.clear();
         for cell in &mut self.cells {
             cell.writers = 0;
             cell.overlapped = false;
+        }
+    }
+
+    /// What may be read after a crash at this moment, where every acknowledged write is durable.
+    pub fn snapshot(&self) -> Snapshot {
+        let alone = |index: &usize| self.cells[*index].writers == 1 && !self.cells[*index].overlapped;
+        let writes = self.writes.values().map(|(cells, stamp)| {
+            let cells: Vec<usize> = cells.iter().copied().filter(alone).collect();
+            (cells, *stamp)
+        });
+        Snapshot {
+            allowed: self.cells.iter().map(|cell| cell.readable.clone()).collect(),
+            writes: writes.filter(|(cells, _)| cells.len() > 1).collect(),
         }
     }
 
@@ -287,6 +307,38 @@ impl CellOracle {
             cell.tainted.clear();
             cell.begun.clear();
         }
+    }
+}
+
+/// What an oracle knew at some moment; see [`CellOracle::snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Snapshot {
+    allowed: Vec<Values>,
+    /// Writes under way that nothing else met: cells that would show it, and their stamp.
+    writes: Vec<(Vec<usize>, u64)>,
+}
+
+impl Snapshot {
+    /// Says which value was impossible. Of a write under way, the cells with the same number by `unit` must all be written
+    /// or none of them.
+    pub fn judge(&self, values: &[Result<u64, String>], unit: impl Fn(usize) -> u64) -> Result<(), String> {
+        assert_eq!(values.len(), self.allowed.len(), "one value for each cell");
+        for (index, (value, allowed)) in values.iter().zip(&self.allowed).enumerate() {
+            match value {
+                Ok(value) if allowed.contains(value) => {}
+                Ok(value) => return Err(format!("cell {index} reads as write {value}, allowed are {allowed:?}")),
+                Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
+            }
+        }
+        for (cells, stamp) in &self.writes {
+            let written = |index: &usize| values[*index] == Ok(*stamp);
+            for cells in cells.chunk_by(|one, next| unit(*one) == unit(*next)) {
+                if cells.iter().any(written) && !cells.iter().all(written) {
+                    return Err(format!("write {stamp} is torn: of {cells:?} only some cells have it"));
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -430,6 +482,18 @@ mod tests {
         bytes[400] ^= 1;
         assert!(read_cell(&bytes, 3).is_err());
         assert_eq!(read_cell(&[0; 512], 9), Ok(0));
+    }
+
+    #[test]
+    fn a_snapshot_allows_old_or_new_and_nothing_torn() {
+        let mut oracle = CellOracle::new(4);
+        let a = write(&mut oracle, 0, true);
+        let _under_way = oracle.begin_write(0..4, 50);
+        let snapshot = oracle.snapshot();
+        let judge = |values: [u64; 4]| snapshot.judge(&values.map(Ok), |cell| cell as u64 / 2).is_ok();
+        assert!(judge([a, 0, 0, 0]) && judge([50; 4]) && judge([a, 0, 50, 50]));
+        assert!(!judge([0; 4]), "acknowledged");
+        assert!(!judge([50, 0, 0, 0]), "torn");
     }
 
     impl CellOracle {

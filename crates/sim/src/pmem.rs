@@ -1,6 +1,8 @@
 //! Persistent memory: stores are visible at once and durable after a fence; at power loss any subset of the unfenced
 //! 64-byte lines survives, and inside a line any of its 8-byte words.
 
+use crate::disk::CacheLoss;
+use crate::pages::{Pages, hash_bytes, mix};
 use base::Rng;
 use std::collections::BTreeMap;
 
@@ -9,14 +11,17 @@ const WORD: usize = 8;
 /// Versions of a line kept before the oldest is evicted to the media.
 const VERSIONS_MAX: usize = 8;
 
+#[derive(Clone)]
 struct Version {
     driver: usize,
     data: [u8; LINE],
 }
 
+/// Copies share what is the same.
+#[derive(Clone)]
 pub(crate) struct Pmem {
-    view: Vec<u8>,
-    media: Vec<u8>,
+    view: Pages,
+    media: Pages,
     /// Line -> contents since the durable one, oldest first.
     unfenced: BTreeMap<usize, Vec<Version>>,
     /// Fenced stores survive power loss; otherwise this is plain memory in the page cache, lost entirely.
@@ -26,7 +31,7 @@ pub(crate) struct Pmem {
 impl Pmem {
     pub(crate) fn new(bytes: u64, durable: bool) -> Pmem {
         let bytes = (bytes as usize).next_multiple_of(LINE);
-        Pmem { view: vec![0; bytes], media: vec![0; bytes], unfenced: BTreeMap::new(), durable }
+        Pmem { view: Pages::new(bytes), media: Pages::new(bytes), unfenced: BTreeMap::new(), durable }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -35,25 +40,30 @@ impl Pmem {
 
     pub(crate) fn read(&self, offset: u64, target: &mut [u8]) -> bool {
         let start = offset as usize;
-        let Some(source) = self.view.get(start..start.saturating_add(target.len())) else { return false };
-        target.copy_from_slice(source);
+        if start.saturating_add(target.len()) > self.view.len() {
+            return false;
+        }
+        self.view.read(start, target);
         true
     }
 
     pub(crate) fn store(&mut self, driver: usize, offset: u64, source: &[u8]) -> bool {
         let start = offset as usize;
-        let Some(target) = self.view.get_mut(start..start.saturating_add(source.len())) else { return false };
-        target.copy_from_slice(source);
+        if start.saturating_add(source.len()) > self.view.len() {
+            return false;
+        }
+        self.view.write(start, source);
         if source.is_empty() {
             return true;
         }
         for line in start / LINE..(start + source.len()).div_ceil(LINE) {
-            let data = self.view[line * LINE..][..LINE].try_into().expect("a line is as long as a line");
+            let mut data = [0; LINE];
+            self.view.read(line * LINE, &mut data);
             let versions = self.unfenced.entry(line).or_default();
             versions.push(Version { driver, data });
             if versions.len() > VERSIONS_MAX {
                 let oldest = versions.remove(0);
-                self.media[line * LINE..][..LINE].copy_from_slice(&oldest.data);
+                self.media.write(line * LINE, &oldest.data);
             }
         }
         true
@@ -64,31 +74,51 @@ impl Pmem {
         let media = &mut self.media;
         self.unfenced.retain(|line, versions| {
             let Some(last) = versions.iter().rposition(|version| version.driver == driver) else { return true };
-            media[line * LINE..][..LINE].copy_from_slice(&versions[last].data);
+            media.write(line * LINE, &versions[last].data);
             versions.drain(..=last);
             !versions.is_empty()
         });
     }
 
-    pub(crate) fn power_cut(&mut self, rng: &mut Rng) {
+    /// Equal for equal contents, unfenced ones included.
+    pub(crate) fn hash(&self) -> u64 {
+        let mut hash = mix(mix(1, self.view.hash()), self.media.hash());
+        for (line, versions) in &self.unfenced {
+            hash = versions.iter().fold(mix(hash, *line as u64), |hash, version| hash_bytes(hash, &version.data));
+        }
+        hash
+    }
+
+    /// What was not fenced belongs to drivers that are no more: no later fence covers it.
+    pub(crate) fn orphan(&mut self) {
+        self.unfenced.values_mut().flatten().for_each(|version| version.driver = usize::MAX);
+    }
+
+    /// The power goes and comes back. Lines know no common time, so a suffix is any.
+    pub(crate) fn power_cut(&mut self, loss: CacheLoss, rng: &mut Rng) {
         if !self.durable {
-            self.view.fill(0);
-            self.media.fill(0);
-            self.unfenced.clear();
+            *self = Pmem::new(self.bytes(), false);
             return;
         }
         let tear = rng.one_in(2);
         for (line, versions) in std::mem::take(&mut self.unfenced) {
-            let target = &mut self.media[line * LINE..][..LINE];
-            let whole = rng.below(versions.len() as u64 + 1) as usize;
+            let mut target = [0; LINE];
+            self.media.read(line * LINE, &mut target);
+            let survivor = |rng: &mut Rng| match loss {
+                CacheLoss::All => versions.len(),
+                CacheLoss::Nothing => versions.len() - 1,
+                CacheLoss::Any | CacheLoss::Suffix => rng.below(versions.len() as u64 + 1) as usize,
+            };
+            let whole = survivor(rng);
             for word in 0..LINE / WORD {
-                let pick = if tear { rng.below(versions.len() as u64 + 1) as usize } else { whole };
+                let pick = if tear { survivor(rng) } else { whole };
                 if let Some(version) = versions.get(pick) {
                     target[word * WORD..][..WORD].copy_from_slice(&version.data[word * WORD..][..WORD]);
                 }
             }
+            self.media.write(line * LINE, &target);
         }
-        self.view.copy_from_slice(&self.media);
+        self.view = self.media.clone();
     }
 }
 
@@ -104,7 +134,7 @@ mod tests {
             assert!(pmem.store(0, 0, &[1; 128]));
             pmem.fence(0);
             assert!(pmem.store(0, 0, &[2; 128]));
-            pmem.power_cut(&mut Rng::new(seed));
+            pmem.power_cut(CacheLoss::Any, &mut Rng::new(seed));
             let mut line = [0; 128];
             assert!(pmem.read(0, &mut line));
             assert!(line.iter().all(|b| *b == 1 || *b == 2));
@@ -119,7 +149,9 @@ mod tests {
         assert!(pmem.store(0, 0, &[1; 64]));
         assert!(pmem.store(1, 64, &[1; 64]));
         pmem.fence(0);
-        assert_eq!((pmem.unfenced.len(), pmem.media[0], pmem.media[64]), (1, 1, 0));
+        let mut media = [0; 65];
+        pmem.media.read(0, &mut media);
+        assert_eq!((pmem.unfenced.len(), media[0], media[64]), (1, 1, 0));
         assert!(!pmem.store(0, 4090, &[0; 7]), "stores past the end are refused");
     }
 }

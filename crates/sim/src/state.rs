@@ -102,7 +102,12 @@ pub struct State {
     pub(crate) mutation: Option<Mutation>,
     pub(crate) faults_on: bool,
     pub(crate) violations: Vec<String>,
+    /// Who looks at the media of which node at its write boundaries.
+    pub(crate) watcher: Option<(NodeId, Watcher)>,
 }
+
+/// Looks at the media; see [`World::watch_writes`](crate::World::watch_writes).
+pub(crate) type Watcher = std::rc::Rc<dyn Fn(&crate::image::Boundary<'_>)>;
 
 impl State {
     pub(crate) fn new(seed: u64) -> State {
@@ -126,6 +131,7 @@ impl State {
             mutation: None,
             faults_on: true,
             violations: Vec::new(),
+            watcher: None,
         }
     }
 
@@ -192,6 +198,9 @@ impl State {
 
     /// Counts a write of `node` towards its crash point.
     pub(crate) fn count_write(&mut self, node: NodeId) {
+        if let Some((_, watcher)) = self.watcher.as_ref().filter(|(watched, _)| *watched == node) {
+            watcher.clone()(&crate::image::Boundary { state: self, node });
+        }
         let state = &mut self.nodes[node.0];
         let Some(point) = &mut state.crash_point else { return };
         point.writes_left = point.writes_left.saturating_sub(1);
@@ -239,7 +248,7 @@ impl State {
         if crash == Crash::PowerCut {
             let pmems: Vec<usize> = self.nodes[node.0].pmems.values().copied().collect();
             for pmem in pmems {
-                self.pmems[pmem].power_cut(&mut self.rng);
+                self.pmems[pmem].power_cut(crate::disk::CacheLoss::Any, &mut self.rng);
             }
             self.nodes[node.0].powered = false;
         }

@@ -6,6 +6,7 @@
 use crate::disk::{Disk, DiskOptions};
 use crate::driver::{SimDriver, SimWake};
 use crate::faults::{DiskFaults, Mutation, NetFaults, ScheduleFaults};
+use crate::image::{Boundary, Image};
 use crate::state::{Crash, CrashPoint, DriverState, Node, NodeId, State};
 use base::Rng;
 use reactor::{MeshBuilder, PollPolicy, PoolConfig, Reactor, ReactorConfig};
@@ -267,11 +268,29 @@ impl World {
         crate::net::address_of(node)
     }
 
+    // --- images -----------------------------------------------------------------------------------------------------
+
+    /// Calls `look` whenever a write, discard, flush, store or fence of the node's processes has taken effect. It may look
+    /// at the media and at nothing else of this world.
+    pub fn watch_writes(&mut self, node: NodeId, look: impl Fn(&Boundary<'_>) + 'static) {
+        self.state.borrow_mut().watcher = Some((node, Rc::new(look)));
+    }
+
+    /// Gives `node` the media of an image.
+    pub fn add_image(&mut self, node: NodeId, image: &Image) {
+        self.state.borrow_mut().add_image(node, image);
+    }
+
     // --- crashes and faults -----------------------------------------------------------------------------------------
 
     /// Crashes `node` after so many more writes, discards, flushes, stores or fences of its processes took effect.
     pub fn crash_after_writes(&mut self, node: NodeId, writes: u64, crash: Crash) {
         self.state.borrow_mut().nodes[node.0].crash_point = Some(CrashPoint { writes_left: writes.max(1), crash });
+    }
+
+    /// Takes back a crash that has not come yet.
+    pub fn cancel_crash(&mut self, node: NodeId) {
+        self.state.borrow_mut().nodes[node.0].crash_point = None;
     }
 
     /// Crashes `node` now.
