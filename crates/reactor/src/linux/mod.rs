@@ -9,6 +9,7 @@ mod pmem;
 mod ring;
 mod runtime;
 mod sockets;
+mod stores;
 
 pub use runtime::{Runtime, RuntimeConfig, RuntimeError};
 

@@ -1,13 +1,12 @@
 //! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile.
 
+use super::stores::{Stores, store_fence};
 use super::{check, last_errno};
 use crate::driver::{PmemId, PmemInfo};
 use base::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-
-const LINE: usize = 64;
 
 struct Mapped {
     start: NonNull<u8>,
@@ -24,6 +23,7 @@ impl Drop for Mapped {
 #[derive(Default)]
 pub(super) struct Pmem {
     open: Vec<Option<Mapped>>,
+    stores: Stores,
 }
 
 impl Pmem {
@@ -59,10 +59,7 @@ impl Pmem {
     pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
         let (target, durable) = self.range(pmem, offset, source.len())?;
         // SAFETY: `target` is inside the mapping, which `source` cannot overlap.
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
-        if durable {
-            write_back(target, source.len());
-        }
+        unsafe { self.stores.copy(source, target, durable) };
         Ok(())
     }
 
@@ -100,29 +97,4 @@ fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
             Ok(Mapped { start, info: PmemInfo { bytes, durable: false } })
         }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn write_back(start: *mut u8, len: usize) {
-    let first = start as usize & !(LINE - 1);
-    for line in (first..start as usize + len).step_by(LINE) {
-        // SAFETY: flushes a line of a live mapping; CLFLUSH is part of the x86-64 baseline.
-        unsafe { std::arch::x86_64::_mm_clflush(line as *const u8) };
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn store_fence() {
-    // SAFETY: SFENCE is part of the x86-64 baseline.
-    unsafe { std::arch::x86_64::_mm_sfence() };
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn write_back(_start: *mut u8, _len: usize) {
-    // Mappings elsewhere are never labelled durable by the kernels we know; nothing to do.
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn store_fence() {
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
