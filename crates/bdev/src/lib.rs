@@ -30,7 +30,7 @@ pub mod slots;
 mod spec;
 mod split;
 mod stats;
-mod steps;
+pub mod steps;
 mod stripe;
 
 pub use checksum::{ChecksumDevice, ChecksumOptions};

@@ -11,15 +11,17 @@ use std::rc::Rc;
 const ALLOC_WAIT_MAX_NS: u64 = 10_000_000_000;
 
 /// Something that reads and writes blocks without taking the device's locks.
-pub(crate) trait Medium {
+pub trait Medium {
+    /// Whose pool buffers come from.
     fn reactor(&self) -> &Rc<Reactor>;
+    /// Bytes per block.
     fn block_size(&self) -> u32;
     /// Performs a read or a write.
-    async fn transfer(&self, io: Io) -> Done;
+    fn transfer(&self, io: Io) -> impl Future<Output = Done>;
 }
 
 /// A pool buffer of `len` bytes, waiting for one when there is none.
-pub(crate) async fn alloc(reactor: &Rc<Reactor>, len: usize) -> Result<Buf, Status> {
+pub async fn alloc(reactor: &Rc<Reactor>, len: usize) -> Result<Buf, Status> {
     match reactor.pool().try_alloc(len) {
         Some(buf) => Ok(buf),
         None => reactor.timeout(ALLOC_WAIT_MAX_NS, reactor.pool().alloc(len)).await.ok_or(Status::Os(Errno::ENOMEM)),
@@ -125,7 +127,7 @@ async fn read_piece(medium: &impl Medium, lba: u64, nblocks: u32) -> Result<Buf,
 }
 
 /// Compares the blocks of `io` with the first `nblocks` blocks of its buffers.
-pub(crate) async fn compare(medium: &impl Medium, io: &Io) -> Result<(), Status> {
+pub async fn compare(medium: &impl Medium, io: &Io) -> Result<(), Status> {
     let (mut at, step) = (0, blocks_per_piece(medium));
     while at < io.nblocks {
         let count = step.min(io.nblocks - at);
@@ -150,7 +152,7 @@ pub(crate) async fn compare_and_write(medium: &impl Medium, io: &mut Io) -> Resu
 }
 
 /// Reads the blocks and forgets them.
-pub(crate) async fn verify(medium: &impl Medium, io: &Io) -> Result<(), Status> {
+pub async fn verify(medium: &impl Medium, io: &Io) -> Result<(), Status> {
     let (mut at, step) = (0, blocks_per_piece(medium));
     while at < io.nblocks {
         let count = step.min(io.nblocks - at);
@@ -162,7 +164,7 @@ pub(crate) async fn verify(medium: &impl Medium, io: &Io) -> Result<(), Status> 
 
 /// Copies block by block range through a buffer; ranges may overlap, and the result is as if the source had been read
 /// whole before.
-pub(crate) async fn copy(medium: &impl Medium, io: &Io) -> Result<(), Status> {
+pub async fn copy(medium: &impl Medium, io: &Io) -> Result<(), Status> {
     let (mut moved, step) = (0, blocks_per_piece(medium));
     let backwards = io.lba.0 > io.arg;
     while moved < io.nblocks {
