@@ -1,0 +1,196 @@
+//! The whole block path of a pool on one core: a mapped log and a capacity device, both in memory, and random 4 KiB
+//! writes and reads over a volume ten times as large as what the default cache of map pages covers.
+//!
+//! `cargo run --release -p remuda-engine --example pool_load [-- GIB [LOG_MIB [SECONDS [DEPTH]]]]`
+
+use base::Histogram;
+use bdev::{BlockDevice, Channel, Io, Lba, MemDevice, Status};
+use engine::layout::CreateOptions;
+use engine::{LogDevice, LogKind, OpenOptions, Pool, PoolDevices, ShardStatus};
+use reactor::linux::LinuxDriver;
+use reactor::{PollPolicy, Reactor, ReactorConfig, SgList};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const BLOCK: usize = 4096;
+const MIB_BLOCKS: u64 = 256;
+/// Operations per task poll before other tasks run.
+const BATCH: u32 = 32;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>().expect("a number"));
+    let mut next = |default| args.next().unwrap_or(default);
+    let (gib, log_mib, seconds, depth) = (next(10), next(1024), next(5), next(32));
+    let driver = LinuxDriver::new().expect("io_uring is available");
+    let config = ReactorConfig { policy: PollPolicy::Busy, ..ReactorConfig::default() };
+    let reactor = Reactor::new(0, Rc::new(driver), config);
+    let path = format!("/dev/shm/remuda-pool-load.{}", std::process::id());
+    let blocks = gib << 10 << 8;
+    let inner = (reactor.clone(), path.clone());
+    block_on(&reactor, async move {
+        let (reactor, path) = inner;
+        run(&reactor, &path, blocks, log_mib << 20, seconds, depth).await;
+    });
+    let _ = std::fs::remove_file(&path);
+}
+
+async fn run(reactor: &Rc<Reactor>, path: &str, blocks: u64, log_bytes: u64, seconds: u64, depth: u64) {
+    // Room for the pool's own pages.
+    let capacity_blocks = blocks + blocks / 128 + 512 * MIB_BLOCKS;
+    let capacity = MemDevice::new("capacity", BLOCK as u32, capacity_blocks, capacity_blocks).expect("memory");
+    let file = std::fs::File::create(path).expect("a file in /dev/shm");
+    file.set_len(log_bytes).expect("room in /dev/shm");
+    let log = LogDevice::Mapped { path: path.to_string(), bytes: log_bytes, volatile_allowed: true };
+    let devices = PoolDevices { log, capacity: Arc::new(capacity) };
+    let options = CreateOptions {
+        name: "load".to_string(),
+        shards: Some(1),
+        log_kind: LogKind::Mapped,
+        ..CreateOptions::default()
+    };
+    Pool::create(reactor, &devices, &options, 0, false).await.expect("created");
+    let pool = Pool::open(reactor, &devices, &OpenOptions::default()).await.expect("opened");
+    let volume = pool.create_volume(reactor, "volume", blocks, 12, 0).await.expect("a volume");
+    let channel = volume.open_channel(reactor).expect("a channel");
+    let began = reactor.clock_ns();
+    fill(reactor, &channel, blocks).await;
+    pool.settle(reactor).await.expect("settled");
+    println!("filled {} GiB in {:.1} s", blocks >> 18, (reactor.clock_ns() - began) as f64 / 1e9);
+    let load = Load { reactor: reactor.clone(), channel, blocks, depth };
+    for round in 0..2 {
+        for (kind, name) in [(Kind::Write, "write"), (Kind::Read, "read")] {
+            let before = pool.status(reactor).await.shards.remove(0);
+            let measured = load.run(kind, seconds).await;
+            let after = pool.status(reactor).await.shards.remove(0);
+            print(&format!("random {name}, round {round}"), &measured, &before, &after);
+        }
+    }
+}
+
+struct Measured {
+    operations: u64,
+    wall_ns: u64,
+    cpu_ns: u64,
+    latency: Histogram,
+}
+
+fn print(name: &str, measured: &Measured, before: &ShardStatus, after: &ShardStatus) {
+    let Measured { operations, wall_ns, cpu_ns, latency } = measured;
+    let per_second = |count: u64, ns: u64| count as f64 * 1e6 / ns as f64;
+    let us = |share| latency.percentile(share) as f64 / 1e3;
+    println!(
+        "{name}: {:.0} K/s, {:.0} K per CPU second; us p50 {:.2} p99 {:.2} p99.9 {:.1} max {:.1}; log {:.0} % free; {:.2} GB \
+         destaged, {} checkpoints, {} waits; memory {:.1} MB",
+        per_second(*operations, *wall_ns),
+        per_second(*operations, *cpu_ns),
+        us(50.0),
+        us(99.0),
+        us(99.9),
+        latency.max() as f64 / 1e3,
+        after.log_free_bytes as f64 * 100.0 / after.log_bytes as f64,
+        (after.capacity_write_bytes - before.capacity_write_bytes) as f64 / 1e9,
+        after.checkpoints - before.checkpoints,
+        after.waits - before.waits,
+        after.memory_bytes as f64 / 1e6,
+    );
+}
+
+async fn fill(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, blocks: u64) {
+    let mut bufs = SgList::new();
+    bufs.push(reactor.pool().alloc(64 << 10).await);
+    let (mut at, step) = (0, 16);
+    while at < blocks {
+        bufs[0].as_mut_slice().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&(at * 31 + 7).to_le_bytes()));
+        let done = channel.submit(Io::write(Lba(at), step, bufs)).await;
+        assert_eq!(done.status, Status::Ok);
+        bufs = done.io.bufs;
+        at += step as u64;
+        if at % 1024 == 0 {
+            reactor.yield_now().await;
+        }
+    }
+}
+
+struct Load {
+    reactor: Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    blocks: u64,
+    depth: u64,
+}
+
+impl Load {
+    async fn run(&self, kind: Kind, seconds: u64) -> Measured {
+        let latency = Rc::new(RefCell::new(Histogram::default()));
+        let (began, cpu_began) = (self.reactor.clock_ns(), cpu_ns());
+        let until = began + seconds * 1_000_000_000;
+        let slot = |seed| {
+            let (reactor, channel, latency) = (self.reactor.clone(), self.channel.clone(), latency.clone());
+            self.reactor.spawn_join(job(reactor, channel, latency, self.blocks, seed, until, kind))
+        };
+        let slots: Vec<_> = (0..self.depth).map(slot).collect();
+        let mut operations = 0;
+        for slot in slots {
+            operations += slot.await;
+        }
+        let latency = latency.borrow().clone();
+        Measured { operations, wall_ns: self.reactor.clock_ns() - began, cpu_ns: cpu_ns() - cpu_began, latency }
+    }
+}
+
+async fn job(
+    reactor: Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    latency: Rc<RefCell<Histogram>>,
+    blocks: u64,
+    seed: u64,
+    until: u64,
+    kind: Kind,
+) -> u64 {
+    let mut rng = base::Rng::new(seed);
+    let mut bufs = SgList::new();
+    bufs.push(reactor.pool().alloc(BLOCK).await);
+    bufs[0].as_mut_slice().fill(0x5A);
+    let mut count = 0;
+    loop {
+        let mut begun = reactor.clock_ns();
+        for _ in 0..BATCH {
+            let lba = Lba(rng.below(blocks));
+            let io = if kind == Kind::Read { Io::read(lba, 1, bufs) } else { Io::write(lba, 1, bufs) };
+            let done = channel.submit(io).await;
+            assert_eq!(done.status, Status::Ok);
+            bufs = done.io.bufs;
+            let ended = reactor.clock_ns();
+            latency.borrow_mut().record(ended - begun);
+            begun = ended;
+        }
+        count += BATCH as u64;
+        if begun >= until {
+            return count;
+        }
+        reactor.yield_now().await;
+    }
+}
+
+/// Time this thread has run, which a busy machine does not distort.
+fn cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|field| field.parse().ok()).expect("the kernel accounts for threads")
+}
+
+fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
+    let mut task = std::pin::pin!(reactor.spawn_join(future));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    loop {
+        reactor.turn();
+        if let std::task::Poll::Ready(value) = task.as_mut().poll(&mut cx) {
+            return value;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Checking a pool that is not open: every structure that opening reads, the log, and on request every block.
+//!
+//! Each structure is judged by itself, so a pool that does not open can be checked as well. Reads only, unless repairs are
+//! asked for; those restore copies from copies that are valid, and drop what belongs to no volume, and nothing else.
+//! Memory: as much as the open pool's descriptors and log map.
+
+mod data;
+mod log;
+mod report;
+mod shard;
+mod superblocks;
+
+pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Severity};
+
+use crate::error::PoolError;
+use crate::format::catalog::{CatalogImage, VolumeEntry, VolumeState};
+use crate::format::superblock::{Role, Superblock};
+use crate::log_device::{LogDevice, OpenLog};
+use crate::meta::Object;
+use crate::meta::catalog::load_copy;
+use crate::meta::media::Media;
+use crate::units::EXTENT_BLOCKS;
+use bdev::{BlockDevice, Status};
+use reactor::Reactor;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const RESTORE: &str = "restore the device from a backup";
+
+/// What a check does beyond reading the metadata and the headers of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Verify the payload of every log record that recovery would replay.
+    pub payloads: bool,
+    /// Read every mapped block of every volume, and verify it.
+    pub data: bool,
+    /// Put right what can be put right safely.
+    pub repair: bool,
+}
+
+struct Checker {
+    reactor: Rc<Reactor>,
+    options: CheckOptions,
+    capacity: Arc<dyn BlockDevice>,
+    media: Media,
+    log: Option<(LogDevice, OpenLog)>,
+    log_media: Option<Media>,
+    /// The log device is this pool's, and its superblocks say so (or did before they were damaged).
+    log_is_ours: bool,
+    /// Shards of the pool.
+    shards: u32,
+    /// Of the catalog, if it can be read.
+    volumes: Option<BTreeMap<u32, VolumeEntry>>,
+    report: CheckReport,
+}
+
+/// Checks a pool that is not open. `log` is `None` when its device is missing. An error means that the devices cannot be
+/// used at all; everything else is in the report.
+pub(crate) async fn check(
+    reactor: &Rc<Reactor>,
+    capacity: &Arc<dyn BlockDevice>,
+    log: Option<&LogDevice>,
+    options: CheckOptions,
+) -> Result<CheckReport, PoolError> {
+    let media = Media::new(reactor, capacity.open_channel(reactor)?, &capacity.info())?;
+    let log = match log {
+        Some(device) => Some((device.clone(), device.open(reactor, capacity.name())?)),
+        None => None,
+    };
+    let log_media = match &log {
+        Some((_, log)) => Some(Media::new(reactor, log.channel.clone(), &log.info)?),
+        None => None,
+    };
+    let mut checker = Checker {
+        reactor: reactor.clone(),
+        options,
+        capacity: capacity.clone(),
+        media: media.clone(),
+        log,
+        log_media: log_media.clone(),
+        log_is_ours: false,
+        shards: 1,
+        volumes: None,
+        report: CheckReport::default(),
+    };
+    let on_capacity = checker.device_superblocks(&media, Role::Capacity).await;
+    let on_log = match &log_media {
+        Some(media) => Some(checker.device_superblocks(media, Role::Log).await),
+        None => None,
+    };
+    if let Some(superblock) = checker.pair(on_capacity, on_log).await {
+        checker.report.pool = Some(superblock.name.clone());
+        checker.pool(&superblock).await;
+    }
+    Ok(checker.report)
+}
+
+impl Checker {
+    async fn pool(&mut self, superblock: &Superblock) {
+        if self.options.repair && !superblock.is_writable() {
+            let meaning = "it uses features that this program may read and not write: nothing is repaired".to_string();
+            self.report.warning("pool", &superblock.name, meaning, "use a newer program");
+            self.options.repair = false;
+        }
+        if self.log.is_none() {
+            let meaning =
+                "without its log the pool cannot be opened, and what is newest in the log is unknown".to_string();
+            self.report.error("log device", "missing", meaning, "find it, or give it up with 'pool forget-log'");
+        }
+        self.shards = superblock.shards as u32;
+        self.catalog(superblock).await;
+        for number in 0..superblock.shards {
+            self.shard(superblock, number).await;
+        }
+    }
+
+    async fn catalog(&mut self, superblock: &Superblock) {
+        let copies = [load_copy(&self.media, superblock, 0).await, load_copy(&self.media, superblock, 1).await];
+        let valid = copies.iter().filter_map(|copy| copy.as_ref().ok());
+        let best: Option<CatalogImage> = valid.max_by_key(|copy| copy.generation).cloned();
+        self.report.counts.catalogs += copies.iter().filter(|copy| copy.is_ok()).count() as u64;
+        let Some(best) = best else {
+            for copy in copies {
+                let cause = copy.err().map(|error| error.to_string()).unwrap_or_default();
+                self.report.error(Object::Catalog, "both copies", cause, RESTORE);
+            }
+            return;
+        };
+        for (copy, image) in (0..2).zip(&copies) {
+            let block = superblock.catalog_copy(copy);
+            let (severity, meaning) = match image {
+                Ok(image) if image.generation == best.generation => continue,
+                Ok(_) => (Severity::Note, "it is older than the other copy, as a crash leaves it".to_string()),
+                Err(error) => (Severity::Warning, format!("{error}; the other copy is valid")),
+            };
+            let finding = Finding::new(severity, Object::Catalog, format!("block {block}"), meaning, "repair it");
+            let bytes = best.encode(superblock.pool);
+            let (media, other) = (self.media.clone(), superblock.catalog_copy(1 - copy));
+            let repair = async move {
+                media.write_durably(other, &bytes).await?;
+                media.write_durably(block, &bytes).await
+            };
+            let finding = self.repaired(finding, repair).await;
+            self.report.add(finding);
+        }
+        self.volumes_of(best);
+    }
+
+    fn volumes_of(&mut self, image: CatalogImage) {
+        let mut names = BTreeMap::new();
+        for volume in &image.volumes {
+            self.report.counts.volumes += 1;
+            let object = format!("volume {} '{}'", volume.id, volume.name);
+            if let Some(other) = names.insert(volume.name.clone(), volume.id) {
+                let meaning = format!("volume {other} has the same name");
+                self.report.warning(&object, "catalog", meaning, "delete or rename one of them");
+            }
+            if volume.blocks == 0 || volume.blocks.div_ceil(EXTENT_BLOCKS as u64) > u32::MAX as u64 {
+                let meaning = format!("its size of {} blocks of 4 KiB cannot be", volume.blocks);
+                self.report.error(&object, "catalog", meaning, RESTORE);
+            }
+            if volume.state == VolumeState::Deleting {
+                let meaning = "its deletion has not ended".to_string();
+                let advice = "opening the pool ends it";
+                self.report.add(Finding::new(Severity::Note, &object, "catalog", meaning, advice));
+            }
+        }
+        self.volumes = Some(image.volumes.into_iter().map(|volume| (volume.id, volume)).collect());
+    }
+
+    /// Runs a repair, if they are wanted.
+    async fn repaired(&self, finding: Finding, repair: impl Future<Output = Result<(), Status>>) -> Finding {
+        match self.options.repair {
+            true => finding.after(repair.await),
+            false => finding,
+        }
+    }
+}
+
+/// Blocks of a device that the pool uses.
+fn blocks_of(superblock: &Superblock, role: Role) -> u64 {
+    match role {
+        Role::Log => superblock.log_blocks,
+        Role::Capacity => superblock.capacity_blocks,
+    }
+}

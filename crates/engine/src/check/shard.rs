@@ -1,0 +1,329 @@
+//! A shard: its root, table pages, map pages and journal, and whether what they say can be true.
+
+use super::report::{Finding, Severity};
+use super::{Checker, RESTORE};
+use crate::format::catalog::VolumeState;
+use crate::format::dirty::DirtySlice;
+use crate::format::root::Root;
+use crate::format::superblock::{Region, Superblock, TABLE_DESCRIPTORS};
+use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
+use crate::meta::journal::read_copy;
+use crate::meta::{self, Meta, Object, read_root};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
+use base::crc32c;
+use bdev::Status;
+use std::collections::BTreeSet;
+
+/// Map pages that are read at once, both slots of each.
+const MAP_BATCH: u32 = 32;
+
+/// What a shard's log must fit.
+pub(super) struct ShardState {
+    pub(super) number: u16,
+    pub(super) tail: LogTail,
+    /// Per extent; `None`: its table page is damaged.
+    pub(super) extents: Vec<Option<Descriptor>>,
+    /// `None`: no copy of the journal is valid.
+    pub(super) dirty: Option<BTreeSet<DirtySlice>>,
+    /// Root and table pages are as they should be.
+    pub(super) is_whole: bool,
+}
+
+impl Checker {
+    pub(super) async fn shard(&mut self, superblock: &Superblock, number: u16) {
+        let dirty = self.journal(superblock, number).await;
+        let Some((root, stale)) = self.root(superblock, number).await else { return };
+        let (tail, none) = (root.tail, superblock.shard_extents(number) as usize);
+        let mut state = ShardState { number, tail, extents: vec![None; none], dirty, is_whole: true };
+        let (mut first_table, mut sound) = (0, true);
+        for region in superblock.shard_regions(number) {
+            sound &= self.tables(&mut state, &root, region, first_table).await;
+            first_table += region.table_pages();
+        }
+        state.is_whole = sound;
+        self.stale_roots(superblock, number, &root, stale, sound).await;
+        for region in superblock.shard_regions(number) {
+            self.map_pages(&state, region).await;
+        }
+        let touched = self.shard_log(superblock, &mut state).await;
+        let strays = self.owners(&state);
+        match touched {
+            // What the log speaks of is left to it.
+            Some(touched) if state.is_whole => self.drop_strays(superblock, &state, strays, &touched).await,
+            _ => strays.into_iter().for_each(|(_, finding)| self.report.add(finding)),
+        }
+        if self.options.data {
+            self.data(superblock, &state).await;
+        }
+    }
+
+    // --- journal ----------------------------------------------------------------------------------------------------
+
+    /// Usually one copy is valid: the other one was made invalid when this one was begun.
+    async fn journal(&mut self, superblock: &Superblock, shard: u16) -> Option<BTreeSet<DirtySlice>> {
+        let (mut best, mut causes): (Option<(u64, Vec<DirtySlice>)>, Vec<String>) = (None, Vec::new());
+        for copy in 0..2 {
+            match read_copy(&self.media, superblock, shard, copy).await {
+                Ok((header, slices)) if best.as_ref().is_none_or(|best| header.generation > best.0) => {
+                    best = Some((header.generation, slices));
+                }
+                Ok(_) => {}
+                Err(error) => causes.push(error.to_string()),
+            }
+        }
+        if best.is_none() {
+            let meaning = format!("no copy is valid, so the shard does not open: {}", causes.join("; "));
+            self.report.error(Object::Journal { shard }, "both copies", meaning, RESTORE);
+        }
+        let slices: BTreeSet<DirtySlice> = best?.1.into_iter().collect();
+        self.report.counts.dirty_slices += slices.len() as u64;
+        Some(slices)
+    }
+
+    // --- root -------------------------------------------------------------------------------------------------------
+
+    /// The root that holds, and copies that are not the same: their number, and what is wrong with them.
+    async fn root(&mut self, superblock: &Superblock, shard: u16) -> Option<(Root, Vec<(u8, Finding)>)> {
+        let mut copies = Vec::new();
+        for copy in 0..2 {
+            copies.push((copy, read_root(&self.media, superblock, shard, copy).await));
+        }
+        let valid = copies.iter().filter_map(|(_, root)| root.as_ref().ok());
+        let best = valid.max_by_key(|root| root.generation).cloned();
+        self.report.counts.roots += copies.iter().filter(|(_, root)| root.is_ok()).count() as u64;
+        let object = Object::Root { shard };
+        let Some(best) = best else {
+            for (_, root) in copies {
+                let cause = root.err().map(|error| error.to_string()).unwrap_or_default();
+                self.report.error(object, "both copies", format!("{cause}; the shard does not open"), RESTORE);
+            }
+            return None;
+        };
+        let mut stale = Vec::new();
+        for (copy, root) in copies {
+            let (severity, meaning) = match root {
+                Ok(root) if root.generation == best.generation => continue,
+                Ok(_) => (Severity::Note, "it is older than the other copy, as a crash leaves it".to_string()),
+                Err(error) => (Severity::Warning, format!("{error}; the other copy is valid")),
+            };
+            let place = format!("block {}", superblock.root_copy(shard, copy));
+            stale.push((copy, Finding::new(severity, object, place, meaning, "repair it, or open the pool")));
+        }
+        Some((best, stale))
+    }
+
+    /// Writes the root that holds over copies that do not; only when everything that it leads to is there.
+    async fn stale_roots(
+        &mut self,
+        superblock: &Superblock,
+        shard: u16,
+        root: &Root,
+        stale: Vec<(u8, Finding)>,
+        sound: bool,
+    ) {
+        for (copy, mut finding) in stale {
+            if sound {
+                let (media, bytes) = (self.media.clone(), root.encode(superblock.pool));
+                let (this, other) = (superblock.root_copy(shard, copy), superblock.root_copy(shard, 1 - copy));
+                let repair = async move {
+                    media.write_durably(other, &bytes).await?;
+                    media.write_durably(this, &bytes).await
+                };
+                finding = self.repaired(finding, repair).await;
+            }
+            self.report.add(finding);
+        }
+    }
+
+    // --- table pages ------------------------------------------------------------------------------------------------
+
+    async fn tables(&mut self, state: &mut ShardState, root: &Root, region: &Region, first_table: u32) -> bool {
+        let mut sound = true;
+        for index in 0..region.table_pages() {
+            let table = first_table + index;
+            let first = region.first_extent + index * TABLE_DESCRIPTORS;
+            let end = (first + TABLE_DESCRIPTORS).min(region.first_extent + region.extents);
+            let Some(Some(wanted)) = root.tables.get(table as usize) else {
+                state.extents[first as usize..end as usize].fill(Some(Descriptor::default()));
+                continue;
+            };
+            let block = region.table_slot(index, wanted.slot);
+            let found = self.media.read_bytes(block, 1).await;
+            let bytes = found.map_err(|status| format!("it cannot be read: {status}"));
+            let confirmed = bytes.and_then(|bytes| match crc32c(&bytes) == wanted.crc {
+                true => Ok(bytes),
+                false => Err("it is not the one that the root confirms".to_string()),
+            });
+            let decoded = confirmed.and_then(|bytes| {
+                let descriptors = decode_table(&bytes, state.number, table).map_err(|error| error.to_string())?;
+                descriptors.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
+            });
+            match decoded {
+                Ok(descriptors) => {
+                    self.report.counts.table_pages += 1;
+                    let extents = state.extents[first as usize..end as usize].iter_mut();
+                    extents.zip(descriptors).for_each(|(extent, descriptor)| *extent = Some(descriptor));
+                }
+                Err(cause) => {
+                    sound = false;
+                    let object = Object::TablePage { shard: state.number, index: table };
+                    let meaning = format!(
+                        "{cause}; whose extents {first} to {} are is unknown, and the shard does not open",
+                        end - 1
+                    );
+                    self.report.error(object, format!("block {block}"), meaning, RESTORE);
+                }
+            }
+        }
+        sound
+    }
+
+    // --- map pages --------------------------------------------------------------------------------------------------
+
+    async fn map_pages(&mut self, state: &ShardState, region: &Region) {
+        for first in (0..region.extents).step_by(MAP_BATCH as usize) {
+            let count = MAP_BATCH.min(region.extents - first);
+            let mapped = |index: u32| {
+                let extent = region.first_extent + index;
+                let descriptor =
+                    state.extents[extent as usize].filter(|descriptor| descriptor.flags & MAP_PAGE != 0)?;
+                Some((extent, descriptor))
+            };
+            if (first..first + count).all(|index| mapped(index).is_none()) {
+                continue;
+            }
+            let together = self.media.read_bytes(region.map_slot(first, 0), count as usize * 2).await.ok();
+            for index in first..first + count {
+                let Some((extent, descriptor)) = mapped(index) else { continue };
+                let slot = (descriptor.flags & MAP_SLOT_1 != 0) as u8;
+                let block = region.map_slot(index, slot);
+                let at = ((index - first) as usize * 2 + slot as usize) * BLOCK_BYTES;
+                let page = match &together {
+                    Some(bytes) => Ok(bytes[at..at + BLOCK_BYTES].to_vec()),
+                    None => self.media.read_bytes(block, 1).await,
+                };
+                self.map_page(state.number, extent, descriptor, block, page);
+            }
+        }
+    }
+
+    fn map_page(&mut self, shard: u16, extent: u32, descriptor: Descriptor, block: u64, page: Result<Vec<u8>, Status>) {
+        let object = format!("map page of extent {extent} of shard {shard}");
+        let place = format!("block {block}");
+        let cause = match page {
+            Err(status) => Some(format!("it cannot be read: {status}")),
+            Ok(bytes) if crc32c(&bytes) != descriptor.map_crc => Some("its checksum is wrong".to_string()),
+            Ok(bytes) => {
+                self.report.counts.map_pages += 1;
+                let inherits = bytes.chunks_exact(4).any(|entry| entry == meta::INHERIT.to_le_bytes());
+                (inherits && descriptor.parent == 0)
+                    .then(|| "a block is a parent's, and there is no parent".to_string())
+            }
+        };
+        if let Some(cause) = cause {
+            let blocks = blocks_named(&descriptor);
+            let meaning = format!("{cause}; {blocks} cannot be read, except what is in the log");
+            self.report.error(
+                object,
+                place,
+                meaning,
+                "restore these blocks from a backup: writing them again makes them readable",
+            );
+        }
+    }
+
+    // --- owners -----------------------------------------------------------------------------------------------------
+
+    /// Judges whose extents are, as the log has left them. Returns extents that belong to no volume, which may be freed.
+    fn owners(&mut self, state: &ShardState) -> Vec<(u32, Finding)> {
+        let mut owned: Vec<(u32, u32, u32)> = Vec::new();
+        let mut strays = Vec::new();
+        for (extent, descriptor) in (0u32..).zip(&state.extents) {
+            let Some(descriptor) = descriptor else { continue };
+            let place = format!("shard {}", state.number);
+            let object = format!("extent {extent}");
+            if descriptor.is_free() {
+                if descriptor.flags & (MAP_PAGE | BLOCKS_LOST) != 0 {
+                    let meaning = "it is free and has a map page, or lost blocks".to_string();
+                    self.report.warning(object, place, meaning, "nothing: it is ignored");
+                }
+                continue;
+            }
+            self.report.counts.extents += 1;
+            owned.push((descriptor.volume, descriptor.vextent, extent));
+            if descriptor.flags & UNUSABLE != 0 {
+                let meaning = format!("it is called unusable and holds {}", blocks_named(descriptor));
+                self.report.error(&object, &place, meaning, "copy the volume");
+            }
+            let Some(volumes) = &self.volumes else { continue };
+            let (volume, vextent) = (descriptor.volume, descriptor.vextent);
+            let meaning = match volumes.get(&volume) {
+                None => format!("it belongs to volume {volume}, which is not in the catalog; its space is wasted"),
+                Some(entry) if entry.state == VolumeState::Deleting => continue,
+                Some(entry) if vextent as u64 >= entry.blocks.div_ceil(EXTENT_BLOCKS as u64) => {
+                    let meaning = format!("it is extent {vextent} of volume {volume}, past its end");
+                    self.report.add(Finding::new(Severity::Note, object, place, meaning, "opening the pool frees it"));
+                    continue;
+                }
+                Some(_) if (volume.wrapping_add(vextent / SLICE_EXTENTS)) % self.shards != state.number as u32 => {
+                    let meaning = format!("it holds {}, which are another shard's", blocks_named(descriptor));
+                    self.report.error(object, place, meaning, RESTORE);
+                    continue;
+                }
+                Some(_) => continue,
+            };
+            strays.push((extent, Finding::new(Severity::Warning, object, place, meaning, "repair it")));
+        }
+        owned.sort_unstable();
+        for pair in owned.windows(2) {
+            if (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1) {
+                let (volume, vextent, one) = pair[0];
+                let meaning = format!("both are extent {vextent} of volume {volume}; which one is right is unknown");
+                let object = format!("extents {one} and {}", pair[1].2);
+                self.report.error(object, format!("shard {}", state.number), meaning, RESTORE);
+            }
+        }
+        strays
+    }
+
+    /// Frees extents of volumes that there are not, except those that the log speaks of.
+    async fn drop_strays(
+        &mut self,
+        superblock: &Superblock,
+        state: &ShardState,
+        strays: Vec<(u32, Finding)>,
+        touched: &BTreeSet<u32>,
+    ) {
+        let (mut left, mut dropped) = (Vec::new(), Vec::new());
+        for (extent, finding) in strays {
+            if touched.contains(&extent) { left.push(finding) } else { dropped.push((extent, finding)) }
+        }
+        left.into_iter().for_each(|finding| self.report.add(finding));
+        let extents: Vec<u32> = dropped.iter().map(|(extent, _)| *extent).collect();
+        let ended = match self.options.repair && !extents.is_empty() {
+            true => Some(self.free(superblock, state, &extents).await),
+            false => None,
+        };
+        for (_, finding) in dropped {
+            self.report.add(match ended {
+                Some(ended) => finding.after(ended),
+                None => finding,
+            });
+        }
+    }
+
+    async fn free(&self, superblock: &Superblock, state: &ShardState, extents: &[u32]) -> Result<(), Status> {
+        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
+        let info = self.capacity.info();
+        let opened = Meta::open(&self.reactor, channel, info, superblock, state.number, 0).await;
+        let (meta, tail) = opened.map_err(|error| Status::from(&error))?;
+        extents.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
+        meta.checkpoint(tail).await
+    }
+}
+
+/// The blocks of a volume that an extent holds, in words.
+pub(super) fn blocks_named(descriptor: &Descriptor) -> String {
+    let first = descriptor.vextent as u64 * EXTENT_BLOCKS as u64;
+    format!("blocks {first} to {} of volume {} (of 4 KiB)", first + EXTENT_BLOCKS as u64 - 1, descriptor.volume)
+}

@@ -1,0 +1,226 @@
+//! Superblocks: two copies on each device, the two devices a pair.
+
+use super::report::{Finding, Severity};
+use super::{Checker, RESTORE};
+use crate::check::blocks_of;
+use crate::format::segment::Segment;
+use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
+use crate::meta::catalog::load_copy;
+use crate::meta::media::Media;
+use crate::units::BLOCK_BYTES;
+use bdev::Status;
+
+/// The copies of one device.
+pub(super) struct Copies {
+    /// The newest valid one.
+    pub(super) best: Option<Superblock>,
+    /// A copy says that later software was at work: nothing may be changed.
+    later: bool,
+    /// There was one.
+    damaged: bool,
+}
+
+impl Checker {
+    /// Judges a device's own copies.
+    pub(super) async fn device_superblocks(&mut self, media: &Media, role: Role) -> Copies {
+        let object = format!("superblock of the {} device", role.name());
+        let mut copies: Vec<(u64, Result<Superblock, String>)> = Vec::new();
+        let mut found = Copies { best: None, later: false, damaged: false };
+        let mut blank = true;
+        for copy in 0..SUPERBLOCK_COPIES {
+            let decoded = match media.read_bytes(copy, 1).await {
+                Err(status) => Err(format!("it cannot be read: {status}")),
+                Ok(bytes) => {
+                    let block = bytes.as_slice().try_into().expect("one block was read");
+                    let decoded = Superblock::decode(block);
+                    found.damaged |= matches!(decoded, Err(SuperblockError::Damaged(_)));
+                    found.later |=
+                        matches!(decoded, Err(SuperblockError::NewerVersion(_) | SuperblockError::UnknownFeature(_)));
+                    blank &= decoded == Err(SuperblockError::NotAPool { blank: true });
+                    decoded.map_err(|error| error.to_string())
+                }
+            };
+            copies.push((copy, decoded));
+        }
+        let valid = copies.iter().filter_map(|(_, copy)| copy.as_ref().ok());
+        found.best = valid.max_by_key(|copy| copy.generation).cloned();
+        self.report.counts.superblocks += copies.iter().filter(|(_, copy)| copy.is_ok()).count() as u64;
+        if found.later {
+            for (copy, decoded) in &copies {
+                if let Err(cause) = decoded {
+                    self.report.error(&object, format!("block {copy}"), cause.clone(), "nothing was changed");
+                }
+            }
+            found.best = None;
+            return found;
+        }
+        let Some(best) = found.best.clone() else {
+            if blank {
+                self.report.error(
+                    &object,
+                    "blocks 0 and 1",
+                    "the device is blank".to_string(),
+                    "name the right device",
+                );
+                return found;
+            }
+            for (copy, decoded) in &copies {
+                let cause = decoded.as_ref().err().cloned().unwrap_or_default();
+                self.report.error(&object, format!("block {copy}"), cause, RESTORE);
+            }
+            return found;
+        };
+        for (copy, decoded) in copies {
+            let finding = match decoded {
+                Ok(this) if this.generation == best.generation => continue,
+                Ok(_) => (Severity::Note, "it is older than the other copy, as a crash leaves it".to_string()),
+                Err(cause) => (Severity::Warning, format!("{cause}; the other copy is valid")),
+            };
+            let finding = Finding::new(finding.0, &object, format!("block {copy}"), finding.1, "repair it");
+            let finding = self.repaired(finding, rewrite(media, copy, &best)).await;
+            self.report.add(finding);
+        }
+        let needed = blocks_of(&best, role);
+        if media.blocks < needed {
+            let meaning = format!("the device has {} blocks of 4 KiB, the pool uses {needed}", media.blocks);
+            self.report.error(&object, "blocks 0 and 1", meaning, "give the device its former size");
+        }
+        found
+    }
+
+    /// The superblock by which everything else is found: the capacity device's, or what the log device knows of it.
+    pub(super) async fn pair(&mut self, capacity: Copies, log: Option<Copies>) -> Option<Superblock> {
+        let log_best = log.as_ref().and_then(|log| log.best.clone()).filter(|log| log.role == Role::Log);
+        if let Some(best) = capacity.best.clone() {
+            if best.role != Role::Capacity {
+                let meaning = format!("this is the {} device of pool '{}'", best.role.name(), best.name);
+                self.report.error("capacity device", "blocks 0 and 1", meaning, "name the devices the other way round");
+                return None;
+            }
+            self.log_is_ours = match (&log, log_best) {
+                (None, _) => false,
+                (Some(_), Some(log)) => self.is_pair(&best, &log),
+                (Some(copies), None) => self.restore_log(copies, &best).await,
+            };
+            return Some(best);
+        }
+        let log = log_best.filter(|_| !capacity.later)?;
+        let rebuilt = Superblock { role: Role::Capacity, device: log.other, other: log.device, ..log };
+        let media = self.media.clone();
+        let mut known = false;
+        for copy in 0..2 {
+            known |= load_copy(&media, &rebuilt, copy).await.is_ok();
+        }
+        if !known {
+            self.report.error(
+                "capacity device",
+                "catalog",
+                "it is not the device that the log belongs to".to_string(),
+                RESTORE,
+            );
+            return None;
+        }
+        let meaning = "both copies are gone; the log device knows what they said".to_string();
+        let finding =
+            Finding::new(Severity::Error, "superblock of the capacity device", "blocks 0 and 1", meaning, "repair it");
+        let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
+        self.report.add(finding);
+        self.log_is_ours = true;
+        Some(rebuilt)
+    }
+
+    fn is_pair(&mut self, capacity: &Superblock, log: &Superblock) -> bool {
+        if capacity.pool != log.pool || capacity.other != log.device || log.other != capacity.device {
+            let meaning = format!(
+                "it is the log {} of pool '{}' ({}); the capacity device belongs to log {} of pool '{}' ({})",
+                log.device, log.name, log.pool, capacity.other, capacity.name, capacity.pool
+            );
+            self.report.error(
+                "log device",
+                "blocks 0 and 1",
+                meaning,
+                "name the right log device, or use 'pool forget-log'",
+            );
+            return false;
+        }
+        let of_log = |superblock: &Superblock| {
+            (
+                superblock.log_blocks,
+                superblock.segment_blocks,
+                superblock.segments,
+                superblock.segments_start,
+                superblock.log_kind,
+            )
+        };
+        if of_log(capacity) != of_log(log) || capacity.shards != log.shards {
+            let meaning = "the two devices have different ideas of the log".to_string();
+            self.report.error("superblocks", "both devices", meaning, RESTORE);
+            return false;
+        }
+        if capacity.regions != log.regions || capacity.capacity_blocks != log.capacity_blocks {
+            let meaning = "the log device does not know that the pool has grown, as a crash leaves it".to_string();
+            let advice = "opening the pool puts it right";
+            self.report.add(Finding::new(Severity::Note, "superblocks", "both devices", meaning, advice));
+        }
+        true
+    }
+
+    /// Both copies on the log device are unusable: it can be told what they said, if it is certain that it is this log.
+    async fn restore_log(&mut self, copies: &Copies, capacity: &Superblock) -> bool {
+        let Some(media) = self.log_media.clone().filter(|_| !copies.later) else { return false };
+        if !copies.damaged && !has_segments(&media, capacity).await {
+            let meaning = format!("nothing shows that this is the log of pool '{}'", capacity.name);
+            self.report.error(
+                "log device",
+                "blocks 0 and 1",
+                meaning,
+                "name the right log device, or use 'pool forget-log'",
+            );
+            return false;
+        }
+        let rebuilt =
+            Superblock { role: Role::Log, device: capacity.other, other: capacity.device, ..capacity.clone() };
+        let meaning = "both copies are gone; the capacity device knows what they said".to_string();
+        let finding =
+            Finding::new(Severity::Error, "superblock of the log device", "blocks 0 and 1", meaning, "repair it");
+        // A damaged superblock may be another pool's: only segments prove that the log is this one.
+        if !has_segments(&media, capacity).await {
+            self.report.add(finding);
+            return false;
+        }
+        let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
+        self.report.add(finding);
+        true
+    }
+}
+
+async fn rewrite(media: &Media, copy: u64, superblock: &Superblock) -> Result<(), Status> {
+    let mut block = [0; BLOCK_BYTES];
+    superblock.encode(&mut block);
+    // What reads well may not be durable: nothing is overwritten before it is.
+    media.settle(1 - copy, 1).await?;
+    media.write_durably(copy, &block).await
+}
+
+async fn rewrite_all(media: &Media, superblock: &Superblock) -> Result<(), Status> {
+    let mut block = [0; BLOCK_BYTES];
+    superblock.encode(&mut block);
+    for copy in 0..SUPERBLOCK_COPIES {
+        media.write_durably(copy, &block).await?;
+    }
+    Ok(())
+}
+
+/// Whether a device has segments of the pool where the superblock says they are.
+async fn has_segments(media: &Media, superblock: &Superblock) -> bool {
+    for shard in 0..superblock.shards {
+        for place in 0..superblock.segments {
+            let Ok(bytes) = media.read_bytes(superblock.segment_start(shard, place), 1).await else { continue };
+            let found = Segment::decode(&bytes).and_then(Result::ok);
+            if found.is_some_and(|found| found.pool == superblock.pool_prefix() && found.shard == shard) {
+                return true;
+            }
+        }
+    }
+    false
+}

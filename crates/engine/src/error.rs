@@ -1,0 +1,47 @@
+//! Why a pool could not be made, opened or changed.
+
+use crate::layout::PlanError;
+use crate::log::LogError;
+use crate::meta::MetaError;
+use bdev::{DeviceError, Status};
+use thiserror::Error;
+
+/// See the module.
+#[derive(Debug, Error)]
+pub enum PoolError {
+    /// The devices do not make a pool of this kind.
+    #[error("pool '{pool}': {error}")]
+    Plan {
+        /// The pool.
+        pool: String,
+        /// Why not.
+        error: PlanError,
+    },
+    /// The pool's metadata cannot be read or written.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// The log cannot be read.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A device below cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The request cannot be carried out; the reason says what would be right.
+    #[error("pool '{pool}': {reason}")]
+    Refused {
+        /// The pool.
+        pool: String,
+        /// Why.
+        reason: String,
+    },
+    /// An operation ended badly.
+    #[error("pool '{pool}': cannot {action}: {status}")]
+    Io {
+        /// The pool.
+        pool: String,
+        /// What was tried.
+        action: &'static str,
+        /// How it ended.
+        status: Status,
+    },
+}

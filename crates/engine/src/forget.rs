@@ -1,0 +1,310 @@
+//! Giving up a log: everything that may have been newer in it is lost, and nothing stale comes back.
+//!
+//! ```text
+//! 1 room: grow into a capacity device that has become larger, if extents are missing     3 a checkpoint of every shard
+//! 2 the new log device's superblock, with an identity that the pool does not know yet    4 the pool takes it for its log
+//! ```
+//! Until 4 is durable the pool belongs to its old log, and all of it may be repeated. What 3 leaves is good with the old
+//! log too: what is lost is lost, and its tails are past every record that the old log can hold.
+
+use crate::error::PoolError;
+use crate::format::catalog::VolumeState;
+use crate::format::dirty::DIRTY_ENTRIES;
+use crate::format::record::NUMBER_MAX;
+use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Superblock};
+use crate::layout;
+use crate::log::{self, LogGeometry};
+use crate::log_device::OpenLog;
+use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, UNUSABLE};
+use crate::pool::{PoolDevices, next_epoch, read_start};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// A shard's log holds fewer segments and records than that after any tail.
+const SEGMENTS_BEYOND: u64 = 1 << 32;
+const RECORDS_BEYOND: u64 = 1 << 33;
+
+/// What giving up a log took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForgottenLog {
+    /// Slices that may have had something in the log alone.
+    pub slices: u64,
+    /// Extents all of whose blocks are lost now.
+    pub lost_extents: u64,
+    /// Extents given back: of volumes that there are not, or claimed twice.
+    pub freed_extents: u64,
+}
+
+/// A shard, read.
+struct Opened {
+    meta: Rc<Meta>,
+    tail: LogTail,
+    loss: Loss,
+}
+
+/// What is to be said of a shard's extents.
+#[derive(Default)]
+struct Loss {
+    slices: u64,
+    lost: Vec<(u32, Descriptor)>,
+    freed: Vec<u32>,
+    /// Extents of volumes that have none yet.
+    missing: Vec<(u32, u32)>,
+    /// Extents that nobody has.
+    free: Vec<u32>,
+}
+
+struct Forgetting<'a> {
+    reactor: &'a Rc<Reactor>,
+    devices: &'a PoolDevices,
+    capacity: Rc<dyn Channel>,
+    info: DeviceInfo,
+    superblock: Superblock,
+}
+
+/// See [`Pool::forget_log`](crate::Pool::forget_log); `device` is the new log device's identity.
+pub(crate) async fn forget_log(
+    reactor: &Rc<Reactor>,
+    devices: &PoolDevices,
+    device: Uuid,
+    force: bool,
+) -> Result<ForgottenLog, PoolError> {
+    let (capacity, info) = (devices.capacity.open_channel(reactor)?, devices.capacity.info());
+    let superblock = meta::read_superblocks(reactor, capacity.clone(), info).await?;
+    let mut this = Forgetting { reactor, devices, capacity, info, superblock };
+    if this.superblock.role != Role::Capacity {
+        return Err(this.refuse(format!("'{}' is not its capacity device", devices.capacity.name())));
+    }
+    let log = devices.log.open(reactor, &this.superblock.name)?;
+    let epoch = this.judge_log(&log, force).await?;
+    let mut on_log = this.log_superblock(device, epoch)?;
+    let mut shards = this.read_shards().await?;
+    if let Some(needed) = this.needed(&shards) {
+        this.grow(needed).await?;
+        shards = this.read_shards().await?;
+        if this.needed(&shards).is_some() {
+            return Err(this.too_small(needed));
+        }
+        on_log = this.log_superblock(device, epoch)?;
+    }
+    meta::write_superblock(reactor, log.channel.clone(), log.info, &mut on_log).await?;
+    let mut done = ForgottenLog::default();
+    for Opened { meta, tail, loss } in shards {
+        this.lose(&meta, tail, loss, &mut done).await?;
+    }
+    let mut owner = Superblock { role: Role::Capacity, device: on_log.other, other: device, ..on_log };
+    owner.generation = this.superblock.generation;
+    meta::write_superblock(reactor, this.capacity.clone(), this.info, &mut owner).await?;
+    Ok(done)
+}
+
+impl Forgetting<'_> {
+    fn refuse(&self, reason: String) -> PoolError {
+        PoolError::Refused { pool: self.superblock.name.clone(), reason }
+    }
+
+    /// Whether the device may become the pool's log; the epoch to go on with.
+    async fn judge_log(&self, log: &OpenLog, force: bool) -> Result<u32, PoolError> {
+        let name = self.devices.log.name();
+        let in_use = || self.refuse(format!("'{name}' is in use and cannot become its log. Wipe it, or use force"));
+        let found = match meta::read_superblocks(self.reactor, log.channel.clone(), log.info).await {
+            Ok(found) => found,
+            Err(_) => {
+                let start = read_start(self.reactor, &log.channel, &log.info).await;
+                let start = start.map_err(|status| self.io("read the new log device", status))?;
+                if !force && start.iter().any(|byte| *byte != 0) {
+                    return Err(in_use());
+                }
+                return next_epoch(&self.superblock, &self.superblock);
+            }
+        };
+        let is_ours =
+            found.role == Role::Log && found.pool == self.superblock.pool && found.other == self.superblock.device;
+        if !force {
+            if !is_ours {
+                return Err(in_use());
+            }
+            if found.device == self.superblock.other && self.is_readable(log).await {
+                let reason = format!(
+                    "'{name}' is its log, and can be read: open the pool. With force it is given up all the same"
+                );
+                return Err(self.refuse(reason));
+            }
+        }
+        if is_ours { next_epoch(&self.superblock, &found) } else { next_epoch(&self.superblock, &self.superblock) }
+    }
+
+    /// Whether opening the pool with this log would succeed, as far as the log is concerned.
+    async fn is_readable(&self, log: &OpenLog) -> bool {
+        let superblock = &self.superblock;
+        for shard in 0..superblock.shards {
+            let opened = Meta::open(self.reactor, self.capacity.clone(), self.info, superblock, shard, 0).await;
+            let Ok((_, tail)) = opened else { return false };
+            let geometry = LogGeometry {
+                shard,
+                pool: superblock.pool_prefix(),
+                segments: superblock.segments,
+                segment_blocks: superblock.segment_blocks,
+            };
+            let medium = log.medium(self.reactor, superblock.segment_start(shard, 0));
+            match log::survey(&medium, geometry, tail, &mut |_, _| {}).await {
+                Ok(head) if head.lost.is_empty() => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// The new log's superblock: as many segments as it has room for, and the journals can answer for.
+    fn log_superblock(&self, device: Uuid, epoch: u32) -> Result<Superblock, PoolError> {
+        let (superblock, log_blocks) = (&self.superblock, self.devices.log.blocks());
+        let shards = superblock.shards as u64;
+        let room = log_blocks.saturating_sub(LOG_RESERVED_BLOCKS as u64) / shards;
+        let extents = (0..superblock.shards).map(|shard| superblock.shard_extents(shard)).max().unwrap_or(0) as u64;
+        // A compaction needs all slices of a journal in one of its copies.
+        let slices = superblock.journal_blocks as u64 / 2 * DIRTY_ENTRIES as u64;
+        let answered = if extents <= slices { u64::MAX } else { slices };
+        let segment_blocks = superblock.segment_blocks as u64;
+        let segments = room.min(SHARD_LOG_BLOCKS_MAX).min(answered) / segment_blocks;
+        let least = (layout::SEGMENTS_MIN.min(superblock.segments) as u64).max(log::SEGMENTS_MIN as u64);
+        if segments < least {
+            let needed = LOG_RESERVED_BLOCKS as u64 + shards * least * segment_blocks;
+            let bytes = needed * BLOCK_BYTES as u64;
+            return Err(self.refuse(format!(
+                "'{}' has {} bytes: its log needs at least {bytes}",
+                self.devices.log.name(),
+                log_blocks * BLOCK_BYTES as u64
+            )));
+        }
+        Ok(Superblock {
+            role: Role::Log,
+            device,
+            other: superblock.device,
+            generation: 0,
+            epoch,
+            log_blocks,
+            segments: segments as u32,
+            segments_start: LOG_RESERVED_BLOCKS,
+            log_kind: self.devices.log.kind(),
+            ..superblock.clone()
+        })
+    }
+
+    // --- what is lost -----------------------------------------------------------------------------------------------
+
+    async fn read_shards(&self) -> Result<Vec<Opened>, PoolError> {
+        let (channel, info, superblock) = (self.capacity.clone(), self.info, &self.superblock);
+        let catalog = Catalog::load(self.reactor, channel.clone(), info, superblock).await?;
+        let mut shards = Vec::new();
+        for shard in 0..superblock.shards {
+            let (meta, tail) = Meta::open(self.reactor, channel.clone(), info, superblock, shard, 0).await?;
+            let journal = DirtyJournal::open(self.reactor, channel.clone(), info, superblock, shard).await?;
+            let loss = loss(&meta, &journal.entries(), &catalog);
+            if tail.segment + SEGMENTS_BEYOND >= NUMBER_MAX || tail.lsn + RECORDS_BEYOND >= NUMBER_MAX {
+                return Err(self.refuse("has given up its log too often: copy its volumes to a new pool".to_string()));
+            }
+            shards.push(Opened { meta, tail, loss });
+        }
+        Ok(shards)
+    }
+
+    /// Extents by which each shard has to grow, when there are too few.
+    fn needed(&self, shards: &[Opened]) -> Option<u64> {
+        let short = shards.iter().map(|shard| shard.loss.missing.len().saturating_sub(shard.loss.free.len()) as u64);
+        short.max().filter(|short| *short > 0)
+    }
+
+    fn too_small(&self, extents: u64) -> PoolError {
+        let extent_bytes = EXTENT_BLOCKS as u64 * BLOCK_BYTES as u64;
+        // Metadata and alignment beside: one part in 256, and 2 MiB per shard.
+        let bytes = extents * self.superblock.shards as u64 * extent_bytes;
+        let mib = ((bytes + bytes / 256) >> 20) + 2 * self.superblock.shards as u64 + 1;
+        self.refuse(format!(
+            "has too little free space to note what is lost; make the capacity device '{}' {mib} MiB larger and try again",
+            self.devices.capacity.name()
+        ))
+    }
+
+    /// Takes into use what the capacity device has become larger by. That alone is good with the old log as well.
+    async fn grow(&mut self, extents: u64) -> Result<(), PoolError> {
+        let blocks = self.info.bytes() / BLOCK_BYTES as u64;
+        let planned = layout::plan_grow(&self.superblock, blocks);
+        let mut grown = planned.map_err(|_| self.too_small(extents))?;
+        let enough = |shard| (grown.shard_extents(shard) - self.superblock.shard_extents(shard)) as u64 >= extents;
+        if !(0..grown.shards).all(enough) {
+            return Err(self.too_small(extents));
+        }
+        meta::write_superblock(self.reactor, self.capacity.clone(), self.info, &mut grown).await?;
+        self.superblock = grown;
+        Ok(())
+    }
+
+    async fn lose(&self, meta: &Rc<Meta>, tail: LogTail, loss: Loss, done: &mut ForgottenLog) -> Result<(), PoolError> {
+        done.slices += loss.slices;
+        done.lost_extents += (loss.lost.len() + loss.missing.len()) as u64;
+        done.freed_extents += loss.freed.len() as u64;
+        loss.freed.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
+        for (extent, descriptor) in loss.lost {
+            let flags = descriptor.flags | BLOCKS_LOST;
+            // By way of a free extent: one that was lost before keeps its map page otherwise, with what was written since.
+            meta.set_descriptor(extent, Descriptor::default());
+            meta.set_descriptor(extent, Descriptor { flags, ..descriptor });
+        }
+        for ((volume, vextent), extent) in loss.missing.into_iter().zip(loss.free) {
+            let fresh = Descriptor { volume, vextent, flags: BLOCKS_LOST, ..Descriptor::default() };
+            meta.set_descriptor(extent, fresh);
+        }
+        let tail = LogTail { segment: tail.segment + SEGMENTS_BEYOND, lsn: tail.lsn + RECORDS_BEYOND };
+        meta.checkpoint(tail).await.map_err(|status| self.io("write a checkpoint", status))
+    }
+
+    fn io(&self, action: &'static str, status: Status) -> PoolError {
+        PoolError::Io { pool: self.superblock.name.clone(), action, status }
+    }
+}
+
+/// Every extent of a slice in the journal is lost, whether it has blocks yet or not: the log may have allocated it. What
+/// two extents claim, the log would have told; so that is lost as well.
+fn loss(meta: &Meta, slices: &[(u32, u32)], catalog: &Catalog) -> Loss {
+    let mut loss = Loss { slices: slices.len() as u64, ..Loss::default() };
+    let dirty: BTreeSet<(u32, u32)> = slices.iter().copied().collect();
+    let mut holders: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+    let mut doubled: BTreeSet<u32> = BTreeSet::new();
+    for extent in 0..meta.extents() {
+        let descriptor = meta.descriptor(extent);
+        let key = (descriptor.volume, descriptor.vextent);
+        if descriptor.is_free() {
+            if descriptor.flags & UNUSABLE == 0 {
+                loss.free.push(extent);
+            }
+        } else if !catalog.volumes.contains_key(&descriptor.volume) {
+            loss.freed.push(extent);
+        } else if let Some(first) = holders.get(&key) {
+            doubled.insert(*first);
+            loss.freed.push(extent);
+        } else {
+            holders.insert(key, extent);
+        }
+    }
+    for ((volume, vextent), extent) in &holders {
+        if dirty.contains(&(*volume, vextent / SLICE_EXTENTS)) || doubled.contains(extent) {
+            loss.lost.push((*extent, meta.descriptor(*extent)));
+        }
+    }
+    // Slots of an extent that is freed here are still the durable root's until the checkpoint; the store sees to that.
+    loss.free.extend(&loss.freed);
+    for (volume, slice) in slices {
+        let Some(entry) = catalog.volumes.get(volume).filter(|entry| entry.state == VolumeState::Live) else {
+            continue;
+        };
+        let end = entry.blocks.div_ceil(EXTENT_BLOCKS as u64).min(u32::MAX as u64) as u32;
+        let first = slice.saturating_mul(SLICE_EXTENTS);
+        let extents = first..first.saturating_add(SLICE_EXTENTS).min(end);
+        loss.missing.extend(extents.map(|vextent| (*volume, vextent)).filter(|key| !holders.contains_key(key)));
+    }
+    loss
+}

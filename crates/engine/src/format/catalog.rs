@@ -1,0 +1,186 @@
+//! The catalog: the volumes of a pool. Bytes: `docs/formats/pool.md`.
+
+use crate::format::Malformed;
+use base::crc32c;
+use uuid::Uuid;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 8] = *b"RMDACAT1";
+/// Most bytes of a volume's name.
+pub const VOLUME_NAME_BYTES_MAX: usize = 128;
+
+/// Whether a volume may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeState {
+    /// It may.
+    Live,
+    /// Its extents are being freed.
+    Deleting,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeEntry {
+    /// Its number, from 1, never used again.
+    pub id: u32,
+    /// Whether it may be used.
+    pub state: VolumeState,
+    /// Block size that hosts see, as log2: 9 or 12.
+    pub block_shift: u16,
+    /// Size in blocks of 4 KiB.
+    pub blocks: u64,
+    /// Its name to hosts.
+    pub uuid: Uuid,
+    /// When it was created, seconds since 1970.
+    pub created_s: u64,
+    /// Its name to people.
+    pub name: String,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHeader {
+    magic: [u8; 8],
+    crc: U32,
+    reserved_a: U32,
+    pool: [u8; 16],
+    generation: U64,
+    entries: U32,
+    next_id: U32,
+    reserved_b: [u8; 16],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawEntry {
+    id: U32,
+    state: u8,
+    reserved_a: u8,
+    block_shift: U16,
+    blocks: U64,
+    uuid: [u8; 16],
+    created_s: U64,
+    name: [u8; VOLUME_NAME_BYTES_MAX],
+    reserved_b: [u8; 88],
+}
+
+const HEADER_BYTES: usize = size_of::<RawHeader>();
+const ENTRY_BYTES: usize = size_of::<RawEntry>();
+const _: () = assert!(HEADER_BYTES == 64 && ENTRY_BYTES == 256);
+
+/// What one copy of the catalog holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CatalogImage {
+    pub(crate) generation: u64,
+    pub(crate) next_id: u32,
+    /// In ascending order of their ids.
+    pub(crate) volumes: Vec<VolumeEntry>,
+}
+
+/// Volumes that fit in `bytes`.
+pub(crate) fn catalog_entries_max(bytes: u64) -> u64 {
+    bytes.saturating_sub(HEADER_BYTES as u64) / ENTRY_BYTES as u64
+}
+
+/// Bytes that so many volumes take.
+pub(crate) fn catalog_bytes(volumes: u64) -> u64 {
+    HEADER_BYTES as u64 + volumes * ENTRY_BYTES as u64
+}
+
+/// Bytes of a catalog's first block that say how long it is: those of the header.
+pub(crate) fn catalog_bytes_used(block: &[u8]) -> Option<u64> {
+    let (header, _) = RawHeader::read_from_prefix(block).ok()?;
+    (header.magic == MAGIC).then(|| catalog_bytes(header.entries.get() as u64))
+}
+
+impl CatalogImage {
+    /// Its bytes. Panics on a name that is too long: whoever makes volumes checks it.
+    pub(crate) fn encode(&self, pool: Uuid) -> Vec<u8> {
+        let header = RawHeader {
+            magic: MAGIC,
+            crc: U32::ZERO,
+            reserved_a: U32::ZERO,
+            pool: pool.into_bytes(),
+            generation: self.generation.into(),
+            entries: (self.volumes.len() as u32).into(),
+            next_id: self.next_id.into(),
+            reserved_b: [0; 16],
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        for volume in &self.volumes {
+            let mut name = [0; VOLUME_NAME_BYTES_MAX];
+            name[..volume.name.len()].copy_from_slice(volume.name.as_bytes());
+            let raw = RawEntry {
+                id: volume.id.into(),
+                state: match volume.state {
+                    VolumeState::Live => 1,
+                    VolumeState::Deleting => 2,
+                },
+                reserved_a: 0,
+                block_shift: volume.block_shift.into(),
+                blocks: volume.blocks.into(),
+                uuid: volume.uuid.into_bytes(),
+                created_s: volume.created_s.into(),
+                name,
+                reserved_b: [0; 88],
+            };
+            bytes.extend(raw.as_bytes());
+        }
+        let crc = crc32c(&bytes);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The catalog at the start of `bytes`, its blocks.
+    pub(crate) fn decode(bytes: &[u8], pool: Uuid) -> Result<CatalogImage, Malformed> {
+        let (header, rest) = RawHeader::read_from_prefix(bytes).map_err(|_| Malformed("it is too short"))?;
+        if header.magic != MAGIC {
+            return Err(Malformed("it has no magic number"));
+        }
+        let entries_bytes = header.entries.get() as usize * ENTRY_BYTES;
+        let entries = rest.get(..entries_bytes).ok_or(Malformed("it has more entries than room"))?;
+        let zeroed = RawHeader { crc: U32::ZERO, ..header };
+        if base::crc::crc32c_slices([zeroed.as_bytes(), entries]) != header.crc.get() {
+            return Err(Malformed("its checksum is wrong"));
+        }
+        if header.pool != pool.into_bytes() {
+            return Err(Malformed("it belongs to another pool"));
+        }
+        let volumes: Vec<VolumeEntry> =
+            entries.chunks_exact(ENTRY_BYTES).map(decode_entry).collect::<Result<_, _>>()?;
+        let ascending = volumes.windows(2).all(|pair| pair[0].id < pair[1].id);
+        let next_id = header.next_id.get();
+        if !ascending || volumes.first().is_some_and(|first| first.id == 0) {
+            return Err(Malformed("its volumes are not in order"));
+        }
+        if next_id == 0 || volumes.last().is_some_and(|last| last.id >= next_id) {
+            return Err(Malformed("it would number a volume twice"));
+        }
+        Ok(CatalogImage { generation: header.generation.get(), next_id, volumes })
+    }
+}
+
+fn decode_entry(bytes: &[u8]) -> Result<VolumeEntry, Malformed> {
+    let raw = RawEntry::read_from_bytes(bytes).expect("the sizes are equal");
+    let used = raw.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let block_shift = raw.block_shift.get();
+    if !matches!(block_shift, 9 | 12) {
+        return Err(Malformed("a volume has an unknown block size"));
+    }
+    Ok(VolumeEntry {
+        id: raw.id.get(),
+        state: match raw.state {
+            1 => VolumeState::Live,
+            2 => VolumeState::Deleting,
+            _ => return Err(Malformed("a volume has an unknown state")),
+        },
+        block_shift,
+        blocks: raw.blocks.get(),
+        uuid: Uuid::from_bytes(raw.uuid),
+        created_s: raw.created_s.get(),
+        name: std::str::from_utf8(&raw.name[..used])
+            .map_err(|_| Malformed("a volume's name is not UTF-8"))?
+            .to_string(),
+    })
+}

@@ -1,0 +1,99 @@
+//! Blocks of a shard's dirty journal. Bytes: `docs/formats/pool.md`.
+
+use crate::format::Malformed;
+use crate::format::root::pool_mark;
+use crate::units::BLOCK_BYTES;
+use base::crc32c;
+use uuid::Uuid;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 8] = *b"RMDADIRT";
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHeader {
+    magic: [u8; 8],
+    crc: U32,
+    shard: U16,
+    reserved_a: U16,
+    generation: U64,
+    sequence: U32,
+    count: U32,
+    base: U32,
+    reserved_b: U32,
+    pool: [u8; 8],
+    reserved_c: [u8; 16],
+}
+
+const HEADER_BYTES: usize = size_of::<RawHeader>();
+const ENTRY_BYTES: usize = 8;
+const _: () = assert!(HEADER_BYTES == 64);
+/// Most entries of a block.
+pub(crate) const DIRTY_ENTRIES: usize = (BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTES;
+const _: () = assert!(DIRTY_ENTRIES == 504);
+
+/// A slice of a volume.
+pub(crate) type DirtySlice = (u32, u32);
+
+/// What a block says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirtyHeader {
+    pub(crate) generation: u64,
+    /// From 0, in the order of the blocks of a copy.
+    pub(crate) sequence: u32,
+    /// Blocks that hold the set with which the copy began; in every block.
+    pub(crate) base: u32,
+}
+
+/// Fills a block. Panics on more than [`DIRTY_ENTRIES`].
+pub(crate) fn encode_dirty(pool: Uuid, shard: u16, header: DirtyHeader, entries: &[DirtySlice], block: &mut [u8]) {
+    assert!(entries.len() <= DIRTY_ENTRIES, "{} entries are too many for a block of the journal", entries.len());
+    let mut raw = RawHeader {
+        magic: MAGIC,
+        crc: U32::ZERO,
+        shard: shard.into(),
+        reserved_a: U16::ZERO,
+        generation: header.generation.into(),
+        sequence: header.sequence.into(),
+        count: (entries.len() as u32).into(),
+        base: header.base.into(),
+        reserved_b: U32::ZERO,
+        pool: pool_mark(pool),
+        reserved_c: [0; 16],
+    };
+    block[HEADER_BYTES..].fill(0);
+    for (bytes, (volume, slice)) in block[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES).zip(entries) {
+        bytes[..4].copy_from_slice(&volume.to_le_bytes());
+        bytes[4..].copy_from_slice(&slice.to_le_bytes());
+    }
+    block[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
+    raw.crc = crc32c(block).into();
+    block[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
+}
+
+/// The header and the entries of a block.
+pub(crate) fn decode_dirty(
+    block: &[u8],
+    pool: Uuid,
+    shard: u16,
+) -> Result<(DirtyHeader, impl Iterator<Item = DirtySlice> + '_), Malformed> {
+    let (raw, entries) = RawHeader::read_from_prefix(block).map_err(|_| Malformed("it is too short"))?;
+    if raw.magic != MAGIC {
+        return Err(Malformed("it has no magic number"));
+    }
+    let zeroed = RawHeader { crc: U32::ZERO, ..raw };
+    if base::crc::crc32c_slices([zeroed.as_bytes(), entries]) != raw.crc.get() {
+        return Err(Malformed("its checksum is wrong"));
+    }
+    if raw.shard != shard || raw.pool != pool_mark(pool) {
+        return Err(Malformed("it belongs to another shard or pool"));
+    }
+    if raw.count.get() as usize > DIRTY_ENTRIES {
+        return Err(Malformed("it has more entries than room"));
+    }
+    let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    let entries = entries.chunks_exact(ENTRY_BYTES).take(raw.count.get() as usize);
+    let header = DirtyHeader { generation: raw.generation.get(), sequence: raw.sequence.get(), base: raw.base.get() };
+    Ok((header, entries.map(move |bytes| (word(&bytes[..4]), word(&bytes[4..])))))
+}

@@ -1,0 +1,19 @@
+//! Bytes on media, each structure declared once; see `docs/formats/pool.md`. Nothing here does I/O, and no bytes panic.
+
+pub(crate) mod catalog;
+pub(crate) mod dirty;
+pub(crate) mod record;
+pub(crate) mod root;
+pub(crate) mod segment;
+pub(crate) mod superblock;
+pub(crate) mod table;
+
+use thiserror::Error;
+
+/// Why bytes are not the structure that they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Malformed(pub &'static str);
+
+#[cfg(test)]
+mod tests;

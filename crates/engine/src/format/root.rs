@@ -1,0 +1,127 @@
+//! A shard's root: what a checkpoint made durable. Bytes: `docs/formats/pool.md`.
+
+use crate::format::Malformed;
+use crate::units::LogTail;
+use base::crc32c;
+use uuid::Uuid;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 8] = *b"RMDAROOT";
+const HEADER_BYTES: usize = size_of::<RawHeader>();
+const ENTRY_BYTES: usize = size_of::<RawEntry>();
+/// The slot of a table page that was never written, since all of its extents are free.
+const NO_SLOT: u8 = 255;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHeader {
+    magic: [u8; 8],
+    crc: U32,
+    shard: U16,
+    reserved_a: U16,
+    pool: [u8; 8],
+    generation: U64,
+    epoch: U32,
+    tables: U32,
+    tail_segment: U64,
+    tail_lsn: U64,
+    reserved_b: U64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawEntry {
+    crc: U32,
+    slot: u8,
+    reserved: [u8; 3],
+}
+
+const _: () = assert!(HEADER_BYTES == 64 && ENTRY_BYTES == 8);
+
+/// Where a table page is and what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableRef {
+    pub(crate) crc: u32,
+    pub(crate) slot: u8,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) shard: u16,
+    pub(crate) generation: u64,
+    pub(crate) epoch: u32,
+    pub(crate) tail: LogTail,
+    /// `None`: never written, all of its extents are free. There may be fewer than the shard has: a region was added.
+    pub(crate) tables: Vec<Option<TableRef>>,
+}
+
+/// Bytes of a root over so many table pages.
+pub(crate) fn root_bytes(tables: u32) -> u64 {
+    HEADER_BYTES as u64 + tables as u64 * ENTRY_BYTES as u64
+}
+
+/// The bytes by which structures tell their pool.
+pub(crate) fn pool_mark(pool: Uuid) -> [u8; 8] {
+    pool.as_bytes()[..8].try_into().expect("eight of sixteen")
+}
+
+impl Root {
+    /// The root's bytes; the rest of its blocks is zero.
+    pub(crate) fn encode(&self, pool: Uuid) -> Vec<u8> {
+        let header = RawHeader {
+            magic: MAGIC,
+            crc: U32::ZERO,
+            shard: self.shard.into(),
+            reserved_a: U16::ZERO,
+            pool: pool_mark(pool),
+            generation: self.generation.into(),
+            epoch: self.epoch.into(),
+            tables: (self.tables.len() as u32).into(),
+            tail_segment: self.tail.segment.into(),
+            tail_lsn: self.tail.lsn.into(),
+            reserved_b: U64::ZERO,
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        for table in &self.tables {
+            let (crc, slot) = table.map_or((0, NO_SLOT), |table| (table.crc, table.slot));
+            bytes.extend(RawEntry { crc: crc.into(), slot, reserved: [0; 3] }.as_bytes());
+        }
+        let crc = crc32c(&bytes);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The root at the start of `bytes`, its blocks.
+    pub(crate) fn decode(bytes: &[u8], pool: Uuid, shard: u16) -> Result<Root, Malformed> {
+        let (header, rest) = RawHeader::read_from_prefix(bytes).map_err(|_| Malformed("it is too short"))?;
+        if header.magic != MAGIC {
+            return Err(Malformed("it has no magic number"));
+        }
+        let entries_bytes = header.tables.get() as usize * ENTRY_BYTES;
+        let entries = rest.get(..entries_bytes).ok_or(Malformed("it has more entries than room"))?;
+        let zeroed = RawHeader { crc: U32::ZERO, ..header };
+        if base::crc::crc32c_slices([zeroed.as_bytes(), entries]) != header.crc.get() {
+            return Err(Malformed("its checksum is wrong"));
+        }
+        if header.shard != shard || header.pool != pool_mark(pool) {
+            return Err(Malformed("it belongs to another shard or pool"));
+        }
+        let tables = entries.chunks_exact(ENTRY_BYTES).map(|bytes| {
+            let raw = RawEntry::read_from_bytes(bytes).expect("the sizes are equal");
+            match raw.slot {
+                NO_SLOT => Ok(None),
+                slot @ (0 | 1) => Ok(Some(TableRef { crc: raw.crc.get(), slot })),
+                _ => Err(Malformed("a table page is in no slot")),
+            }
+        });
+        Ok(Root {
+            shard,
+            generation: header.generation.get(),
+            epoch: header.epoch.get(),
+            tail: LogTail { segment: header.tail_segment.get(), lsn: header.tail_lsn.get() },
+            tables: tables.collect::<Result<_, _>>()?,
+        })
+    }
+}

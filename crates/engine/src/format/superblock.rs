@@ -1,0 +1,475 @@
+//! The superblock: identity and geometry of a pool, on both of its devices. Bytes: `docs/formats/pool.md`.
+//!
+//! What decodes is sane: nothing overlaps, everything lies inside the devices, and every shard's extents are numbered
+//! without gaps. So the rest of the engine computes places without checking them again.
+
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use base::crc32c;
+use thiserror::Error;
+use uuid::Uuid;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 8] = *b"RMDAPOOL";
+/// The major version that this code reads and writes.
+pub const VERSION_MAJOR: u16 = 1;
+const VERSION_MINOR: u16 = 0;
+/// Incompatible features that this code knows.
+const INCOMPATIBLE_KNOWN: u64 = 0;
+/// Features that this code can write.
+const WRITABLE_KNOWN: u64 = 0;
+
+/// Copies of the superblock, in blocks 0 and 1 of each device.
+pub const SUPERBLOCK_COPIES: u64 = 2;
+/// Most regions of a pool.
+pub const REGIONS_MAX: usize = 160;
+/// Most shards of a pool.
+pub const SHARDS_MAX: u16 = 64;
+/// Most bytes of a pool's name.
+pub const POOL_NAME_BYTES_MAX: usize = 64;
+/// Extents that a shard can address: 2^32 blocks.
+pub const SHARD_EXTENTS_MAX: u32 = 1 << 22;
+/// Blocks of a shard's log that places in it can name: 2^32 units of 64 bytes.
+pub const SHARD_LOG_BLOCKS_MAX: u64 = 1 << 26;
+/// The first block of the log device that may belong to a segment.
+pub const LOG_RESERVED_BLOCKS: u32 = 16;
+/// The data of a region begin at a multiple of so many blocks (1 MiB).
+pub const REGION_ALIGN_BLOCKS: u64 = 256;
+/// Descriptors in a table page.
+pub const TABLE_DESCRIPTORS: u32 = 126;
+
+/// Which of a pool's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The log device.
+    Log,
+    /// The capacity device.
+    Capacity,
+}
+
+/// How a pool is made up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A log device in front of a capacity device, blocks placed where their extent is.
+    Hot,
+}
+
+/// How records are appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKind {
+    /// Stores and a fence.
+    Mapped,
+    /// Block writes of groups.
+    Block,
+}
+
+/// A run of extents of one shard, with their table pages and map pages in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First block, of the first table page.
+    pub start: u64,
+    /// First extent, as its shard counts.
+    pub first_extent: u32,
+    /// Number of extents.
+    pub extents: u32,
+    /// Whose they are.
+    pub shard: u16,
+}
+
+impl Region {
+    /// Number of table pages.
+    pub fn table_pages(&self) -> u32 {
+        self.extents.div_ceil(TABLE_DESCRIPTORS)
+    }
+
+    /// Block of a slot of the region's table page number `index`.
+    pub fn table_slot(&self, index: u32, slot: u8) -> u64 {
+        debug_assert!(index < self.table_pages() && slot < 2);
+        self.start + index as u64 * 2 + slot as u64
+    }
+
+    /// Block of a slot of the map page of the region's extent number `index`.
+    pub fn map_slot(&self, index: u32, slot: u8) -> u64 {
+        debug_assert!(index < self.extents && slot < 2);
+        self.start + (self.table_pages() as u64 + index as u64) * 2 + slot as u64
+    }
+
+    /// First block of the first extent.
+    pub fn data_start(&self) -> u64 {
+        (self.start + (self.table_pages() as u64 + self.extents as u64) * 2).next_multiple_of(REGION_ALIGN_BLOCKS)
+    }
+
+    /// The block after the last extent.
+    pub fn end(&self) -> u64 {
+        self.data_start() + self.extents as u64 * EXTENT_BLOCKS as u64
+    }
+}
+
+/// Identity and geometry. All places and lengths are in blocks of 4 KiB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Features without which a pool may only be read.
+    pub read_only_features: u64,
+    /// Features that may be ignored.
+    pub compatible_features: u64,
+    /// The pool.
+    pub pool: Uuid,
+    /// This device.
+    pub device: Uuid,
+    /// The pool's other device.
+    pub other: Uuid,
+    /// Larger is newer.
+    pub generation: u64,
+    /// Raised by every open.
+    pub epoch: u32,
+    /// What this device is.
+    pub role: Role,
+    /// What the pool is.
+    pub shape: Shape,
+    /// Number of shards.
+    pub shards: u16,
+    /// Blocks of the log device that the pool uses.
+    pub log_blocks: u64,
+    /// Blocks of the capacity device that the pool uses.
+    pub capacity_blocks: u64,
+    /// Blocks of a segment.
+    pub segment_blocks: u32,
+    /// Segments of each shard.
+    pub segments: u32,
+    /// First block of shard 0's first segment.
+    pub segments_start: u32,
+    /// How records are appended.
+    pub log_kind: LogKind,
+    /// First block of the catalog.
+    pub catalog_start: u32,
+    /// Blocks of one of its two copies.
+    pub catalog_blocks: u32,
+    /// First block of shard 0's root.
+    pub shards_start: u32,
+    /// Blocks of one of a shard's two roots.
+    pub root_blocks: u32,
+    /// Blocks of one of a shard's two journals.
+    pub journal_blocks: u32,
+    /// When the pool was created, seconds since 1970.
+    pub created_s: u64,
+    /// The pool's name.
+    pub name: String,
+    /// Where the extents are.
+    pub regions: Vec<Region>,
+}
+
+/// Why a block is not a superblock that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SuperblockError {
+    /// No trace of a pool.
+    #[error("{}", if *.blank { "the device is blank: it holds no pool" } else { "the device holds no pool, but other data" })]
+    NotAPool {
+        /// Nothing but zeroes was found.
+        blank: bool,
+    },
+    /// It was a superblock.
+    #[error("the superblock is damaged ({0}); restore it from the pool's other device or from a backup")]
+    Damaged(&'static str),
+    /// Made by later software.
+    #[error(
+        "the pool has format {0}, and this program reads {VERSION_MAJOR}; use the program that wrote it, or a newer one"
+    )]
+    NewerVersion(u16),
+    /// Made by later software, or by this one built otherwise.
+    #[error("the pool uses features that this program does not know (bits {0:#x}); use a newer program")]
+    UnknownFeature(u64),
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawRegion {
+    start: U64,
+    first_extent: U32,
+    extents: U32,
+    shard: U16,
+    reserved: [u8; 6],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawSuperblock {
+    magic: [u8; 8],
+    crc: U32,
+    major: U16,
+    minor: U16,
+    incompatible: U64,
+    read_only: U64,
+    compatible: U64,
+    pool: [u8; 16],
+    device: [u8; 16],
+    other: [u8; 16],
+    generation: U64,
+    epoch: U32,
+    role: u8,
+    shape: u8,
+    shards: U16,
+    segment_blocks: U32,
+    segments: U32,
+    segments_start: U32,
+    log_kind: u8,
+    reserved_a: [u8; 3],
+    log_blocks: U64,
+    catalog_start: U32,
+    catalog_blocks: U32,
+    shards_start: U32,
+    root_blocks: U32,
+    journal_blocks: U32,
+    regions_used: U32,
+    created_s: U64,
+    name: [u8; POOL_NAME_BYTES_MAX],
+    capacity_blocks: U64,
+    reserved_b: [u8; 24],
+    regions: [RawRegion; REGIONS_MAX],
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == BLOCK_BYTES && size_of::<RawRegion>() == 24);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, generation) == 88);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, segment_blocks) == 104);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, log_blocks) == 120);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, created_s) == 152);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, capacity_blocks) == 224);
+const _: () = assert!(std::mem::offset_of!(RawSuperblock, regions) == 256);
+
+impl Superblock {
+    /// What segments and roots carry of the pool's identity.
+    pub fn pool_prefix(&self) -> [u8; 8] {
+        self.pool.as_bytes()[..8].try_into().expect("a UUID has 16 bytes")
+    }
+
+    /// Whether every feature that writing needs is known here.
+    pub fn is_writable(&self) -> bool {
+        self.read_only_features & !WRITABLE_KNOWN == 0
+    }
+
+    /// The regions of a shard, in the order of their extents.
+    pub fn shard_regions(&self, shard: u16) -> impl Iterator<Item = &Region> {
+        self.regions.iter().filter(move |region| region.shard == shard)
+    }
+
+    /// Number of extents of a shard.
+    pub fn shard_extents(&self, shard: u16) -> u32 {
+        self.shard_regions(shard).map(|region| region.extents).sum()
+    }
+
+    /// Number of table pages of a shard.
+    pub fn shard_table_pages(&self, shard: u16) -> u32 {
+        self.shard_regions(shard).map(Region::table_pages).sum()
+    }
+
+    /// First block on the log device of segment place `place` of a shard.
+    pub fn segment_start(&self, shard: u16, place: u32) -> u64 {
+        debug_assert!(shard < self.shards && place < self.segments);
+        let segments = shard as u64 * self.segments as u64 + place as u64;
+        self.segments_start as u64 + segments * self.segment_blocks as u64
+    }
+
+    /// First block of a copy of the catalog.
+    pub fn catalog_copy(&self, copy: u8) -> u64 {
+        self.catalog_start as u64 + copy as u64 * self.catalog_blocks as u64
+    }
+
+    fn shard_start(&self, shard: u16) -> u64 {
+        self.shards_start as u64 + shard as u64 * (self.root_blocks as u64 + self.journal_blocks as u64) * 2
+    }
+
+    /// First block of a copy of a shard's root.
+    pub fn root_copy(&self, shard: u16, copy: u8) -> u64 {
+        self.shard_start(shard) + copy as u64 * self.root_blocks as u64
+    }
+
+    /// First block of a copy of a shard's journal.
+    pub fn journal_copy(&self, shard: u16, copy: u8) -> u64 {
+        self.shard_start(shard) + self.root_blocks as u64 * 2 + copy as u64 * self.journal_blocks as u64
+    }
+
+    /// The block after the last root and journal.
+    pub fn shards_end(&self) -> u64 {
+        self.shard_start(self.shards)
+    }
+
+    /// The bytes of one copy. Panics when the geometry is not sane or the name too long: planning sees to both.
+    pub fn encode(&self, block: &mut [u8; BLOCK_BYTES]) {
+        self.check().unwrap_or_else(|reason| panic!("a superblock that could not be read again: {reason}"));
+        let mut raw = RawSuperblock::new_zeroed();
+        raw.magic = MAGIC;
+        (raw.major, raw.minor) = (VERSION_MAJOR.into(), VERSION_MINOR.into());
+        (raw.read_only, raw.compatible) = (self.read_only_features.into(), self.compatible_features.into());
+        (raw.pool, raw.device, raw.other) = (self.pool.into_bytes(), self.device.into_bytes(), self.other.into_bytes());
+        (raw.generation, raw.epoch) = (self.generation.into(), self.epoch.into());
+        raw.role = match self.role {
+            Role::Log => 1,
+            Role::Capacity => 2,
+        };
+        raw.shape = match self.shape {
+            Shape::Hot => 1,
+        };
+        raw.log_kind = match self.log_kind {
+            LogKind::Mapped => 1,
+            LogKind::Block => 2,
+        };
+        raw.shards = self.shards.into();
+        (raw.log_blocks, raw.capacity_blocks) = (self.log_blocks.into(), self.capacity_blocks.into());
+        (raw.segment_blocks, raw.segments) = (self.segment_blocks.into(), self.segments.into());
+        raw.segments_start = self.segments_start.into();
+        (raw.catalog_start, raw.catalog_blocks) = (self.catalog_start.into(), self.catalog_blocks.into());
+        raw.shards_start = self.shards_start.into();
+        (raw.root_blocks, raw.journal_blocks) = (self.root_blocks.into(), self.journal_blocks.into());
+        raw.regions_used = (self.regions.len() as u32).into();
+        raw.created_s = self.created_s.into();
+        raw.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        for (raw, region) in raw.regions.iter_mut().zip(&self.regions) {
+            (raw.start, raw.shard) = (region.start.into(), region.shard.into());
+            (raw.first_extent, raw.extents) = (region.first_extent.into(), region.extents.into());
+        }
+        raw.crc = crc32c(raw.as_bytes()).into();
+        block.copy_from_slice(raw.as_bytes());
+    }
+
+    /// The superblock in a block.
+    pub fn decode(block: &[u8; BLOCK_BYTES]) -> Result<Superblock, SuperblockError> {
+        let mut raw = RawSuperblock::read_from_bytes(block).expect("the sizes are equal");
+        if raw.magic != MAGIC {
+            return Err(SuperblockError::NotAPool { blank: block.iter().all(|byte| *byte == 0) });
+        }
+        let crc = std::mem::replace(&mut raw.crc, U32::ZERO);
+        if crc32c(raw.as_bytes()) != crc.get() {
+            return Err(SuperblockError::Damaged("its checksum is wrong"));
+        }
+        if raw.major != VERSION_MAJOR {
+            return Err(SuperblockError::NewerVersion(raw.major.get()));
+        }
+        let unknown = raw.incompatible.get() & !INCOMPATIBLE_KNOWN;
+        if unknown != 0 {
+            return Err(SuperblockError::UnknownFeature(unknown));
+        }
+        let superblock = Superblock::of_raw(&raw).map_err(SuperblockError::Damaged)?;
+        superblock.check().map_err(SuperblockError::Damaged)?;
+        Ok(superblock)
+    }
+
+    fn of_raw(raw: &RawSuperblock) -> Result<Superblock, &'static str> {
+        let regions = raw.regions.get(..raw.regions_used.get() as usize).ok_or("it has too many regions")?;
+        let region = |raw: &RawRegion| Region {
+            start: raw.start.get(),
+            first_extent: raw.first_extent.get(),
+            extents: raw.extents.get(),
+            shard: raw.shard.get(),
+        };
+        let used = raw.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        Ok(Superblock {
+            read_only_features: raw.read_only.get(),
+            compatible_features: raw.compatible.get(),
+            pool: Uuid::from_bytes(raw.pool),
+            device: Uuid::from_bytes(raw.device),
+            other: Uuid::from_bytes(raw.other),
+            generation: raw.generation.get(),
+            epoch: raw.epoch.get(),
+            role: match raw.role {
+                1 => Role::Log,
+                2 => Role::Capacity,
+                _ => return Err("the role of the device is unknown"),
+            },
+            shape: match raw.shape {
+                1 => Shape::Hot,
+                _ => return Err("the shape of the pool is unknown"),
+            },
+            shards: raw.shards.get(),
+            log_blocks: raw.log_blocks.get(),
+            capacity_blocks: raw.capacity_blocks.get(),
+            segment_blocks: raw.segment_blocks.get(),
+            segments: raw.segments.get(),
+            segments_start: raw.segments_start.get(),
+            log_kind: match raw.log_kind {
+                1 => LogKind::Mapped,
+                2 => LogKind::Block,
+                _ => return Err("the kind of the log is unknown"),
+            },
+            catalog_start: raw.catalog_start.get(),
+            catalog_blocks: raw.catalog_blocks.get(),
+            shards_start: raw.shards_start.get(),
+            root_blocks: raw.root_blocks.get(),
+            journal_blocks: raw.journal_blocks.get(),
+            created_s: raw.created_s.get(),
+            name: std::str::from_utf8(&raw.name[..used]).map_err(|_| "the name is not UTF-8")?.to_string(),
+            regions: regions.iter().map(region).collect(),
+        })
+    }
+
+    /// Whether the geometry can be used; if not, why.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let hold = |holds: bool, reason| if holds { Ok(()) } else { Err(reason) };
+        hold(
+            self.name.len() <= POOL_NAME_BYTES_MAX && !self.name.contains('\0'),
+            "the name is too long or has zeroes",
+        )?;
+        hold((1..=SHARDS_MAX).contains(&self.shards), "the number of shards is not 1 to 64")?;
+        // No product of the log's u32 and u16 fields overflows a u64.
+        let shard_log = self.segment_blocks as u64 * self.segments as u64;
+        hold(self.segments > 1 && self.segment_blocks > 1, "a shard's log has no segments")?;
+        hold(shard_log <= SHARD_LOG_BLOCKS_MAX, "a shard's log is longer than its places can name")?;
+        hold(self.segments_start >= LOG_RESERVED_BLOCKS, "the segments overlap the superblocks")?;
+        let log_end = self.segments_start as u64 + shard_log * self.shards as u64;
+        hold(log_end <= self.log_blocks, "the segments go past the end of the log device")?;
+        let catalog = (self.catalog_start as u64, self.catalog_copy(2));
+        let shards = (self.shards_start as u64, self.shards_end());
+        hold(self.catalog_blocks > 0 && self.root_blocks > 0 && self.journal_blocks > 0, "an area is empty")?;
+        let metadata = [(0, SUPERBLOCK_COPIES), catalog, shards];
+        self.check_regions(&metadata)
+    }
+
+    fn check_regions(&self, metadata: &[(u64, u64)]) -> Result<(), &'static str> {
+        if self.regions.len() > REGIONS_MAX {
+            return Err("there are too many regions");
+        }
+        let mut next_extent = [0u32; SHARDS_MAX as usize];
+        let mut ranges = metadata.to_vec();
+        for region in &self.regions {
+            if region.shard >= self.shards {
+                return Err("a region belongs to no shard");
+            }
+            let next = &mut next_extent[region.shard as usize];
+            if region.extents == 0 || region.extents > SHARD_EXTENTS_MAX || region.first_extent != *next {
+                return Err("the extents of a shard are not numbered in order");
+            }
+            *next += region.extents;
+            if *next > SHARD_EXTENTS_MAX {
+                return Err("a shard has more extents than it can address");
+            }
+            // So that the sums below cannot overflow.
+            if region.start > self.capacity_blocks || self.capacity_blocks > u64::MAX >> 13 {
+                return Err("a region goes past the end of the capacity device");
+            }
+            ranges.push((region.start, region.end()));
+        }
+        if next_extent[..self.shards as usize].contains(&0) {
+            return Err("a shard has no extents");
+        }
+        ranges.sort_unstable();
+        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err("two areas of the capacity device overlap");
+        }
+        let last = ranges.last().expect("there are the superblocks").1;
+        if last > self.capacity_blocks {
+            return Err("an area goes past the end of the capacity device");
+        }
+        let tables = (0..self.shards).map(|shard| self.shard_table_pages(shard)).max().unwrap_or(0);
+        if super::root::root_bytes(tables) > self.root_blocks as u64 * BLOCK_BYTES as u64 {
+            return Err("the roots have no room for all table pages");
+        }
+        Ok(())
+    }
+}
+impl Role {
+    /// As messages call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Log => "log",
+            Role::Capacity => "capacity",
+        }
+    }
+}

@@ -1,0 +1,258 @@
+use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
+use super::dirty::{DIRTY_ENTRIES, DirtyHeader, decode_dirty, encode_dirty};
+use super::root::{Root, TableRef, root_bytes};
+use super::superblock::{LogKind, Region, Role, Shape, Superblock, SuperblockError};
+use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
+use crate::units::{BLOCK_BYTES, LogTail};
+use base::{Rng, crc32c};
+use uuid::Uuid;
+
+const POOL: Uuid = Uuid::from_u128(0x0102_0304_0506_0708_090A_0B0C_0D0E_0F10);
+
+fn superblock() -> Superblock {
+    Superblock {
+        read_only_features: 0,
+        compatible_features: 4,
+        pool: POOL,
+        device: Uuid::from_u128(2),
+        other: Uuid::from_u128(3),
+        generation: 5,
+        epoch: 6,
+        role: Role::Capacity,
+        shape: Shape::Hot,
+        shards: 2,
+        log_blocks: 40_000,
+        capacity_blocks: 300_000,
+        segment_blocks: 256,
+        segments: 70,
+        segments_start: 16,
+        log_kind: LogKind::Mapped,
+        catalog_start: 2,
+        catalog_blocks: 10,
+        shards_start: 30,
+        root_blocks: 1,
+        journal_blocks: 20,
+        created_s: 1_700_000_000,
+        name: "tank".to_string(),
+        regions: vec![
+            Region { start: 200, first_extent: 0, extents: 100, shard: 1 },
+            Region { start: 104_000, first_extent: 0, extents: 50, shard: 0 },
+            Region { start: 160_000, first_extent: 50, extents: 130, shard: 0 },
+        ],
+    }
+}
+
+fn encoded(superblock: &Superblock) -> [u8; BLOCK_BYTES] {
+    let mut block = [0; BLOCK_BYTES];
+    superblock.encode(&mut block);
+    block
+}
+
+/// Sets bytes and makes the checksum right again, as only a program could.
+fn forged(mut block: [u8; BLOCK_BYTES], at: usize, bytes: &[u8]) -> [u8; BLOCK_BYTES] {
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+    block[8..12].fill(0);
+    let crc = crc32c(&block);
+    block[8..12].copy_from_slice(&crc.to_le_bytes());
+    block
+}
+
+fn volumes() -> Vec<VolumeEntry> {
+    let volume = |id| VolumeEntry {
+        id,
+        state: if id % 2 == 0 { VolumeState::Live } else { VolumeState::Deleting },
+        block_shift: 9,
+        blocks: 1 << 30,
+        uuid: Uuid::from_u128(id as u128),
+        created_s: 1_700_000_001,
+        name: format!("volume-{id}"),
+    };
+    (1..20).map(volume).collect()
+}
+
+fn root() -> Root {
+    Root {
+        shard: 3,
+        generation: 9,
+        epoch: 2,
+        tail: LogTail { segment: 12, lsn: 3456 },
+        tables: vec![Some(TableRef { crc: 77, slot: 1 }), None, Some(TableRef { crc: 78, slot: 0 })],
+    }
+}
+
+/// Each bit of `bytes`, flipped, must make `decodes` say no.
+fn no_flipped_bit_passes(bytes: &[u8], decodes: impl Fn(&[u8]) -> bool) {
+    assert!(decodes(bytes));
+    let mut damaged = bytes.to_vec();
+    for bit in 0..bytes.len() * 8 {
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(!decodes(&damaged), "bit {bit}");
+        damaged[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn a_superblock_survives_the_round_trip_and_no_flipped_bit_does() {
+    assert_eq!(Superblock::decode(&encoded(&superblock())), Ok(superblock()));
+    no_flipped_bit_passes(&encoded(&superblock()), |bytes| Superblock::decode(bytes.try_into().unwrap()).is_ok());
+}
+
+#[test]
+fn a_superblock_says_what_is_wrong_with_it() {
+    let block = encoded(&superblock());
+    let decode = |block: [u8; BLOCK_BYTES]| Superblock::decode(&block);
+    assert_eq!(decode([0; BLOCK_BYTES]), Err(SuperblockError::NotAPool { blank: true }));
+    assert_eq!(decode([1; BLOCK_BYTES]), Err(SuperblockError::NotAPool { blank: false }));
+    assert_eq!(decode(forged(block, 12, &[2, 0])), Err(SuperblockError::NewerVersion(2)));
+    assert_eq!(decode(forged(block, 14, &[9, 0])), Ok(superblock()), "minor versions are compatible");
+    assert_eq!(decode(forged(block, 16, &[8])), Err(SuperblockError::UnknownFeature(8)));
+    let read_only = decode(forged(block, 24, &[1])).unwrap();
+    assert!(!read_only.is_writable() && superblock().is_writable());
+    let damaged = |at, bytes: &[u8]| {
+        let result = decode(forged(block, at, bytes));
+        assert!(matches!(result, Err(SuperblockError::Damaged(_))), "{at}: {result:?}");
+    };
+    for at in [100, 101, 102, 103, 116] {
+        damaged(at, &[200]);
+    }
+    for at in [104, 108, 112, 128, 132, 136, 140, 144, 148] {
+        damaged(at, &u32::MAX.to_le_bytes());
+        damaged(at, &0u32.to_le_bytes());
+    }
+    damaged(120, &35_000u64.to_le_bytes()[..3]);
+    damaged(160, &[0xFF]);
+    damaged(224, &290_000u64.to_le_bytes()[..3]);
+    // Regions: start, first extent, extents, shard of the first one.
+    damaged(256, &u64::MAX.to_le_bytes());
+    damaged(256, &100u64.to_le_bytes());
+    damaged(256, &104_001u64.to_le_bytes());
+    damaged(264, &1u32.to_le_bytes());
+    damaged(268, &0u32.to_le_bytes());
+    damaged(268, &u32::MAX.to_le_bytes());
+    damaged(272, &2u16.to_le_bytes());
+    damaged(272, &0u16.to_le_bytes());
+}
+
+#[test]
+fn hostile_bytes_with_right_checksums_never_panic() {
+    let mut rng = Rng::new(5);
+    let block = encoded(&superblock());
+    for _ in 0..20_000 {
+        let mut hostile = block;
+        for _ in 0..rng.between(1, 6) {
+            let last = if rng.one_in(2) { 4095 } else { 340 };
+            let at = rng.between(12, last) as usize;
+            hostile[at] = rng.next_u64() as u8;
+        }
+        let _ = Superblock::decode(&forged(hostile, 12, &[1, 0]));
+    }
+    let mut random = vec![0; 3 * BLOCK_BYTES];
+    for round in 0..3_000u64 {
+        rng.fill(&mut random);
+        let magic = [b"RMDAROOT", b"RMDACAT1", b"RMDADIRT", b"RMDATABL", b"RMDAPOOL"][round as usize % 5];
+        random[..8].copy_from_slice(magic);
+        if rng.one_in(2) {
+            random[16..64].fill(rng.next_u64() as u8 & 3);
+        }
+        let len = rng.below(random.len() as u64) as usize;
+        let _ = Root::decode(&random[..len], POOL, 0);
+        let _ = CatalogImage::decode(&random[..len], POOL);
+        let _ = decode_dirty(&random[..len.min(BLOCK_BYTES)], POOL, 0).map(|(_, entries)| entries.count());
+        let _ = decode_table(&random[..len.min(BLOCK_BYTES)], 0, 0).map(|descriptors| descriptors.count());
+        let _ = Superblock::decode(random[..BLOCK_BYTES].try_into().unwrap());
+    }
+}
+
+#[test]
+fn a_root_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
+    let bytes = root().encode(POOL);
+    assert_eq!(bytes.len() as u64, root_bytes(3));
+    let mut padded = bytes.clone();
+    padded.resize(BLOCK_BYTES, 0);
+    assert_eq!(Root::decode(&padded, POOL, 3), Ok(root()));
+    assert!(Root::decode(&padded, POOL, 2).is_err());
+    assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3).is_err());
+    no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3).is_ok());
+}
+
+#[test]
+fn a_catalog_survives_the_round_trip_and_no_flipped_bit_or_double_id_does() {
+    let catalog = CatalogImage { generation: 8, next_id: 20, volumes: volumes() };
+    let bytes = catalog.encode(POOL);
+    assert_eq!(CatalogImage::decode(&bytes, POOL), Ok(catalog.clone()));
+    assert!(CatalogImage::decode(&bytes, Uuid::nil()).is_err());
+    no_flipped_bit_passes(&bytes, |bytes| CatalogImage::decode(bytes, POOL).is_ok());
+    let refused = |catalog: CatalogImage| assert!(CatalogImage::decode(&catalog.encode(POOL), POOL).is_err());
+    refused(CatalogImage { next_id: 19, ..catalog.clone() });
+    refused(CatalogImage { volumes: volumes().into_iter().rev().collect(), ..catalog.clone() });
+    refused(CatalogImage { volumes: vec![volumes().remove(0); 2], ..catalog });
+}
+
+#[test]
+fn a_table_page_survives_the_round_trip_and_knows_its_place() {
+    let descriptor = |n: u32| Descriptor {
+        volume: n,
+        vextent: n * 2,
+        map_crc: n * 3,
+        flags: [0, MAP_PAGE, BLOCKS_LOST, UNUSABLE][n as usize % 4],
+        parent: n * 4,
+        referrers: n * 5,
+    };
+    let mut block = [7; BLOCK_BYTES];
+    encode_table(1, 5, 9, (0..100).map(descriptor), &mut block);
+    let decoded: Vec<_> = decode_table(&block, 1, 5).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(decoded.len(), 126);
+    assert!((0..100).map(descriptor).eq(decoded[..100].iter().copied()));
+    assert!(decoded[100..].iter().all(|descriptor| *descriptor == Descriptor::default()));
+    assert!(decode_table(&block, 1, 4).is_err() && decode_table(&block, 0, 5).is_err());
+    block[64 + 12] = 0x10;
+    assert!(decode_table(&block, 1, 5).unwrap().next().unwrap().is_err());
+}
+
+#[test]
+fn a_journal_block_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
+    let entries: Vec<_> = (0..DIRTY_ENTRIES as u32).map(|n| (n + 1, n * 7)).collect();
+    let header = DirtyHeader { generation: 1 << 33, sequence: 4, base: 2 };
+    let mut block = [9; BLOCK_BYTES];
+    encode_dirty(POOL, 2, header, &entries, &mut block);
+    let (found, slices) = decode_dirty(&block, POOL, 2).unwrap();
+    assert_eq!((found, slices.collect::<Vec<_>>()), (header, entries));
+    assert!(decode_dirty(&block, POOL, 1).is_err() && decode_dirty(&block, Uuid::nil(), 2).is_err());
+    no_flipped_bit_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
+}
+
+/// The bytes of version 1.0. A change here is a change of the format: it needs a version or a feature.
+#[test]
+fn the_bytes_are_those_of_the_format() {
+    let mut table = [0; BLOCK_BYTES];
+    let descriptor = Descriptor { volume: 1, vextent: 2, map_crc: 3, flags: 2, parent: 4, referrers: 5 };
+    encode_table(1, 2, 3, [descriptor].into_iter(), &mut table);
+    let mut dirty = [0; BLOCK_BYTES];
+    encode_dirty(POOL, 2, DirtyHeader { generation: 3, sequence: 4, base: 5 }, &[(6, 7)], &mut dirty);
+    let catalog = CatalogImage { generation: 8, next_id: 20, volumes: volumes() };
+    let sums = [
+        crc32c(&encoded(&superblock())),
+        crc32c(&root().encode(POOL)),
+        crc32c(&catalog.encode(POOL)),
+        crc32c(&table),
+        crc32c(&dirty),
+    ];
+    assert_eq!(sums.map(|sum| format!("{sum:08x}")), GOLDEN);
+    let table_start = "524d444154 41424c 0100 0000 02000000 0300000000000000".replace(' ', "");
+    assert_eq!(hex(&table[..24]), table_start);
+    assert_eq!(hex(&table[64..96]), "0100000002000000030000000200000004000000050000000000000000000000");
+    assert_eq!(
+        hex(&dirty[12..48]),
+        "02000000030000000000000004000000010000000500000000000000".to_string() + "0102030405060708"
+    );
+    assert_eq!(hex(&dirty[64..72]), "0600000007000000");
+    let root = root().encode(POOL);
+    assert_eq!(hex(&root[12..32]), "03000000010203040506070809000000".to_string() + "00000000");
+    assert_eq!(hex(&root[64..]), "4d00000001000000".to_string() + "00000000ff000000" + "4e00000000000000");
+}
+
+const GOLDEN: [&str; 5] = ["091dc1c1", "db6f161a", "e9f9f576", "dcba9236", "d726cf07"];
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

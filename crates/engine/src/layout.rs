@@ -1,0 +1,305 @@
+//! Where everything of a pool lies: planning alone, no I/O.
+//!
+//! Metadata areas are sized at creation for sixteen times the capacity: growing adds regions and moves nothing.
+
+use crate::format::catalog::catalog_bytes;
+use crate::format::dirty::DIRTY_ENTRIES;
+use crate::format::root::root_bytes;
+use crate::format::superblock::{
+    LOG_RESERVED_BLOCKS, LogKind, POOL_NAME_BYTES_MAX, REGION_ALIGN_BLOCKS, REGIONS_MAX, Region, Role,
+    SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, TABLE_DESCRIPTORS,
+};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
+use thiserror::Error;
+use uuid::Uuid;
+
+const MIB_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
+const GIB_BLOCKS: u64 = MIB_BLOCKS << 10;
+/// Smallest log device, and the least share of it that a shard gets.
+pub const LOG_BLOCKS_MIN: u64 = 64 * MIB_BLOCKS;
+/// Smallest capacity device.
+pub const CAPACITY_BLOCKS_MIN: u64 = 256 * MIB_BLOCKS;
+/// Least segments of a shard: fewer would let a single one being closed take a large part of the log.
+pub const SEGMENTS_MIN: u32 = 32;
+/// Sizes of segments: the smallest holds several of the largest records, the largest is freed in one go.
+pub const SEGMENT_BLOCKS_MIN: u32 = MIB_BLOCKS as u32;
+/// See [`SEGMENT_BLOCKS_MIN`].
+pub const SEGMENT_BLOCKS_MAX: u32 = 16 * MIB_BLOCKS as u32;
+/// Most volumes that may be asked for: a catalog of 16 MiB, written whole.
+pub const VOLUMES_MAX: u32 = 65_536;
+/// Shards that are planned unless told otherwise.
+const SHARDS_DEFAULT_MAX: u64 = 8;
+/// How much larger the capacity may become without moving a root or a journal.
+const GROWTH: u64 = 16;
+/// Additions to a journal copy between two compactions, beyond those that its base is written over.
+const JOURNAL_SPARE_BLOCKS: u64 = 64;
+
+/// What a pool shall be like.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its name, 1 to 64 bytes.
+    pub name: String,
+    /// Number of shards.
+    pub shards: Option<u16>,
+    /// Blocks of a segment, a power of two.
+    pub segment_blocks: Option<u32>,
+    /// How records are appended.
+    pub log_kind: LogKind,
+    /// Volumes for which the catalog has room.
+    pub volumes_max: Option<u32>,
+    /// Sizes below the minimum and segments of any size, for simulations and tests: everything works, nothing fast.
+    pub tiny: bool,
+}
+
+impl Default for CreateOptions {
+    fn default() -> CreateOptions {
+        CreateOptions {
+            name: String::new(),
+            shards: None,
+            segment_blocks: None,
+            log_kind: LogKind::Block,
+            volumes_max: None,
+            tiny: false,
+        }
+    }
+}
+
+/// The identities of a new pool and its devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Identities {
+    /// The pool.
+    pub pool: Uuid,
+    /// Its log device.
+    pub log: Uuid,
+    /// Its capacity device.
+    pub capacity: Uuid,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// The log device is too small.
+    #[error("the log device has {} MiB: a log device needs at least {} MiB (and a capacity device {} MiB)",
+        .blocks / MIB_BLOCKS, LOG_BLOCKS_MIN / MIB_BLOCKS, CAPACITY_BLOCKS_MIN / MIB_BLOCKS)]
+    LogTooSmall {
+        /// Its size.
+        blocks: u64,
+    },
+    /// The capacity device is too small.
+    #[error("the capacity device has {} MiB: a capacity device needs at least {} MiB (and a log device {} MiB)",
+        .blocks / MIB_BLOCKS, CAPACITY_BLOCKS_MIN / MIB_BLOCKS, LOG_BLOCKS_MIN / MIB_BLOCKS)]
+    CapacityTooSmall {
+        /// Its size.
+        blocks: u64,
+    },
+    /// The name cannot be written down.
+    #[error("the pool's name needs 1 to {POOL_NAME_BYTES_MAX} bytes, none of them zero")]
+    Name,
+    /// The devices are too small for so many shards.
+    #[error("{shards} shards: these devices have room for 1 to {most} ({} MiB of log and {} MiB of capacity each)",
+        LOG_BLOCKS_MIN / MIB_BLOCKS, SLICE_EXTENTS * EXTENT_BLOCKS / MIB_BLOCKS as u32)]
+    Shards {
+        /// As asked.
+        shards: u16,
+        /// Possible.
+        most: u16,
+    },
+    /// No segments of this size.
+    #[error("segments of {blocks} blocks: expected a power of two from {SEGMENT_BLOCKS_MIN} to {most}")]
+    Segment {
+        /// As asked.
+        blocks: u32,
+        /// Possible with this log.
+        most: u32,
+    },
+    /// No catalog for so many volumes.
+    #[error("room for {volumes} volumes: expected 1 to {most} on a capacity device of this size")]
+    Volumes {
+        /// As asked.
+        volumes: u32,
+        /// Possible.
+        most: u32,
+    },
+    /// The new size adds nothing.
+    #[error("the capacity device has {blocks} blocks: growing this pool takes at least {least}")]
+    GrowTooSmall {
+        /// Its size.
+        blocks: u64,
+        /// Size from which on growing works.
+        least: u64,
+    },
+    /// The pool has grown as far as it can.
+    #[error("the pool cannot grow further: {0}; create a new pool and copy its volumes")]
+    GrownUp(&'static str),
+}
+
+/// Plans a pool: the superblocks of its log device and of its capacity device.
+pub fn plan(
+    log_blocks: u64,
+    capacity_blocks: u64,
+    options: &CreateOptions,
+    identities: Identities,
+    created_s: u64,
+) -> Result<(Superblock, Superblock), PlanError> {
+    if log_blocks < LOG_BLOCKS_MIN && !options.tiny {
+        return Err(PlanError::LogTooSmall { blocks: log_blocks });
+    }
+    if capacity_blocks < CAPACITY_BLOCKS_MIN && !options.tiny {
+        return Err(PlanError::CapacityTooSmall { blocks: capacity_blocks });
+    }
+    if options.name.is_empty() || options.name.len() > POOL_NAME_BYTES_MAX || options.name.contains('\0') {
+        return Err(PlanError::Name);
+    }
+    let shards = match options.shards {
+        Some(shards) if options.tiny => shards.clamp(1, SHARDS_MAX),
+        asked => plan_shards(log_blocks, capacity_blocks, asked)?,
+    };
+    let shard_log = ((log_blocks - LOG_RESERVED_BLOCKS as u64) / shards as u64).min(SHARD_LOG_BLOCKS_MAX);
+    let segment_blocks = match options.segment_blocks {
+        Some(blocks) if options.tiny => blocks,
+        asked => plan_segment(shard_log, asked)?,
+    };
+    let catalog_blocks = plan_catalog(capacity_blocks, options.volumes_max)?;
+    let shard_extents = (capacity_blocks / EXTENT_BLOCKS as u64 / shards as u64).min(SHARD_EXTENTS_MAX as u64);
+    let mut capacity = Superblock {
+        read_only_features: 0,
+        compatible_features: 0,
+        pool: identities.pool,
+        device: identities.capacity,
+        other: identities.log,
+        generation: 0,
+        epoch: 0,
+        role: Role::Capacity,
+        shape: Shape::Hot,
+        shards,
+        log_blocks,
+        capacity_blocks,
+        segment_blocks,
+        segments: (shard_log / segment_blocks as u64) as u32,
+        segments_start: LOG_RESERVED_BLOCKS,
+        log_kind: options.log_kind,
+        catalog_start: SUPERBLOCK_COPIES as u32,
+        catalog_blocks,
+        shards_start: SUPERBLOCK_COPIES as u32 + 2 * catalog_blocks,
+        root_blocks: plan_root(shard_extents),
+        journal_blocks: plan_journal(shard_extents, shard_log),
+        created_s,
+        name: options.name.clone(),
+        regions: Vec::new(),
+    };
+    let start = capacity.shards_end();
+    add_regions(&mut capacity, start).map_err(|_| PlanError::CapacityTooSmall { blocks: capacity_blocks })?;
+    capacity.check().expect("a plan is sane");
+    let log = Superblock { role: Role::Log, device: identities.log, other: identities.capacity, ..capacity.clone() };
+    Ok((log, capacity))
+}
+
+/// Plans the use of a capacity device that has become larger: each shard gets a region more. What is there stays where it
+/// is. For the superblocks of both devices.
+pub fn plan_grow(current: &Superblock, new_capacity_blocks: u64) -> Result<Superblock, PlanError> {
+    let mut grown = current.clone();
+    if current.regions.len() + current.shards as usize > REGIONS_MAX {
+        return Err(PlanError::GrownUp("its superblock has no room for another region of each shard"));
+    }
+    if (0..current.shards).any(|shard| current.shard_extents(shard) == SHARD_EXTENTS_MAX) {
+        return Err(PlanError::GrownUp("a shard addresses at most 16 TiB"));
+    }
+    let start = current.regions.iter().map(Region::end).max().unwrap_or(current.shards_end());
+    grown.capacity_blocks = new_capacity_blocks;
+    add_regions(&mut grown, start).map_err(|least| PlanError::GrowTooSmall { blocks: new_capacity_blocks, least })?;
+    let tables = (0..grown.shards).map(|shard| grown.shard_table_pages(shard)).max().unwrap_or(0);
+    if root_bytes(tables) > grown.root_blocks as u64 * BLOCK_BYTES as u64 {
+        return Err(PlanError::GrownUp("its roots are full"));
+    }
+    grown.check().expect("a plan is sane");
+    Ok(grown)
+}
+
+/// Shares the blocks from `start` on among the shards. `Err`: the size of the device from which on each gets some.
+fn add_regions(superblock: &mut Superblock, start: u64) -> Result<(), u64> {
+    let shards = superblock.shards as u64;
+    let least = start + shards * smallest_region_blocks();
+    if superblock.capacity_blocks < least {
+        return Err(least);
+    }
+    let mut at = start;
+    for shard in 0..superblock.shards {
+        let share = (superblock.capacity_blocks - at) / (shards - shard as u64);
+        let first_extent = superblock.shard_extents(shard);
+        let extents = extents_in(at, share).min(SHARD_EXTENTS_MAX - first_extent);
+        let region = Region { start: at, first_extent, extents, shard };
+        at = region.end();
+        superblock.regions.push(region);
+    }
+    Ok(())
+}
+
+/// Blocks in which an extent fits wherever they begin.
+fn smallest_region_blocks() -> u64 {
+    // Two slots of a table page, two of a map page, and the most that aligning the data may skip.
+    4 + REGION_ALIGN_BLOCKS - 1 + EXTENT_BLOCKS as u64
+}
+
+/// Most extents of a region of `blocks` blocks from `start` on.
+fn extents_in(start: u64, blocks: u64) -> u32 {
+    // An extent takes its blocks and the two slots of its map page; table pages and alignment take a few more.
+    let mut extents = (blocks / (EXTENT_BLOCKS as u64 + 2)).min(SHARD_EXTENTS_MAX as u64) as u32;
+    let fits = |extents| Region { start, first_extent: 0, extents, shard: 0 }.end() <= start + blocks;
+    while extents > 0 && !fits(extents) {
+        extents -= 1;
+    }
+    extents
+}
+
+fn plan_shards(log_blocks: u64, capacity_blocks: u64, asked: Option<u16>) -> Result<u16, PlanError> {
+    let by_log = log_blocks / LOG_BLOCKS_MIN;
+    let by_capacity = capacity_blocks / (SLICE_EXTENTS as u64 * EXTENT_BLOCKS as u64) / 2;
+    let most = by_log.min(by_capacity).clamp(1, SHARDS_MAX as u64) as u16;
+    match asked {
+        Some(shards) if shards == 0 || shards > most => Err(PlanError::Shards { shards, most }),
+        Some(shards) => Ok(shards),
+        None => {
+            let addressed = capacity_blocks.div_ceil(SHARD_EXTENTS_MAX as u64 * EXTENT_BLOCKS as u64);
+            let wanted = (capacity_blocks / (4 * GIB_BLOCKS)).clamp(1, SHARDS_DEFAULT_MAX).max(addressed);
+            Ok(wanted.min(most as u64) as u16)
+        }
+    }
+}
+
+fn plan_segment(shard_log: u64, asked: Option<u32>) -> Result<u32, PlanError> {
+    let floor_power = |blocks: u64| 1u32 << blocks.min(SEGMENT_BLOCKS_MAX as u64).ilog2();
+    let most = floor_power(shard_log / SEGMENTS_MIN as u64);
+    match asked {
+        Some(blocks) if blocks.is_power_of_two() && (SEGMENT_BLOCKS_MIN..=most).contains(&blocks) => Ok(blocks),
+        Some(blocks) => Err(PlanError::Segment { blocks, most }),
+        None => Ok(floor_power(shard_log / 64).max(SEGMENT_BLOCKS_MIN)),
+    }
+}
+
+fn plan_catalog(capacity_blocks: u64, asked: Option<u32>) -> Result<u32, PlanError> {
+    let blocks = |volumes: u32| catalog_bytes(volumes as u64).div_ceil(BLOCK_BYTES as u64) as u32;
+    // 4,096 from 1 GiB on: 0.2 % of the space in two copies.
+    let usual = (capacity_blocks / (GIB_BLOCKS / 4_096)).clamp(1, 4_096) as u32;
+    // At most about 3 % of the space.
+    let most = (usual as u64 * 16).min(VOLUMES_MAX as u64) as u32;
+    match asked {
+        Some(volumes) if volumes == 0 || volumes > most => Err(PlanError::Volumes { volumes, most }),
+        asked => Ok(blocks(asked.unwrap_or(usual))),
+    }
+}
+
+fn plan_root(shard_extents: u64) -> u32 {
+    let grown = (shard_extents * GROWTH).min(SHARD_EXTENTS_MAX as u64);
+    // Each region may leave a part of its last table page unused.
+    let tables = grown.div_ceil(TABLE_DESCRIPTORS as u64) + REGIONS_MAX as u64;
+    root_bytes(tables as u32).div_ceil(BLOCK_BYTES as u64) as u32
+}
+
+fn plan_journal(shard_extents: u64, shard_log: u64) -> u32 {
+    // A slice in the journal has an extent, and at least a block in the log.
+    let slices = (shard_extents * GROWTH).min(SHARD_EXTENTS_MAX as u64).min(shard_log);
+    (slices.div_ceil(DIRTY_ENTRIES as u64) * 2 + JOURNAL_SPARE_BLOCKS) as u32
+}
+
+#[cfg(test)]
+mod tests;

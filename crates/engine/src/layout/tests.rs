@@ -1,0 +1,135 @@
+use super::*;
+use base::Rng;
+
+fn options() -> CreateOptions {
+    CreateOptions {
+        name: "tank".to_string(),
+        shards: None,
+        segment_blocks: None,
+        log_kind: LogKind::Block,
+        volumes_max: None,
+        tiny: false,
+    }
+}
+
+fn ids() -> Identities {
+    Identities { pool: Uuid::from_u128(1), log: Uuid::from_u128(2), capacity: Uuid::from_u128(3) }
+}
+
+fn planned(log_blocks: u64, capacity_blocks: u64) -> Superblock {
+    let (log, capacity) = plan(log_blocks, capacity_blocks, &options(), ids(), 7).unwrap();
+    assert_eq!((log.device, log.other, log.role), (ids().log, ids().capacity, Role::Log));
+    assert_eq!(Superblock { role: Role::Capacity, device: log.other, other: log.device, ..log }, capacity);
+    capacity
+}
+
+fn encoded(superblock: &Superblock) -> [u8; BLOCK_BYTES] {
+    let mut block = [0; BLOCK_BYTES];
+    superblock.encode(&mut block);
+    block
+}
+
+#[test]
+fn the_smallest_pool_works_and_smaller_ones_name_both_minima() {
+    let smallest = planned(LOG_BLOCKS_MIN, CAPACITY_BLOCKS_MIN);
+    assert_eq!((smallest.shards, smallest.segment_blocks, smallest.segments), (1, 256, 63));
+    assert!(smallest.shard_extents(0) >= 62, "{} extents of 64", smallest.shard_extents(0));
+    for (log, capacity) in [(LOG_BLOCKS_MIN - 1, CAPACITY_BLOCKS_MIN), (LOG_BLOCKS_MIN, CAPACITY_BLOCKS_MIN - 1)] {
+        let text = plan(log, capacity, &options(), ids(), 0).unwrap_err().to_string();
+        assert!(text.contains("64 MiB") && text.contains("256 MiB"), "{text}");
+    }
+}
+
+#[test]
+fn defaults_scale_with_the_devices() {
+    let large = planned(20 * GIB_BLOCKS, 1024 * GIB_BLOCKS);
+    assert_eq!((large.shards, large.segment_blocks), (8, 4096));
+    assert_eq!(planned(GIB_BLOCKS, 9 * GIB_BLOCKS).shards, 2);
+    assert_eq!(planned(LOG_BLOCKS_MIN * 3, 1024 * GIB_BLOCKS).shards, 3);
+    // 1 PiB is more than eight shards address.
+    assert_eq!(planned(1024 * GIB_BLOCKS, GIB_BLOCKS << 20).shards, 64);
+    let one_gib = planned(GIB_BLOCKS, GIB_BLOCKS);
+    assert!(crate::format::catalog::catalog_entries_max(one_gib.catalog_blocks as u64 * 4096) >= 4096);
+}
+
+#[test]
+fn every_plan_is_sane_wastes_little_and_reads_back() {
+    let mut rng = Rng::new(1);
+    for _ in 0..2_000 {
+        let log = LOG_BLOCKS_MIN << rng.below(8) | rng.below(LOG_BLOCKS_MIN);
+        let capacity = CAPACITY_BLOCKS_MIN << rng.below(16) | rng.below(CAPACITY_BLOCKS_MIN);
+        let superblock = planned(log, capacity);
+        assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock.clone()));
+        assert!(superblock.segments >= SEGMENTS_MIN);
+        assert!(superblock.segment_blocks as u64 * superblock.segments as u64 >= (LOG_BLOCKS_MIN - 16) * 63 / 64);
+        let used: u64 = superblock.regions.iter().map(|region| region.extents as u64 * EXTENT_BLOCKS as u64).sum();
+        let lost = capacity - used;
+        assert!(lost < capacity / 100 + 3_000 + superblock.shards as u64 * 1_300, "{lost} of {capacity} are unused");
+        for region in &superblock.regions {
+            assert_eq!(region.data_start() % 256, 0);
+            assert!(region.map_slot(region.extents - 1, 1) < region.data_start());
+            assert!(region.table_slot(region.table_pages() - 1, 1) < region.map_slot(0, 0));
+        }
+    }
+}
+
+#[test]
+fn growth_moves_nothing_and_works_up_to_sixteen_times() {
+    let mut rng = Rng::new(2);
+    for _ in 0..300 {
+        let capacity = CAPACITY_BLOCKS_MIN << rng.below(12) | rng.below(CAPACITY_BLOCKS_MIN);
+        let first = planned(LOG_BLOCKS_MIN << rng.below(6), capacity);
+        let mut superblock = first.clone();
+        let mut size = capacity;
+        let steps = (REGIONS_MAX / first.shards as usize - 1).min(8) as u64;
+        for step in 1..=steps {
+            size = if step == steps { capacity * 16 } else { size + (capacity * 16 - size) / (steps - step + 1) };
+            let grown = plan_grow(&superblock, size).unwrap_or_else(|error| panic!("{capacity} to {size}: {error}"));
+            assert_eq!(grown.regions[..superblock.regions.len()], superblock.regions[..]);
+            assert_eq!(grown.regions.len(), superblock.regions.len() + first.shards as usize);
+            assert_eq!(Superblock::decode(&encoded(&grown)), Ok(grown.clone()));
+            superblock = grown;
+        }
+        let regions = std::mem::take(&mut superblock.regions);
+        assert_eq!(
+            Superblock { regions: first.regions.clone(), capacity_blocks: capacity, ..superblock },
+            first,
+            "only regions are added"
+        );
+        assert!(regions.last().unwrap().end() > capacity * 16 - capacity / 8 - 4_096 * first.shards as u64);
+    }
+}
+
+#[test]
+fn growing_by_too_little_or_too_often_says_what_would_do() {
+    let superblock = planned(LOG_BLOCKS_MIN, CAPACITY_BLOCKS_MIN);
+    let Err(PlanError::GrowTooSmall { least, .. }) = plan_grow(&superblock, superblock.capacity_blocks) else {
+        panic!("the same size adds nothing");
+    };
+    plan_grow(&superblock, least).unwrap();
+    assert!(plan_grow(&superblock, least - 1).is_err());
+    assert!(plan_grow(&superblock, 0).is_err());
+    let mut superblock =
+        plan(LOG_BLOCKS_MIN * 64, GIB_BLOCKS * 64, &CreateOptions { shards: Some(64), ..options() }, ids(), 0)
+            .unwrap()
+            .1;
+    superblock = plan_grow(&superblock, GIB_BLOCKS * 128).unwrap();
+    assert!(matches!(plan_grow(&superblock, GIB_BLOCKS * 256), Err(PlanError::GrownUp(_))));
+}
+
+#[test]
+fn options_out_of_range_are_refused_with_the_range() {
+    let refused = |change: fn(&mut CreateOptions)| {
+        let mut options = options();
+        change(&mut options);
+        plan(GIB_BLOCKS, GIB_BLOCKS * 4, &options, ids(), 0).unwrap_err()
+    };
+    assert_eq!(refused(|options| options.shards = Some(0)), PlanError::Shards { shards: 0, most: 16 });
+    assert_eq!(refused(|options| options.shards = Some(17)), PlanError::Shards { shards: 17, most: 16 });
+    assert!(matches!(refused(|options| options.segment_blocks = Some(300)), PlanError::Segment { blocks: 300, .. }));
+    assert!(matches!(refused(|options| options.segment_blocks = Some(1 << 20)), PlanError::Segment { .. }));
+    assert!(matches!(refused(|options| options.volumes_max = Some(0)), PlanError::Volumes { .. }));
+    assert!(matches!(refused(|options| options.volumes_max = Some(1 << 20)), PlanError::Volumes { .. }));
+    assert_eq!(refused(|options| options.name = String::new()), PlanError::Name);
+    assert_eq!(refused(|options| options.name = "x".repeat(65)), PlanError::Name);
+}

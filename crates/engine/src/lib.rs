@@ -1,0 +1,43 @@
+//! The tiered engine: a log on fast media in front of capacity devices, one index, one recovery.
+//!
+//! Words and decisions are in `docs/decisions/engine.md`, bytes in `docs/formats/pool.md`. Nothing here reads a clock, a
+//! file or a socket: time and media come from the reactor and from the devices below, so the simulator runs all of it.
+#![forbid(unsafe_code)]
+
+mod check;
+mod error;
+mod forget;
+mod format;
+pub mod layout;
+pub mod log;
+mod log_device;
+pub mod measure;
+mod meta;
+mod pool;
+mod shard;
+mod status;
+mod together;
+mod units;
+mod volume;
+
+pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
+pub use error::PoolError;
+pub use forget::ForgottenLog;
+pub use format::Malformed;
+pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
+pub use format::superblock::{LogKind, Region, Role, Shape, Superblock, SuperblockError};
+pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
+pub use layout::{CreateOptions, PlanError};
+pub use log_device::LogDevice;
+pub use meta::catalog::Catalog;
+pub use meta::journal::DirtyJournal;
+pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
+pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
+pub use meta::{Meta, MetaError, MetaStats, Object};
+pub use pool::{OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery};
+pub use shard::{BadRun, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning};
+pub use status::{PoolStatus, ShardStatus};
+pub use units::{
+    ATOMIC_BLOCKS, BLOCK_BYTES, EXTENT_BLOCKS, LogAt, LogTail, RECORD_BLOCKS_MAX, SLICE_EXTENTS, extent_of,
+};
+pub use volume::{PoolVolume, VolumeIdentity};

@@ -1,0 +1,113 @@
+//! Appending to a mapped log: header and payload stored, one fence.
+//!
+//! A segment's header is stored with its first record and shares that record's fence: without it the record would not be
+//! found, and nobody was told of it yet.
+
+use super::{Appended, Class, Log, Medium, Opening, Placed};
+use crate::format::record::{self, HEADER_BYTES_MAX, Record, UNIT};
+use bdev::{Op, Status};
+use reactor::{Buf, Errno};
+use std::rc::Rc;
+
+impl Log {
+    /// Appends now; `None` when there is no space.
+    #[inline]
+    pub(super) fn place(&self, record: &Record, payload: &[Buf], class: Class) -> Option<Result<Placed, Status>> {
+        let payload_bytes = record.payload_bytes();
+        let bytes = (record.header_bytes() + payload_bytes.next_multiple_of(UNIT)) as u64;
+        loop {
+            if !self.fits(bytes, class) {
+                match self.open_next(class) {
+                    Opening::Opened(overwritten) => {
+                        if let Some(segment) = overwritten {
+                            self.sink.reclaimed(segment);
+                        }
+                        if let Err(errno) = self.store_segment_header() {
+                            self.retire(Status::of_errno(errno, Op::Write));
+                        }
+                    }
+                    Opening::Full => return None,
+                    Opening::Never(status) => return Some(Err(status)),
+                }
+                continue;
+            }
+            match self.store(record, payload) {
+                Ok(placed) => {
+                    self.advance(bytes, payload_bytes as u64);
+                    self.sink.placed(record, placed);
+                    return Some(Ok(placed));
+                }
+                Err(errno) => self.retire(Status::of_errno(errno, Op::Write)),
+            }
+        }
+    }
+
+    #[inline]
+    fn fits(&self, bytes: u64, class: Class) -> bool {
+        let state = self.state.borrow();
+        let Some(open) = &state.open else { return false };
+        open.used + bytes <= self.geometry.segment_bytes() && state.ring.admits(class)
+    }
+
+    fn store_segment_header(&self) -> Result<(), Errno> {
+        let Medium::Mapped { reactor, pmem, first_byte } = &self.medium else { unreachable!("a mapped log") };
+        let (header, place) = {
+            let state = self.state.borrow();
+            let open = state.open.as_ref().expect("just opened");
+            (self.segment_header(open.sequence, open.first_lsn).encode(), open.place)
+        };
+        reactor.driver().pmem_store(*pmem, first_byte + place as u64 * self.geometry.segment_bytes(), &header)
+    }
+
+    #[inline]
+    fn store(&self, record: &Record, payload: &[Buf]) -> Result<Placed, Errno> {
+        let Medium::Mapped { reactor, pmem, first_byte } = &self.medium else { unreachable!("a mapped log") };
+        let (place, used, segment, lsn) = {
+            let state = self.state.borrow();
+            let open = state.open.as_ref().expect("there is room in a segment");
+            (open.place, open.used, open.sequence, state.next_lsn)
+        };
+        let after_header = used + record.header_bytes() as u64;
+        let payload_at = if record.payload_bytes() == 0 { 0 } else { after_header };
+        let units = (payload_at / UNIT as u64) as u32;
+        let mut header = [0; HEADER_BYTES_MAX];
+        let header_bytes = record::encode(record, lsn, self.epoch, units, self.salt, &mut header);
+        let driver = reactor.driver();
+        let mut at = first_byte + place as u64 * self.geometry.segment_bytes() + used;
+        driver.pmem_store(*pmem, at, &header[..header_bytes])?;
+        at += header_bytes as u64;
+        for buf in payload {
+            driver.pmem_store(*pmem, at, buf.as_slice())?;
+            at += buf.len() as u64;
+        }
+        driver.pmem_fence(*pmem);
+        Ok(Placed { lsn, segment, at: self.geometry.at(place, payload_at) })
+    }
+
+    #[inline]
+    fn advance(&self, bytes: u64, payload_bytes: u64) {
+        let state = &mut *self.state.borrow_mut();
+        state.open.as_mut().expect("just written").used += bytes;
+        state.next_lsn += 1;
+        state.stats.appended_records += 1;
+        state.stats.user_bytes += payload_bytes;
+        state.stats.medium_bytes += bytes;
+        state.stats.fences += 1;
+    }
+
+    /// Appends what waits for space, as far as there is some.
+    pub(super) fn place_queued(self: &Rc<Self>) {
+        for class in [Class::Internal, Class::User] {
+            loop {
+                let entry = self.state.borrow_mut().queues[class as usize].pop_front();
+                let Some(entry) = entry else { break };
+                let Some(result) = self.place(&entry.record, &entry.payload, class) else {
+                    self.state.borrow_mut().queues[class as usize].push_front(entry);
+                    break;
+                };
+                self.state.borrow_mut().queued_bytes -= entry.bytes_max();
+                self.finish(entry.slot, Appended { result, payload: entry.payload });
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Which places of the log are in use. A segment of sequence `s` lies at place `s mod segments`; places that hold live
+//! records or are retired are passed over, so sequences may have gaps.
+
+use super::{Class, Head, LogGeometry};
+use crate::units::LogTail;
+
+/// Segments kept for [`Class::Internal`]: at least two, so that destaging can always write what a release waits for.
+const RESERVE_MIN: u32 = 2;
+const RESERVE_FRACTION: u32 = 16;
+
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// The segment that was written there last and may be referred to.
+    holds: Option<u64>,
+    /// It is not released yet.
+    live: bool,
+    retired: bool,
+}
+
+pub(super) struct Ring {
+    places: Vec<Place>,
+    /// The next segment has this sequence at least.
+    next: u64,
+    free: u32,
+    usable: u32,
+    reserve: u32,
+}
+
+pub(super) struct Next {
+    pub(super) sequence: u64,
+    pub(super) place: u32,
+    pub(super) overwritten: Option<u64>,
+}
+
+impl Ring {
+    pub(super) fn new(geometry: &LogGeometry, head: &Head, tail: LogTail) -> Ring {
+        let segments = geometry.segments;
+        let mut ring = Ring {
+            places: vec![Place::default(); segments as usize],
+            next: head.next.segment,
+            free: segments,
+            usable: segments,
+            reserve: (segments / RESERVE_FRACTION).max(RESERVE_MIN),
+        };
+        for segment in &head.segments {
+            let place = ring.place(segment.sequence);
+            ring.places[place] = Place { holds: Some(segment.sequence), live: true, retired: false };
+        }
+        for place in &head.unreadable {
+            ring.places[*place as usize].retired = true;
+        }
+        ring.release(tail.segment);
+        ring
+    }
+
+    fn place(&self, sequence: u64) -> usize {
+        (sequence % self.places.len() as u64) as usize
+    }
+
+    pub(super) fn free(&self) -> u32 {
+        self.free
+    }
+
+    pub(super) fn usable(&self) -> u32 {
+        self.usable
+    }
+
+    pub(super) fn retired(&self) -> u32 {
+        self.places.len() as u32 - self.usable
+    }
+
+    fn count(&mut self) {
+        self.free = self.places.iter().filter(|place| !place.live && !place.retired).count() as u32;
+        self.usable = self.places.iter().filter(|place| !place.retired).count() as u32;
+    }
+
+    /// Whether records of `class` may go on in a segment that is open.
+    pub(super) fn admits(&self, class: Class) -> bool {
+        class == Class::Internal || self.free >= self.reserve
+    }
+
+    /// Whether no release can make space for `class` any more.
+    pub(super) fn is_exhausted(&self, class: Class) -> bool {
+        match class {
+            Class::Internal => self.usable == 0,
+            // Beside the reserve one segment is being written and one waits to be released.
+            Class::User => self.usable < self.reserve + 2,
+        }
+    }
+
+    pub(super) fn may_open(&self, class: Class) -> bool {
+        self.free > if class == Class::User { self.reserve } else { 0 }
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        let mut candidates = self.next..self.next + self.places.len() as u64;
+        let free = |place: &Place| !place.live && !place.retired;
+        candidates.find(|sequence| free(&self.places[self.place(*sequence)])).unwrap_or(self.next)
+    }
+
+    pub(super) fn open(&mut self, class: Class) -> Option<Next> {
+        if !self.may_open(class) {
+            return None;
+        }
+        let sequence = self.next_sequence();
+        let index = self.place(sequence);
+        let place = &mut self.places[index];
+        assert!(!place.live && !place.retired, "a free segment was counted");
+        let overwritten = place.holds.replace(sequence);
+        place.live = true;
+        self.next = sequence + 1;
+        self.free -= 1;
+        Some(Next { sequence, place: index as u32, overwritten })
+    }
+
+    pub(super) fn retire(&mut self, sequence: u64) {
+        let index = self.place(sequence);
+        self.places[index].retired = true;
+        self.count();
+    }
+
+    /// Segments before `sequence` are free.
+    pub(super) fn release(&mut self, sequence: u64) {
+        for place in &mut self.places {
+            place.live &= place.holds.is_some_and(|holds| holds >= sequence);
+        }
+        self.count();
+    }
+}

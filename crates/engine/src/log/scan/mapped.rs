@@ -1,0 +1,189 @@
+//! The segments of a mapped log. Every record has its own fence, so at most the last one is torn; whatever lies behind a
+//! record that does not decode was stored after that one was durable.
+
+use super::{LogError, Scan};
+use crate::format::record::{self, HEADER_BYTES_MAX, Header, NoRecord, Record, UNIT};
+use crate::format::segment::Segment;
+use crate::log::Medium;
+use crate::units::BLOCK_BYTES;
+use base::crc32c;
+use bdev::{Op, Status};
+use reactor::Errno;
+use std::ops::RangeInclusive;
+
+/// Bytes looked at in one go when a record is searched.
+const SEARCH_BYTES: usize = 64 << 10;
+
+impl Scan<'_> {
+    /// Reads inside the segment.
+    fn load(&self, segment: &Segment, offset: u64, target: &mut [u8]) -> Result<(), LogError> {
+        self.driver(segment, |driver, pmem, start| driver.pmem_read(pmem, start + offset, target))
+            .map_err(|errno| self.io(segment, offset, Status::of_errno(errno, Op::Read)))
+    }
+
+    fn driver<T>(
+        &self,
+        segment: &Segment,
+        call: impl FnOnce(&dyn reactor::Driver, reactor::driver::PmemId, u64) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let Medium::Mapped { reactor, pmem, first_byte } = self.medium else { unreachable!("a mapped log") };
+        let place = self.geometry.place_of(segment.sequence) as u64;
+        call(&**reactor.driver(), *pmem, first_byte + place * self.geometry.segment_bytes())
+    }
+
+    pub(super) fn mapped_segment(&mut self, segment: &Segment, end: Option<u64>) -> Result<(), LogError> {
+        let (mut offset, mut lsn) = (BLOCK_BYTES as u64, segment.first_lsn);
+        // A record is told of when the next one vouches for its payload.
+        let mut held: Option<(u64, Header)> = None;
+        while end != Some(lsn) {
+            match self.record_at(segment, offset)? {
+                Some(header) if header.lsn == lsn => {
+                    let next = offset + span(&header);
+                    if let Some((_, before)) = held.replace((offset, header)) {
+                        self.found(segment, &before);
+                    }
+                    (offset, lsn) = (next, lsn + 1);
+                }
+                _ => match self.search(segment, offset, lsn..end.unwrap_or(u64::MAX))? {
+                    Some(found) => (offset, lsn) = found,
+                    None => break,
+                },
+            }
+        }
+        let Some((offset, last)) = held else { return Ok(()) };
+        if end.is_some() {
+            self.found(segment, &last);
+        } else if self.is_whole(segment, offset, &last)? {
+            self.store_again(segment, offset, span(&last))?;
+            self.found(segment, &last);
+        }
+        Ok(())
+    }
+
+    /// As `headerless`: the second record was stored after the fence of the first, which the header shares.
+    pub(super) fn mapped_headerless(
+        &self,
+        mut segment: Segment,
+        first_lsn: RangeInclusive<u64>,
+    ) -> Result<Option<Segment>, LogError> {
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        self.load(&segment, BLOCK_BYTES as u64, &mut bytes)?;
+        let first = match record::decode(&bytes, self.salt) {
+            Ok(first) if first_lsn.contains(&first.lsn) && first.epoch >= segment.epoch => first,
+            _ => return Ok(None),
+        };
+        (segment.first_lsn, segment.epoch) = (first.lsn, first.epoch);
+        let second = self.record_at(&segment, BLOCK_BYTES as u64 + span(&first)).unwrap_or(None);
+        if second.is_none_or(|second| second.lsn != first.lsn + 1) {
+            return Ok(None);
+        }
+        self.store_again(&segment, 0, 0)?;
+        Ok(Some(segment))
+    }
+
+    /// The record of this segment's epoch that begins at `offset`, whatever its number.
+    fn record_at(&self, segment: &Segment, offset: u64) -> Result<Option<Header>, LogError> {
+        let room = self.geometry.segment_bytes().saturating_sub(offset);
+        if room < UNIT as u64 {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        self.load(segment, offset, &mut bytes[..UNIT])?;
+        let Some(len) = record::peek_bytes(&bytes).filter(|len| *len as u64 <= room) else { return Ok(None) };
+        self.load(segment, offset + UNIT as u64, &mut bytes[UNIT..len])?;
+        let header = match record::decode(&bytes[..len], self.salt) {
+            Ok(header) if header.epoch == segment.epoch => header,
+            Ok(_) | Err(NoRecord::Absent) => return Ok(None),
+            Err(NoRecord::Impossible(cause)) => return Err(self.impossible(segment, offset, cause)),
+        };
+        let payload = if header.record.payload_bytes() == 0 { 0 } else { offset + header.bytes as u64 };
+        if header.payload as u64 * UNIT as u64 != payload || span(&header) > room {
+            return Err(self.impossible(segment, offset, "its payload does not follow it inside the segment"));
+        }
+        Ok(Some(header))
+    }
+
+    /// The next record at or after `offset` with a number in `wanted`, the first of which is missing.
+    fn search(
+        &self,
+        segment: &Segment,
+        offset: u64,
+        wanted: std::ops::Range<u64>,
+    ) -> Result<Option<(u64, u64)>, LogError> {
+        let mut piece = vec![0; SEARCH_BYTES];
+        let mut at = offset;
+        while at < self.geometry.segment_bytes() {
+            let len = (self.geometry.segment_bytes() - at).min(SEARCH_BYTES as u64) as usize;
+            self.load(segment, at, &mut piece[..len])?;
+            for (index, unit) in piece[..len].chunks_exact(UNIT).enumerate() {
+                if record::peek_bytes(unit).is_none() {
+                    continue;
+                }
+                let here = at + (index * UNIT) as u64;
+                // What merely looks like a record, in the middle of a payload, is none.
+                if let Ok(Some(header)) = self.record_at(segment, here)
+                    && wanted.contains(&header.lsn)
+                    && header.lsn > wanted.start
+                {
+                    return Ok(Some((here, header.lsn)));
+                }
+            }
+            at += len as u64;
+        }
+        Ok(None)
+    }
+
+    /// Whether the payload matches its checksums.
+    fn is_whole(&self, segment: &Segment, offset: u64, header: &Header) -> Result<bool, LogError> {
+        let mut bytes = [0; BLOCK_BYTES];
+        let at = offset + header.bytes as u64;
+        match &header.record {
+            Record::Write { crcs, .. } => {
+                for (index, crc) in crcs.iter().enumerate() {
+                    self.load(segment, at + (index * BLOCK_BYTES) as u64, &mut bytes)?;
+                    if crc32c(&bytes) != *crc {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Record::Delta { bytes: len, crc, .. } => {
+                let bytes = &mut bytes[..*len as usize];
+                self.load(segment, at, bytes)?;
+                Ok(crc32c(bytes) == *crc)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Stores a range and the segment's header once more and fences: a killed process may have left them visible and not
+    /// durable, and a fence covers the stores of its own process only.
+    fn store_again(&self, segment: &Segment, offset: u64, bytes: u64) -> Result<(), LogError> {
+        if !self.writes {
+            return Ok(());
+        }
+        let mut piece = [0; BLOCK_BYTES];
+        let end = offset + bytes;
+        let mut at = offset;
+        let failed = |errno| self.io(segment, offset, Status::of_errno(errno, Op::Write));
+        self.driver(segment, |driver, pmem, start| driver.pmem_store(pmem, start, &segment.encode()))
+            .map_err(failed)?;
+        while at < end {
+            let len = (end - at).min(piece.len() as u64) as usize;
+            self.load(segment, at, &mut piece[..len])?;
+            self.driver(segment, |driver, pmem, start| driver.pmem_store(pmem, start + at, &piece[..len]))
+                .map_err(failed)?;
+            at += len as u64;
+        }
+        self.driver(segment, |driver, pmem, _| {
+            driver.pmem_fence(pmem);
+            Ok(())
+        })
+        .map_err(failed)
+    }
+}
+
+/// Bytes from the start of a record to the start of the next.
+fn span(header: &Header) -> u64 {
+    (header.bytes + header.record.payload_bytes().next_multiple_of(UNIT)) as u64
+}

@@ -1,0 +1,370 @@
+//! Reading the log from a checkpoint's tail to its end.
+//!
+//! Where the segments begin is read first: a segment holds the records from its first one up to the first one of the
+//! next segment, whatever else lies in it. A segment is only opened when everything before it is durable, so a record
+//! missing in front of a later segment was lost by the medium; in the last segment, records that were never acknowledged
+//! may be missing or torn at the end, and only there.
+
+mod block;
+mod mapped;
+
+use super::{LogGeometry, Medium, Placed};
+use crate::format::record::{Header, Record};
+use crate::format::segment::Segment;
+use crate::units::LogTail;
+use bdev::{Io, Op, Status};
+use reactor::{Buf, IoFuture};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+use thiserror::Error;
+
+/// Most reads under way.
+const READS_MAX: usize = 32;
+/// A read that fails is tried so often in all.
+const READ_TRIES: u32 = 4;
+/// Most gaps told apart; further ones are joined to the last.
+const LOST_MAX: usize = 1024;
+
+/// A segment that holds records after the tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSegment {
+    /// Its sequence.
+    pub sequence: u64,
+    /// Number of its first record.
+    pub first_lsn: u64,
+}
+
+/// Records that were durable and cannot be read any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostLsns {
+    /// Number of the first.
+    pub first: u64,
+    /// Number after the last.
+    pub end: u64,
+}
+
+/// The end of a log, from where it goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The next record.
+    pub next: LogTail,
+    /// The newest epoch of any segment; 0 without one. The log goes on with a larger one.
+    pub epoch: u32,
+    /// Segments in use, in order.
+    pub segments: Vec<HeadSegment>,
+    /// Records that the medium has lost, in order: what they said must be treated as unknown.
+    pub lost: Vec<LostLsns>,
+    /// Places whose header cannot be read; not used until the pool is opened again.
+    pub unreadable: Vec<u32>,
+}
+
+impl Head {
+    /// The head of a log without records, as it is when a pool is created.
+    pub fn empty() -> Head {
+        let next = LogTail { segment: 1, lsn: 1 };
+        Head { next, epoch: 0, segments: Vec::new(), lost: Vec::new(), unreadable: Vec::new() }
+    }
+}
+
+/// Why a log could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LogError {
+    /// The superblock describes a log that cannot be.
+    #[error("log of shard {shard}: {cause}; the superblock is not from this program, or was changed")]
+    Geometry {
+        /// The shard.
+        shard: u16,
+        /// What cannot be.
+        cause: &'static str,
+    },
+    /// A checksum is right and the content cannot be: not damage, but a writer with another idea of the format.
+    #[error(
+        "log of shard {shard}, segment {segment}, byte {offset}: {cause}; open the pool with the version that wrote it"
+    )]
+    Impossible {
+        /// The shard.
+        shard: u16,
+        /// Sequence of the segment.
+        segment: u64,
+        /// Byte in the segment.
+        offset: u64,
+        /// What cannot be.
+        cause: &'static str,
+    },
+    /// What is there cannot be read, so where the log ends is unknown.
+    #[error(
+        "log of shard {shard}, segment {segment}, byte {offset}: cannot read: {status}; check the log device and open again"
+    )]
+    Io {
+        /// The shard.
+        shard: u16,
+        /// Sequence of the segment (of one that may be there, when its header cannot be read).
+        segment: u64,
+        /// Byte in the segment.
+        offset: u64,
+        /// How the read ended.
+        status: Status,
+    },
+}
+
+/// Reads the log from a checkpoint's tail to its end, and makes sure that what it has read is durable.
+pub async fn scan(
+    medium: &Medium,
+    geometry: LogGeometry,
+    tail: LogTail,
+    visit: &mut dyn FnMut(&Record, Placed),
+) -> Result<Head, LogError> {
+    read_log(medium, geometry, tail, true, visit).await
+}
+
+/// As [`scan`] without any write: what is there may not be durable, so nothing can go on from the head.
+pub(crate) async fn survey(
+    medium: &Medium,
+    geometry: LogGeometry,
+    tail: LogTail,
+    visit: &mut dyn FnMut(&Record, Placed),
+) -> Result<Head, LogError> {
+    read_log(medium, geometry, tail, false, visit).await
+}
+
+async fn read_log(
+    medium: &Medium,
+    geometry: LogGeometry,
+    tail: LogTail,
+    writes: bool,
+    visit: &mut dyn FnMut(&Record, Placed),
+) -> Result<Head, LogError> {
+    if let Some(cause) = geometry.fault() {
+        return Err(LogError::Geometry { shard: geometry.shard, cause });
+    }
+    let headers = read_headers(medium, &geometry).await?;
+    let mut segments = in_use(&geometry, &headers.segments, tail)?;
+    let mut scan =
+        Scan { medium, geometry, salt: geometry.salt(), tail, writes, next_lsn: tail.lsn, lost: Vec::new(), visit };
+    let mut footers = Vec::new();
+    for (index, segment) in segments.iter().enumerate() {
+        if !medium.is_mapped() && index % READS_MAX == 0 {
+            footers = scan.read_footers(&segments[index..segments.len().min(index + READS_MAX)]).await;
+        }
+        scan.lose_until(segment.first_lsn);
+        let end = segments.get(index + 1).map(|next| next.first_lsn);
+        if end.is_some_and(|end| end <= scan.next_lsn) {
+            continue;
+        }
+        match medium {
+            Medium::Mapped { .. } => scan.mapped_segment(segment, end)?,
+            Medium::Block { .. } => scan.block_segment(segment, end, footers[index % READS_MAX]).await?,
+        }
+        scan.lose_until(end.unwrap_or(0));
+    }
+    loop {
+        let sequence = segments.last().map_or(tail.segment, |last| last.sequence + 1);
+        headers.check_end(&geometry, sequence)?;
+        let known = headers.segments.iter().any(|s| geometry.place_of(s.sequence) == geometry.place_of(sequence));
+        let mended = if known { None } else { scan.headerless(sequence, segments.last()).await? };
+        let Some(segment) = mended else { break };
+        tracing::warn!(
+            shard = geometry.shard,
+            segment = sequence,
+            "the header of a log segment was damaged; it is mended"
+        );
+        match medium {
+            Medium::Mapped { .. } => scan.mapped_segment(&segment, None)?,
+            Medium::Block { .. } => scan.block_segment(&segment, None, None).await?,
+        }
+        segments.push(segment);
+    }
+    let newest = headers.segments.iter().chain(&segments).map(|segment| segment.sequence).max();
+    let epoch = headers.segments.iter().chain(&segments).map(|segment| segment.epoch).max();
+    scan.persist(segments.last()).await?;
+    Ok(Head {
+        next: LogTail { segment: newest.map_or(0, |newest| newest + 1).max(tail.segment), lsn: scan.next_lsn },
+        epoch: epoch.unwrap_or(0),
+        segments: segments.iter().map(|s| HeadSegment { sequence: s.sequence, first_lsn: s.first_lsn }).collect(),
+        lost: scan.lost,
+        unreadable: headers.unreadable.iter().map(|(place, _)| *place).collect(),
+    })
+}
+
+/// What the places of a log hold.
+struct Headers {
+    segments: Vec<Segment>,
+    unreadable: Vec<(u32, Status)>,
+}
+
+impl Headers {
+    fn note(&mut self, geometry: &LogGeometry, place: u32, read: Result<&[u8], Status>) -> Result<(), LogError> {
+        let found = match read {
+            Ok(bytes) => Segment::decode(bytes),
+            Err(status) => {
+                self.unreadable.push((place, status));
+                return Ok(());
+            }
+        };
+        let segment = match found {
+            None => return Ok(()),
+            Some(Ok(segment)) => segment,
+            Some(Err(cause)) => {
+                return Err(LogError::Impossible { shard: geometry.shard, segment: place as u64, offset: 0, cause });
+            }
+        };
+        // Headers of another pool are what was on the device before.
+        let ours = segment.pool == geometry.pool && segment.shard == geometry.shard;
+        if ours && geometry.place_of(segment.sequence) == place {
+            self.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    /// The log cannot be said to end before `segment` when its header cannot be read.
+    fn check_end(&self, geometry: &LogGeometry, segment: u64) -> Result<(), LogError> {
+        let after = self.unreadable.iter().find(|(place, _)| *place == geometry.place_of(segment));
+        match after {
+            Some((_, status)) => Err(LogError::Io { shard: geometry.shard, segment, offset: 0, status: *status }),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn read_headers(medium: &Medium, geometry: &LogGeometry) -> Result<Headers, LogError> {
+    let mut headers = Headers { segments: Vec::new(), unreadable: Vec::new() };
+    for from in (0..geometry.segments).step_by(READS_MAX) {
+        let places = from..geometry.segments.min(from + READS_MAX as u32);
+        if let Medium::Mapped { reactor, pmem, first_byte } = medium {
+            for place in places {
+                let mut bytes = [0; 64];
+                let at = first_byte + place as u64 * geometry.segment_bytes();
+                let read = reactor.driver().pmem_read(*pmem, at, &mut bytes);
+                headers.note(geometry, place, read.map(|()| &bytes[..]).map_err(|e| Status::of_errno(e, Op::Read)))?;
+            }
+            continue;
+        }
+        let blocks = places.clone().map(|place| (place as u64 * geometry.segment_blocks as u64, 1));
+        for (place, read) in places.zip(read_many(medium, blocks).await) {
+            headers.note(geometry, place, read.as_ref().map(Buf::as_slice).map_err(|status| *status))?;
+        }
+    }
+    Ok(headers)
+}
+
+/// Segments from the tail's on, in order.
+fn in_use(geometry: &LogGeometry, all: &[Segment], tail: LogTail) -> Result<Vec<Segment>, LogError> {
+    let mut segments: Vec<Segment> = all.iter().filter(|segment| segment.sequence >= tail.segment).copied().collect();
+    segments.sort_by_key(|segment| segment.sequence);
+    for pair in segments.windows(2) {
+        if pair[1].first_lsn < pair[0].first_lsn || pair[1].epoch < pair[0].epoch {
+            let cause = "its first record or its epoch is from before the segment in front of it";
+            return Err(LogError::Impossible { shard: geometry.shard, segment: pair[1].sequence, offset: 0, cause });
+        }
+    }
+    Ok(segments)
+}
+
+struct Scan<'a> {
+    medium: &'a Medium,
+    geometry: LogGeometry,
+    salt: u32,
+    tail: LogTail,
+    /// Whether what has to be mended or made durable is written.
+    writes: bool,
+    /// The record that comes next, when none is lost.
+    next_lsn: u64,
+    lost: Vec<LostLsns>,
+    visit: &'a mut dyn FnMut(&Record, Placed),
+}
+
+impl Scan<'_> {
+    fn impossible(&self, segment: &Segment, offset: u64, cause: &'static str) -> LogError {
+        LogError::Impossible { shard: self.geometry.shard, segment: segment.sequence, offset, cause }
+    }
+
+    fn io(&self, segment: &Segment, offset: u64, status: Status) -> LogError {
+        LogError::Io { shard: self.geometry.shard, segment: segment.sequence, offset, status }
+    }
+
+    /// The records before `lsn` that were not found are lost.
+    fn lose_until(&mut self, lsn: u64) {
+        if lsn <= self.next_lsn {
+            return;
+        }
+        let gap = LostLsns { first: self.next_lsn, end: lsn };
+        tracing::error!(shard = self.geometry.shard, first = gap.first, end = gap.end, "log records are lost");
+        let full = self.lost.len() == LOST_MAX;
+        match self.lost.last_mut() {
+            Some(last) if last.end == gap.first || full => last.end = gap.end,
+            _ => self.lost.push(gap),
+        }
+        self.next_lsn = lsn;
+    }
+
+    /// A record was found; those before the tail are passed over.
+    fn found(&mut self, segment: &Segment, header: &Header) {
+        if header.lsn < self.tail.lsn {
+            return;
+        }
+        self.lose_until(header.lsn);
+        let place = self.geometry.place_of(segment.sequence);
+        let at = self.geometry.at(place, header.payload as u64 * crate::units::LogAt::UNIT);
+        (self.visit)(&header.record, Placed { lsn: header.lsn, segment: segment.sequence, at });
+        self.next_lsn = header.lsn + 1;
+    }
+
+    /// The segment that follows the last one, when its header has rotted: only what was written after that header was
+    /// durable proves so. The header is written again.
+    async fn headerless(&self, sequence: u64, last: Option<&Segment>) -> Result<Option<Segment>, LogError> {
+        let LogGeometry { shard, pool, .. } = self.geometry;
+        // The tail's own segment may begin before the tail, any other begins where the one before it ends.
+        let first_min = if last.is_some() { self.next_lsn } else { 1 };
+        let epoch = last.map_or(0, |last| last.epoch);
+        let segment = Segment { sequence, first_lsn: self.next_lsn, epoch, shard, pool };
+        let first = first_min..=self.next_lsn;
+        match self.medium {
+            Medium::Mapped { .. } => self.mapped_headerless(segment, first),
+            Medium::Block { .. } => self.block_headerless(segment, first).await,
+        }
+    }
+
+    /// What was seen may not be durable yet: the process that wrote it may have died before it made it so.
+    async fn persist(&self, last: Option<&Segment>) -> Result<(), LogError> {
+        let Medium::Block { channel, info, .. } = self.medium else { return Ok(()) };
+        let Some(last) = last.filter(|_| self.writes && info.volatile_cache) else { return Ok(()) };
+        let mut status = Status::Ok;
+        for _ in 0..READ_TRIES {
+            status = channel.submit(Io::flush()).await.status;
+            if status.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(self.io(last, 0, status))
+    }
+}
+
+/// Reads runs of blocks at the same time, at most [`READS_MAX`] of them, and tries again what failed.
+async fn read_many(medium: &Medium, runs: impl Iterator<Item = (u64, usize)>) -> Vec<Result<Buf, Status>> {
+    let one = |(block, blocks): (u64, usize)| {
+        IoFuture::new(async move {
+            let mut tries = 1;
+            loop {
+                match medium.read_blocks(block, blocks).await {
+                    Err(_) if tries < READ_TRIES => tries += 1,
+                    outcome => return outcome,
+                }
+            }
+        })
+    };
+    let mut reads: Vec<(Option<IoFuture<'_, _>>, Option<_>)> = runs.map(|run| (Some(one(run)), None)).collect();
+    assert!(reads.len() <= READS_MAX);
+    std::future::poll_fn(|cx| {
+        for (read, outcome) in &mut reads {
+            if let Some(future) = read
+                && let Poll::Ready(value) = Pin::new(future).poll(cx)
+            {
+                (*read, *outcome) = (None, Some(value));
+            }
+        }
+        if reads.iter().all(|(read, _)| read.is_none()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    reads.into_iter().filter_map(|(_, outcome)| outcome).collect()
+}

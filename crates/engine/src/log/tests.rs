@@ -1,0 +1,395 @@
+use super::*;
+use base::{Rng, crc32c};
+use bdev::{BlockDevice, MemDevice};
+use reactor::ReactorConfig;
+use reactor::linux::LinuxDriver;
+use std::future::Future;
+
+const GEOMETRY: LogGeometry = LogGeometry { shard: 3, pool: *b"unittest", segments: 6, segment_blocks: 96 };
+const START: LogTail = LogTail { segment: 1, lsn: 1 };
+const BYTES: u64 = GEOMETRY.segments as u64 * GEOMETRY.segment_blocks as u64 * BLOCK_BYTES as u64;
+
+fn reactor() -> Rc<Reactor> {
+    let driver = LinuxDriver::new().expect("io_uring is available");
+    Reactor::new(0, Rc::new(driver), ReactorConfig::default())
+}
+
+fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
+    let handle = reactor.spawn_join(future);
+    while !handle.is_finished() {
+        reactor.turn();
+    }
+    let mut handle = handle;
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(&mut handle).poll(&mut cx) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => unreachable!("it is finished"),
+    }
+}
+
+fn turns(reactor: &Rc<Reactor>, count: usize) {
+    for _ in 0..count {
+        reactor.turn();
+    }
+}
+
+fn mapped(reactor: &Rc<Reactor>) -> Medium {
+    let (pmem, _) = reactor.driver().pmem_open(None, BYTES + 4096).unwrap();
+    Medium::Mapped { reactor: reactor.clone(), pmem, first_byte: 4096 }
+}
+
+fn block(reactor: &Rc<Reactor>, block_size: u32) -> Medium {
+    let blocks = (BYTES + 4096) / block_size as u64;
+    let device = MemDevice::new("log", block_size, blocks, blocks).unwrap();
+    let channel = device.open_channel(reactor).unwrap();
+    let info = DeviceInfo { max_io_blocks: (64 << 10) / block_size, ..device.info() };
+    Medium::Block { reactor: reactor.clone(), channel, info, first_block: 1 }
+}
+
+fn media(reactor: &Rc<Reactor>) -> [Medium; 3] {
+    [mapped(reactor), block(reactor, 4096), block(reactor, 512)]
+}
+
+#[derive(Default)]
+struct Notes {
+    placed: RefCell<Vec<(Record, Placed)>>,
+    reclaimed: RefCell<Vec<u64>>,
+}
+
+impl Sink for Notes {
+    fn placed(&self, record: &Record, placed: Placed) {
+        let mut all = self.placed.borrow_mut();
+        assert!(all.last().is_none_or(|(_, last)| last.lsn + 1 == placed.lsn), "out of order at {}", placed.lsn);
+        all.push((record.clone(), placed));
+    }
+
+    fn reclaimed(&self, segment: u64) {
+        self.reclaimed.borrow_mut().push(segment);
+    }
+}
+
+fn open(medium: &Medium, head: Head, tail: LogTail, epoch: u32) -> (Rc<Log>, Rc<Notes>) {
+    let notes = Rc::new(Notes::default());
+    (Log::new(medium.clone(), GEOMETRY, head, tail, epoch, notes.clone()), notes)
+}
+
+/// The blocks of a write, or the bytes of a delta, made from its first block.
+fn payload(reactor: &Reactor, rng: &mut Rng, bytes: usize) -> SgList {
+    let mut buf = reactor.pool().try_alloc(bytes).unwrap();
+    rng.fill(buf.as_mut_slice());
+    [buf].into_iter().collect()
+}
+
+fn crcs(payload: &[Buf]) -> Crcs {
+    payload.iter().flat_map(|buf| buf.as_slice().chunks(BLOCK_BYTES)).map(crc32c).collect()
+}
+
+fn random(reactor: &Reactor, rng: &mut Rng) -> (Record, SgList) {
+    let first = rng.below(1 << 20) as u32 / 64 * 64;
+    match rng.below(10) {
+        0..4 => {
+            let blocks = if rng.one_in(8) { rng.between(1, 64) } else { rng.between(1, 3) };
+            let payload = payload(reactor, rng, blocks as usize * BLOCK_BYTES);
+            (Record::Write { first, crcs: crcs(&payload) }, payload)
+        }
+        4 => {
+            let bytes = rng.between(1, 4095) as u16;
+            let payload = payload(reactor, rng, bytes as usize);
+            let crc = crc32c(payload[0].as_slice());
+            (Record::Delta { block: first, offset: rng.below(4097 - bytes as u64) as u16, bytes, crc }, payload)
+        }
+        5 => (Record::Trim { first, blocks: rng.between(1, 1000) as u32 }, SgList::new()),
+        6 => (Record::Allocate { extent: first, volume: 1, vextent: rng.below(100) as u32 }, SgList::new()),
+        7 => (Record::Free { extent: first, unusable: rng.one_in(2) }, SgList::new()),
+        8 => (Record::InPlace { first, crcs: (0..rng.between(1, 64) as u32).collect() }, SgList::new()),
+        _ => (Record::Lost { first, blocks: 1 }, SgList::new()),
+    }
+}
+
+/// Appends `count` records without waiting for one before the next, then waits for all.
+async fn append_all(log: Rc<Log>, reactor: Rc<Reactor>, seed: u64, count: usize) -> Vec<(Record, Vec<u8>)> {
+    let mut rng = Rng::new(seed);
+    let (mut waits, mut expected) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let (record, payload) = random(&reactor, &mut rng);
+        let bytes: Vec<u8> = payload.iter().flat_map(|buf| buf.as_slice().to_vec()).collect();
+        expected.push((record.clone(), bytes));
+        waits.push(log.append(record, payload, Class::User));
+        if rng.one_in(5) {
+            reactor.yield_now().await;
+        }
+    }
+    for (wait, (_, bytes)) in waits.into_iter().zip(&expected) {
+        let appended = wait.await;
+        assert!(appended.result.is_ok(), "{:?}", appended.result);
+        let back: Vec<u8> = appended.payload.iter().flat_map(|buf| buf.as_slice().to_vec()).collect();
+        assert_eq!(&back, bytes, "the payload comes back as it was given");
+    }
+    log.drain().await;
+    expected
+}
+
+fn scanned(reactor: &Rc<Reactor>, medium: &Medium, tail: LogTail) -> Result<(Head, Vec<(Record, Placed)>), LogError> {
+    let medium = medium.clone();
+    block_on(reactor, async move {
+        let mut all = Vec::new();
+        let mut visit = |record: &Record, placed: Placed| all.push((record.clone(), placed));
+        let head = scan(&medium, GEOMETRY, tail, &mut visit).await?;
+        Ok((head, all))
+    })
+}
+
+fn read_back(reactor: &Rc<Reactor>, log: &Rc<Log>, record: &Record, placed: Placed) -> Vec<u8> {
+    let (log, bytes) = (log.clone(), record.payload_bytes());
+    block_on(reactor, async move {
+        let list = log.read(placed.at, 0, bytes).await.unwrap();
+        list.iter().flat_map(|buf| buf.as_slice().to_vec()).collect()
+    })
+}
+
+#[test]
+fn every_kind_of_record_comes_back_in_order_with_its_payload_over_many_openings() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let mut head = Head::empty();
+        let mut all = Vec::new();
+        for epoch in 1..5 {
+            let (log, notes) = open(&medium, head, START, epoch);
+            let expected = block_on(&reactor, append_all(log.clone(), reactor.clone(), epoch as u64, 12));
+            let placed = notes.placed.take();
+            assert!(placed.iter().map(|(record, _)| record).eq(expected.iter().map(|(record, _)| record)));
+            all.extend(placed.iter().cloned());
+            for ((record, placed), (_, bytes)) in placed.iter().zip(&expected) {
+                assert_eq!(&read_back(&reactor, &log, record, *placed), bytes);
+            }
+            let (found, records) = scanned(&reactor, &medium, START).unwrap();
+            assert_eq!(records, all);
+            assert_eq!((found.next.lsn, found.epoch, &found.lost), (log.next().lsn, epoch, &vec![]));
+            assert_eq!(scanned(&reactor, &medium, START).unwrap(), (found.clone(), records));
+            head = found;
+        }
+    }
+}
+
+#[test]
+fn the_ring_wraps_when_tails_are_released_and_tells_what_is_overwritten() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let (log, notes) = open(&medium, Head::empty(), START, 1);
+        for round in 0..40 {
+            block_on(&reactor, append_all(log.clone(), reactor.clone(), round, 20));
+            let tail = log.next();
+            log.release(tail);
+            let (head, records) = scanned(&reactor, &medium, tail).unwrap();
+            assert_eq!((head.next.lsn, records.len(), head.lost.len()), (tail.lsn, 0, 0));
+        }
+        let reclaimed = notes.reclaimed.take();
+        assert!(reclaimed.len() > 10, "{} segments were overwritten", reclaimed.len());
+        assert!(reclaimed.windows(2).all(|pair| pair[0] < pair[1]));
+        let stats = log.stats();
+        assert_eq!((stats.appended_records, stats.errors), (800, 0));
+    }
+}
+
+#[test]
+fn users_wait_for_space_in_order_while_internal_records_use_the_reserve() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let (log, notes) = open(&medium, Head::empty(), START, 1);
+        let mut rng = Rng::new(1);
+        let mut waits = Vec::new();
+        for first in 0..12 {
+            let payload = payload(&reactor, &mut rng, 64 * BLOCK_BYTES);
+            waits.push(log.append(Record::Write { first: first * 64, crcs: crcs(&payload) }, payload, Class::User));
+        }
+        turns(&reactor, 200);
+        let before = notes.placed.borrow().len();
+        assert_eq!((before, log.room().segments_free), (4, 2), "one record a segment, and the reserve stays");
+        let internal = log.append(Record::Free { extent: 1, unusable: false }, SgList::new(), Class::Internal);
+        let large = payload(&reactor, &mut rng, 64 * BLOCK_BYTES);
+        let large = log.append(Record::Write { first: 0, crcs: crcs(&large) }, large, Class::Internal);
+        assert!(block_on(&reactor, internal).result.is_ok() && block_on(&reactor, large).result.is_ok());
+        assert_eq!(log.room().segments_free, 1);
+        while notes.placed.borrow().len() < 14 {
+            log.release(log.next());
+            turns(&reactor, 50);
+        }
+        let writes = notes.placed.take().into_iter().filter_map(|(record, _)| match record {
+            Record::Write { first, .. } => Some(first / 64),
+            _ => None,
+        });
+        assert_eq!(writes.collect::<Vec<_>>(), [0, 1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11]);
+        for wait in waits {
+            assert!(block_on(&reactor, wait).result.is_ok());
+        }
+    }
+}
+
+/// Ten writes of a block each, one after the other; each is a group of its own on a block log.
+fn ten_writes(reactor: &Rc<Reactor>, medium: &Medium) -> Vec<(Record, Placed)> {
+    let (log, notes) = open(medium, Head::empty(), START, 1);
+    let mut rng = Rng::new(5);
+    for first in 0..10 {
+        let payload = payload(reactor, &mut rng, BLOCK_BYTES);
+        let appended = log.append(Record::Write { first, crcs: crcs(&payload) }, payload, Class::User);
+        assert!(block_on(reactor, appended).result.is_ok());
+    }
+    notes.placed.take()
+}
+
+/// Flips a bit of the shard's log.
+fn damage(reactor: &Rc<Reactor>, medium: &Medium, at: u64, bit: u8) {
+    match medium {
+        Medium::Mapped { pmem, first_byte, .. } => {
+            let mut byte = [0];
+            reactor.driver().pmem_read(*pmem, first_byte + at, &mut byte).unwrap();
+            reactor.driver().pmem_store(*pmem, first_byte + at, &[byte[0] ^ 1 << bit]).unwrap();
+        }
+        Medium::Block { channel, info, first_block, .. } => {
+            let (channel, block_size) = (channel.clone(), info.block_size as u64);
+            let at = first_block * BLOCK_BYTES as u64 + at;
+            let lba = bdev::Lba(at / block_size);
+            let buf = reactor.pool().try_alloc(block_size as usize).unwrap();
+            block_on(reactor, async move {
+                let mut done = channel.submit(bdev::Io::read(lba, 1, [buf].into_iter().collect())).await;
+                done.io.bufs[0].as_mut_slice()[(at % block_size) as usize] ^= 1 << bit;
+                assert!(channel.submit(bdev::Io::write(lba, 1, done.io.bufs)).await.status.is_ok());
+            });
+        }
+    }
+}
+
+#[test]
+fn rot_is_told_from_a_torn_end() {
+    let reactor = reactor();
+    for (index, medium) in media(&reactor).iter().enumerate() {
+        let header_before = if index == 0 { 64 } else { BLOCK_BYTES as u64 };
+        let records = ten_writes(&reactor, medium);
+        let without = |lsns: &[u64]| {
+            let left = records.iter().filter(|(_, placed)| !lsns.contains(&placed.lsn));
+            left.cloned().collect::<Vec<_>>()
+        };
+        let byte = |nth: usize| records[nth].1.at.bytes();
+        let lost = |first, end| vec![LostLsns { first, end }];
+        // A payload in the middle: its reader will find it, replay goes on.
+        damage(&reactor, medium, byte(4) + 9, 0);
+        let (head, found) = scanned(&reactor, medium, START).unwrap();
+        assert_eq!((head.next.lsn, head.lost, found), (11, vec![], without(&[])));
+        // A header in the middle.
+        damage(&reactor, medium, byte(4) - header_before + 9, 3);
+        let (head, found) = scanned(&reactor, medium, START).unwrap();
+        assert_eq!((head.next.lsn, head.lost, found), (11, lost(5, 6), without(&[5])));
+        // The payload of the last record: an append that was never acknowledged looks like that.
+        damage(&reactor, medium, byte(9) + 9, 0);
+        let (head, found) = scanned(&reactor, medium, START).unwrap();
+        assert_eq!((head.next.lsn, head.lost.len(), found), (10, 1, without(&[5, 10])));
+        // The log goes on at another place; what was cut off stays so even when the rot heals.
+        let (log, _) = open(medium, head, START, 2);
+        let free = log.append(Record::Free { extent: 77, unusable: false }, SgList::new(), Class::Internal);
+        assert_eq!(block_on(&reactor, free).result.map(|placed| (placed.lsn, placed.segment)), Ok((10, 2)));
+        damage(&reactor, medium, byte(9) + 9, 0);
+        let (head, found) = scanned(&reactor, medium, START).unwrap();
+        assert_eq!((head.next.lsn, head.lost, found.len()), (11, lost(5, 6), 9));
+        assert_eq!(found[8].0, Record::Free { extent: 77, unusable: false });
+        // Now a later segment vouches for the end of the first one.
+        damage(&reactor, medium, byte(8) - header_before + 9, 0);
+        let (head, found) = scanned(&reactor, medium, START).unwrap();
+        assert_eq!((head.next.lsn, found.len()), (11, 8));
+        assert_eq!(head.lost, [lost(5, 6), lost(9, 10)].concat());
+    }
+}
+
+#[test]
+fn a_segment_whose_header_rots_is_found_and_mended() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let records = ten_writes(&reactor, &medium);
+        let sound = scanned(&reactor, &medium, START).unwrap();
+        damage(&reactor, &medium, GEOMETRY.segment_bytes() + 17, 1);
+        let mended = scanned(&reactor, &medium, START).unwrap();
+        assert_eq!((&mended, &mended.1), (&sound, &records));
+        // Once more, with a tail in the middle of it.
+        damage(&reactor, &medium, GEOMETRY.segment_bytes() + 17, 1);
+        assert_eq!(scanned(&reactor, &medium, LogTail { segment: 1, lsn: 5 }).unwrap().1, records[4..]);
+    }
+}
+
+#[test]
+fn bytes_of_another_pool_are_no_records() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        ten_writes(&reactor, &medium);
+        let other = LogGeometry { pool: *b"another!", ..GEOMETRY };
+        let log = Log::new(medium.clone(), other, Head::empty(), START, 1, Rc::new(Notes::default()));
+        let payload = payload(&reactor, &mut Rng::new(1), BLOCK_BYTES);
+        let append = log.append(Record::Write { first: 0, crcs: crcs(&payload) }, payload, Class::User);
+        assert!(block_on(&reactor, append).result.is_ok());
+        let inner = medium.clone();
+        let count = block_on(&reactor, async move {
+            let mut count = 0;
+            let head = scan(&inner, other, START, &mut |_, _| count += 1).await.unwrap();
+            (head.next.lsn, head.lost.len(), count)
+        });
+        assert_eq!(count, (2, 0, 1));
+        assert!(matches!(scanned(&reactor, &medium, START), Ok((head, found)) if found.is_empty() && head.epoch == 0));
+    }
+}
+
+#[test]
+fn no_damage_makes_recovery_panic_or_invent_records() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let (log, notes) = open(&medium, Head::empty(), START, 1);
+        block_on(&reactor, append_all(log.clone(), reactor.clone(), 7, 60));
+        let records = notes.placed.take();
+        let used = log.next().segment * GEOMETRY.segment_bytes();
+        let mut rng = Rng::new(3);
+        for _ in 0..150 {
+            // Mostly where headers are.
+            let at = rng.below(used) / 64 * 64 + rng.below(64);
+            let at =
+                if rng.one_in(3) { at / GEOMETRY.segment_bytes() * GEOMETRY.segment_bytes() + at % 64 } else { at };
+            damage(&reactor, &medium, at, rng.below(8) as u8);
+            let (head, found) = scanned(&reactor, &medium, START).unwrap();
+            assert!(found.iter().all(|record| records.contains(record)));
+            assert!(found.windows(2).all(|pair| pair[0].1.lsn < pair[1].1.lsn));
+            let lost: u64 = head.lost.iter().map(|gap| gap.end - gap.first).sum();
+            assert_eq!(found.len() as u64 + lost, head.next.lsn - 1, "every record is found or reported as lost");
+        }
+    }
+}
+
+#[test]
+fn a_failed_write_moves_its_records_to_the_next_segment_in_order() {
+    let reactor = reactor();
+    let blocks = BYTES / 4096 + 1;
+    let mem = std::sync::Arc::new(MemDevice::new("log", 4096, blocks, blocks).unwrap());
+    let rule = |when, fault| bdev::ErrorRule { when, ..bdev::ErrorRule::always(&[bdev::Op::Write], fault) };
+    let once = rule(bdev::When::Nth(3), bdev::Fault::FailAfter(Status::WriteError));
+    let device = bdev::ErrorDevice::new("faulty", mem, &[once], 1).unwrap();
+    let (channel, info) = (device.open_channel(&reactor).unwrap(), device.info());
+    let medium = Medium::Block { reactor: reactor.clone(), channel, info, first_block: 1 };
+    let (log, notes) = open(&medium, Head::empty(), START, 1);
+    for round in 0..4 {
+        block_on(&reactor, append_all(log.clone(), reactor.clone(), round, 6));
+    }
+    assert_eq!((log.stats().errors, log.stats().retired, log.room().segments_total), (1, 1, 5));
+    let records = notes.placed.take();
+    assert_eq!((records.len(), records[0].1.segment), (24, 1));
+    assert!(records[23].1.segment > 1);
+    let (head, found) = scanned(&reactor, &medium, START).unwrap();
+    assert_eq!((head.next.lsn, found), (25, records));
+    // Then nothing works any more.
+    log.release(log.next());
+    device.set_rules(&[rule(bdev::When::Always, bdev::Fault::Fail(Status::WriteError))]).unwrap();
+    let mut rng = Rng::new(1);
+    for class in [Class::User, Class::Internal, Class::User] {
+        let payload = payload(&reactor, &mut rng, BLOCK_BYTES);
+        let append = log.append(Record::Write { first: 0, crcs: crcs(&payload) }, payload, class);
+        let appended = block_on(&reactor, append);
+        assert_eq!((appended.result, sg_len(&appended.payload)), (Err(Status::WriteError), BLOCK_BYTES));
+    }
+    // What was durable still is.
+    device.set_rules(&[]).unwrap();
+    assert_eq!(scanned(&reactor, &medium, START).unwrap().1.len(), 24);
+}

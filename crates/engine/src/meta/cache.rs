@@ -1,0 +1,370 @@
+//! Map pages in memory: a bounded cache with a clock's hand, and how a page is read and written.
+//!
+//! ```text
+//! clean -> dirty (set) -> being written: copied out, clean again (and dirty again if changed) -> written: may be dropped
+//! ```
+//! A page is written to a slot that neither the durable root nor the one being written leads to. There may be none for
+//! pages that change while a checkpoint ends; they stay in memory until then. A page in use is never dropped.
+
+use super::page::{Content, HOLE, LOST, Page, PageCell};
+use super::{Extent, Meta, REPORTED, UNFLUSHED, WRITING, count, slot_of};
+use crate::format::table::{BLOCKS_LOST, MAP_PAGE, MAP_SLOT_1};
+use base::crc32c;
+use bdev::Status;
+use reactor::sync::Notify;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Writes of map or table pages under way at once.
+pub(super) const WRITES_MAX: usize = 32;
+/// Fewest pages that a cache holds, whatever its limit says: enough for each load under way to have one.
+const PAGES_MIN: usize = 4;
+/// Most pages kept without content, so that dropping one and loading another costs no allocation.
+const SPARE_MAX: usize = 64;
+
+pub(super) struct Cache {
+    frames: RefCell<Vec<Option<Rc<PageCell>>>>,
+    free: RefCell<Vec<u32>>,
+    pages_max: usize,
+    resident: Cell<usize>,
+    dirty_pages: Rc<Cell<usize>>,
+    hand: Cell<usize>,
+    spare: RefCell<Vec<Rc<PageCell>>>,
+    loading: RefCell<BTreeMap<u32, Rc<Notify>>>,
+    writes: Cell<usize>,
+    /// How the last write of a page that failed ended.
+    last_error: Cell<Option<Status>>,
+    /// Extents whose pages were written since the last flush that succeeded.
+    unflushed: RefCell<Vec<u32>>,
+}
+
+impl Cache {
+    pub(super) fn new(bytes: usize) -> Cache {
+        Cache {
+            frames: RefCell::default(),
+            free: RefCell::default(),
+            pages_max: (bytes / size_of::<PageCell>()).max(PAGES_MIN),
+            resident: Cell::new(0),
+            dirty_pages: Rc::default(),
+            hand: Cell::new(0),
+            spare: RefCell::default(),
+            loading: RefCell::default(),
+            writes: Cell::new(0),
+            last_error: Cell::new(None),
+            unflushed: RefCell::default(),
+        }
+    }
+
+    pub(super) fn resident(&self) -> usize {
+        self.resident.get()
+    }
+
+    pub(super) fn dirty_pages(&self) -> usize {
+        self.dirty_pages.get()
+    }
+
+    /// Notes that the page of an extent was written and not flushed.
+    fn note_unflushed(&self, cell: &Extent, extent: u32) {
+        if !cell.has(UNFLUSHED) {
+            cell.put(UNFLUSHED, true);
+            self.unflushed.borrow_mut().push(extent);
+        }
+    }
+}
+
+/// What the clock's hand found.
+enum Sweep {
+    /// A page was dropped.
+    Dropped,
+    /// Pages are being written and may be dropped then.
+    Writing,
+    /// Pages are dirty and have no free slot before the checkpoint ends.
+    Pinned,
+    /// Every page is in use.
+    InUse,
+}
+
+/// A page being loaded; others who want it wait until this is dropped.
+struct Loading<'a> {
+    cache: &'a Cache,
+    extent: u32,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let waiters = self.cache.loading.borrow_mut().remove(&self.extent);
+        waiters.expect("only this removes it").notify_all();
+    }
+}
+
+impl Meta {
+    /// The extent's map page if it is in memory, else load it.
+    #[inline]
+    pub fn page(&self, extent: u32) -> Option<Page> {
+        let page = self.peek(extent)?;
+        page.referenced.set(true);
+        Some(Page(page))
+    }
+
+    /// As [`page`](Self::page), without counting as a use.
+    #[inline]
+    fn peek(&self, extent: u32) -> Option<Rc<PageCell>> {
+        let frame = self.cell(extent).frame.get().checked_sub(1)?;
+        let frames = self.cache.frames.borrow();
+        Some(frames[frame as usize].as_ref().expect("extents name occupied frames").clone())
+    }
+
+    /// The extent's map page, read when it is not in memory; loads of one page at one time share the read.
+    /// [`Status::Corrupt`]: it is not what its descriptor says.
+    pub async fn load(self: &Rc<Self>, extent: u32) -> Result<Page, Status> {
+        self.load_page(extent, true).await
+    }
+
+    /// `bounded`: waits for room in the cache.
+    pub(super) async fn load_page(self: &Rc<Self>, extent: u32, bounded: bool) -> Result<Page, Status> {
+        loop {
+            if let Some(page) = self.page(extent) {
+                return Ok(page);
+            }
+            let other = self.cache.loading.borrow().get(&extent).cloned();
+            if let Some(other) = other {
+                other.notified().await;
+                continue;
+            }
+            self.cache.loading.borrow_mut().insert(extent, Rc::default());
+            let _loading = Loading { cache: &self.cache, extent };
+            if bounded {
+                self.make_room().await?;
+            }
+            let descriptor = self.descriptor(extent);
+            let Some(slot) = slot_of(descriptor) else {
+                let value = if descriptor.flags & BLOCKS_LOST != 0 { LOST } else { HOLE };
+                return Ok(self.install(extent, Content::All(value)));
+            };
+            count(&self.counters.loads);
+            let block = self.map_block(extent, slot);
+            let read = self.media.read_block(block).await;
+            if self.descriptor(extent) != descriptor {
+                continue;
+            }
+            let bytes = read?;
+            if crc32c(bytes.as_slice()) != descriptor.map_crc {
+                self.report_corrupt(extent, block);
+                return Err(Status::Corrupt);
+            }
+            return Ok(self.install(extent, Content::Read(bytes.as_slice())));
+        }
+    }
+
+    fn report_corrupt(&self, extent: u32, block: u64) {
+        count(&self.counters.corrupt_pages);
+        let cell = self.cell(extent);
+        if !cell.has(REPORTED) {
+            cell.put(REPORTED, true);
+            let shard = self.shard;
+            tracing::error!(shard, extent, block, "a map page is damaged: the blocks of its extent cannot be read");
+        }
+    }
+
+    fn install(&self, extent: u32, content: Content<'_>) -> Page {
+        let spare = self.cache.spare.borrow_mut().pop();
+        let mut page = spare.unwrap_or_else(|| Rc::new(PageCell::new(&self.cache.dirty_pages)));
+        Rc::get_mut(&mut page).expect("a spare page has no other handles").renew(extent, content);
+        let mut frames = self.cache.frames.borrow_mut();
+        let frame = self.cache.free.borrow_mut().pop().unwrap_or(frames.len() as u32);
+        if frame as usize == frames.len() {
+            frames.push(None);
+        }
+        frames[frame as usize] = Some(page.clone());
+        self.cell(page.extent).frame.set(frame + 1);
+        self.cache.resident.set(self.cache.resident.get() + 1);
+        Page(page)
+    }
+
+    /// Keeps the memory of a clean page that nobody uses any more for the next one.
+    fn recycle(&self, page: Rc<PageCell>) {
+        let mut spare = self.cache.spare.borrow_mut();
+        if Rc::strong_count(&page) == 1 && spare.len() < SPARE_MAX {
+            spare.push(page);
+        }
+    }
+
+    fn remove(&self, extent: u32) -> Option<Rc<PageCell>> {
+        let frame = self.cell(extent).frame.replace(0).checked_sub(1)?;
+        self.cache.free.borrow_mut().push(frame);
+        self.cache.resident.set(self.cache.resident.get() - 1);
+        self.cache.frames.borrow_mut()[frame as usize].take()
+    }
+
+    /// Drops the extent's page; a write of it under way changes nothing any more.
+    pub(super) fn forget_page(&self, extent: u32) {
+        if let Some(page) = self.remove(extent) {
+            page.detach();
+        }
+    }
+
+    // --- room -------------------------------------------------------------------------------------------------------
+
+    /// Waits until the loads under way fit. When all pages are in use they may exceed the limit, by as many as are in use.
+    async fn make_room(self: &Rc<Self>) -> Result<(), Status> {
+        let errors = self.counters.write_errors.get();
+        while self.cache.resident.get() + self.cache.loading.borrow().len() > self.cache.pages_max {
+            match self.sweep() {
+                Sweep::Dropped => {}
+                _ if self.counters.write_errors.get() != errors => {
+                    return Err(self.cache.last_error.get().unwrap_or(Status::WriteError));
+                }
+                Sweep::InUse => return Ok(()),
+                Sweep::Pinned if !self.progress.is_running() => {
+                    // Its root could not be written; until it can, no slot becomes free.
+                    return Err(self.progress.failed_root().unwrap_or(Status::WriteError));
+                }
+                Sweep::Writing | Sweep::Pinned => self.progress.changed.notified().await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the hand until it has found a clean page that is not in use, starting writes of dirty ones that it passes.
+    fn sweep(self: &Rc<Self>) -> Sweep {
+        let frames = self.cache.frames.borrow().len();
+        let mut pinned = false;
+        // The second round finds what the first one has taken the mark from.
+        for _ in 0..frames * 2 {
+            let at = self.cache.hand.get() % frames;
+            self.cache.hand.set(at + 1);
+            let candidate = self.cache.frames.borrow()[at].clone();
+            // In use: by others than the cache and this look.
+            let Some(page) = candidate.filter(|page| Rc::strong_count(page) == 2) else { continue };
+            if page.referenced.replace(false) || self.cell(page.extent).has(WRITING) {
+                continue;
+            }
+            if !page.is_dirty() {
+                drop(self.remove(page.extent));
+                self.recycle(page);
+                count(&self.counters.evictions);
+                return Sweep::Dropped;
+            }
+            if self.target(page.extent, false).is_none() {
+                pinned = true;
+            } else if self.cache.writes.get() < WRITES_MAX {
+                self.claim(page.extent);
+                let meta = self.clone();
+                self.media.reactor.spawn(async move {
+                    // Who waits for room looks at the count of errors.
+                    let _ = meta.write_page(page, false).await;
+                });
+            }
+        }
+        match self.cache.writes.get() {
+            0 if pinned => Sweep::Pinned,
+            0 => Sweep::InUse,
+            _ => Sweep::Writing,
+        }
+    }
+
+    // --- writing ----------------------------------------------------------------------------------------------------
+
+    /// The slot that a page may be written to now. Of two free slots, the one that does not hold its last version; when that
+    /// one must be overwritten, only the checkpoint itself may do it while one is being made: otherwise a table page could be
+    /// written in between that leads to what is half overwritten.
+    fn target(&self, extent: u32, by_checkpoint: bool) -> Option<u8> {
+        let cell = self.cell(extent);
+        let (durable, pending, last) = (cell.durable(), cell.pending(), cell.slot());
+        let is_free = |slot: &u8| durable != Some(*slot) && pending != *slot as u32 + 1;
+        let best = (0..2).filter(is_free).min_by_key(|slot| last == Some(*slot))?;
+        (last != Some(best) || by_checkpoint || !self.progress.is_running()).then_some(best)
+    }
+
+    /// Takes the sole right to write the extent's page.
+    pub(super) fn claim(&self, extent: u32) {
+        let cell = self.cell(extent);
+        assert!(!cell.has(WRITING), "one write of a map page at a time");
+        cell.put(WRITING, true);
+        self.cache.writes.set(self.cache.writes.get() + 1);
+    }
+
+    /// Writes a claimed page, in a task that nobody drops. It may turn out that there is nothing to write, or no slot now.
+    pub(super) async fn write_page(self: &Rc<Self>, page: Rc<PageCell>, by_checkpoint: bool) -> Result<(), Status> {
+        let outcome = self.write_claimed(&page, by_checkpoint).await;
+        if let Err(status) = outcome {
+            page.mark_dirty();
+            count(&self.counters.write_errors);
+            self.cache.last_error.set(Some(status));
+        }
+        self.cell(page.extent).put(WRITING, false);
+        self.cache.writes.set(self.cache.writes.get() - 1);
+        drop(page);
+        self.progress.changed.notify_all();
+        outcome
+    }
+
+    async fn write_claimed(self: &Rc<Self>, page: &Rc<PageCell>, by_checkpoint: bool) -> Result<(), Status> {
+        self.settle().await?;
+        let mut buf = self.media.buffer(1).await;
+        // From here to the submission nothing else runs.
+        if page.is_detached() || !page.is_dirty() {
+            return Ok(());
+        }
+        let Some(slot) = self.target(page.extent, by_checkpoint) else {
+            assert!(!by_checkpoint, "a checkpoint writes map pages before it keeps slots from being written");
+            return Ok(());
+        };
+        let cell = self.cell(page.extent);
+        assert!(cell.durable() != Some(slot), "the durable root leads to this slot");
+        page.copy_out(buf.as_mut_slice());
+        let crc = crc32c(buf.as_slice());
+        count(&self.counters.page_writes);
+        self.media.write(self.map_block(page.extent, slot), buf).await?;
+        if !page.is_detached() {
+            let mut descriptor = cell.descriptor.get();
+            descriptor.map_crc = crc;
+            descriptor.flags = descriptor.flags & !MAP_SLOT_1 | MAP_PAGE | if slot == 1 { MAP_SLOT_1 } else { 0 };
+            cell.descriptor.set(descriptor);
+            self.table_changed(page.extent);
+            self.cache.note_unflushed(cell, page.extent);
+        }
+        Ok(())
+    }
+
+    /// Hands over which pages were written since the last flush.
+    pub(super) fn take_unflushed(&self) -> Vec<u32> {
+        let unflushed = self.cache.unflushed.take();
+        unflushed.iter().for_each(|extent| self.cell(*extent).put(UNFLUSHED, false));
+        unflushed
+    }
+
+    /// Extents whose pages differ from the media, or will until a write under way has ended.
+    pub(super) fn unwritten(&self) -> Vec<u32> {
+        let frames = self.cache.frames.borrow();
+        let unwritten = |page: &&Rc<PageCell>| page.is_dirty() || self.cell(page.extent).has(WRITING);
+        frames.iter().flatten().filter(unwritten).map(|page| page.extent).collect()
+    }
+
+    /// Extents whose pages are being written.
+    pub(super) fn being_written(&self) -> Vec<u32> {
+        let frames = self.cache.frames.borrow();
+        let written = frames.iter().flatten().map(|page| page.extent);
+        written.filter(|extent| self.cell(*extent).has(WRITING)).collect()
+    }
+
+    /// Waits until the extent's page is not being written.
+    pub(super) async fn written(&self, extent: u32) {
+        while self.cell(extent).has(WRITING) {
+            self.progress.changed.notified().await;
+        }
+    }
+
+    /// Sees to it that the extent's page, as it is now or later, is written.
+    pub(super) async fn secure(self: &Rc<Self>, extent: u32) -> Result<(), Status> {
+        self.written(extent).await;
+        match self.peek(extent) {
+            Some(page) if page.is_dirty() => {
+                self.claim(extent);
+                self.write_page(page, true).await
+            }
+            _ => Ok(()),
+        }
+    }
+}

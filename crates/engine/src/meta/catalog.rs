@@ -1,0 +1,118 @@
+//! The catalog in memory, and its two copies on the capacity device. One owner changes it.
+
+use super::media::Media;
+use super::{MetaError, Object};
+use crate::format::catalog::{CatalogImage, VolumeEntry, catalog_bytes_used, catalog_entries_max};
+use crate::format::superblock::Superblock;
+use crate::units::BLOCK_BYTES;
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The volumes of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Catalog {
+    /// By their ids.
+    pub volumes: BTreeMap<u32, VolumeEntry>,
+    /// The id of the next volume; ids are not used again.
+    pub next_id: u32,
+    generation: u64,
+    /// The copy that holds.
+    copy: u8,
+    /// That copy is known to be durable.
+    settled: bool,
+}
+
+impl Default for Catalog {
+    /// A catalog without volumes, of a new pool.
+    fn default() -> Catalog {
+        Catalog { volumes: BTreeMap::new(), next_id: 1, generation: 0, copy: 1, settled: true }
+    }
+}
+
+impl Catalog {
+    /// The newer valid copy.
+    pub async fn load(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+    ) -> Result<Catalog, MetaError> {
+        let media = Media::new(reactor, channel, &info)?;
+        let mut best: Option<(CatalogImage, u8)> = None;
+        let mut error = None;
+        for copy in 0..2 {
+            match load_copy(&media, superblock, copy).await {
+                Ok(found) if best.as_ref().is_none_or(|(best, _)| found.generation > best.generation) => {
+                    best = Some((found, copy));
+                }
+                Ok(_) => {}
+                Err(found) => error = Some(found),
+            }
+        }
+        let (image, copy) = best.ok_or_else(|| error.expect("a copy is valid or has an error"))?;
+        Ok(Catalog {
+            volumes: image.volumes.into_iter().map(|volume| (volume.id, volume)).collect(),
+            next_id: image.next_id,
+            generation: image.generation,
+            copy,
+            settled: false,
+        })
+    }
+
+    /// Makes the catalog durable, as a new generation: first in the copy that does not hold, then in the other one too, so that
+    /// damage to one copy loses nothing. After an error either the former or this one will be found.
+    pub async fn store(
+        &mut self,
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+    ) -> Result<(), MetaError> {
+        let room = catalog_entries_max(superblock.catalog_blocks as u64 * BLOCK_BYTES as u64);
+        if self.volumes.len() as u64 > room {
+            return Err(MetaError::CatalogFull { volumes: self.volumes.len() as u64, room });
+        }
+        let media = Media::new(reactor, channel, &info)?;
+        let failed = |block| move |status| MetaError::Io { action: "write", object: Object::Catalog, block, status };
+        let holding = superblock.catalog_copy(self.copy);
+        if !self.settled {
+            media.settle(holding, superblock.catalog_blocks as usize).await.map_err(failed(holding))?;
+            self.settled = true;
+        }
+        self.generation += 1;
+        let volumes = self.volumes.values().cloned().collect();
+        let image = CatalogImage { generation: self.generation, next_id: self.next_id, volumes };
+        let bytes = image.encode(superblock.pool);
+        let target = superblock.catalog_copy(1 - self.copy);
+        media.write_durably(target, &bytes).await.map_err(failed(target))?;
+        self.copy = 1 - self.copy;
+        media.write_durably(holding, &bytes).await.map_err(failed(holding))
+    }
+}
+
+/// One copy as it is on media.
+pub(crate) async fn load_copy(media: &Media, superblock: &Superblock, copy: u8) -> Result<CatalogImage, MetaError> {
+    let block = superblock.catalog_copy(copy);
+    let mut bytes = media.read_object(Object::Catalog, block, 1).await?;
+    let most = superblock.catalog_blocks as u64;
+    // A length that cannot be is refused below.
+    let used = catalog_bytes_used(&bytes).map_or(1, |bytes| bytes.div_ceil(BLOCK_BYTES as u64)).min(most);
+    if used > 1 {
+        bytes.extend(media.read_object(Object::Catalog, block + 1, used as usize - 1).await?);
+    }
+    let damaged = |reason| MetaError::Damaged { object: Object::Catalog, block, reason };
+    CatalogImage::decode(&bytes, superblock.pool).map_err(damaged)
+}
+
+/// Why the catalog could not be stored, as a status for whoever asked for the change.
+impl From<&MetaError> for Status {
+    fn from(error: &MetaError) -> Status {
+        match error {
+            MetaError::Io { status, .. } => *status,
+            MetaError::CatalogFull { .. } => Status::NoSpace,
+            _ => Status::Corrupt,
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The dirty journal: which slices may have blocks in the log alone.
+//!
+//! A slice is in it, durably, before the first acknowledgement into it; so when the log device is lost, everything that may
+//! be lost with it is in the journal. Slices leave it lazily.
+//!
+//! Two copies. Additions go to new blocks at the end of the current copy, never over a block that holds others: a torn write
+//! loses nothing that was acknowledged. When the copy is full, when a write to it has failed, or when enough was retired, the
+//! whole set is written to the other copy, which holds as soon as all blocks of that set are valid; then the former copy is
+//! made invalid, so that damage to the one in use does not bring it back.
+
+use super::media::Media;
+use super::{MetaError, Object};
+use crate::format::Malformed;
+use crate::format::dirty::{DIRTY_ENTRIES, DirtyHeader, DirtySlice, decode_dirty, encode_dirty};
+use crate::format::superblock::Superblock;
+use crate::units::BLOCK_BYTES;
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use reactor::sync::Notify;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// Mixes the one word that a key is; always the same, so runs can be repeated.
+#[derive(Default)]
+struct SliceHasher(u64);
+
+impl Hasher for SliceHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are words");
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // Fibonacci hashing, then the high bits, which are the good ones, down to where the table looks.
+        let mixed = word.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+fn key(volume: u32, slice: u32) -> u64 {
+    (volume as u64) << 32 | slice as u64
+}
+
+fn slice_of(key: u64) -> DirtySlice {
+    ((key >> 32) as u32, key as u32)
+}
+
+/// An addition that waits to be durable.
+struct Ticket {
+    key: u64,
+    outcome: Cell<Option<Status>>,
+}
+
+/// Where the current copy ends.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    copy: u8,
+    header: DirtyHeader,
+}
+
+/// One shard's journal; see the module.
+pub struct DirtyJournal {
+    media: Media,
+    pool: Uuid,
+    shard: u16,
+    copies: [u64; 2],
+    copy_blocks: u32,
+    /// The durable set; the mark says that the slice is retired.
+    slices: RefCell<HashMap<u64, Cell<bool>, BuildHasherDefault<SliceHasher>>>,
+    retired: Cell<usize>,
+    waiting: RefCell<Vec<Rc<Ticket>>>,
+    compaction: RefCell<Option<Rc<Ticket>>>,
+    working: Cell<bool>,
+    ended: Notify,
+    /// The next block to be written: its copy, generation, and number.
+    position: Cell<Position>,
+    /// The current copy is known to be durable.
+    settled: Cell<bool>,
+    /// The current copy must not be added to: a write to it failed, or the other copy may hold by now.
+    closed: Cell<bool>,
+    generation: Cell<u64>,
+    block_writes: Cell<u64>,
+}
+
+impl DirtyJournal {
+    /// Writes an empty journal: that of a new pool's shard, or in the place of one that cannot be read.
+    pub async fn format(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+        shard: u16,
+    ) -> Result<(), MetaError> {
+        let media = Media::new(reactor, channel, &info)?;
+        let mut bytes = [0; BLOCK_BYTES];
+        encode_dirty(superblock.pool, shard, DirtyHeader { generation: 1, sequence: 0, base: 1 }, &[], &mut bytes);
+        for (copy, bytes) in [(1, &[0; BLOCK_BYTES]), (0, &bytes)] {
+            let (object, block) = (Object::Journal { shard }, superblock.journal_copy(shard, copy));
+            let failed = |status| MetaError::Io { action: "write", object, block, status };
+            media.write_durably(block, bytes).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the newer valid copy. Reads only. The superblock's epoch must have been raised since the last opening that
+    /// wrote: it makes generations unique, so that what is left of an abandoned copy is told from its successor.
+    pub async fn open(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+        shard: u16,
+    ) -> Result<Rc<DirtyJournal>, MetaError> {
+        let media = Media::new(reactor, channel, &info)?;
+        let mut best: Option<(DirtyHeader, Vec<DirtySlice>, u8)> = None;
+        let mut error = None;
+        for copy in 0..2 {
+            let newer_than = best.as_ref().map(|(header, ..)| header.generation);
+            match read_copy(&media, superblock, shard, copy).await {
+                Ok((header, slices)) if newer_than.is_none_or(|best| header.generation > best) => {
+                    best = Some((header, slices, copy));
+                }
+                Ok(_) => {}
+                // A copy that cannot be read says more than one that is invalid, as one of them usually is.
+                Err(_) if matches!(error, Some(MetaError::Io { .. })) => {}
+                Err(found) => error = Some(found),
+            }
+        }
+        let (header, slices, copy) = best.ok_or_else(|| error.expect("a copy is valid or has an error"))?;
+        let settled = !media.is_cached();
+        Ok(Rc::new(DirtyJournal {
+            media,
+            pool: superblock.pool,
+            shard,
+            copies: [superblock.journal_copy(shard, 0), superblock.journal_copy(shard, 1)],
+            copy_blocks: superblock.journal_blocks,
+            slices: RefCell::new(
+                slices.iter().map(|(volume, slice)| (key(*volume, *slice), Cell::new(false))).collect(),
+            ),
+            retired: Cell::new(0),
+            waiting: RefCell::default(),
+            compaction: RefCell::default(),
+            working: Cell::new(false),
+            ended: Notify::default(),
+            position: Cell::new(Position { copy, header }),
+            settled: Cell::new(settled),
+            closed: Cell::new(false),
+            generation: Cell::new(header.generation.max((superblock.epoch as u64) << 32)),
+            block_writes: Cell::new(0),
+        }))
+    }
+
+    /// Whether the slice is in the journal, durably. Asking keeps a retired slice in it: a write is about to rely on it.
+    #[inline]
+    pub fn contains(&self, volume: u32, slice: u32) -> bool {
+        let slices = self.slices.borrow();
+        let Some(retired) = slices.get(&key(volume, slice)) else { return false };
+        if retired.replace(false) {
+            self.retired.set(self.retired.get() - 1);
+        }
+        true
+    }
+
+    /// Puts a slice into the journal; durable when this returns. Additions at one time share a write.
+    pub async fn add(self: &Rc<Self>, volume: u32, slice: u32) -> Result<(), Status> {
+        if self.contains(volume, slice) {
+            return Ok(());
+        }
+        let ticket = Rc::new(Ticket { key: key(volume, slice), outcome: Cell::new(None) });
+        self.waiting.borrow_mut().push(ticket.clone());
+        self.finish(ticket).await
+    }
+
+    /// Says that nothing of the slice is in the log alone any more: no write to it that has asked [`contains`](Self::contains)
+    /// is under way. It leaves the journal at the next compaction.
+    pub fn retire(&self, volume: u32, slice: u32) {
+        if let Some(retired) = self.slices.borrow().get(&key(volume, slice))
+            && !retired.replace(true)
+        {
+            self.retired.set(self.retired.get() + 1);
+        }
+    }
+
+    /// Writes the set anew when that is worthwhile: slices were retired, or the copy is mostly additions.
+    pub async fn compact(self: &Rc<Self>) -> Result<(), Status> {
+        let left = self.slices.borrow().len() - self.retired.get();
+        let base = base_blocks(left) as usize;
+        // Retired slices would be called lost with the log, so they are worth a few blocks.
+        let retires = self.retired.get() > 0 && (base <= 64 || self.retired.get() > left / 8);
+        if !retires && self.position.get().header.sequence as usize <= base * 2 + 8 {
+            return Ok(());
+        }
+        let pending = self.compaction.borrow().clone();
+        let ticket = pending.unwrap_or_else(|| Rc::new(Ticket { key: 0, outcome: Cell::new(None) }));
+        *self.compaction.borrow_mut() = Some(ticket.clone());
+        self.finish(ticket).await
+    }
+
+    /// The slices in the journal, {volume, slice} in ascending order; retired ones that have not left yet too.
+    pub fn entries(&self) -> Vec<(u32, u32)> {
+        let mut entries: Vec<_> = self.slices.borrow().keys().map(|key| slice_of(*key)).collect();
+        entries.sort_unstable();
+        entries
+    }
+
+    /// Blocks written since opening.
+    pub fn block_writes(&self) -> u64 {
+        self.block_writes.get()
+    }
+
+    async fn finish(self: &Rc<Self>, ticket: Rc<Ticket>) -> Result<(), Status> {
+        if !self.working.replace(true) {
+            let journal = self.clone();
+            // A task of its own, which goes on when its waiters go away.
+            self.media.reactor.spawn(async move { journal.work().await });
+        }
+        self.ended.wait_until(|| ticket.outcome.get().is_some()).await;
+        ticket.outcome.get().expect("just looked").check()
+    }
+
+    // --- the one task that writes -----------------------------------------------------------------------------------
+
+    async fn work(self: Rc<Self>) {
+        loop {
+            let batch: Vec<Rc<Ticket>> = {
+                let mut waiting = self.waiting.borrow_mut();
+                let most = waiting.len().min(DIRTY_ENTRIES);
+                waiting.drain(..most).collect()
+            };
+            let compaction = self.compaction.borrow_mut().take();
+            if batch.is_empty() && compaction.is_none() {
+                self.working.set(false);
+                return;
+            }
+            let full = self.position.get().header.sequence >= self.copy_blocks;
+            let outcome = if compaction.is_some() || self.closed.get() || full {
+                self.rewrite(&batch).await
+            } else {
+                self.append(&batch).await
+            };
+            let status = outcome.err().unwrap_or(Status::Ok);
+            batch.iter().chain(&compaction).for_each(|ticket| ticket.outcome.set(Some(status)));
+            self.ended.notify_all();
+        }
+    }
+
+    async fn settle(&self) -> Result<(), Status> {
+        if !self.settled.get() {
+            let Position { copy, header } = self.position.get();
+            self.media.settle(self.copies[copy as usize], header.sequence as usize).await?;
+            self.settled.set(true);
+        }
+        Ok(())
+    }
+
+    /// Adds one block to the current copy.
+    async fn append(&self, batch: &[Rc<Ticket>]) -> Result<(), Status> {
+        self.settle().await?;
+        let Position { copy, mut header } = self.position.get();
+        let entries: Vec<DirtySlice> = batch.iter().map(|ticket| slice_of(ticket.key)).collect();
+        let mut bytes = [0; BLOCK_BYTES];
+        encode_dirty(self.pool, self.shard, header, &entries, &mut bytes);
+        self.block_writes.set(self.block_writes.get() + 1);
+        let block = self.copies[copy as usize] + header.sequence as u64;
+        if let Err(status) = self.media.write_durably(block, &bytes).await {
+            self.closed.set(true);
+            return Err(status);
+        }
+        header.sequence += 1;
+        self.position.set(Position { copy, header });
+        self.insert(batch);
+        Ok(())
+    }
+
+    fn insert(&self, batch: &[Rc<Ticket>]) {
+        let mut slices = self.slices.borrow_mut();
+        for ticket in batch {
+            slices.entry(ticket.key).or_default();
+        }
+    }
+
+    /// Writes what is not retired, and `batch`, to the other copy.
+    async fn rewrite(&self, batch: &[Rc<Ticket>]) -> Result<(), Status> {
+        self.settle().await?;
+        // From here on a retired slice is not relied upon: who asks for it gets it added again.
+        self.slices.borrow_mut().retain(|_, retired| !retired.get());
+        self.retired.set(0);
+        let mut keys: Vec<u64> = self.slices.borrow().keys().copied().collect();
+        keys.extend(batch.iter().map(|ticket| ticket.key));
+        keys.sort_unstable();
+        keys.dedup();
+        let base = base_blocks(keys.len());
+        if base > self.copy_blocks {
+            return Err(Status::NoSpace);
+        }
+        // Once this copy may be valid, additions to the current one could go unseen.
+        self.closed.set(true);
+        self.generation.set(self.generation.get() + 1);
+        let copy = 1 - self.position.get().copy;
+        let entries: Vec<DirtySlice> = keys.into_iter().map(slice_of).collect();
+        let mut bytes = vec![0; base as usize * BLOCK_BYTES];
+        let mut header = DirtyHeader { generation: self.generation.get(), sequence: 0, base };
+        for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+            let first = header.sequence as usize * DIRTY_ENTRIES;
+            let part = &entries[first..(first + DIRTY_ENTRIES).min(entries.len())];
+            encode_dirty(self.pool, self.shard, header, part, block);
+            header.sequence += 1;
+        }
+        self.block_writes.set(self.block_writes.get() + base as u64);
+        self.media.write_durably(self.copies[copy as usize], &bytes).await?;
+        self.position.set(Position { copy, header });
+        // Acknowledged when the former copy is invalid: whichever copy can be read later has everything that was acknowledged.
+        self.media.write_durably(self.copies[1 - copy as usize], &[0; BLOCK_BYTES]).await?;
+        self.closed.set(false);
+        self.insert(batch);
+        Ok(())
+    }
+}
+
+/// Blocks that so many slices take.
+fn base_blocks(slices: usize) -> u32 {
+    slices.div_ceil(DIRTY_ENTRIES).max(1) as u32
+}
+
+/// The slices of a copy, and the header of the block that would be added next.
+pub(crate) async fn read_copy(
+    media: &Media,
+    superblock: &Superblock,
+    shard: u16,
+    copy: u8,
+) -> Result<(DirtyHeader, Vec<DirtySlice>), MetaError> {
+    /// Blocks read at once.
+    const BATCH: u32 = 64;
+    let (object, block) = (Object::Journal { shard }, superblock.journal_copy(shard, copy));
+    let damaged = |reason| MetaError::Damaged { object, block, reason };
+    let mut slices = Vec::new();
+    let mut next: Option<DirtyHeader> = None;
+    // The copy ends at the first block that does not belong to it. One that does after that is a sign of damage: blocks are
+    // written one after the other.
+    let mut ended = false;
+    for first in (0..superblock.journal_blocks).step_by(BATCH as usize) {
+        let count = BATCH.min(superblock.journal_blocks - first);
+        let bytes = media.read_object(object, block + first as u64, count as usize).await?;
+        for (bytes, at) in bytes.chunks_exact(BLOCK_BYTES).zip(first..) {
+            match (decode_dirty(bytes, superblock.pool, shard), next) {
+                (Ok((header, entries)), None) => {
+                    if at > 0 || header.sequence > 0 || header.base == 0 || header.base > superblock.journal_blocks {
+                        return Err(damaged(Malformed("it does not begin at its beginning")));
+                    }
+                    slices.extend(entries);
+                    next = Some(DirtyHeader { sequence: 1, ..header });
+                }
+                (Err(reason), None) => return Err(damaged(reason)),
+                (Ok((header, entries)), Some(expected)) if header == expected && !ended => {
+                    slices.extend(entries);
+                    next = Some(DirtyHeader { sequence: header.sequence + 1, ..header });
+                }
+                (Ok((header, _)), Some(expected)) if header.generation == expected.generation => {
+                    return Err(damaged(Malformed("a block is missing from its middle")));
+                }
+                _ => ended = true,
+            }
+        }
+        if ended {
+            break;
+        }
+    }
+    match next {
+        Some(next) if next.sequence >= next.base => Ok((next, slices)),
+        _ => Err(damaged(Malformed("a part of the set with which it begins is not valid"))),
+    }
+}

@@ -1,0 +1,143 @@
+//! The device below, in blocks of 4 KiB: the one place that knows its block size.
+
+use super::{MetaError, Object};
+use crate::units::BLOCK_BYTES;
+use bdev::{Channel, DeviceInfo, Flags, Io, Lba, Status};
+use reactor::{BUF_BYTES_MAX, Buf, Reactor, SgList};
+use std::rc::Rc;
+
+/// Most bytes of one transfer of many blocks.
+const TRANSFER_BYTES_MAX: usize = BUF_BYTES_MAX / 4;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Media {
+    pub(crate) reactor: Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    /// Device blocks in one of 4 KiB, as log2.
+    shift: u32,
+    /// Blocks of 4 KiB in the largest transfer.
+    transfer_blocks: usize,
+    /// Size in blocks of 4 KiB.
+    pub(crate) blocks: u64,
+    /// Completed writes need a flush to be durable.
+    cached: bool,
+    /// The device lends its memory to reads.
+    loans: bool,
+}
+
+impl Media {
+    pub(crate) fn new(reactor: &Rc<Reactor>, channel: Rc<dyn Channel>, info: &DeviceInfo) -> Result<Media, MetaError> {
+        if !matches!(info.block_size, 512 | 4096) {
+            return Err(MetaError::BlockSize(info.block_size));
+        }
+        let shift = (BLOCK_BYTES as u32 / info.block_size).ilog2();
+        let transfer_blocks = (info.max_io_blocks as usize >> shift).clamp(1, TRANSFER_BYTES_MAX / BLOCK_BYTES);
+        let (reactor, blocks) = (reactor.clone(), info.blocks >> shift);
+        Ok(Media { reactor, channel, shift, transfer_blocks, blocks, cached: info.volatile_cache, loans: info.loans })
+    }
+
+    /// Whether completed writes may be lost.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached
+    }
+
+    /// A buffer of so many blocks.
+    pub(crate) async fn buffer(&self, blocks: usize) -> Buf {
+        self.reactor.pool().alloc(blocks * BLOCK_BYTES).await
+    }
+
+    async fn transfer(&self, io: Io) -> Result<Buf, Status> {
+        let mut done = self.channel.submit(io).await;
+        done.status.check()?;
+        // A device may answer a read with other buffers than it was given, but not with several for one.
+        done.io.bufs.pop().ok_or(Status::Invalid)
+    }
+
+    fn lba(&self, block: u64) -> Lba {
+        Lba(block << self.shift)
+    }
+
+    fn device_blocks(&self, bytes: usize) -> u32 {
+        ((bytes / BLOCK_BYTES) << self.shift) as u32
+    }
+
+    /// Fills a buffer of whole blocks.
+    pub(crate) async fn read(&self, block: u64, buf: Buf) -> Result<Buf, Status> {
+        let (nblocks, mut bufs) = (self.device_blocks(buf.len()), SgList::new());
+        bufs.push(buf);
+        self.transfer(Io::read(self.lba(block), nblocks, bufs)).await
+    }
+
+    /// A block, in a buffer of the device where it lends them.
+    pub(crate) async fn read_block(&self, block: u64) -> Result<Buf, Status> {
+        if !self.loans {
+            return self.read(block, self.buffer(1).await).await;
+        }
+        let buf = self.transfer(Io::read_loan(self.lba(block), self.device_blocks(BLOCK_BYTES))).await?;
+        if buf.len() == BLOCK_BYTES { Ok(buf) } else { self.read(block, self.buffer(1).await).await }
+    }
+
+    /// Writes a buffer of whole blocks; it is durable after the next [`flush`](Self::flush).
+    pub(crate) async fn write(&self, block: u64, buf: Buf) -> Result<(), Status> {
+        self.write_with(block, buf, Flags::NONE).await
+    }
+
+    async fn write_with(&self, block: u64, buf: Buf, flags: Flags) -> Result<(), Status> {
+        let (nblocks, mut bufs) = (self.device_blocks(buf.len()), SgList::new());
+        bufs.push(buf);
+        self.transfer(Io { flags, ..Io::write(self.lba(block), nblocks, bufs) }).await.map(drop)
+    }
+
+    /// Makes completed writes durable.
+    pub(crate) async fn flush(&self) -> Result<(), Status> {
+        if !self.cached {
+            return Ok(());
+        }
+        self.channel.submit(Io::flush()).await.status.check()
+    }
+
+    /// Writes `bytes`, the last block filled with zeroes, durably.
+    pub(crate) async fn write_durably(&self, block: u64, bytes: &[u8]) -> Result<(), Status> {
+        let flags = if self.cached { Flags::FUA } else { Flags::NONE };
+        let mut at = block;
+        for part in bytes.chunks(self.transfer_blocks * BLOCK_BYTES) {
+            let blocks = part.len().div_ceil(BLOCK_BYTES);
+            let mut buf = self.buffer(blocks).await;
+            buf.as_mut_slice()[..part.len()].copy_from_slice(part);
+            buf.as_mut_slice()[part.len()..].fill(0);
+            self.write_with(at, buf, flags).await?;
+            at += blocks as u64;
+        }
+        Ok(())
+    }
+
+    /// The bytes of `count` blocks.
+    pub(crate) async fn read_bytes(&self, block: u64, count: usize) -> Result<Vec<u8>, Status> {
+        let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
+        let mut at = 0;
+        while at < count {
+            let blocks = (count - at).min(self.transfer_blocks);
+            let buf = self.read(block + at as u64, self.buffer(blocks).await).await?;
+            bytes.extend_from_slice(buf.as_slice());
+            at += blocks;
+        }
+        Ok(bytes)
+    }
+
+    /// As [`read_bytes`](Self::read_bytes), for opening: the error names the object.
+    pub(crate) async fn read_object(&self, object: Object, block: u64, count: usize) -> Result<Vec<u8>, MetaError> {
+        let failed = |status| MetaError::Io { action: "read", object, block, status };
+        self.read_bytes(block, count).await.map_err(failed)
+    }
+
+    /// Makes durable what reads from these blocks. A process that was killed may have left them readable alone, even after a
+    /// flush that failed: whoever overwrites the older copy must have written the newer one itself.
+    pub(crate) async fn settle(&self, block: u64, count: usize) -> Result<(), Status> {
+        if !self.cached {
+            return Ok(());
+        }
+        let bytes = self.read_bytes(block, count).await?;
+        self.write_durably(block, &bytes).await
+    }
+}

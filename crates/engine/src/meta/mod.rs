@@ -1,0 +1,512 @@
+//! The metadata store: what a shard's checkpoint holds, and the pool's superblocks and catalog.
+//!
+//! ```text
+//! root (2 copies) -> table pages (2 slots each) -> map pages (2 slots each) -> blocks         -> : place and checksum
+//! ```
+//! Invariants: nothing that a durable root may refer to is ever overwritten; nothing is believed that its parent's checksum
+//! does not confirm. Descriptors are all in memory, 32 bytes an extent; map pages are cached up to a limit.
+//!
+//! Not here: what a change means, the order of changes, the log. A checkpoint is fuzzy: it holds every change made before it
+//! was asked for, and some made meanwhile; its owner replays the log from the tail that it passed.
+
+pub(crate) mod cache;
+pub(crate) mod catalog;
+mod checkpoint;
+pub(crate) mod journal;
+pub(crate) mod media;
+pub(crate) mod page;
+pub(crate) mod superblocks;
+
+pub use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
+pub use catalog::Catalog;
+pub use journal::DirtyJournal;
+pub use page::{HOLE, INHERIT, LOST, stored_crc};
+pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
+
+use crate::format::Malformed;
+use crate::format::root::{Root, TableRef, root_bytes};
+use crate::format::superblock::{REGIONS_MAX, Region, Superblock, SuperblockError, TABLE_DESCRIPTORS};
+use crate::format::table::{MAP_SLOT_1, decode_table};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
+use base::crc32c;
+use bdev::{Channel, DeviceInfo, Status};
+use cache::Cache;
+use checkpoint::Progress;
+use media::Media;
+use page::PageCell;
+use reactor::Reactor;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// A structure on media, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A superblock.
+    Superblock,
+    /// The catalog.
+    Catalog,
+    /// A shard's root.
+    Root {
+        /// The shard.
+        shard: u16,
+    },
+    /// A table page.
+    TablePage {
+        /// The shard.
+        shard: u16,
+        /// Its number.
+        index: u32,
+    },
+    /// A shard's dirty journal.
+    Journal {
+        /// The shard.
+        shard: u16,
+    },
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Object::Superblock => write!(f, "the superblock"),
+            Object::Catalog => write!(f, "the catalog"),
+            Object::Root { shard } => write!(f, "the root of shard {shard}"),
+            Object::TablePage { shard, index } => write!(f, "table page {index} of shard {shard}"),
+            Object::Journal { shard } => write!(f, "the dirty journal of shard {shard}"),
+        }
+    }
+}
+
+/// Why metadata could not be opened or made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MetaError {
+    /// The device failed.
+    #[error("cannot {action} {object} at block {block}: {status}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        object: Object,
+        /// Where, in blocks of 4 KiB.
+        block: u64,
+        /// How it ended.
+        status: Status,
+    },
+    /// It is not what its parent says, and no other copy is valid.
+    #[error("{object} at block {block} is damaged ({reason}); restore the device from a copy")]
+    Damaged {
+        /// What.
+        object: Object,
+        /// Where, in blocks of 4 KiB.
+        block: u64,
+        /// In which way.
+        reason: Malformed,
+    },
+    /// No superblock that can be used.
+    #[error(transparent)]
+    Superblock(SuperblockError),
+    /// The device has become smaller.
+    #[error("the device has {blocks} blocks of 4 KiB and the pool on it uses {needed}; give it its former size")]
+    DeviceTooSmall {
+        /// As it is.
+        blocks: u64,
+        /// As it was.
+        needed: u64,
+    },
+    /// The device's blocks do not suit.
+    #[error("a device with blocks of {0} bytes cannot be part of a pool; 512 and 4096 can")]
+    BlockSize(u32),
+    /// Too many volumes.
+    #[error(
+        "{volumes} volumes: the catalog has room for {room}; delete some, or create the pool with a larger catalog"
+    )]
+    CatalogFull {
+        /// As asked.
+        volumes: u64,
+        /// Possible.
+        room: u64,
+    },
+}
+
+// State of an extent's map page, apart from its descriptor. Slots: 0 none, 1 slot 0, 2 slot 1.
+/// The slot that the durable root leads to.
+const DURABLE: u32 = 0b11;
+/// The slot that the root being written leads to; 0 as the durable one, 3 to none.
+const PENDING: u32 = 0b11 << 2;
+const PENDING_SHIFT: u32 = 2;
+const PENDING_NONE: u32 = 3;
+/// A write of the map page is under way.
+const WRITING: u32 = 1 << 4;
+/// Written since the last flush that succeeded.
+const UNFLUSHED: u32 = 1 << 5;
+/// Its damage is in the log of messages already.
+const REPORTED: u32 = 1 << 6;
+
+struct Extent {
+    descriptor: Cell<Descriptor>,
+    /// Where in the cache its map page is, + 1.
+    frame: Cell<u32>,
+    state: Cell<u32>,
+}
+
+const _: () = assert!(size_of::<Extent>() == 32);
+
+impl Extent {
+    fn has(&self, flag: u32) -> bool {
+        self.state.get() & flag != 0
+    }
+
+    fn put(&self, flag: u32, on: bool) {
+        self.state.set(if on { self.state.get() | flag } else { self.state.get() & !flag });
+    }
+
+    /// The slot with the newest map page that was written.
+    fn slot(&self) -> Option<u8> {
+        slot_of(self.descriptor.get())
+    }
+
+    fn durable(&self) -> Option<u8> {
+        (self.state.get() & DURABLE).checked_sub(1).map(|slot| slot as u8)
+    }
+
+    fn set_durable(&self, slot: Option<u8>) {
+        self.state.set(self.state.get() & !DURABLE | slot.map_or(0, |slot| slot as u32 + 1));
+    }
+
+    fn pending(&self) -> u32 {
+        (self.state.get() & PENDING) >> PENDING_SHIFT
+    }
+
+    fn set_pending(&self, pending: u32) {
+        self.state.set(self.state.get() & !PENDING | pending << PENDING_SHIFT);
+    }
+}
+
+fn slot_of(descriptor: Descriptor) -> Option<u8> {
+    (descriptor.flags & MAP_PAGE != 0).then_some((descriptor.flags & MAP_SLOT_1 != 0) as u8)
+}
+
+/// A region, with what is computed from it once.
+struct Span {
+    region: Region,
+    first_table: u32,
+    /// Added to a block of the shard, wrapping, it gives the block of the device.
+    offset: u64,
+    extents: Box<[Extent]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Table {
+    durable: Option<TableRef>,
+    dirty: bool,
+}
+
+/// Counters, since opening unless they are sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaStats {
+    /// Map pages in memory.
+    pub resident_pages: usize,
+    /// Of these, changed and not yet written.
+    pub dirty_pages: usize,
+    /// Map pages read.
+    pub loads: u64,
+    /// Map pages written.
+    pub page_writes: u64,
+    /// Table pages written.
+    pub table_writes: u64,
+    /// Checkpoints that succeeded.
+    pub checkpoints: u64,
+    /// Map pages dropped from memory.
+    pub evictions: u64,
+    /// Writes of map pages that failed.
+    pub write_errors: u64,
+    /// Map pages that were not what their descriptors say.
+    pub corrupt_pages: u64,
+    /// Bytes of descriptors, tables and resident pages.
+    pub memory_bytes: usize,
+}
+
+#[derive(Default)]
+struct Counters {
+    loads: Cell<u64>,
+    page_writes: Cell<u64>,
+    table_writes: Cell<u64>,
+    checkpoints: Cell<u64>,
+    evictions: Cell<u64>,
+    write_errors: Cell<u64>,
+    corrupt_pages: Cell<u64>,
+}
+
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// One shard's metadata; see the module. On one reactor, used through `Rc`.
+pub struct Meta {
+    media: Media,
+    pool: Uuid,
+    shard: u16,
+    epoch: u32,
+    /// Those that there are, then places for those that growing adds.
+    spans: Box<[OnceCell<Span>]>,
+    tables: RefCell<Vec<Table>>,
+    cache: Cache,
+    progress: Progress,
+    counters: Counters,
+}
+
+impl Meta {
+    /// Writes the root of a new pool's shard: all extents are free.
+    pub async fn format(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+        shard: u16,
+        tail: LogTail,
+    ) -> Result<(), MetaError> {
+        let media = Media::new(reactor, channel, &info)?;
+        let root = Root { shard, generation: 1, epoch: superblock.epoch, tail, tables: Vec::new() };
+        for copy in 0..2 {
+            let block = superblock.root_copy(shard, copy);
+            let failed = |status| MetaError::Io { action: "write", object: Object::Root { shard }, block, status };
+            media.write_durably(block, &root.encode(superblock.pool)).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the newest root and its table pages, verifying each. `cache_bytes` bounds the map pages in memory. Reads only.
+    pub async fn open(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+        shard: u16,
+        cache_bytes: usize,
+    ) -> Result<(Rc<Meta>, LogTail), MetaError> {
+        let media = Media::new(reactor, channel, &info)?;
+        let (root, copy) = newest_root(&media, superblock, shard).await?;
+        let spans = spans_of(superblock, shard);
+        let tables = superblock.shard_table_pages(shard) as usize;
+        for span in &spans {
+            read_tables(&media, shard, span, &root).await?;
+        }
+        let places = spans.into_iter().map(OnceCell::from).chain(std::iter::repeat_with(OnceCell::new));
+        let of_root = |index| Table { durable: root.tables.get(index).copied().flatten(), dirty: false };
+        let meta = Meta {
+            progress: Progress::new(superblock, shard, &root, copy, !media.is_cached()),
+            media,
+            pool: superblock.pool,
+            shard,
+            epoch: superblock.epoch,
+            spans: places.take(REGIONS_MAX).collect(),
+            tables: RefCell::new((0..tables).map(of_root).collect()),
+            cache: Cache::new(cache_bytes),
+            counters: Counters::default(),
+        };
+        Ok((Rc::new(meta), root.tail))
+    }
+
+    /// Takes the regions of a grown pool's superblock into use, whose extents are free. The superblock is durable.
+    pub fn grow(&self, superblock: &Superblock) {
+        let known = self.spans().count();
+        for (place, span) in self.spans.iter().zip(spans_of(superblock, self.shard)).skip(known) {
+            let tables = (span.first_table + span.region.table_pages()) as usize;
+            self.tables.borrow_mut().resize(tables, Table::default());
+            assert!(place.set(span).is_ok(), "places after the known spans are empty");
+        }
+    }
+
+    /// Number of extents of the shard.
+    pub fn extents(&self) -> u32 {
+        self.spans().map(|span| span.region.extents).sum()
+    }
+
+    /// What is known of an extent. Panics on one that there is not.
+    #[inline]
+    pub fn descriptor(&self, extent: u32) -> Descriptor {
+        self.cell(extent).descriptor.get()
+    }
+
+    /// Changes what is known of an extent. Place and checksum of the map page are the store's own and kept, while volume,
+    /// extent of the volume and [`BLOCKS_LOST`] stay the same; when one of them changes, and on a free extent always, the map
+    /// page is forgotten: all blocks are holes, or all lost with the flag.
+    pub fn set_descriptor(&self, extent: u32, descriptor: Descriptor) {
+        let cell = self.cell(extent);
+        let old = cell.descriptor.get();
+        let own = MAP_PAGE | MAP_SLOT_1;
+        let same = (old.volume, old.vextent, old.flags & BLOCKS_LOST)
+            == (descriptor.volume, descriptor.vextent, descriptor.flags & BLOCKS_LOST);
+        let mut new = Descriptor { map_crc: 0, flags: descriptor.flags & !own, ..descriptor };
+        if same && !descriptor.is_free() {
+            (new.map_crc, new.flags) = (old.map_crc, new.flags | old.flags & own);
+        } else {
+            self.forget_page(extent);
+        }
+        if new != old {
+            cell.descriptor.set(new);
+            self.table_changed(extent);
+        }
+    }
+
+    /// The block on the capacity device, in blocks of 4 KiB, of a block of the shard.
+    #[inline]
+    pub fn data_block(&self, block: u32) -> u64 {
+        self.span(block / EXTENT_BLOCKS).offset.wrapping_add(block as u64)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> MetaStats {
+        let resident_pages = self.cache.resident();
+        let counters = &self.counters;
+        MetaStats {
+            resident_pages,
+            dirty_pages: self.cache.dirty_pages(),
+            loads: counters.loads.get(),
+            page_writes: counters.page_writes.get(),
+            table_writes: counters.table_writes.get(),
+            checkpoints: counters.checkpoints.get(),
+            evictions: counters.evictions.get(),
+            write_errors: counters.write_errors.get(),
+            corrupt_pages: counters.corrupt_pages.get(),
+            memory_bytes: self.extents() as usize * size_of::<Extent>()
+                + self.tables.borrow().len() * size_of::<Table>()
+                + resident_pages * size_of::<PageCell>(),
+        }
+    }
+
+    fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.spans.iter().map_while(OnceCell::get)
+    }
+
+    #[inline]
+    fn span(&self, extent: u32) -> &Span {
+        match self.spans[0].get() {
+            Some(first) if extent < first.region.extents => first,
+            _ => self.later_span(extent),
+        }
+    }
+
+    /// As [`span`](Self::span) for what was added by growing.
+    fn later_span(&self, extent: u32) -> &Span {
+        let has = |span: &&Span| extent - span.region.first_extent < span.region.extents;
+        self.spans().find(has).unwrap_or_else(|| panic!("shard {} has no extent {extent}", self.shard))
+    }
+
+    #[inline]
+    fn cell(&self, extent: u32) -> &Extent {
+        let span = self.span(extent);
+        &span.extents[(extent - span.region.first_extent) as usize]
+    }
+
+    fn map_block(&self, extent: u32, slot: u8) -> u64 {
+        let region = &self.span(extent).region;
+        region.map_slot(extent - region.first_extent, slot)
+    }
+
+    fn table_changed(&self, extent: u32) {
+        let span = self.span(extent);
+        let table = span.first_table + (extent - span.region.first_extent) / TABLE_DESCRIPTORS;
+        self.tables.borrow_mut()[table as usize].dirty = true;
+    }
+
+    /// Block of a slot of a table page, and the extents that it describes.
+    fn table_place(&self, table: u32, slot: u8) -> (u64, &[Extent]) {
+        let has = |span: &&Span| table - span.first_table < span.region.table_pages();
+        let span = self.spans().find(has).expect("tables are those of the spans");
+        let index = table - span.first_table;
+        let first = index * TABLE_DESCRIPTORS;
+        let end = (first + TABLE_DESCRIPTORS).min(span.region.extents);
+        (span.region.table_slot(index, slot), &span.extents[first as usize..end as usize])
+    }
+}
+
+fn spans_of(superblock: &Superblock, shard: u16) -> Vec<Span> {
+    let mut first_table = 0;
+    let span = |region: &Region| {
+        let offset = region.data_start().wrapping_sub(region.first_extent as u64 * EXTENT_BLOCKS as u64);
+        let extent = |_| Extent { descriptor: Cell::default(), frame: Cell::new(0), state: Cell::new(0) };
+        let span = Span { region: *region, first_table, offset, extents: (0..region.extents).map(extent).collect() };
+        first_table += region.table_pages();
+        span
+    };
+    superblock.shard_regions(shard).map(span).collect()
+}
+
+/// The newer valid root and its copy. One copy may be torn, or unreadable because it was being written.
+async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Result<(Root, u8), MetaError> {
+    let mut best: Option<(Root, u8)> = None;
+    let mut error = None;
+    for copy in 0..2 {
+        match read_root(media, superblock, shard, copy).await {
+            Ok(root) if best.as_ref().is_none_or(|(best, _)| root.generation > best.generation) => {
+                best = Some((root, copy));
+            }
+            Ok(_) => {}
+            Err(found) => error = Some(found),
+        }
+    }
+    best.ok_or_else(|| error.expect("a copy is valid or has an error"))
+}
+
+/// One copy of a root.
+pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16, copy: u8) -> Result<Root, MetaError> {
+    let (object, block) = (Object::Root { shard }, superblock.root_copy(shard, copy));
+    let tables = superblock.shard_table_pages(shard);
+    let blocks = (root_bytes(tables) as usize).div_ceil(BLOCK_BYTES);
+    let damaged = |reason| MetaError::Damaged { object, block, reason };
+    let bytes = media.read_object(object, block, blocks).await?;
+    let root = Root::decode(&bytes, superblock.pool, shard).map_err(damaged)?;
+    if root.tables.len() > tables as usize {
+        return Err(damaged(Malformed("it has more table pages than the shard")));
+    }
+    Ok(root)
+}
+
+/// Reads the table pages of a region into descriptors.
+async fn read_tables(media: &Media, shard: u16, span: &Span, root: &Root) -> Result<(), MetaError> {
+    /// Table pages that are read at once, both slots of each.
+    const BATCH: u32 = 32;
+    let mut index = 0;
+    while index < span.region.table_pages() {
+        let pages = BATCH.min(span.region.table_pages() - index);
+        let object = Object::TablePage { shard, index: span.first_table + index };
+        let bytes = read_slots(media, object, span.region.table_slot(index, 0), pages).await?;
+        for page in 0..pages {
+            let table = span.first_table + index + page;
+            let Some(Some(wanted)) = root.tables.get(table as usize) else { continue };
+            let block = span.region.table_slot(index + page, wanted.slot);
+            let object = Object::TablePage { shard, index: table };
+            let damaged = |reason| MetaError::Damaged { object, block, reason };
+            let at = (page as usize * 2 + wanted.slot as usize) * BLOCK_BYTES;
+            let bytes = match &bytes {
+                Some(bytes) => &bytes[at..at + BLOCK_BYTES],
+                None => &*media.read_object(object, block, 1).await?,
+            };
+            if crc32c(bytes) != wanted.crc {
+                return Err(damaged(Malformed("it is not the one that the root confirms")));
+            }
+            let first = (index + page) * TABLE_DESCRIPTORS;
+            let end = (first + TABLE_DESCRIPTORS).min(span.region.extents);
+            let descriptors = decode_table(bytes, shard, table).map_err(damaged)?;
+            for (extent, descriptor) in span.extents[first as usize..end as usize].iter().zip(descriptors) {
+                let descriptor = descriptor.map_err(damaged)?;
+                extent.descriptor.set(descriptor);
+                extent.set_durable(slot_of(descriptor));
+            }
+        }
+        index += pages;
+    }
+    Ok(())
+}
+
+/// Both slots of some table pages; `None` when they cannot be read together, as when an unused slot cannot be read.
+async fn read_slots(media: &Media, object: Object, block: u64, pages: u32) -> Result<Option<Vec<u8>>, MetaError> {
+    match media.read_object(object, block, pages as usize * 2).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(MetaError::Io { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

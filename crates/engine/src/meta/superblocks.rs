@@ -1,0 +1,112 @@
+//! Reading and writing superblocks.
+
+use super::media::Media;
+use super::{MetaError, Object};
+use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
+use crate::units::BLOCK_BYTES;
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use std::rc::Rc;
+
+/// The newest valid superblock of a device, which must be as large as it says. Reads only.
+pub async fn read_superblocks(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+) -> Result<Superblock, MetaError> {
+    let media = Media::new(reactor, channel, &info)?;
+    let (superblock, _) = newest(&media).await?;
+    let needed = match superblock.role {
+        Role::Log => superblock.log_blocks,
+        Role::Capacity => superblock.capacity_blocks,
+    };
+    if media.blocks < needed {
+        return Err(MetaError::DeviceTooSmall { blocks: media.blocks, needed });
+    }
+    Ok(superblock)
+}
+
+/// Writes the superblock as a new generation, over the older copy first: the newer one stays valid until it is durable.
+/// Then over the other one too, so that damage to one copy loses nothing.
+pub async fn write_superblock(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+    superblock: &mut Superblock,
+) -> Result<(), MetaError> {
+    let media = Media::new(reactor, channel, &info)?;
+    let failed = |block| move |status| MetaError::Io { action: "write", object: Object::Superblock, block, status };
+    let found = newest(&media).await;
+    if let Err(error @ MetaError::Io { .. }) = found {
+        // Which copy is the newer one is not known.
+        return Err(error);
+    }
+    let mut newer = 1;
+    if let Some((found, copy)) = found.ok().filter(|(found, _)| found.device == superblock.device) {
+        superblock.generation = superblock.generation.max(found.generation);
+        media.settle(copy, 1).await.map_err(failed(copy))?;
+        newer = copy;
+    }
+    superblock.generation += 1;
+    let mut block = [0; BLOCK_BYTES];
+    superblock.encode(&mut block);
+    for target in [1 - newer, newer] {
+        media.write_durably(target, &block).await.map_err(failed(target))?;
+    }
+    Ok(())
+}
+
+/// The newest valid copy and its block.
+async fn newest(media: &Media) -> Result<(Superblock, u64), MetaError> {
+    let mut best: Option<(Superblock, u64)> = None;
+    let mut refusals = Vec::new();
+    let mut unread = None;
+    for copy in 0..SUPERBLOCK_COPIES.min(media.blocks) {
+        let bytes = match media.read_bytes(copy, 1).await {
+            Ok(bytes) => bytes,
+            Err(status) => {
+                unread = Some((copy, status));
+                continue;
+            }
+        };
+        match Superblock::decode(bytes.as_slice().try_into().expect("one block was read")) {
+            Ok(found) if best.as_ref().is_none_or(|(best, _)| found.generation > best.generation) => {
+                best = Some((found, copy));
+            }
+            Ok(_) => {}
+            Err(error) => refusals.push(error),
+        }
+    }
+    let later = |error: &&SuperblockError| {
+        matches!(error, SuperblockError::NewerVersion(_) | SuperblockError::UnknownFeature(_))
+    };
+    // Later software has been at work: the other copy is not to be used, valid or not.
+    if let Some(error) = refusals.iter().find(later) {
+        return Err(MetaError::Superblock(*error));
+    }
+    match (best, unread) {
+        (Some(best), _) => Ok(best),
+        (None, Some((block, status))) => {
+            Err(MetaError::Io { action: "read", object: Object::Superblock, block, status })
+        }
+        (None, None) => Err(MetaError::Superblock(worst(&refusals))),
+    }
+}
+
+/// What to say of a device without a valid superblock.
+fn worst(refusals: &[SuperblockError]) -> SuperblockError {
+    let damaged = refusals.iter().find(|error| matches!(error, SuperblockError::Damaged(_)));
+    let blank = refusals.iter().all(|error| *error == SuperblockError::NotAPool { blank: true });
+    damaged.copied().unwrap_or(SuperblockError::NotAPool { blank: blank && !refusals.is_empty() })
+}
+
+/// Zeroes both superblocks, as when a pool is destroyed or its creation failed.
+pub async fn wipe_superblocks(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+) -> Result<(), MetaError> {
+    let media = Media::new(reactor, channel, &info)?;
+    let failed = |status: Status| MetaError::Io { action: "wipe", object: Object::Superblock, block: 0, status };
+    media.write_durably(0, &[0; BLOCK_BYTES * SUPERBLOCK_COPIES as usize]).await.map_err(failed)
+}

@@ -1,0 +1,822 @@
+//! A pool: a log device and a capacity device under shards, and the volumes in it.
+//!
+//! One reactor has the *control* part (superblocks, catalog); each shard lives on one reactor; everything else reaches
+//! them by messages.
+
+use crate::check::{self, CheckOptions, CheckReport};
+use crate::error::PoolError;
+use crate::forget::{self, ForgottenLog};
+use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
+use crate::format::superblock::{Role, Superblock, SuperblockError};
+use crate::layout::{self, CreateOptions, Identities};
+use crate::log_device::{LogDevice, OpenLog};
+use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
+use crate::shard::{ExtentOwner, Shard, ShardParts, ShardTuning};
+use crate::status::{PoolStatus, ShardStatus};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
+use crate::volume::{PoolVolume, VolumeIdentity};
+use bdev::{BlockDevice, Channel, DeviceInfo, Io, Lba, Status};
+use reactor::Reactor;
+use reactor::sync::Notify;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use uuid::Uuid;
+
+/// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.
+const UNUSED_BYTES: usize = 128 << 10;
+/// Where replay of a new pool begins.
+const FIRST: LogTail = LogTail { segment: 1, lsn: 1 };
+
+/// A pool's devices.
+#[derive(Clone)]
+pub struct PoolDevices {
+    /// Its log.
+    pub log: LogDevice,
+    /// What blocks are placed on.
+    pub capacity: Arc<dyn BlockDevice>,
+}
+
+/// How to open a pool.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Reactors that take shards, in turn; empty: the calling one.
+    pub reactors: Vec<usize>,
+    /// Memory for map pages over all shards; `None`: 16 MiB per TiB of capacity, at least 1 MiB per shard.
+    pub map_cache_bytes: Option<usize>,
+    /// Everything else.
+    pub tuning: Option<ShardTuning>,
+}
+
+/// What opening a pool found and took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolRecovery {
+    /// Log records replayed.
+    pub records: u64,
+    /// Blocks whose newest bytes are in the log.
+    pub log_blocks: u64,
+    /// From the first read to the last shard being ready.
+    pub elapsed_ns: u64,
+}
+
+/// What an audit of a pool found, in memory alone: a damaged block is found by reading it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolAudit {
+    /// The extents in use, by shard and extent. Those of a volume being deleted or cut are among them until they are freed.
+    pub extents: Vec<ExtentOwner>,
+    /// What contradicts itself, in words; empty unless there is a defect.
+    pub problems: Vec<String>,
+}
+
+/// What everybody who deals with a pool shares.
+pub(crate) struct PoolShared {
+    name: String,
+    uuid: Uuid,
+    /// Tells apart the pools that were ever open in this process.
+    instance: u64,
+    /// The reactor of the control part.
+    control: usize,
+    /// The reactor of each shard.
+    homes: Vec<usize>,
+    log_durable: bool,
+}
+
+/// The shards of one pool that live on one reactor.
+#[derive(Default)]
+pub(crate) struct ShardTable {
+    shards: RefCell<BTreeMap<u16, Rc<Shard>>>,
+}
+
+impl ShardTable {
+    pub(crate) fn on(reactor: &Reactor, instance: u64) -> Rc<ShardTable> {
+        reactor.extension(instance, ShardTable::default)
+    }
+
+    pub(crate) fn get(&self, number: u16) -> Option<Rc<Shard>> {
+        self.shards.borrow().get(&number).cloned()
+    }
+}
+
+impl PoolShared {
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    pub(crate) fn table(&self, reactor: &Reactor) -> Rc<ShardTable> {
+        ShardTable::on(reactor, self.instance)
+    }
+
+    /// The shard that owns a slice of a volume.
+    #[inline]
+    pub(crate) fn shard_of(&self, volume: u32, slice: u32) -> u16 {
+        (volume.wrapping_add(slice) % self.homes.len() as u32) as u16
+    }
+
+    pub(crate) fn home_of(&self, shard: u16) -> usize {
+        self.homes[shard as usize]
+    }
+
+    /// Runs something on every shard, one after the other, where each lives.
+    async fn on_shards<T, F>(
+        &self,
+        reactor: &Rc<Reactor>,
+        make: impl Fn(Rc<Shard>) -> F + Copy + Send + 'static,
+    ) -> Vec<Option<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let mut results = Vec::new();
+        for number in 0..self.homes.len() as u16 {
+            let instance = self.instance;
+            let run = move |there: Rc<Reactor>| async move {
+                match ShardTable::on(&there, instance).get(number) {
+                    Some(shard) => Some(make(shard).await),
+                    None => None,
+                }
+            };
+            results.push(reactor.call_on(self.home_of(number), run).await);
+        }
+        results
+    }
+
+    /// Gives back whole extents of a volume.
+    pub(crate) async fn free_range(&self, reactor: &Rc<Reactor>, volume: u32, first: u32, count: u32) -> Status {
+        let end = first.saturating_add(count);
+        let freed =
+            self.on_shards(reactor, move |shard| async move { shard.free_range(volume, first, end).await }).await;
+        freed.into_iter().map(|ended| ended.unwrap_or(Err(Status::Gone))).find_map(Result::err).unwrap_or(Status::Ok)
+    }
+
+    /// Changes a volume's size in the catalog, and makes what is gained read as zeroes.
+    pub(crate) async fn resize_volume(
+        self: &Arc<Self>,
+        reactor: &Rc<Reactor>,
+        id: u32,
+        blocks: u64,
+    ) -> Result<(), PoolError> {
+        let shared = self.clone();
+        let resize = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.resize(id, blocks).await };
+        reactor.call_on(self.control, resize).await
+    }
+
+    fn refuse(&self, reason: String) -> PoolError {
+        PoolError::Refused { pool: self.name.clone(), reason }
+    }
+
+    fn io_error(&self, action: &'static str, status: Status) -> PoolError {
+        PoolError::Io { pool: self.name.clone(), action, status }
+    }
+}
+
+/// The control part of a pool, on its reactor.
+struct Control {
+    reactor: Rc<Reactor>,
+    shared: Arc<PoolShared>,
+    capacity: Rc<dyn Channel>,
+    capacity_info: DeviceInfo,
+    log: OpenLog,
+    superblock: RefCell<Superblock>,
+    catalog: RefCell<Catalog>,
+    /// One change at a time.
+    busy: Cell<bool>,
+    idle: Notify,
+}
+
+#[derive(Default)]
+struct ControlSlot(RefCell<Option<Rc<Control>>>);
+
+impl Control {
+    fn of(reactor: &Reactor, shared: &PoolShared) -> Result<Rc<Control>, PoolError> {
+        let slot = reactor.extension(shared.instance, ControlSlot::default);
+        let control = slot.0.borrow().clone();
+        control.ok_or_else(|| shared.refuse("it is closed".to_string()))
+    }
+
+    async fn alone(&self) -> Alone<'_> {
+        self.idle.wait_until(|| !self.busy.get()).await;
+        self.busy.set(true);
+        Alone(self)
+    }
+
+    /// Makes a changed catalog durable, or leaves the old one.
+    async fn change(&self, change: impl FnOnce(&mut Catalog)) -> Result<(), PoolError> {
+        let mut next = self.catalog.borrow().clone();
+        change(&mut next);
+        let superblock = self.superblock.borrow().clone();
+        next.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await?;
+        *self.catalog.borrow_mut() = next;
+        Ok(())
+    }
+
+    fn entry(&self, id: u32) -> Result<VolumeEntry, PoolError> {
+        let found = self.catalog.borrow().volumes.get(&id).cloned();
+        found.ok_or_else(|| self.shared.refuse(format!("has no volume number {id}")))
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        blocks: u64,
+        block_shift: u16,
+        uuid: Uuid,
+        created_s: u64,
+    ) -> Result<VolumeEntry, PoolError> {
+        let _alone = self.alone().await;
+        let (taken, full, id) = {
+            let catalog = self.catalog.borrow();
+            let taken = catalog.volumes.values().any(|entry| entry.name == name);
+            (taken, catalog.volumes.len() as u64 >= volumes_max(&self.superblock.borrow()), catalog.next_id)
+        };
+        if taken {
+            return Err(self.shared.refuse(format!("already has a volume '{name}'")));
+        }
+        if full {
+            let most = volumes_max(&self.superblock.borrow());
+            return Err(self.shared.refuse(format!("has {most} volumes, and room for no more")));
+        }
+        let vextents = blocks.div_ceil(EXTENT_BLOCKS as u64);
+        if blocks == 0 || vextents > u32::MAX as u64 {
+            return Err(self.shared.refuse(format!("a volume of {blocks} blocks of 4 KiB: expected 1 to 2^42")));
+        }
+        let entry =
+            VolumeEntry { id, state: VolumeState::Live, block_shift, blocks, uuid, created_s, name: name.to_string() };
+        let added = entry.clone();
+        self.change(|catalog| {
+            catalog.next_id = id + 1;
+            catalog.volumes.insert(id, added);
+        })
+        .await?;
+        Ok(entry)
+    }
+
+    async fn resize(&self, id: u32, blocks: u64) -> Result<(), PoolError> {
+        let _alone = self.alone().await;
+        let old = self.entry(id)?.blocks;
+        if blocks > old {
+            // What was cut off earlier may still be in the last extent.
+            let tail = old % EXTENT_BLOCKS as u64;
+            if tail > 0 {
+                self.trim_end(id, (old / EXTENT_BLOCKS as u64) as u32, tail as u32).await?;
+            }
+        }
+        self.change(|catalog| {
+            if let Some(entry) = catalog.volumes.get_mut(&id) {
+                entry.blocks = blocks;
+            }
+        })
+        .await?;
+        if blocks < old {
+            let first = blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
+            let status = self.shared.free_range(&self.reactor, id, first, u32::MAX).await;
+            status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the blocks of an extent from `from` on holes.
+    async fn trim_end(&self, volume: u32, vextent: u32, from: u32) -> Result<(), PoolError> {
+        let block = BLOCK_BYTES as u32;
+        let offset = from * block;
+        let target = crate::shard::Target { volume, vextent, offset, bytes: EXTENT_BLOCKS * block - offset };
+        let number = self.shared.shard_of(volume, vextent / SLICE_EXTENTS);
+        let instance = self.shared.instance;
+        let serve = move |there: Rc<Reactor>| async move {
+            match ShardTable::on(&there, instance).get(number) {
+                Some(shard) => shard.trim(target).await,
+                None => Status::Gone,
+            }
+        };
+        let status = self.reactor.call_on(self.shared.home_of(number), serve).await;
+        status.check().map_err(|status| self.shared.io_error("clear the end of the volume", status))
+    }
+
+    /// Takes into use by what the capacity device has grown.
+    async fn grow(&self, capacity_blocks: u64) -> Result<u64, PoolError> {
+        let _alone = self.alone().await;
+        let planned = layout::plan_grow(&self.superblock.borrow(), capacity_blocks);
+        let mut grown = planned.map_err(|error| PoolError::Plan { pool: self.shared.name.clone(), error })?;
+        let info = DeviceInfo {
+            blocks: capacity_blocks * BLOCK_BYTES as u64 / self.capacity_info.block_size as u64,
+            ..self.capacity_info
+        };
+        // The capacity device's superblock decides: opening tells the log device what a crash has kept from it.
+        meta::write_superblock(&self.reactor, self.capacity.clone(), info, &mut grown).await?;
+        let mut on_log = Superblock { role: Role::Log, device: grown.other, other: grown.device, ..grown.clone() };
+        let told = meta::write_superblock(&self.reactor, self.log.channel.clone(), self.log.info, &mut on_log).await;
+        if let Err(error) = told {
+            tracing::warn!(
+                "pool '{}' has grown, and its log device was not told: {error}; opening it will",
+                self.shared.name
+            );
+        }
+        self.superblock.replace(grown.clone());
+        for number in 0..grown.shards {
+            let (instance, grown) = (self.shared.instance, grown.clone());
+            let grow = move |there: Rc<Reactor>| async move {
+                if let Some(shard) = ShardTable::on(&there, instance).get(number) {
+                    shard.grow(&grown);
+                }
+            };
+            self.reactor.call_on(self.shared.home_of(number), grow).await;
+        }
+        Ok(grown.capacity_blocks)
+    }
+
+    async fn delete(&self, id: u32) -> Result<(), PoolError> {
+        let _alone = self.alone().await;
+        self.entry(id)?;
+        self.change(|catalog| {
+            if let Some(entry) = catalog.volumes.get_mut(&id) {
+                entry.state = VolumeState::Deleting;
+            }
+        })
+        .await?;
+        self.finish_delete(id).await
+    }
+
+    /// Frees what a deleted volume has, then forgets it.
+    async fn finish_delete(&self, id: u32) -> Result<(), PoolError> {
+        let status = self.shared.free_range(&self.reactor, id, 0, u32::MAX).await;
+        status.check().map_err(|status| self.shared.io_error("free the volume's extents", status))?;
+        self.change(|catalog| {
+            catalog.volumes.remove(&id);
+        })
+        .await
+    }
+
+    /// What a crash in the middle of a change has left to do.
+    async fn tidy_up(&self) -> Result<(), PoolError> {
+        let _alone = self.alone().await;
+        let volumes: Vec<VolumeEntry> = self.catalog.borrow().volumes.values().cloned().collect();
+        for entry in volumes {
+            match entry.state {
+                VolumeState::Deleting => self.finish_delete(entry.id).await?,
+                VolumeState::Live => {
+                    let first = entry.blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
+                    let status = self.shared.free_range(&self.reactor, entry.id, first, u32::MAX).await;
+                    status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Alone<'a>(&'a Control);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.busy.set(false);
+        self.0.idle.notify_all();
+    }
+}
+
+/// An open pool.
+pub struct Pool {
+    shared: Arc<PoolShared>,
+    recovery: PoolRecovery,
+    capacity: Arc<dyn BlockDevice>,
+    capacity_blocks: AtomicU64,
+    log_blocks: u64,
+    volumes: Mutex<BTreeMap<u32, Arc<PoolVolume>>>,
+}
+
+static INSTANCES: AtomicU64 = AtomicU64::new(1);
+
+fn random_uuid(reactor: &Reactor) -> Uuid {
+    let driver = reactor.driver();
+    let bits = (driver.random_u64() as u128) << 64 | driver.random_u64() as u128;
+    uuid::Builder::from_random_bytes(bits.to_le_bytes()).into_uuid()
+}
+
+impl Pool {
+    /// Makes a pool. Devices that hold anything are refused unless `force`.
+    pub async fn create(
+        reactor: &Rc<Reactor>,
+        devices: &PoolDevices,
+        options: &CreateOptions,
+        created_s: u64,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let name = &options.name;
+        let (log, info) = (devices.log.open(reactor, name)?, devices.capacity.info());
+        let capacity = devices.capacity.open_channel(reactor)?;
+        if !force {
+            for (device, start) in [
+                (devices.log.name(), read_start(reactor, &log.channel, &log.info).await),
+                (devices.capacity.name(), read_start(reactor, &capacity, &info).await),
+            ] {
+                let start =
+                    start.map_err(|status| PoolError::Io { pool: name.clone(), action: "read the devices", status })?;
+                if start.iter().any(|byte| *byte != 0) {
+                    let reason = format!("'{device}' is in use: its first 128 KiB are not zero. Wipe it, or use force");
+                    return Err(PoolError::Refused { pool: name.clone(), reason });
+                }
+            }
+        }
+        let [pool, log_id, capacity_id] = [(); 3].map(|_| random_uuid(reactor));
+        let identities = Identities { pool, log: log_id, capacity: capacity_id };
+        let options = CreateOptions { log_kind: devices.log.kind(), ..options.clone() };
+        let capacity_blocks = info.bytes() / BLOCK_BYTES as u64;
+        let planned = layout::plan(devices.log.blocks(), capacity_blocks, &options, identities, created_s);
+        let (mut log_super, mut capacity_super) =
+            planned.map_err(|error| PoolError::Plan { pool: name.clone(), error })?;
+        // What an older pool has there must not be believed while it is being written over.
+        meta::wipe_superblocks(reactor, capacity.clone(), info).await?;
+        meta::wipe_superblocks(reactor, log.channel.clone(), log.info).await?;
+        for shard in 0..capacity_super.shards {
+            Meta::format(reactor, capacity.clone(), info, &capacity_super, shard, FIRST).await?;
+            DirtyJournal::format(reactor, capacity.clone(), info, &capacity_super, shard).await?;
+        }
+        Catalog::default().store(reactor, capacity.clone(), info, &capacity_super).await?;
+        // The capacity device last: only with it is this a pool.
+        meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
+        meta::write_superblock(reactor, capacity, info, &mut capacity_super).await?;
+        Ok(())
+    }
+
+    /// Checks a pool that is not open, and repairs what can safely be repaired when asked. `log` is `None` when its device is
+    /// missing. What is wrong is in the report; an error means that the devices cannot be used at all.
+    pub async fn check(
+        reactor: &Rc<Reactor>,
+        capacity: &Arc<dyn BlockDevice>,
+        log: Option<&LogDevice>,
+        options: CheckOptions,
+    ) -> Result<CheckReport, PoolError> {
+        check::check(reactor, capacity, log, options).await
+    }
+
+    /// Takes the superblocks of a closed pool from its devices, so that they hold nothing. Of a device that carries no
+    /// superblock of a pool of this name, nothing is touched.
+    pub async fn destroy(reactor: &Rc<Reactor>, devices: &PoolDevices, name: &str) -> Result<(), PoolError> {
+        let log = devices.log.open(reactor, name)?;
+        let capacity = devices.capacity.open_channel(reactor)?;
+        for (channel, info) in [(capacity, devices.capacity.info()), (log.channel.clone(), log.info)] {
+            let found = meta::read_superblocks(reactor, channel.clone(), info).await;
+            if found.is_ok_and(|found| found.name == name) {
+                meta::wipe_superblocks(reactor, channel, info).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a pool.
+    pub async fn open(
+        reactor: &Rc<Reactor>,
+        devices: &PoolDevices,
+        options: &OpenOptions,
+    ) -> Result<Arc<Pool>, PoolError> {
+        let began_ns = reactor.clock_ns();
+        let info = devices.capacity.info();
+        let capacity = devices.capacity.open_channel(reactor)?;
+        let mut superblock = meta::read_superblocks(reactor, capacity.clone(), info).await?;
+        check_role(&superblock, Role::Capacity, devices.capacity.name())?;
+        let name = superblock.name.clone();
+        let log = devices.log.open(reactor, &name)?;
+        let found = meta::read_superblocks(reactor, log.channel.clone(), log.info).await;
+        let mut log_super = found.map_err(|error| no_log(&superblock, devices, error))?;
+        check_role(&log_super, Role::Log, devices.log.name())?;
+        check_pair(&superblock, &log_super, devices)?;
+        // Raised on both before anything is appended, so that no record of this opening looks like one of another.
+        let epoch = next_epoch(&superblock, &log_super)?;
+        superblock.epoch = epoch;
+        // A crash while the pool grew may have left the log device behind.
+        log_super = Superblock {
+            role: Role::Log,
+            device: log_super.device,
+            other: log_super.other,
+            generation: log_super.generation,
+            ..superblock.clone()
+        };
+        meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
+        meta::write_superblock(reactor, capacity.clone(), info, &mut superblock).await?;
+        let catalog = Catalog::load(reactor, capacity.clone(), info, &superblock).await?;
+
+        let reactors = if options.reactors.is_empty() { vec![reactor.index()] } else { options.reactors.clone() };
+        let shared = Arc::new(PoolShared {
+            name: name.clone(),
+            uuid: superblock.pool,
+            instance: INSTANCES.fetch_add(1, Relaxed),
+            control: reactor.index(),
+            homes: (0..superblock.shards as usize).map(|shard| reactors[shard % reactors.len()]).collect(),
+            log_durable: log.durable,
+        });
+        let mut pool = Pool {
+            recovery: PoolRecovery::default(),
+            capacity: devices.capacity.clone(),
+            capacity_blocks: AtomicU64::new(superblock.capacity_blocks),
+            log_blocks: superblock.log_blocks,
+            volumes: Mutex::default(),
+            shared: shared.clone(),
+        };
+        let opened = pool.open_shards(reactor, devices, options, &superblock).await;
+        if let Err(error) = opened {
+            pool.close(reactor).await;
+            return Err(error);
+        }
+        pool.recovery.elapsed_ns = reactor.clock_ns() - began_ns;
+        let volumes = catalog.volumes.values().filter(|entry| entry.state == VolumeState::Live);
+        *pool.volumes.lock().expect(UNPOISONED) =
+            volumes.map(|entry| (entry.id, Arc::new(volume_of(&shared, entry)))).collect();
+        let control = Rc::new(Control {
+            reactor: reactor.clone(),
+            shared: shared.clone(),
+            capacity,
+            capacity_info: info,
+            log,
+            superblock: RefCell::new(superblock),
+            catalog: RefCell::new(catalog),
+            busy: Cell::new(false),
+            idle: Notify::default(),
+        });
+        *reactor.extension(shared.instance, ControlSlot::default).0.borrow_mut() = Some(control.clone());
+        reactor.spawn(async move {
+            if let Err(error) = control.tidy_up().await {
+                tracing::warn!("{error}; it is tried again when the pool is opened next");
+            }
+        });
+        Ok(Arc::new(pool))
+    }
+
+    async fn open_shards(
+        &mut self,
+        reactor: &Rc<Reactor>,
+        devices: &PoolDevices,
+        options: &OpenOptions,
+        superblock: &Superblock,
+    ) -> Result<(), PoolError> {
+        let shards = superblock.shards as usize;
+        let cache = options.map_cache_bytes.unwrap_or((superblock.capacity_blocks / 16) as usize) / shards;
+        let tuning = ShardTuning { map_cache_bytes: cache.max(1 << 20), ..options.tuning.unwrap_or_default() };
+        for number in 0..superblock.shards {
+            let (devices, shared, superblock) = (devices.clone(), self.shared.clone(), superblock.clone());
+            let home = shared.home_of(number);
+            let open = move |there: Rc<Reactor>| async move {
+                let first_block = superblock.segments_start as u64
+                    + number as u64 * superblock.segments as u64 * superblock.segment_blocks as u64;
+                let log: OpenLog = devices.log.open(&there, &shared.name)?;
+                let parts = ShardParts {
+                    reactor: there.clone(),
+                    number,
+                    pool_name: shared.name.as_str().into(),
+                    superblock,
+                    log,
+                    first_log_block: first_block,
+                    capacity: devices.capacity.open_channel(&there)?,
+                    capacity_info: devices.capacity.info(),
+                    tuning,
+                };
+                let (shard, recovery) = Shard::open(parts).await?;
+                shared.table(&there).shards.borrow_mut().insert(number, shard);
+                Ok::<_, PoolError>(recovery)
+            };
+            let recovery = reactor.call_on(home, open).await?;
+            self.recovery.records += recovery.records;
+            self.recovery.log_blocks += recovery.log_blocks;
+        }
+        Ok(())
+    }
+
+    /// A shard that lives on this reactor.
+    pub(crate) fn shard_here(&self, reactor: &Reactor, number: u16) -> Option<Rc<Shard>> {
+        self.shared.table(reactor).get(number)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Its identity.
+    pub fn uuid(&self) -> Uuid {
+        self.shared.uuid
+    }
+
+    /// What opening it took.
+    pub fn recovery(&self) -> PoolRecovery {
+        self.recovery
+    }
+
+    /// Its volumes.
+    pub fn volumes(&self) -> Vec<Arc<PoolVolume>> {
+        self.volumes.lock().expect(UNPOISONED).values().cloned().collect()
+    }
+
+    /// A volume by name.
+    pub fn volume(&self, name: &str) -> Option<Arc<PoolVolume>> {
+        self.volumes().into_iter().find(|volume| volume.identity().name == name)
+    }
+
+    /// Creates a volume of `blocks` blocks of 4 KiB, all zeroes, that hosts see in blocks of `1 << block_shift` bytes.
+    pub async fn create_volume(
+        &self,
+        reactor: &Rc<Reactor>,
+        name: &str,
+        blocks: u64,
+        block_shift: u16,
+        created_s: u64,
+    ) -> Result<Arc<PoolVolume>, PoolError> {
+        let (shared, uuid, name) = (self.shared.clone(), random_uuid(reactor), name.to_string());
+        if !matches!(block_shift, 9 | 12) {
+            let reason = format!("a volume with blocks of {} bytes: expected 512 or 4096", 1u64 << block_shift.min(63));
+            return Err(self.shared.refuse(reason));
+        }
+        if name.is_empty() || name.len() > crate::format::catalog::VOLUME_NAME_BYTES_MAX {
+            return Err(self.shared.refuse(format!("a volume name of {} bytes: expected 1 to 128", name.len())));
+        }
+        let create = move |there: Rc<Reactor>| async move {
+            Control::of(&there, &shared)?.create(&name, blocks, block_shift, uuid, created_s).await
+        };
+        let entry = reactor.call_on(self.shared.control, create).await?;
+        let volume = Arc::new(volume_of(&self.shared, &entry));
+        self.volumes.lock().expect(UNPOISONED).insert(entry.id, volume.clone());
+        Ok(volume)
+    }
+
+    /// Deletes a volume and frees what it has. Nobody may use it any more.
+    pub async fn delete_volume(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
+        let volume = self.volume(name).ok_or_else(|| self.shared.refuse(format!("has no volume '{name}'")))?;
+        let (shared, id) = (self.shared.clone(), volume.identity().id);
+        let delete = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.delete(id).await };
+        reactor.call_on(self.shared.control, delete).await?;
+        self.volumes.lock().expect(UNPOISONED).remove(&id);
+        Ok(())
+    }
+
+    /// Takes into use by what the capacity device has become larger, while I/O goes on; its new size in bytes. Refused,
+    /// naming the least useful size, when that adds nothing.
+    pub async fn grow(&self, reactor: &Rc<Reactor>) -> Result<u64, PoolError> {
+        let (shared, blocks) = (self.shared.clone(), self.capacity.info().bytes() / BLOCK_BYTES as u64);
+        let grow = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.grow(blocks).await };
+        let blocks = reactor.call_on(self.shared.control, grow).await?;
+        self.capacity_blocks.store(blocks, Relaxed);
+        Ok(blocks * BLOCK_BYTES as u64)
+    }
+
+    /// Gives up a log device that is lost, or damaged in its middle, for the new (or the damaged) one in `devices`. The pool
+    /// must not be open. Every block that may have been newer in the old log is lost from then on: reading it is an error
+    /// until it is written. Unless `force`, a device that holds anything else is refused, and so is a log that can be read.
+    ///
+    /// It may be repeated when it was interrupted: until it has ended, the pool belongs to its old log.
+    pub async fn forget_log(
+        reactor: &Rc<Reactor>,
+        devices: &PoolDevices,
+        force: bool,
+    ) -> Result<ForgottenLog, PoolError> {
+        forget::forget_log(reactor, devices, random_uuid(reactor), force).await
+    }
+
+    /// Begins, or goes on, to read every block of every volume in the background, at most so many bytes a second in all.
+    /// How far it is and what it has found is in the status of the shards.
+    pub async fn scrub(&self, reactor: &Rc<Reactor>, bytes_per_second: u64) {
+        let rate = (bytes_per_second / self.shared.homes.len() as u64).max(1);
+        self.shared.on_shards(reactor, move |shard| async move { shard.begin_scrub(rate) }).await;
+    }
+
+    /// Stops it; the next one goes on from there.
+    pub async fn cancel_scrub(&self, reactor: &Rc<Reactor>) {
+        self.shared.on_shards(reactor, move |shard| async move { shard.cancel_scrub().await }).await;
+    }
+
+    /// How it is now.
+    pub async fn status(&self, reactor: &Rc<Reactor>) -> PoolStatus {
+        let shards = self.shared.on_shards(reactor, |shard| async move { ShardStatus::of(&shard) }).await;
+        PoolStatus {
+            name: self.shared.name.clone(),
+            uuid: self.shared.uuid,
+            capacity_bytes: self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64,
+            log_bytes: self.log_blocks * BLOCK_BYTES as u64,
+            log_durable: self.shared.log_durable,
+            volumes: self.volumes.lock().expect(UNPOISONED).len(),
+            recovery: self.recovery,
+            shards: shards.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Who has which extent, and everything that contradicts itself; see [`PoolAudit`].
+    pub async fn audit(&self, reactor: &Rc<Reactor>) -> Result<PoolAudit, PoolError> {
+        let found = self.shared.on_shards(reactor, |shard| async move { shard.audit() }).await;
+        let shared = self.shared.clone();
+        let ids = move |there: Rc<Reactor>| async move {
+            let control = Control::of(&there, &shared)?;
+            let ids: Vec<u32> = control.catalog.borrow().volumes.keys().copied().collect();
+            Ok::<_, PoolError>(ids)
+        };
+        let ids = reactor.call_on(self.shared.control, ids).await?;
+        let mut audit = PoolAudit::default();
+        for (owners, problems) in found.into_iter().flatten() {
+            audit.extents.extend(owners);
+            audit.problems.extend(problems);
+        }
+        for owner in audit.extents.iter().filter(|owner| ids.binary_search(&owner.volume).is_err()) {
+            audit.problems.push(format!("{owner:?} belongs to no volume"));
+        }
+        Ok(audit)
+    }
+
+    /// Destages everything and makes a checkpoint, so that nothing is in the log alone.
+    pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), PoolError> {
+        let ended = self.shared.on_shards(reactor, |shard| async move { shard.settle().await }).await;
+        let failed = ended.into_iter().flatten().find_map(Result::err);
+        failed.map_or(Ok(()), |status| Err(self.shared.io_error("destage", status)))
+    }
+
+    /// Closes it. What is in the log stays there; nobody may use the volumes any more.
+    pub async fn close(&self, reactor: &Rc<Reactor>) {
+        self.shared.on_shards(reactor, |shard| async move { shard.close().await }).await;
+        for home in &self.shared.homes {
+            let instance = self.shared.instance;
+            let clear = move |there: Rc<Reactor>| async move {
+                ShardTable::on(&there, instance).shards.borrow_mut().clear();
+            };
+            reactor.call_on(*home, clear).await;
+        }
+        let instance = self.shared.instance;
+        let forget = move |there: Rc<Reactor>| async move {
+            there.extension(instance, ControlSlot::default).0.borrow_mut().take();
+        };
+        reactor.call_on(self.shared.control, forget).await;
+    }
+}
+
+const UNPOISONED: &str = "nothing panics while holding the list of volumes";
+
+/// Volumes for which the catalog has room.
+fn volumes_max(superblock: &Superblock) -> u64 {
+    catalog_entries_max(superblock.catalog_blocks as u64 * BLOCK_BYTES as u64)
+}
+
+fn volume_of(shared: &Arc<PoolShared>, entry: &VolumeEntry) -> PoolVolume {
+    let identity =
+        VolumeIdentity { id: entry.id, name: entry.name.clone(), uuid: entry.uuid, block_shift: entry.block_shift };
+    PoolVolume::new(shared.clone(), identity, entry.blocks)
+}
+
+fn check_role(found: &Superblock, wanted: Role, device: &str) -> Result<(), PoolError> {
+    if found.role == wanted {
+        return Ok(());
+    }
+    let reason = format!("'{device}' is its {} device, not its {} device", found.role.name(), wanted.name());
+    Err(PoolError::Refused { pool: found.name.clone(), reason })
+}
+
+/// The start of a device, to see whether anything is there.
+pub(crate) async fn read_start(
+    reactor: &Rc<Reactor>,
+    channel: &Rc<dyn Channel>,
+    info: &DeviceInfo,
+) -> Result<Vec<u8>, Status> {
+    let buf = bdev::steps::alloc(reactor, UNUSED_BYTES).await?;
+    let mut bufs = reactor::SgList::new();
+    bufs.push(buf);
+    let done = channel.submit(Io::read(Lba(0), UNUSED_BYTES as u32 / info.block_size, bufs)).await;
+    done.status.check()?;
+    Ok(done.io.bufs.iter().flat_map(|buf| buf.as_slice().iter().copied()).collect())
+}
+
+/// Whether two devices are the log and the capacity device of one pool.
+fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) -> Result<(), PoolError> {
+    let refuse = |reason: String| Err(PoolError::Refused { pool: capacity.name.clone(), reason });
+    if capacity.pool != log.pool || capacity.other != log.device || log.other != capacity.device {
+        return refuse(format!(
+            "'{}' is the log of pool '{}' ({}), not the one that belongs to '{}'; if that one is lost, 'pool forget-log' gives it \
+             up",
+            devices.log.name(),
+            log.name,
+            log.pool,
+            devices.capacity.name()
+        ));
+    }
+    if capacity.log_kind != devices.log.kind() {
+        let (is, wanted) = (capacity.log_kind, devices.log.kind());
+        return refuse(format!("its log is {is:?}, and is opened as {wanted:?}"));
+    }
+    Ok(())
+}
+
+/// Says what to do about a log device without a superblock.
+fn no_log(capacity: &Superblock, devices: &PoolDevices, error: MetaError) -> PoolError {
+    match error {
+        MetaError::Superblock(SuperblockError::NotAPool { .. } | SuperblockError::Damaged(_)) => {
+            let reason = format!(
+                "'{}' is not its log ({error}); name the right device, try 'pool check --repair', or, if the log is lost, give it \
+                 up with 'pool forget-log'",
+                devices.log.name()
+            );
+            PoolError::Refused { pool: capacity.name.clone(), reason }
+        }
+        error => error.into(),
+    }
+}
+
+/// An epoch that neither device has seen.
+pub(crate) fn next_epoch(one: &Superblock, other: &Superblock) -> Result<u32, PoolError> {
+    let next = one.epoch.max(other.epoch).checked_add(1);
+    next.ok_or_else(|| PoolError::Refused {
+        pool: one.name.clone(),
+        reason: "was opened too often: copy its volumes to a new pool".to_string(),
+    })
+}

@@ -1,0 +1,222 @@
+//! Destage: what an extent has in the log goes to where placement wants it, sorted and merged, and its map page learns of
+//! it.
+//!
+//! A block is overwritten in place only while its whole newest content is in the log, at or after the log's tail: a torn
+//! overwrite is repaired by replay. That is why deltas are merged into whole blocks, in the log, first.
+
+use super::data::one;
+use super::dirty::{BlockSet, DirtyExtent};
+use super::log_map::{IN_PLACE, LogPlace};
+use super::{Defect, Shard, Target, add};
+use crate::log::{Class, Record};
+use crate::meta;
+use crate::together::Together;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use base::crc32c;
+use bdev::{Io, Status};
+use reactor::{BUF_BYTES_MAX, Buf, SgList};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Writes of one extent under way at the same time.
+const WRITES_MAX: usize = 8;
+const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
+
+/// Runs of one extent that are moved in one turn: a device that answers at once must not keep the writers waiting for as
+/// long as whole extents take.
+const RUNS_PER_TURN: usize = 8;
+
+/// A block of the log on its way.
+#[derive(Clone, Copy)]
+struct Moving {
+    block: u32,
+    place: LogPlace,
+}
+
+impl Shard {
+    /// Destages one dirty extent that has been taken from the index. Whether it is clean now, but for what came since.
+    pub(super) async fn destage(self: &Rc<Self>, extent: u32, taken: DirtyExtent) -> Result<bool, Status> {
+        let held_back = self.held_back.borrow().contains(&extent);
+        let ended = if held_back { Ok(false) } else { self.destage_steps(extent, &taken).await };
+        self.index.settle(extent, ended == Ok(true));
+        self.settled.notify_all();
+        if ended.is_err() {
+            add(&self.counters.destage_errors, 1);
+        }
+        ended
+    }
+
+    /// True when the map page has everything that was taken.
+    async fn destage_steps(self: &Rc<Self>, extent: u32, taken: &DirtyExtent) -> Result<bool, Status> {
+        let owner = self.meta.descriptor(extent);
+        let first = extent * EXTENT_BLOCKS;
+        for index in taken.blocks.iter() {
+            if self.index.has_chain(first + index) {
+                if self.is_broken(Defect::OverwriteUnmerged) {
+                    self.overwrite_unmerged(owner, first + index).await?;
+                }
+                self.merge(owner.volume, owner.vextent, index).await?;
+            }
+        }
+        let page = match self.meta.load(extent).await {
+            Ok(page) => page,
+            Err(Status::Corrupt) => {
+                self.replace_page(extent);
+                self.meta.load(extent).await?
+            }
+            Err(status) => return Err(status),
+        };
+        let (mut moving, mut all): (Vec<Moving>, bool) = (Vec::with_capacity(taken.blocks.count() as usize), true);
+        for index in taken.blocks.iter() {
+            let block = first + index;
+            // Deltas have come over it again, or it is a hole or lost now: then there is, or was, a later record.
+            match self.index.logged(block).filter(|_| !self.index.has_chain(block)) {
+                Some(place) => moving.push(Moving { block, place }),
+                None => all &= !self.index.has_chain(block),
+            }
+        }
+        self.move_blocks(owner, &mut moving).await?;
+        // Holes first: a block that was trimmed and then written again is in both.
+        for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
+            set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
+        }
+        let mut moved = BlockSet::EMPTY;
+        for Moving { block, place } in &moving {
+            moved.insert(block % EXTENT_BLOCKS);
+            page.set(block % EXTENT_BLOCKS, meta::stored_crc(place.crc));
+            self.index.settled(*block, *place);
+        }
+        self.index.settled_holes(taken, &moved);
+        add(&self.counters.destages, 1);
+        Ok(all)
+    }
+
+    /// See [`Defect::OverwriteUnmerged`].
+    async fn overwrite_unmerged(self: &Rc<Self>, owner: meta::Descriptor, block: u32) -> Result<(), Status> {
+        let (offset, bytes) = (block % EXTENT_BLOCKS * BLOCK_BYTES as u32, BLOCK_BYTES as u32);
+        let target = Target { volume: owner.volume, vextent: owner.vextent, offset, bytes };
+        let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
+        let read = self.read_blocks(target, one(buf)).await;
+        read.status.check()?;
+        let write = |lba, blocks| Io::write(lba, blocks, read.bufs);
+        self.capacity.submit(self.capacity_io(self.meta.data_block(block), 1, write)).await.status.check()
+    }
+
+    /// An extent whose map page is damaged: nothing in it can be told from anything, except what is in the log.
+    fn replace_page(&self, extent: u32) {
+        tracing::error!(
+            "pool '{}': the map page of extent {extent} of shard {} failed its checksum: blocks that are not in the log are \
+             lost",
+            self.pool_name,
+            self.number
+        );
+        add(&self.counters.lost_blocks, EXTENT_BLOCKS as u64);
+        let descriptor = self.meta.descriptor(extent);
+        let flags = meta::BLOCKS_LOST;
+        self.meta.set_descriptor(extent, meta::Descriptor { flags, map_crc: 0, ..descriptor });
+    }
+
+    /// Copies blocks from the log to their places. What the log does not give back leaves the list: either it has been
+    /// overwritten meanwhile, or it is lost.
+    async fn move_blocks(self: &Rc<Self>, owner: meta::Descriptor, moving: &mut Vec<Moving>) -> Result<(), Status> {
+        let mut under_way: Together<'_, bdev::Done> = Together::new();
+        let mut unreadable: SmallVec<[Moving; 4]> = SmallVec::new();
+        let mut ended = Ok(());
+        let (mut at, mut runs, mut blocks) = (0, 0, 0);
+        while at < moving.len() {
+            if moving[at].place.at == IN_PLACE {
+                at += 1;
+                continue;
+            }
+            runs += 1;
+            if runs % RUNS_PER_TURN == 0 {
+                self.pace.earned(std::mem::take(&mut blocks) * BLOCK_BYTES as u64, self.fill());
+                self.reactor.yield_now().await;
+            }
+            let run = run_length(&moving[at..]);
+            let mut buf = bdev::steps::alloc(&self.reactor, run * BLOCK_BYTES).await?;
+            let good = self.read_run(&moving[at..at + run], &mut buf).await?;
+            if good > 0 {
+                buf.truncate(good * BLOCK_BYTES);
+                let place = self.meta.data_block(moving[at].block);
+                let io = self.capacity_io(place, good as u32, |lba, blocks| Io::write(lba, blocks, one(buf)));
+                if under_way.len() == WRITES_MAX {
+                    let done = under_way.first().await;
+                    ended = ended.and(done.map_or(Ok(()), |done| done.status.check()));
+                }
+                under_way.push(self.capacity.submit(io));
+                add(&self.counters.destaged_bytes, (good * BLOCK_BYTES) as u64);
+            }
+            (at, blocks) = (at + good, blocks + good as u64);
+            if good < run {
+                unreadable.push(moving[at]);
+                at += 1;
+            }
+        }
+        while let Some(done) = under_way.first().await {
+            ended = ended.and(done.status.check());
+        }
+        ended?;
+        self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
+        moving.retain(|moved| !unreadable.iter().any(|other| other.block == moved.block));
+        for lost in unreadable {
+            self.give_up(owner, lost).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads a run of blocks from the log; how many, up to the first that cannot be read.
+    async fn read_run(&self, run: &[Moving], buf: &mut Buf) -> Result<usize, Status> {
+        for (step, Moving { place, .. }) in run.iter().enumerate() {
+            let target = &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES];
+            let mut right = false;
+            // Twice, in case it was the way and not the medium.
+            for _ in 0..2 {
+                if !self.log.try_read(place.at, 0, target) {
+                    let bytes: SgList = match self.log.read(place.at, 0, BLOCK_BYTES).await {
+                        Ok(bytes) => bytes,
+                        Err(Status::ReadError | Status::Corrupt) => continue,
+                        Err(status) => return Err(status),
+                    };
+                    super::data::copy_out(&bytes, 0, target);
+                }
+                right = crc32c(target) == place.crc;
+                if right {
+                    break;
+                }
+            }
+            if !right {
+                return Ok(step);
+            }
+        }
+        Ok(run.len())
+    }
+
+    /// Records that a block is lost, unless it has been overwritten meanwhile.
+    async fn give_up(self: &Rc<Self>, owner: meta::Descriptor, lost: Moving) -> Result<(), Status> {
+        let offset = lost.block % EXTENT_BLOCKS * BLOCK_BYTES as u32;
+        let target = Target { volume: owner.volume, vextent: owner.vextent, offset, bytes: BLOCK_BYTES as u32 };
+        let _held = self.locks.lock(target.range()).await;
+        self.barrier().await;
+        if self.index.logged(lost.block) != Some(lost.place) {
+            return Ok(());
+        }
+        tracing::error!(
+            "pool '{}': block {} of shard {} is lost: the log does not give it back",
+            self.pool_name,
+            lost.block,
+            self.number
+        );
+        add(&self.counters.lost_blocks, 1);
+        let record = Record::Lost { first: lost.block, blocks: 1 };
+        self.log.append(record, SgList::new(), Class::Internal).await.result.map(|_| ())
+    }
+}
+
+/// How many blocks from the first are neighbours on the capacity device and have bytes in the log.
+fn run_length(moving: &[Moving]) -> usize {
+    let follows =
+        |index: usize| moving[index].block == moving[index - 1].block + 1 && moving[index].place.at != IN_PLACE;
+    let most = moving.len().min(RUN_BLOCKS_MAX);
+    (1..most).find(|index| !follows(*index)).unwrap_or(most)
+}

@@ -1,0 +1,327 @@
+//! Extents that have something in the log which the capacity device does not know yet, in the order of their first
+//! such record.
+//!
+//! ```text
+//! (absent) --record--> queued --take--> destaging --settle, nothing new--> (absent)
+//!                        ^                  |
+//!                        +---settle, new records meanwhile
+//! ```
+
+use crate::units::{EXTENT_BLOCKS, LogTail};
+use std::collections::VecDeque;
+
+const WORDS: usize = EXTENT_BLOCKS as usize / 64;
+const NONE: u32 = u32::MAX;
+
+/// One bit per block of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockSet([u64; WORDS]);
+
+impl Default for BlockSet {
+    fn default() -> BlockSet {
+        BlockSet::EMPTY
+    }
+}
+
+impl BlockSet {
+    pub(crate) const EMPTY: BlockSet = BlockSet([0; WORDS]);
+
+    #[inline]
+    pub(crate) fn contains(&self, index: u32) -> bool {
+        self.0[index as usize / 64] & (1 << (index % 64)) != 0
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, index: u32) {
+        self.0[index as usize / 64] |= 1 << (index % 64);
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.0[index as usize / 64] &= !(1 << (index % 64));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().enumerate().flat_map(|(index, word)| {
+            let mut rest = *word;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+                rest &= rest - 1;
+                Some(index as u32 * 64 + bit)
+            })
+        })
+    }
+}
+
+/// What the log knows about one extent and its map page does not.
+#[derive(Clone, Debug)]
+pub(crate) struct DirtyExtent {
+    extent: u32,
+    /// Blocks whose newest bytes (or checksum) are in the log map, or in a chain of deltas.
+    pub(crate) blocks: BlockSet,
+    /// Blocks that are holes now.
+    pub(crate) holes: Option<Box<BlockSet>>,
+    /// Blocks that are lost now.
+    pub(crate) lost: Option<Box<BlockSet>>,
+    /// The first record that is not in the map page.
+    first: LogTail,
+    /// While it is being destaged: the first record since.
+    since: Option<LogTail>,
+    destaging: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct DirtyExtents {
+    /// Per extent its index in `slab`, or none.
+    index: Vec<u32>,
+    slab: Vec<DirtyExtent>,
+    free: Vec<u32>,
+    /// By first record. An entry holds while the extent is queued with that very record.
+    queue: VecDeque<(u32, LogTail)>,
+    /// Extents being destaged, few.
+    under_way: Vec<u32>,
+    blocks: u64,
+}
+
+impl DirtyExtents {
+    pub(crate) fn new(extents: u32) -> DirtyExtents {
+        DirtyExtents { index: vec![NONE; extents as usize], ..DirtyExtents::default() }
+    }
+
+    /// More extents exist.
+    pub(crate) fn grow(&mut self, extents: u32) {
+        self.index.resize(extents as usize, NONE);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, extent: u32) -> Option<&DirtyExtent> {
+        match self.index[extent as usize] {
+            NONE => None,
+            slot => Some(&self.slab[slot as usize]),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, extent: u32) -> Option<&mut DirtyExtent> {
+        match self.index[extent as usize] {
+            NONE => None,
+            slot => Some(&mut self.slab[slot as usize]),
+        }
+    }
+
+    /// The state of an extent that record `at` says something about.
+    pub(crate) fn touch(&mut self, extent: u32, at: LogTail) -> &mut DirtyExtent {
+        let mut slot = self.index[extent as usize];
+        if slot == NONE {
+            let fresh = DirtyExtent {
+                extent,
+                blocks: BlockSet::EMPTY,
+                holes: None,
+                lost: None,
+                first: at,
+                since: None,
+                destaging: false,
+            };
+            slot = match self.free.pop() {
+                Some(slot) => {
+                    self.slab[slot as usize] = fresh;
+                    slot
+                }
+                None => {
+                    self.slab.push(fresh);
+                    self.slab.len() as u32 - 1
+                }
+            };
+            self.index[extent as usize] = slot;
+            self.queue.push_back((extent, at));
+        }
+        let state = &mut self.slab[slot as usize];
+        if state.destaging && state.since.is_none() {
+            state.since = Some(at);
+        }
+        state
+    }
+
+    /// Forgets an extent (it is free now, or settled).
+    pub(crate) fn forget(&mut self, extent: u32) {
+        let slot = std::mem::replace(&mut self.index[extent as usize], NONE);
+        if slot != NONE {
+            let state = &mut self.slab[slot as usize];
+            (state.holes, state.lost) = (None, None);
+            self.free.push(slot);
+            self.under_way.retain(|other| *other != extent);
+        }
+    }
+
+    /// The queued extent whose record is the oldest, to be destaged now; what it had is returned as a copy.
+    pub(crate) fn take(&mut self) -> Option<(u32, DirtyExtent)> {
+        while let Some((extent, first)) = self.queue.pop_front() {
+            let Some(state) = self.get_mut(extent) else { continue };
+            if state.destaging || state.first != first {
+                continue;
+            }
+            state.destaging = true;
+            state.since = None;
+            let copy = state.clone();
+            self.under_way.push(extent);
+            return Some((extent, copy));
+        }
+        None
+    }
+
+    /// A destage has ended. With `done` what is left dates from after its start; otherwise from before.
+    pub(crate) fn settle(&mut self, extent: u32, done: bool) {
+        self.under_way.retain(|other| *other != extent);
+        let Some(state) = self.get_mut(extent) else { return };
+        state.destaging = false;
+        let since = state.since.take();
+        let clean = state.blocks.is_empty() && state.holes.is_none() && state.lost.is_none();
+        if done && clean {
+            self.forget(extent);
+            return;
+        }
+        if done {
+            state.first = since.expect("what is dirty after a destage was written since");
+        }
+        let first = state.first;
+        let at = self.queue.partition_point(|(_, other)| *other <= first);
+        self.queue.insert(at, (extent, first));
+    }
+
+    /// The oldest record that a map page does not have; `None` when all do.
+    pub(crate) fn tail(&mut self) -> Option<LogTail> {
+        while let Some(&(extent, first)) = self.queue.front() {
+            let holds = self.get(extent).is_some_and(|state| !state.destaging && state.first == first);
+            if holds {
+                break;
+            }
+            self.queue.pop_front();
+        }
+        let queued = self.queue.front().map(|(_, first)| *first);
+        let under_way = self.under_way.iter().filter_map(|extent| self.get(*extent)).map(|state| state.first).min();
+        queued.into_iter().chain(under_way).min()
+    }
+
+    /// Number of dirty extents.
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len() - self.free.len()
+    }
+
+    pub(crate) fn is_destaging(&self, extent: u32) -> bool {
+        self.under_way.contains(&extent)
+    }
+
+    /// Extents being destaged.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Bytes of memory it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.index.capacity() * 4 + self.slab.capacity() * size_of::<DirtyExtent>() + self.queue.capacity() * 24
+    }
+
+    /// Dirty blocks in all extents.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The block is in the log map from record `at` on.
+    #[inline]
+    pub(crate) fn mark(&mut self, block: u32, at: LogTail) {
+        let index = block % EXTENT_BLOCKS;
+        let state = self.touch(block / EXTENT_BLOCKS, at);
+        let fresh = !state.blocks.contains(index);
+        state.blocks.insert(index);
+        if let Some(holes) = &mut state.holes {
+            holes.remove(index);
+        }
+        if let Some(lost) = &mut state.lost {
+            lost.remove(index);
+        }
+        self.blocks += fresh as u64;
+    }
+
+    /// There are bytes over the block from record `at` on; what is below stays as it is.
+    pub(crate) fn mark_over(&mut self, block: u32, at: LogTail) {
+        let index = block % EXTENT_BLOCKS;
+        let state = self.touch(block / EXTENT_BLOCKS, at);
+        let fresh = !state.blocks.contains(index);
+        state.blocks.insert(index);
+        self.blocks += fresh as u64;
+    }
+
+    /// The block is no longer dirty.
+    pub(crate) fn unmark(&mut self, block: u32) {
+        let index = block % EXTENT_BLOCKS;
+        let Some(state) = self.get_mut(block / EXTENT_BLOCKS) else { return };
+        let was = state.blocks.contains(index);
+        state.blocks.remove(index);
+        self.blocks -= was as u64;
+    }
+
+    /// All dirty blocks of an extent are no longer.
+    pub(crate) fn unmark_all(&mut self, extent: u32) {
+        let Some(state) = self.get_mut(extent) else { return };
+        let count = state.blocks.count() as u64;
+        state.blocks = BlockSet::EMPTY;
+        self.blocks -= count;
+    }
+}
+
+impl DirtyExtent {
+    /// The extent.
+    pub(crate) fn extent(&self) -> u32 {
+        self.extent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(lsn: u64) -> LogTail {
+        LogTail { segment: 1, lsn }
+    }
+
+    #[test]
+    fn the_tail_is_the_oldest_record_not_yet_settled() {
+        let mut dirty = DirtyExtents::new(8);
+        dirty.mark(5, at(10));
+        dirty.mark(2000, at(11));
+        dirty.mark(6, at(12));
+        assert_eq!(dirty.tail(), Some(at(10)));
+        let (extent, state) = dirty.take().expect("two are dirty");
+        assert_eq!((extent, state.blocks.count()), (0, 2));
+        dirty.mark(7, at(13));
+        assert_eq!(dirty.tail(), Some(at(10)), "until it is settled");
+        dirty.unmark(5);
+        dirty.unmark(6);
+        dirty.settle(0, true);
+        assert_eq!(dirty.tail(), Some(at(11)));
+        assert_eq!(dirty.take().expect("extent 1").0, 1);
+        dirty.unmark(2000);
+        dirty.settle(1, true);
+        assert_eq!(dirty.tail(), Some(at(13)));
+        assert_eq!((dirty.len(), dirty.blocks()), (1, 1));
+    }
+
+    #[test]
+    fn a_failed_destage_keeps_its_place() {
+        let mut dirty = DirtyExtents::new(8);
+        dirty.mark(5, at(10));
+        dirty.mark(2000, at(11));
+        assert_eq!(dirty.take().expect("dirty").0, 0);
+        dirty.settle(0, false);
+        assert_eq!(dirty.tail(), Some(at(10)));
+        assert_eq!(dirty.take().expect("dirty").0, 0);
+    }
+}

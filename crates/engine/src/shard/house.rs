@@ -1,0 +1,272 @@
+//! Housekeeping: when to destage, when to make a checkpoint, and when to sleep.
+//!
+//! ```text
+//! asleep (nothing dirty, everything in a checkpoint: no timer, no cost)
+//!   --a write--> watching (looks again after `idle_ns`; destages as the log fills)
+//!   --no write for `idle_ns`--> settling (destages everything, then a checkpoint) --> asleep
+//! ```
+
+use super::pace::{Fill, SOFT, START};
+use super::{Defect, Shard, add};
+use crate::units::LogTail;
+use bdev::Status;
+use reactor::sync::Notify;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Wait after an error before it is tried again.
+const RETRY_NS: u64 = 200_000_000;
+/// Wait while nothing that is dirty can be destaged.
+const HELD_BACK_NS: u64 = 100_000;
+/// A checkpoint is made when the log has moved on by one part in so many.
+const CHECKPOINT_PART: u64 = 16;
+
+/// Which writes the housekeeper wants to hear of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Listens {
+    /// None: it is at work, or waits before it tries again.
+    #[default]
+    Nothing,
+    /// The one that fills the log so far that destage begins.
+    Filling,
+    /// The next.
+    Anything,
+}
+
+#[derive(Default)]
+pub(super) struct House {
+    /// Something may have to be done.
+    call: Notify,
+    listens: Cell<Listens>,
+    /// With `ToFill`: the share of the log, in 256ths, from which a write is heard of.
+    call_share: Cell<u64>,
+    writes: Cell<u64>,
+    /// Nobody has written for a while, or the shard is closing.
+    settling: Cell<bool>,
+    stopping: Cell<bool>,
+    stopped: Cell<bool>,
+    checkpointing: Cell<bool>,
+    /// The tail in the last checkpoint.
+    checkpoint: Cell<Option<LogTail>>,
+    last_error: Cell<Option<Status>>,
+}
+
+impl House {
+    /// A write has been appended, or waits for room.
+    #[inline]
+    pub(super) fn wrote(&self, shard: &Shard) {
+        self.writes.set(self.writes.get() + 1);
+        let called = match self.listens.get() {
+            Listens::Nothing => false,
+            Listens::Filling => shard.fill().share() >= self.call_share.get() || shard.pace.waiting() > 0,
+            Listens::Anything => true,
+        };
+        if called {
+            self.listens.set(Listens::Nothing);
+            self.call.notify_all();
+        }
+    }
+
+    /// How the last upkeep that failed ended, until one has succeeded.
+    pub(super) fn last_error(&self) -> Option<Status> {
+        self.last_error.get()
+    }
+}
+
+impl Shard {
+    /// Keeps house until the shard is closed.
+    pub(super) async fn keep_house(self: Rc<Self>) {
+        let house = &self.house;
+        while !house.stopping.get() {
+            let writes = house.writes.get();
+            let ended = self.upkeep().await;
+            house.last_error.set(ended.err());
+            if let Err(status) = ended {
+                tracing::warn!(
+                    "pool '{}': upkeep of shard {} failed: {status}; it is tried again",
+                    self.pool_name,
+                    self.number
+                );
+                self.doze(RETRY_NS, Listens::Nothing).await;
+            } else if house.writes.get() != writes {
+                continue;
+            } else if self.is_settled() {
+                house.settling.set(false);
+                house.listens.set(Listens::Anything);
+                house.call.wait_until(|| house.listens.get() == Listens::Nothing || house.stopping.get()).await;
+            } else if house.settling.get() {
+                // What is left could not be destaged just now.
+                self.doze(RETRY_NS / 100, Listens::Nothing).await;
+            } else {
+                self.doze(self.tuning.idle_ns, Listens::Filling).await;
+                house.settling.set(house.writes.get() == writes);
+            }
+        }
+        self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
+        house.stopped.set(true);
+        house.call.notify_all();
+    }
+
+    /// Waits so long, or until a write of the kind comes.
+    async fn doze(self: &Rc<Self>, ns: u64, listens: Listens) {
+        let house = &self.house;
+        house.listens.set(listens);
+        // What there is has been looked at: there may be something to do when the log is fuller than now.
+        house.call_share.set(START.max(self.fill().share() + 1));
+        let called = house.call.wait_until(|| house.listens.get() != listens || house.stopping.get());
+        let _ = self.reactor.timeout(ns, called).await;
+        house.listens.set(Listens::Nothing);
+    }
+
+    /// Whether the checkpoint has everything.
+    fn is_settled(&self) -> bool {
+        self.index.dirty_extents() == 0 && self.house.checkpoint.get() == Some(self.index.tail())
+    }
+
+    /// Destages and makes checkpoints until neither is called for.
+    async fn upkeep(self: &Rc<Self>) -> Result<(), Status> {
+        loop {
+            let wanted = self.destage_wanted();
+            if wanted {
+                self.destage_some().await?;
+            }
+            if self.checkpoint_wanted() {
+                self.checkpoint().await?;
+            } else if !wanted {
+                // Room that has come about in another way, such as by trimming.
+                self.pace.earned(0, self.fill());
+                return Ok(());
+            }
+            if self.house.stopping.get() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn destage_wanted(&self) -> bool {
+        self.index.dirty_extents() > 0
+            && (self.house.settling.get()
+                || self.fill_after_checkpoint().share() >= START
+                || self.pace.waiting() > 0 && !self.checkpoint_wanted())
+    }
+
+    /// How full the log would be if a checkpoint were made now. Destaging is judged by this: what only a checkpoint is
+    /// missing for must not drive it to take extents that have hardly become dirty, page by page.
+    fn fill_after_checkpoint(&self) -> Fill {
+        let (fill, room) = (self.fill(), self.log.room());
+        let last = self.house.checkpoint.get().map_or(self.first.segment, |tail| tail.segment);
+        let moved = self.index.tail().segment.saturating_sub(last);
+        let bytes_moved = fill.bytes_total / room.segments_total.max(1) as u64 * moved;
+        Fill { bytes_free: (fill.bytes_free + bytes_moved).min(fill.bytes_total), ..fill }
+    }
+
+    fn checkpoint_wanted(&self) -> bool {
+        let tail = self.index.tail();
+        let Some(last) = self.house.checkpoint.get() else {
+            return self.house.settling.get() || self.pace.waiting() > 0;
+        };
+        let segments = self.log.room().segments_total as u64;
+        let moved = tail.segment.saturating_sub(last.segment);
+        let (fill, clean) = (self.fill(), self.index.dirty_extents() == 0);
+        // A checkpoint is the only help when there is nothing to destage or no room beyond the reserve.
+        let only_help = self.pace.waiting() > 0 && (clean || fill.bytes_free < 2 * fill.bytes_reserved);
+        match fill.share() {
+            _ if self.house.settling.get() && clean => tail != last,
+            _ if only_help => moved > 0,
+            share if share >= SOFT => moved > segments / CHECKPOINT_PART / 2,
+            _ => moved > segments / CHECKPOINT_PART,
+        }
+    }
+
+    /// Destages a round of extents at the same time.
+    async fn destage_some(self: &Rc<Self>) -> Result<(), Status> {
+        if !self.destage_round().await? {
+            // What could be destaged is held back, by somebody who is waiting for a device.
+            self.reactor.sleep_ns(HELD_BACK_NS).await;
+        }
+        Ok(())
+    }
+
+    /// Whether any extent is clean after it.
+    async fn destage_round(self: &Rc<Self>) -> Result<bool, Status> {
+        let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
+        while round.len() < self.tuning.destage_depth {
+            let Some((extent, taken)) = self.index.take_dirty() else { break };
+            let shard = self.clone();
+            round.push(self.reactor.spawn_join(async move { shard.destage(extent, taken).await }));
+        }
+        if round.is_empty() && self.index.destages_under_way() > 0 {
+            // Somebody else has them all: without waiting, the caller would ask again for ever and nobody else would run.
+            self.settled.notified().await;
+            return Ok(true);
+        }
+        let mut ended = Ok(false);
+        for destage in round {
+            let clean = destage.await;
+            ended = ended.and_then(|any| Ok(any | clean?));
+        }
+        ended
+    }
+
+    /// Makes what the map pages and descriptors know durable, and frees the log up to there.
+    pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<(), Status> {
+        // One at a time, and each with a tail not before the last one's: what is before that is no longer in the log.
+        self.settled.wait_until(|| !self.house.checkpointing.get()).await;
+        self.house.checkpointing.set(true);
+        let ended = self.checkpoint_alone().await;
+        self.house.checkpointing.set(false);
+        self.settled.notify_all();
+        ended
+    }
+
+    async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {
+        let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.index.tail() };
+        if self.is_broken(Defect::ReleaseEarly) {
+            self.log.release(tail);
+        }
+        if let Err(status) = self.meta.checkpoint(tail).await {
+            add(&self.counters.checkpoint_errors, 1);
+            return Err(status);
+        }
+        self.house.checkpoint.set(Some(tail));
+        self.log.release(tail);
+        self.pace.earned(0, self.fill());
+        // Nothing is in the log alone, and nothing is on its way there that has already looked into the journal.
+        if self.index.dirty_extents() == 0 && self.index.tail() == tail && self.log.is_idle() {
+            for (volume, slice) in self.journal.entries() {
+                self.journal.retire(volume, slice);
+            }
+        }
+        self.journal.compact().await
+    }
+
+    /// Records that a recovery would replay.
+    pub(crate) fn replay_records(&self) -> u64 {
+        let from = self.house.checkpoint.get().map_or(self.first.lsn, |tail| tail.lsn);
+        (self.index.last_lsn() + 1).saturating_sub(from)
+    }
+
+    /// How the last upkeep that failed ended, until one has succeeded.
+    pub(crate) fn last_error(&self) -> Option<Status> {
+        self.house.last_error()
+    }
+
+    /// Destages everything and makes a checkpoint, now.
+    pub(crate) async fn settle(self: &Rc<Self>) -> Result<(), Status> {
+        self.barrier().await;
+        while self.index.dirty_extents() > 0 {
+            self.destage_some().await?;
+            self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
+        }
+        self.checkpoint().await
+    }
+
+    /// Ends housekeeping and waits for what is under way. What is in the log stays there.
+    pub(crate) async fn close(self: &Rc<Self>) {
+        self.cancel_scrub().await;
+        self.house.stopping.set(true);
+        self.house.call.notify_all();
+        self.house.call.wait_until(|| self.house.stopped.get()).await;
+        self.log.drain().await;
+    }
+}

@@ -1,0 +1,457 @@
+//! The index of a shard: where the newest bytes of every block are.
+//!
+//! It learns from records in lsn order, live from the log and at opening from replay, through the same function; so
+//! what recovery builds is what was there. Knowledge moves from here into map pages when an extent is destaged.
+//!
+//! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
+//! yet, the map page.
+
+use super::dirty::{BlockSet, DirtyExtent, DirtyExtents};
+use super::log_map::{IN_PLACE, LogMap, LogPlace};
+use super::places::{FixedState, Places};
+use crate::log::{Placed, Record, Sink};
+use crate::meta::{self, Descriptor, Meta};
+use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Deltas of a block before they are merged into a whole one.
+pub(crate) const CHAIN_MAX: usize = 16;
+
+/// Where a block's newest bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the log.
+    Log(LogPlace),
+    /// Where placement puts it, with this stored checksum.
+    Settled(u32),
+    /// Nowhere: it reads as zeroes.
+    Hole,
+    /// They are gone.
+    Lost,
+    /// The map page knows, and is not in memory.
+    NeedsPage,
+    /// Under deltas; without them it would be `base`.
+    Deltas(Chain, Box<Place>),
+}
+
+/// Bytes in the log that go over a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delta {
+    pub(crate) offset: u16,
+    pub(crate) bytes: u16,
+    pub(crate) place: LogPlace,
+}
+
+/// Deltas of a block, oldest first.
+pub(crate) type Chain = SmallVec<[Delta; 4]>;
+
+struct State {
+    map: LogMap,
+    dirty: DirtyExtents,
+    places: Places,
+    chains: HashMap<u32, Chain, FixedState>,
+    /// Per segment place, the blocks that were written there.
+    segments: Box<[Vec<u32>]>,
+    /// The last record, and where the log was then.
+    last: LogTail,
+}
+
+/// See the module.
+pub(crate) struct Index {
+    meta: Rc<Meta>,
+    state: RefCell<State>,
+    segment_units: u32,
+}
+
+/// What is in the index, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IndexStats {
+    pub(crate) log_blocks: u64,
+    pub(crate) dirty_blocks: u64,
+    pub(crate) dirty_extents: u64,
+    pub(crate) chains: u64,
+    pub(crate) free_extents: u32,
+    pub(crate) memory_bytes: usize,
+}
+
+impl Index {
+    /// An index over what the checkpoint says; records after `tail` are to be replayed into it.
+    pub(crate) fn new(meta: Rc<Meta>, segments: u32, segment_blocks: u32, tail: LogTail) -> Index {
+        let extents = meta.extents();
+        let mut places = Places::new(extents);
+        for extent in 0..extents {
+            let descriptor = meta.descriptor(extent);
+            if descriptor.volume != 0 {
+                places.assign(extent, descriptor.volume, descriptor.vextent);
+            } else if descriptor.flags & meta::UNUSABLE != 0 {
+                places.occupy(extent);
+            }
+        }
+        let state = State {
+            map: LogMap::new(segments as usize * segment_blocks as usize),
+            dirty: DirtyExtents::new(extents),
+            places,
+            chains: HashMap::default(),
+            segments: (0..segments).map(|_| Vec::new()).collect(),
+            last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
+        };
+        let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
+        Index { meta, state: RefCell::new(state), segment_units }
+    }
+
+    // --- looking ----------------------------------------------------------------------------------------------------
+
+    /// Where an extent of a volume is.
+    #[inline]
+    pub(crate) fn extent(&self, volume: u32, vextent: u32) -> Option<u32> {
+        self.state.borrow().places.get(volume, vextent)
+    }
+
+    /// Where a block's newest bytes are.
+    #[inline]
+    pub(crate) fn place(&self, block: u32) -> Place {
+        let state = self.state.borrow();
+        if !state.chains.is_empty()
+            && let Some(chain) = state.chains.get(&block)
+        {
+            return Place::Deltas(chain.clone(), Box::new(self.base(&state, block)));
+        }
+        self.base(&state, block)
+    }
+
+    #[inline]
+    fn base(&self, state: &State, block: u32) -> Place {
+        if let Some(place) = state.map.get(block) {
+            return if place.at == IN_PLACE { Place::Settled(meta::stored_crc(place.crc)) } else { Place::Log(place) };
+        }
+        let (extent, index) = (extent_of(block), block % EXTENT_BLOCKS);
+        if let Some(dirty) = state.dirty.get(extent) {
+            if dirty.holes.as_ref().is_some_and(|holes| holes.contains(index)) {
+                return Place::Hole;
+            }
+            if dirty.lost.as_ref().is_some_and(|lost| lost.contains(index)) {
+                return Place::Lost;
+            }
+        }
+        if let Some(page) = self.meta.page(extent) {
+            return match page.get(index) {
+                meta::HOLE => Place::Hole,
+                meta::LOST => Place::Lost,
+                crc => Place::Settled(crc),
+            };
+        }
+        let descriptor = self.meta.descriptor(extent);
+        match descriptor.flags {
+            flags if flags & meta::MAP_PAGE != 0 => Place::NeedsPage,
+            flags if flags & meta::BLOCKS_LOST != 0 => Place::Lost,
+            _ => Place::Hole,
+        }
+    }
+
+    /// The newest whole copy of a block in the log, when it is there and nothing lies over it.
+    #[inline]
+    pub(crate) fn log_place(&self, block: u32) -> Option<LogPlace> {
+        let state = self.state.borrow();
+        if !state.chains.is_empty() && state.chains.contains_key(&block) {
+            return None;
+        }
+        state.map.get(block).filter(|place| place.at != IN_PLACE)
+    }
+
+    /// Whether there are deltas over a block.
+    pub(crate) fn has_chain(&self, block: u32) -> bool {
+        self.state.borrow().chains.contains_key(&block)
+    }
+
+    /// How many deltas there are over a block.
+    pub(crate) fn chain_len(&self, block: u32) -> usize {
+        self.state.borrow().chains.get(&block).map_or(0, |chain| chain.len())
+    }
+
+    /// Blocks with deltas over them.
+    #[inline]
+    pub(crate) fn chains(&self) -> usize {
+        self.state.borrow().chains.len()
+    }
+
+    /// Whether the log map takes checksums of `blocks` more blocks that are not in the log.
+    pub(crate) fn takes_in_place(&self, blocks: usize) -> bool {
+        let state = self.state.borrow();
+        // Half of the slack: the rest is for blocks that are in the log, of which there are never too many.
+        state.map.len() + blocks < state.map.blocks_max() - state.map.blocks_max() / 16
+    }
+
+    /// The first record that map pages and descriptors do not have.
+    pub(crate) fn tail(&self) -> LogTail {
+        let next = self.next();
+        self.state.borrow_mut().dirty.tail().unwrap_or(next)
+    }
+
+    /// The record after the last.
+    pub(crate) fn next(&self) -> LogTail {
+        let last = self.state.borrow().last;
+        LogTail { segment: last.segment, lsn: last.lsn + 1 }
+    }
+
+    /// The last record placed.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.state.borrow().last.lsn
+    }
+
+    pub(crate) fn stats(&self) -> IndexStats {
+        let state = self.state.borrow();
+        IndexStats {
+            log_blocks: state.map.len() as u64,
+            dirty_blocks: state.dirty.blocks(),
+            dirty_extents: state.dirty.len() as u64,
+            chains: state.chains.len() as u64,
+            free_extents: state.places.free(),
+            memory_bytes: state.map.memory_bytes()
+                + state.dirty.memory_bytes()
+                + state.places.memory_bytes()
+                + state.segments.iter().map(|blocks| blocks.capacity() * 4).sum::<usize>(),
+        }
+    }
+
+    /// What contradicts itself, in words: nothing, unless there is a defect.
+    pub(crate) fn audit(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        let mut problems = Vec::new();
+        for extent in 0..self.meta.extents() {
+            let owner = self.meta.descriptor(extent);
+            let found = state.places.get(owner.volume, owner.vextent);
+            if owner.volume != 0 && found != Some(extent) {
+                let (volume, vextent) = (owner.volume, owner.vextent);
+                problems.push(format!(
+                    "extent {extent} is said to be extent {vextent} of volume {volume}, which is at {found:?}"
+                ));
+            }
+        }
+        let free = |block: u32| self.meta.descriptor(extent_of(block)).volume == 0;
+        let mut used: Vec<(u32, u32)> = Vec::new();
+        for (block, place) in state.map.iter() {
+            if free(block) {
+                problems.push(format!("block {block} is in the log map, and its extent is free"));
+            }
+            if place.at != IN_PLACE {
+                used.push((place.at.0, block));
+            }
+        }
+        problems.extend(
+            state
+                .chains
+                .keys()
+                .filter(|block| free(**block))
+                .map(|block| format!("block {block} of a free extent has deltas")),
+        );
+        used.sort_unstable();
+        let shared = used.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+        problems
+            .extend(shared.map(|pair| format!("blocks {} and {} are at one place of the log", pair[0].1, pair[1].1)));
+        problems.sort_unstable();
+        problems
+    }
+
+    // --- extents ----------------------------------------------------------------------------------------------------
+
+    /// Takes a free extent for an extent of a volume. It counts from now on; its record must be appended at once.
+    pub(crate) fn allocate(&self, volume: u32, vextent: u32) -> Option<u32> {
+        self.state.borrow_mut().places.allocate(volume, vextent)
+    }
+
+    /// Undoes an allocation whose record could not be appended.
+    pub(crate) fn unallocate(&self, extent: u32, volume: u32, vextent: u32) {
+        let mut state = self.state.borrow_mut();
+        state.places.detach(volume, vextent);
+        state.places.vacate(extent);
+    }
+
+    /// Extents of a volume: (extent of the volume, extent of the shard).
+    pub(crate) fn extents_of(&self, volume: u32) -> Vec<(u32, u32)> {
+        self.state.borrow().places.of_volume(volume)
+    }
+
+    /// The shard has more extents.
+    pub(crate) fn grow(&self, extents: u32) {
+        let mut state = self.state.borrow_mut();
+        state.places.grow(extents);
+        state.dirty.grow(extents);
+    }
+
+    // --- destage ----------------------------------------------------------------------------------------------------
+
+    /// The dirty extent whose turn it is, and what it has.
+    pub(crate) fn take_dirty(&self) -> Option<(u32, DirtyExtent)> {
+        self.state.borrow_mut().dirty.take()
+    }
+
+    /// Ends a destage. `done` says that the map page has everything that `taken` had.
+    pub(crate) fn settle(&self, extent: u32, done: bool) {
+        self.state.borrow_mut().dirty.settle(extent, done);
+    }
+
+    /// What the log map says of a block, deltas aside.
+    pub(crate) fn logged(&self, block: u32) -> Option<LogPlace> {
+        self.state.borrow().map.get(block)
+    }
+
+    /// The block as in `place` is where placement puts it, and the map page says so.
+    pub(crate) fn settled(&self, block: u32, place: LogPlace) {
+        let mut state = self.state.borrow_mut();
+        if state.chains.contains_key(&block) || state.map.get(block) != Some(place) {
+            return;
+        }
+        state.dirty.unmark(block);
+        if place.at == IN_PLACE {
+            state.map.remove(block);
+        }
+    }
+
+    /// The map page knows the holes and losses that `taken` had, but for the blocks in `moved`: it knows those as written,
+    /// and one that is a hole now has become that since.
+    pub(crate) fn settled_holes(&self, taken: &DirtyExtent, moved: &BlockSet) {
+        let mut state = self.state.borrow_mut();
+        let Some(live) = state.dirty.get_mut(taken.extent()) else { return };
+        for (mine, theirs) in [(&mut live.holes, &taken.holes), (&mut live.lost, &taken.lost)] {
+            let (Some(set), Some(known)) = (mine.as_mut(), theirs.as_ref()) else { continue };
+            known.iter().filter(|index| !moved.contains(*index)).for_each(|index| set.remove(index));
+            if set.is_empty() {
+                *mine = None;
+            }
+        }
+    }
+
+    pub(crate) fn is_destaging(&self, extent: u32) -> bool {
+        self.state.borrow().dirty.is_destaging(extent)
+    }
+
+    /// Extents that are dirty, those being destaged included.
+    pub(crate) fn dirty_extents(&self) -> usize {
+        self.state.borrow().dirty.len()
+    }
+
+    pub(crate) fn destages_under_way(&self) -> usize {
+        self.state.borrow().dirty.under_way()
+    }
+}
+
+impl State {
+    /// Nothing in the log counts for the block any more.
+    fn drop_block(&mut self, block: u32) {
+        self.map.remove(block);
+        if !self.chains.is_empty() {
+            self.chains.remove(&block);
+        }
+        self.dirty.unmark(block);
+    }
+
+    fn free(&mut self, meta: &Meta, extent: u32, unusable: bool) {
+        let first = extent * EXTENT_BLOCKS;
+        for block in first..first + EXTENT_BLOCKS {
+            self.map.remove(block);
+            if !self.chains.is_empty() {
+                self.chains.remove(&block);
+            }
+        }
+        self.dirty.unmark_all(extent);
+        self.dirty.forget(extent);
+        let owner = meta.descriptor(extent);
+        if owner.volume != 0 && self.places.get(owner.volume, owner.vextent) == Some(extent) {
+            self.places.detach(owner.volume, owner.vextent);
+        }
+        let flags = if unusable { meta::UNUSABLE } else { 0 };
+        meta.set_descriptor(extent, Descriptor { flags, ..Descriptor::default() });
+        if !unusable {
+            self.places.vacate(extent);
+        }
+    }
+}
+
+impl Sink for Index {
+    fn placed(&self, record: &Record, placed: Placed) {
+        let here = LogTail { segment: placed.segment, lsn: placed.lsn };
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        state.last = here;
+        match record {
+            Record::Write { first, crcs } => {
+                let segment = (placed.segment % state.segments.len() as u64) as usize;
+                for (step, crc) in crcs.iter().enumerate() {
+                    let (block, at) = (first + step as u32, LogAt(placed.at.0 + step as u32 * 64));
+                    state.map.set(block, LogPlace { at, crc: *crc });
+                    if !state.chains.is_empty() {
+                        state.chains.remove(&block);
+                    }
+                    state.dirty.mark(block, here);
+                    state.segments[segment].push(block);
+                }
+            }
+            Record::Delta { block, offset, bytes, crc } => {
+                let place = LogPlace { at: placed.at, crc: *crc };
+                let delta = Delta { offset: *offset, bytes: *bytes, place };
+                state.chains.entry(*block).or_default().push(delta);
+                state.dirty.mark_over(*block, here);
+            }
+            Record::Trim { first, blocks } => {
+                for block in *first..*first + *blocks {
+                    state.drop_block(block);
+                    let dirty = state.dirty.touch(extent_of(block), here);
+                    dirty.holes.get_or_insert_with(Default::default).insert(block % EXTENT_BLOCKS);
+                    if let Some(lost) = &mut dirty.lost {
+                        lost.remove(block % EXTENT_BLOCKS);
+                    }
+                }
+            }
+            Record::Allocate { extent, volume, vextent } => {
+                state.places.assign(*extent, *volume, *vextent);
+                let fresh = Descriptor { volume: *volume, vextent: *vextent, ..Descriptor::default() };
+                self.meta.set_descriptor(*extent, fresh);
+            }
+            Record::Free { extent, unusable } => state.free(&self.meta, *extent, *unusable),
+            Record::InPlace { first, crcs } => {
+                for (step, crc) in crcs.iter().enumerate() {
+                    let block = first + step as u32;
+                    state.map.set(block, LogPlace { at: IN_PLACE, crc: *crc });
+                    if !state.chains.is_empty() {
+                        state.chains.remove(&block);
+                    }
+                    state.dirty.mark(block, here);
+                }
+            }
+            Record::Lost { first, blocks } => {
+                for block in *first..*first + *blocks {
+                    state.drop_block(block);
+                    let dirty = state.dirty.touch(extent_of(block), here);
+                    dirty.lost.get_or_insert_with(Default::default).insert(block % EXTENT_BLOCKS);
+                    if let Some(holes) = &mut dirty.holes {
+                        holes.remove(block % EXTENT_BLOCKS);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reclaimed(&self, segment: u64) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let place = (segment % state.segments.len() as u64) as u32;
+        let units = place * self.segment_units..(place + 1) * self.segment_units;
+        let mut blocks = std::mem::take(&mut state.segments[place as usize]);
+        for block in blocks.drain(..) {
+            let Some(found) = state.map.get(block).filter(|found| units.contains(&found.at.0)) else { continue };
+            let dirty = state.dirty.get(extent_of(block));
+            // Deltas over a settled base keep the block dirty, not the base.
+            let whole = !state.chains.contains_key(&block);
+            assert!(
+                !(whole && dirty.is_some_and(|dirty| dirty.blocks.contains(block % EXTENT_BLOCKS))),
+                "log segment {segment} holds block {block} at {found:?}, which is nowhere else"
+            );
+            state.map.remove(block);
+        }
+        // Kept for its capacity.
+        state.segments[place as usize] = blocks;
+    }
+}

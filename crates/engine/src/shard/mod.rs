@@ -1,0 +1,247 @@
+//! A shard: one reactor's part of a pool, with its own log, index and extents. Nothing in it is shared and nothing locks.
+//!
+//! Writes go to the log and are done (`write`); reads find the newest bytes wherever they are and verify them (`read`);
+//! upkeep moves what the log holds to where placement wants it and makes checkpoints (`destage`, `house`). The index
+//! (`index`) learns from log records alone, so opening (`open`) is replaying them.
+
+mod audit;
+mod bypass;
+mod data;
+mod destage;
+mod dirty;
+mod house;
+mod index;
+mod locks;
+mod log_map;
+mod open;
+mod pace;
+mod places;
+mod read;
+mod scrub;
+mod trim;
+mod verify;
+mod write;
+
+use crate::format::superblock::Superblock;
+use crate::log::Log;
+use crate::log_device::OpenLog;
+use crate::meta::{DirtyJournal, Meta};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
+use bdev::{Channel, DeviceInfo, Io, Lba, Status};
+use index::Index;
+use locks::{Locks, Range};
+use pace::{Fill, Pace};
+use reactor::sync::Notify;
+use reactor::{Reactor, SgList};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+pub use audit::ExtentOwner;
+pub(crate) use data::list_crc;
+pub use open::ShardRecovery;
+pub(crate) use open::{ShardParts, fits};
+pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
+pub(crate) use verify::BadBlock;
+
+/// Log bytes that merging the deltas over one block takes at most: a group of a header and a block.
+const MERGE_BYTES_MAX: u64 = 2 * BLOCK_BYTES as u64;
+/// Times that a read is planned anew because blocks moved meanwhile, before it waits a turn between attempts.
+const EAGER_ATTEMPTS: u32 = 8;
+
+/// Bytes of one extent of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Volume.
+    pub(crate) volume: u32,
+    /// Extent of the volume.
+    pub(crate) vextent: u32,
+    /// First byte in the extent.
+    pub(crate) offset: u32,
+    /// Number of bytes; the range stays inside the extent.
+    pub(crate) bytes: u32,
+}
+
+impl Target {
+    /// Whether it is made of whole blocks.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        (self.offset | self.bytes).is_multiple_of(BLOCK_BYTES as u32)
+    }
+
+    /// The blocks it touches, as indices in the extent.
+    fn blocks(&self) -> std::ops::Range<u32> {
+        let block = BLOCK_BYTES as u32;
+        self.offset / block..(self.offset + self.bytes).div_ceil(block)
+    }
+
+    fn range(&self) -> Range {
+        let first = self.vextent as u64 * EXTENT_BLOCKS as u64;
+        let blocks = self.blocks();
+        Range { volume: self.volume, start: first + blocks.start as u64, end: first + blocks.end as u64 }
+    }
+
+    fn slice(&self) -> u32 {
+        self.vextent / SLICE_EXTENTS
+    }
+}
+
+/// How an operation ended, with its buffers.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) status: Status,
+    pub(crate) bufs: SgList,
+}
+
+/// What a shard has done, in numbers that only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) user_write_bytes: Cell<u64>,
+    pub(crate) user_read_bytes: Cell<u64>,
+    pub(crate) log_hit_bytes: Cell<u64>,
+    pub(crate) destaged_bytes: Cell<u64>,
+    pub(crate) bypassed_bytes: Cell<u64>,
+    pub(crate) destages: Cell<u64>,
+    pub(crate) destage_errors: Cell<u64>,
+    pub(crate) merges: Cell<u64>,
+    pub(crate) corrupt_blocks: Cell<u64>,
+    pub(crate) lost_blocks: Cell<u64>,
+    pub(crate) checkpoint_errors: Cell<u64>,
+    pub(crate) replanned_reads: Cell<u64>,
+    pub(crate) scrubbed_bytes: Cell<u64>,
+}
+
+fn add(counter: &Cell<u64>, amount: u64) {
+    counter.set(counter.get() + amount);
+}
+
+/// What an operator may want to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardTuning {
+    /// Bytes of map pages kept in memory.
+    pub map_cache_bytes: usize,
+    /// Extents destaged at the same time.
+    pub destage_depth: usize,
+    /// After so long without a write, everything is destaged.
+    pub idle_ns: u64,
+    /// Writes at least so large may go past the log, when they are sequential and the log is filling.
+    pub bypass_bytes_min: u32,
+    /// Bytes after which a stream of such writes counts as sequential.
+    pub bypass_run_bytes: u64,
+    /// Breaks something on purpose.
+    pub defect: Option<Defect>,
+}
+
+/// What tests of the crash tests break on purpose: one step done too early or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// A block under deltas is overwritten in place before it is in the log as a whole.
+    OverwriteUnmerged,
+    /// Log space is freed before the checkpoint that makes it free is durable.
+    ReleaseEarly,
+    /// Replay passes over trims.
+    ForgetTrims,
+    /// A checkpoint's tail is behind records that the checkpoint does not have.
+    TailPastDirty,
+}
+
+impl Default for ShardTuning {
+    fn default() -> ShardTuning {
+        ShardTuning {
+            map_cache_bytes: 1 << 20,
+            destage_depth: 16,
+            idle_ns: 1_000_000_000,
+            bypass_bytes_min: 64 << 10,
+            bypass_run_bytes: 2 << 20,
+            defect: None,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Shard {
+    reactor: Rc<Reactor>,
+    /// Its number in the pool.
+    number: u16,
+    pool_name: Rc<str>,
+    log: Rc<Log>,
+    /// Keeps what the log lies on.
+    _log_device: OpenLog,
+    index: Rc<Index>,
+    meta: Rc<Meta>,
+    journal: Rc<DirtyJournal>,
+    capacity: Rc<dyn Channel>,
+    capacity_info: DeviceInfo,
+    tuning: ShardTuning,
+    pace: Pace,
+    locks: Locks,
+    counters: Counters,
+    house: house::House,
+    scrub: scrub::Scrub,
+    /// A destage or a checkpoint has ended.
+    settled: Notify,
+    /// Extents that are not destaged for now: they are being given back, or written past the log. Once for each reason.
+    held_back: RefCell<smallvec::SmallVec<[u32; 8]>>,
+    streams: bypass::Streams,
+    /// The first record that was replayed, and its segment.
+    first: LogTail,
+    /// Blocks being merged in the background, so that none is merged twice.
+    merging: RefCell<smallvec::SmallVec<[u32; 8]>>,
+}
+
+impl Shard {
+    /// Takes the regions of a grown pool into use.
+    pub(crate) fn grow(&self, superblock: &Superblock) {
+        self.meta.grow(superblock);
+        self.index.grow(self.meta.extents());
+    }
+
+    /// Its number in the pool.
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(crate) fn meta(&self) -> &Rc<Meta> {
+        &self.meta
+    }
+
+    pub(crate) fn log(&self) -> &Rc<Log> {
+        &self.log
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn index_stats(&self) -> index::IndexStats {
+        self.index.stats()
+    }
+
+    /// Writes that wait for room in the log now, and writes that ever had to.
+    pub(crate) fn waits(&self) -> (usize, u64) {
+        (self.pace.waiting(), self.pace.waits())
+    }
+
+    /// Merging the deltas over a block takes log space before it can free any: what that will take does not count as free.
+    #[inline]
+    fn fill(&self) -> Fill {
+        let room = self.log.room();
+        let bytes_reserved = (room.bytes_total / 32).max(2 * room.bytes_total / room.segments_total.max(1) as u64);
+        let owed = self.index.chains() as u64 * MERGE_BYTES_MAX;
+        Fill { bytes_free: room.bytes_free.saturating_sub(owed), bytes_total: room.bytes_total, bytes_reserved }
+    }
+
+    /// An operation on blocks of the capacity device, which may have smaller blocks than the engine.
+    fn capacity_io(&self, block: u64, blocks: u32, make: impl FnOnce(Lba, u32) -> Io) -> Io {
+        let scale = BLOCK_BYTES as u32 / self.capacity_info.block_size;
+        make(Lba(block * scale as u64), blocks * scale)
+    }
+
+    fn is_broken(&self, defect: Defect) -> bool {
+        self.tuning.defect == Some(defect)
+    }
+
+    /// Waits until every record that has been appended so far is placed, or refused.
+    async fn barrier(&self) {
+        self.log.barrier().await;
+    }
+}

@@ -1,0 +1,142 @@
+//! Opening a shard: the checkpoint, then the log.
+
+use super::index::Index;
+use super::{Counters, Defect, Shard, ShardTuning};
+use crate::error::PoolError;
+use crate::format::superblock::Superblock;
+use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
+use crate::log_device::OpenLog;
+use crate::meta::{DirtyJournal, Meta};
+use crate::units::extent_of;
+use bdev::{Channel, DeviceInfo};
+use reactor::Reactor;
+use std::rc::Rc;
+
+/// What a shard is opened from.
+pub(crate) struct ShardParts {
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) number: u16,
+    pub(crate) pool_name: Rc<str>,
+    /// With this opening's epoch, already durable.
+    pub(crate) superblock: Superblock,
+    pub(crate) log: OpenLog,
+    /// Where the shard's segments begin.
+    pub(crate) first_log_block: u64,
+    pub(crate) capacity: Rc<dyn Channel>,
+    pub(crate) capacity_info: DeviceInfo,
+    pub(crate) tuning: ShardTuning,
+}
+
+/// What opening found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardRecovery {
+    /// Records replayed.
+    pub records: u64,
+    /// Blocks whose newest bytes are in the log.
+    pub log_blocks: u64,
+}
+
+/// Whether a record is about extents of this shard, and does not cross the end of one.
+pub(crate) fn fits(record: &Record, extents: u32) -> bool {
+    let inside = |first: u32, blocks: u32| {
+        let last = first.checked_add(blocks.max(1) - 1);
+        extent_of(first) < extents && last.is_some_and(|last| extent_of(last) == extent_of(first))
+    };
+    match record {
+        Record::Write { first, crcs } | Record::InPlace { first, crcs } => inside(*first, crcs.len() as u32),
+        Record::Delta { block, .. } => inside(*block, 1),
+        Record::Trim { first, blocks } | Record::Lost { first, blocks } => inside(*first, *blocks),
+        Record::Allocate { extent, volume, .. } => *extent < extents && *volume != 0,
+        Record::Free { extent, .. } => *extent < extents,
+    }
+}
+
+impl Shard {
+    /// Opens a shard and starts its upkeep.
+    pub(crate) async fn open(parts: ShardParts) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
+        let (shard, recovery) = Shard::recover(parts, true).await?;
+        shard.reactor.spawn(shard.clone().keep_house());
+        Ok((shard, recovery))
+    }
+
+    /// A shard to read from, without upkeep: nothing is written. Its epoch need not be durable.
+    pub(crate) async fn inspect(parts: ShardParts) -> Result<Rc<Shard>, PoolError> {
+        Ok(Shard::recover(parts, false).await?.0)
+    }
+
+    async fn recover(parts: ShardParts, writes: bool) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
+        let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, tuning, .. } = parts;
+        let medium = parts.log.medium(&reactor, parts.first_log_block);
+        let (meta, tail) =
+            Meta::open(&reactor, capacity.clone(), capacity_info, &superblock, number, tuning.map_cache_bytes).await?;
+        let journal = DirtyJournal::open(&reactor, capacity.clone(), capacity_info, &superblock, number).await?;
+        let geometry = LogGeometry {
+            shard: number,
+            pool: superblock.pool_prefix(),
+            segments: superblock.segments,
+            segment_blocks: superblock.segment_blocks,
+        };
+        let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail));
+        let (mut recovery, mut misfit) = (ShardRecovery::default(), None);
+        let mut visit = |record: &Record, placed: Placed| {
+            if misfit.is_some() || !fits(record, meta.extents()) {
+                misfit = misfit.or(Some(placed.lsn));
+                return;
+            }
+            if tuning.defect == Some(Defect::ForgetTrims) && matches!(record, Record::Trim { .. }) {
+                return;
+            }
+            recovery.records += 1;
+            index.placed(record, placed);
+        };
+        let head = match writes {
+            true => log::scan(&medium, geometry, tail, &mut visit).await?,
+            false => log::survey(&medium, geometry, tail, &mut visit).await?,
+        };
+        if let Some(lsn) = misfit {
+            let reason = format!(
+                "record {lsn} of shard {number} speaks of blocks that there are not; the log is not this pool's, or damaged"
+            );
+            return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+        }
+        if let Some(lost) = head.lost.first() {
+            let reason = format!(
+                "the log of shard {number} is damaged: {lost:?} cannot be read, later records can; 'pool forget-log' gives up what is not certain"
+            );
+            return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+        }
+        if head.epoch >= superblock.epoch {
+            let reason = format!(
+                "the log of shard {number} has epoch {}, and the superblocks only {}; restore them from a backup",
+                head.epoch, superblock.epoch
+            );
+            return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+        }
+        recovery.log_blocks = index.stats().log_blocks;
+        let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
+        let shard = Rc::new(Shard {
+            reactor: reactor.clone(),
+            number,
+            pool_name,
+            log,
+            _log_device: parts.log,
+            index,
+            meta,
+            journal,
+            capacity,
+            capacity_info,
+            tuning,
+            pace: Default::default(),
+            locks: Default::default(),
+            counters: Counters::default(),
+            house: Default::default(),
+            scrub: Default::default(),
+            settled: Default::default(),
+            held_back: Default::default(),
+            streams: Default::default(),
+            merging: Default::default(),
+            first: tail,
+        });
+        Ok((shard, recovery))
+    }
+}

@@ -1,0 +1,210 @@
+//! Admission of writes: as fast as the log takes them while it has room, as fast as destage frees it when it is filling.
+//!
+//! Between the soft limit and a full log a write needs credit, and destage gives credit for every byte that it settles:
+//! four bytes for one at the soft limit, one for one when the log is nearly full. So writers slow down gradually towards
+//! the speed of the capacity device, where a limit without credit would let them run into a wall and stop.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// Share of the log, in 256ths, that is kept: destage takes what is older. The more an extent has in the log when its turn
+/// comes, the fewer map pages are read and written for the same blocks.
+pub(crate) const START: u64 = 128;
+/// Share of the log, in 256ths, from which writes need credit.
+pub(crate) const SOFT: u64 = 176;
+/// Most credit kept: a burst of so many bytes.
+const CREDIT_MAX: u64 = 8 << 20;
+
+/// How full the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fill {
+    pub(crate) bytes_free: u64,
+    pub(crate) bytes_total: u64,
+    /// What user writes must leave.
+    pub(crate) bytes_reserved: u64,
+}
+
+impl Fill {
+    /// Used share in 256ths.
+    pub(crate) fn share(&self) -> u64 {
+        let used = self.bytes_total.saturating_sub(self.bytes_free);
+        used * 256 / self.bytes_total.max(1)
+    }
+}
+
+/// A write that waits for its turn.
+struct Waiter {
+    id: u64,
+    bytes: u64,
+    waker: Option<Waker>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Pace {
+    credit: Cell<u64>,
+    /// In the order of their ids.
+    waiting: RefCell<VecDeque<Waiter>>,
+    next: Cell<u64>,
+    /// Bytes of writes that need not wait any more and have not gone on yet.
+    granted: Cell<u64>,
+    /// Writes that had to wait.
+    waits: Cell<u64>,
+}
+
+impl Pace {
+    /// Whether a write of `bytes` may be appended now; takes its credit.
+    #[inline]
+    pub(crate) fn admits(&self, bytes: u64, fill: Fill) -> bool {
+        self.waiting.borrow().is_empty() && self.fits(bytes, fill)
+    }
+
+    #[inline]
+    fn fits(&self, bytes: u64, fill: Fill) -> bool {
+        // Larger than a small log can promise: its parts wait in the log.
+        let bytes = bytes.min(fill.bytes_total / 4);
+        if fill.bytes_free < fill.bytes_reserved + self.granted.get() + bytes {
+            return false;
+        }
+        if fill.share() < SOFT {
+            return true;
+        }
+        match self.credit.get().checked_sub(bytes.min(CREDIT_MAX)) {
+            Some(rest) => {
+                self.credit.set(rest);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Waits for the turn of a write of `bytes`, and takes its credit. The log may have filled again when the caller goes
+    /// on, by records that do not ask.
+    pub(crate) async fn admit(&self, bytes: u64) {
+        self.waits.set(self.waits.get() + 1);
+        let id = self.next.replace(self.next.get() + 1);
+        self.waiting.borrow_mut().push_back(Waiter { id, bytes, waker: None });
+        let _leave = Leave { pace: self, id, bytes };
+        poll_fn(|cx| match self.find(id) {
+            Some(index) => {
+                self.waiting.borrow_mut()[index].waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    fn find(&self, id: u64) -> Option<usize> {
+        self.waiting.borrow().binary_search_by_key(&id, |waiter| waiter.id).ok()
+    }
+
+    /// Destage has settled `bytes`, or log space has been released.
+    pub(crate) fn earned(&self, bytes: u64, fill: Fill) {
+        let span = 256 - SOFT;
+        let over = fill.share().clamp(SOFT, 255) - SOFT;
+        // From 4 at the soft limit to 1 at the end.
+        let gain_64ths = 256 - over * 192 / span;
+        let credit = self.credit.get() + bytes * gain_64ths / 64;
+        self.credit.set(credit.min(CREDIT_MAX));
+        self.grant(fill);
+    }
+
+    /// Lets in everybody for whom there is room and credit, in order. All at once: were each to wait for the one before,
+    /// writers that come back faster than that would queue for ever, with an empty log.
+    fn grant(&self, fill: Fill) {
+        loop {
+            let waker = {
+                let mut waiting = self.waiting.borrow_mut();
+                let Some(first) = waiting.front() else { return };
+                if !self.fits(first.bytes, fill) {
+                    return;
+                }
+                self.granted.set(self.granted.get() + first.bytes);
+                waiting.pop_front().and_then(|first| first.waker)
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Writes that are waiting.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// Writes that have had to wait so far.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.get()
+    }
+}
+
+/// Ends a wait, or gives it up.
+struct Leave<'a> {
+    pace: &'a Pace,
+    id: u64,
+    bytes: u64,
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        match self.pace.find(self.id) {
+            Some(index) => drop(self.pace.waiting.borrow_mut().remove(index)),
+            None => self.pace.granted.set(self.pace.granted.get() - self.bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(free: u64) -> Fill {
+        Fill { bytes_free: free, bytes_total: 256 << 20, bytes_reserved: 8 << 20 }
+    }
+
+    #[test]
+    fn credit_is_needed_above_the_soft_limit_only() {
+        let pace = Pace::default();
+        assert!(pace.admits(4096, fill(200 << 20)));
+        assert!(!pace.admits(4096, fill(60 << 20)));
+        pace.earned(1024, fill(80 << 20));
+        assert!(pace.admits(4096, fill(60 << 20)), "four for one at the soft limit");
+        assert!(!pace.admits(4096, fill(60 << 20)));
+        pace.earned(1 << 20, fill(60 << 20));
+        assert!(!pace.admits(4096, fill(8 << 20)), "the reserve is never given away");
+    }
+
+    #[test]
+    fn room_lets_in_all_for_whom_it_suffices_in_order() {
+        let pace = Pace::default();
+        let mut cx = std::task::Context::from_waker(Waker::noop());
+        let mut writes: Vec<_> = (0..3).map(|_| Box::pin(pace.admit(30 << 20))).collect();
+        assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut cx).is_pending()));
+        assert!(!pace.admits(4096, fill(200 << 20)), "nobody overtakes");
+        pace.earned(0, fill(100 << 20));
+        let polled: Vec<bool> = writes.iter_mut().map(|write| write.as_mut().poll(&mut cx).is_ready()).collect();
+        assert_eq!((polled, pace.waiting()), (vec![true, true, true], 0));
+        let mut given_up = Box::pin(pace.admit(4096));
+        assert!(given_up.as_mut().poll(&mut cx).is_pending());
+        drop(given_up);
+        assert!(pace.admits(4096, fill(200 << 20)));
+    }
+
+    #[test]
+    fn what_was_granted_counts_until_it_is_used() {
+        let pace = Pace::default();
+        let mut cx = std::task::Context::from_waker(Waker::noop());
+        let mut writes: Vec<_> = (0..2).map(|_| Box::pin(pace.admit(50 << 20))).collect();
+        assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut cx).is_pending()));
+        pace.earned(0, fill(100 << 20));
+        assert_eq!(pace.waiting(), 1, "100 MiB less the reserve are not enough for both");
+        assert!(writes[0].as_mut().poll(&mut cx).is_ready());
+        drop(writes.remove(0));
+        pace.earned(0, fill(100 << 20));
+        assert!(writes[0].as_mut().poll(&mut cx).is_ready());
+    }
+}

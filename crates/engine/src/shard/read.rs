@@ -1,0 +1,287 @@
+//! Reading: the newest bytes of every block, verified.
+//!
+//! A read plans where each block is, fetches, verifies, and plans again: only when nothing has moved meanwhile is the
+//! answer given. Destage and the reuse of log space need not wait for readers.
+
+use super::data::{copy_into, copy_out, one};
+use super::index::{Chain, Place};
+use super::{EAGER_ATTEMPTS, Outcome, Shard, Target, add};
+use crate::meta;
+use crate::together::Together;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogAt};
+use base::crc32c;
+use bdev::{Io, Status};
+use reactor::buf::{sg_append, sg_len, sg_split_off};
+use reactor::{BUF_BYTES_MAX, Buf, IoFuture, SgList};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+const BLOCK: u32 = BLOCK_BYTES as u32;
+/// Log units of a block.
+const BLOCK_UNITS: u32 = (BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
+/// Planned anew so often, a read gives up: its blocks move faster than they can be read.
+const ATTEMPTS_MAX: u32 = 10_000;
+
+type Plan = SmallVec<[Place; 4]>;
+
+impl Shard {
+    /// Fills `bufs` from the target.
+    pub(crate) fn read(self: &Rc<Self>, target: Target, mut bufs: SgList) -> IoFuture<'static, Outcome> {
+        debug_assert_eq!(sg_len(&bufs), target.bytes as usize);
+        add(&self.counters.user_read_bytes, target.bytes as u64);
+        if self.read_now(&target, &mut bufs) {
+            return IoFuture::ready(Outcome { status: Status::Ok, bufs });
+        }
+        let shard = self.clone();
+        IoFuture::steps(&self.reactor, async move {
+            if target.is_whole() { shard.read_blocks(target, bufs).await } else { shard.read_bytes(target, bufs).await }
+        })
+    }
+
+    /// A read of whole blocks that are all in a mapped log.
+    #[inline]
+    fn read_now(&self, target: &Target, bufs: &mut SgList) -> bool {
+        let [buf] = bufs.as_mut_slice() else { return false };
+        if !target.is_whole() {
+            return false;
+        }
+        let Some(extent) = self.index.extent(target.volume, target.vextent) else {
+            buf.as_mut_slice().fill(0);
+            return true;
+        };
+        let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+        for (step, bytes) in buf.as_mut_slice().chunks_exact_mut(BLOCK_BYTES).enumerate() {
+            let Some(place) = self.index.log_place(first + step as u32) else { return false };
+            // On a mismatch the long way finds out, and reports.
+            if !self.log.try_read(place.at, 0, bytes) || crc32c(bytes) != place.crc {
+                return false;
+            }
+        }
+        add(&self.counters.log_hit_bytes, target.bytes as u64);
+        true
+    }
+
+    /// A range that is not made of whole blocks.
+    pub(super) async fn read_bytes(self: &Rc<Self>, target: Target, mut bufs: SgList) -> Outcome {
+        let blocks = target.blocks();
+        let mut done = 0usize;
+        let (mut block, mut skip) = (blocks.start, (target.offset % BLOCK) as usize);
+        while block < blocks.end {
+            let count = (blocks.end - block).min((BUF_BYTES_MAX / BLOCK_BYTES) as u32);
+            let part = Target { offset: block * BLOCK, bytes: count * BLOCK, ..target };
+            let buf = match bdev::steps::alloc(&self.reactor, part.bytes as usize).await {
+                Ok(buf) => buf,
+                Err(status) => return Outcome { status, bufs },
+            };
+            let read = self.read_blocks(part, one(buf)).await;
+            if read.status != Status::Ok {
+                return Outcome { status: read.status, bufs };
+            }
+            let bytes = (part.bytes as usize - skip).min(target.bytes as usize - done);
+            copy_into(&mut bufs, done, &read.bufs[0].as_slice()[skip..skip + bytes]);
+            (done, skip, block) = (done + bytes, 0, block + count);
+        }
+        Outcome { status: Status::Ok, bufs }
+    }
+
+    /// A range of whole blocks.
+    pub(super) async fn read_blocks(self: &Rc<Self>, target: Target, mut bufs: SgList) -> Outcome {
+        for attempt in 0..ATTEMPTS_MAX {
+            if attempt >= EAGER_ATTEMPTS {
+                self.reactor.yield_now().await;
+            }
+            let (extent, plan) = self.plan(&target);
+            if plan.contains(&Place::Lost) {
+                return Outcome { status: Status::ReadError, bufs };
+            }
+            let Some(extent) = extent else {
+                reactor::buf::sg_zero(&mut bufs);
+                return Outcome { status: Status::Ok, bufs };
+            };
+            // Held until the answer is judged, so that the page stays in memory.
+            let (plan, _page) = if needs_page(&plan) {
+                match self.meta.load(extent).await {
+                    Ok(page) => (self.plan(&target).1, Some(page)),
+                    Err(status) => return Outcome { status, bufs },
+                }
+            } else {
+                (plan, None)
+            };
+            if plan.is_empty() || needs_page(&plan) {
+                continue;
+            }
+            let (status, filled) = self.fetch(extent, &target, &plan, bufs).await;
+            bufs = filled;
+            if let Some(status) = self.judge(&target, extent, &plan, status) {
+                return Outcome { status, bufs };
+            }
+        }
+        Outcome { status: Status::ReadError, bufs }
+    }
+
+    fn plan(&self, target: &Target) -> (Option<u32>, Plan) {
+        let extent = self.index.extent(target.volume, target.vextent);
+        let Some(found) = extent else { return (None, Plan::new()) };
+        let plan = target.blocks().map(|index| self.index.place(found * EXTENT_BLOCKS + index)).collect();
+        (extent, plan)
+    }
+
+    /// The answer to give after a fetch that ended with `status`, or `None` when blocks have moved meanwhile.
+    fn judge(&self, target: &Target, extent: u32, plan: &Plan, status: Status) -> Option<Status> {
+        let (again, now) = self.plan(target);
+        let unmoved = again == Some(extent) && now == *plan;
+        if !unmoved {
+            add(&self.counters.replanned_reads, 1);
+            return None;
+        }
+        if status == Status::Corrupt {
+            add(&self.counters.corrupt_blocks, 1);
+            tracing::error!(
+                "pool '{}': data of volume {} at extent {}, byte {} failed their checksum (shard {}, extent {extent})",
+                self.pool_name,
+                target.volume,
+                target.vextent,
+                target.offset,
+                self.number
+            );
+        }
+        Some(status)
+    }
+
+    /// Fetches every run of the plan at the same time, and verifies each block.
+    async fn fetch(self: &Rc<Self>, extent: u32, target: &Target, plan: &Plan, bufs: SgList) -> (Status, SgList) {
+        let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+        let mut runs = Together::new();
+        let (mut at, mut rest) = (0usize, bufs);
+        while at < plan.len() {
+            let count = run_length(&plan[at..]);
+            let tail = sg_split_off(&mut rest, count * BLOCK_BYTES);
+            let part = std::mem::replace(&mut rest, tail);
+            let places = &plan[at..at + count];
+            runs.push(self.fetch_run(first + at as u32, places, part));
+            at += count;
+        }
+        let (mut status, mut filled) = (Status::Ok, SgList::new());
+        while let Some((ended, part)) = runs.first().await {
+            sg_append(&mut filled, part);
+            if status == Status::Ok {
+                status = ended;
+            }
+        }
+        (status, filled)
+    }
+
+    fn fetch_run<'a>(
+        self: &'a Rc<Self>,
+        first: u32,
+        places: &'a [Place],
+        mut part: SgList,
+    ) -> IoFuture<'a, (Status, SgList)> {
+        match &places[0] {
+            Place::Hole => {
+                reactor::buf::sg_zero(&mut part);
+                IoFuture::ready((Status::Ok, part))
+            }
+            Place::Log(place) => {
+                let read = self.log.read(place.at, 0, places.len() * BLOCK_BYTES);
+                IoFuture::new(async move {
+                    let bytes = match read.await {
+                        Ok(bytes) => bytes,
+                        Err(status) => return (status, part),
+                    };
+                    copy_list(&bytes, &mut part);
+                    add(&self.counters.log_hit_bytes, sg_len(&part) as u64);
+                    (verify(places, &part), part)
+                })
+            }
+            Place::Settled(_) => {
+                let block = self.meta.data_block(first);
+                let io = self.capacity_io(block, places.len() as u32, |lba, blocks| Io::read(lba, blocks, part));
+                let read = self.capacity.submit(io);
+                IoFuture::new(async move {
+                    let done = read.await;
+                    let status = if done.status.is_ok() { verify(places, &done.io.bufs) } else { done.status };
+                    (status, done.io.bufs)
+                })
+            }
+            Place::Deltas(chain, base) => IoFuture::new(async move {
+                let below = std::slice::from_ref(&**base);
+                let (status, mut part) = match base.as_ref() {
+                    Place::Lost => (Status::ReadError, part),
+                    _ => self.fetch_run(first, below, part).await,
+                };
+                let status = if status.is_ok() { self.lay_over(chain, &mut part).await } else { status };
+                (status, part)
+            }),
+            Place::Lost | Place::NeedsPage => IoFuture::ready((Status::ReadError, part)),
+        }
+    }
+
+    /// Puts deltas over a block.
+    async fn lay_over(&self, chain: &Chain, block: &mut SgList) -> Status {
+        for delta in chain {
+            let bytes = match self.log.read(delta.place.at, 0, delta.bytes as usize).await {
+                Ok(bytes) => bytes,
+                Err(status) => return status,
+            };
+            if super::data::list_crc(&bytes) != delta.place.crc {
+                return Status::Corrupt;
+            }
+            let mut at = delta.offset as usize;
+            for buf in &bytes {
+                copy_into(block, at, buf.as_slice());
+                at += buf.len();
+            }
+        }
+        Status::Ok
+    }
+}
+
+/// Whether the map page has to be read before the plan can be carried out.
+fn needs_page(plan: &Plan) -> bool {
+    let needs = |place: &Place| *place == Place::NeedsPage;
+    plan.iter().any(|place| needs(place) || matches!(place, Place::Deltas(_, base) if needs(base)))
+}
+
+/// How many blocks from the first can be fetched as one.
+fn run_length(places: &[Place]) -> usize {
+    let most = BUF_BYTES_MAX / BLOCK_BYTES;
+    let follows = |index: usize| match (&places[index - 1], &places[index]) {
+        (Place::Hole, Place::Hole) | (Place::Settled(_), Place::Settled(_)) => true,
+        (Place::Log(one), Place::Log(next)) => one.at.0 + BLOCK_UNITS == next.at.0,
+        _ => false,
+    };
+    (1..places.len().min(most)).find(|index| !follows(*index)).unwrap_or(places.len().min(most))
+}
+
+fn copy_list(source: &[Buf], target: &mut SgList) {
+    let mut at = 0;
+    for buf in source {
+        copy_into(target, at, buf.as_slice());
+        at += buf.len();
+    }
+}
+
+/// Whether each block is what its place says.
+fn verify(places: &[Place], list: &SgList) -> Status {
+    let mut whole = [0u8; BLOCK_BYTES];
+    for (step, place) in places.iter().enumerate() {
+        let at = step * BLOCK_BYTES;
+        let crc = match list.as_slice() {
+            [buf] => crc32c(&buf.as_slice()[at..at + BLOCK_BYTES]),
+            list => {
+                copy_out(list, at, &mut whole);
+                crc32c(&whole)
+            }
+        };
+        let right = match place {
+            Place::Log(place) => place.crc == crc,
+            Place::Settled(stored) => meta::stored_crc(crc) == *stored,
+            _ => true,
+        };
+        if !right {
+            return Status::Corrupt;
+        }
+    }
+    Status::Ok
+}

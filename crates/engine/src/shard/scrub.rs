@@ -1,0 +1,167 @@
+//! Scrubbing: reading every block that has content, slowly and in the background, to find rot while there are backups.
+//!
+//! It goes through the extents of the shard in order. One that is freed meanwhile is passed over; one that is allocated
+//! behind it was just written.
+
+use super::verify::{BadBlock, Verified};
+use super::{Shard, add};
+use crate::meta::Descriptor;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use reactor::sync::Notify;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Most runs of bad blocks that are listed.
+pub const SCRUB_FINDINGS_MAX: usize = 256;
+/// Blocks read at a time.
+const RUN_BLOCKS: u32 = 32;
+
+/// Blocks of a volume that a scrub could not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadRun {
+    /// The volume's number.
+    pub volume: u32,
+    /// First block, of 4 KiB.
+    pub first: u64,
+    /// How many.
+    pub blocks: u32,
+    /// They are known to be lost; otherwise they cannot be read or do not match their checksums.
+    pub lost: bool,
+}
+
+/// How far a scrub of a shard is, and what it has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubStatus {
+    /// It is under way.
+    pub running: bool,
+    /// Extents passed, and extents of the shard; equal when it has ended.
+    pub extents_done: u32,
+    /// See `extents_done`.
+    pub extents_total: u32,
+    /// Blocks that were good.
+    pub good_blocks: u64,
+    /// Blocks that could not be read.
+    pub corrupt_blocks: u64,
+    /// Blocks that are known to be lost.
+    pub lost_blocks: u64,
+    /// The first [`SCRUB_FINDINGS_MAX`] runs of bad blocks.
+    pub bad: Vec<BadRun>,
+    /// Scrubs that came to their end since the pool was opened.
+    pub completed: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Scrub {
+    status: RefCell<ScrubStatus>,
+    cancelled: Cell<bool>,
+    bytes_per_second: Cell<u64>,
+    /// Cancelled, or ended.
+    changed: Notify,
+}
+
+impl Shard {
+    /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace.
+    pub(crate) fn begin_scrub(self: &Rc<Self>, bytes_per_second: u64) {
+        let scrub = &self.scrub;
+        scrub.bytes_per_second.set(bytes_per_second.max(1));
+        scrub.cancelled.set(false);
+        let mut status = scrub.status.borrow_mut();
+        if status.running {
+            return;
+        }
+        if status.extents_done == status.extents_total {
+            *status = ScrubStatus { completed: status.completed, ..ScrubStatus::default() };
+        }
+        status.running = true;
+        status.extents_total = self.meta.extents();
+        drop(status);
+        self.reactor.spawn(self.clone().run_scrub());
+    }
+
+    /// Stops a scrub; returns when it has.
+    pub(crate) async fn cancel_scrub(&self) {
+        self.scrub.cancelled.set(true);
+        self.scrub.changed.notify_all();
+        self.scrub.changed.wait_until(|| !self.scrub.status.borrow().running).await;
+    }
+
+    pub(crate) fn scrub_status(&self) -> ScrubStatus {
+        self.scrub.status.borrow().clone()
+    }
+
+    async fn run_scrub(self: Rc<Self>) {
+        let scrub = &self.scrub;
+        while !scrub.cancelled.get() {
+            let extent = scrub.status.borrow().extents_done;
+            if extent >= self.meta.extents() {
+                scrub.status.borrow_mut().completed += 1;
+                break;
+            }
+            if self.scrub_extent(extent).await {
+                let mut status = scrub.status.borrow_mut();
+                status.extents_done = extent + 1;
+                status.extents_total = self.meta.extents();
+            }
+        }
+        scrub.status.borrow_mut().running = false;
+        scrub.changed.notify_all();
+    }
+
+    /// False when it was cancelled in the middle: the extent is read again then, so what it had found is dropped.
+    async fn scrub_extent(self: &Rc<Self>, extent: u32) -> bool {
+        let scrub = &self.scrub;
+        let before = scrub.status.borrow().clone();
+        for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
+            let owner = self.meta.descriptor(extent);
+            if owner.is_free() {
+                return true;
+            }
+            let verified = self.verify_run(owner.volume, owner.vextent, first..first + RUN_BLOCKS).await;
+            if self.meta.descriptor(extent).volume != owner.volume
+                || self.meta.descriptor(extent).vextent != owner.vextent
+            {
+                return true;
+            }
+            let bytes = self.note_scrubbed(owner, verified);
+            self.scrub_pause(bytes).await;
+            if scrub.cancelled.get() {
+                *scrub.status.borrow_mut() = before;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Counts and lists what was found in an extent; the bytes that were read.
+    fn note_scrubbed(&self, owner: Descriptor, verified: Verified) -> u64 {
+        let base = owner.vextent as u64 * EXTENT_BLOCKS as u64;
+        let mut status = self.scrub.status.borrow_mut();
+        status.good_blocks += verified.good as u64;
+        let mut blocks_read = verified.good as u64;
+        for (kind, runs) in [(BadBlock::Corrupt, verified.corrupt), (BadBlock::Lost, verified.lost)] {
+            let lost = kind == BadBlock::Lost;
+            for run in runs {
+                let blocks = run.len() as u32;
+                let total = if lost { &mut status.lost_blocks } else { &mut status.corrupt_blocks };
+                *total += blocks as u64;
+                blocks_read += blocks as u64;
+                if status.bad.len() < SCRUB_FINDINGS_MAX {
+                    status.bad.push(BadRun { volume: owner.volume, first: base + run.start as u64, blocks, lost });
+                }
+            }
+        }
+        let bytes = blocks_read * BLOCK_BYTES as u64;
+        add(&self.counters.scrubbed_bytes, bytes);
+        bytes
+    }
+
+    /// Waits for as long as these bytes take at the scrub's pace.
+    async fn scrub_pause(self: &Rc<Self>, bytes: u64) {
+        let scrub = &self.scrub;
+        let ns = (bytes as u128 * 1_000_000_000 / scrub.bytes_per_second.get() as u128) as u64;
+        if ns == 0 {
+            return self.reactor.yield_now().await;
+        }
+        let _ = self.reactor.timeout(ns, scrub.changed.wait_until(|| scrub.cancelled.get())).await;
+    }
+}

@@ -1,0 +1,256 @@
+//! Writing: into the log, and done.
+//!
+//! Everything that may have to wait (the dirty journal, room in the log, upkeep that holds the range) comes first; then
+//! the extent is looked up and the records are appended in one step without an await, so that records of a block are in
+//! the log in the order in which its writes were let in.
+
+use super::data::{block_crcs, list_crc};
+use super::index::CHAIN_MAX;
+use super::{Outcome, Shard, Target, add};
+use crate::log::{Appended, Class, Record};
+use crate::together::Together;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
+use bdev::Status;
+use reactor::buf::{sg_append, sg_len, sg_split_off};
+use reactor::{IoFuture, SgList};
+use std::rc::Rc;
+
+const BLOCK: u32 = BLOCK_BYTES as u32;
+/// Log bytes that a record may take beyond its payload: headers, padding, an allocation before it.
+const RECORD_OVERHEAD_MAX: u64 = 1024 + 2 * BLOCK as u64;
+/// Deltas over one block before its writers wait for a merge.
+const CHAIN_LIMIT: usize = 4 * CHAIN_MAX;
+
+impl Shard {
+    /// Writes `payload` over the target. Durable when it completes.
+    pub(crate) fn write(self: &Rc<Self>, target: Target, payload: SgList) -> IoFuture<'static, Outcome> {
+        debug_assert_eq!(sg_len(&payload), target.bytes as usize);
+        add(&self.counters.user_write_bytes, target.bytes as u64);
+        if self.wants_bypass(&target) {
+            let shard = self.clone();
+            return IoFuture::steps(&self.reactor, async move {
+                match shard.write_past_log(target, payload).await {
+                    Ok(outcome) => outcome,
+                    Err(payload) => shard.write_steps(target, payload).await,
+                }
+            });
+        }
+        if let Some(status) = self.write_now(&target, &payload) {
+            return IoFuture::ready(Outcome { status, bufs: payload });
+        }
+        let shard = self.clone();
+        IoFuture::steps(&self.reactor, async move { shard.write_steps(target, payload).await })
+    }
+
+    /// A write of one record into a mapped log with nothing in its way: no task, no wait.
+    #[inline]
+    fn write_now(&self, target: &Target, payload: &SgList) -> Option<Status> {
+        if !target.is_whole() || target.bytes > RECORD_BLOCKS_MAX * BLOCK || !self.may_append(target) {
+            return None;
+        }
+        if !self.pace.admits(log_bytes(target), self.fill()) {
+            return None;
+        }
+        let status = match self.append_admitted(target, payload)? {
+            Ok(()) => Status::Ok,
+            Err(status) => status,
+        };
+        self.house.wrote(self);
+        Some(status)
+    }
+
+    /// Appends a write of one record that nothing keeps waiting; `None` when its extent or room is missing.
+    #[inline]
+    pub(crate) fn append_admitted(&self, target: &Target, payload: &SgList) -> Option<Result<(), Status>> {
+        let extent = self.index.extent(target.volume, target.vextent)?;
+        let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+        let record = Record::Write { first, crcs: block_crcs(payload) };
+        Some(self.log.try_append(&record, payload)?.map(drop))
+    }
+
+    /// Whether nothing but room in the log keeps records of the target from being appended in this very step.
+    #[inline]
+    fn may_append(&self, target: &Target) -> bool {
+        self.journal.contains(target.volume, target.slice()) && !self.locks.blocks(&target.range())
+    }
+
+    /// Waits for what a record of the target has to wait for; afterwards it may be appended in this very step.
+    pub(super) async fn let_in(self: &Rc<Self>, target: &Target, bytes: u64) -> Result<(), Status> {
+        loop {
+            if !self.journal.contains(target.volume, target.slice()) {
+                self.journal.add(target.volume, target.slice()).await?;
+            }
+            self.locks.passable(&target.range()).await;
+            if !self.pace.admits(bytes, self.fill()) {
+                self.house.wrote(self);
+                self.pace.admit(bytes).await;
+            }
+            if self.may_append(target) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn write_steps(self: Rc<Self>, target: Target, payload: SgList) -> Outcome {
+        if let Err(status) = self.shorten_chains(&target).await {
+            return Outcome { status, bufs: payload };
+        }
+        if let Err(status) = self.let_in(&target, log_bytes(&target)).await {
+            return Outcome { status, bufs: payload };
+        }
+        self.append(target, payload).await
+    }
+
+    /// Compares the target with `expected` and, when equal, writes `new`, with no other write in between.
+    pub(crate) async fn compare_and_write(self: &Rc<Self>, target: Target, expected: &SgList, new: SgList) -> Outcome {
+        if let Err(status) = self.let_in(&target, log_bytes(&target)).await {
+            return Outcome { status, bufs: new };
+        }
+        let _held = self.locks.lock(target.range()).await;
+        self.barrier().await;
+        let buf = match bdev::steps::alloc(&self.reactor, target.bytes as usize).await {
+            Ok(buf) => buf,
+            Err(status) => return Outcome { status, bufs: new },
+        };
+        let found = if target.is_whole() {
+            self.read_blocks(target, super::data::one(buf)).await
+        } else {
+            self.read_bytes(target, super::data::one(buf)).await
+        };
+        if !found.status.is_ok() {
+            return Outcome { status: found.status, bufs: new };
+        }
+        if !super::data::equal(&found.bufs, expected) {
+            return Outcome { status: Status::Miscompare, bufs: new };
+        }
+        self.clone().append(target, new).await
+    }
+
+    /// Appends a write that has been let in. Nothing waits before its last record is appended.
+    async fn append(self: Rc<Self>, target: Target, payload: SgList) -> Outcome {
+        let (extent, allocation) = match self.index.extent(target.volume, target.vextent) {
+            Some(extent) => (extent, None),
+            None => match self.index.allocate(target.volume, target.vextent) {
+                Some(extent) => {
+                    let record = Record::Allocate { extent, volume: target.volume, vextent: target.vextent };
+                    (extent, Some(self.log.append(record, SgList::new(), Class::Internal)))
+                }
+                None => return Outcome { status: Status::NoSpace, bufs: payload },
+            },
+        };
+        let mut parts = self.append_parts(extent, &target, payload);
+        self.house.wrote(&self);
+        if let Some(allocation) = allocation
+            && let Err(status) = allocation.await.result
+        {
+            tracing::error!("pool '{}': the log takes no more records: {status}", self.pool_name);
+            self.index.unallocate(extent, target.volume, target.vextent);
+        }
+        let mut outcome = Outcome { status: Status::Ok, bufs: SgList::new() };
+        while let Some(appended) = parts.first().await {
+            sg_append(&mut outcome.bufs, appended.payload);
+            if let (Err(status), Status::Ok) = (appended.result, outcome.status) {
+                outcome.status = status;
+            }
+        }
+        self.merge_long_chains(extent, &target);
+        outcome
+    }
+
+    /// Appends the records of a write: whole blocks in runs, what is less than a block as deltas.
+    fn append_parts(&self, extent: u32, target: &Target, payload: SgList) -> Together<'static, Appended> {
+        let mut parts = Together::new();
+        let (mut at, end, mut rest) = (target.offset, target.offset + target.bytes, payload);
+        while at < end {
+            let (block, within) = (extent * EXTENT_BLOCKS + at / BLOCK, at % BLOCK);
+            let whole = if within == 0 { ((end - at) / BLOCK).min(RECORD_BLOCKS_MAX) } else { 0 };
+            let bytes = if whole > 0 { whole * BLOCK } else { (BLOCK - within).min(end - at) };
+            let tail = sg_split_off(&mut rest, bytes as usize);
+            let part = std::mem::replace(&mut rest, tail);
+            let record = if whole > 0 {
+                Record::Write { first: block, crcs: block_crcs(&part) }
+            } else {
+                Record::Delta { block, offset: within as u16, bytes: bytes as u16, crc: list_crc(&part) }
+            };
+            parts.push(self.log.append(record, part, Class::Internal));
+            at += bytes;
+        }
+        parts
+    }
+
+    /// Waits until no block at the target's ends has more deltas than memory and reads should bear.
+    async fn shorten_chains(self: &Rc<Self>, target: &Target) -> Result<(), Status> {
+        if target.is_whole() {
+            return Ok(());
+        }
+        let Some(extent) = self.index.extent(target.volume, target.vextent) else { return Ok(()) };
+        let blocks = target.blocks();
+        for index in [blocks.start, blocks.end - 1] {
+            if self.index.chain_len(extent * EXTENT_BLOCKS + index) >= CHAIN_LIMIT {
+                self.merge(target.volume, target.vextent, index).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to merge, in the background, the chains that this write has made long.
+    fn merge_long_chains(self: &Rc<Self>, extent: u32, target: &Target) {
+        if target.is_whole() {
+            return;
+        }
+        let blocks = target.blocks();
+        for index in [blocks.start, blocks.end - 1] {
+            let block = extent * EXTENT_BLOCKS + index;
+            if self.index.chain_len(block) >= CHAIN_MAX && !self.merging.borrow().contains(&block) {
+                self.merging.borrow_mut().push(block);
+                let (shard, volume, vextent) = (self.clone(), target.volume, target.vextent);
+                self.reactor.spawn(async move {
+                    // Readers meet the same error and report it; the chain stays as it is.
+                    let _ = shard.merge(volume, vextent, index).await;
+                    shard.merging.borrow_mut().retain(|other| *other != block);
+                });
+            }
+        }
+    }
+
+    /// Replaces the deltas over a block by the whole block, in the log.
+    pub(super) async fn merge(self: &Rc<Self>, volume: u32, vextent: u32, index: u32) -> Result<(), Status> {
+        let target = Target { volume, vextent, offset: index * BLOCK, bytes: BLOCK };
+        let _held = self.locks.lock(target.range()).await;
+        self.barrier().await;
+        let Some(extent) = self.index.extent(volume, vextent) else { return Ok(()) };
+        let block = extent * EXTENT_BLOCKS + index;
+        if !self.index.has_chain(block) {
+            return Ok(());
+        }
+        let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
+        let read = self.read_blocks(target, super::data::one(buf)).await;
+        let record = match read.status {
+            Status::Ok => Record::Write { first: block, crcs: block_crcs(&read.bufs) },
+            Status::Corrupt | Status::ReadError => {
+                tracing::error!(
+                    "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them \
+                     cannot be read ({})",
+                    self.pool_name,
+                    self.number,
+                    read.status
+                );
+                add(&self.counters.lost_blocks, 1);
+                let lost = self.log.append(Record::Lost { first: block, blocks: 1 }, SgList::new(), Class::Internal);
+                return lost.await.result.map(|_| ());
+            }
+            other => return Err(other),
+        };
+        add(&self.counters.merges, 1);
+        self.log.append(record, read.bufs, Class::Internal).await.result.map(|_| ())
+    }
+}
+
+/// Log bytes that a write of the target needs at most.
+fn log_bytes(target: &Target) -> u64 {
+    let records = target.bytes / (RECORD_BLOCKS_MAX * BLOCK) + 3;
+    if target.is_whole() && records == 3 {
+        return target.bytes as u64 + RECORD_OVERHEAD_MAX;
+    }
+    target.bytes as u64 + records as u64 * RECORD_OVERHEAD_MAX
+}

@@ -1,0 +1,107 @@
+//! What a pool tells about itself.
+
+use crate::pool::PoolRecovery;
+use crate::shard::{ScrubStatus, Shard};
+use crate::units::BLOCK_BYTES;
+use uuid::Uuid;
+
+/// How a pool is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Bytes of the capacity device that it uses.
+    pub capacity_bytes: u64,
+    /// Bytes of the log device that it uses.
+    pub log_bytes: u64,
+    /// Whether what is in the log survives a power loss.
+    pub log_durable: bool,
+    /// Number of volumes.
+    pub volumes: usize,
+    /// What opening it took.
+    pub recovery: PoolRecovery,
+    /// Its shards.
+    pub shards: Vec<ShardStatus>,
+}
+
+/// How a shard is: bytes and counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ShardStatus {
+    /// Its number.
+    pub number: u16,
+    /// Log bytes in all, and not needed any more.
+    pub log_bytes: u64,
+    /// Log bytes that may be written.
+    pub log_free_bytes: u64,
+    /// Bytes whose newest copy is in the log alone.
+    pub dirty_bytes: u64,
+    /// Extents, and how many are free.
+    pub extents: u32,
+    /// Extents that nobody has.
+    pub free_extents: u32,
+    /// Bytes that hosts have written.
+    pub user_write_bytes: u64,
+    /// Bytes that hosts have read.
+    pub user_read_bytes: u64,
+    /// Of those, bytes that came from the log.
+    pub log_hit_bytes: u64,
+    /// Of the bytes written, those that went past the log.
+    pub bypassed_bytes: u64,
+    /// Bytes written to the log device.
+    pub log_write_bytes: u64,
+    /// Bytes written to the capacity device: data and metadata.
+    pub capacity_write_bytes: u64,
+    /// Checkpoints made.
+    pub checkpoints: u64,
+    /// Log records since the last checkpoint's tail: what recovery would replay.
+    pub replay_records: u64,
+    /// Blocks that failed their checksum.
+    pub corrupt_blocks: u64,
+    /// Blocks that are lost.
+    pub lost_blocks: u64,
+    /// Writes that wait for room in the log.
+    pub waiting_writes: usize,
+    /// Writes that ever had to.
+    pub waits: u64,
+    /// Bytes of memory that the shard's structures take.
+    pub memory_bytes: usize,
+    /// The scrub that runs, or was the last one.
+    pub scrub: ScrubStatus,
+    /// Why upkeep fails, while it does.
+    pub trouble: Option<String>,
+}
+
+impl ShardStatus {
+    pub(crate) fn of(shard: &Shard) -> ShardStatus {
+        let (index, counters, room) = (shard.index_stats(), shard.counters(), shard.log().room());
+        let (log, meta) = (shard.log().stats(), shard.meta().stats());
+        let (waiting_writes, waits) = shard.waits();
+        ShardStatus {
+            number: shard.number(),
+            log_bytes: room.bytes_total,
+            log_free_bytes: room.bytes_free,
+            dirty_bytes: index.dirty_blocks * BLOCK_BYTES as u64,
+            extents: shard.meta().extents(),
+            free_extents: index.free_extents,
+            user_write_bytes: counters.user_write_bytes.get(),
+            user_read_bytes: counters.user_read_bytes.get(),
+            log_hit_bytes: counters.log_hit_bytes.get(),
+            bypassed_bytes: counters.bypassed_bytes.get(),
+            log_write_bytes: log.medium_bytes,
+            capacity_write_bytes: counters.destaged_bytes.get()
+                + counters.bypassed_bytes.get()
+                + (meta.page_writes + meta.table_writes) * BLOCK_BYTES as u64,
+            checkpoints: meta.checkpoints,
+            replay_records: shard.replay_records(),
+            corrupt_blocks: counters.corrupt_blocks.get(),
+            lost_blocks: counters.lost_blocks.get(),
+            waiting_writes,
+            waits,
+            memory_bytes: index.memory_bytes + meta.memory_bytes,
+            scrub: shard.scrub_status(),
+            trouble: shard.last_error().map(|status| status.to_string()),
+        }
+    }
+}

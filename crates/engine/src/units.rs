@@ -1,0 +1,40 @@
+//! Sizes and places that every part of the engine shares.
+
+/// Bytes of a block, the unit of mapping and checksums.
+pub const BLOCK_BYTES: usize = 4096;
+/// Blocks of an extent: as many as one map page has entries.
+pub const EXTENT_BLOCKS: u32 = 1024;
+/// Extents of a slice, the unit of sharding and of loss.
+pub const SLICE_EXTENTS: u32 = 16;
+/// Most blocks of one log record.
+pub const RECORD_BLOCKS_MAX: u32 = 64;
+/// Blocks that a volume writes atomically, when they lie in one extent.
+pub const ATOMIC_BLOCKS: u32 = 16;
+
+/// Where a payload lies in a shard's log: units of 64 bytes from the shard's first segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LogAt(pub u32);
+
+impl LogAt {
+    /// Bytes of the unit.
+    pub const UNIT: u64 = 64;
+
+    /// Bytes from the shard's first segment.
+    pub fn bytes(self) -> u64 {
+        self.0 as u64 * LogAt::UNIT
+    }
+}
+
+/// Where replay begins: the first record that a checkpoint does not cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogTail {
+    /// Sequence of the segment that holds it.
+    pub segment: u64,
+    /// Its number.
+    pub lsn: u64,
+}
+
+/// The extent of a shard's block.
+pub fn extent_of(block: u32) -> u32 {
+    block / EXTENT_BLOCKS
+}

@@ -1,0 +1,319 @@
+//! A volume of a pool, as a block device.
+//!
+//! An operation is cut at extents; each part goes to the shard that owns its slice, on this reactor or by a message. All
+//! acknowledged writes are durable, so a flush has nothing to do.
+
+use crate::pool::{PoolShared, ShardTable};
+use crate::shard::{Outcome, Shard, Target};
+use crate::together::Together;
+use crate::units::{ATOMIC_BLOCKS, BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
+use bdev::steps::{self, Medium};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Flags, Io, Op, OpSet, Status};
+use reactor::buf::{sg_append, sg_split_off};
+use reactor::{IoFuture, Reactor, SgList};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use uuid::Uuid;
+
+const BLOCK_SHIFT: u32 = BLOCK_BYTES.trailing_zeros();
+const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * BLOCK_BYTES as u64;
+/// Bytes of the largest operation.
+const IO_BYTES_MAX: u32 = 1 << 20;
+
+const OPS: OpSet = OpSet::of(&[
+    Op::Read,
+    Op::Write,
+    Op::WriteZeroes,
+    Op::Unmap,
+    Op::Flush,
+    Op::Compare,
+    Op::CompareAndWrite,
+    Op::Copy,
+    Op::Verify,
+]);
+
+/// See the module.
+pub struct PoolVolume {
+    pool: Arc<PoolShared>,
+    identity: VolumeIdentity,
+    /// Size in blocks of 4 KiB.
+    blocks: Arc<AtomicU64>,
+}
+
+/// What never changes of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeIdentity {
+    /// Its number in the pool.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its name to hosts.
+    pub uuid: Uuid,
+    /// Block size that hosts see, as log2: 9 or 12.
+    pub block_shift: u16,
+}
+
+impl PoolVolume {
+    pub(crate) fn new(pool: Arc<PoolShared>, identity: VolumeIdentity, blocks: u64) -> PoolVolume {
+        PoolVolume { pool, identity, blocks: Arc::new(AtomicU64::new(blocks)) }
+    }
+
+    /// What never changes of it.
+    pub fn identity(&self) -> &VolumeIdentity {
+        &self.identity
+    }
+
+    /// Size in blocks of 4 KiB.
+    fn size_blocks(&self) -> u64 {
+        self.blocks.load(Relaxed)
+    }
+
+    fn set_size_blocks(&self, blocks: u64) {
+        self.blocks.store(blocks, Relaxed);
+    }
+}
+
+fn info_of(block_shift: u16, blocks: u64) -> DeviceInfo {
+    // Blocks of the volume in one of the engine's.
+    let per_block = 1u32 << (BLOCK_SHIFT - block_shift as u32);
+    // Less than a block is a record of its own, so what hosts see as smaller blocks are atomic within one of ours only.
+    let (atomic, boundary) = if per_block == 1 { (ATOMIC_BLOCKS, EXTENT_BLOCKS) } else { (per_block, per_block) };
+    DeviceInfo {
+        ops: OPS,
+        optimal_io_blocks: per_block,
+        max_io_blocks: IO_BYTES_MAX >> block_shift,
+        atomic_write_blocks: atomic,
+        atomic_boundary_blocks: boundary,
+        compare_and_write_blocks: atomic,
+        volatile_cache: false,
+        unmap_reads_zero: true,
+        loans: false,
+        ..DeviceInfo::basic(1 << block_shift, blocks << (BLOCK_SHIFT - block_shift as u32))
+    }
+}
+
+impl BlockDevice for PoolVolume {
+    fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "pool-volume"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        info_of(self.identity.block_shift, self.size_blocks())
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(VolumeChannel {
+            reactor: reactor.clone(),
+            pool: self.pool.clone(),
+            shards: self.pool.table(reactor),
+            id: self.identity.id,
+            block_shift: self.identity.block_shift,
+            blocks: self.blocks.clone(),
+        }))
+    }
+
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        let shift = BLOCK_SHIFT - self.identity.block_shift as u32;
+        IoFuture::new(async move {
+            let refuse = |reason: String| DeviceError::Config { device: self.identity.name.clone(), reason };
+            if blocks == 0 || blocks & ((1 << shift) - 1) != 0 {
+                return Err(refuse(format!(
+                    "{blocks} blocks: a volume is a whole number of 4 KiB blocks, at least one"
+                )));
+            }
+            let (old, new) = (self.size_blocks(), blocks >> shift);
+            // Nobody reaches what is being cut off, nor what is not there yet.
+            self.set_size_blocks(old.min(new));
+            let resized = self.pool.resize_volume(reactor, self.identity.id, new).await;
+            self.set_size_blocks(if resized.is_ok() { new } else { old });
+            resized.map_err(|error| refuse(error.to_string()))
+        })
+    }
+}
+
+struct VolumeChannel {
+    reactor: Rc<Reactor>,
+    pool: Arc<PoolShared>,
+    shards: Rc<ShardTable>,
+    id: u32,
+    block_shift: u16,
+    blocks: Arc<AtomicU64>,
+}
+
+impl Channel for VolumeChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let info = info_of(self.block_shift, self.blocks.load(Relaxed));
+        if let Err(status) = info.check(&io) {
+            return IoFuture::ready(io.done(status));
+        }
+        match io.op {
+            Op::Flush => IoFuture::ready(io.done(Status::Ok)),
+            Op::Read | Op::Write => self.transfer_now(io),
+            Op::WriteZeroes | Op::Unmap => IoFuture::new(self.trim(io)),
+            _ => IoFuture::new(self.composed(io)),
+        }
+    }
+}
+
+impl VolumeChannel {
+    fn bytes(&self, io: &Io) -> (u64, u64) {
+        (io.lba.0 << self.block_shift, (io.nblocks as u64) << self.block_shift)
+    }
+
+    /// The part of a range that lies in its first extent.
+    fn target(&self, start: u64, bytes: u64) -> Target {
+        let (vextent, offset) = (start / EXTENT_BYTES, start % EXTENT_BYTES);
+        let bytes = bytes.min(EXTENT_BYTES - offset);
+        Target { volume: self.id, vextent: vextent as u32, offset: offset as u32, bytes: bytes as u32 }
+    }
+
+    fn shard_of(&self, target: &Target) -> u16 {
+        self.pool.shard_of(self.id, target.vextent / SLICE_EXTENTS)
+    }
+
+    /// A read or write; of one extent of a shard that lives here without a step of its own.
+    #[inline]
+    fn transfer_now(&self, mut io: Io) -> IoFuture<'_, Done> {
+        let (start, bytes) = self.bytes(&io);
+        let target = self.target(start, bytes);
+        if target.bytes as u64 != bytes {
+            return IoFuture::new(self.transfer_parts(io));
+        }
+        let bufs = std::mem::take(&mut io.bufs);
+        let finish = |mut io: Io, outcome: Outcome| {
+            io.bufs = outcome.bufs;
+            io.done(outcome.status)
+        };
+        match self.part(io.op, target, bufs).try_ready() {
+            Ok(outcome) => IoFuture::ready(finish(io, outcome)),
+            Err(future) => IoFuture::new(async move {
+                let outcome = future.await;
+                finish(io, outcome)
+            }),
+        }
+    }
+
+    /// A read or write inside one extent, wherever its shard lives.
+    fn part(&self, op: Op, target: Target, bufs: SgList) -> IoFuture<'static, Outcome> {
+        let run = move |shard: &Rc<Shard>, bufs| match op {
+            Op::Read => shard.read(target, bufs),
+            _ => shard.write(target, bufs),
+        };
+        let number = self.shard_of(&target);
+        match self.shards.get(number) {
+            Some(shard) => run(&shard, bufs),
+            None => {
+                let (reactor, pool) = (self.reactor.clone(), self.pool.clone());
+                IoFuture::steps(&self.reactor, async move {
+                    let (home, table) = (pool.home_of(number), pool.instance());
+                    let serve = move |there: Rc<Reactor>| async move {
+                        match ShardTable::on(&there, table).get(number) {
+                            Some(shard) => run(&shard, bufs).await,
+                            None => Outcome { status: Status::Gone, bufs },
+                        }
+                    };
+                    reactor.call_on(home, serve).await
+                })
+            }
+        }
+    }
+
+    async fn transfer_parts(&self, mut io: Io) -> Done {
+        let (mut start, mut bytes) = self.bytes(&io);
+        let mut rest = std::mem::take(&mut io.bufs);
+        let mut parts = Together::new();
+        while bytes > 0 {
+            let target = self.target(start, bytes);
+            let tail = sg_split_off(&mut rest, target.bytes as usize);
+            let part = std::mem::replace(&mut rest, tail);
+            parts.push(self.part(io.op, target, part));
+            (start, bytes) = (start + target.bytes as u64, bytes - target.bytes as u64);
+        }
+        let mut status = Status::Ok;
+        while let Some(outcome) = parts.first().await {
+            sg_append(&mut io.bufs, outcome.bufs);
+            status = if status.is_ok() { outcome.status } else { status };
+        }
+        io.done(status)
+    }
+
+    async fn trim(&self, io: Io) -> Done {
+        let (mut start, mut bytes) = self.bytes(&io);
+        let mut status = Status::Ok;
+        while bytes > 0 && status.is_ok() {
+            let target = self.target(start, bytes);
+            let whole = bytes / EXTENT_BYTES;
+            let done = if target.offset == 0 && whole > 1 {
+                // Many whole extents: the shards know which of them exist.
+                status = self.pool.free_range(&self.reactor, self.id, target.vextent, whole as u32).await;
+                whole * EXTENT_BYTES
+            } else {
+                let number = self.shard_of(&target);
+                let (home, table) = (self.pool.home_of(number), self.pool.instance());
+                let serve = move |there: Rc<Reactor>| async move {
+                    match ShardTable::on(&there, table).get(number) {
+                        Some(shard) => shard.trim(target).await,
+                        None => Status::Gone,
+                    }
+                };
+                status = self.reactor.call_on(home, serve).await;
+                target.bytes as u64
+            };
+            (start, bytes) = (start + done, bytes - done);
+        }
+        io.done(status)
+    }
+
+    /// Operations made of reads and writes.
+    async fn composed(&self, mut io: Io) -> Done {
+        let ended = match io.op {
+            Op::Compare => steps::compare(self, &io).await,
+            Op::Verify => steps::verify(self, &io).await,
+            Op::Copy => steps::copy(self, &io).await,
+            Op::CompareAndWrite => self.compare_and_write(&mut io).await,
+            _ => Err(Status::Unsupported),
+        };
+        io.done(ended.err().unwrap_or(Status::Ok))
+    }
+
+    async fn compare_and_write(&self, io: &mut Io) -> Result<(), Status> {
+        let (start, bytes) = self.bytes(io);
+        let target = self.target(start, bytes);
+        debug_assert_eq!(target.bytes as u64, bytes, "inside an atomic boundary, so inside an extent");
+        let mut expected = std::mem::take(&mut io.bufs);
+        let new = sg_split_off(&mut expected, bytes as usize);
+        let number = self.shard_of(&target);
+        let (home, table) = (self.pool.home_of(number), self.pool.instance());
+        let serve = move |there: Rc<Reactor>| async move {
+            let outcome = match ShardTable::on(&there, table).get(number) {
+                Some(shard) => shard.compare_and_write(target, &expected, new).await,
+                None => Outcome { status: Status::Gone, bufs: new },
+            };
+            (outcome, expected)
+        };
+        let (outcome, expected) = self.reactor.call_on(home, serve).await;
+        io.bufs = expected;
+        sg_append(&mut io.bufs, outcome.bufs);
+        outcome.status.check()
+    }
+}
+
+impl Medium for VolumeChannel {
+    fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
+    }
+
+    fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    async fn transfer(&self, io: Io) -> Done {
+        let io = Io { flags: Flags(io.flags.0 & !Flags::LOAN.0), ..io };
+        self.transfer_now(io).await
+    }
+}

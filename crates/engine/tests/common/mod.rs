@@ -1,0 +1,98 @@
+//! A reactor on the Linux driver for the calling thread, and pools on memory and on files.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod disk;
+pub mod store;
+pub mod tank;
+
+use bdev::{BlockDevice, Io, Lba, MemDevice};
+use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError};
+use reactor::linux::LinuxDriver;
+use reactor::{Reactor, ReactorConfig, SgList};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub fn reactor() -> Rc<Reactor> {
+    let driver = LinuxDriver::new().expect("io_uring is available");
+    Reactor::new(0, Rc::new(driver), ReactorConfig::default())
+}
+
+/// Runs `future` on `reactor` to its end.
+pub fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
+    let result = Rc::new(std::cell::RefCell::new(None));
+    let slot = result.clone();
+    reactor.spawn(async move {
+        let value = future.await;
+        *slot.borrow_mut() = Some(value);
+    });
+    loop {
+        if reactor.turn() == 0 {
+            reactor.sleep_turn();
+        }
+        if let Some(value) = result.borrow_mut().take() {
+            return value;
+        }
+    }
+}
+
+pub fn mem(name: &str, block_size: u32, bytes: u64) -> Arc<dyn BlockDevice> {
+    Arc::new(MemDevice::new(name, block_size, bytes / block_size as u64, 0).unwrap())
+}
+
+/// A log in memory and a capacity device in memory.
+pub fn devices(block_size: u32) -> PoolDevices {
+    let log = LogDevice::Block(mem("log", block_size, 8 << 20));
+    PoolDevices { log, capacity: mem("capacity", block_size, 96 << 20) }
+}
+
+/// The same with a log that is stored into.
+pub fn mapped_devices(directory: &tempfile::TempDir) -> PoolDevices {
+    let path = directory.path().join("log").to_str().unwrap().to_string();
+    std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    let log = LogDevice::Mapped { path, bytes: 8 << 20, volatile_allowed: true };
+    PoolDevices { log, capacity: mem("capacity", 4096, 96 << 20) }
+}
+
+pub fn options(shards: u16) -> CreateOptions {
+    CreateOptions {
+        name: "pool".into(),
+        shards: Some(shards),
+        segment_blocks: Some(96),
+        volumes_max: Some(8),
+        tiny: true,
+        ..CreateOptions::default()
+    }
+}
+
+pub async fn create(reactor: Rc<Reactor>, devices: PoolDevices, shards: u16) -> Result<(), PoolError> {
+    Pool::create(&reactor, &devices, &options(shards), 0, false).await
+}
+
+pub async fn open(reactor: Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, PoolError> {
+    Pool::open(&reactor, &devices, &OpenOptions::default()).await
+}
+
+/// One block of `value` to or from a device.
+pub async fn write(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, lba: u64, value: u8) -> bdev::Status {
+    let channel = device.open_channel(reactor).unwrap();
+    let mut buf = reactor.pool().alloc(device.info().block_size as usize).await;
+    buf.as_mut_slice().fill(value);
+    channel.submit(Io::write(Lba(lba), 1, one(buf))).await.status
+}
+
+pub async fn read(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, lba: u64) -> Result<u8, bdev::Status> {
+    let channel = device.open_channel(reactor).unwrap();
+    let buf = reactor.pool().alloc(device.info().block_size as usize).await;
+    let done = channel.submit(Io::read(Lba(lba), 1, one(buf))).await;
+    done.status.check()?;
+    let bytes = done.io.bufs[0].as_slice();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "block {lba} is mixed");
+    Ok(bytes[0])
+}
+
+pub fn one(buf: reactor::Buf) -> SgList {
+    let mut list = SgList::new();
+    list.push(buf);
+    list
+}

@@ -1,0 +1,164 @@
+//! Giving up a log: what may have been newer in it is an error until it is written again, and nothing stale comes back.
+
+mod common;
+
+use bdev::Status;
+use common::disk::Disk;
+use common::tank::*;
+use common::*;
+use engine::{CheckOptions, Pool, Severity};
+
+const SLICE: u64 = 16 * 1024;
+
+/// Settled blocks in three slices, newer ones in the log in slices 0 and 1.
+fn without_log(tank: &Tank) -> Tank {
+    Tank { log: Disk::new("new-log", log_blocks(10)), ..tank.fork() }
+}
+
+#[test]
+fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
+    let reactor = reactor();
+    let tank = Tank::filled(&reactor);
+    block_on(&reactor, async move {
+        let tank = without_log(&tank);
+        let error = tank.open().await.err().unwrap().to_string();
+        assert!(error.contains("forget-log"), "{error}");
+        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        // Slices 0 and 1 of the volume have 16 extents each.
+        assert_eq!((done.slices, done.lost_extents, done.freed_extents), (2, 32, 0));
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(1), "slice 2 was not in the journal");
+        assert_eq!(tank.read(&volume, 2 * SLICE + 1).await, Ok(0));
+        for block in [0, 2, 5, 6, 9 * 1024, SLICE, 2 * SLICE - 1] {
+            assert_eq!(tank.read(&volume, block).await, Err(Status::ReadError), "block {block}");
+        }
+        tank.write(&volume, 5, 3).await;
+        pool.settle(&tank.reactor).await.unwrap();
+        tank.write(&volume, 6, 4).await;
+        assert_eq!((tank.read(&volume, 5).await, tank.read(&volume, 6).await), (Ok(3), Ok(4)));
+        assert_eq!(tank.read(&volume, 0).await, Err(Status::ReadError));
+        pool.close(&tank.reactor).await;
+        let error = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap_err().to_string();
+        assert!(error.contains("can be read: open the pool"), "{error}");
+        // Once more: block 5 is settled, but its slice has something in the log.
+        let tank = without_log(&tank);
+        Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in [0, 5, 6] {
+            assert_eq!(tank.read(&volume, block).await, Err(Status::ReadError), "block {block}");
+        }
+        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(1));
+        pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn interrupted_anywhere_it_can_be_repeated_and_the_old_log_returns_nothing_stale() {
+    let reactor = reactor();
+    let filled = Tank::filled(&reactor);
+    block_on(&reactor, async move {
+        let mut interrupted = 0;
+        for step in 0.. {
+            let (on_log, writes) = (step % 2 == 0, step / 2);
+            let tank = without_log(&filled);
+            if on_log {
+                tank.log.fail_after(writes)
+            } else {
+                tank.capacity.fail_after(writes)
+            }
+            let ended = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
+            interrupted += ended.is_err() as u32;
+            if ended.is_ok() && !on_log {
+                break;
+            }
+            // With the old log: what is read is the newest, or an error.
+            let old = Tank { log: filled.log.fork(), ..tank.fork() };
+            if let Ok(pool) = old.open().await {
+                judge(&old, &pool).await;
+                pool.close(&old.reactor).await;
+            }
+            let tank = tank.fork();
+            if ended.is_err() {
+                let again = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
+                // It may have been the very last write, of a second copy.
+                assert!(again.is_ok() || again.unwrap_err().to_string().contains("open the pool"), "step {step}");
+            }
+            let pool = tank.open().await.unwrap();
+            judge(&tank, &pool).await;
+            assert_eq!(tank.read(&pool.volume("v").unwrap(), 5).await, Err(Status::ReadError), "step {step}");
+            pool.close(&tank.reactor).await;
+        }
+        assert!(interrupted > 8, "interrupted {interrupted} times");
+    });
+}
+
+/// Every block reads as what was written last, or not at all.
+async fn judge(tank: &Tank, pool: &Pool) {
+    let volume = pool.volume("v").unwrap();
+    for block in SETTLED.iter().chain(&LOGGED).chain(&[7, SLICE + 1]) {
+        let read = tank.read(&volume, *block).await;
+        assert!(read.is_err() || read == Ok(Tank::expected(*block)), "block {block}: {read:?}");
+    }
+}
+
+#[test]
+fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 6);
+    block_on(&reactor, async move {
+        let pool = tank.open().await.unwrap();
+        tank.write(&pool.volume("v").unwrap(), 3, 1).await;
+        pool.close(&tank.reactor).await;
+        let tank = without_log(&tank);
+        let before = tank.capacity.image();
+        let error = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap_err().to_string();
+        assert!(error.contains("MiB larger and try again"), "{error}");
+        assert_eq!(tank.capacity.image(), before);
+        let mib: u64 = error.split(" MiB larger").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        tank.capacity.enlarge(1024 * 8 + mib * 256);
+        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        assert_eq!((done.slices, done.lost_extents), (1, 16));
+        let pool = tank.open().await.unwrap();
+        assert_eq!(tank.read(&pool.volume("v").unwrap(), 3).await, Err(Status::ReadError));
+        pool.close(&tank.reactor).await;
+        let report = tank.check(CheckOptions { data: true, ..CheckOptions::default() }).await;
+        assert_eq!((report.counts.lost_blocks, report.worst()), (16 * 1024, Some(Severity::Error)));
+    });
+}
+
+#[test]
+fn a_log_that_is_damaged_in_its_middle_is_refused_and_can_be_given_up() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 40);
+    block_on(&reactor, async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in 0..8 {
+            tank.write(&volume, block, 1).await;
+        }
+        pool.close(&tank.reactor).await;
+        // Slice 0 of volume 1 is shard 1's. Its first group begins behind the segment's header.
+        let superblock = tank.superblock().await;
+        let first = (0..superblock.segments).map(|place| superblock.segment_start(1, place));
+        let used = first.clone().find(|block| tank.log.image().contains_key(block)).unwrap();
+        tank.log.flip(used + 1, 300);
+        let error = tank.open().await.err().unwrap().to_string();
+        assert!(error.contains("forget-log"), "{error}");
+        let report = tank.check(CheckOptions::default()).await;
+        assert!(report.findings.iter().any(|finding| finding.meaning.contains("are lost")), "{:?}", report.findings);
+        Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in 0..8 {
+            assert_eq!(tank.read(&volume, block).await, Err(Status::ReadError));
+        }
+        tank.write(&volume, 3, 2).await;
+        assert_eq!(tank.read(&volume, 3).await, Ok(2));
+        pool.close(&tank.reactor).await;
+        let pool = tank.open().await.unwrap();
+        assert_eq!(tank.read(&pool.volume("v").unwrap(), 3).await, Ok(2), "the old records do not come back");
+        pool.close(&tank.reactor).await;
+    });
+}

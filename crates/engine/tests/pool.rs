@@ -1,0 +1,141 @@
+//! Pools under the Linux driver: what a volume must do as a device, what survives closing, what is refused.
+
+mod common;
+
+use bdev::conformance::{self, Options};
+use bdev::{BlockDevice, Flags, Io, Lba, Op, Status};
+use common::*;
+use engine::{LogDevice, PoolDevices};
+use std::sync::Arc;
+
+#[test]
+fn volumes_conform_on_block_and_mapped_logs() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (case, devices) in [devices(512), devices(4096), mapped_devices(&directory)].into_iter().enumerate() {
+        for block_shift in [9, 12] {
+            let reactor = reactor();
+            let (there, devices) = (reactor.clone(), devices.clone());
+            block_on(&reactor, async move {
+                let made = engine::Pool::create(&there, &devices, &options(2), 0, true).await;
+                made.unwrap();
+                let pool = open(there.clone(), devices).await.unwrap();
+                let volume = pool.create_volume(&there, "v", 5000, block_shift, 0).await.unwrap();
+                let blocks = volume.info().blocks;
+                let device: Arc<dyn BlockDevice> = volume;
+                let mut options = Options::new(5 + case as u64);
+                options.resize_to = Some(blocks + 1024);
+                conformance::run(&there, &device, options).await.unwrap();
+                pool.close(&there).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn what_was_written_is_there_when_the_pool_is_opened_again() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let devices = devices(4096);
+        create(there.clone(), devices.clone(), 2).await.unwrap();
+        for round in 0..4u8 {
+            let pool = open(there.clone(), devices.clone()).await.unwrap();
+            let volume: Arc<dyn BlockDevice> = match round {
+                0 => pool.create_volume(&there, "v", 40_000, 12, 0).await.unwrap(),
+                _ => pool.volume("v").expect("the volume is still there"),
+            };
+            for lba in [0, 1023, 1024, 16_383, 16_384, 39_999] {
+                let before = read(&there, &volume, lba).await.unwrap();
+                assert_eq!(before, round, "block {lba} in round {round}");
+                assert_eq!(write(&there, &volume, lba, round + 1).await, Status::Ok);
+            }
+            // Once from the log, once from where it was destaged.
+            if round % 2 == 0 {
+                pool.settle(&there).await.unwrap();
+            }
+            pool.close(&there).await;
+        }
+    });
+}
+
+#[test]
+fn thin_volumes_take_what_they_use_and_give_it_back() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let devices = devices(4096);
+        create(there.clone(), devices.clone(), 1).await.unwrap();
+        let pool = open(there.clone(), devices).await.unwrap();
+        let free = |status: engine::PoolStatus| status.shards.iter().map(|shard| shard.free_extents).sum::<u32>();
+        let all = free(pool.status(&there).await);
+        // A terabyte in a pool of less than 100 MiB.
+        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", 1 << 28, 12, 0).await.unwrap();
+        assert_eq!(free(pool.status(&there).await), all);
+        for extent in 0..all as u64 {
+            assert_eq!(write(&there, &volume, extent << 14, 7).await, Status::Ok);
+        }
+        assert_eq!(free(pool.status(&there).await), 0);
+        assert_eq!(write(&there, &volume, (all as u64) << 14, 7).await, Status::NoSpace);
+        assert_eq!(read(&there, &volume, 0).await, Ok(7), "what is there stays");
+        let channel = volume.open_channel(&there).unwrap();
+        let trimmed = channel.submit(Io::new(Op::Unmap, Lba(0), 3 << 14)).await;
+        assert_eq!(trimmed.status, Status::Ok);
+        assert_eq!(free(pool.status(&there).await), 3);
+        assert_eq!(read(&there, &volume, 0).await, Ok(0));
+        assert_eq!(write(&there, &volume, 5, 9).await, Status::Ok);
+        drop((channel, volume));
+        pool.delete_volume(&there, "v").await.unwrap();
+        assert_eq!(free(pool.status(&there).await), all);
+        pool.close(&there).await;
+    });
+}
+
+#[test]
+fn foreign_devices_and_wrong_pairs_are_refused_and_untouched() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let (one, other) = (devices(4096), devices(4096));
+        let LogDevice::Block(log) = &other.log else { unreachable!() };
+        assert_eq!(write(&there, log, 3, 0xEE).await, Status::Ok);
+        let refused = create(there.clone(), other.clone(), 1).await.unwrap_err().to_string();
+        assert!(refused.contains("'log' is in use"), "{refused}");
+        assert_eq!(read(&there, log, 3).await, Ok(0xEE));
+        let none = open(there.clone(), other.clone()).await.err().expect("there is no pool").to_string();
+        assert!(none.contains("pool"), "{none}");
+        create(there.clone(), one.clone(), 1).await.unwrap();
+        assert_eq!(write(&there, log, 3, 0).await, Status::Ok);
+        create(there.clone(), other.clone(), 1).await.unwrap();
+        let mixed = PoolDevices { log: one.log.clone(), capacity: other.capacity.clone() };
+        let refused = open(there.clone(), mixed).await.err().expect("not a pair").to_string();
+        assert!(refused.contains("'log' is the log of pool 'pool'"), "{refused}");
+        let swapped = PoolDevices { log: LogDevice::Block(other.capacity.clone()), capacity: log.clone() };
+        let refused = open(there.clone(), swapped).await.err().expect("not in that order").to_string();
+        assert!(refused.contains("is its log device, not its capacity device"), "{refused}");
+        open(there.clone(), one).await.unwrap().close(&there).await;
+        open(there.clone(), other).await.unwrap().close(&there).await;
+    });
+}
+
+#[test]
+fn volumes_report_how_much_is_atomic() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let devices = devices(4096);
+        create(there.clone(), devices.clone(), 1).await.unwrap();
+        let pool = open(there.clone(), devices).await.unwrap();
+        let large = pool.create_volume(&there, "large", 4096, 12, 0).await.unwrap();
+        let info = large.info();
+        assert_eq!((info.atomic_write_blocks, info.atomic_boundary_blocks), (16, 1024));
+        let small = pool.create_volume(&there, "small", 4096, 9, 0).await.unwrap().info();
+        assert_eq!((small.block_size, small.atomic_write_blocks, small.atomic_boundary_blocks), (512, 8, 8));
+        let channel = large.open_channel(&there).unwrap();
+        let buf = there.pool().alloc(64 << 10).await;
+        let over_the_boundary = Io { flags: Flags::ATOMIC, ..Io::write(Lba(1020), 16, one(buf)) };
+        assert_eq!(channel.submit(over_the_boundary).await.status, Status::Invalid);
+        let taken = pool.create_volume(&there, "large", 1, 12, 0).await.err().expect("the name is taken").to_string();
+        assert!(taken.contains("already has a volume 'large'"), "{taken}");
+        pool.close(&there).await;
+    });
+}

@@ -1,0 +1,82 @@
+//! What an operator does with an open pool: growing it and scrubbing it.
+
+mod common;
+
+use common::tank::*;
+use common::*;
+use engine::BadRun;
+
+#[test]
+fn a_pool_grows_while_it_is_open_and_is_found_grown() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 6);
+    block_on(&reactor, async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        let error = pool.grow(&tank.reactor).await.unwrap_err().to_string();
+        assert!(error.contains("growing this pool takes at least"), "{error}");
+        let slice = |extent: u64| extent * 1024;
+        for extent in 0..3 {
+            tank.write(&volume, slice(extent), 1).await;
+        }
+        let extents = |status: engine::PoolStatus| status.shards.iter().map(|shard| shard.extents).sum::<u32>();
+        let before = extents(pool.status(&tank.reactor).await);
+        tank.capacity.enlarge(1024 * 40);
+        let bytes = pool.grow(&tank.reactor).await.unwrap();
+        let status = pool.status(&tank.reactor).await;
+        assert_eq!((bytes, status.capacity_bytes), (1024 * 40 * 4096, 1024 * 40 * 4096));
+        let after = extents(status);
+        assert!(after > before + 20, "{before} extents, then {after}");
+        for extent in 0..16 {
+            tank.write(&volume, slice(extent) + 1, 2).await;
+        }
+        pool.settle(&tank.reactor).await.unwrap();
+        tank.write(&volume, slice(15) + 2, 3).await;
+        pool.close(&tank.reactor).await;
+        let report = tank.check(engine::CheckOptions { data: true, ..Default::default() }).await;
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        let pool = tank.open().await.unwrap();
+        assert_eq!(extents(pool.status(&tank.reactor).await), after);
+        let volume = pool.volume("v").unwrap();
+        for extent in 0..16 {
+            assert_eq!(tank.read(&volume, slice(extent) + 1).await, Ok(2));
+            assert_eq!(tank.read(&volume, slice(extent)).await, Ok((extent < 3) as u8));
+        }
+        assert_eq!(tank.read(&volume, slice(15) + 2).await, Ok(3));
+        pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
+    let reactor = reactor();
+    let tank = Tank::filled(&reactor);
+    block_on(&reactor, async move {
+        let region = *tank.superblock().await.shard_regions(1).next().unwrap();
+        tank.capacity.flip(region.data_start() + 1, 0);
+        // Stale: the newest copy is in the log.
+        tank.capacity.flip(region.data_start() + 5, 0);
+        let pool = tank.open().await.unwrap();
+        // So slowly that it ends with the first run of blocks.
+        pool.scrub(&tank.reactor, 1).await;
+        tank.reactor.yield_now().await;
+        pool.cancel_scrub(&tank.reactor).await;
+        let status = pool.status(&tank.reactor).await;
+        assert!(status.shards.iter().all(|shard| !shard.scrub.running && shard.scrub.completed == 0));
+        pool.scrub(&tank.reactor, u64::MAX).await;
+        let shards = loop {
+            let shards = pool.status(&tank.reactor).await.shards;
+            if shards.iter().all(|shard| !shard.scrub.running) {
+                break shards;
+            }
+            tank.reactor.yield_now().await;
+        };
+        let scrubs: Vec<_> = shards.into_iter().map(|shard| shard.scrub).collect();
+        assert!(scrubs.iter().all(|scrub| scrub.completed == 1 && scrub.extents_done == scrub.extents_total));
+        assert_eq!(scrubs.iter().map(|scrub| scrub.good_blocks).sum::<u64>(), 7);
+        assert_eq!((scrubs[0].bad.len(), scrubs[1].corrupt_blocks), (0, 1));
+        assert_eq!(scrubs[1].bad, [BadRun { volume: 1, first: 1, blocks: 1, lost: false }]);
+        pool.scrub(&tank.reactor, 1).await;
+        pool.close(&tank.reactor).await;
+    });
+}
