@@ -30,6 +30,8 @@ pub(crate) struct Rig {
     pub(crate) open: Box<dyn Fn(Rc<Reactor>) -> Opening>,
     /// What else runs on reactor 0 while the device is in use; gets the opened device.
     pub(crate) beside: Beside,
+    /// Ends what the device does by itself, on reactor 0, so that everything can come to rest.
+    pub(crate) close: Beside,
 }
 
 pub(crate) fn nothing_beside(_: Rc<Reactor>, _: Arc<dyn BlockDevice>) -> Working {
@@ -68,7 +70,7 @@ impl Rig {
         let lenient = self.judge.mix.errors_allowed;
         let device = match opened {
             Some(Ok(device)) => device,
-            Some(Err(error)) if lenient => {
+            Some(Err(error)) if lenient || !world.is_running(self.node) => {
                 world.handle().note(format!("the device does not open: {error}"));
                 return Ok(None);
             }
@@ -163,7 +165,14 @@ impl Rig {
         world.spawn(self.node, 0, |reactor| crew.member(proof(reactor)));
         world.run_until("the device to work again", 60 * SECOND_NS, |_| crew.is_done())?;
         let device = beside.take().expect("the proof leaves the device");
-        world.spawn(self.node, 0, |reactor| crew.member((self.beside)(reactor, device)));
+        let (beside, close) = (device.clone(), device);
+        world.spawn(self.node, 0, |reactor| {
+            let (beside, close) = ((self.beside)(reactor.clone(), beside), (self.close)(reactor, close));
+            crew.member(async move {
+                beside.await;
+                close.await;
+            })
+        });
         world.run_until("everything to come to rest", 60 * SECOND_NS, |world| {
             let reactor = world.reactor(self.node, 0);
             crew.is_done() && reactor.live_tasks() == 0 && reactor.driver().in_flight() == 0

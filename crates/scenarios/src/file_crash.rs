@@ -51,7 +51,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         })
     };
     let reactors = if raw { 1 } else { rng.between(1, 2) as usize };
-    let rig = Rig { judge, node, reactors, open: Box::new(open), beside: Box::new(nothing_beside) };
+    let rig = Rig {
+        judge,
+        node,
+        reactors,
+        open: Box::new(open),
+        beside: Box::new(nothing_beside),
+        close: Box::new(nothing_beside),
+    };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
         rig.round(world, rng)?;

@@ -4,7 +4,7 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix, is};
-use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
+use crate::crashes::{Opening, Rig, SECOND_NS, Working, nothing_beside, start};
 use crate::lossy::Lossy;
 use bdev::{
     BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, Lba, MirrorDevice,
@@ -73,7 +73,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             let _ = device.settle(&reactor).await;
         })
     };
-    let rig = Rig { judge, node, reactors: rng.between(1, 2) as usize, open: Box::new(open), beside: Box::new(beside) };
+    let rig = Rig {
+        judge,
+        node,
+        reactors: rng.between(1, 2) as usize,
+        open: Box::new(open),
+        beside: Box::new(beside),
+        close: Box::new(nothing_beside),
+    };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
         rig.round(world, rng)?;

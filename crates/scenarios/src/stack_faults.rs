@@ -46,7 +46,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         })
     };
     let reactors = rng.between(1, 2) as usize;
-    let rig = Rig { judge, node, reactors, open: Box::new(open), beside: Box::new(nothing_beside) };
+    let rig = Rig {
+        judge,
+        node,
+        reactors,
+        open: Box::new(open),
+        beside: Box::new(nothing_beside),
+        close: Box::new(nothing_beside),
+    };
     if crashes {
         for round in 0..rng.between(1, 3) {
             world.handle().note(format!("round {round}"));

@@ -55,6 +55,8 @@ fn seeds_that_found_defects_hold() {
         ("devices-conformance", &[183]),
         ("nvmf", &[3, 4, 14]),
         ("nvmf-restart", &[9, 29, 42, 112]),
+        ("engine-meta", &[391]),
+        ("hot-pool-images", &[4]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }
@@ -85,6 +87,19 @@ fn every_checker_catches_its_mutation() {
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),
         ("pmem-log", Mutation::SkipFence),
+        ("engine-meta", Mutation::SharedSlots),
+        ("engine-meta", Mutation::LateFlush),
+        ("engine-meta", Mutation::FlushDoesNothing),
+        ("engine-meta", Mutation::FuaIgnored),
+        ("engine-log", Mutation::SkipFence),
+        ("engine-log", Mutation::FuaIgnored),
+        ("engine-log", Mutation::KeepEpoch),
+        ("hot-pool-images", Mutation::SkipFence),
+        ("hot-pool-images", Mutation::FuaIgnored),
+        ("hot-pool-images", Mutation::FlushDoesNothing),
+        ("hot-pool-images", Mutation::OverwriteUnmerged),
+        ("hot-pool-images", Mutation::ForgetTrims),
+        ("hot-pool-images", Mutation::TailPastDirty),
         ("devices-conformance", Mutation::WrongRead),
         ("devices-conformance", Mutation::LoseCompletion),
         ("devices-conformance", Mutation::DiscardDoesNothing),

@@ -1,0 +1,255 @@
+//! `hot-pool`: a pool with a log in persistent memory or on a disk, under kills and power cuts, disks that fail and a log
+//! that is always nearly full. What is acknowledged is durable, whatever it was and wherever destage had got.
+//!
+//! The volumes are seen through windows that lie over the ends of extents and slices, so that a small oracle meets
+//! allocation, many shards and operations that are cut in two.
+
+use crate::Run;
+use crate::blocks::{Judge, Mix};
+use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
+use base::Rng;
+use bdev::{BlockDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice};
+use engine::{CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
+use reactor::Reactor;
+use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(crate) const LOG: &str = "/log";
+pub(crate) const CAPACITY: &str = "/capacity";
+pub(crate) const EXTENT_BLOCKS: u64 = 1024;
+const SLICE_BLOCKS: u64 = 16 * EXTENT_BLOCKS;
+
+/// What a pool is made of and how it is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) mapped: bool,
+    pub(crate) shards: u16,
+    pub(crate) segment_blocks: u32,
+    pub(crate) log_bytes: u64,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) block_size: u32,
+    pub(crate) block_shift: u16,
+    pub(crate) volumes: u64,
+    pub(crate) windows: u64,
+    pub(crate) window_blocks: u64,
+    pub(crate) reactors: usize,
+    pub(crate) idle_ns: u64,
+    pub(crate) depth: usize,
+    pub(crate) bypass_bytes: u32,
+    pub(crate) defect: Option<Defect>,
+}
+
+impl Plan {
+    pub(crate) fn pick(rng: &mut Rng) -> Plan {
+        let shards = rng.between(1, 3) as u16;
+        let segment_blocks = rng.between(80, 128) as u32;
+        // Few segments, so that the log goes round often.
+        let segments = rng.between(8, 14) * shards as u64;
+        Plan {
+            mapped: rng.one_in(2),
+            shards,
+            segment_blocks,
+            log_bytes: (16 + segments * segment_blocks as u64) * 4096,
+            capacity_bytes: (shards as u64 * rng.between(15, 18) + 2) * (4 << 20),
+            block_size: if rng.one_in(2) { 512 } else { 4096 },
+            block_shift: if rng.one_in(2) { 9 } else { 12 },
+            volumes: rng.between(1, 2),
+            windows: rng.between(2, 4),
+            window_blocks: 2 * rng.between(2, 6),
+            reactors: rng.between(1, 2) as usize,
+            idle_ns: rng.between(100_000, 20_000_000),
+            depth: rng.between(1, 4) as usize,
+            bypass_bytes: 4096 * rng.between(1, 20) as u32,
+            defect: None,
+        }
+    }
+
+    /// Opens the devices of the pool.
+    pub(crate) fn devices(&self, reactor: &Rc<Reactor>) -> Result<PoolDevices, String> {
+        let file = |path: &str, block_size| {
+            let options = FileDeviceOptions { block_size, ..FileDeviceOptions::new(path) };
+            let opened = FileDevice::open(reactor, path, options).map_err(|error| error.to_string())?;
+            Ok::<_, String>(Arc::new(opened) as Arc<dyn BlockDevice>)
+        };
+        let log = match self.mapped {
+            true => LogDevice::Mapped { path: LOG.into(), bytes: self.log_bytes, volatile_allowed: false },
+            false => LogDevice::Block(file(LOG, self.block_size)?),
+        };
+        Ok(PoolDevices { log, capacity: file(CAPACITY, self.block_size)? })
+    }
+
+    /// Blocks of the volumes that are seen, in volume blocks: windows over the ends of extents and slices.
+    pub(crate) fn windows(&self) -> Vec<Extent> {
+        let per = 1u64 << (12 - self.block_shift);
+        let half = self.window_blocks / 2;
+        let mut windows = Vec::new();
+        for volume in 0..self.volumes {
+            for window in 0..self.windows {
+                // Extent 0/1, slice 0/1, extent 1/2, slice 1/2.
+                let middle = match window {
+                    0 => EXTENT_BLOCKS,
+                    1 => SLICE_BLOCKS,
+                    2 => 2 * EXTENT_BLOCKS,
+                    _ => 2 * SLICE_BLOCKS,
+                };
+                let start = (middle - half) * per;
+                windows.push(Extent { child: volume as usize, start, blocks: self.window_blocks * per });
+            }
+        }
+        windows
+    }
+
+    pub(crate) fn blocks(&self) -> u64 {
+        (self.volumes * self.windows * self.window_blocks) << (12 - self.block_shift)
+    }
+
+    async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
+        let devices = self.devices(&reactor)?;
+        let options = CreateOptions {
+            name: "pool".into(),
+            shards: Some(self.shards),
+            segment_blocks: Some(self.segment_blocks),
+            volumes_max: Some(8),
+            tiny: true,
+            ..CreateOptions::default()
+        };
+        let made = Pool::create(&reactor, &devices, &options, 0, false).await;
+        made.map_err(|error| error.to_string())?;
+        let pool = self.open(&reactor, devices).await?;
+        for volume in 0..self.volumes {
+            let blocks = 3 * SLICE_BLOCKS;
+            let made = pool.create_volume(&reactor, &format!("v{volume}"), blocks, self.block_shift, 0).await;
+            made.map_err(|error| error.to_string())?;
+        }
+        pool.close(&reactor).await;
+        Ok(())
+    }
+
+    pub(crate) async fn open(&self, reactor: &Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, String> {
+        let tuning = ShardTuning {
+            idle_ns: self.idle_ns,
+            destage_depth: self.depth,
+            bypass_bytes_min: self.bypass_bytes,
+            bypass_run_bytes: self.bypass_bytes as u64,
+            defect: self.defect,
+            ..ShardTuning::default()
+        };
+        let options =
+            OpenOptions { reactors: (0..self.reactors).collect(), tuning: Some(tuning), ..OpenOptions::default() };
+        Pool::open(reactor, &devices, &options).await.map_err(|error| error.to_string())
+    }
+}
+
+/// The windows, with the pool that is under them.
+pub(crate) fn view(plan: &Plan, pool: &Arc<Pool>) -> Result<Arc<dyn BlockDevice>, String> {
+    let volumes = (0..plan.volumes).map(|volume| {
+        let found = pool.volume(&format!("v{volume}"));
+        found.map(|volume| volume as Arc<dyn BlockDevice>).ok_or(format!("volume v{volume} is missing"))
+    });
+    let volumes = volumes.collect::<Result<Vec<_>, String>>()?;
+    let device = LinearDevice::new("windows", volumes, plan.windows()).map_err(|error| error.to_string())?;
+    Ok(Arc::new(device))
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = Plan::pick(rng);
+    world.handle().note(format!("{plan:?}"));
+    let mut mix = Mix {
+        block_bytes: 1 << plan.block_shift,
+        discards: rng.one_in(2),
+        blocks_max: rng.between(1, 16),
+        always_durable: true,
+        ..Mix::pick(rng, 1 << plan.block_shift)
+    };
+    let node = world.add_node();
+    create(world, rng, plan, node)?;
+    if rng.one_in(3) {
+        let faults = DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) };
+        mix.errors_allowed = true;
+        world.set_disk_faults(node, CAPACITY, faults);
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let judge = Judge::new(world.handle(), node, mix.clone(), plan.blocks() << plan.block_shift);
+    // The pool as opened last, for what is done beside the work.
+    let opened: Rc<RefCell<Option<Arc<Pool>>>> = Rc::default();
+    let slot = opened.clone();
+    let open = move |reactor: Rc<Reactor>| -> Opening {
+        let slot = slot.clone();
+        Box::pin(async move {
+            let devices = plan.devices(&reactor)?;
+            let pool = plan.open(&reactor, devices).await?;
+            slot.replace(Some(pool.clone()));
+            view(&plan, &pool)
+        })
+    };
+    let settles = rng.one_in(2);
+    let to_close = opened.clone();
+    let close = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
+        let pool = to_close.borrow_mut().take();
+        Box::pin(async move {
+            if let Some(pool) = pool {
+                pool.close(&reactor).await;
+            }
+        })
+    };
+    let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
+        let pool = opened.borrow().clone();
+        Box::pin(async move {
+            let Some(pool) = pool else { return };
+            if settles {
+                // It may fail with the disks; the next one goes on.
+                let _ = pool.settle(&reactor).await;
+            }
+        })
+    };
+    let rig = Rig {
+        judge,
+        node,
+        reactors: plan.reactors,
+        open: Box::new(open),
+        beside: Box::new(beside),
+        close: Box::new(close),
+    };
+    for round in 0..rng.between(1, 5) {
+        world.handle().note(format!("round {round}"));
+        rig.round(world, rng)?;
+    }
+    rig.finish(world)
+}
+
+/// Makes the disks, the pool and its volumes, on hardware that does not fail yet.
+pub(crate) fn create(world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId) -> Result<(), Failure> {
+    let unit = plan.block_size;
+    let disk = |bytes| DiskOptions { bytes, unit, ..DiskOptions::default() };
+    if !plan.mapped {
+        world.add_disk(
+            node,
+            LOG,
+            DiskOptions { volatile_cache: !rng.one_in(4), ..disk(plan.log_bytes) },
+            DiskFaults::default(),
+        );
+    }
+    world.add_disk(
+        node,
+        CAPACITY,
+        DiskOptions { volatile_cache: !rng.one_in(4), ..disk(plan.capacity_bytes) },
+        DiskFaults::default(),
+    );
+    let opening = move |reactor: Rc<Reactor>| -> Opening {
+        Box::pin(async move {
+            plan.create(reactor.clone()).await?;
+            let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
+            Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
+        })
+    };
+    let made = start(world, node, plan.reactors, opening, 60 * SECOND_NS)?;
+    if !matches!(made, Some(Ok(_))) {
+        return Err(Failure::new(format!("the pool cannot be made: {:?}", made.map(|made| made.err()))));
+    }
+    drop(made);
+    world.crash(node, sim::Crash::Kill);
+    Ok(())
+}

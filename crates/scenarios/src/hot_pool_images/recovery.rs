@@ -1,0 +1,212 @@
+//! Opens an image in a world of its own, reads everything, and does so once more after another crash.
+
+use super::Photograph;
+use super::side::{Found, PREFIX, RUNS};
+use crate::hot_pool::{Plan, view};
+use base::Rng;
+use bdev::{BlockDevice, Io, Lba};
+use engine::{ExtentOwner, Pool};
+use reactor::{Reactor, SgList};
+use sim::oracle::read_cell;
+use sim::{Crash, Failure, Image, Step, World};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Virtual time of one recovery.
+const RECOVERY_NS: u64 = 20_000_000_000;
+/// Steps of all of them: a bound on livelock.
+const STEPS_MAX: u64 = 1_000_000;
+/// Lives of a node after its crash, until two have come to their end.
+const LIVES_MAX: u64 = 4;
+/// Lines of its trace that the failure of a recovery carries.
+const TAIL_LINES: usize = 40;
+
+/// Everything that a recovery found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Findings {
+    cells: Vec<Result<u64, String>>,
+    sides: BTreeMap<String, Found>,
+    /// The extents of the volumes; those on their way to be freed do not count.
+    extents: Vec<ExtentOwner>,
+}
+
+/// Examines photographs, each distinct image once.
+pub(super) struct Laboratory {
+    plan: Plan,
+    rng: Rng,
+    known: BTreeMap<u64, Rc<Findings>>,
+}
+
+impl Laboratory {
+    pub(super) fn new(plan: Plan, rng: Rng) -> Laboratory {
+        Laboratory { plan, rng, known: BTreeMap::new() }
+    }
+
+    /// Distinct images that have passed.
+    pub(super) fn points(&self) -> u64 {
+        self.known.len() as u64
+    }
+
+    /// A hash of what was found.
+    pub(super) fn examine(&mut self, photograph: &Photograph) -> Result<u64, Failure> {
+        let hash = photograph.image.hash();
+        let findings = match self.known.get(&hash) {
+            Some(findings) => findings.clone(),
+            None => Rc::new(recover_twice(self.plan, &photograph.image, &mut self.rng)?),
+        };
+        let plan = self.plan;
+        let window_cells = plan.window_blocks << (12 - plan.block_shift);
+        // What one record carries: blocks of one extent, or bytes of one block.
+        let unit = move |cell: usize| match plan.block_shift {
+            12 => cell as u64 / (window_cells / 2),
+            _ => cell as u64 >> (12 - plan.block_shift),
+        };
+        let judged = photograph.cells.judge(&findings.cells, unit);
+        judged
+            .and_then(|()| photograph.sides.judge(&findings.sides))
+            .map_err(|text| Failure::new(format!("after a crash (image {hash:016x}): {text}")))?;
+        self.known.insert(hash, findings.clone());
+        let mut hasher = DefaultHasher::new();
+        findings.hash(&mut hasher);
+        Ok(hasher.finish())
+    }
+}
+
+fn recover_twice(plan: Plan, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
+    let mut world = World::new(rng.next_u64());
+    let found = lives(&mut world, plan, image, rng);
+    found.map_err(|failure| {
+        let tail = world.handle().tail(TAIL_LINES).join("\n    ");
+        Failure::new(format!("recovering image {:016x}: {failure}\n    {tail}", image.hash()))
+    })
+}
+
+fn lives(world: &mut World, plan: Plan, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
+    let node = world.add_node();
+    world.add_image(node, image);
+    let mut first: Option<Findings> = None;
+    for life in 0..LIVES_MAX {
+        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        if life + 2 < LIVES_MAX && rng.one_in(3) {
+            world.crash_after_writes(node, rng.between(1, 30), crash);
+        }
+        world.boot(node, 1, World::reactor_config());
+        let slot: Rc<RefCell<Option<Result<Findings, String>>>> = Rc::default();
+        let (result, ended) = (slot.clone(), Rc::new(Cell::new(false)));
+        let done = ended.clone();
+        let goes_on = rng.one_in(6);
+        let reactor = world.reactor(node, 0);
+        reactor.spawn(inspect(plan, reactor.clone(), result, done, goes_on));
+        drop(reactor);
+        let until = world.now_ns() + RECOVERY_NS;
+        while !ended.get() && world.is_running(node) {
+            if world.step() == Step::Idle && !ended.get() || world.now_ns() > until || world.steps() > STEPS_MAX {
+                return Err(Failure::new("the pool does not open, or cannot be read, in time"));
+            }
+            world.check()?;
+        }
+        // A process that went down at its crash point may have seen anything on its way.
+        let alive = world.handle().alive(node);
+        world.cancel_crash(node);
+        if world.is_running(node) {
+            world.crash(node, crash);
+        }
+        let Some(findings) = slot.take().filter(|_| alive) else { continue };
+        let findings = findings.map_err(Failure::new)?;
+        match first {
+            None => first = Some(findings),
+            Some(first) if first == findings => return Ok(first),
+            Some(first) => {
+                return Err(Failure::new(format!("two recoveries differ: {}", difference(&first, &findings))));
+            }
+        }
+    }
+    Err(Failure::new("no two recoveries came to their end"))
+}
+
+fn difference(one: &Findings, other: &Findings) -> String {
+    let cells = one.cells.iter().zip(&other.cells).enumerate().find(|(_, (one, other))| one != other);
+    match cells {
+        Some((cell, (one, other))) => format!("cell {cell} is {one:?}, then {other:?}"),
+        None if one.sides != other.sides => format!("{:?}, then {:?}", one.sides, other.sides),
+        None => format!("{:?}, then {:?}", one.extents, other.extents),
+    }
+}
+
+type Slot = Rc<RefCell<Option<Result<Findings, String>>>>;
+
+/// Opens the pool and reads it; afterwards it may go on with its upkeep for a while.
+async fn inspect(plan: Plan, reactor: Rc<Reactor>, slot: Slot, ended: Rc<Cell<bool>>, goes_on: bool) {
+    let found = match open(plan, &reactor).await {
+        Ok(pool) => {
+            let found = read(plan, &reactor, &pool).await;
+            if goes_on {
+                let settled = pool.settle(&reactor).await;
+                let settled = settled.map_err(|error| format!("settling failed: {error}"));
+                found.and_then(|found| settled.map(|()| found))
+            } else {
+                found
+            }
+        }
+        Err(error) => Err(format!("the pool does not open: {error}")),
+    };
+    slot.replace(Some(found));
+    ended.set(true);
+}
+
+async fn open(plan: Plan, reactor: &Rc<Reactor>) -> Result<Arc<Pool>, String> {
+    let devices = plan.devices(reactor)?;
+    let pool = plan.open(reactor, devices).await?;
+    reactor.keep(Rc::new(pool.clone()));
+    Ok(pool)
+}
+
+async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Findings, String> {
+    let windows = view(&plan, pool)?;
+    let per_window = plan.window_blocks << (12 - plan.block_shift);
+    let (mut cells, cell_bytes) = (Vec::new(), 1 << plan.block_shift);
+    for window in 0..plan.volumes * plan.windows {
+        let first = window * per_window;
+        cells.extend(read_cells(reactor, &*windows, first..first + per_window, cell_bytes).await?);
+    }
+    let mut sides = BTreeMap::new();
+    let mut sizes = BTreeMap::new();
+    for volume in pool.volumes() {
+        let (identity, info) = (volume.identity().clone(), volume.info());
+        let blocks = info.bytes() / 4096;
+        sizes.insert(identity.id, blocks.div_ceil(crate::hot_pool::EXTENT_BLOCKS));
+        if identity.name.starts_with(PREFIX) {
+            let mut values = Vec::new();
+            for run in RUNS.into_iter().map(|run| run.start..run.end.min(blocks)).filter(|run| !run.is_empty()) {
+                values.extend(read_cells(reactor, &*volume, run, 4096).await?);
+            }
+            sides.insert(identity.name, (blocks, values));
+        }
+    }
+    let audit = pool.audit(reactor).await.map_err(|error| error.to_string())?;
+    if let Some(problem) = audit.problems.first() {
+        return Err(format!("the audit finds: {problem}"));
+    }
+    let held = |owner: &ExtentOwner| sizes.get(&owner.volume).is_some_and(|extents| (owner.vextent as u64) < *extents);
+    Ok(Findings { cells, sides, extents: audit.extents.into_iter().filter(held).collect() })
+}
+
+/// The values of a range of blocks, which are cells.
+async fn read_cells(
+    reactor: &Rc<Reactor>,
+    device: &dyn BlockDevice,
+    cells: std::ops::Range<u64>,
+    cell_bytes: usize,
+) -> Result<Vec<Result<u64, String>>, String> {
+    let channel = device.open_channel(reactor).map_err(|error| error.to_string())?;
+    let count = cells.end - cells.start;
+    let mut bufs = SgList::new();
+    bufs.push(reactor.pool().alloc(count as usize * cell_bytes).await);
+    let done = channel.submit(Io::read(Lba(cells.start), count as u32, bufs)).await;
+    done.status.check().map_err(|status| format!("reading {cells:?} of {} failed: {status}", device.name()))?;
+    let bytes = done.io.bufs.iter().flat_map(|buf| buf.as_slice().chunks(cell_bytes));
+    Ok(cells.zip(bytes).map(|(cell, bytes)| read_cell(bytes, cell as usize)).collect())
+}
