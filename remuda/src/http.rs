@@ -1,6 +1,7 @@
 //! `/metrics` in the Prometheus text format, and `/healthz`.
 
 use crate::node::Node;
+use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
 use crate::node::stats::Counted;
 use axum::Router;
@@ -31,6 +32,7 @@ struct Objects {
     stopping: bool,
     devices: Vec<Gauge>,
     volumes: Vec<Gauge>,
+    pools: Vec<PoolView>,
     connections: u64,
     counted: Vec<Counted>,
 }
@@ -54,10 +56,12 @@ impl Metrics {
         let devices = devices.map(|device| Gauge { name: device.name, kind: device.kind, size: device.size });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| Gauge { name: volume.name, kind: "volume".into(), size: volume.size });
+        let pools = node.pool_list().await;
         let connections = node.exporter().counters().await.connections;
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
+        objects.pools = pools;
         objects.connections = connections;
         objects.counted = node.counted();
     }
@@ -106,6 +110,7 @@ impl Metrics {
             "TCP connections of hosts.",
             vec![(String::new(), objects.connections as f64)],
         );
+        render_pools(&mut out, &objects.pools);
         render_counted(&mut out, &objects.counted);
         out
     }
@@ -136,6 +141,73 @@ const BOUNDS_NS: [u64; 22] = [
     5_000_000_000,
     10_000_000_000,
 ];
+
+type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
+
+/// What is told of every shard: name, type, help and value.
+const SHARD_SERIES: [ShardSeries; 18] = [
+    ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
+    ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
+    ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
+    ("remuda_pool_extents", "gauge", "Extents of 4 MiB.", |shard| shard.extents),
+    ("remuda_pool_free_extents", "gauge", "Extents that no volume has.", |shard| shard.free_extents),
+    ("remuda_pool_user_write_bytes_total", "counter", "Bytes written by hosts.", |shard| shard.user_write_bytes),
+    ("remuda_pool_user_read_bytes_total", "counter", "Bytes read by hosts.", |shard| shard.user_read_bytes),
+    ("remuda_pool_log_hit_bytes_total", "counter", "Bytes read from the log.", |shard| shard.log_hit_bytes),
+    ("remuda_pool_log_write_bytes_total", "counter", "Bytes written to the log device.", |shard| shard.log_write_bytes),
+    (
+        "remuda_pool_capacity_write_bytes_total",
+        "counter",
+        "Bytes written to the capacity device, metadata included.",
+        |shard| shard.capacity_write_bytes,
+    ),
+    ("remuda_pool_checkpoints_total", "counter", "Checkpoints made.", |shard| shard.checkpoints),
+    ("remuda_pool_replay_records", "gauge", "Records that a crash now would have replayed.", |shard| {
+        shard.replay_records
+    }),
+    ("remuda_pool_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |shard| shard.corrupt_blocks),
+    ("remuda_pool_lost_blocks_total", "counter", "Blocks that were lost.", |shard| shard.lost_blocks),
+    ("remuda_pool_waiting_writes", "gauge", "Writes waiting for room in the log.", |shard| shard.waiting_writes),
+    ("remuda_pool_waits_total", "counter", "Writes that had to wait for room in the log.", |shard| shard.waits),
+    ("remuda_pool_memory_bytes", "gauge", "Memory of a shard's structures.", |shard| shard.memory_bytes),
+    ("remuda_pool_trouble", "gauge", "1 while upkeep of a shard fails.", |shard| shard.trouble.is_some() as u64),
+];
+
+/// Pools, and their shards while they are open.
+fn render_pools(out: &mut String, pools: &[PoolView]) {
+    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&PoolView) -> Option<f64>| {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for pool in pools {
+            if let Some(value) = value(pool) {
+                let _ = writeln!(out, "{name}{{pool=\"{}\"}} {value}", pool.name);
+            }
+        }
+    };
+    family("remuda_pool_open", "gauge", "1 if the pool is open.", &|pool| Some(pool.open.is_some() as u8 as f64));
+    let open = |of: fn(&PoolNumbers) -> f64| move |pool: &PoolView| pool.open.as_ref().map(of);
+    family("remuda_pool_volumes", "gauge", "Volumes of a pool.", &open(|open| open.volumes as f64));
+    family("remuda_pool_capacity_bytes", "gauge", "Capacity of a pool.", &open(|open| open.capacity_bytes as f64));
+    family(
+        "remuda_pool_recovered_records",
+        "gauge",
+        "Records replayed when it was opened.",
+        &open(|open| open.recovered_records as f64),
+    );
+    family(
+        "remuda_pool_recovery_seconds",
+        "gauge",
+        "Time that opening it took.",
+        &open(|open| open.recovered_ns as f64 / 1e9),
+    );
+    for (name, kind, help, value) in SHARD_SERIES {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for pool in pools {
+            for (number, shard) in pool.open.iter().flat_map(|open| &open.shards).enumerate() {
+                let _ = writeln!(out, "{name}{{pool=\"{}\",shard=\"{number}\"}} {}", pool.name, value(shard));
+            }
+        }
+    }
+}
 
 /// Operations, bytes, failures and latency histograms of volumes and devices.
 fn render_counted(out: &mut String, counted: &[Counted]) {

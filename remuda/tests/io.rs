@@ -281,7 +281,10 @@ fn dev_runs_a_node_and_brings_it_back() {
     let (place, socket) = (path.to_str().unwrap(), path.join("remuda.sock"));
     let socket = socket.to_str().unwrap();
     let answers = || remuda(&["--socket", socket, "status"]).code == 0;
-    let make = || answers() && remuda(&["--socket", socket, "volume", "create", "mine", "--device", "pair"]).code == 0;
+    let make = || {
+        answers()
+            && remuda(&["--socket", socket, "volume", "create", "mine", "--pool", "hot", "--size", "1GiB"]).code == 0
+    };
     assert_eq!(interrupted(&["dev", "--dir", place], make), Some(0));
     let there = || answers() && remuda(&["--socket", socket, "volume", "show", "mine"]).code == 0;
     assert_eq!(interrupted(&["dev", "--dir", place], there), Some(0));

@@ -36,19 +36,23 @@ pub fn run(context: &Context, command: ConfigCommand) -> Result<(), Failure> {
 
 fn check(context: &Context, file: &str) -> Result<(), Failure> {
     let config = Config::load(file)?;
-    let counts = (config.devices.len(), config.volumes.len(), config.subsystems.len());
+    let volumes = config.volumes.len() + config.pool_volumes.len();
+    let (devices, pools, subsystems) = (config.devices.len(), config.pools.len(), config.subsystems.len());
     if context.json {
-        let (devices, volumes, subsystems) = counts;
-        output::print_json(&json!({ "ok": true, "devices": devices, "volumes": volumes, "subsystems": subsystems }));
+        let counts = json!({
+            "ok": true, "devices": devices, "pools": pools, "volumes": volumes, "subsystems": subsystems,
+        });
+        output::print_json(&counts);
         return Ok(());
     }
     let count = |number: usize, what: &str| format!("{number} {what}{}", plural(number));
     output::print_line(&format!(
-        "{file}: good: {}, {}, {}, {}",
+        "{file}: good: {}, {}, {}, {}, {}",
         count(config.node.reactors.len(), "reactor"),
-        count(counts.0, "device"),
-        count(counts.1, "volume"),
-        count(counts.2, "subsystem")
+        count(devices, "device"),
+        count(pools, "pool"),
+        count(volumes, "volume"),
+        count(subsystems, "subsystem")
     ));
     Ok(())
 }

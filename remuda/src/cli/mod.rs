@@ -4,6 +4,7 @@ mod config_commands;
 pub mod exit;
 mod objects;
 pub mod output;
+mod pools;
 mod sim;
 mod status;
 
@@ -54,7 +55,10 @@ enum Command {
     /// Devices: what stores blocks
     #[command(subcommand)]
     Device(objects::DeviceCommand),
-    /// Volumes: parts of devices that can be exported
+    /// Hot pools: a log on fast media in front of a capacity device
+    #[command(subcommand)]
+    Pool(pools::PoolCommand),
+    /// Volumes: parts of devices or pools that can be exported
     #[command(subcommand)]
     Volume(objects::VolumeCommand),
     /// Subsystems: what NVMe/TCP hosts connect to
@@ -114,6 +118,8 @@ Talk to it:
   remuda status
   remuda device create d0 --kind mem size=1GiB
   remuda volume create v0 --device d0 --size 512MiB
+  remuda pool create hot --log fast0 --capacity big0
+  remuda volume create v1 --pool hot --size 10GiB
   remuda subsystem create nqn.2026-11.io.remuda:disks --allow-any-host
   remuda subsystem add-namespace nqn.2026-11.io.remuda:disks v0
 
@@ -178,6 +184,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Status => status::status(context),
         Command::Stop => status::stop(context),
         Command::Device(command) => objects::device(context, command),
+        Command::Pool(command) => pools::pool(context, command),
         Command::Volume(command) => objects::volume(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Host(command) => objects::host(context, command),

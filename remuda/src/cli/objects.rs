@@ -58,9 +58,10 @@ Examples:
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// Take a part of a device
+    /// Take a part of a device, or make a thin volume in a pool
     #[command(after_help = "\
 Examples:
+  remuda volume create v0 --pool hot --size 1TiB        thin: takes space as it is written
   remuda volume create v0 --device disk --size 4GiB
   remuda volume create rest --device disk               the largest free range
   remuda volume create old --device disk --offset 8GiB --size 1GiB   keeps what is there")]
@@ -68,14 +69,20 @@ Examples:
         /// Name
         name: String,
         /// Device
-        #[arg(long)]
-        device: String,
-        /// Size [default: the largest free range]
+        #[arg(long, required_unless_present = "pool", conflicts_with = "pool")]
+        device: Option<String>,
+        /// Pool
+        #[arg(long, requires = "size")]
+        pool: Option<String>,
+        /// Size [default: the largest free range of the device]
         #[arg(long)]
         size: Option<String>,
         /// Where it starts; what is there is kept [default: chosen by the node]
-        #[arg(long, requires = "size")]
+        #[arg(long, requires_all = ["size", "device"])]
         offset: Option<String>,
+        /// In a pool: bytes per block, 512 or 4096 [default: 4096]
+        #[arg(long, requires = "pool")]
+        block_size: Option<String>,
     },
     /// List volumes
     List,
@@ -318,40 +325,53 @@ fn summarise(names: &[String]) -> String {
     }
 }
 
+/// Where a volume is, in words.
+fn place(volume: &VolumeView) -> String {
+    match (&volume.pool, &volume.device) {
+        (Some(pool), _) => format!("in pool '{pool}'"),
+        (None, Some(device)) => format!("on device '{device}'"),
+        (None, None) => "nowhere".to_string(),
+    }
+}
+
 pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> {
     match command {
-        VolumeCommand::Create { name, device, size, offset } => {
-            let mut params = json!({ "name": name, "device": device });
-            for (key, value) in [("size", size), ("offset", offset)] {
+        VolumeCommand::Create { name, device, pool, size, offset, block_size } => {
+            let mut params = json!({ "name": name });
+            let given =
+                [("device", device), ("pool", pool), ("size", size), ("offset", offset), ("block_size", block_size)];
+            for (key, value) in given {
                 if let Some(value) = value {
                     params[key] = json!(value);
                 }
             }
             context.call_and_show("volume.create", params, |volume: VolumeView| {
-                format!("created volume '{}': {} on device '{}'", volume.name, ByteSize(volume.size), volume.device)
+                format!("created volume '{}': {} {}", volume.name, ByteSize(volume.size), place(&volume))
             })
         }
         VolumeCommand::List => context.call_and_show("volume.list", json!({}), |volumes: Vec<VolumeView>| {
             let rows = volumes.into_iter().map(|volume| {
+                let place = place(&volume);
                 vec![
                     volume.name,
-                    volume.device,
+                    place,
                     ByteSize(volume.size).to_string(),
-                    ByteSize(volume.offset).to_string(),
+                    volume.offset.map_or("thin".to_string(), |offset| ByteSize(offset).to_string()),
                     summarise(&volume.exports),
                     format!("{:?}", volume.origin).to_lowercase(),
                     volume.state,
                 ]
             });
-            output::table(&["NAME", "DEVICE", ">SIZE", ">OFFSET", "EXPORTED AS", "ORIGIN", "STATE"], rows.collect())
+            output::table(&["NAME", "WHERE", ">SIZE", ">OFFSET", "EXPORTED AS", "ORIGIN", "STATE"], rows.collect())
         }),
         VolumeCommand::Show { name } => {
             context.call_and_show("volume.show", json!({ "name": name }), |volume: VolumeView| {
+                let place = place(&volume);
                 output::facts(&[
                     ("name", volume.name),
-                    ("device", volume.device),
+                    ("where", place),
                     ("size", ByteSize(volume.size).to_string()),
-                    ("offset", ByteSize(volume.offset).to_string()),
+                    ("offset", volume.offset.map_or("thin".to_string(), |offset| ByteSize(offset).to_string())),
                     ("can grow to", ByteSize(volume.size_max).to_string()),
                     ("block size", volume.block_size.to_string()),
                     ("uuid", volume.uuid.to_string()),

@@ -140,6 +140,7 @@ struct Summary {
     failed: u64,
     steps: u64,
     virtual_ns: u64,
+    points: u64,
     last: Option<Outcome>,
     failures: Vec<Outcome>,
 }
@@ -149,6 +150,7 @@ impl Summary {
         self.runs += 1;
         self.steps += outcome.steps;
         self.virtual_ns += outcome.virtual_ns;
+        self.points += outcome.points;
         if outcome.is_ok() {
             self.last = Some(outcome);
         } else {
@@ -170,6 +172,7 @@ impl Summary {
                     "failed": self.failed,
                     "steps": self.steps,
                     "virtual_ns": self.virtual_ns,
+                    "points": self.points,
                     "failures": self.failures.iter().map(outcome_json).collect::<Vec<_>>(),
                 }),
             };
@@ -181,9 +184,10 @@ impl Summary {
         } else {
             self.failures.iter().for_each(|outcome| output::print_line(&outcome.to_string()));
             output::print_line(&format!(
-                "{} runs, {} failed; {} steps, {} of virtual time",
+                "{} runs, {} failed; {} crash points, {} steps, {} of virtual time",
                 output::count(self.runs),
                 output::count(self.failed),
+                output::count(self.points),
                 output::count(self.steps),
                 crate::config::show_duration_ns(self.virtual_ns)
             ));
@@ -205,6 +209,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
         "hash": format!("{:016x}", outcome.hash),
         "steps": outcome.steps,
         "virtual_ns": outcome.virtual_ns,
+        "points": outcome.points,
     });
     if let Verdict::Failed { reason, trace_tail } = &outcome.verdict {
         value["reason"] = json!(reason);

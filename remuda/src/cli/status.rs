@@ -21,7 +21,10 @@ pub fn status(context: &Context) -> Result<(), Failure> {
             ("metrics", status.metrics.clone().unwrap_or("off".into())),
             (
                 "objects",
-                format!("{} devices, {} volumes, {} subsystems", status.devices, status.volumes, status.subsystems),
+                format!(
+                    "{} devices, {} pools, {} volumes, {} subsystems",
+                    status.devices, status.pools, status.volumes, status.subsystems
+                ),
             ),
         ]);
         text += "\n\n";

@@ -4,7 +4,7 @@
 use super::device::{DeviceEntry, DeviceParams};
 use super::diagnostic::{Problems, nearest};
 use super::value::{Located, Span};
-use super::{Config, VolumeEntry};
+use super::{Config, LogDef, PoolDef, PoolEntry, VolumeEntry};
 use base::ByteSize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,9 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.duplicates();
     check.device_references();
     check.cycles();
+    check.pools();
     check.volumes();
+    check.pool_volumes();
     check.namespaces();
     check.resources();
 }
@@ -42,7 +44,9 @@ impl<'a> Check<'a, '_> {
         let config = self.config;
         let devices = config.devices.iter().map(|device| (&device.def.name, &device.name_span));
         self.duplicates_among("device", "name", devices);
-        let volumes = config.volumes.iter().map(|volume| (&volume.name.value, &volume.name.span));
+        let volumes = config.volumes.iter().map(|volume| &volume.name);
+        let volumes = volumes.chain(config.pool_volumes.iter().map(|volume| &volume.name));
+        let volumes = volumes.map(|name| (&name.value, &name.span));
         self.duplicates_among("volume", "name", volumes);
         let subsystems = config.subsystems.iter().map(|subsystem| (&subsystem.nqn.value, &subsystem.nqn.span));
         self.duplicates_among("subsystem", "nqn", subsystems);
@@ -68,7 +72,10 @@ impl<'a> Check<'a, '_> {
         let broken = config.broken.iter().map(String::as_str);
         let help = match nearest(&name.value, known.clone().chain(broken)) {
             Some(near) => format!("did you mean '{near}'?"),
-            None if known.clone().next().is_none() => format!("there is no {what} in this file; add a [[{what}]]"),
+            None if known.clone().next().is_none() => {
+                let heading = if what == "pool" { "[pool.NAME]".to_string() } else { format!("[[{what}]]") };
+                format!("there is no {what} in this file; add a {heading}")
+            }
             None => format!("known: {}", known.collect::<Vec<_>>().join(", ")),
         };
         self.add(&name.span, key, format!("there is no {what} '{}'", name.value), Some(help));
@@ -119,6 +126,56 @@ impl<'a> Check<'a, '_> {
         done.push(&device.def.name);
     }
 
+    fn pools(&mut self) {
+        let config = self.config;
+        for (index, pool) in config.pools.iter().enumerate() {
+            let PoolDef { name, log, capacity, .. } = &pool.def;
+            let log_device = match log {
+                LogDef::Device(device) => Some(("log", device, &pool.log_span)),
+                LogDef::Pmem { .. } => None,
+            };
+            for (key, device, span) in log_device.into_iter().chain([("capacity", capacity, &pool.capacity_span)]) {
+                if self.device(device).is_none() {
+                    let device = Located { value: device.clone(), span: span.clone() };
+                    self.unknown("device", key, &device, config.devices.iter().map(|one| one.def.name.as_str()));
+                    continue;
+                }
+                let above = config.devices.iter().find(|one| one.def.children().contains(device));
+                let above = above.map(|above| format!("device '{}'", above.def.name));
+                let other = config.pools[..index].iter().find(|other| other.def.devices().contains(&device.as_str()));
+                let master = above.or_else(|| other.map(|other| format!("pool '{}'", other.def.name)));
+                if let Some(master) = master {
+                    let message = format!("device '{device}' is already used by {master}");
+                    self.add(span, key, message, Some("a device has one user only".to_string()));
+                }
+            }
+            if log_device.is_some_and(|(_, device, _)| device == capacity) {
+                let message = format!("pool '{name}' has its log and its capacity on one device");
+                let help = "a log pays only on another, faster device: name two";
+                self.add(&pool.capacity_span, "capacity", message, Some(help.to_string()));
+            }
+            self.log_memory(pool, &config.pools[..index]);
+        }
+    }
+
+    /// One file is one log.
+    fn log_memory(&mut self, pool: &'a PoolEntry, others: &'a [PoolEntry]) {
+        let LogDef::Pmem { path, .. } = &pool.def.log else { return };
+        let same = |other: &&PoolEntry| matches!(&other.def.log, LogDef::Pmem { path: theirs, .. } if theirs == path);
+        if let Some(other) = others.iter().find(same) {
+            self.add(&pool.log_span, "pmem", format!("pool '{}' uses {path} too", other.def.name), None);
+        }
+    }
+
+    fn pool_volumes(&mut self) {
+        let config = self.config;
+        for volume in &config.pool_volumes {
+            if !config.pools.iter().any(|pool| pool.def.name == volume.pool.value) {
+                self.unknown("pool", "pool", &volume.pool, config.pools.iter().map(|pool| pool.def.name.as_str()));
+            }
+        }
+    }
+
     fn volumes(&mut self) {
         let config = self.config;
         for (index, volume) in config.volumes.iter().enumerate() {
@@ -133,6 +190,12 @@ impl<'a> Check<'a, '_> {
                     format!("device '{}' is already used by device '{}'", volume.device.value, master.def.name);
                 let help = Some(format!("put the volume on '{}'", master.def.name));
                 self.add(&volume.device.span, "device", message, help);
+            }
+            let pool = config.pools.iter().find(|pool| pool.def.devices().contains(&volume.device.value.as_str()));
+            if let Some(pool) = pool {
+                let name = &pool.def.name;
+                let message = format!("device '{}' is already used by pool '{name}'", volume.device.value);
+                self.add(&volume.device.span, "device", message, Some(format!("write pool = \"{name}\" instead")));
             }
             self.volume_fits(volume, device);
             for other in config.volumes[..index].iter().filter(|other| other.device.value == volume.device.value) {
@@ -179,8 +242,9 @@ impl<'a> Check<'a, '_> {
         for subsystem in &config.subsystems {
             for (index, namespace) in subsystem.namespaces.iter().enumerate() {
                 let volume = &namespace.volume;
-                if !config.volumes.iter().any(|known| known.name.value == volume.value) {
-                    let names = config.volumes.iter().map(|volume| volume.name.value.as_str());
+                let names = config.volumes.iter().map(|volume| volume.name.value.as_str());
+                let names = names.chain(config.pool_volumes.iter().map(|volume| volume.name.value.as_str()));
+                if !names.clone().any(|known| known == volume.value) {
                     self.unknown("volume", "volume", volume, names);
                 }
                 if subsystem.namespaces[..index].iter().any(|other| other.volume.value == volume.value) {
@@ -189,6 +253,23 @@ impl<'a> Check<'a, '_> {
                 }
             }
         }
+    }
+
+    /// Whether a pool stands on this device, directly or through others.
+    fn below_a_pool(&self, name: &str) -> bool {
+        let mut name = name;
+        // As many steps as there are devices are enough, also around a cycle.
+        for _ in 0..=self.config.devices.len() {
+            if self.config.pools.iter().any(|pool| pool.def.devices().contains(&name)) {
+                return true;
+            }
+            let above = self.config.devices.iter().find(|one| one.def.children().iter().any(|child| child == name));
+            match above {
+                Some(above) => name = &above.def.name,
+                None => return false,
+            }
+        }
+        false
     }
 
     fn resources(&mut self) {
@@ -201,7 +282,9 @@ impl<'a> Check<'a, '_> {
                         let message = format!("device '{other}' uses {path} too");
                         self.add(&device.resource_span, "path", message, None);
                     }
-                    if let Err((message, help)) = check_file(path, *size) {
+                    // A pool whose device is missing is shown as such; the rest of the node goes on without it.
+                    let missing = self.below_a_pool(&device.def.name) && !Path::new(path).exists();
+                    if !missing && let Err((message, help)) = check_file(path, *size) {
                         self.add(&device.resource_span, "path", message, Some(help));
                     }
                 }

@@ -4,6 +4,7 @@
 mod check;
 pub mod device;
 pub mod diagnostic;
+pub mod pool;
 pub mod reference;
 pub mod section;
 pub mod value;
@@ -11,6 +12,7 @@ pub mod value;
 pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
+pub use pool::{LogDef, PoolDef, PoolEntry};
 pub use section::show_duration_ns;
 
 use section::{Form, Key, Section, key};
@@ -76,9 +78,16 @@ const STALL_BYTES_MOST: u64 = 1 << 30;
 /// Keys of `[[volume]]`.
 pub const VOLUME: &[Key] = &[
     key("name", Form::Text, "required", "Its name."),
-    key("device", Form::Text, "required", "The device it lies on."),
+    key("device", Form::Text, "this or pool", "The device it lies on."),
     key("size", Form::Size, "the whole device", "Its size; the place is chosen by the node unless 'offset' is given."),
     key("offset", Form::Size, "chosen by the node", "Where it starts on the device."),
+    key(
+        "pool",
+        Form::Text,
+        "this or device",
+        "The pool it is in. It is made when it is missing; later sizes are given to it by command.",
+    ),
+    key("block_size", Form::Size, "4096", "In a pool: bytes per block, 512 or 4096, when it is made."),
 ];
 
 /// Keys of `[[subsystem]]`.
@@ -169,6 +178,19 @@ pub struct VolumeEntry {
     pub offset: Option<Located<u64>>,
 }
 
+/// A `[[volume]]` in a pool.
+#[derive(Clone, Debug)]
+pub struct PoolVolumeEntry {
+    /// Name.
+    pub name: Located<String>,
+    /// Pool.
+    pub pool: Located<String>,
+    /// Bytes when it is made.
+    pub size: u64,
+    /// Bytes per block when it is made.
+    pub block_size: u32,
+}
+
 /// `[[subsystem]]`.
 #[derive(Clone, Debug)]
 pub struct SubsystemEntry {
@@ -206,11 +228,15 @@ pub struct Config {
     pub nvmf: NvmfConfig,
     /// `[[device]]`.
     pub devices: Vec<DeviceEntry>,
-    /// `[[volume]]`.
+    /// `[pool.NAME]`.
+    pub pools: Vec<PoolEntry>,
+    /// `[[volume]]` on devices.
     pub volumes: Vec<VolumeEntry>,
+    /// `[[volume]]` in pools.
+    pub pool_volumes: Vec<PoolVolumeEntry>,
     /// `[[subsystem]]`.
     pub subsystems: Vec<SubsystemEntry>,
-    /// Names of devices and volumes whose sections are wrong: references to them are not wrong as well.
+    /// Names of devices, pools and volumes whose sections are wrong: references to them are not wrong as well.
     broken: Vec<String>,
 }
 
@@ -251,7 +277,7 @@ fn resolve(source: &Source, path: &str) -> PathBuf {
     base.join(path)
 }
 
-const SECTIONS: [&str; 5] = ["node", "nvmf", "device", "volume", "subsystem"];
+const SECTIONS: [&str; 6] = ["node", "nvmf", "device", "pool", "volume", "subsystem"];
 
 fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
     let (table, errors) = toml::de::DeTable::parse_recoverable(&source.text);
@@ -277,10 +303,18 @@ fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
             None => broken.extend(name_in(table)),
         }
     }
-    let mut volumes = Vec::new();
+    let mut pools = Vec::new();
+    for (name, table) in named(&table, "pool", problems) {
+        match pool::read_pool(name, table, problems) {
+            Some(entry) => pools.push(resolve_log(source, entry)),
+            None => broken.push(name.value.clone()),
+        }
+    }
+    let (mut volumes, mut pool_volumes) = (Vec::new(), Vec::new());
     for (table, span) in many(&table, "volume", problems) {
         match read_volume(table, span, problems) {
-            Some(entry) => volumes.push(entry),
+            Some(VolumeSection::OnDevice(entry)) => volumes.push(entry),
+            Some(VolumeSection::InPool(entry)) => pool_volumes.push(entry),
             None => broken.extend(name_in(table)),
         }
     }
@@ -288,7 +322,7 @@ fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
     for (table, span) in many(&table, "subsystem", problems) {
         subsystems.extend(read_subsystem(table, span, problems));
     }
-    Some(Config { source: source.clone(), node, nvmf, devices, volumes, subsystems, broken })
+    Some(Config { source: source.clone(), node, nvmf, devices, pools, volumes, pool_volumes, subsystems, broken })
 }
 
 fn name_in(table: &Table) -> Option<String> {
@@ -308,6 +342,13 @@ fn resolve_paths(source: &Source, mut entry: DeviceEntry) -> DeviceEntry {
     entry
 }
 
+fn resolve_log(source: &Source, mut entry: PoolEntry) -> PoolEntry {
+    if let LogDef::Pmem { path, .. } = &mut entry.def.log {
+        *path = resolve(source, path).to_string_lossy().into_owned();
+    }
+    entry
+}
+
 fn unknown_section(name: &Located<String>, value: &Value, problems: &mut Problems) {
     let is_key = match &value.data {
         Data::Table(_) => false,
@@ -319,7 +360,7 @@ fn unknown_section(name: &Located<String>, value: &Value, problems: &mut Problem
     let help = match (owner, nearest(&name.value, SECTIONS)) {
         (Some((section, _)), _) if is_key => format!("'{}' belongs below {section}", name.value),
         (_, Some(near)) => format!("did you mean '{near}'?"),
-        _ => "the sections are [node], [nvmf], [[device]], [[volume]] and [[subsystem]]".to_string(),
+        _ => "the sections are [node], [nvmf], [[device]], [pool.NAME], [[volume]] and [[subsystem]]".to_string(),
     };
     let what = if is_key { "key" } else { "section" };
     problems.add(name.span.clone(), &name.value, format!("unknown {what} '{}'", name.value), Some(help));
@@ -350,6 +391,27 @@ fn many<'a>(table: &'a Table, name: &str, problems: &mut Problems) -> Vec<(&'a T
         match &item.data {
             Data::Table(section) => sections.push((section, item.span.clone())),
             _ => problems.add(item.span.clone(), name, format!("'{name}' is a list of sections"), help.clone()),
+        }
+    }
+    sections
+}
+
+/// Sections that carry their name in the heading: `[name.KEY]`.
+fn named<'a>(table: &'a Table, name: &str, problems: &mut Problems) -> Vec<(&'a Located<String>, &'a Table)> {
+    let Some((key, value)) = table.iter().find(|(key, _)| key.value == name) else { return Vec::new() };
+    let help = Some(format!("write [{name}.NAME] once for each {name}"));
+    let Data::Table(items) = &value.data else {
+        problems.add(key.span.clone(), name, format!("'{name}' holds named sections"), help);
+        return Vec::new();
+    };
+    let mut sections = Vec::new();
+    for (inner, item) in items {
+        match &item.data {
+            Data::Table(section) => sections.push((inner, section)),
+            _ => {
+                let message = format!("'{}' is not in a named section", inner.value);
+                problems.add(inner.span.clone(), &inner.value, message, help.clone());
+            }
         }
     }
     sections
@@ -493,10 +555,15 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     }
 }
 
-fn read_volume(table: &Table, span: Option<Span>, problems: &mut Problems) -> Option<VolumeEntry> {
+enum VolumeSection {
+    OnDevice(VolumeEntry),
+    InPool(PoolVolumeEntry),
+}
+
+fn read_volume(table: &Table, span: Option<Span>, problems: &mut Problems) -> Option<VolumeSection> {
     let mut section = Section::new("[[volume]]", span, table, &[VOLUME], false, problems);
     section.check_unknown(|_| None);
-    let (name, device) = (section.need_text("name"), section.need_text("device"));
+    let name = section.need_text("name");
     if let Some(name) = &name {
         section.title = format!("volume '{}'", name.value);
         if let Err(reason) = device::check_name(&name.value) {
@@ -516,12 +583,43 @@ fn read_volume(table: &Table, span: Option<Span>, problems: &mut Problems) -> Op
     {
         section.wrong(size.span.clone(), "size", "it cannot be zero", None);
     }
+    if section.has("pool") {
+        return read_pool_volume(&mut section, name, size).map(VolumeSection::InPool);
+    }
+    if let Some(value) = section.raw("block_size") {
+        section.wrong(value.span.clone(), "block_size", "a volume on a device has the blocks of its device", None);
+    }
+    let device = section.need_text("device");
     if let (Some(offset), None) = (&offset, &size)
         && !section.has("size")
     {
         section.wrong(offset.span.clone(), "offset", "an offset needs a size", None);
     }
-    Some(VolumeEntry { name: name?, device: device?, size, offset })
+    Some(VolumeSection::OnDevice(VolumeEntry { name: name?, device: device?, size, offset }))
+}
+
+fn read_pool_volume(
+    section: &mut Section<'_>,
+    name: Option<Located<String>>,
+    size: Option<Located<u64>>,
+) -> Option<PoolVolumeEntry> {
+    let pool = section.text("pool");
+    for key in ["device", "offset"] {
+        if let Some(value) = section.raw(key) {
+            section.wrong(value.span.clone(), key, "a volume in a pool has none", Some(format!("remove '{key}'")));
+        }
+    }
+    if !section.has("size") {
+        section.missing("size");
+    }
+    let block_size = section.size("block_size");
+    if let Some(size) = &block_size
+        && !matches!(size.value, 512 | 4096)
+    {
+        section.wrong(size.span.clone(), "block_size", "it is 512 or 4096", None);
+    }
+    let block_size = block_size.map_or(4096, |size| size.value as u32);
+    Some(PoolVolumeEntry { name: name?, pool: pool?, size: size?.value, block_size })
 }
 
 fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut Problems) -> Option<SubsystemEntry> {

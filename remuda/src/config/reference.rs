@@ -1,6 +1,7 @@
 //! The reference of the configuration file and an example, both from the tables that the reader uses.
 
 use super::device::{KINDS, keys_of};
+use super::pool::{POOL, POOL_PMEM};
 use super::section::Key;
 use super::{NAMESPACE, NODE, NVMF, SUBSYSTEM, VOLUME};
 use std::fmt::Write as _;
@@ -17,7 +18,12 @@ pub fn markdown() -> String {
     for (kind, doc, keys) in KINDS {
         section(&mut out, &format!("### kind = \"{kind}\""), doc, keys);
     }
-    section(&mut out, "## `[[volume]]`", "A volume is a contiguous part of a device, or all of it.", VOLUME);
+    let about = "A hot pool: writes go to a log on fast media and from there to a capacity device; volumes in it are thin. It is \
+                 made when both devices are blank. See [pools.md](pools.md).";
+    section(&mut out, "## `[pool.NAME]`", about, POOL);
+    section(&mut out, "### `log` in persistent memory", "", POOL_PMEM);
+    let about = "A volume is a contiguous part of a device, or all of it, or a thin volume in a pool.";
+    section(&mut out, "## `[[volume]]`", about, VOLUME);
     section(&mut out, "## `[[subsystem]]`", "What NVMe/TCP hosts connect to.", SUBSYSTEM);
     section(&mut out, "### `namespaces`", "Each entry:", NAMESPACE);
     out

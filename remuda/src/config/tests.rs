@@ -161,3 +161,26 @@ fn nvme_names_are_checked() {
     }
     assert!(check_nqn(&format!("nqn.2026-11.x:{}", "y".repeat(223))).is_err());
 }
+
+#[test]
+fn pools_are_checked_like_everything_else() {
+    let devices = format!("{MEM}{}", MEM.replace("'m'", "'n'"));
+    let good = format!("{devices}[pool.p]\nlog = 'm'\ncapacity = 'n'\nshards = 2\nmap_cache = '8MiB'\n");
+    let volume = "[[volume]]\nname = 'v'\npool = 'p'\nsize = '1GiB'\n";
+    assert!(Config::parse("/x/node.toml", format!("{good}{volume}")).is_ok());
+    assert_problem(&good.replace("map_cache", "mapcache"), "13:1:", &["unknown key 'mapcache'", "'map_cache'"]);
+    assert_problem(&good.replace("log = 'm'", "log = 'mm'"), "10:7:", &["there is no device 'mm'", "known: m, n"]);
+    assert_problem(&good.replace("capacity = 'n'", "capacity = 'm'"), "11:12:", &["one device"]);
+    assert_problem(&good.replace("log = 'm'\n", ""), "9:7:", &["pool 'p' has no 'log'"]);
+    let pmem = good.replace("log = 'm'", "log = { pmem = '/dev/dax0.0', sice = '1GiB' }");
+    let found = problems(&pmem);
+    assert!(found[0].contains("has no 'size'") && found[1].contains("did you mean 'size'"), "{found:#?}");
+    assert_problem(
+        &format!("{good}{}", volume.replace("'p'", "'pp'")),
+        "16:8:",
+        &["there is no pool 'pp'", "known: p"],
+    );
+    let taken = "[[volume]]\nname = 'v'\ndevice = 'n'\n";
+    assert_problem(&format!("{good}{taken}"), "16:10:", &["already used by pool 'p'", "pool = \"p\""]);
+    assert_problem(&format!("{good}{volume}offset = 0\n"), "18:10:", &["remove 'offset'"]);
+}

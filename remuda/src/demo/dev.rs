@@ -65,14 +65,25 @@ kind = "stripe"
 devices = ["disk0", "disk1"]
 
 [[device]]
+name = "log"
+kind = "file"
+path = "log.img"
+size = "256MiB"
+
+[[device]]
 name = "memory"
 kind = "mem"
 size = "256MiB"
 
+# Writes go to the log first; here it is a file like the others, in earnest it is the fastest device there is.
+[pool.hot]
+log = "log"
+capacity = "pair"
+
 [[volume]]
 name = "data"
-device = "pair"
-size = "1GiB"
+pool = "hot"
+size = "10GiB"
 
 [[volume]]
 name = "fast"
@@ -99,7 +110,7 @@ A node is running; Ctrl-C stops it, and 'remuda dev' brings it back as it was.
 
   files       {dir}
   NVMe/TCP    {address}   subsystem {NQN}
-                namespace 1: volume 'data', 1 GiB on two striped files
+                namespace 1: volume 'data', 10 GiB, thin, in pool 'hot' (a log and two striped files)
                 namespace 2: volume 'fast', 256 MiB of memory
   commands    {socket}
   metrics     {metrics}
@@ -108,7 +119,8 @@ In another terminal:
 
   export REMUDA_SOCKET={socket}
   remuda status
-  remuda volume create mine --device pair --size 512MiB
+  remuda pool status hot
+  remuda volume create mine --pool hot --size 20GiB
   remuda subsystem add-namespace {NQN} mine
   remuda bench nvmf --addr {ip} --port {port} --nqn {NQN} --nsid 2 --rw randread --time 5s
 

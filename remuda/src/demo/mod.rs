@@ -1,4 +1,4 @@
-//! `remuda demo`: a node, a volume on it over NVMe/TCP, a directory tree written there, the node killed in the middle of
+//! `remuda demo`: a node, a volume in a hot pool on it over NVMe/TCP, a directory tree written there, the node killed in the middle of
 //! further writes and started again, and every acknowledged and flushed byte looked at. `remuda dev` lives in [`dev`].
 
 mod archive;
@@ -35,6 +35,11 @@ use std::time::{Duration, Instant};
 const PORT_FIRST: u16 = 14_420;
 const NQN: &str = "nqn.2026-11.io.remuda:demo";
 const VOLUME: &str = "demo";
+const POOL: &str = "hot";
+/// The pool's log.
+const LOG: u64 = 256 << 20;
+/// Least capacity, for short demonstrations.
+const CAPACITY_MIN: u64 = 512 << 20;
 /// Bytes of one archive write.
 const SEGMENT: u64 = 256 << 10;
 /// Archive writes under way at once.
@@ -174,10 +179,13 @@ impl Demo {
         let port = free_port(PORT_FIRST).map_err(failed)?;
         let config = self.write_config(port).map_err(failed)?;
         let (socket, log) = (self.dir.join("node.sock"), self.dir.join("node.log"));
-        self.say(&format!("starting a node on two files in {}", self.dir.display()));
+        self.say(&format!("starting a node with a hot pool on two files in {}", self.dir.display()));
         let node = ChildNode::start(&config, &socket, &log)?;
         self.create_objects(&node)?;
-        self.say(&format!("node {} exports volume '{VOLUME}' as {NQN} on 127.0.0.1:{port}", node.pid()));
+        self.say(&format!(
+            "node {} exports volume '{VOLUME}' of pool '{POOL}' as {NQN} on 127.0.0.1:{port}",
+            node.pid()
+        ));
 
         let pool = PoolConfig { bytes_max: 64 << 20 };
         let reactors = Reactors::start_with(vec![None], ReactorConfig { pool, ..ReactorConfig::default() }, END_MAX_NS);
@@ -210,10 +218,12 @@ impl Demo {
         check(&host.answer()?)?;
         let first_io = began.elapsed();
         self.say(&format!("back after {} ms, first I/O after {} ms", answered.as_millis(), first_io.as_millis()));
+        let (replayed, replay) = self.recovery(&node)?;
 
         let mut report = self.verify(&mut host, &written, &mut phases)?;
         report.node_ready = answered;
         report.first_io = first_io;
+        (report.replayed, report.replay) = (replayed, replay);
         report.phases = phases;
         drop((host, device));
         node.stop()?;
@@ -221,12 +231,12 @@ impl Demo {
     }
 
     fn write_config(&self, port: u16) -> std::io::Result<PathBuf> {
-        let half = (self.volume_bytes() / 2 + (8 << 20)).next_multiple_of(1 << 20);
+        let capacity = CAPACITY_MIN.max(self.volume_bytes() + self.volume_bytes() / 16).next_multiple_of(1 << 20);
         let text = format!(
             "[node]\nstate_dir = \"state\"\nrpc_socket = \"node.sock\"\nmetrics_listen = \"off\"\n\n[nvmf]\nlisten = \
-             [\"127.0.0.1:{port}\"]\n\n[[device]]\nname = \"disk0\"\nkind = \"file\"\npath = \"disk0.img\"\nsize = {half}\n\n\
-             [[device]]\nname = \"disk1\"\nkind = \"file\"\npath = \"disk1.img\"\nsize = {half}\n\n[[device]]\nname = \"pair\"\n\
-             kind = \"stripe\"\ndevices = [\"disk0\", \"disk1\"]\n"
+             [\"127.0.0.1:{port}\"]\n\n[[device]]\nname = \"log\"\nkind = \"file\"\npath = \"log.img\"\nsize = {LOG}\n\n\
+             [[device]]\nname = \"disk\"\nkind = \"file\"\npath = \"disk.img\"\nsize = {capacity}\n\n[pool.{POOL}]\n\
+             log = \"log\"\ncapacity = \"disk\"\n"
         );
         let path = self.dir.join("node.toml");
         std::fs::write(&path, text)?;
@@ -239,10 +249,20 @@ impl Demo {
     }
 
     fn create_objects(&self, node: &ChildNode) -> Result<(), Failure> {
-        node.call("volume.create", json!({ "name": VOLUME, "device": "pair", "size": self.volume_bytes() }))?;
+        node.call("volume.create", json!({ "name": VOLUME, "pool": POOL, "size": self.volume_bytes() }))?;
         node.call("subsystem.create", json!({ "nqn": NQN, "allow_any_host": true }))?;
         node.call("subsystem.add_namespace", json!({ "nqn": NQN, "volume": VOLUME, "nsid": 1 }))?;
         Ok(())
+    }
+
+    /// Log records that the pool replayed when it was opened, and the time that opening it took.
+    fn recovery(&self, node: &ChildNode) -> Result<(u64, Duration), Failure> {
+        let pool = node.call("pool.show", json!({ "name": POOL }))?;
+        let number = |key: &str| pool["open"][key].as_u64();
+        match (number("recovered_records"), number("recovered_ns")) {
+            (Some(records), Some(ns)) => Ok((records, Duration::from_nanos(ns))),
+            _ => Err(Failure::new(Exit::Failed, format!("pool '{POOL}' is not open: {}", pool["problems"]))),
+        }
     }
 
     /// Packs the tree onto the volume; a flush makes each part of it certain.
@@ -463,6 +483,8 @@ impl Demo {
             phases: Vec::new(),
             node_ready: Duration::ZERO,
             first_io: Duration::ZERO,
+            replayed: 0,
+            replay: Duration::ZERO,
             files: written.files,
             file_bytes: written.file_bytes,
             extents_checked,

@@ -34,6 +34,8 @@ pub struct Report {
     pub phases: Vec<Phase>,
     pub node_ready: Duration,
     pub first_io: Duration,
+    pub replayed: u64,
+    pub replay: Duration,
     pub files: u64,
     pub file_bytes: u64,
     pub extents_checked: u64,
@@ -69,6 +71,8 @@ impl Report {
             "recovery": {
                 "node_ready_ms": self.node_ready.as_secs_f64() * 1e3,
                 "first_io_ms": self.first_io.as_secs_f64() * 1e3,
+                "records_replayed": self.replayed,
+                "pool_open_ms": self.replay.as_secs_f64() * 1e3,
             },
             "verified": {
                 "files": self.files,
@@ -102,6 +106,7 @@ impl Report {
         let ms = |duration: Duration| format!("{:.0} ms", duration.as_secs_f64() * 1e3);
         let facts = output::facts(&[
             ("killed with", format!("{} writes under way", self.in_flight_at_kill)),
+            ("pool recovered", format!("{} log records replayed in {}", output::count(self.replayed), ms(self.replay))),
             ("node answered again after", ms(self.node_ready)),
             ("first I/O after", ms(self.first_io)),
             (

@@ -329,7 +329,7 @@ fn error_rules(params: &DeviceParams) -> Vec<ErrorRule> {
 
 /// Changes a device's size, on a reactor.
 pub async fn resize(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>, blocks: u64) -> Result<(), Refusal> {
-    let object = format!("{} '{}'", if device.kind() == "volume" { "volume" } else { "device" }, device.name());
+    let object = format!("{} '{}'", if device.kind().ends_with("volume") { "volume" } else { "device" }, device.name());
     let resized = on_reactor_async(reactor, move |reactor| async move { device.resize(&reactor, blocks).await });
     resized.await?.map_err(|error| refused(object, error))
 }

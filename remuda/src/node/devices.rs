@@ -61,8 +61,9 @@ impl Node {
                 Ok(children) => open_device(&def, children, &self.opener(&name)).await,
                 Err(refusal) => Err(refusal),
             };
-            // A mirror is there to do without one of its legs.
-            let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name));
+            // A mirror is there to do without one of its legs, and a node without one of its pools.
+            let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name))
+                || self.below_a_pool(&name);
             match (live, origin) {
                 (Err(refusal), Origin::Config) if !spare && !self.is_excused(&def, &refusal) => {
                     failures.push(refusal);
@@ -86,6 +87,31 @@ impl Node {
                 Err(Refusal::failed("devices", all.join("; "), ""))
             }
         }
+    }
+
+    /// Whether a configured pool stands on it, directly or through others.
+    fn below_a_pool(&self, name: &str) -> bool {
+        let direct = self.config.pools.iter().any(|pool| pool.def.devices().contains(&name));
+        let above = self.config.devices.iter().filter(|above| above.def.children().iter().any(|child| child == name));
+        direct || above.into_iter().any(|above| self.below_a_pool(&above.def.name))
+    }
+
+    /// Tries again to open a device that is not, after those below it.
+    pub(super) async fn reopen_device(&mut self, name: &str) {
+        let Some(slot) = self.devices.get(name).filter(|slot| slot.live.is_err()) else { return };
+        let def = slot.def.clone();
+        for child in def.children() {
+            Box::pin(self.reopen_device(child)).await;
+        }
+        let live = match self.children_of(&def) {
+            Ok(children) => open_device(&def, children, &self.opener(name)).await,
+            Err(refusal) => Err(refusal),
+        };
+        let slot = self.devices.get_mut(name).expect("devices are not removed while one is opened");
+        if live.is_ok() {
+            slot.awaited = None;
+        }
+        slot.live = live.map_err(|refusal| refusal.to_string());
     }
 
     /// A device whose children are open already, or cannot be any more.
@@ -141,7 +167,8 @@ impl Node {
         let above = self.devices.values().filter(|slot| slot.def.children().iter().any(|child| child == name));
         let above = above.map(|slot| format!("device '{}'", slot.def.name));
         let volumes = self.state.volumes.iter().filter(|(_, volume)| volume.device == name);
-        above.chain(volumes.map(|(volume, _)| format!("volume '{volume}'"))).collect()
+        let pool = self.pool_on(name).map(|pool| format!("pool '{pool}'"));
+        above.chain(pool).chain(volumes.map(|(volume, _)| format!("volume '{volume}'"))).collect()
     }
 
     pub(super) fn extents_on(&self, device: &str) -> Vec<Extent> {
@@ -179,7 +206,7 @@ impl Node {
         if let Ok(opened) = &slot.live {
             build::fill_view(&mut view, opened);
             let below_another = self.devices.values().any(|above| above.def.children().contains(name));
-            if !below_another {
+            if !below_another && self.pool_on(name).is_none() {
                 view.free = free_extents(&self.extents_on(name), view.size).iter().map(|extent| extent.len).sum();
             }
         }
@@ -266,6 +293,10 @@ impl Node {
         if let Some(above) = above {
             let cause = format!("device '{}' stands on it", above.def.name);
             return Err(Refusal::conflict(object, cause, format!("delete device '{}' first", above.def.name)));
+        }
+        if let Some(pool) = self.pool_on(name) {
+            let cause = format!("pool '{pool}' stands on it");
+            return Err(Refusal::conflict(object, cause, ""));
         }
         let volumes = self.state.volumes.iter().filter(|(_, volume)| volume.device == name && !volume.whole);
         if let Some((volume, record)) = volumes.max_by_key(|(_, volume)| volume.offset + volume.size)

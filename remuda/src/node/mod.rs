@@ -6,11 +6,15 @@
 //! Objects come from two places. The configuration file wins: an object made at run time whose name the file now uses is
 //! set aside with a warning. What is changed at run time about a configured object is kept as an overlay on the file.
 
+mod absent;
 mod awaited;
 mod build;
 mod devices;
 pub mod export;
 mod extents;
+pub mod pool_view;
+mod pool_volumes;
+mod pools;
 pub mod reactors;
 pub mod refusal;
 mod remote;
@@ -33,6 +37,8 @@ use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
 use bdev::StatsDevice;
 use build::Opened;
+use pool_volumes::PoolVolumeSlot;
+use pools::PoolSlot;
 use state::{NamespaceRecord, SubsystemRecord};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,7 +75,11 @@ pub struct Node {
     reactors: Reactors,
     exporter: Box<dyn Exporter>,
     devices: BTreeMap<String, DeviceSlot>,
+    pools: BTreeMap<String, PoolSlot>,
+    /// All open volumes, on devices and in pools.
     volumes: BTreeMap<String, Arc<StatsDevice>>,
+    /// Those in pools.
+    pool_volumes: BTreeMap<String, PoolVolumeSlot>,
     subsystems: BTreeMap<String, Subsystem>,
     warnings: Vec<String>,
     /// Attempts so far to open devices that are waited for.
@@ -83,7 +93,8 @@ pub struct Node {
 
 impl Node {
     /// Opens everything that configuration and state name. A configured object that cannot be opened is an error; one
-    /// made at run time is reported and left closed. What needs a remote target that cannot be reached is waited for.
+    /// made at run time, and any pool, is reported and left closed. What needs a remote target that cannot be reached is
+    /// waited for.
     pub async fn start(
         config: Config,
         store: Store,
@@ -98,7 +109,9 @@ impl Node {
             reactors,
             exporter,
             devices: BTreeMap::new(),
+            pools: BTreeMap::new(),
             volumes: BTreeMap::new(),
+            pool_volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             warnings: Vec::new(),
             attempts: 0,
@@ -109,6 +122,7 @@ impl Node {
         let before = node.state.clone();
         node.open_devices().await?;
         node.open_volumes()?;
+        node.open_pools().await;
         node.open_subsystems().await?;
         node.exporter.listen(node.config.nvmf.listen.clone()).await?;
         if node.state != before {
@@ -182,6 +196,10 @@ impl Node {
     pub async fn status(&self) -> StatusView {
         let mut warnings = self.warnings.clone();
         warnings.extend(self.closed());
+        for pool in self.pool_list().await {
+            let (name, state) = (&pool.name, &pool.state);
+            warnings.extend(pool.problems.iter().map(|problem| format!("pool '{name}' ({state}): {problem}")));
+        }
         let seen = self.exporter.counters().await;
         StatusView {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -196,7 +214,8 @@ impl Node {
             connections: seen.connections,
             hosts: seen.hosts,
             devices: self.devices.len(),
-            volumes: self.state.volumes.len(),
+            pools: self.pools.len(),
+            volumes: self.state.volumes.len() + self.pool_volumes.len(),
             subsystems: self.subsystems.len(),
             reactors: self.reactors.views().await,
             warnings,
@@ -226,6 +245,7 @@ impl Node {
     pub async fn drain(&mut self) {
         self.stopping = true;
         self.exporter.drain().await;
+        self.close_pools().await;
         // A device is closed before those it stands on: deeper ones hold what it writes while it settles.
         let mut slots: Vec<(&String, &DeviceSlot)> = self.devices.iter().collect();
         slots.sort_by_key(|(name, _)| std::cmp::Reverse(self.height(name)));
@@ -247,6 +267,8 @@ impl Node {
     /// Ends the reactors.
     pub fn stop(mut self) {
         self.volumes.clear();
+        self.pool_volumes.clear();
+        self.pools.clear();
         self.devices.clear();
         self.reactors.stop();
     }

@@ -7,7 +7,7 @@
 //! would give extents away twice.
 
 use super::remote::RemoteRecord;
-use crate::config::DeviceDef;
+use crate::config::{DeviceDef, PoolDef};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -106,6 +106,19 @@ pub struct DeviceOverlay {
     pub size: u64,
 }
 
+/// What hosts were told of a volume in a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownVolume {
+    /// The pool.
+    pub pool: String,
+    /// Identity.
+    pub uuid: Uuid,
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Size in blocks.
+    pub blocks: u64,
+}
+
 /// Everything remembered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
@@ -116,10 +129,16 @@ pub struct State {
     /// Resized configured devices.
     #[serde(default)]
     pub device_overlays: BTreeMap<String, DeviceOverlay>,
+    /// Pools made at run time. What is in a pool is known to the pool alone.
+    #[serde(default)]
+    pub pools: Vec<PoolDef>,
+    /// Volumes in pools that are namespaces, to be shown as not ready while their pool is not open.
+    #[serde(default)]
+    pub shown: BTreeMap<String, ShownVolume>,
     /// Remote namespaces, by the name of their device.
     #[serde(default)]
     pub remotes: BTreeMap<String, RemoteRecord>,
-    /// All volumes, configured ones included.
+    /// All volumes on devices, configured ones included.
     pub volumes: BTreeMap<String, VolumeRecord>,
     /// Subsystems made at run time.
     pub subsystems: BTreeMap<String, SubsystemRecord>,
@@ -134,6 +153,8 @@ impl Default for State {
             node_id: Uuid::new_v4(),
             devices: Vec::new(),
             device_overlays: BTreeMap::new(),
+            pools: Vec::new(),
+            shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
             volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),

@@ -54,17 +54,22 @@ impl Node {
         for nqn in self.subsystems.keys().cloned().collect::<Vec<_>>() {
             self.announce(&nqn).await?;
         }
-        Ok(())
+        self.remember_shown()
     }
 
-    /// Tells the target how a subsystem should be. Namespaces whose volume is closed are left out.
+    /// Tells the target how a subsystem should be. Namespaces whose volume is closed are left out; one in a pool that is
+    /// not open is shown, and not ready.
     async fn announce(&mut self, nqn: &str) -> Result<(), Refusal> {
+        self.announce_without(nqn, &[]).await
+    }
+
+    /// The same without the namespaces of some volumes.
+    async fn announce_without(&mut self, nqn: &str, hidden: &[String]) -> Result<(), Refusal> {
         let record = self.subsystems[nqn].record.clone();
         let mut namespaces = Vec::new();
-        for namespace in &record.namespaces {
-            let volume = &namespace.volume;
-            if let (Some(device), Some(known)) = (self.volumes.get(volume), self.state.volumes.get(volume)) {
-                namespaces.push(NamespaceSpec { nsid: namespace.nsid, device: device.clone(), uuid: known.uuid });
+        for namespace in record.namespaces.iter().filter(|namespace| !hidden.contains(&namespace.volume)) {
+            if let Some((device, uuid)) = self.export_of(&namespace.volume) {
+                namespaces.push(NamespaceSpec { nsid: namespace.nsid, device, uuid });
             }
         }
         let spec = SubsystemSpec {
@@ -89,6 +94,21 @@ impl Node {
         Ok(())
     }
 
+    /// Shows hosts the volumes of a pool that has opened in place of what stood for them.
+    pub(super) async fn announce_pool(&mut self, pool: &str) -> Result<(), Refusal> {
+        let volumes: Vec<String> = self.volumes_of_pool(pool).map(str::to_string).collect();
+        let shows = |subsystem: &Subsystem| {
+            subsystem.record.namespaces.iter().any(|namespace| volumes.contains(&namespace.volume))
+        };
+        let nqns = self.subsystems.iter().filter(|(_, subsystem)| shows(subsystem)).map(|(nqn, _)| nqn.clone());
+        for nqn in nqns.collect::<Vec<_>>() {
+            // The identity is the same: only a namespace that went away is taken anew.
+            self.announce_without(&nqn, &volumes).await?;
+            self.announce(&nqn).await?;
+        }
+        self.remember_shown()
+    }
+
     /// Namespaces that show `volume`, as `NQN/nsid`.
     pub(super) fn exports_of(&self, volume: &str) -> Vec<String> {
         let mut exports = Vec::new();
@@ -107,12 +127,12 @@ impl Node {
     fn subsystem_view(&self, nqn: &str, subsystem: &Subsystem) -> SubsystemView {
         let record = &subsystem.record;
         let namespaces = record.namespaces.iter().map(|namespace| {
-            let volume = self.state.volumes.get(&namespace.volume);
+            let volume = self.identity_of(&namespace.volume);
             NamespaceView {
                 nsid: namespace.nsid,
                 volume: namespace.volume.clone(),
-                size: volume.map_or(0, |volume| volume.size),
-                uuid: volume.map(|volume| volume.uuid),
+                size: volume.map_or(0, |(size, _)| size),
+                uuid: volume.map(|(_, uuid)| uuid),
             }
         });
         SubsystemView {
@@ -169,6 +189,7 @@ impl Node {
         }
         self.remember(state)?;
         self.subsystems.insert(nqn.to_string(), subsystem);
+        self.remember_shown()?;
         self.announce(nqn).await?;
         self.subsystem_show(nqn)
     }
@@ -234,6 +255,7 @@ impl Node {
         state.subsystems.remove(nqn);
         self.remember(state)?;
         self.subsystems.remove(nqn);
+        self.remember_shown()?;
         self.exporter.remove(nqn).await?;
         tracing::info!(nqn, "subsystem deleted");
         Ok(())

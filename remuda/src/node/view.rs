@@ -32,17 +32,22 @@ pub struct DeviceView {
 pub struct VolumeView {
     /// Name.
     pub name: String,
-    /// Its device.
-    pub device: String,
+    /// The device that it lies on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The pool that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Bytes.
     pub size: u64,
     /// First byte on the device.
-    pub offset: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// Bytes per block; 0 while it is not open.
     pub block_size: u32,
     /// Identity seen by hosts.
     pub uuid: Uuid,
-    /// How far it could grow where it is.
+    /// How far it could grow where it is; in a pool, without regard to the pool's free space.
     pub size_max: u64,
     /// Namespaces that show it, as `NQN/nsid`.
     pub exports: Vec<String>,
@@ -156,6 +161,8 @@ pub struct StatusView {
     pub hosts: Vec<ConnectedHost>,
     /// Number of devices.
     pub devices: usize,
+    /// Number of pools.
+    pub pools: usize,
     /// Number of volumes.
     pub volumes: usize,
     /// Number of subsystems.

@@ -198,13 +198,15 @@ impl Node {
     }
 
     fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
-        let known = self.state.volumes.keys().map(String::as_str);
+        let known = self.state.volumes.keys().chain(self.pool_volumes.keys()).map(String::as_str);
         self.state.volumes.get(name).ok_or_else(|| Refusal::not_found("volume", name, known))
     }
 
     /// An open volume.
     pub(super) fn volume_device(&self, name: &str) -> Result<Arc<StatsDevice>, Refusal> {
-        self.record(name)?;
+        if self.place_of_volume(name).is_none() {
+            self.record(name)?;
+        }
         let closed = || Refusal::failed(format!("volume '{name}'"), "it is not open", "see 'remuda status'");
         self.volumes.get(name).cloned().ok_or_else(closed)
     }
@@ -214,9 +216,10 @@ impl Node {
         let device_len = self.open_device(&record.device).map_or(0, |device| device.info().bytes());
         VolumeView {
             name: name.to_string(),
-            device: record.device.clone(),
+            device: Some(record.device.clone()),
+            pool: None,
             size: record.size,
-            offset: record.offset,
+            offset: Some(record.offset),
             block_size: open.map_or(0, |volume| volume.info().block_size),
             uuid: record.uuid,
             size_max: self.room(name, record, device_len),
@@ -235,12 +238,18 @@ impl Node {
 
     /// All volumes.
     pub fn volume_list(&self) -> Vec<VolumeView> {
-        self.state.volumes.iter().map(|(name, record)| self.volume_view(name, record)).collect()
+        let on_devices = self.state.volumes.iter().map(|(name, record)| self.volume_view(name, record));
+        let mut views: Vec<VolumeView> = on_devices.chain(self.pool_volume_views()).collect();
+        views.sort_by(|one, other| one.name.cmp(&other.name));
+        views
     }
 
     /// One volume.
     pub fn volume_show(&self, name: &str) -> Result<VolumeView, Refusal> {
-        Ok(self.volume_view(name, self.record(name)?))
+        match self.pool_volume_view(name) {
+            Some(view) => Ok(view),
+            None => Ok(self.volume_view(name, self.record(name)?)),
+        }
     }
 
     /// Takes a part of `device`: `size` bytes at `offset`, or at a place of the node's choice, or the largest free part.
@@ -254,8 +263,8 @@ impl Node {
     ) -> Result<VolumeView, Refusal> {
         self.check_running()?;
         let object = format!("volume '{name}'");
-        if let Some(record) = self.state.volumes.get(name) {
-            let cause = format!("it exists already on device '{}'", record.device);
+        if let Some(place) = self.place_of_volume(name) {
+            let cause = format!("it exists already {place}");
             return Err(Refusal::conflict(object, cause, "choose another name, or delete it first"));
         }
         if self.state.volumes.len() >= OBJECTS_MAX {
@@ -270,6 +279,10 @@ impl Node {
         {
             let cause = format!("device '{device}' is already used by device '{}'", above.def.name);
             return Err(Refusal::conflict(object, cause, format!("put the volume on '{}'", above.def.name)));
+        }
+        if let Some(pool) = self.pool_on(device) {
+            let cause = format!("device '{device}' is already used by pool '{pool}'");
+            return Err(Refusal::conflict(object, cause, format!("put the volume in it: --pool {pool}")));
         }
         if let Some((other, _)) = self.state.volumes.iter().find(|(_, volume)| volume.device == device && volume.whole)
         {
@@ -312,6 +325,9 @@ impl Node {
     /// Grows or, with `shrink`, cuts a volume where it is.
     pub async fn volume_resize(&mut self, name: &str, new: NewSize, shrink: bool) -> Result<VolumeView, Refusal> {
         self.check_running()?;
+        if self.pool_volumes.contains_key(name) {
+            return self.pool_volume_resize(name, new, shrink).await;
+        }
         let object = format!("volume '{name}'");
         let record = self.record(name)?.clone();
         let volume = self.volume_device(name)?;
@@ -361,21 +377,28 @@ impl Node {
         self.announce_volume(name).await
     }
 
+    /// No namespace shows it.
+    pub(super) fn check_not_exported(&self, name: &str) -> Result<(), Refusal> {
+        let exports = self.exports_of(name);
+        let Some(first) = exports.first() else { return Ok(()) };
+        let cause = format!("hosts may use it as {}", exports.join(", "));
+        let (nqn, nsid) = first.rsplit_once('/').unwrap_or((first, ""));
+        let next = format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}");
+        Err(Refusal::conflict(format!("volume '{name}'"), cause, next))
+    }
+
     /// Gives a volume's place back; on devices that can, its data is deallocated.
     pub async fn volume_delete(&mut self, name: &str) -> Result<(), Refusal> {
         self.check_running()?;
+        if self.pool_volume_view(name).is_some() {
+            return self.pool_volume_delete(name).await;
+        }
         let object = format!("volume '{name}'");
         let record = self.record(name)?.clone();
         if self.config.volumes.iter().any(|entry| entry.name.value == name) {
             return Err(self.belongs_to_config(object));
         }
-        let exports = self.exports_of(name);
-        if !exports.is_empty() {
-            let cause = format!("hosts may use it as {}", exports.join(", "));
-            let (nqn, nsid) = exports[0].rsplit_once('/').unwrap_or((&exports[0], ""));
-            let next = format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}");
-            return Err(Refusal::conflict(object, cause, next));
-        }
+        self.check_not_exported(name)?;
         let mut state = self.state.clone();
         state.volumes.remove(name);
         self.remember(state)?;

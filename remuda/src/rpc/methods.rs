@@ -1,8 +1,10 @@
 //! The methods: their names, parameters and what they call. Parameters are read by the same code as the configuration
 //! file, so a misspelt one is met with the nearest right one here too.
 
+use crate::config::LogDef;
 use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
+use crate::config::pool::{POOL_CREATE, read_pool_request};
 use crate::config::section::{Form, Key, Section, key};
 use crate::config::value::{Table, from_json};
 use crate::node::NewSize;
@@ -45,14 +47,26 @@ pub const METHODS: &[Method] = &[
     method("device.show", "One device.", &[NAME]),
     method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
     method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
+    method("pool.create", "Makes, opens and remembers a pool.", POOL_CREATE),
+    method("pool.list", "All pools, with their numbers.", &[]),
+    method("pool.show", "One pool, with its numbers.", &[NAME]),
+    method("pool.open", "Tries again to open a pool that is not open.", &[NAME]),
+    method(
+        "pool.settle",
+        "Begins to move everything from the log to the capacity device; 'settling' says when that is over.",
+        &[NAME],
+    ),
+    method("pool.destroy", "Destroys a pool and its volumes.", &[NAME]),
     method(
         "volume.create",
-        "Takes a part of a device.",
+        "Takes a part of a device, or makes a thin volume in a pool.",
         &[
             NAME,
-            key("device", Form::Text, "required", "The device."),
-            key("size", Form::Size, "the largest free range", "Its size."),
+            key("device", Form::Text, "this or pool", "The device."),
+            key("pool", Form::Text, "this or device", "The pool."),
+            key("size", Form::Size, "the largest free range of the device", "Its size."),
             key("offset", Form::Size, "chosen by the node", "Where it starts; what is there is kept."),
+            key("block_size", Form::Size, "4096", "In a pool: bytes per block, 512 or 4096."),
         ],
     ),
     method("volume.list", "All volumes.", &[]),
@@ -136,6 +150,9 @@ pub async fn call(
     if method.name == "device.create" {
         return device_create(node, &table).await;
     }
+    if method.name == "pool.create" {
+        return pool_create(node, &table).await;
+    }
     let mut problems = Problems::default();
     let params = Params::read(method, &table, &mut problems);
     if !problems.list.is_empty() {
@@ -161,13 +178,45 @@ async fn device_create(node: &mut Node, table: &Table) -> Result<Value, Refusal>
     }
 }
 
+async fn pool_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
+    let mut problems = Problems::default();
+    let Some((def, force)) = read_pool_request(table, &mut problems) else {
+        return Err(Refusal::invalid("new pool", problems.one_line(), "see 'remuda pool create --help'"));
+    };
+    if let LogDef::Pmem { path, .. } = &def.log
+        && !std::path::Path::new(path).is_absolute()
+    {
+        let next = "give the path from the root, since the node has another working directory";
+        return Err(Refusal::invalid(format!("pool '{}'", def.name), format!("{path} is not an absolute path"), next));
+    }
+    answer(node.pool_create(def, force).await?)
+}
+
+async fn volume_create(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
+    let wrong = |cause: &str, next: &str| Err(Refusal::invalid(format!("volume '{}'", params.name), cause, next));
+    match (&params.device, &params.pool) {
+        (Some(device), None) if params.block_size.is_none() => {
+            answer(node.volume_create(&params.name, device, params.size, params.offset).await?)
+        }
+        (None, Some(pool)) if params.offset.is_none() => {
+            let Some(size) = params.size else { return wrong("a volume in a pool needs a size", "") };
+            let block_size = params.block_size.map_or(Ok(4096), u32::try_from).unwrap_or(u32::MAX);
+            answer(node.pool_volume_create(&params.name, pool, size, block_size).await?)
+        }
+        (Some(_), None) => wrong("a volume on a device has the blocks of its device", "remove 'block_size'"),
+        (None, Some(_)) => wrong("a volume in a pool has no offset", "remove 'offset'"),
+        _ => wrong("it is on a device or in a pool", "give one of 'device' and 'pool'"),
+    }
+}
+
 /// Parameters, read; which are present was checked against the declaration.
 #[derive(Default)]
 struct Params {
     name: String,
     nqn: Option<String>,
     host: String,
-    device: String,
+    device: Option<String>,
+    pool: Option<String>,
     volume: String,
     level: String,
     serial: Option<String>,
@@ -176,6 +225,7 @@ struct Params {
     size: Option<u64>,
     size_text: String,
     offset: Option<u64>,
+    block_size: Option<u64>,
     nsid: Option<u32>,
     flag: bool,
 }
@@ -201,7 +251,8 @@ impl Params {
                         "model" => params.model = text,
                         "name" => params.name = checked_name(&mut section, text),
                         "host" => params.host = text.unwrap_or_default(),
-                        "device" => params.device = text.unwrap_or_default(),
+                        "device" => params.device = text,
+                        "pool" => params.pool = text,
                         "volume" => params.volume = text.unwrap_or_default(),
                         "size" => params.size_text = text.unwrap_or_default(),
                         other => unreachable!("text parameter '{other}' has no place"),
@@ -211,6 +262,7 @@ impl Params {
                     params.level = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
                 }
                 Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
+                Form::Size if name == "block_size" => params.block_size = section.size(name).map(|size| size.value),
                 Form::Size => params.offset = section.size(name).map(|size| size.value),
                 Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
                 Form::Flag => params.flag = section.flag(name).is_some_and(|flag| flag.value),
@@ -256,7 +308,12 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "device.show" => answer(node.device_show(&params.name)?),
         "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
         "device.delete" => node.device_delete(&params.name).map(done),
-        "volume.create" => answer(node.volume_create(&params.name, &params.device, params.size, params.offset).await?),
+        "pool.list" => answer(node.pool_list().await),
+        "pool.show" => answer(node.pool_show(&params.name).await?),
+        "pool.open" => answer(node.pool_open(&params.name).await?),
+        "pool.settle" => answer(node.pool_settle(&params.name).await?),
+        "pool.destroy" => node.pool_destroy(&params.name).await.map(done),
+        "volume.create" => volume_create(node, &params).await,
         "volume.list" => answer(node.volume_list()),
         "volume.show" => answer(node.volume_show(&params.name)?),
         "volume.resize" => {

@@ -1,0 +1,423 @@
+//! `remuda pool`.
+
+use super::exit::{Exit, Failure};
+use super::{Context, output};
+use crate::config::{LogDef, show_duration_ns};
+use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
+use base::ByteSize;
+use clap::Subcommand;
+use serde_json::{Value, json};
+use std::io::{BufRead, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+#[derive(Subcommand)]
+pub enum PoolCommand {
+    /// Make a pool on two devices that hold nothing
+    #[command(after_help = "\
+Examples:
+  remuda device create log --kind file path=/dev/nvme0n1
+  remuda device create big --kind file path=/dev/sdb
+  remuda pool create hot --log log --capacity big
+  remuda pool create hot --log-pmem /dev/dax0.0 --log-size 16GiB --capacity big
+  remuda volume create v0 --pool hot --size 1TiB")]
+    Create {
+        /// Name
+        name: String,
+        /// Device for the log: fast, 64 MiB or more
+        #[arg(long, value_name = "DEVICE", required_unless_present = "log_pmem", conflicts_with = "log_pmem")]
+        log: Option<String>,
+        /// DAX device or file for the log
+        #[arg(long, value_name = "PATH", requires = "log_size")]
+        log_pmem: Option<String>,
+        /// Bytes of it to use; a file that is missing is made so large
+        #[arg(long, value_name = "SIZE", requires = "log_pmem")]
+        log_size: Option<String>,
+        /// Device that blocks end up on, 256 MiB or more
+        #[arg(long, value_name = "DEVICE")]
+        capacity: String,
+        /// Parts that work on their own [default: by size]
+        #[arg(long)]
+        shards: Option<u16>,
+        /// Memory for pages of the map [default: 16 MiB per TiB]
+        #[arg(long, value_name = "SIZE")]
+        map_cache: Option<String>,
+        /// Take devices that hold something; it is lost
+        #[arg(long)]
+        force: bool,
+        /// Accept log memory that loses its contents with the power: for tests
+        #[arg(long, requires = "log_pmem")]
+        volatile: bool,
+    },
+    /// List pools
+    List,
+    /// Show one pool: what it is made of, and how it is
+    Show {
+        /// Name
+        name: String,
+    },
+    /// Show every number of a pool, or of all; exits with 1 when one is not open or in trouble
+    Status {
+        /// Name
+        name: Option<String>,
+    },
+    /// Watch pools work
+    Top {
+        /// One pool only
+        name: Option<String>,
+        /// Time between two looks, in seconds
+        #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+        interval: f64,
+        /// Look once, over one interval, and end
+        #[arg(long)]
+        once: bool,
+    },
+    /// Try again to open a pool that is not open
+    Open {
+        /// Name
+        name: String,
+    },
+    /// Move everything from the log to the capacity device, and wait for it
+    Settle {
+        /// Name
+        name: String,
+    },
+    /// Destroy a pool and all of its volumes
+    Destroy {
+        /// Name
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
+    match command {
+        PoolCommand::Create { name, log, log_pmem, log_size, capacity, shards, map_cache, force, volatile } => {
+            let mut params = json!({ "name": name, "capacity": capacity, "force": force, "volatile": volatile });
+            let log_pmem = log_pmem.map(|path| match std::path::absolute(&path) {
+                Ok(absolute) => absolute.to_string_lossy().into_owned(),
+                Err(_) => path,
+            });
+            let texts = [("log", log), ("log_pmem", log_pmem), ("log_size", log_size), ("map_cache", map_cache)];
+            for (key, value) in texts {
+                if let Some(value) = value {
+                    params[key] = json!(value);
+                }
+            }
+            if let Some(shards) = shards {
+                params["shards"] = json!(shards);
+            }
+            context.call_and_show("pool.create", params, |pool: PoolView| {
+                let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
+                format!("created pool '{}': {shards} shards, {} free", pool.name, ByteSize(free))
+            })
+        }
+        PoolCommand::List => context.call_and_show("pool.list", json!({}), list),
+        PoolCommand::Show { name } => context.call_and_show("pool.show", json!({ "name": name }), show),
+        PoolCommand::Status { name } => status(context, name),
+        PoolCommand::Top { name, interval, once } => top(context, name, interval, once),
+        PoolCommand::Open { name } => context.call_and_show("pool.open", json!({ "name": name }), |pool: PoolView| {
+            let recovered = pool.open.as_ref().map_or(String::new(), recovered);
+            format!("pool '{}' is open: {recovered}", pool.name)
+        }),
+        PoolCommand::Settle { name } => settle(context, &name),
+        PoolCommand::Destroy { name, yes } => {
+            if !yes {
+                confirm(context, &name)?;
+            }
+            let text = format!("destroyed pool '{name}'");
+            context.call_and_show("pool.destroy", json!({ "name": name }), |_: Value| text)
+        }
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or("-".to_string(), |value| format!("{value:.2}"))
+}
+
+fn log_text(log: &LogDef) -> String {
+    match log {
+        LogDef::Device(name) => name.clone(),
+        LogDef::Pmem { path, volatile, .. } => format!("{path}{}", if *volatile { " (volatile)" } else { "" }),
+    }
+}
+
+fn with_problems(mut text: String, pools: &[PoolView]) -> String {
+    for pool in pools {
+        for problem in &pool.problems {
+            text += &format!("\npool '{}' ({}): {problem}", pool.name, pool.state);
+        }
+    }
+    text
+}
+
+fn list(pools: Vec<PoolView>) -> String {
+    let rows = pools.iter().map(|pool| {
+        let number = |text: &dyn Fn(&PoolNumbers) -> String| pool.open.as_ref().map_or("-".to_string(), text);
+        vec![
+            pool.name.clone(),
+            pool.state.clone(),
+            log_text(&pool.definition.log),
+            pool.definition.capacity.clone(),
+            number(&|open| open.volumes.to_string()),
+            number(&|open| ByteSize(open.capacity_bytes).to_string()),
+            number(&|open| ByteSize(open.total.free_bytes).to_string()),
+            number(&|open| percent(open.total.log_fill)),
+            number(&|open| ByteSize(open.total.dirty_bytes).to_string()),
+            format!("{:?}", pool.origin).to_lowercase(),
+        ]
+    });
+    let headings = ["NAME", "STATE", "LOG", "CAPACITY", ">VOLUMES", ">SIZE", ">FREE", ">LOG FILL", ">DIRTY", "ORIGIN"];
+    with_problems(output::table(&headings, rows.collect()), &pools)
+}
+
+fn recovered(open: &PoolNumbers) -> String {
+    let (records, time) = (output::count(open.recovered_records), show_duration_ns(open.recovered_ns));
+    format!("{records} records replayed in {time}, {} blocks in the log", output::count(open.recovered_blocks))
+}
+
+fn estimate(numbers: &ShardNumbers) -> String {
+    numbers
+        .recovery_estimate_ns
+        .map_or("time not measured yet".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
+}
+
+fn facts(pool: &PoolView) -> String {
+    let mut facts = vec![
+        ("name", pool.name.clone()),
+        ("state", pool.state.clone()),
+        ("log", log_text(&pool.definition.log)),
+        ("capacity", pool.definition.capacity.clone()),
+        ("origin", format!("{:?}", pool.origin).to_lowercase()),
+    ];
+    if let Some(open) = &pool.open {
+        let total = &open.total;
+        let (size, free) = (ByteSize(open.capacity_bytes), ByteSize(total.free_bytes));
+        let log = |numbers: &ShardNumbers| {
+            let (fill, size) = (percent(numbers.log_fill), ByteSize(numbers.log_bytes));
+            format!("{fill} of {size} in use, {} dirty", ByteSize(numbers.dirty_bytes))
+        };
+        facts.extend([
+            ("uuid", open.uuid.to_string()),
+            ("volumes", output::count(open.volumes as u64)),
+            ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
+            ("log fill", log(total)),
+            (
+                "write amplification",
+                format!("log {}, capacity {}", ratio(total.log_amplification), ratio(total.capacity_amplification)),
+            ),
+            ("opened", recovered(open)),
+            ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
+            ("blocks", format!("{} lost, {} failed their checksum", total.lost_blocks, total.corrupt_blocks)),
+            (
+                "waiting writes",
+                format!("{} now, {} since it was opened", total.waiting_writes, output::count(total.waits)),
+            ),
+            ("memory", ByteSize(total.memory_bytes).to_string()),
+        ]);
+        if open.settling {
+            facts.push(("settling", format!("{} left", ByteSize(total.dirty_bytes))));
+        }
+    }
+    let mut text = output::facts(&facts);
+    for problem in &pool.problems {
+        text += &format!("\nproblem: {problem}");
+    }
+    text
+}
+
+fn show(pool: PoolView) -> String {
+    facts(&pool)
+}
+
+fn shards(open: &PoolNumbers) -> String {
+    let rows = open.shards.iter().enumerate().map(|(number, shard)| {
+        vec![
+            number.to_string(),
+            percent(shard.log_fill),
+            ByteSize(shard.dirty_bytes).to_string(),
+            format!("{} of {}", shard.free_extents, shard.extents),
+            ByteSize(shard.user_write_bytes).to_string(),
+            ratio(shard.log_amplification),
+            ratio(shard.capacity_amplification),
+            output::count(shard.replay_records),
+            output::count(shard.checkpoints),
+            output::count(shard.waits),
+            shard.trouble.clone().unwrap_or("-".to_string()),
+        ]
+    });
+    let headings = [
+        ">SHARD",
+        ">LOG FILL",
+        ">DIRTY",
+        ">FREE EXTENTS",
+        ">WRITTEN",
+        ">WA LOG",
+        ">WA CAPACITY",
+        ">REPLAY",
+        ">CHECKPOINTS",
+        ">WAITS",
+        "TROUBLE",
+    ];
+    output::table(&headings, rows.collect())
+}
+
+fn fetch(context: &Context, name: &Option<String>) -> Result<(Value, Vec<PoolView>), Failure> {
+    let raw = match name {
+        Some(name) => Value::Array(vec![context.call("pool.show", json!({ "name": name }))?]),
+        None => context.call("pool.list", json!({}))?,
+    };
+    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+    let pools = serde_json::from_value(raw.clone()).map_err(other)?;
+    Ok((raw, pools))
+}
+
+fn status(context: &Context, name: Option<String>) -> Result<(), Failure> {
+    let (raw, pools) = fetch(context, &name)?;
+    if context.json {
+        output::print_json(&raw);
+    } else if pools.is_empty() {
+        output::print_line("no pools; 'remuda pool create --help' has examples");
+    } else {
+        let texts = pools.iter().map(|pool| match &pool.open {
+            Some(open) => format!("{}\n\n{}", facts(pool), shards(open)),
+            None => facts(pool),
+        });
+        output::print_line(&texts.collect::<Vec<_>>().join("\n\n"));
+    }
+    if pools.iter().all(|pool| pool.state == "open") { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+}
+
+/// What happened between two looks at the open pools that both have seen.
+fn rates(before: &[PoolView], after: &[PoolView], elapsed: Duration) -> Vec<(String, Value)> {
+    let seconds = elapsed.as_secs_f64().max(1e-9);
+    let open = after.iter().filter_map(|pool| {
+        let then = before.iter().find(|other| other.name == pool.name)?.open.as_ref()?;
+        Some((pool, pool.open.as_ref()?, then))
+    });
+    let each = open.map(|(pool, now, then)| {
+        let per_second = |of: fn(&ShardNumbers) -> u64| {
+            (of(&now.total).saturating_sub(of(&then.total)) as f64 / seconds).round() as u64
+        };
+        let numbers = json!({
+            "name": pool.name,
+            "state": pool.state,
+            "log_fill": now.total.log_fill,
+            "dirty_bytes": now.total.dirty_bytes,
+            "free_bytes": now.total.free_bytes,
+            "waiting_writes": now.total.waiting_writes,
+            "read_bytes_per_second": per_second(|numbers| numbers.user_read_bytes),
+            "log_hit_bytes_per_second": per_second(|numbers| numbers.log_hit_bytes),
+            "write_bytes_per_second": per_second(|numbers| numbers.user_write_bytes),
+            "log_bytes_per_second": per_second(|numbers| numbers.log_write_bytes),
+            "capacity_bytes_per_second": per_second(|numbers| numbers.capacity_write_bytes),
+        });
+        (pool.name.clone(), numbers)
+    });
+    each.collect()
+}
+
+fn top_text(rates: &[(String, Value)], pools: &[PoolView]) -> String {
+    let rows = rates.iter().map(|(name, numbers)| {
+        let bytes = |key: &str| ByteSize(numbers[key].as_u64().unwrap_or(0)).to_string();
+        vec![
+            name.clone(),
+            numbers["state"].as_str().unwrap_or_default().to_string(),
+            percent(numbers["log_fill"].as_f64().unwrap_or(0.0)),
+            bytes("dirty_bytes"),
+            bytes("free_bytes"),
+            bytes("read_bytes_per_second"),
+            bytes("log_hit_bytes_per_second"),
+            bytes("write_bytes_per_second"),
+            bytes("log_bytes_per_second"),
+            bytes("capacity_bytes_per_second"),
+            numbers["waiting_writes"].to_string(),
+        ]
+    });
+    let headings = [
+        "POOL",
+        "STATE",
+        ">LOG FILL",
+        ">DIRTY",
+        ">FREE",
+        ">READ/S",
+        ">FROM LOG/S",
+        ">WRITTEN/S",
+        ">LOG/S",
+        ">CAPACITY/S",
+        ">WAITING",
+    ];
+    with_problems(output::table(&headings, rows.collect()), pools)
+}
+
+fn top(context: &Context, name: Option<String>, interval: f64, once: bool) -> Result<(), Failure> {
+    if !(0.05..=3600.0).contains(&interval) {
+        return Err(Failure::new(Exit::Usage, format!("--interval {interval}: expected 0.05 to 3600 seconds")));
+    }
+    let clear = std::io::stdout().is_terminal() && !once && !context.json;
+    let (_, mut before) = fetch(context, &name)?;
+    let mut began = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_secs_f64(interval));
+        let (_, after) = fetch(context, &name)?;
+        let rates = rates(&before, &after, began.elapsed());
+        (before, began) = (after, Instant::now());
+        if context.json {
+            // One line per look, for programs that read as they come.
+            let numbers: Vec<&Value> = rates.iter().map(|(_, numbers)| numbers).collect();
+            output::print_line(&json!({ "pools": numbers }).to_string());
+        } else {
+            // Cursor home, then erase what the last look left.
+            let prefix = if clear { "\x1b[H\x1b[2J" } else { "" };
+            output::print_line(&format!("{prefix}{}", top_text(&rates, &before)));
+        }
+        if once {
+            return Ok(());
+        }
+    }
+}
+
+fn settle(context: &Context, name: &str) -> Result<(), Failure> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    context.call("pool.settle", json!({ "name": name }))?;
+    loop {
+        let (raw, pools) = fetch(context, &Some(name.to_string()))?;
+        let Some(open) = pools.first().and_then(|pool| pool.open.as_ref()) else {
+            return Err(Failure::new(Exit::Failed, format!("pool '{name}' was closed meanwhile")));
+        };
+        if open.settling {
+            std::thread::sleep(PAUSE);
+            continue;
+        }
+        let failed = pools[0].problems.iter().find(|problem| problem.starts_with("the last settle failed"));
+        if let Some(problem) = failed {
+            return Err(Failure::new(Exit::Failed, format!("pool '{name}': {problem}")));
+        }
+        if context.json {
+            output::print_json(&raw[0]);
+        } else {
+            output::print_line(&format!("pool '{name}' is settled: nothing is in the log alone"));
+        }
+        return Ok(());
+    }
+}
+
+/// Asks for the pool's name before it is destroyed.
+fn confirm(context: &Context, name: &str) -> Result<(), Failure> {
+    let (_, pools) = fetch(context, &Some(name.to_string()))?;
+    let volumes = pools.first().and_then(|pool| pool.open.as_ref()).map_or(0, |open| open.volumes);
+    if context.json || !std::io::stdin().is_terminal() {
+        let message = format!("this destroys pool '{name}' and its {volumes} volumes; add --yes if that is meant");
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    eprint!("This destroys pool '{name}' and its {volumes} volumes. Type the pool's name to go on: ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut answer);
+    if answer.trim() == name { Ok(()) } else { Err(Failure::new(Exit::Failed, "nothing was destroyed")) }
+}

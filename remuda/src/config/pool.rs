@@ -1,0 +1,208 @@
+//! What a hot pool is made of, and how it is read from `[pool.NAME]` or from RPC parameters.
+
+use super::device::check_name;
+use super::diagnostic::Problems;
+use super::section::{Form, Key, Section, key};
+use super::value::{Data, Located, Span, Table};
+use serde::{Deserialize, Serialize};
+
+/// Most shards of a pool that anybody can ask for; what the devices have room for is found out when it is made.
+const SHARDS_MAX: u64 = 256;
+
+const SHARDS: Key = key(
+    "shards",
+    Form::Count(1, SHARDS_MAX),
+    "by size",
+    "Parts that work on their own, each on a reactor; fixed when the pool is made.",
+);
+const MAP_CACHE: Key =
+    key("map_cache", Form::Size, "16 MiB per TiB of capacity", "Memory for pages of the map, over all shards.");
+const CAPACITY: Key = key("capacity", Form::Text, "required", "The device that blocks end up on, 256 MiB or more.");
+
+/// Keys of `[pool.NAME]`.
+pub const POOL: &[Key] = &[
+    key(
+        "log",
+        Form::Special("device name, or {pmem, size, volatile}"),
+        "required",
+        "The fast device that writes go to first, 64 MiB or more.",
+    ),
+    CAPACITY,
+    SHARDS,
+    MAP_CACHE,
+];
+
+/// Keys of a log in persistent memory.
+pub const POOL_PMEM: &[Key] = &[
+    key("pmem", Form::Text, "required", "A DAX device or file."),
+    key("size", Form::Size, "required", "Bytes of it to use; a file that is missing is made so large."),
+    key("volatile", Form::Flag, "false", "Take memory that loses its contents with the power: for tests."),
+];
+
+/// Parameters of `pool.create`.
+pub const POOL_CREATE: &[Key] = &[
+    key("name", Form::Text, "required", "The pool's name."),
+    key("log", Form::Text, "this or log_pmem", "The device that writes go to first, 64 MiB or more."),
+    key("log_pmem", Form::Text, "this or log", "A DAX device or file for the log."),
+    key("log_size", Form::Size, "required with log_pmem", "Bytes of it to use."),
+    key("volatile", Form::Flag, "false", "Take memory that loses its contents with the power: for tests."),
+    CAPACITY,
+    SHARDS,
+    MAP_CACHE,
+    key("force", Form::Flag, "false", "Take devices that hold something; it is lost."),
+];
+
+/// Where a pool's log is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogDef {
+    /// On a device of this name.
+    Device(String),
+    /// In persistent memory.
+    Pmem {
+        /// A DAX device or file.
+        path: String,
+        /// Bytes of it to use.
+        size: u64,
+        /// Memory that loses its contents with the power will do.
+        volatile: bool,
+    },
+}
+
+/// What a pool is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolDef {
+    /// Its name.
+    pub name: String,
+    /// Where its log is.
+    pub log: LogDef,
+    /// The device that blocks end up on.
+    pub capacity: String,
+    /// Its shards when it is made; later its superblock knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<u16>,
+    /// Bytes of memory for pages of the map.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map_cache: Option<u64>,
+}
+
+impl PoolDef {
+    /// Names of the devices it stands on.
+    pub fn devices(&self) -> Vec<&str> {
+        let log = match &self.log {
+            LogDef::Device(name) => Some(name.as_str()),
+            LogDef::Pmem { .. } => None,
+        };
+        log.into_iter().chain([self.capacity.as_str()]).collect()
+    }
+}
+
+/// A pool of the configuration file, with the places its definition refers to.
+#[derive(Clone, Debug)]
+pub struct PoolEntry {
+    /// The definition.
+    pub def: PoolDef,
+    /// Where its log is named.
+    pub log_span: Option<Span>,
+    /// Where its capacity device is named.
+    pub capacity_span: Option<Span>,
+}
+
+/// Reads one `[pool.NAME]`; `None` when something is wrong, all of which has been noted.
+pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems) -> Option<PoolEntry> {
+    let before = problems.list.len();
+    let title = format!("pool '{}'", name.value);
+    let mut section = Section::new(title, name.span.clone(), table, &[POOL], false, problems);
+    section.check_unknown(|unknown| match unknown {
+        "pmem" | "volatile" | "size" => Some("write log = { pmem = PATH, size = SIZE }".to_string()),
+        "name" => Some("a pool's name stands in its heading: [pool.NAME]".to_string()),
+        _ => None,
+    });
+    if let Err(reason) = check_name(&name.value) {
+        section.wrong(name.span.clone(), "name", reason, None);
+    }
+    let log = read_log(&mut section);
+    let capacity = section.need_text("capacity");
+    let shards = section.count("shards").map(|shards| shards.value as u16);
+    let map_cache = section.size("map_cache").map(|size| size.value);
+    if problems.list.len() > before {
+        return None;
+    }
+    let ((log, log_span), capacity) = (log?, capacity?);
+    let def = PoolDef { name: name.value.clone(), log, capacity: capacity.value, shards, map_cache };
+    Some(PoolEntry { def, log_span, capacity_span: capacity.span })
+}
+
+fn read_log(section: &mut Section<'_>) -> Option<(LogDef, Option<Span>)> {
+    let Some(value) = section.raw("log") else {
+        section.missing("log");
+        return None;
+    };
+    match &value.data {
+        Data::Text(name) => Some((LogDef::Device(name.clone()), value.span.clone())),
+        Data::Table(table) => {
+            let title = format!("the log of {}", section.title);
+            let mut inner = Section::new(title, value.span.clone(), table, &[POOL_PMEM], false, section.problems);
+            inner.check_unknown(|_| None);
+            let path = inner.need_text("pmem");
+            if !inner.has("size") {
+                inner.missing("size");
+            }
+            let size = inner.size("size");
+            let volatile = inner.flag("volatile").is_some_and(|flag| flag.value);
+            let (path, size) = (path?, size?);
+            Some((LogDef::Pmem { path: path.value, size: size.value, volatile }, path.span))
+        }
+        other => {
+            let message = format!("expected a device name or {{pmem, size, volatile}}, found {}", other.type_name());
+            section.wrong(value.span.clone(), "log", message, None);
+            None
+        }
+    }
+}
+
+/// Reads the parameters of `pool.create`: the definition, and whether what the devices hold may be lost.
+pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<(PoolDef, bool)> {
+    let before = problems.list.len();
+    let mut section = Section::new("method 'pool.create'", None, table, &[POOL_CREATE], true, problems);
+    section.check_unknown(|_| None);
+    let name = section.need_text("name");
+    if let Some(name) = &name {
+        section.title = format!("pool '{}'", name.value);
+        if let Err(reason) = check_name(&name.value) {
+            section.wrong(None, "name", reason, None);
+        }
+    }
+    let (device, pmem) = (section.text("log"), section.text("log_pmem"));
+    let (size, volatile) = (section.size("log_size"), section.flag("volatile").is_some_and(|flag| flag.value));
+    let log = match (device, pmem) {
+        (Some(device), None) => {
+            if size.is_some() || volatile {
+                section.wrong(None, "log", "'log_size' and 'volatile' are for a log in persistent memory", None);
+            }
+            Some(LogDef::Device(device.value))
+        }
+        (None, Some(path)) => {
+            if size.is_none() && !section.has("log_size") {
+                section.missing("log_size");
+            }
+            size.map(|size| LogDef::Pmem { path: path.value, size: size.value, volatile })
+        }
+        (None, None) => {
+            section.missing("log");
+            None
+        }
+        (Some(_), Some(_)) => {
+            section.wrong(None, "log", "give 'log' or 'log_pmem', not both", None);
+            None
+        }
+    };
+    let capacity = section.need_text("capacity");
+    let shards = section.count("shards").map(|shards| shards.value as u16);
+    let map_cache = section.size("map_cache").map(|size| size.value);
+    let force = section.flag("force").is_some_and(|flag| flag.value);
+    if problems.list.len() > before {
+        return None;
+    }
+    Some((PoolDef { name: name?.value, log: log?, capacity: capacity?.value, shards, map_cache }, force))
+}

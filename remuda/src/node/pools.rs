@@ -1,0 +1,405 @@
+//! Hot pools: opened after the devices they stand on, made and destroyed at run time.
+//!
+//! A pool that does not open stops nobody: it is shown with its reason, its volumes answer "not ready" to hosts, and
+//! `pool open` tries again. Which volumes there are is known to the pool's own catalog alone.
+
+use super::build::refused;
+use super::pool_view::PoolView;
+use super::reactors::on_reactor_async;
+use super::refusal::{Refusal, RefusalKind};
+use super::state::Origin;
+use super::{Node, OBJECTS_MAX};
+use crate::config::{LogDef, PoolDef};
+use engine::{
+    CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, SuperblockError,
+};
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+
+pub(super) struct PoolSlot {
+    pub(super) def: PoolDef,
+    pub(super) origin: Origin,
+    /// The pool, or why it could not be opened.
+    pub(super) live: Result<OpenPool, Refusal>,
+}
+
+#[derive(Clone)]
+pub(super) struct OpenPool {
+    pub(super) pool: Arc<Pool>,
+    pub(super) settling: Arc<Mutex<Settling>>,
+    /// Keeps other nodes from mapping the same log.
+    _lock: Option<Arc<File>>,
+}
+
+/// The last `pool settle`: written by its task on the reactor, read by the node.
+#[derive(Default)]
+pub(super) struct Settling {
+    pub(super) running: bool,
+    pub(super) error: Option<String>,
+}
+
+const UNPOISONED: &str = "nothing panics while holding it";
+
+impl OpenPool {
+    /// Whether everything is being destaged, and how the last time ended badly.
+    pub(super) fn settling(&self) -> (bool, Option<String>) {
+        let settling = self.settling.lock().expect(UNPOISONED);
+        (settling.running, settling.error.clone())
+    }
+}
+
+fn object(name: &str) -> String {
+    format!("pool '{name}'")
+}
+
+fn seconds_now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A pool's error as a refusal.
+pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal {
+    let object = object(name);
+    match error {
+        PoolError::Plan { error, .. } => Refusal::invalid(object, error.to_string(), next),
+        PoolError::Refused { reason, .. } => Refusal::failed(object, reason, next),
+        PoolError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), next),
+        PoolError::Device(error) => Refusal { object, ..refused(String::new(), error) },
+        error => Refusal::failed(object, error, next),
+    }
+}
+
+/// What to do about a pool that is not open.
+fn try_again(name: &str) -> String {
+    format!("put that right, then: remuda pool open {name} (docs/operating/pools.md has the cases)")
+}
+
+impl Node {
+    /// Opens the pools of configuration and state; those that fail are kept with their reason.
+    pub(super) async fn open_pools(&mut self) {
+        let configured = self.config.pools.iter().map(|entry| (entry.def.clone(), Origin::Config));
+        let mut wanted: Vec<(PoolDef, Origin)> = configured.collect();
+        for def in self.state.pools.clone() {
+            if wanted.iter().any(|(other, _)| other.name == def.name) {
+                let name = &def.name;
+                let path = self.config.source.path.clone();
+                self.warn(format!(
+                    "pool '{name}' is defined in {path} and was also created at run time: the file wins"
+                ));
+                continue;
+            }
+            wanted.push((def, Origin::Runtime));
+        }
+        for (def, origin) in wanted {
+            let live = self.open_pool(&def, origin == Origin::Config).await;
+            if let Err(refusal) = &live {
+                tracing::error!("{refusal}");
+            }
+            self.pools.insert(def.name.clone(), PoolSlot { def: def.clone(), origin, live });
+            self.adopt_volumes(&def.name).await;
+        }
+    }
+
+    /// Opens a pool on its devices, which must be open; with `make`, blank devices become a new one first.
+    async fn open_pool(&self, def: &PoolDef, make: bool) -> Result<OpenPool, Refusal> {
+        let name = def.name.clone();
+        let next = try_again(&name);
+        let (devices, lock) = self.pool_devices(def, make)?;
+        let options = OpenOptions {
+            reactors: (0..self.reactors.handles().len()).collect(),
+            map_cache_bytes: def.map_cache.map(|bytes| bytes as usize),
+            tuning: None,
+        };
+        let create = CreateOptions { name: name.clone(), shards: def.shards, ..CreateOptions::default() };
+        let opened = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            let refuse = |error| pool_refused(&create.name, error, &next);
+            let capacity = &devices.capacity;
+            let channel = capacity.open_channel(&reactor).map_err(|error| refuse(error.into()))?;
+            match engine::read_superblocks(&reactor, channel, capacity.info()).await {
+                Ok(found) if found.name != create.name => {
+                    let cause = format!("device '{}' belongs to pool '{}'", capacity.name(), found.name);
+                    let next = format!("name the right device, or the pool '{}'", found.name);
+                    return Err(Refusal::conflict(object(&create.name), cause, next));
+                }
+                Ok(_) => {}
+                Err(MetaError::Superblock(SuperblockError::NotAPool { blank: true })) if make => {
+                    Pool::create(&reactor, &devices, &create, seconds_now(), false).await.map_err(refuse)?;
+                    tracing::info!(pool = %create.name, "pool made on blank devices");
+                }
+                Err(MetaError::Superblock(SuperblockError::NotAPool { .. })) => {
+                    let cause = format!("device '{}' holds no pool", capacity.name());
+                    return Err(Refusal::failed(object(&create.name), cause, next));
+                }
+                Err(error) => {
+                    let cause = format!("device '{}': {error}", capacity.name());
+                    return Err(Refusal::failed(object(&create.name), cause, next));
+                }
+            }
+            Pool::open(&reactor, &devices, &options).await.map_err(refuse)
+        });
+        let pool = opened.await??;
+        let recovery = pool.recovery();
+        tracing::info!(pool = %name, volumes = pool.volumes().len(), records = recovery.records,
+            milliseconds = recovery.elapsed_ns / 1_000_000, "pool open");
+        Ok(OpenPool { pool, settling: Arc::default(), _lock: lock.map(Arc::new) })
+    }
+
+    /// The devices of a pool as the engine wants them. With `make`, a log in a file that is missing is made.
+    fn pool_devices(&self, def: &PoolDef, make: bool) -> Result<(PoolDevices, Option<File>), Refusal> {
+        let below = |device: &str| {
+            let opened = self.open_device(device);
+            opened.map_err(|refusal| Refusal {
+                object: object(&def.name),
+                cause: format!("{}: {}", refusal.object, refusal.cause),
+                next: try_again(&def.name),
+                ..refusal
+            })
+        };
+        let capacity = below(&def.capacity)?;
+        let (log, lock) = match &def.log {
+            LogDef::Device(device) => (LogDevice::Block(below(device)?), None),
+            LogDef::Pmem { path, size, volatile } => {
+                let file = prepare_memory(&def.name, path, *size, make)?;
+                let log = LogDevice::Mapped { path: path.clone(), bytes: *size, volatile_allowed: *volatile };
+                (log, Some(file))
+            }
+        };
+        Ok((PoolDevices { log, capacity }, lock))
+    }
+
+    pub(super) fn pool_slot(&self, name: &str) -> Result<&PoolSlot, Refusal> {
+        let known = self.pools.keys().map(String::as_str);
+        self.pools.get(name).ok_or_else(|| Refusal::not_found("pool", name, known))
+    }
+
+    /// An open pool.
+    pub(super) fn open_pool_of(&self, name: &str) -> Result<OpenPool, Refusal> {
+        let slot = self.pool_slot(name)?;
+        slot.live.clone().map_err(|refusal| {
+            Refusal::new(RefusalKind::Failed, object(name), format!("it is not open: {}", refusal.cause), refusal.next)
+        })
+    }
+
+    /// The pool that stands on a device.
+    pub(super) fn pool_on(&self, device: &str) -> Option<&str> {
+        let slot = self.pools.values().find(|slot| slot.def.devices().contains(&device));
+        slot.map(|slot| slot.def.name.as_str())
+    }
+
+    async fn status_of(&self, open: &OpenPool) -> Option<PoolStatus> {
+        let pool = open.pool.clone();
+        let status = on_reactor_async(self.reactors.first(), move |reactor| async move { pool.status(&reactor).await });
+        status.await.ok()
+    }
+
+    async fn pool_view(&self, slot: &PoolSlot) -> PoolView {
+        let status = match &slot.live {
+            Ok(open) => self.status_of(open).await,
+            Err(_) => None,
+        };
+        PoolView::of(slot, status)
+    }
+
+    /// All pools.
+    pub async fn pool_list(&self) -> Vec<PoolView> {
+        let mut views = Vec::new();
+        for slot in self.pools.values() {
+            views.push(self.pool_view(slot).await);
+        }
+        views
+    }
+
+    /// One pool.
+    pub async fn pool_show(&self, name: &str) -> Result<PoolView, Refusal> {
+        Ok(self.pool_view(self.pool_slot(name)?).await)
+    }
+
+    /// Makes a pool on devices that hold nothing (or, with `force`, whatever), opens and remembers it.
+    pub async fn pool_create(&mut self, def: PoolDef, force: bool) -> Result<PoolView, Refusal> {
+        self.check_running()?;
+        let name = def.name.clone();
+        if self.pools.contains_key(&name) {
+            return Err(Refusal::conflict(object(&name), "it exists already", "choose another name"));
+        }
+        if self.pools.len() >= OBJECTS_MAX {
+            let cause = format!("there are {OBJECTS_MAX} pools already");
+            return Err(Refusal::conflict(object(&name), cause, "destroy some first"));
+        }
+        self.check_pool_devices(&def)?;
+        let (devices, lock) = self.pool_devices(&def, true)?;
+        let options = CreateOptions { name: name.clone(), shards: def.shards, ..CreateOptions::default() };
+        let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            Pool::create(&reactor, &devices, &options, seconds_now(), force).await
+        });
+        created.await?.map_err(|error| {
+            let in_use = matches!(error, PoolError::Refused { .. });
+            let refusal = pool_refused(&name, error, "");
+            if in_use { Refusal { kind: RefusalKind::Conflict, ..refusal } } else { refusal }
+        })?;
+        drop(lock);
+        let open = self.open_pool(&def, false).await?;
+        let mut state = self.state.clone();
+        state.pools.retain(|other| other.name != name);
+        state.pools.push(def.clone());
+        if let Err(refusal) = self.remember(state) {
+            self.close_pool(&open).await;
+            return Err(refusal);
+        }
+        self.pools.insert(name.clone(), PoolSlot { def, origin: Origin::Runtime, live: Ok(open) });
+        tracing::info!(pool = %name, "pool created");
+        self.pool_show(&name).await
+    }
+
+    /// Devices that are there, nobody else's, and two.
+    fn check_pool_devices(&self, def: &PoolDef) -> Result<(), Refusal> {
+        for device in def.devices() {
+            self.open_device(device)?;
+            if let Some(user) = self.users_of_device(device).first() {
+                let cause = format!("device '{device}' is already used by {user}");
+                return Err(Refusal::conflict(
+                    object(&def.name),
+                    cause,
+                    format!("delete {user} first, or use another"),
+                ));
+            }
+        }
+        if matches!(&def.log, LogDef::Device(log) if *log == def.capacity) {
+            let cause = format!("its log and its capacity are both on device '{}'", def.capacity);
+            return Err(Refusal::invalid(object(&def.name), cause, "name two devices"));
+        }
+        let LogDef::Pmem { path, .. } = &def.log else { return Ok(()) };
+        let same = |other: &&PoolSlot| matches!(&other.def.log, LogDef::Pmem { path: theirs, .. } if theirs == path);
+        match self.pools.values().find(same) {
+            Some(other) => {
+                let cause = format!("pool '{}' has its log in {path}", other.def.name);
+                Err(Refusal::conflict(object(&def.name), cause, "choose another file"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tries again to open a pool, and the devices below it, and shows its volumes to hosts again.
+    pub async fn pool_open(&mut self, name: &str) -> Result<PoolView, Refusal> {
+        self.check_running()?;
+        let slot = self.pool_slot(name)?;
+        if slot.live.is_err() {
+            let (def, make) = (slot.def.clone(), slot.origin == Origin::Config);
+            for device in def.devices() {
+                self.reopen_device(device).await;
+            }
+            let live = self.open_pool(&def, make).await;
+            let outcome = live.as_ref().map(|_| ()).map_err(Clone::clone);
+            self.pools.get_mut(name).expect("it was there a moment ago").live = live;
+            outcome?;
+            self.adopt_volumes(name).await;
+            self.announce_pool(name).await?;
+        }
+        self.pool_show(name).await
+    }
+
+    /// Begins to move everything from the log to the capacity device; `settling` in the status says when that is over.
+    pub async fn pool_settle(&mut self, name: &str) -> Result<PoolView, Refusal> {
+        self.check_running()?;
+        let open = self.open_pool_of(name)?;
+        {
+            let mut settling = open.settling.lock().expect(UNPOISONED);
+            if !settling.running {
+                *settling = Settling { running: true, error: None };
+                let (pool, outcome) = (open.pool.clone(), open.settling.clone());
+                self.reactors.first().run(move |reactor| {
+                    let there = reactor.clone();
+                    reactor.spawn(async move {
+                        let error = pool.settle(&there).await.err().map(|error| error.to_string());
+                        *outcome.lock().expect(UNPOISONED) = Settling { running: false, error };
+                    });
+                });
+            }
+        }
+        self.pool_show(name).await
+    }
+
+    /// Forgets a pool and wipes its superblocks; its data is lost.
+    pub async fn pool_destroy(&mut self, name: &str) -> Result<(), Refusal> {
+        self.check_running()?;
+        let slot = self.pool_slot(name)?;
+        if slot.origin == Origin::Config {
+            return Err(self.belongs_to_config(object(name)));
+        }
+        let volumes: Vec<String> = self.volumes_of_pool(name).map(str::to_string).collect();
+        for volume in &volumes {
+            if let Some(export) = self.exports_of(volume).first() {
+                let (nqn, nsid) = export.rsplit_once('/').unwrap_or((export, ""));
+                let next = format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}");
+                return Err(Refusal::conflict(object(name), format!("hosts may use its volume '{volume}'"), next));
+            }
+        }
+        let (def, open) = (slot.def.clone(), slot.live.clone().ok());
+        let mut state = self.state.clone();
+        state.pools.retain(|other| other.name != name);
+        self.remember(state)?;
+        self.drop_volumes(name);
+        self.pools.remove(name);
+        if let Some(open) = open {
+            self.close_pool(&open).await;
+        }
+        tracing::info!(pool = name, volumes = volumes.len(), "pool forgotten");
+        self.wipe_pool(&def).await
+    }
+
+    /// Takes the superblocks of a pool from those of its devices that are there and carry them.
+    async fn wipe_pool(&self, def: &PoolDef) -> Result<(), Refusal> {
+        let (devices, _lock) = self.pool_devices(def, false).map_err(|refusal| Refusal {
+            cause: format!("it is forgotten, but its devices could not be wiped: {}", refusal.cause),
+            next: "create the next pool on them with --force".to_string(),
+            ..refusal
+        })?;
+        let name = def.name.clone();
+        let wiped = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            Pool::destroy(&reactor, &devices, &name).await
+        });
+        wiped.await?.map_err(|error| pool_refused(&def.name, error, "create the next pool on its devices with --force"))
+    }
+
+    pub(super) async fn close_pool(&self, open: &OpenPool) {
+        let pool = open.pool.clone();
+        let closed = on_reactor_async(self.reactors.first(), move |reactor| async move { pool.close(&reactor).await });
+        if let Err(refusal) = closed.await {
+            tracing::error!("{refusal}");
+        }
+    }
+
+    /// Closes all pools; their devices stay open.
+    pub(super) async fn close_pools(&self) {
+        for slot in self.pools.values() {
+            let Ok(open) = &slot.live else { continue };
+            self.close_pool(open).await;
+            tracing::debug!(pool = %slot.def.name, "closed");
+        }
+    }
+}
+
+/// Locks the file or device of a log in memory and sees that it is large enough: a mapping past the end of a file is
+/// noticed only by the signal that ends the process.
+fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<File, Refusal> {
+    let next = || try_again(pool);
+    let failed = |what: &str, error: std::io::Error| {
+        Refusal::failed(object(pool), format!("cannot {what} {path}: {error}"), next())
+    };
+    let file = File::options().read(true).write(true).create(make).truncate(false).open(path);
+    let file = file.map_err(|error| failed("open", error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            return Err(Refusal::conflict(object(pool), format!("{path} is in use by another process"), next()));
+        }
+        Err(std::fs::TryLockError::Error(error)) => return Err(failed("lock", error)),
+    }
+    let found = file.metadata().map_err(|error| failed("look at", error))?;
+    if found.is_file() && found.len() < size {
+        if !make || found.len() > 0 {
+            let cause = format!("{path} has {} bytes, {size} are wanted", found.len());
+            return Err(Refusal::failed(object(pool), cause, next()));
+        }
+        file.set_len(size).map_err(|error| failed("give a size to", error))?;
+    }
+    Ok(file)
+}

@@ -1,0 +1,211 @@
+//! Hot pools through the built program: made, written, killed, watched, refused.
+
+mod common;
+
+use common::{Node, remuda};
+use serde_json::{Value, json};
+
+const NQN: &str = "nqn.2026-11.io.remuda:pools";
+
+/// A log and a capacity device on files.
+const DEVICES: &str = "[[device]]\nname = 'log'\nkind = 'file'\npath = 'log.img'\nsize = '64MiB'\n\
+                       [[device]]\nname = 'big'\nkind = 'file'\npath = 'big.img'\nsize = '512MiB'\n";
+const POOL: &str = "[pool.hot]\nlog = 'log'\ncapacity = 'big'\n";
+
+/// A node with a target, `more`, and a subsystem without namespaces.
+fn node(more: &str) -> Node {
+    Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n{DEVICES}{more}[[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\n"
+    ))
+}
+
+fn bench(node: &Node, more: &[&str]) -> common::Run {
+    let status = node.json(&["status"]);
+    let port = status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string();
+    let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
+    remuda(&[&base[..], more].concat())
+}
+
+fn refused(node: &Node, args: &[&str], code: i32, part: &str) {
+    let run = node.run(args);
+    assert_eq!(run.code, code, "{args:?}: {}{}", run.out, run.err);
+    assert!(run.err.contains(part), "{args:?}: {}", run.err);
+}
+
+#[test]
+fn a_pool_of_the_file_is_made_once_and_keeps_what_is_in_it() {
+    let mut node = node(&format!("{POOL}[[volume]]\nname = 'c'\npool = 'hot'\nsize = '1GiB'\n"));
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "10TiB", "--block-size", "512"]);
+    node.ok(&["volume", "resize", "c", "2GiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    let load = ["--rw", "randwrite", "--range", "16MiB", "--verify", "--time", "500ms", "--warmup", "0s"];
+    let run = bench(&node, &load);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    let before = (node.json(&["volume", "list"]), node.json(&["pool", "show", "hot"]));
+    assert!(before.1["open"]["total"]["user_write_bytes"].as_u64().unwrap() > 0, "{}", before.1);
+    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    assert!(metrics.contains("remuda_pool_open{pool=\"hot\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("remuda_pool_log_free_bytes{pool=\"hot\",shard=\"0\"}"), "{metrics}");
+    node.kill();
+    node.restart();
+    assert_eq!(before.0, node.json(&["volume", "list"]), "names, sizes and identities");
+    let after = node.json(&["pool", "show", "hot"]);
+    assert_eq!((&after["state"], &after["open"]["uuid"]), (&json!("open"), &before.1["open"]["uuid"]));
+    let state = std::fs::read_to_string(node.path("state/state.json")).unwrap();
+    let state: Value = serde_json::from_str(state.split_once('\n').unwrap().1).unwrap();
+    assert_eq!((&state["volumes"], state["shown"].as_object().unwrap().len()), (&json!({}), 1), "{state}");
+    node.ok(&["pool", "settle", "hot"]);
+    assert_eq!(node.json(&["pool", "show", "hot"])["open"]["total"]["dirty_bytes"], json!(0));
+    refused(&node, &["volume", "delete", "c"], 5, "it is defined in");
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn pools_made_by_command_live_until_they_are_destroyed() {
+    let mut node = node("");
+    node.ok(&["pool", "create", "hot", "--log", "log", "--capacity", "big", "--shards", "1"]);
+    refused(&node, &["pool", "create", "hot", "--log", "log", "--capacity", "big"], 5, "exists already");
+    refused(&node, &["pool", "create", "q", "--log", "log", "--capacity", "big"], 5, "already used by pool 'hot'");
+    refused(&node, &["volume", "create", "w", "--device", "big", "--size", "1MiB"], 5, "--pool hot");
+    refused(&node, &["volume", "create", "v", "--pool", "hott", "--size", "1MiB"], 4, "did you mean 'hot'");
+    refused(&node, &["volume", "create", "v", "--pool", "hot", "--size", "1000"], 2, "4 KiB");
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "1GiB"]);
+    refused(&node, &["volume", "create", "v", "--pool", "hot", "--size", "1GiB"], 5, "in pool 'hot'");
+    refused(&node, &["volume", "resize", "v", "max"], 2, "thin");
+    refused(&node, &["volume", "resize", "v", "512MiB"], 2, "--shrink");
+    node.ok(&["volume", "resize", "v", "512MiB", "--shrink"]);
+    node.ok(&["volume", "resize", "v", "+1MiB"]);
+    node.kill();
+    node.restart();
+    assert_eq!(node.json(&["volume", "show", "v"])["size"], json!(513 << 20));
+    node.ok(&["pool", "status"]);
+    node.ok(&["pool", "top", "--once", "--interval", "0.1"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    refused(&node, &["volume", "delete", "v"], 5, "remove the namespace first");
+    refused(&node, &["pool", "destroy", "hot", "--yes"], 5, "remove the namespace first");
+    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    node.ok(&["volume", "delete", "v"]);
+    refused(&node, &["volume", "show", "v"], 4, "no such object");
+    refused(&node, &["pool", "destroy", "hot"], 2, "--yes");
+    node.ok(&["pool", "destroy", "hot", "--yes"]);
+    assert_eq!(node.json(&["pool", "list"]), json!([]));
+    refused(&node, &["pool", "show", "hot"], 4, "no such object");
+    node.ok(&["pool", "create", "q", "--log", "log", "--capacity", "big", "--force"]);
+}
+
+#[test]
+fn devices_that_hold_something_are_refused_and_left_alone() {
+    let mut node = node("");
+    node.kill();
+    let path = node.path("big.img");
+    // Where Btrfs begins.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[65_600] = 1;
+    std::fs::write(&path, &bytes).unwrap();
+    node.restart();
+    refused(&node, &["pool", "create", "p", "--log", "log", "--capacity", "big"], 5, "'big' is in use");
+    assert_eq!(node.json(&["pool", "list"]), json!([]));
+    node.kill();
+    assert!(std::fs::read(&path).unwrap() == bytes, "not a byte was changed");
+    assert!(std::fs::read(node.path("log.img")).unwrap().iter().all(|byte| *byte == 0));
+    node.restart();
+    node.ok(&["pool", "create", "p", "--log", "log", "--capacity", "big", "--force"]);
+}
+
+#[test]
+fn a_pool_without_its_log_waits_for_it_and_its_hosts_with_it() {
+    let devices = DEVICES.replace("size = '64MiB'\n", "");
+    let mut node = Node::start(&format!("[nvmf]\nlisten = ['127.0.0.1:0']\n{DEVICES}{POOL}"));
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "64MiB"]);
+    node.ok(&["subsystem", "create", NQN, "--allow-any-host"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    let load = ["--rw", "randwrite", "--time", "200ms", "--warmup", "0s"];
+    assert_eq!(bench(&node, &load).code, 0);
+    let uuid = node.json(&["volume", "show", "v"])["uuid"].clone();
+    node.kill();
+    let config = std::fs::read_to_string(node.config()).unwrap().replace(DEVICES, &devices);
+    std::fs::write(node.config(), config).unwrap();
+    std::fs::rename(node.path("log.img"), node.path("away.img")).unwrap();
+    node.restart();
+    let status = node.run(&["pool", "status", "hot"]);
+    assert_eq!(status.code, 1);
+    assert!(status.out.contains("remuda pool open hot") && status.out.contains("log.img"), "{}", status.out);
+    let shown = node.json(&["volume", "show", "v"]);
+    assert_eq!(shown["uuid"], uuid);
+    assert!(shown["state"].as_str().unwrap().contains("not ready"), "{shown}");
+    refused(&node, &["volume", "delete", "v"], 5, "remove the namespace first");
+    refused(&node, &["volume", "create", "w", "--pool", "hot", "--size", "1MiB"], 1, "not open");
+    let run = bench(&node, &["--rw", "randread", "--time", "200ms", "--warmup", "0s", "--loss-timeout", "1s"]);
+    assert_ne!(run.code, 0, "{}", run.out);
+    refused(&node, &["pool", "open", "hot"], 1, "log.img");
+    std::fs::rename(node.path("away.img"), node.path("log.img")).unwrap();
+    node.ok(&["pool", "open", "hot"]);
+    assert_eq!(node.json(&["volume", "show", "v"])["state"], json!("open"));
+    let run = bench(&node, &load);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+}
+
+#[test]
+fn the_log_of_another_pool_is_refused() {
+    let more = "[[device]]\nname = 'log2'\nkind = 'file'\npath = 'log2.img'\nsize = '64MiB'\n\
+                [[device]]\nname = 'big2'\nkind = 'file'\npath = 'big2.img'\nsize = '256MiB'\n";
+    let two = format!("{more}{POOL}[pool.other]\nlog = 'log2'\ncapacity = 'big2'\n");
+    let mut node = node(&two);
+    assert_eq!(node.json(&["pool", "list"]).as_array().map(Vec::len), Some(2));
+    node.kill();
+    let config = std::fs::read_to_string(node.config()).unwrap();
+    let crossed = config.replace("log = 'log'\n", "log = 'x'\n").replace("log = 'log2'\n", "log = 'log'\n");
+    std::fs::write(node.config(), crossed.replace("log = 'x'\n", "log = 'log2'\n")).unwrap();
+    node.restart();
+    for pool in node.json(&["pool", "list"]).as_array().unwrap() {
+        assert_eq!(pool["state"], json!("closed"), "{pool}");
+        assert!(pool["problems"][0].as_str().unwrap().contains("not the one that belongs to"), "{pool}");
+    }
+    node.kill();
+    std::fs::write(node.config(), config).unwrap();
+    node.restart();
+    node.ok(&["pool", "status"]);
+}
+
+#[test]
+fn a_full_pool_refuses_new_blocks_and_goes_on() {
+    let mut node = node(&POOL.replace("capacity", "shards = 1\ncapacity"));
+    node.ok(&["volume", "create", "large", "--pool", "hot", "--size", "640MiB"]);
+    node.ok(&["volume", "create", "small", "--pool", "hot", "--size", "16MiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "large"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "small"]);
+    let small = ["--nsid", "2", "--rw", "randwrite", "--verify", "--time", "200ms", "--warmup", "0s"];
+    let fill = ["--bs", "1MiB", "--time", "100ms", "--warmup", "0s"];
+    assert_eq!(bench(&node, &[&["--nsid", "2", "--rw", "write", "--fill"][..], &fill].concat()).code, 0);
+    let run = bench(&node, &[&["--nsid", "1", "--rw", "write", "--fill"][..], &fill].concat());
+    assert_eq!(run.code, 1, "{}", run.out);
+    let first = run.json()["first_error"].to_string() + &run.json()["error"]["message"].to_string();
+    assert!(first.contains("space") || first.contains("capacity"), "{}", run.out);
+    let run = bench(&node, &small);
+    assert_eq!(run.code, 0, "blocks that have a place go on: {}{}", run.out, run.err);
+    let run = node.run(&["pool", "show", "hot"]);
+    assert!(run.out.contains("no free extent"), "{}", run.out);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    node.ok(&["volume", "delete", "large"]);
+    let free = node.json(&["pool", "show", "hot"])["open"]["total"]["free_extents"].as_u64().unwrap();
+    assert!(free > 50, "{free}");
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn a_log_in_memory_is_refused_unless_that_is_said() {
+    let mut node = node("");
+    let path = node.path("pmem").to_string_lossy().into_owned();
+    let create = ["pool", "create", "p", "--log-pmem", &path, "--log-size", "64MiB", "--capacity", "big"];
+    refused(&node, &create, 5, "would not survive a power loss");
+    node.ok(&[&create[..], &["--volatile"]].concat());
+    node.ok(&["volume", "create", "v", "--pool", "p", "--size", "64MiB"]);
+    let problems = node.json(&["pool", "show", "p"])["problems"].to_string();
+    assert!(problems.contains("does not survive"), "{problems}");
+    node.kill();
+    let log = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    log.set_len(1 << 20).unwrap();
+    node.restart();
+    let problems = node.json(&["pool", "show", "p"])["problems"].to_string();
+    assert!(problems.contains("are wanted"), "{problems}");
+}
