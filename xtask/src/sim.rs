@@ -29,12 +29,40 @@ pub struct Options {
 const BOUNDED_SEEDS: u64 = 100_000;
 const BOUNDED_TIME: Duration = Duration::from_secs(240);
 const BATCH_SEEDS: std::ops::Range<u64> = 10..500;
+/// The scenario that counts crash points, how many there have to be, and by when.
+const POINTS_SCENARIO: &str = "hot-pool-images";
+const POINTS_LEAST: u64 = 50_000;
+const POINTS_TIME: Duration = Duration::from_secs(360);
+const POINTS_BATCH_SEEDS: u64 = 50;
 
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
 pub fn run_bounded() -> Result<()> {
     let names = list()?;
-    sweep(&names, 1, BOUNDED_SEEDS, Some(BOUNDED_TIME))?;
+    let others: Vec<String> = names.iter().filter(|name| *name != POINTS_SCENARIO).cloned().collect();
+    sweep(&others, 1, BOUNDED_SEEDS, Some(BOUNDED_TIME))?;
+    crash_points()?;
     names.iter().try_for_each(|name| twice(name, 1))
+}
+
+/// Crash points of the engine, at least [`POINTS_LEAST`].
+fn crash_points() -> Result<()> {
+    let start = Instant::now();
+    let (mut points, mut from) = (0, 1);
+    while points < POINTS_LEAST {
+        let range = format!("{from}..{}", from + POINTS_BATCH_SEEDS);
+        let mut command = run::remuda();
+        let text =
+            run::output(command.args(["sim", "run", "--scenario", POINTS_SCENARIO, "--seeds", &range, "--json"]))
+                .with_context(|| format!("scenario {POINTS_SCENARIO}, seeds {range}"))?;
+        let outcome: Value = serde_json::from_str(&text).context("remuda sim run --json")?;
+        points += outcome["points"].as_u64().context("`remuda sim run --json` counts no points")?;
+        from += POINTS_BATCH_SEEDS;
+        if points < POINTS_LEAST && start.elapsed() > POINTS_TIME {
+            bail!("{points} crash points in {POINTS_TIME:?}: expected {POINTS_LEAST}");
+        }
+    }
+    println!("sim: {points} crash points of {POINTS_SCENARIO}, {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// As the command line asks.
