@@ -76,7 +76,9 @@ impl LogDevice {
                 if info.bytes < *bytes {
                     return Err(self.refuse(pool, format!("has {} bytes, {bytes} are wanted", info.bytes)));
                 }
-                let info_of = DeviceInfo::basic(BLOCK_BYTES as u32, bytes / BLOCK_BYTES as u64);
+                // What a killed process stored and did not fence is visible, and not durable: as behind a cache.
+                let basic = DeviceInfo::basic(BLOCK_BYTES as u32, bytes / BLOCK_BYTES as u64);
+                let info_of = DeviceInfo { volatile_cache: true, ..basic };
                 let channel = Rc::new(PmemChannel { mapping: mapping.clone(), info: info_of });
                 Ok(OpenLog { channel, info: info_of, mapped: Some(mapping), durable: info.durable })
             }
@@ -137,7 +139,7 @@ impl PmemChannel {
             }
             at += buf.len() as u64;
         }
-        if io.op == Op::Write {
+        if io.op != Op::Read {
             driver.pmem_fence(*pmem);
         }
         Ok(())

@@ -56,7 +56,7 @@ fn seeds_that_found_defects_hold() {
         ("nvmf", &[3, 4, 14]),
         ("nvmf-restart", &[9, 29, 42, 112]),
         ("engine-meta", &[391]),
-        ("hot-pool-images", &[4]),
+        ("hot-pool-images", &[4, 401]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }
