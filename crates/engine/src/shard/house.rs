@@ -38,7 +38,7 @@ pub(super) struct House {
     /// Something may have to be done.
     call: Notify,
     listens: Cell<Listens>,
-    /// With `ToFill`: the share of the log, in 256ths, from which a write is heard of.
+    /// With `Filling`: the share of the log, in 256ths, from which a write is heard of.
     call_share: Cell<u64>,
     writes: Cell<u64>,
     /// Nobody has written for a while, or the shard is closing.
