@@ -69,7 +69,9 @@ impl Rig {
         let opened = start(world, self.node, self.reactors, &self.open, 20 * SECOND_NS)?;
         let lenient = self.judge.mix.errors_allowed;
         let device = match opened {
-            Some(Ok(device)) => device,
+            Some(Ok(device)) if world.is_running(self.node) => device,
+            // The node went down right after.
+            Some(Ok(_)) => return Ok(None),
             Some(Err(error)) if lenient || !world.is_running(self.node) => {
                 world.handle().note(format!("the device does not open: {error}"));
                 return Ok(None);

@@ -361,7 +361,8 @@ impl World {
             state.rng.one_in(4)
         };
         let work = if sleeps { reactor.sleep_turn() } else { reactor.turn() };
-        let state = &mut *self.state.borrow_mut();
+        let mut guard = self.state.borrow_mut();
+        let state = &mut *guard;
         state.event("driver {} turns, work {}", [driver as u64, work as u64, 0, 0]);
         state.now_ns += 100 + state.rng.below(900);
         let n = state.schedule.pause;
@@ -369,22 +370,28 @@ impl World {
             let duration = state.rng.between(10_000, 50_000_000);
             pause(state, driver, duration);
         }
-        drop(reactor);
-        Step::Moved
+        drop((guard, reactor));
+        // The turn that reached a crash point is the node's last: what it left behind must not look alive.
+        self.crash_if_wanted().map_or(Step::Moved, Step::Crashed)
     }
 
     /// Lets everything that is due happen; a node that reached its crash point goes down.
     fn happen(&mut self) -> Option<NodeId> {
         loop {
-            let wanted = self.state.borrow().crash_wanted();
-            if let Some((node, crash)) = wanted {
-                self.crash(node, crash);
+            if let Some(node) = self.crash_if_wanted() {
                 return Some(node);
             }
             let state = &mut *self.state.borrow_mut();
             let action = state.take_due()?;
             state.perform(action);
         }
+    }
+
+    /// Ends the node that reached its crash point.
+    fn crash_if_wanted(&mut self) -> Option<NodeId> {
+        let (node, crash) = self.state.borrow().crash_wanted()?;
+        self.crash(node, crash);
+        Some(node)
     }
 
     fn is_runnable(&self, running: &Running, state: &State) -> bool {
