@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod checksums;
 mod error;
 mod forget;
 mod format;

@@ -104,7 +104,7 @@ impl Checker {
         for Payload { lsn, at, bytes, crc } in payloads {
             let read = log.read(at, 0, bytes as usize).await;
             let cause = match read {
-                Ok(list) if crate::shard::list_crc(&list) == crc => {
+                Ok(list) if crate::checksums::list_crc(&list) == crc => {
                     self.report.counts.payload_blocks += (bytes as usize == BLOCK_BYTES) as u64;
                     continue;
                 }

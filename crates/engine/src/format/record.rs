@@ -3,8 +3,10 @@
 //! A header says what happened and where its payload lies; see `docs/formats/pool.md`. Decoding tells bytes that are no
 //! record (stale, torn, of another pool) from a record that a correct writer cannot have written.
 
+use crate::checksums::{block_crcs, list_crc};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
 use base::crc32c;
+use reactor::Buf;
 use smallvec::SmallVec;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -146,6 +148,26 @@ pub(crate) enum NoRecord {
 }
 
 impl Record {
+    /// New content of so many blocks; the log makes their checksums when it takes the payload.
+    pub fn write(first: u32, blocks: u32) -> Record {
+        Record::Write { first, crcs: SmallVec::from_elem(0, blocks as usize) }
+    }
+
+    /// New content of a part of a block; the log makes its checksum when it takes the payload.
+    pub fn delta(block: u32, offset: u16, bytes: u16) -> Record {
+        Record::Delta { block, offset, bytes, crc: 0 }
+    }
+
+    /// Puts in the checksums of its payload.
+    #[inline]
+    pub(crate) fn seal(&mut self, payload: &[Buf]) {
+        match self {
+            Record::Write { crcs, .. } => *crcs = block_crcs(payload),
+            Record::Delta { crc, .. } => *crc = list_crc(payload),
+            _ => {}
+        }
+    }
+
     /// Bytes of its payload.
     #[inline]
     pub fn payload_bytes(&self) -> usize {

@@ -1,5 +1,8 @@
 //! Appending to a mapped log: header and payload stored, one fence.
 //!
+//! The index learns of a record between its stores and its fence, because both take their time waiting for memory and
+//! nobody can look in between: a record counts when [`Log::place`] returns, and until then nothing else runs here.
+//!
 //! A segment's header is stored with its first record and shares that record's fence: without it the record would not be
 //! found, and nobody was told of it yet.
 
@@ -12,7 +15,7 @@ use std::rc::Rc;
 impl Log {
     /// Appends now; `None` when there is no space.
     #[inline]
-    pub(super) fn place(&self, record: &Record, payload: &[Buf], class: Class) -> Option<Result<Placed, Status>> {
+    pub(super) fn place(&self, record: &mut Record, payload: &[Buf], class: Class) -> Option<Result<Placed, Status>> {
         let payload_bytes = record.payload_bytes();
         let bytes = (record.header_bytes() + payload_bytes.next_multiple_of(UNIT)) as u64;
         loop {
@@ -35,6 +38,7 @@ impl Log {
                 Ok(placed) => {
                     self.advance(bytes, payload_bytes as u64);
                     self.sink.placed(record, placed);
+                    self.fence();
                     return Some(Ok(placed));
                 }
                 Err(errno) => self.retire(Status::of_errno(errno, Op::Write)),
@@ -60,7 +64,14 @@ impl Log {
     }
 
     #[inline]
-    fn store(&self, record: &Record, payload: &[Buf]) -> Result<Placed, Errno> {
+    fn fence(&self) {
+        let Medium::Mapped { reactor, pmem, .. } = &self.medium else { unreachable!("a mapped log") };
+        reactor.driver().pmem_fence(*pmem);
+    }
+
+    /// Stores a record; it is durable after the next fence.
+    #[inline]
+    fn store(&self, record: &mut Record, payload: &[Buf]) -> Result<Placed, Errno> {
         let Medium::Mapped { reactor, pmem, first_byte } = &self.medium else { unreachable!("a mapped log") };
         let (place, used, segment, lsn) = {
             let state = self.state.borrow();
@@ -70,17 +81,18 @@ impl Log {
         let after_header = used + record.header_bytes() as u64;
         let payload_at = if record.payload_bytes() == 0 { 0 } else { after_header };
         let units = (payload_at / UNIT as u64) as u32;
-        let mut header = [0; HEADER_BYTES_MAX];
-        let header_bytes = record::encode(record, lsn, self.epoch, units, self.salt, &mut header);
         let driver = reactor.driver();
-        let mut at = first_byte + place as u64 * self.geometry.segment_bytes() + used;
-        driver.pmem_store(*pmem, at, &header[..header_bytes])?;
-        at += header_bytes as u64;
+        let start = first_byte + place as u64 * self.geometry.segment_bytes();
+        let mut at = start + after_header;
         for buf in payload {
             driver.pmem_store(*pmem, at, buf.as_slice())?;
             at += buf.len() as u64;
         }
-        driver.pmem_fence(*pmem);
+        // After the stores: they have fetched the payload, and checksums are made while they drain.
+        record.seal(payload);
+        let mut header = [0; HEADER_BYTES_MAX];
+        let header_bytes = record::encode(record, lsn, self.epoch, units, self.salt, &mut header);
+        driver.pmem_store(*pmem, start + used, &header[..header_bytes])?;
         Ok(Placed { lsn, segment, at: self.geometry.at(place, payload_at) })
     }
 
@@ -100,8 +112,8 @@ impl Log {
         for class in [Class::Internal, Class::User] {
             loop {
                 let entry = self.state.borrow_mut().queues[class as usize].pop_front();
-                let Some(entry) = entry else { break };
-                let Some(result) = self.place(&entry.record, &entry.payload, class) else {
+                let Some(mut entry) = entry else { break };
+                let Some(result) = self.place(&mut entry.record, &entry.payload, class) else {
                     self.state.borrow_mut().queues[class as usize].push_front(entry);
                     break;
                 };

@@ -7,7 +7,9 @@
 //! record is valid whole or not at all. A new epoch begins in a new segment, and a segment is opened only when
 //! everything in the one before is durable; so where a later segment begins says how far an earlier one is valid.
 //!
-//! What is not here: what records mean, and checksums of payloads, which callers make and verify.
+//! Checksums of payloads are made here, when a record is appended; who reads verifies them.
+//!
+//! What is not here: what records mean.
 
 mod block;
 mod deliver;
@@ -317,20 +319,22 @@ impl Log {
     /// Appends and fences now, on a mapped log that has room and nobody waiting for it. `None`: use
     /// [`append`](Self::append).
     #[inline]
-    pub fn try_append(&self, record: &Record, payload: &[Buf]) -> Option<Result<Placed, Status>> {
-        check(record, payload);
+    pub fn try_append(&self, mut record: Record, payload: &[Buf]) -> Option<Result<Placed, Status>> {
+        check(&record, payload);
         if !self.medium.is_mapped() || !self.state.borrow().queues[Class::User as usize].is_empty() {
             return None;
         }
-        self.place(record, payload, Class::User)
+        self.place(&mut record, payload, Class::User)
     }
 
     /// Appends; the record is durable when this completes. Records of one class get their numbers in the order of the
     /// calls. Dropping the future gives up the wait, not the append.
-    pub fn append(self: &Rc<Self>, record: Record, payload: SgList, class: Class) -> IoFuture<'static, Appended> {
+    pub fn append(self: &Rc<Self>, mut record: Record, payload: SgList, class: Class) -> IoFuture<'static, Appended> {
         check(&record, &payload);
-        if self.medium.is_mapped() && self.state.borrow().queues[class as usize].is_empty() {
-            if let Some(result) = self.place(&record, &payload, class) {
+        if !self.medium.is_mapped() {
+            record.seal(&payload);
+        } else if self.state.borrow().queues[class as usize].is_empty() {
+            if let Some(result) = self.place(&mut record, &payload, class) {
                 return IoFuture::ready(Appended { result, payload });
             }
             self.state.borrow_mut().stats.waits += 1;

@@ -4,7 +4,6 @@
 //! The blocks stay holes until a record with their checksums, and no data, is in the log: a crash before that leaves holes.
 //! Only holes can be written this way; whatever else lies in place is needed until its successor is durable.
 
-use super::data::block_crcs;
 use super::index::Place;
 use super::pace::START;
 use super::{Outcome, Shard, Target, add};
@@ -77,23 +76,23 @@ impl Shard {
     ) -> Result<Outcome, SgList> {
         // A destage that is under way may still be writing what these blocks were before they became holes.
         self.settled.wait_until(|| !self.index.is_destaging(extent)).await;
-        if self.meta.load(extent).await.is_err() {
-            return Err(payload);
-        }
         let slice = target.slice();
-        if !self.journal.contains(target.volume, slice) && self.journal.add(target.volume, slice).await.is_err() {
+        if self.journal.add(target.volume, slice).await.is_err() {
             return Err(payload);
         }
         let _held = self.locks.lock(target.range()).await;
         self.log.barrier().await;
+        // Held until the holes have been looked at: nothing waits from here to there.
+        let Ok(page) = self.meta.load(extent).await else { return Err(payload) };
         let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
         let blocks = target.bytes / BLOCK;
         let same = self.index.extent(target.volume, target.vextent) == Some(extent);
         let holes = (first..first + blocks).all(|block| self.index.place(block) == Place::Hole);
+        drop(page);
         if !same || !holes || !self.journal.contains(target.volume, slice) {
             return Err(payload);
         }
-        let crcs = block_crcs(&payload);
+        let crcs = crate::checksums::block_crcs(&payload);
         let io = self.capacity_io(self.meta.data_block(first), blocks, |lba, blocks| Io::write(lba, blocks, payload));
         let done = self.capacity.submit(io).await;
         let mut outcome = Outcome { status: done.status, bufs: done.io.bufs };

@@ -197,7 +197,7 @@ impl Shard {
         let offset = lost.block % EXTENT_BLOCKS * BLOCK_BYTES as u32;
         let target = Target { volume: owner.volume, vextent: owner.vextent, offset, bytes: BLOCK_BYTES as u32 };
         let _held = self.locks.lock(target.range()).await;
-        self.barrier().await;
+        self.log.barrier().await;
         if self.index.logged(lost.block) != Some(lost.place) {
             return Ok(());
         }

@@ -110,6 +110,19 @@ impl DirtyExtents {
         }
     }
 
+    /// The extent is touched soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, extent: u32) {
+        let slot = match self.index[extent as usize] {
+            NONE => self.free.last().copied().unwrap_or(NONE),
+            slot => slot,
+        };
+        if let Some(state) = self.slab.get(slot as usize) {
+            reactor::prefetch(state);
+            reactor::prefetch(&state.first);
+        }
+    }
+
     pub(crate) fn get_mut(&mut self, extent: u32) -> Option<&mut DirtyExtent> {
         match self.index[extent as usize] {
             NONE => None,

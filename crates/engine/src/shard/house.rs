@@ -253,7 +253,7 @@ impl Shard {
 
     /// Destages everything and makes a checkpoint, now.
     pub(crate) async fn settle(self: &Rc<Self>) -> Result<(), Status> {
-        self.barrier().await;
+        self.log.barrier().await;
         while self.index.dirty_extents() > 0 {
             self.destage_some().await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;

@@ -20,6 +20,9 @@ use std::rc::Rc;
 /// Deltas of a block before they are merged into a whole one.
 pub(crate) const CHAIN_MAX: usize = 16;
 
+/// Blocks of a write that are prefetched: about as many misses as a core has under way.
+const PREFETCHED_MAX: u32 = 8;
+
 /// Where a block's newest bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -108,6 +111,14 @@ impl Index {
     #[inline]
     pub(crate) fn extent(&self, volume: u32, vextent: u32) -> Option<u32> {
         self.state.borrow().places.get(volume, vextent)
+    }
+
+    /// Blocks of one extent are written soon: what [`placed`](Sink::placed) touches is on its way meanwhile.
+    #[inline]
+    pub(crate) fn prefetch(&self, first: u32, blocks: u32) {
+        let state = self.state.borrow();
+        state.dirty.prefetch(extent_of(first));
+        (first..first + blocks.min(PREFETCHED_MAX)).for_each(|block| state.map.prefetch(block));
     }
 
     /// Where a block's newest bytes are.

@@ -89,6 +89,12 @@ impl LogMap {
         }
     }
 
+    /// The block is looked up or set soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, block: u32) {
+        reactor::prefetch(&self.entries[self.home(block + 1)]);
+    }
+
     /// The place of a block.
     #[inline]
     pub(crate) fn get(&self, block: u32) -> Option<LogPlace> {

@@ -37,7 +37,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 pub use audit::ExtentOwner;
-pub(crate) use data::list_crc;
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};
 pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
@@ -238,10 +237,5 @@ impl Shard {
 
     fn is_broken(&self, defect: Defect) -> bool {
         self.tuning.defect == Some(defect)
-    }
-
-    /// Waits until every record that has been appended so far is placed, or refused.
-    async fn barrier(&self) {
-        self.log.barrier().await;
     }
 }

@@ -224,7 +224,7 @@ impl Shard {
                 Ok(bytes) => bytes,
                 Err(status) => return status,
             };
-            if super::data::list_crc(&bytes) != delta.place.crc {
+            if crate::checksums::list_crc(&bytes) != delta.place.crc {
                 return Status::Corrupt;
             }
             let mut at = delta.offset as usize;

@@ -59,9 +59,7 @@ impl Shard {
     pub(crate) async fn free_extent(self: &Rc<Self>, volume: u32, vextent: u32) -> Result<(), Status> {
         let whole = Target { volume, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
         // Without it, the extent would come back to life if the log were lost.
-        if !self.journal.contains(volume, whole.slice()) {
-            self.journal.add(volume, whole.slice()).await?;
-        }
+        self.journal.add(volume, whole.slice()).await?;
         while let Some(extent) = self.index.extent(volume, vextent) {
             self.held_back.borrow_mut().push(extent);
             let freed = self.free_undisturbed(whole, extent).await;
@@ -84,7 +82,7 @@ impl Shard {
         // Once it is free it may get a new owner, whose blocks no write of ours must meet.
         self.settled.wait_until(|| !self.index.is_destaging(extent)).await;
         let _held = self.locks.lock(whole.range()).await;
-        self.barrier().await;
+        self.log.barrier().await;
         if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
             return Ok(());
         }

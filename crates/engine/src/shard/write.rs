@@ -4,7 +4,6 @@
 //! the extent is looked up and the records are appended in one step without an await, so that records of a block are in
 //! the log in the order in which its writes were let in.
 
-use super::data::{block_crcs, list_crc};
 use super::index::CHAIN_MAX;
 use super::{Outcome, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
@@ -64,8 +63,9 @@ impl Shard {
     pub(crate) fn append_admitted(&self, target: &Target, payload: &SgList) -> Option<Result<(), Status>> {
         let extent = self.index.extent(target.volume, target.vextent)?;
         let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
-        let record = Record::Write { first, crcs: block_crcs(payload) };
-        Some(self.log.try_append(&record, payload)?.map(drop))
+        let blocks = target.bytes / BLOCK;
+        self.index.prefetch(first, blocks);
+        Some(self.log.try_append(Record::write(first, blocks), payload)?.map(drop))
     }
 
     /// Whether nothing but room in the log keeps records of the target from being appended in this very step.
@@ -77,9 +77,7 @@ impl Shard {
     /// Waits for what a record of the target has to wait for; afterwards it may be appended in this very step.
     pub(super) async fn let_in(self: &Rc<Self>, target: &Target, bytes: u64) -> Result<(), Status> {
         loop {
-            if !self.journal.contains(target.volume, target.slice()) {
-                self.journal.add(target.volume, target.slice()).await?;
-            }
+            self.journal.add(target.volume, target.slice()).await?;
             self.locks.passable(&target.range()).await;
             if !self.pace.admits(bytes, self.fill()) {
                 self.house.wrote(self);
@@ -107,7 +105,7 @@ impl Shard {
             return Outcome { status, bufs: new };
         }
         let _held = self.locks.lock(target.range()).await;
-        self.barrier().await;
+        self.log.barrier().await;
         let buf = match bdev::steps::alloc(&self.reactor, target.bytes as usize).await {
             Ok(buf) => buf,
             Err(status) => return Outcome { status, bufs: new },
@@ -167,11 +165,8 @@ impl Shard {
             let bytes = if whole > 0 { whole * BLOCK } else { (BLOCK - within).min(end - at) };
             let tail = sg_split_off(&mut rest, bytes as usize);
             let part = std::mem::replace(&mut rest, tail);
-            let record = if whole > 0 {
-                Record::Write { first: block, crcs: block_crcs(&part) }
-            } else {
-                Record::Delta { block, offset: within as u16, bytes: bytes as u16, crc: list_crc(&part) }
-            };
+            let record =
+                if whole > 0 { Record::write(block, whole) } else { Record::delta(block, within as u16, bytes as u16) };
             parts.push(self.log.append(record, part, Class::Internal));
             at += bytes;
         }
@@ -217,7 +212,7 @@ impl Shard {
     pub(super) async fn merge(self: &Rc<Self>, volume: u32, vextent: u32, index: u32) -> Result<(), Status> {
         let target = Target { volume, vextent, offset: index * BLOCK, bytes: BLOCK };
         let _held = self.locks.lock(target.range()).await;
-        self.barrier().await;
+        self.log.barrier().await;
         let Some(extent) = self.index.extent(volume, vextent) else { return Ok(()) };
         let block = extent * EXTENT_BLOCKS + index;
         if !self.index.has_chain(block) {
@@ -226,7 +221,7 @@ impl Shard {
         let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
         let read = self.read_blocks(target, super::data::one(buf)).await;
         let record = match read.status {
-            Status::Ok => Record::Write { first: block, crcs: block_crcs(&read.bufs) },
+            Status::Ok => Record::write(block, 1),
             Status::Corrupt | Status::ReadError => {
                 tracing::error!(
                     "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them \
