@@ -15,12 +15,12 @@ use zerocopy::IntoBytes;
 
 use crate::spec::{Cqe, Sqe, Status};
 use crate::tcp::fault::field;
+use crate::tcp::output::{Output, SEND_BYTES_MAX};
 use crate::tcp::pdu::encode_term;
 use crate::tcp::{DataHeader, Decoder, Encoder, Fault, Header, Item, R2t, Side};
 use base::crc::Crc32c;
 
 use super::command::{Commands, Direction};
-use super::outbox::{Outbox, SEND_BYTES_MAX};
 use super::plan::Step;
 use super::request::Requests;
 
@@ -96,6 +96,13 @@ struct Incoming {
     done: u32,
 }
 
+/// Data that waits to be sent: a part of a command's buffers.
+struct Region {
+    slot: u16,
+    offset: usize,
+    len: usize,
+}
+
 /// See the module.
 pub(super) struct Link {
     pub(super) stream: Rc<TcpStream>,
@@ -103,11 +110,10 @@ pub(super) struct Link {
     pub(super) limits: LinkLimits,
     encoder: Encoder,
     decoder: Decoder,
-    out: Outbox,
+    out: Output<Region>,
     open_r2ts: VecDeque<OpenR2t>,
     incoming: Option<Incoming>,
     large_reads: u32,
-    slices: Vec<Slice>,
     /// Wakes the task that serves the socket.
     pub(super) waker: Option<Waker>,
     /// The socket takes no more; the task waits for it.
@@ -125,11 +131,10 @@ impl Link {
             limits,
             encoder,
             decoder,
-            out: Outbox::new(),
+            out: Output::default(),
             open_r2ts: VecDeque::new(),
             incoming: None,
             large_reads: 0,
-            slices: Vec::new(),
             waker: None,
             is_blocked: false,
             read_again: false,
@@ -140,7 +145,7 @@ impl Link {
 
     /// Whether a flush would send something.
     pub(super) fn has_output(&self) -> bool {
-        !self.is_blocked && (self.out.queued() > 0 || !self.open_r2ts.is_empty())
+        !self.is_blocked && (self.out.bytes() > 0 || !self.open_r2ts.is_empty())
     }
 
     /// Queues a command of request `id`. The caller has looked for room.
@@ -155,13 +160,13 @@ impl Link {
             _ => 0,
         };
         let encoder = &self.encoder;
-        self.out.head(|out| encoder.capsule_cmd(out, &sqe, in_capsule));
+        self.out.header(|out| encoder.capsule_cmd(out, &sqe, in_capsule));
         let request = requests.get_mut(id);
         request.in_flight += 1;
         if let Some(range) = &step.range {
-            self.out.bytes(range.as_bytes());
+            self.out.copied(range.as_bytes());
             if self.encoder.data_digest() {
-                self.out.bytes(&base::crc32c(range.as_bytes()).to_le_bytes());
+                self.out.copied(&base::crc32c(range.as_bytes()).to_le_bytes());
             }
         } else if in_capsule > 0 {
             self.queue_data(slot, step.data_offset, step.data_len, &request.io.bufs);
@@ -174,17 +179,18 @@ impl Link {
 
     fn queue_data(&mut self, slot: u16, offset: u32, len: u32, bufs: &[Buf]) {
         self.commands.get_mut(slot).sending += 1;
-        self.out.data(slot, offset, len);
+        let region = Region { slot, offset: offset as usize, len: len as usize };
+        self.out.payload(region, len as usize);
         if self.encoder.data_digest() {
             let mut crc = Crc32c::new();
             for_each_piece(bufs, offset as usize, len as usize, |piece| crc.update(piece));
-            self.out.bytes(&crc.value().to_le_bytes());
+            self.out.copied(&crc.value().to_le_bytes());
         }
     }
 
     /// Queues data that the controller has asked for, as far as one send goes.
     fn queue_asked_data(&mut self, requests: &Requests) {
-        while self.out.queued() < SEND_BYTES_MAX {
+        while self.out.bytes() < SEND_BYTES_MAX {
             let Some(r2t) = self.open_r2ts.front_mut() else { return };
             let len = r2t.left.min(self.limits.maxh2cdata);
             let last = len == r2t.left;
@@ -204,7 +210,7 @@ impl Link {
                 self.commands.get_mut(slot).r2ts_open -= 1;
             }
             let encoder = &self.encoder;
-            self.out.head(|out| encoder.h2c_data(out, &header));
+            self.out.header(|out| encoder.h2c_data(out, &header));
             let command = self.commands.get(slot);
             let data_offset = command.data_offset + offset;
             self.queue_data(slot, data_offset, len, &requests.get(command.request).io.bufs);
@@ -215,17 +221,19 @@ impl Link {
     pub(super) fn flush(&mut self, requests: &mut Requests, settled: &mut Vec<u32>) -> Result<(), Broken> {
         loop {
             self.queue_asked_data(requests);
-            if self.out.queued() == 0 {
+            if self.out.bytes() == 0 {
                 return Ok(());
             }
-            self.slices.clear();
             let (commands, shared) = (&self.commands, &*requests);
-            self.out.gather(&mut self.slices, |slot| &shared.get(commands.get(slot).request).io.bufs);
-            match self.stream.try_send(&self.slices) {
+            let slices = self.out.gather(|region, sent, slices| {
+                let bufs = &shared.get(commands.get(region.slot).request).io.bufs;
+                for_each_piece(bufs, region.offset + sent, region.len - sent, |piece| slices.push(Slice::of(piece)));
+            });
+            match self.stream.try_send(slices) {
                 Ok(sent) => {
                     let mut finished: SmallVec<[u16; 8]> = SmallVec::new();
                     let commands = &mut self.commands;
-                    self.out.advance(sent, |slot| {
+                    self.out.advance(sent, |Region { slot, .. }| {
                         let command = commands.get_mut(slot);
                         command.sending -= 1;
                         if command.sending == 0 && command.answer.is_some() {
@@ -251,7 +259,7 @@ impl Link {
     /// Tells the controller why the connection ends, if that can be said between two PDUs. True when it was told: then the
     /// stream is to be drained before it is closed.
     pub(super) fn terminate(&mut self, fault: Fault) -> bool {
-        if self.out.queued() > 0 {
+        if self.out.bytes() > 0 {
             return false;
         }
         let Some((pdu, len)) = encode_term(Side::Host, fault, self.decoder.offending_header()) else { return false };

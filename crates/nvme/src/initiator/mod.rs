@@ -17,7 +17,6 @@ mod fence;
 mod lane;
 mod link;
 mod options;
-mod outbox;
 mod plan;
 mod request;
 mod shared;

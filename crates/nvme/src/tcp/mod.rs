@@ -4,6 +4,7 @@
 //! * [`check`]: what may be said about a PDU from its first eight bytes and the state of the connection.
 //! * [`decode`]: [`Decoder`], fed with any pieces of the stream; it holds one header at most, payloads are never copied.
 //! * [`negotiate`]: what ICReq and ICResp agree on.
+//! * `output`: what a connection has still to send.
 //! * [`fault`]: what went wrong, as the Terminate Connection Request says it.
 //! * [`r2t`]: the target's table of outstanding R2Ts; its counterpart is [`crate::host::transfer`].
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@ pub mod check;
 pub mod decode;
 pub mod fault;
 pub mod negotiate;
+pub(crate) mod output;
 pub mod pdu;
 pub mod r2t;
 

@@ -17,7 +17,7 @@ use crate::target::ControllerHandle;
 use crate::target::SubsystemId;
 use crate::target::io::IoCommand;
 use crate::target::queue::{FusedSlot, Queue};
-use crate::tcp::pdu::{HEADER_SPACE, encode_term};
+use crate::tcp::pdu::encode_term;
 use crate::tcp::r2t::R2T_MAX;
 use crate::tcp::{DataHeader, Encoder, Fault, R2tTable, Side};
 use base::Errno;
@@ -344,7 +344,7 @@ impl Connection {
     fn send_answer(self: &Rc<Self>, cqe: &Cqe) {
         if !self.is_ended() {
             let encoder = self.encoder();
-            self.output.borrow_mut().header::<HEADER_SPACE>(|out| encoder.capsule_resp(out, cqe));
+            self.output.borrow_mut().header(|out| encoder.capsule_resp(out, cqe));
             self.queue_flush();
         } else {
             self.settled.notify_all();
@@ -368,12 +368,12 @@ impl Connection {
         let header =
             DataHeader { cccid: cqe.cid.get(), ttag: 0, offset: 0, len: sg_len(&bufs) as u32, last: true, success };
         let mut output = self.output.borrow_mut();
-        output.header::<HEADER_SPACE>(|out| encoder.c2h_data(out, &header));
+        output.header(|out| encoder.c2h_data(out, &header));
         let digest =
             encoder.data_digest().then(|| base::crc::crc32c_slices(bufs.iter().map(Buf::as_slice)).to_le_bytes());
         output.data(bufs);
         if let Some(digest) = digest {
-            output.bytes_copied(&digest);
+            output.copied(&digest);
         }
         drop(output);
         if success {
@@ -466,14 +466,14 @@ impl Connection {
     pub(super) fn send_termination(&self, fault: Fault, offending: &[u8]) {
         if let Some((pdu, len)) = encode_term(Side::Target, fault, offending) {
             let mut output = self.output.borrow_mut();
-            output.bytes_copied(&pdu[..len]);
+            output.copied(&pdu[..len]);
             let _ = output.flush(&self.stream);
         }
     }
 
     /// Sends bytes that are no answer (ICResp, R2T), with the next flush.
     pub(super) fn send_header(self: &Rc<Self>, encode: impl FnOnce(&mut [u8]) -> usize) {
-        self.output.borrow_mut().header::<HEADER_SPACE>(encode);
+        self.output.borrow_mut().header(encode);
         self.queue_flush();
     }
 
