@@ -214,7 +214,7 @@ impl BlockDevice for FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         let (reactor, kept) = (&self.keeper.0, self.keeper.1);
-        reactor.run(move |reactor| reactor.release(kept));
+        reactor.run(move |reactor| reactor.release::<File>(kept));
     }
 }
 

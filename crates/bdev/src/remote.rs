@@ -17,13 +17,14 @@ pub struct RemoteDevice {
     kept: u64,
 }
 
-struct Kept(Rc<dyn Channel>);
+/// As the home reactor keeps the child's channel.
+type Kept = Rc<dyn Channel>;
 
 impl RemoteDevice {
     /// Serves `child` on the calling reactor.
     pub fn new(home: &Rc<Reactor>, child: Arc<dyn BlockDevice>) -> Result<RemoteDevice, DeviceError> {
         let channel = child.open_channel(home)?;
-        let kept = home.keep(Rc::new(Kept(channel)));
+        let kept = home.keep::<Kept>(Rc::new(channel));
         Ok(RemoteDevice { child, home: home.handle(), kept })
     }
 }
@@ -69,7 +70,7 @@ impl BlockDevice for RemoteDevice {
 impl Drop for RemoteDevice {
     fn drop(&mut self) {
         let kept = self.kept;
-        self.home.run(move |reactor| reactor.release(kept));
+        self.home.run(move |reactor| reactor.release::<Kept>(kept));
     }
 }
 
@@ -79,17 +80,13 @@ struct RemoteChannel {
     kept: u64,
 }
 
-fn kept_channel(reactor: &Reactor, kept: u64) -> Option<Rc<dyn Channel>> {
-    reactor.kept(kept)?.downcast_ref::<Kept>().map(|kept| kept.0.clone())
-}
-
 impl Channel for RemoteChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         let (reactor, home, kept) = (self.reactor.clone(), self.home, self.kept);
         let Io { op, flags, stream, nblocks, lba, arg, tag, .. } = io;
         IoFuture::steps(&self.reactor, async move {
             let serve = move |there: Rc<Reactor>| async move {
-                match kept_channel(&there, kept) {
+                match there.kept::<Kept>(kept) {
                     Some(channel) => channel.submit(io).await,
                     None => io.done(Status::Gone),
                 }
@@ -103,7 +100,7 @@ impl Channel for RemoteChannel {
     fn abort(&self, tag: u64) {
         let kept = self.kept;
         self.reactor.post(self.home, move |there| {
-            if let Some(channel) = kept_channel(there, kept) {
+            if let Some(channel) = there.kept::<Kept>(kept) {
                 channel.abort(tag);
             }
         });

@@ -91,7 +91,7 @@ pub(crate) struct ShardTable {
 
 impl ShardTable {
     pub(crate) fn on(reactor: &Reactor, instance: u64) -> Rc<ShardTable> {
-        reactor.extension(instance, ShardTable::default)
+        reactor.kept_or(instance, ShardTable::default)
     }
 
     pub(crate) fn get(&self, number: u16) -> Option<Rc<Shard>> {
@@ -190,7 +190,7 @@ struct ControlSlot(RefCell<Option<Rc<Control>>>);
 
 impl Control {
     fn of(reactor: &Reactor, shared: &PoolShared) -> Result<Rc<Control>, PoolError> {
-        let slot = reactor.extension(shared.instance, ControlSlot::default);
+        let slot = reactor.kept_or(shared.instance, ControlSlot::default);
         let control = slot.0.borrow().clone();
         control.ok_or_else(|| shared.refuse("it is closed".to_string()))
     }
@@ -532,7 +532,7 @@ impl Pool {
             busy: Cell::new(false),
             idle: Notify::default(),
         });
-        *reactor.extension(shared.instance, ControlSlot::default).0.borrow_mut() = Some(control.clone());
+        *reactor.kept_or(shared.instance, ControlSlot::default).0.borrow_mut() = Some(control.clone());
         reactor.spawn(async move {
             if let Err(error) = control.tidy_up().await {
                 tracing::warn!("{error}; it is tried again when the pool is opened next");
@@ -736,7 +736,7 @@ impl Pool {
         }
         let instance = self.shared.instance;
         let forget = move |there: Rc<Reactor>| async move {
-            there.extension(instance, ControlSlot::default).0.borrow_mut().take();
+            there.kept_or(instance, ControlSlot::default).0.borrow_mut().take();
         };
         reactor.call_on(self.shared.control, forget).await;
     }

@@ -15,6 +15,7 @@ mod gate_atomics {
     pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
 }
 mod iofuture;
+mod kept;
 #[cfg(target_os = "linux")]
 pub mod linux;
 mod mesh;

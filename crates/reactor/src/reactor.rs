@@ -6,6 +6,7 @@
 
 use crate::driver::{Driver, Event, FileOp, SocketId, Token};
 use crate::exec::Executor;
+use crate::kept::Keep;
 use crate::mesh::{MeshBuilder, MeshEnds, Message, ReactorHandle};
 use crate::ops::OpTable;
 use crate::pool::{BufPool, PoolConfig};
@@ -13,7 +14,6 @@ use crate::stats::ReactorStats;
 use crate::timer::{TimerKey, TimerWheel};
 use base::Errno;
 use crossbeam_queue::SegQueue;
-use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -105,12 +105,11 @@ pub struct Reactor {
     door: Arc<SegQueue<Message>>,
     pollers: RefCell<Vec<(PollerId, Rc<dyn Poller>)>>,
     turn_ends: RefCell<Vec<Rc<dyn TurnEnd>>>,
-    extensions: RefCell<BTreeMap<(TypeId, u64), Rc<dyn Any>>>,
-    kept: RefCell<BTreeMap<u64, Rc<dyn Any>>>,
+    keep: Keep,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
-    next_id: Cell<u64>,
+    next_poller: Cell<u64>,
     stopping: Cell<bool>,
     /// Reactors of the group that have closed; they answer no calls.
     stopped_peers: RefCell<BTreeSet<usize>>,
@@ -140,12 +139,11 @@ impl Reactor {
             door: Arc::default(),
             pollers: RefCell::default(),
             turn_ends: RefCell::default(),
-            extensions: RefCell::default(),
-            kept: RefCell::default(),
+            keep: Keep::default(),
             events: RefCell::default(),
             due: RefCell::default(),
             now_ns: Cell::new(now_ns),
-            next_id: Cell::new(1),
+            next_poller: Cell::new(0),
             stopping: Cell::new(false),
             stopped_peers: RefCell::default(),
             stats: Arc::default(),
@@ -219,7 +217,7 @@ impl Reactor {
 
     /// Adds a poller.
     pub fn add_poller(&self, poller: Rc<dyn Poller>) -> PollerId {
-        let id = PollerId(self.fresh_id());
+        let id = PollerId(self.next_poller.replace(self.next_poller.get() + 1));
         self.pollers.borrow_mut().push((id, poller));
         id
     }
@@ -231,27 +229,25 @@ impl Reactor {
 
     /// Keeps a value that cannot leave this thread (an open file, a channel) until [`release`](Self::release) or the
     /// reactor's end, for owners that live elsewhere; they name it by the number returned.
-    pub fn keep(&self, value: Rc<dyn Any>) -> u64 {
-        let id = self.fresh_id();
-        self.kept.borrow_mut().insert(id, value);
-        id
+    pub fn keep<T: 'static>(&self, value: Rc<T>) -> u64 {
+        self.keep.add(value)
     }
 
-    /// The kept value `id`.
-    pub fn kept(&self, id: u64) -> Option<Rc<dyn Any>> {
-        self.kept.borrow().get(&id).cloned()
+    /// The `T` that is kept under `number`. This is how a message finds its component's state on the reactor that it arrives
+    /// at.
+    pub fn kept<T: 'static>(&self, number: u64) -> Option<Rc<T>> {
+        self.keep.get(number)
     }
 
-    /// Lets go of the kept value `id`.
-    pub fn release(&self, id: u64) {
-        let value = self.kept.borrow_mut().remove(&id);
-        drop(value);
+    /// As [`kept`](Self::kept), made when first asked for: the part that a component which spans reactors has on this one,
+    /// under a number that the component has chosen. No type is kept both so and by [`keep`](Self::keep).
+    pub fn kept_or<T: 'static>(&self, number: u64, make: impl FnOnce() -> T) -> Rc<T> {
+        self.keep.get_or(number, make)
     }
 
-    fn fresh_id(&self) -> u64 {
-        let id = self.next_id.get();
-        self.next_id.set(id + 1);
-        id
+    /// Lets go of the `T` that is kept under `number`.
+    pub fn release<T: 'static>(&self, number: u64) {
+        self.keep.remove::<T>(number);
     }
 
     /// Waits until `deadline_ns`.
@@ -288,19 +284,6 @@ impl Reactor {
             Poll::Pending
         })
         .await;
-    }
-
-    /// The part that a component keeps on this reactor: `T` number `instance`, made when first asked for and dropped when
-    /// the reactor closes. This is how a message finds its component's state on the reactor that it arrives at.
-    pub fn extension<T: 'static>(&self, instance: u64, make: impl FnOnce() -> T) -> Rc<T> {
-        let key = (TypeId::of::<T>(), instance);
-        let existing = self.extensions.borrow().get(&key).cloned();
-        let any = existing.unwrap_or_else(|| {
-            let made: Rc<dyn Any> = Rc::new(make());
-            self.extensions.borrow_mut().insert(key, made.clone());
-            made
-        });
-        any.downcast().expect("the key holds the type")
     }
 
     // --- other reactors ---------------------------------------------------------------------------------------------
@@ -648,10 +631,7 @@ impl Reactor {
         self.exec.close();
         self.pollers.borrow_mut().clear();
         self.turn_ends.borrow_mut().clear();
-        let extensions = self.extensions.take();
-        drop(extensions);
-        let kept = self.kept.take();
-        drop(kept);
+        self.keep.clear();
         while self.door.pop().is_some() {}
         let index = self.index;
         for peer in self.mesh.borrow().peers().iter().filter(|peer| peer.index() != index) {

@@ -15,7 +15,7 @@ use super::connect::{connect_queue, open_link};
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
 use super::error::{CommandError, ConnectError};
 use super::fence::Fence;
-use super::lane::{KeptLane, Lane, LanePolicy, RemoteLane};
+use super::lane::{Lane, LanePolicy, RemoteLane};
 use super::link::Broken;
 use super::options::{Options, Replay};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
@@ -207,7 +207,7 @@ impl BlockDevice for NvmfDevice {
         let lanes: Vec<Rc<Lane>> = (0..options.queues_per_channel)
             .map(|_| {
                 let lane = Lane::new(reactor, shared.number_lane(), policy);
-                let kept = reactor.keep(Rc::new(KeptLane(lane.clone())));
+                let kept = reactor.keep(lane.clone());
                 let name = RemoteLane { reactor: reactor.index(), kept };
                 let driver = LaneDriver { reactor: reactor.clone(), shared: shared.clone(), lane: lane.clone(), name };
                 reactor.spawn(driver.run());
@@ -288,7 +288,7 @@ struct LaneDriver {
 
 impl Drop for LaneDriver {
     fn drop(&mut self) {
-        self.reactor.release(self.name.kept);
+        self.reactor.release::<Lane>(self.name.kept);
     }
 }
 

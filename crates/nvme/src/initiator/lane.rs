@@ -73,9 +73,6 @@ pub(super) struct RemoteLane {
     pub(super) kept: u64,
 }
 
-/// A lane as its reactor keeps it.
-pub(super) struct KeptLane(pub(super) Rc<Lane>);
-
 struct Inner {
     requests: Requests,
     /// Requests that are not wholly issued, in order.
@@ -716,13 +713,7 @@ impl Inner {
 
 /// Serves a request of another reactor's lane; gives it back when this lane has gone.
 async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io, losses: u8) -> Result<Done, Io> {
-    let kept = reactor.kept(kept);
-    let Some(lane) = kept.as_ref().and_then(|kept| kept.downcast_ref::<KeptLane>()).map(|kept| kept.0.clone()) else {
-        return Err(io);
-    };
-    if lane.is_retired() {
-        return Err(io);
-    }
+    let Some(lane) = reactor.kept::<Lane>(kept).filter(|lane| !lane.is_retired()) else { return Err(io) };
     match lane.submit_again(io, losses) {
         Ok(ticket) => Ok(ticket.await),
         Err(done) => Ok(done),

@@ -85,7 +85,7 @@ impl Home {
     /// The home part; only on the home reactor.
     pub(super) fn of(reactor: &Rc<Reactor>, shared: &Arc<Shared>) -> Rc<Home> {
         assert_eq!(reactor.index(), shared.home, "only the home reactor owns the target");
-        reactor.extension(shared.instance, || Home {
+        reactor.kept_or(shared.instance, || Home {
             reactor: reactor.clone(),
             shared: shared.clone(),
             target: RefCell::new(Target::new(shared.config.model.clone(), reactor.driver().random_u64())),
@@ -471,7 +471,7 @@ impl Home {
 async fn keep_time(home: Rc<Home>) {
     let reactor = home.reactor.clone();
     let moved = home.deadline_moved.clone();
-    // Holds no strong reference while it sleeps, so that the extension can be dropped.
+    // Holds no strong reference while it sleeps, so that the reactor can let go of it.
     let weak = Rc::downgrade(&home);
     drop(home);
     loop {

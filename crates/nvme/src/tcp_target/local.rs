@@ -63,7 +63,7 @@ pub(super) struct Local {
 impl Local {
     /// The target's part on this reactor, made when first asked for.
     pub(super) fn of(reactor: &Rc<Reactor>, shared: &Arc<Shared>) -> Rc<Local> {
-        reactor.extension(shared.instance, || Local {
+        reactor.kept_or(shared.instance, || Local {
             reactor: reactor.clone(),
             config: shared.config.clone(),
             shared: shared.clone(),

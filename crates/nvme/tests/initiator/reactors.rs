@@ -38,7 +38,7 @@ fn queues_used_by_three_reactors(fake: &Fake, options: Options) -> Vec<u16> {
         assert_eq!(fake.block(lba), [lba as u8; BLOCK]);
     }
     for (index, kept) in channels.into_iter().enumerate() {
-        runtime.handles()[index].call(move |reactor| reactor.release(kept));
+        runtime.handles()[index].call(move |reactor| reactor.release::<Rc<dyn Channel>>(kept));
     }
     runtime.handles()[0].call_async(move |_| async move { device.close().await }).unwrap();
     let writes = fake.seen().into_iter().filter(|seen| seen.is_io(NvmOpcode::Write));
