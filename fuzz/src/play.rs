@@ -4,7 +4,7 @@
 use crate::world::World;
 use base::crc32c;
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice, Op, OpSet};
-use nvme::fuzz::{Program, count_pdu};
+use nvme::fuzz::Program;
 use nvme::host::command;
 use nvme::spec::opcode::{FABRICS, NvmOpcode};
 use nvme::spec::property::Configuration;
@@ -168,7 +168,6 @@ impl Play<'_> {
                 let len = usize::from(self.program.u8());
                 let bytes = self.program.bytes(len).to_vec();
                 self.wires[index].is_clean &= bytes.is_empty();
-                count_pdu();
                 self.world.send(self.wires[index].socket, &bytes);
             }
             210..218 => {
@@ -204,7 +203,6 @@ impl Play<'_> {
             ..TransportOptions::host()
         };
         let socket = self.world.connect();
-        count_pdu();
         self.world.send(socket, &options.request().encode());
         self.wires.push(Wire {
             socket,
@@ -240,7 +238,6 @@ impl Play<'_> {
     }
 
     fn send(&mut self, index: usize, bytes: &[u8]) {
-        count_pdu();
         let socket = self.wires[index].socket;
         if self.program.u8() < 230 {
             self.world.send(socket, bytes);

@@ -13,7 +13,6 @@ use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U32;
 
 use crate::host::command;
-use crate::host::{ReadTransfer, WriteTransfer};
 use crate::spec::fabrics::{self, PropertyCommand};
 use crate::spec::opcode::{FABRICS, FabricsType, NvmOpcode};
 use crate::spec::property::Configuration;
@@ -31,6 +30,8 @@ use crate::tcp::{
     DataHeader, Decoder, Encoder, Fault, Header, IcReq, IcResp, Item, PduType, R2t, R2tTable, ReceiveParams,
     SendParams, Side, pdu,
 };
+
+pub use crate::initiator::fuzz_host;
 
 static PDUS: AtomicU64 = AtomicU64::new(0);
 
@@ -214,44 +215,6 @@ pub fn fuzz_codec(input: &[u8]) {
             assert!(damaged, "valid PDUs are no fault: {fault}");
             let answer = pdu::encode_term(side, fault, &[0; 72]);
             assert_eq!(answer.is_none(), fault == Fault::MalformedTermination);
-        }
-    }
-}
-
-// ---- Host
-
-/// A controller says what it likes to a host with a few outstanding commands: nothing is placed or sent outside of them.
-pub fn fuzz_host(input: &[u8]) {
-    const COMMANDS: usize = 4;
-    let mut program = Program(input);
-    let lens: [u32; COMMANDS] = core::array::from_fn(|_| program.u32());
-    let mut reads = lens.map(ReadTransfer::new);
-    let mut writes = lens.map(WriteTransfer::new);
-    let mut memory = [0u64; COMMANDS];
-    while !program.is_empty() {
-        let index = usize::from(program.u8()) % COMMANDS;
-        count_pdu();
-        let flags = program.u8();
-        let (mut offset, len) = (program.u32(), program.u32());
-        if flags & 9 == 8 {
-            offset = memory[index] as u32;
-        }
-        if flags & 1 == 0 {
-            let header = DataHeader { cccid: 0, ttag: 0, offset, len, last: flags & 2 != 0, success: flags & 4 != 0 };
-            if let Ok(arrival) = reads[index].arrive(&header) {
-                assert_eq!(u64::from(arrival.offset), memory[index], "in order");
-                memory[index] += u64::from(arrival.len);
-                assert!(memory[index] <= u64::from(lens[index]));
-            }
-        } else if writes[index].request(&R2t { cccid: 0, ttag: 1, offset, len }).is_ok() {
-            let limit = len.div_ceil(16).max(4096);
-            let mut sent = 0u64;
-            while let Some(header) = writes[index].next(0, limit) {
-                assert_eq!(u64::from(header.offset), u64::from(offset) + sent);
-                sent += u64::from(header.len);
-            }
-            assert_eq!(sent, u64::from(len));
-            assert!(u64::from(offset) + sent <= u64::from(lens[index]));
         }
     }
 }

@@ -7,7 +7,7 @@
 //! * [`tcp`]: PDUs of the TCP transport: encoding, incremental decoding, and the rules whose breach ends a connection.
 //! * [`target`]: subsystems, controllers and queues as a host sees them.
 //! * [`tcp_target`]: the target on reactors and sockets.
-//! * [`host`]: what an initiator needs to build commands and follow their transfers.
+//! * [`host`]: what an initiator needs to build commands and to understand the answers.
 //! * [`initiator`]: the host on reactors and sockets, as a library and as a block device.
 
 #![forbid(unsafe_code)]

@@ -219,6 +219,9 @@ impl Commands {
         if command.direction != Direction::ToHost || command.answer.is_some() {
             return Err(Fault::HeaderField { offset: field::CCCID });
         }
+        if header.success && !header.last {
+            return Err(Fault::HeaderField { offset: field::FLAGS });
+        }
         let end = header.offset.checked_add(header.len).filter(|end| *end <= command.data_len);
         let end = end.ok_or(Fault::DataOutOfRange)?;
         if !command.seen.add(header.offset, end) {
@@ -312,6 +315,9 @@ mod tests {
         let (_, write) = commands.begin(0, Direction::ToController, (0, 8192), 0);
         assert!(commands.accept_data(&data(write, 0, 1, false)).is_err(), "a write receives nothing");
         assert!(commands.accept_data(&data(0x0ffe, 0, 1, false)).is_err());
+        let (_, cid) = commands.begin(0, Direction::ToHost, (0, 4096), 0);
+        let more_follows = DataHeader { last: false, ..data(cid, 0, 4096, true) };
+        assert_eq!(commands.accept_data(&more_follows), Err(Fault::HeaderField { offset: field::FLAGS }));
     }
 
     #[test]

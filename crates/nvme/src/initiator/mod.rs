@@ -14,6 +14,8 @@ mod controller;
 mod device;
 mod error;
 mod fence;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod lane;
 mod link;
 mod options;
@@ -26,5 +28,7 @@ mod supervisor;
 pub use controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo, discover};
 pub use device::{Known, NvmfDevice, NvmfStats};
 pub use error::{CommandError, ConnectError};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz::fuzz_host;
 pub use link::Broken;
 pub use options::{HostIdentity, Options, OptionsError, Replay};

@@ -8,7 +8,7 @@
 //! A caller that knows where the payload goes may read it there from the socket and pass that memory as the next piece
 //! ([`Decoder::payload_remaining`] says how much is wanted).
 //!
-//! What it does not know: commands and tags. Those checks are made with [`super::r2t`] and [`crate::host::transfer`].
+//! What it does not know: commands and tags. Those checks are made with [`super::r2t`] and by the host's table of commands.
 
 use zerocopy::FromBytes;
 

@@ -6,7 +6,7 @@
 //! * [`negotiate`]: what ICReq and ICResp agree on.
 //! * `output`: what a connection has still to send.
 //! * [`fault`]: what went wrong, as the Terminate Connection Request says it.
-//! * [`r2t`]: the target's table of outstanding R2Ts; its counterpart is [`crate::host::transfer`].
+//! * [`r2t`]: the target's table of outstanding R2Ts; its counterpart is the host's table of commands.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -149,6 +149,10 @@ impl Receiver {
                 from..from + data.len()
             };
             at += bytes.len() - input.len();
+            #[cfg(feature = "fuzzing")]
+            if matches!(item, Some(Item::Whole { .. } | Item::End { .. })) {
+                crate::fuzz::count_pdu();
+            }
             match &item {
                 None => return Ok(()),
                 Some(Item::Whole { header, data, digest_ok }) => {
