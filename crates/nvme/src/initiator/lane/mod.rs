@@ -1,32 +1,36 @@
 //! A lane: requests in, completions out, over one connection at a time.
 //!
 //! A request is accepted at once and issued when there is a connection, a free command identifier and no fence against it
-//! (see [`super::fence`]); until then it waits here. What bounds the waiting is what the callers have under way. When the
+//! (see [`crate::initiator::fence`]); until then it waits here. What bounds the waiting is what the callers have under way. When the
 //! connection ends, requests of block I/O stay and wait for the next one; raw commands (admin, Fabrics) end with it.
 //!
 //! Everything issued during a turn of the reactor is sent at its end in one system call.
 
-use bdev::{Done, Io, Op, Status};
+mod forward;
+mod issue;
+mod ticket;
+
+use bdev::{Done, Io, Status};
 use reactor::sync::Notify;
 use reactor::{Reactor, TurnEnd};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::host::command;
+use crate::initiator::fence::{Fence, Suspect};
+use crate::initiator::link::{Broken, Link, RECEIVE_BYTES};
+use crate::initiator::plan::Target;
+use crate::initiator::request::{Outcome, Raw, Requests};
 use crate::spec::Cqe;
 use crate::tcp::{LINGER_BYTES_MAX, LINGER_NS};
 
-use super::command::Direction;
-use super::fence::{Fence, Suspect};
-use super::link::{Broken, Link, RECEIVE_BYTES};
-use super::plan::{Step, Target};
-use super::request::{Outcome, Raw, Requests};
-use super::status::{block_status, is_retryable, retry_pause_ns};
+pub(in crate::initiator) use forward::RemoteLane;
+use ticket::Answer;
+pub(in crate::initiator) use ticket::Ticket;
 
 thread_local! {
     /// The receive buffer of all connections of a thread: used during one call, never across a wait.
@@ -35,19 +39,19 @@ thread_local! {
 
 /// How a lane treats its requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LanePolicy {
+pub(in crate::initiator) struct LanePolicy {
     /// Times a command is sent again after a status that allows it.
-    pub(super) retries_max: u8,
+    pub(in crate::initiator) retries_max: u8,
     /// Times a command is sent again after its connection was lost.
-    pub(super) replays_max: u8,
-    /// Nobody else writes to the namespace (rule 4 of [`super::fence`]).
-    pub(super) exclusive: bool,
+    pub(in crate::initiator) replays_max: u8,
+    /// Nobody else writes to the namespace (rule 4 of [`crate::initiator::fence`]).
+    pub(in crate::initiator) exclusive: bool,
     /// A command is overdue after so long.
-    pub(super) command_timeout_ns: u64,
+    pub(in crate::initiator) command_timeout_ns: u64,
 }
 
 /// See the module.
-pub(super) struct Lane {
+pub(in crate::initiator) struct Lane {
     me: Weak<Lane>,
     reactor: Rc<Reactor>,
     number: u32,
@@ -62,15 +66,6 @@ pub(super) struct Lane {
     queue: Cell<u16>,
     /// Without a queue of its own: the lane that serves this one's requests.
     remote: Cell<Option<RemoteLane>>,
-}
-
-/// A lane as other reactors name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RemoteLane {
-    /// Its reactor.
-    pub(super) reactor: usize,
-    /// Under which number it is kept there.
-    pub(super) kept: u64,
 }
 
 struct Inner {
@@ -97,15 +92,15 @@ struct Inner {
 
 /// What a look at the clock found.
 #[derive(Debug, Default)]
-pub(super) struct Overdue {
+pub(in crate::initiator) struct Overdue {
     /// Commands that should be aborted, by their identifiers.
-    pub(super) abort: Vec<u16>,
+    pub(in crate::initiator) abort: Vec<u16>,
     /// Some command did not end in spite of an abort.
-    pub(super) hopeless: bool,
+    pub(in crate::initiator) hopeless: bool,
 }
 
 impl Lane {
-    pub(super) fn new(reactor: &Rc<Reactor>, number: u32, policy: LanePolicy) -> Rc<Lane> {
+    pub(in crate::initiator) fn new(reactor: &Rc<Reactor>, number: u32, policy: LanePolicy) -> Rc<Lane> {
         Rc::new_cyclic(|me| Lane {
             me: me.clone(),
             reactor: reactor.clone(),
@@ -133,12 +128,12 @@ impl Lane {
         })
     }
 
-    pub(super) fn reactor(&self) -> &Rc<Reactor> {
+    pub(in crate::initiator) fn reactor(&self) -> &Rc<Reactor> {
         &self.reactor
     }
 
     /// Its number within the device.
-    pub(super) fn number(&self) -> u32 {
+    pub(in crate::initiator) fn number(&self) -> u32 {
         self.number
     }
 
@@ -146,7 +141,7 @@ impl Lane {
 
     /// Accepts a block operation that has passed the device's checks.
     #[inline]
-    pub(super) fn submit(self: &Rc<Self>, io: Io) -> Result<Ticket, Done> {
+    pub(in crate::initiator) fn submit(self: &Rc<Self>, io: Io) -> Result<Ticket, Done> {
         self.submit_again(io, 0)
     }
 
@@ -164,7 +159,11 @@ impl Lane {
     }
 
     /// Sends a command of the caller's making, with all of `bufs` as its data; gives the answer and the buffers.
-    pub(super) async fn command(&self, raw: Raw, bufs: reactor::SgList) -> (Result<Cqe, Broken>, reactor::SgList) {
+    pub(in crate::initiator) async fn command(
+        &self,
+        raw: Raw,
+        bufs: reactor::SgList,
+    ) -> (Result<Cqe, Broken>, reactor::SgList) {
         let answer = {
             let inner = &mut *self.inner.borrow_mut();
             if inner.link.is_none() {
@@ -218,60 +217,8 @@ impl Lane {
         }
     }
 
-    /// Has another lane serve a request.
-    fn forward(&self, inner: &mut Inner, id: u32, remote: RemoteLane) {
-        let request = inner.requests.get_mut(id);
-        let io = std::mem::replace(&mut request.io, Io::flush());
-        // Until the other lane has ended it, nobody here may.
-        request.in_flight = 1;
-        let losses = request.losses;
-        let (lane, reactor) = (self.me.clone(), self.reactor.clone());
-        // Not at once: a lane of this very reactor may give it back at once, and this one is borrowed.
-        self.reactor.spawn(async move {
-            let serve =
-                move |there: Rc<Reactor>| async move { serve_for_another(&there, remote.kept, io, losses).await };
-            let served = reactor.call_on(remote.reactor, serve).await;
-            if let Some(lane) = lane.upgrade() {
-                lane.forwarded(id, served);
-            }
-        });
-    }
-
-    fn forwarded(&self, id: u32, served: Result<Done, Io>) {
-        let inner = &mut *self.inner.borrow_mut();
-        let request = inner.requests.get_mut(id);
-        request.in_flight = 0;
-        match served {
-            Ok(done) => {
-                request.io = done.io;
-                inner.requests.finish(id, Outcome::Ended(done.status));
-            }
-            // That lane is no more; this one's driver will find another way.
-            Err(io) => {
-                request.io = io;
-                match inner.closed {
-                    Some(status) => inner.requests.finish(id, Outcome::Ended(status)),
-                    None => inner.enqueue(id),
-                }
-            }
-        }
-    }
-
-    /// Lets another lane serve this one's requests from now on, those that wait included; or not any more.
-    pub(super) fn set_remote(&self, remote: Option<RemoteLane>) {
-        self.remote.set(remote);
-        let Some(remote) = remote else { return };
-        let inner = &mut *self.inner.borrow_mut();
-        let fenced = std::mem::take(&mut inner.fenced);
-        // Those that a fence holds too: nobody would tell this lane when it is lifted.
-        for id in std::mem::take(&mut inner.backlog).into_iter().chain(fenced) {
-            inner.requests.get_mut(id).queued = false;
-            self.forward(inner, id, remote);
-        }
-    }
-
     /// Ends early what carries `tag` and was not issued; returns the identifiers of the commands that were.
-    pub(super) fn abort(&self, tag: u64) -> Vec<u16> {
+    pub(in crate::initiator) fn abort(&self, tag: u64) -> Vec<u16> {
         let inner = &mut *self.inner.borrow_mut();
         let tagged: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).io.tag == tag).collect();
         let mut cids = Vec::new();
@@ -288,7 +235,7 @@ impl Lane {
     }
 
     /// Ends all requests that are not on a connection. Blocks of theirs that are suspect stay so.
-    pub(super) fn fail_waiting(&self, status: Status) {
+    pub(in crate::initiator) fn fail_waiting(&self, status: Status) {
         let inner = &mut *self.inner.borrow_mut();
         let waiting: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).in_flight == 0).collect();
         for id in waiting {
@@ -298,50 +245,50 @@ impl Lane {
     }
 
     /// Takes no more requests: they end with `status`. Those under way go on.
-    pub(super) fn refuse(&self, status: Status) {
+    pub(in crate::initiator) fn refuse(&self, status: Status) {
         self.inner.borrow_mut().closed.get_or_insert(status);
     }
 
     /// Ends everything; requests that come later end with `status` too.
-    pub(super) fn close(&self, status: Status) {
+    pub(in crate::initiator) fn close(&self, status: Status) {
         self.disconnect(Broken::Local);
         self.inner.borrow_mut().closed = Some(status);
         self.fail_waiting(status);
     }
 
     /// Nobody will submit any more: once its requests have ended the lane may go.
-    pub(super) fn retire(&self) {
+    pub(in crate::initiator) fn retire(&self) {
         self.retired.set(true);
         self.ended.notify_all();
     }
 
-    pub(super) fn is_retired(&self) -> bool {
+    pub(in crate::initiator) fn is_retired(&self) -> bool {
         self.retired.get()
     }
 
     /// Waits for the next loss of a connection or the retirement, after this call.
-    pub(super) fn bell(&self) -> impl Future<Output = ()> + '_ {
+    pub(in crate::initiator) fn bell(&self) -> impl Future<Output = ()> + '_ {
         self.ended.notified()
     }
 
     /// The queue that the connection serves.
-    pub(super) fn queue(&self) -> u16 {
+    pub(in crate::initiator) fn queue(&self) -> u16 {
         self.queue.get()
     }
 
-    pub(super) fn set_queue(&self, queue: u16) {
+    pub(in crate::initiator) fn set_queue(&self, queue: u16) {
         self.queue.set(queue);
     }
 
     /// Requests that have not ended.
-    pub(super) fn requests_active(&self) -> usize {
+    pub(in crate::initiator) fn requests_active(&self) -> usize {
         self.inner.borrow().requests.active().count()
     }
 
     // --- the connection ---------------------------------------------------------------------------------------------
 
     /// Takes a connection into use: for raw commands now, for block I/O once there is a [target](Self::set_target).
-    pub(super) fn attach(self: &Rc<Self>, link: Link, association: u64) {
+    pub(in crate::initiator) fn attach(self: &Rc<Self>, link: Link, association: u64) {
         let (serial, stream) = {
             let inner = &mut *self.inner.borrow_mut();
             assert!(inner.link.is_none(), "one connection at a time");
@@ -358,7 +305,7 @@ impl Lane {
     }
 
     /// Opens the connection to block I/O.
-    pub(super) fn set_target(&self, target: Target) {
+    pub(in crate::initiator) fn set_target(&self, target: Target) {
         let inner = &mut *self.inner.borrow_mut();
         inner.target = Some(target);
         inner.pump(self);
@@ -366,7 +313,7 @@ impl Lane {
     }
 
     /// Says which blocks are suspect from now on.
-    pub(super) fn set_fence(&self, fence: Option<Arc<Fence>>) {
+    pub(in crate::initiator) fn set_fence(&self, fence: Option<Arc<Fence>>) {
         let inner = &mut *self.inner.borrow_mut();
         inner.fence = fence;
         for id in std::mem::take(&mut inner.fenced) {
@@ -378,27 +325,27 @@ impl Lane {
     }
 
     /// Whether a connection is in use.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(in crate::initiator) fn is_connected(&self) -> bool {
         self.inner.borrow().link.is_some()
     }
 
     /// Why the last connection ended.
-    pub(super) fn broken(&self) -> Option<Broken> {
+    pub(in crate::initiator) fn broken(&self) -> Option<Broken> {
         self.inner.borrow().broken
     }
 
     /// Waits until there is no connection.
-    pub(super) async fn disconnected(&self) {
+    pub(in crate::initiator) async fn disconnected(&self) {
         self.ended.wait_until(|| !self.is_connected()).await;
     }
 
     /// Ends the connection; its requests of block I/O go back to the backlog.
-    pub(super) fn disconnect(&self, reason: Broken) {
+    pub(in crate::initiator) fn disconnect(&self, reason: Broken) {
         self.break_link(&mut self.inner.borrow_mut(), reason);
     }
 
     /// What lost connections left behind since the last call.
-    pub(super) fn take_suspects(&self) -> Vec<Suspect> {
+    pub(in crate::initiator) fn take_suspects(&self) -> Vec<Suspect> {
         std::mem::take(&mut self.inner.borrow_mut().suspects)
     }
 
@@ -560,7 +507,7 @@ impl Lane {
     // --- time -------------------------------------------------------------------------------------------------------
 
     /// Looks for commands that take too long: once over the limit they should be aborted, twice over it is hopeless.
-    pub(super) fn overdue(&self) -> Overdue {
+    pub(in crate::initiator) fn overdue(&self) -> Overdue {
         let now_ns = self.reactor.now_ns();
         let inner = &mut *self.inner.borrow_mut();
         let mut overdue = Overdue::default();
@@ -594,219 +541,5 @@ impl TurnEnd for Lane {
         }
         self.flush(inner);
         self.arm(inner);
-    }
-}
-
-impl Inner {
-    fn enqueue(&mut self, id: u32) {
-        let request = self.requests.get_mut(id);
-        if !std::mem::replace(&mut request.queued, true) {
-            self.backlog.push_back(id);
-        }
-    }
-
-    fn dequeue(&mut self, id: u32) {
-        let request = self.requests.get_mut(id);
-        if std::mem::take(&mut request.queued) {
-            self.backlog.retain(|other| *other != id);
-            self.fenced.retain(|other| *other != id);
-        }
-    }
-
-    /// Issues as much of the backlog as there is room for.
-    fn pump(&mut self, lane: &Lane) {
-        let mut delayed = 0;
-        while delayed < self.backlog.len() {
-            let Some(&id) = self.backlog.get(delayed) else { return };
-            if self.link.as_ref().is_none_or(|link| link.commands.room() == 0) {
-                return;
-            }
-            if self.requests.get(id).not_before_ns > lane.reactor.now_ns() {
-                delayed += 1;
-                continue;
-            }
-            self.backlog.remove(delayed);
-            self.requests.get_mut(id).queued = false;
-            if !self.issue(id, lane) && !self.requests.get(id).queued {
-                self.requests.get_mut(id).queued = true;
-                self.backlog.insert(delayed, id);
-                return;
-            }
-        }
-    }
-
-    /// Issues the commands of a request; false when some remain for later. A request that a fence holds is set aside.
-    #[inline]
-    fn issue(&mut self, id: u32, lane: &Lane) -> bool {
-        let Some(link) = &mut self.link else { return false };
-        let request = self.requests.get(id);
-        if request.raw.is_some() {
-            return issue_raw(link, &mut self.requests, id, lane.reactor.now_ns());
-        }
-        let Some(target) = &self.target else { return false };
-        if let Some(fence) = &self.fence
-            && request.in_flight == 0
-            && is_held(fence, request, lane)
-        {
-            self.requests.get_mut(id).queued = true;
-            self.fenced.push(id);
-            return false;
-        }
-        if request.io.op == Op::CompareAndWrite {
-            if request.losses > 0 {
-                // Rule 5: what it did, if anything, is final now.
-                self.requests.finish(id, Outcome::Ended(Status::Aborted));
-                return true;
-            }
-            return issue_fused(link, &mut self.requests, target, id, lane.reactor.now_ns());
-        }
-        loop {
-            let request = self.requests.get(id);
-            if Target::is_issued(&request.io, request.issued) || !request.status.is_success() {
-                return true;
-            }
-            if link.commands.room() == 0 {
-                return false;
-            }
-            let step = target.step(&request.io, request.issued);
-            link.issue(&mut self.requests, id, &step, lane.reactor.now_ns());
-            let request = self.requests.get_mut(id);
-            request.issued = request.issued.saturating_add(step.blocks);
-        }
-    }
-
-    /// A command of request `id` has ended: so may the request.
-    #[inline]
-    fn settle(&mut self, id: u32, lane: &Lane) {
-        let request = self.requests.get_mut(id);
-        if request.in_flight > 0 {
-            return;
-        }
-        if request.raw.is_some() {
-            let answer = request.answer;
-            return self.requests.finish(id, Outcome::Answer(answer));
-        }
-        let status = request.status;
-        if status.is_success() {
-            if Target::is_issued(&request.io, request.issued) && !request.queued {
-                self.requests.finish(id, Outcome::Ended(Status::Ok));
-            }
-            return;
-        }
-        let op = request.io.op;
-        if is_retryable(status, op) && request.retries < lane.policy.retries_max {
-            let crdt = self.target.map_or([0; 3], |target| target.crdt);
-            let pause_ns = retry_pause_ns(status, request.retries, crdt);
-            request.retries += 1;
-            request.issued = 0;
-            request.status = crate::spec::Status::SUCCESS;
-            request.not_before_ns = if pause_ns > 0 { lane.reactor.now_ns() + pause_ns } else { 0 };
-            if pause_ns > 0 {
-                lane.retry_later(request.not_before_ns);
-            }
-            return self.enqueue(id);
-        }
-        self.dequeue(id);
-        self.requests.finish(id, Outcome::Ended(block_status(status, op)));
-    }
-}
-
-/// Serves a request of another reactor's lane; gives it back when this lane has gone.
-async fn serve_for_another(reactor: &Rc<Reactor>, kept: u64, io: Io, losses: u8) -> Result<Done, Io> {
-    let Some(lane) = reactor.kept::<Lane>(kept).filter(|lane| !lane.is_retired()) else { return Err(io) };
-    match lane.submit_again(io, losses) {
-        Ok(ticket) => Ok(ticket.await),
-        Err(done) => Ok(done),
-    }
-}
-
-fn is_held(fence: &Fence, request: &super::request::Request, lane: &Lane) -> bool {
-    if !request.io.op.modifies() {
-        return false;
-    }
-    let owner = (lane.number, request.sequence);
-    let is_replay = lane.policy.exclusive && request.losses > 0 && request.io.op != Op::CompareAndWrite;
-    fence.holds(request.io.lba.0, request.io.end(), is_replay.then_some(owner))
-}
-
-fn issue_raw(link: &mut Link, requests: &mut Requests, id: u32, now_ns: u64) -> bool {
-    if link.commands.room() == 0 {
-        return false;
-    }
-    let request = requests.get(id);
-    let raw = request.raw.as_ref().expect("the caller has looked");
-    let data_len = reactor::buf::sg_len(&request.io.bufs) as u32;
-    let sqe = match raw.direction {
-        Direction::InCapsule => command::with_capsule_data(raw.sqe, data_len),
-        _ => command::with_transport_data(raw.sqe, data_len),
-    };
-    let unlimited = raw.unlimited;
-    let step = Step { sqe, direction: raw.direction, data_offset: 0, data_len, blocks: u32::MAX, range: None };
-    let slot = link.issue(requests, id, &step, now_ns);
-    link.commands.get_mut(slot).unlimited = unlimited;
-    true
-}
-
-fn issue_fused(link: &mut Link, requests: &mut Requests, target: &Target, id: u32, now_ns: u64) -> bool {
-    // The two halves must follow each other in the queue, so they are issued together or not yet.
-    if link.commands.room() < 2 {
-        return false;
-    }
-    for step in target.fused(&requests.get(id).io) {
-        link.issue(requests, id, &step, now_ns);
-    }
-    requests.get_mut(id).issued = u32::MAX;
-    true
-}
-
-/// Waits for a block operation. Dropping it abandons the wait; the operation goes on.
-pub(super) struct Ticket {
-    lane: Rc<Lane>,
-    id: Option<u32>,
-}
-
-impl Future for Ticket {
-    type Output = Done;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
-        let ended = self.lane.poll_request(self.id, cx);
-        ended.map(|(io, outcome)| {
-            self.id = None;
-            match outcome {
-                Outcome::Ended(status) => io.done(status),
-                Outcome::Answer(_) => unreachable!("block operations have a status"),
-            }
-        })
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.lane.abandon(self.id);
-    }
-}
-
-/// Waits for the answer to a raw command. Dropping it abandons the wait; the command goes on.
-struct Answer<'a> {
-    lane: &'a Lane,
-    id: Option<u32>,
-}
-
-impl Future for Answer<'_> {
-    type Output = (Io, Outcome);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Io, Outcome)> {
-        let ended = self.lane.poll_request(self.id, cx);
-        if ended.is_ready() {
-            self.id = None;
-        }
-        ended
-    }
-}
-
-impl Drop for Answer<'_> {
-    fn drop(&mut self) {
-        self.lane.abandon(self.id);
     }
 }

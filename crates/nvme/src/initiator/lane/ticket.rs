@@ -1,0 +1,62 @@
+//! Waiting for what a lane was asked to do.
+
+use bdev::{Done, Io};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::Lane;
+use crate::initiator::request::Outcome;
+
+/// Waits for a block operation. Dropping it abandons the wait; the operation goes on.
+pub(in crate::initiator) struct Ticket {
+    pub(super) lane: Rc<Lane>,
+    pub(super) id: Option<u32>,
+}
+
+impl Future for Ticket {
+    type Output = Done;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        let ended = self.lane.poll_request(self.id, cx);
+        ended.map(|(io, outcome)| {
+            self.id = None;
+            match outcome {
+                Outcome::Ended(status) => io.done(status),
+                Outcome::Answer(_) => unreachable!("block operations have a status"),
+            }
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.lane.abandon(self.id);
+    }
+}
+
+/// Waits for the answer to a raw command. Dropping it abandons the wait; the command goes on.
+pub(super) struct Answer<'a> {
+    pub(super) lane: &'a Lane,
+    pub(super) id: Option<u32>,
+}
+
+impl Future for Answer<'_> {
+    type Output = (Io, Outcome);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Io, Outcome)> {
+        let ended = self.lane.poll_request(self.id, cx);
+        if ended.is_ready() {
+            self.id = None;
+        }
+        ended
+    }
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        self.lane.abandon(self.id);
+    }
+}
