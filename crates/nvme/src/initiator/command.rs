@@ -10,7 +10,7 @@ use crate::tcp::pdu::{DataHeader, R2t};
 
 /// Bits of a command identifier that name the slot.
 const SLOT_BITS: u32 = 12;
-/// Most commands on one connection; FFFFh is never an identifier (Base 2.0, figure 88).
+/// Most commands on one connection; FFFFh is never an identifier (Base 2.0, Command Dword 0).
 pub(super) const COMMANDS_MAX: usize = (1 << SLOT_BITS) - 1;
 /// Disjoint pieces of a read's data that may have arrived: a controller sends them in order, some interleave two.
 const PIECES_MAX: usize = 4;
@@ -217,7 +217,7 @@ impl Commands {
         let slot = self.find(header.cccid).ok_or(Fault::HeaderField { offset: field::CCCID })?;
         let command = &mut self.slots[usize::from(slot)];
         if command.direction != Direction::ToHost || command.answer.is_some() {
-            return Err(Fault::HeaderField { offset: field::CCCID });
+            return Err(Fault::Sequence);
         }
         if header.success && !header.last {
             return Err(Fault::HeaderField { offset: field::FLAGS });
@@ -225,11 +225,11 @@ impl Commands {
         let end = header.offset.checked_add(header.len).filter(|end| *end <= command.data_len);
         let end = end.ok_or(Fault::DataOutOfRange)?;
         if !command.seen.add(header.offset, end) {
-            return Err(Fault::DataOutOfRange);
+            return Err(Fault::Sequence);
         }
         if header.success && !command.seen.is_all_of(command.data_len) {
             // Success without all the data would hand out bytes that nobody sent.
-            return Err(Fault::DataOutOfRange);
+            return Err(Fault::Sequence);
         }
         Ok(slot)
     }
@@ -248,7 +248,7 @@ impl Commands {
         }
         // Each byte is asked for once, which bounds what a controller can make us send.
         if !command.seen.add(r2t.offset, end) {
-            return Err(Fault::DataOutOfRange);
+            return Err(Fault::Sequence);
         }
         command.r2ts_open += 1;
         Ok(slot)
@@ -307,10 +307,10 @@ mod tests {
         let (_, cid) = commands.begin(0, Direction::ToHost, (0, 8192), 0);
         assert_eq!(commands.accept_data(&data(cid, 8192, 1, false)), Err(Fault::DataOutOfRange));
         assert_eq!(commands.accept_data(&data(cid, u32::MAX, 2, false)), Err(Fault::DataOutOfRange));
-        assert_eq!(commands.accept_data(&data(cid, 4096, 4096, true)), Err(Fault::DataOutOfRange), "a hole");
+        assert_eq!(commands.accept_data(&data(cid, 4096, 4096, true)), Err(Fault::Sequence), "a hole");
         let (_, cid) = commands.begin(0, Direction::ToHost, (0, 8192), 0);
         assert!(commands.accept_data(&data(cid, 0, 4096, false)).is_ok());
-        assert_eq!(commands.accept_data(&data(cid, 4095, 1, false)), Err(Fault::DataOutOfRange));
+        assert_eq!(commands.accept_data(&data(cid, 4095, 1, false)), Err(Fault::Sequence));
         assert!(commands.accept_data(&data(cid, 4096, 4096, true)).is_ok());
         let (_, write) = commands.begin(0, Direction::ToController, (0, 8192), 0);
         assert!(commands.accept_data(&data(write, 0, 1, false)).is_err(), "a write receives nothing");
@@ -328,7 +328,7 @@ mod tests {
         assert!(commands.accept_r2t(&r2t(cid, 0, 4096), 1).is_ok());
         assert_eq!(commands.accept_r2t(&r2t(cid, 4096, 4096), 1), Err(Fault::LimitExceeded));
         commands.get_mut(slot).r2ts_open = 0;
-        assert_eq!(commands.accept_r2t(&r2t(cid, 0, 4096), 1), Err(Fault::DataOutOfRange));
+        assert_eq!(commands.accept_r2t(&r2t(cid, 0, 4096), 1), Err(Fault::Sequence));
         assert_eq!(commands.accept_r2t(&r2t(cid, 4096, 4097), 1), Err(Fault::DataOutOfRange));
         assert_eq!(commands.accept_r2t(&r2t(cid, 4096, 0), 1), Err(Fault::DataOutOfRange));
         assert!(!commands.is_complete(slot));

@@ -1,4 +1,4 @@
-//! The target's outstanding R2Ts (TCP Transport 1.0, section 3.3.2.1).
+//! The target's outstanding R2Ts (TCP Transport 1.0, section 3.3.2.2).
 //!
 //! Fixed capacity: when it is full, commands wait. A tag holds a slot and a generation, so that data for an R2T that is gone
 //! does not pass for data of the slot's next owner.
@@ -72,7 +72,7 @@ impl R2tTable {
         Some(R2t { cccid: cid, ttag, offset, len })
     }
 
-    /// Checks an H2CData against the R2T that it names. Data must come in order (TCP Transport 1.0, section 3.3.2.1).
+    /// Checks an H2CData against the R2T that it names. Data must come in order (TCP Transport 1.0, section 3.3.2.2).
     pub fn accept(&mut self, data: &DataHeader) -> Result<Accepted, Fault> {
         let index = data.ttag & ((1 << self.slot_bits) - 1);
         let bad_tag = Fault::HeaderField { offset: field::TTAG };
@@ -84,8 +84,12 @@ impl R2tTable {
         if data.cccid != open.cid {
             return Err(Fault::HeaderField { offset: field::CCCID });
         }
-        if data.offset != open.offset + open.received || data.len > open.len - open.received {
+        let end = data.offset.checked_add(data.len).filter(|end| *end <= open.offset + open.len);
+        if data.offset < open.offset || end.is_none() {
             return Err(Fault::DataOutOfRange);
+        }
+        if data.offset != open.offset + open.received {
+            return Err(Fault::Sequence);
         }
         let complete = data.len == open.len - open.received;
         if data.last != complete {
@@ -129,11 +133,22 @@ mod tests {
     }
 
     #[test]
-    fn data_outside_its_r2t_or_out_of_order_is_out_of_range() {
+    fn data_outside_of_its_r2t_is_out_of_range() {
         let mut table = R2tTable::new(4);
         let r2t = table.open(5, 100, 50).expect("room");
-        for (offset, len) in [(99, 10), (101, 10), (0, 50), (u32::MAX, 1), (100, 51), (100, u32::MAX)] {
+        for (offset, len) in [(99, 10), (0, 50), (u32::MAX, 1), (100, 51), (149, 2), (100, u32::MAX)] {
             assert_eq!(table.accept(&data(&r2t, offset, len, false)), Err(Fault::DataOutOfRange), "{offset} {len}");
+        }
+    }
+
+    #[test]
+    fn data_out_of_order_is_out_of_sequence() {
+        let mut table = R2tTable::new(4);
+        let r2t = table.open(5, 100, 50).expect("room");
+        assert_eq!(table.accept(&data(&r2t, 101, 10, false)), Err(Fault::Sequence));
+        table.accept(&data(&r2t, 100, 20, false)).expect("in order");
+        for (offset, len) in [(100, 20), (110, 40), (121, 29)] {
+            assert_eq!(table.accept(&data(&r2t, offset, len, false)), Err(Fault::Sequence), "{offset} {len}");
         }
     }
 
@@ -142,7 +157,7 @@ mod tests {
         let mut table = R2tTable::new(1);
         let r2t = table.open(5, 100, 50).expect("room");
         table.accept(&data(&r2t, 100, 20, false)).expect("in range");
-        for (offset, len) in [(120, 31), (120, 50), (100, 20)] {
+        for (offset, len) in [(120, 31), (120, 50)] {
             assert_eq!(table.accept(&data(&r2t, offset, len, false)), Err(Fault::DataOutOfRange), "{offset} {len}");
         }
         assert!(table.accept(&data(&r2t, 120, 30, true)).is_ok());

@@ -326,9 +326,9 @@ fn breaches() -> Vec<Breach> {
         (
             "the same data twice",
             |cid| [c2h(cid, 0, 256, false), c2h(cid, 0, 256, false)].concat(),
-            Some(Fault::DataOutOfRange),
+            Some(Fault::Sequence),
         ),
-        ("success without all data", |cid| c2h(cid, 256, 256, true), Some(Fault::DataOutOfRange)),
+        ("success without all data", |cid| c2h(cid, 256, 256, true), Some(Fault::Sequence)),
         ("a length that is not the PDU's", |cid| patched(c2h(cid, 0, 512, true), 17, 1), field(16)),
         ("an R2T for a read", |cid| r2t(cid, 0, 512), field(8)),
         ("an R2T of nothing", |cid| r2t(cid, 0, 0), field(16)),
@@ -397,7 +397,7 @@ fn r2ts_beyond_the_write_or_the_limit_end_the_connection() {
     type Case = (&'static str, &'static [(u32, u32)], Fault);
     let cases: [Case; 3] = [
         ("beyond the data", &[(0, 16_384 + 4)], Fault::DataOutOfRange),
-        ("the same bytes twice", &[(0, 8192), (4096, 8192)], Fault::DataOutOfRange),
+        ("the same bytes twice", &[(0, 8192), (4096, 8192)], Fault::Sequence),
         ("too many", &[(0, 512), (512, 512), (1024, 512)], Fault::LimitExceeded),
     ];
     for (what, r2ts, fault) in cases {
