@@ -39,7 +39,7 @@ pub(super) fn block_status(status: Nvme, op: Op) -> Status {
     }
 }
 
-/// Statuses of zoned namespaces (Zoned Namespace Command Set 1.1, figure 23).
+/// Statuses of zoned namespaces (Zoned Namespace Command Set 1.1).
 fn zone_status(sc: u8) -> Option<Status> {
     Some(match sc {
         0xb8 => Status::ZoneBoundary,

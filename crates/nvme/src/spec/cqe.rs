@@ -1,4 +1,4 @@
-//! Completion queue entries: the 16 bytes of every answer (Base 2.0, figure 91).
+//! Completion queue entries: the 16 bytes of every answer (Base 2.0, section 3.3.3.2).
 
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_laid_out_as_figure_91_says() {
+    fn an_answer_is_laid_out_as_the_specification_says() {
         let mut cqe = Cqe::success(0x0201, 0x0403_0605);
         cqe.status = U16::new(Status::INVALID_OPCODE.dnr().to_wire());
         cqe.sqhd = U16::new(0x0807);

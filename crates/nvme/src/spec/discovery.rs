@@ -22,7 +22,7 @@ pub const TREQ_NOT_REQUIRED: u8 = 2;
 /// TREQ bit 2: SQ flow control may be disabled.
 pub const TREQ_DISABLE_SQ_FLOW_CONTROL: u8 = 1 << 2;
 
-/// Header of the log, 1024 bytes, entries follow (Base 2.0, figure 264).
+/// Header of the log, 1024 bytes, entries follow (Base 2.0, figures 264 and 265).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiscoveryHeader {
@@ -36,7 +36,7 @@ pub struct DiscoveryHeader {
     pub reserved18: [u8; 1006],
 }
 
-/// One entry, 1024 bytes (Base 2.0, figure 264).
+/// One entry, 1024 bytes (Base 2.0, figures 264 and 265).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiscoveryEntry {

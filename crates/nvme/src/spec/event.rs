@@ -1,6 +1,6 @@
 //! Asynchronous events (Base 2.0, section 5.2).
 
-/// What an asynchronous event answers in dword 0 (Base 2.0, figure 141).
+/// What an asynchronous event answers in dword 0 (Base 2.0, section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventResult {
     /// Type, 3 bits.

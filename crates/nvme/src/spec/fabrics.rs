@@ -122,7 +122,7 @@ pub const CNTLID_DYNAMIC: u16 = 0xffff;
 /// Highest controller identifier that a controller may have: FFF0h to FFFFh are reserved (Base 2.0, section 3.1).
 pub const CNTLID_MAX: u16 = 0xffef;
 
-/// Which field of Connect was refused: result of CONNECT_INVALID_PARAMETERS (Base 2.0, figure 382).
+/// Which field of Connect was refused: result of CONNECT_INVALID_PARAMETERS (Base 2.0, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParameter {
     /// Byte offset of the field.
@@ -145,7 +145,7 @@ impl InvalidParameter {
     }
 }
 
-/// Property Get and Property Set (Base 2.0, figures 389 and 391).
+/// Property Get and Property Set (Base 2.0, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PropertyCommand {
@@ -224,7 +224,7 @@ impl PropertyCommand {
     }
 }
 
-/// Disconnect (Base 2.0, figure 385): only the record format is of interest.
+/// Disconnect (Base 2.0, section 6): only the record format is of interest.
 pub fn disconnect(cid: u16) -> Sqe {
     let mut sqe = Sqe::new(FABRICS, cid, 0);
     sqe.nsid = U32::new(FabricsType::Disconnect as u32);
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connect_fields_sit_where_figure_380_puts_them() {
+    fn connect_fields_sit_where_the_specification_puts_them() {
         let mut connect = ConnectCommand::new(0x1122, 0x3344, 128, 5000);
         connect.qid = U16::new(0);
         connect.kato = U32::new(5000);

@@ -1,6 +1,6 @@
 //! Feature identifiers and values (Base 2.0, section 5.27.1; NVM Command Set 1.0, section 4.1.3).
 
-/// A feature identifier (Base 2.0, figure 317).
+/// A feature identifier (Base 2.0, figure 316).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Feature {
@@ -68,7 +68,7 @@ impl Feature {
     }
 }
 
-/// What Get Features with Select = capabilities answers (Base 2.0, figure 196).
+/// What Get Features with Select = capabilities answers (Base 2.0, section 5.15).
 pub const CAPABILITY_SAVEABLE: u32 = 1;
 /// The feature has one value per namespace.
 pub const CAPABILITY_NAMESPACE_SPECIFIC: u32 = 1 << 1;

@@ -52,7 +52,7 @@ impl Cns {
     }
 }
 
-/// Command set identifier of the NVM command set (Base 2.0, figure 274).
+/// Command set identifier of the NVM command set (Base 2.0, section 5.17).
 pub const CSI_NVM: u8 = 0;
 
 /// Controller types (Base 2.0, figure 275, byte 111).
@@ -329,7 +329,7 @@ pub const INDEPENDENT_NSFEAT_NO_VWC: u8 = 1 << 5;
 /// NSTAT bit 0: ready.
 pub const NSTAT_READY: u8 = 1;
 
-/// Identify Controller specific to the NVM command set (NVM Command Set 1.0, figure 103).
+/// Identify Controller specific to the NVM command set (NVM Command Set 1.0, figure 102).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]

@@ -1,6 +1,6 @@
-//! Opcodes of the admin, NVM and Fabrics command sets (Base 2.0 figures 138, 139 and 377; NVM Command Set 1.0 figure 22).
+//! Opcodes of the admin, NVM and Fabrics command sets (Base 2.0, sections 5 and 6; NVM Command Set 1.0, figure 18).
 
-/// Which way a command moves data: the low two bits of every opcode (Base 2.0, figure 87).
+/// Which way a command moves data: the low two bits of every opcode (Base 2.0, Command Dword 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// No data.

@@ -1,4 +1,4 @@
-//! Scatter-gather list descriptors (Base 2.0, section 4.1.2) as NVMe/TCP allows them (TCP Transport 1.0, section 3.3.2.1.2).
+//! Scatter-gather list descriptors (Base 2.0, section 4.1.2) as NVMe/TCP allows them (TCP Transport 1.0, section 3.3.2).
 //!
 //! TCP knows two: *data block, offset subtype* names bytes inside the command capsule, and *transport data block, transport A*
 //! says that the transport moves them (R2T and H2CData to the controller, C2HData to the host). No lists: one per command.
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Status;
 
-/// One descriptor, 16 bytes (Base 2.0, figure 104).
+/// One descriptor, 16 bytes (Base 2.0, section 4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SglDescriptor {
@@ -18,7 +18,7 @@ pub struct SglDescriptor {
     pub length: U32,
     /// Reserved.
     pub reserved: [u8; 3],
-    /// Type in the high nibble, subtype in the low one (Base 2.0, figures 105 and 106).
+    /// Type in the high nibble, subtype in the low one (Base 2.0, section 4.1.2).
     pub kind: u8,
 }
 
@@ -43,7 +43,7 @@ impl SglDescriptor {
     /// Where the data of a command is, checked against what came with the capsule.
     ///
     /// `capsule_data_len` is the number of data bytes in the capsule, `transfer_len_max` the controller's limit (MDTS in bytes,
-    /// `u32::MAX` for none). The refusals are those of Base 2.0 figures 96 and 104:
+    /// `u32::MAX` for none). The refusals are those of Base 2.0, sections 3.3.3.2 and 4.1.2:
     /// * a type or subtype that TCP does not define: SGL Descriptor Type Invalid,
     /// * an offset beyond the capsule's data: SGL Offset Invalid,
     /// * a length beyond the capsule's data: Data SGL Length Invalid,

@@ -1,4 +1,4 @@
-//! Submission queue entries: the 64 bytes of every command (Base 2.0, figure 88), and typed views of the ones we speak.
+//! Submission queue entries: the 64 bytes of every command (Base 2.0, Common Command Format), and typed views of the ones we speak.
 //!
 //! A view is a small value taken from the entry (`IdentifyCommand::of(&sqe)`); it reads fields and judges nothing.
 
@@ -14,7 +14,7 @@ use super::sgl::SglDescriptor;
 pub struct Sqe {
     /// Opcode.
     pub opcode: u8,
-    /// Fused operation in bits 1:0, PRP or SGL in bits 7:6 (Base 2.0, figure 86).
+    /// Fused operation in bits 1:0, PRP or SGL in bits 7:6 (Base 2.0, Command Dword 0).
     pub flags: u8,
     /// Command identifier, unique in its queue while the command is outstanding.
     pub cid: U16,
@@ -55,10 +55,10 @@ const _: () = {
 };
 
 /// PSDT 01b: SGL for data, and the metadata pointer is a plain address. The only value allowed on fabrics
-/// (Base 2.0, figure 86).
+/// (Base 2.0, Command Dword 0).
 pub const FLAG_SGL: u8 = 0x40;
 
-/// Whether a command is half of a fused pair (Base 2.0, figure 86).
+/// Whether a command is half of a fused pair (Base 2.0, Command Dword 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fused {
     /// A command on its own.
@@ -231,7 +231,7 @@ impl DsmCommand {
     }
 }
 
-/// One range of Dataset Management, 16 bytes (NVM Command Set 1.0, figure 45).
+/// One range of Dataset Management, 16 bytes (NVM Command Set 1.0, figure 41).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DsmRange {

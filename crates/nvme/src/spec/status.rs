@@ -1,4 +1,4 @@
-//! Completion status: what a controller answers (Base 2.0, section 3.3.3.2, figures 93 to 102).
+//! Completion status: what a controller answers (Base 2.0, section 3.3.3.2).
 //!
 //! A [`Status`] is the 15-bit status field of a completion, kept at the position it has on the wire (bit 0 is the phase tag,
 //! always zero on fabrics).
@@ -206,7 +206,7 @@ statuses! {
     HOST_ABORTED = (3, 0x71, "command aborted by host");
 }
 
-/// Statuses of Fabrics commands (Base 2.0, figure 96): they share their numbers with statuses of the NVM command set.
+/// Statuses of Fabrics commands (Base 2.0, section 3.3.3.2): they share their numbers with statuses of the NVM command set.
 impl Status {
     /// Connect: incompatible record format (80h).
     pub const CONNECT_INCOMPATIBLE_FORMAT: Status = Status::new(1, 0x80);
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_sit_where_figure_93_puts_them() {
+    fn fields_sit_where_the_specification_puts_them() {
         // DNR, More, CRD 2, SCT 1, SC 82h: 1.1.10.001.10000010 then the phase tag.
         let status = Status::from_wire(0b1110_0011_0000_0101);
         assert!(status.do_not_retry() && status.more());

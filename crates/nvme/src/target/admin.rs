@@ -230,7 +230,7 @@ impl Context<'_> {
             FeatureSelect::Reserved => return Err(Status::INVALID_FIELD),
             FeatureSelect::Capabilities => return Ok(Done::Result(feature::capabilities(found), 0)),
             FeatureSelect::Current => self.controller.features,
-            // Nothing is saveable: a saved value is the default (Base 2.0, section 4.4.1).
+            // Nothing is saveable: a saved value is the default (Base 2.0, Feature Values).
             FeatureSelect::Default | FeatureSelect::Saved => feature::Features::new(self.config.io_queues_max),
         };
         match found {

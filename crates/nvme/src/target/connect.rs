@@ -107,7 +107,7 @@ impl Target {
         let flow_control = command.cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
         let mut cqe = Cqe::success(command.cid.get(), u32::from(self.controllers[&handle].cntlid()));
         if !flow_control {
-            cqe.sqhd.set(0xffff); // "Granted", Base 2.0, figure 382.
+            cqe.sqhd.set(0xffff); // "Granted", as the response of Connect has it (Base 2.0, section 6.3).
         }
         let qid = command.qid.get();
         Ok(Connected { controller: handle, subsystem, qid, entries: sqsize + 1, flow_control, cqe })

@@ -145,7 +145,7 @@ pub(super) fn is_supported(feature: Feature, is_discovery: bool, volatile_cache:
     }
 }
 
-/// What may be done with a feature (Base 2.0, figure 196). Nothing is saved over resets.
+/// What may be done with a feature (Base 2.0, section 5.15). Nothing is saved over resets.
 pub(super) fn capabilities(feature: Feature) -> u32 {
     match feature {
         Feature::HostIdentifier => 0,

@@ -41,7 +41,7 @@ pub(super) fn identify(
     }
     match cns {
         Cns::Controller => store_controller(controller, subsystem, config, page),
-        Cns::CommandSetController => {} // No limits but MDTS: all zero (NVM Command Set 1.0, figure 103).
+        Cns::CommandSetController => {} // No limits but MDTS: all zero (NVM Command Set 1.0, figure 102).
         Cns::Namespace => {
             if let Some(namespace) = lookup(subsystem, nsid)? {
                 store_namespace(namespace, page);

@@ -78,7 +78,7 @@ pub struct IoCommand {
 /// `namespace` looks up what the queue knows about a namespace; `transfer_len_max` is MDTS in bytes.
 ///
 /// # Errors
-/// The status to complete it with (NVM Command Set 1.0, section 3.2, and Base 2.0, figures 96 to 99).
+/// The status to complete it with (NVM Command Set 1.0, section 3.2, and Base 2.0, section 3.3.3.2).
 pub fn decode<'n>(
     sqe: &Sqe,
     namespace: impl FnOnce(u32) -> Option<&'n Namespace>,

@@ -5,7 +5,7 @@ use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::tcp::Fault;
 
-/// Checks the flags of a command that is not a Fabrics command (Base 2.0, figure 86; section 3.3.2.1: fabrics use SGLs).
+/// Checks the flags of a command that is not a Fabrics command (Base 2.0, Common Command Format; section 3.3.2.1: fabrics use SGLs).
 pub fn check_flags(sqe: &Sqe, fused_allowed: bool) -> Result<(), Status> {
     let fused_ok = match sqe.fused() {
         Fused::Normal => true,

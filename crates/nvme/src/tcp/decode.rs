@@ -29,7 +29,7 @@ pub enum Item<'a> {
         /// The data.
         data: &'a [u8],
         /// Whether the data digest matches; true if there is none. A mismatch is not fatal: the command fails with
-        /// Transient Transport Error (TCP Transport 1.0, section 3.3.1.1).
+        /// Transient Transport Error (TCP Transport 1.0, section 3.5).
         digest_ok: bool,
     },
     /// A PDU whose data follows.

@@ -1,5 +1,5 @@
 //! Fatal transport errors: what is wrong with a PDU, in the words of a Terminate Connection Request
-//! (TCP Transport 1.0, section 3.5 and figures 28 and 29).
+//! (TCP Transport 1.0, section 3.5 and figures 22 and 23).
 
 /// A breach of the transport's rules. The connection ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -32,10 +32,10 @@ pub enum Side {
     Host,
 }
 
-/// Data that admin and Fabrics capsules may carry, whatever IOCCSZ says (TCP Transport 1.0, section 3.3.2.1.2).
+/// Data that admin and Fabrics capsules may carry, whatever IOCCSZ says (TCP Transport 1.0, section 3.3.1).
 pub const ADMIN_CAPSULE_DATA_MAX: u32 = 8192;
 
-/// Smallest MAXH2CDATA (TCP Transport 1.0, figure 27).
+/// Smallest MAXH2CDATA (TCP Transport 1.0, figure 21).
 pub const MAXH2CDATA_MIN: u32 = 4096;
 
 /// Time for a peer that was sent a termination to take notice before its connection is closed, ns.
@@ -74,5 +74,5 @@ pub const fn alignment_of(pda: u8) -> u32 {
     (pda as u32 + 1) * 4
 }
 
-/// Highest CPDA or HPDA (TCP Transport 1.0, figures 26 and 27).
+/// Highest CPDA or HPDA (TCP Transport 1.0, figures 20 and 21).
 pub const PDA_MAX: u8 = 31;

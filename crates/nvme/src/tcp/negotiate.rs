@@ -1,4 +1,4 @@
-//! What both ends make of the exchange of ICReq and ICResp (TCP Transport 1.0, section 3.4).
+//! What both ends make of the exchange of ICReq and ICResp (TCP Transport 1.0, section 3.1).
 
 use super::fault::{Fault, field};
 use super::{ADMIN_CAPSULE_DATA_MAX, IcReq, IcResp, MAXH2CDATA_MIN, ReceiveParams, SendParams, alignment_of};

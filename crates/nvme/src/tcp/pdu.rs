@@ -11,7 +11,7 @@ use super::{MAXH2CDATA_MIN, PDA_MAX, SendParams};
 use crate::spec::{Cqe, Sqe};
 use base::crc32c;
 
-/// PDU types (TCP Transport 1.0, figure 20).
+/// PDU types (TCP Transport 1.0, figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PduType {
@@ -92,7 +92,7 @@ pub const COMMON_LEN: usize = 8;
 pub const HEADER_LEN_MAX: usize = 128 + DIGEST_LEN;
 /// Room for any header that carries data, with digest and padding: PDO is at most 128.
 pub const HEADER_SPACE: usize = 128;
-/// Longest termination PDU: header and 128 bytes of the offending one (TCP Transport 1.0, section 3.6.2.4).
+/// Longest termination PDU: header and 128 bytes of the offending one (TCP Transport 1.0, section 3.5).
 pub const TERM_LEN_MAX: usize = 152;
 
 /// The first eight bytes of every PDU (TCP Transport 1.0, figure 19).
@@ -165,7 +165,7 @@ const _: () = {
     assert!(size_of::<TransferPdu>() == 24 && offset_of!(TransferPdu, length) == 16);
 };
 
-/// Initialize connection request (TCP Transport 1.0, figure 26).
+/// Initialize connection request (TCP Transport 1.0, figure 20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcReq {
     /// HPDA: the host wants data in C2HData aligned to `(hpda + 1) * 4` bytes.
@@ -178,7 +178,7 @@ pub struct IcReq {
     pub r2t_max: u64,
 }
 
-/// Initialize connection response (TCP Transport 1.0, figure 27).
+/// Initialize connection response (TCP Transport 1.0, figure 21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcResp {
     /// CPDA: the controller wants data in CapsuleCmd and H2CData aligned to `(cpda + 1) * 4` bytes.
@@ -191,7 +191,7 @@ pub struct IcResp {
     pub maxh2cdata: u32,
 }
 
-/// H2CData and C2HData (TCP Transport 1.0, figures 32 and 33).
+/// H2CData and C2HData (TCP Transport 1.0, figures 26 and 27).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
     /// Command that the data belongs to.
@@ -208,7 +208,7 @@ pub struct DataHeader {
     pub success: bool,
 }
 
-/// Ready to transfer (TCP Transport 1.0, figure 34).
+/// Ready to transfer (TCP Transport 1.0, figure 28).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R2t {
     /// Command.
@@ -221,7 +221,7 @@ pub struct R2t {
     pub len: u32,
 }
 
-/// Terminate connection request, either way (TCP Transport 1.0, figures 28 and 29).
+/// Terminate connection request, either way (TCP Transport 1.0, figures 22 and 23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TermReq {
     /// Fatal error status.

@@ -44,7 +44,7 @@ pub struct Config {
     pub connections_max: usize,
     /// Grant header and data digests to hosts that ask for them.
     pub allow_digests: bool,
-    /// End successful reads with a flag in the data PDU instead of a response capsule (TCP Transport 1.0, section 3.3.2.2).
+    /// End successful reads with a flag in the data PDU instead of a response capsule (TCP Transport 1.0, section 3.3.2.1).
     pub c2h_success: bool,
     /// Time from accepting a connection to a successful Connect, ns.
     pub handshake_timeout_ns: u64,
