@@ -5,16 +5,15 @@
 //! operation and happens once or not at all. Liveness: when the faults end, all operations end, every host works and knows
 //! the sizes of its namespaces; everything can be closed and leaves nothing behind.
 
-use super::fabric::{Backing, Host, Media, Running, Server, host_options};
-use super::tamper::Tampering;
+use super::fabric::{Backing, Host, Media, Running, Server};
+use super::setup::{self, DiskOdds};
 use super::*;
 use crate::Run;
 use crate::blocks::{Mix, TAG};
 use bdev::BlockDevice;
-use nvme::initiator::Replay;
 use nvme::target::TargetConfig;
 use nvme::tcp_target::Config;
-use sim::{DiskFaults, DiskOptions, NetFaults, ScheduleFaults};
+use sim::{NetFaults, ScheduleFaults};
 
 /// Blocks of the namespace that changes its size: those that always exist, and the most.
 const ELASTIC_BLOCKS: std::ops::RangeInclusive<u64> = 16..=64;
@@ -24,18 +23,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let sim = world.handle();
     let mutated = |mutation| is(&sim, mutation);
     let mut server = server(world, rng);
-    // The time that the target's devices may take is what its hosts must know; one that believes in less replays too early.
-    let hold_max_ns = server.backings[0].tampering.hold_max_ns;
-    let quiesce_ns = if mutated(Mutation::ReplayUnfenced) { 1 } else { hold_max_ns + 5 * SECOND_NS };
-    let host_count = rng.between(1, 3);
-    let mut hosts: Vec<Host> = (0..host_count as usize)
-        .map(|index| Host {
-            node: world.add_node(),
-            reactors: rng.between(1, 2) as usize,
-            options: host_options(rng, server.node, index, quiesce_ns),
-            mounts: Rc::default(),
-        })
-        .collect();
+    let mut hosts = setup::hosts(world, rng, &server, 3);
+    let host_count = hosts.len() as u64;
     let flips = rng.one_in(3);
     for host in &mut hosts {
         if flips {
@@ -44,13 +33,10 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             (host.options.header_digest, host.options.data_digest) = (digests, digests);
         }
     }
-    let (work, elastic) = work(world, rng, &server, host_count);
+    let work = setup::work(world, rng, &server, host_count, true, 10..=50);
+    let elastic = elastic_judge(world, &server, &work);
     let is_alone = host_count == 1 || !work.judge.mix.shared;
-    for host in &mut hosts {
-        if mutated(Mutation::ReplayUnfenced) || is_alone && work.registers.count == 0 && rng.one_in(2) {
-            host.options.replay = Replay::Exclusive;
-        }
-    }
+    setup::choose_replay(world, rng, &mut hosts, is_alone && work.registers.count == 0);
     world.set_schedule(ScheduleFaults::swarm(rng));
     let bit_flip = if flips { rng.between(20, 400) } else { 0 };
     world.set_net_faults(NetFaults { bit_flip, ..NetFaults::swarm(rng) });
@@ -74,26 +60,16 @@ fn server(world: &mut World, rng: &mut Rng) -> Server {
     let blocks = rng.between(16, 64);
     let disk = rng.one_in(2);
     if disk {
-        let options = DiskOptions {
-            bytes: blocks * block_bytes as u64,
-            unit: block_bytes,
-            synchronous: rng.one_in(4),
-            ..DiskOptions::default()
-        };
-        let faults = DiskFaults {
-            slow: if rng.one_in(2) { rng.between(10, 100) } else { 0 },
-            short_transfer: if rng.one_in(2) { rng.between(2, 30) } else { 0 },
-            ..DiskFaults::default()
-        };
-        world.add_disk(node, &Backing::path(1), options, faults);
+        setup::add_disk(
+            world,
+            rng,
+            node,
+            (blocks, block_bytes),
+            DiskOdds { synchronous: 4, slow: 2, short_transfer: 2 },
+        );
     }
     let media = if disk { Media::Disk { direct: rng.one_in(2) } } else { Media::Memory { blocks_max: blocks } };
-    let tampering = Tampering {
-        seed: rng.next_u64(),
-        hold: if rng.one_in(2) { rng.between(4, 60) } else { 0 },
-        hold_max_ns: rng.between(1, 6) * SECOND_NS,
-        mutation: world.handle().mutation(),
-    };
+    let tampering = setup::tampering(world, rng, 6);
     let (smallest, most) = ELASTIC_BLOCKS.into_inner();
     let first = Backing { media, block_bytes, blocks, tampering };
     let elastic = Backing { media: Media::Memory { blocks_max: most }, block_bytes: 512, blocks: smallest, tampering };
@@ -115,54 +91,30 @@ fn server(world: &mut World, rng: &mut Rng) -> Server {
     Server { node, reactors, config, backings: vec![first, elastic], doom: None, running: None }
 }
 
-/// The work on namespace 1, and the judge of namespace 2's lasting part.
-fn work(world: &World, rng: &mut Rng, server: &Server, hosts: u64) -> (Work, Judge) {
-    let backing = &server.backings[0];
-    let block_bytes = backing.block_bytes as usize;
-    let registers = if rng.one_in(2) { rng.between(1, 3) } else { 0 };
-    let tasks = rng.between(1, 3);
-    let lends = matches!(backing.media, Media::Memory { .. });
-    let cell_bytes = if lends { 512 } else { block_bytes };
-    let picked = Mix::pick(rng, cell_bytes);
-    let blocks = backing.blocks - registers;
-    let shared = picked.shared || blocks < hosts * tasks;
-    let mix = Mix { block_bytes, lingering: true, shared, ..picked };
-    let judge = Judge::new(world.handle(), server.node, mix, blocks * block_bytes as u64);
-    if lends {
-        judge.oracle.borrow_mut().allow_torn_reads();
-    }
-    let elastic_mix = Mix {
+/// The judge of what always exists of namespace 2.
+fn elastic_judge(world: &World, server: &Server, work: &Work) -> Judge {
+    let mix = Mix {
         cell_bytes: 512,
         block_bytes: 512,
         blocks_max: 4,
         errors_allowed: true,
         shared: true,
-        ..judge.mix.clone()
+        ..work.judge.mix.clone()
     };
-    let elastic = Judge::new(world.handle(), server.node, elastic_mix, *ELASTIC_BLOCKS.start() * 512);
-    elastic.oracle.borrow_mut().allow_torn_reads();
-    let mut registers = Registers::new(world.handle(), blocks, registers, block_bytes);
-    registers.torn_reads = lends;
-    (Work { judge, registers, tasks, count: rng.between(10, 50) }, elastic)
+    let judge = Judge::new(world.handle(), server.node, mix, *ELASTIC_BLOCKS.start() * 512);
+    judge.oracle.borrow_mut().allow_torn_reads();
+    judge
 }
 
 fn start_host(world: &mut World, host: &Host, place: (u64, u64), work: &Work, elastic: &Judge, crew: &Crew) {
-    let reactors = host.boot(world, 2);
-    for nsid in [1, 2] {
-        let (options, reactors, mounts) = (host.options.clone(), reactors.clone(), host.mounts.clone());
-        let (work, elastic, crew, node) = (work.clone(), elastic.on(host.node), crew.clone(), host.node);
-        let inner = crew.clone();
-        let life = async move {
-            let mounted = Host::mount(options, reactors.clone(), mounts, nsid).await;
-            if nsid == 1 {
-                work.start(&inner, (node, place.0, place.1), &reactors, &mounted);
-            } else {
-                let channel = mounted.channels[0].clone();
-                elastic.work(reactors[0].clone(), channel, place.0, place.1, work.count / 2).await;
-            }
-        };
-        world.spawn(host.node, 0, |_| crew.member(life));
-    }
+    let reactors = setup::start_host(world, host, place, 2, work, crew);
+    let (options, mounts, elastic, count) =
+        (host.options.clone(), host.mounts.clone(), elastic.on(host.node), work.count / 2);
+    let life = async move {
+        let mounted = Host::mount(options, reactors.clone(), mounts, 2).await;
+        elastic.work(reactors[0].clone(), mounted.channels[0].clone(), place.0, place.1, count).await;
+    };
+    world.spawn(host.node, 0, |_| crew.member(life));
 }
 
 /// Faults and changes while the hosts work.

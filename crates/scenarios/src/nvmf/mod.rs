@@ -4,6 +4,7 @@ mod fabric;
 mod live;
 mod registers;
 mod restart;
+mod setup;
 mod tamper;
 
 pub(crate) use live::run as run_live;

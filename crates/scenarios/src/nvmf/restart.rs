@@ -5,40 +5,25 @@
 //! nothing of an earlier connection lands on what was acknowledged later. Liveness: when the faults end, all operations of
 //! hosts that live end, and every host works.
 
-use super::fabric::{Backing, Host, Media, Server, host_options};
-use super::tamper::Tampering;
+use super::fabric::{Backing, Host, Media, Server};
+use super::setup::{self, DiskOdds};
 use super::*;
 use crate::Run;
-use crate::blocks::Mix;
-use nvme::initiator::Replay;
 use nvme::tcp_target::Config;
-use sim::{Crash, DiskFaults, DiskOptions, NetFaults, ScheduleFaults, Step};
+use sim::{Crash, NetFaults, ScheduleFaults, Step};
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
-    let unfenced = is(&world.handle(), Mutation::ReplayUnfenced);
     let mut server = server(world, rng);
-    let quiesce_ns = if unfenced { 1 } else { server.backings[0].tampering.hold_max_ns + 5 * SECOND_NS };
-    let host_count = rng.between(1, 2);
-    let mut hosts: Vec<Host> = (0..host_count as usize)
-        .map(|index| Host {
-            node: world.add_node(),
-            reactors: rng.between(1, 2) as usize,
-            options: host_options(rng, server.node, index, quiesce_ns),
-            mounts: Rc::default(),
-        })
-        .collect();
+    let mut hosts = setup::hosts(world, rng, &server, 2);
+    let host_count = hosts.len() as u64;
     // A block that is rolled back by a power cut goes through the same values again; its chain would not hold.
     let power_cuts = rng.one_in(2);
-    let work = work(world, rng, &server, host_count, !power_cuts);
+    let work = setup::work(world, rng, &server, host_count, !power_cuts, 20..=100);
     // A host that dies leaves writes behind that its next life knows nothing of.
     let hosts_die = rng.one_in(2);
     let is_alone = host_count == 1 && !hosts_die && work.registers.count == 0;
-    for host in &mut hosts {
-        if unfenced || is_alone && rng.one_in(2) {
-            host.options.replay = Replay::Exclusive;
-        }
-    }
+    setup::choose_replay(world, rng, &mut hosts, is_alone);
     world.set_schedule(ScheduleFaults::swarm(rng));
     world.set_net_faults(if rng.one_in(2) { NetFaults::swarm(rng) } else { NetFaults::default() });
     server.start(world)?;
@@ -90,54 +75,17 @@ fn server(world: &mut World, rng: &mut Rng) -> Server {
     let node = world.add_node();
     let block_bytes = if rng.one_in(3) { 4096 } else { 512 };
     let blocks = rng.between(12, 48);
-    let options = DiskOptions {
-        bytes: blocks * block_bytes as u64,
-        unit: block_bytes,
-        synchronous: rng.one_in(6),
-        ..DiskOptions::default()
-    };
-    let faults = DiskFaults {
-        slow: if rng.one_in(3) { rng.between(10, 100) } else { 0 },
-        short_transfer: if rng.one_in(3) { rng.between(2, 30) } else { 0 },
-        ..DiskFaults::default()
-    };
-    world.add_disk(node, &Backing::path(1), options, faults);
-    let tampering = Tampering {
-        seed: rng.next_u64(),
-        hold: if rng.one_in(2) { rng.between(4, 60) } else { 0 },
-        hold_max_ns: rng.between(1, 4) * SECOND_NS,
-        mutation: world.handle().mutation(),
-    };
+    setup::add_disk(world, rng, node, (blocks, block_bytes), DiskOdds { synchronous: 6, slow: 3, short_transfer: 3 });
+    let tampering = setup::tampering(world, rng, 4);
     let media = Media::Disk { direct: rng.one_in(2) };
     let backings = vec![Backing { media, block_bytes, blocks, tampering }];
     let config = Config { c2h_success: rng.one_in(2), stall_timeout_ns: 5 * SECOND_NS, ..Config::default() };
     Server { node, reactors: rng.between(1, 3) as usize, config, backings, doom: None, running: None }
 }
 
-fn work(world: &World, rng: &mut Rng, server: &Server, hosts: u64, chains: bool) -> Work {
-    let backing = &server.backings[0];
-    let block_bytes = backing.block_bytes as usize;
-    let registers = if chains && rng.one_in(2) { rng.between(1, 3) } else { 0 };
-    let tasks = rng.between(1, 3);
-    let blocks = backing.blocks - registers;
-    let picked = Mix::pick(rng, block_bytes);
-    let shared = picked.shared || blocks < hosts * tasks;
-    let mix = Mix { block_bytes, lingering: true, shared, ..picked };
-    let judge = Judge::new(world.handle(), server.node, mix, blocks * block_bytes as u64);
-    let registers = Registers::new(world.handle(), blocks, registers, block_bytes);
-    Work { judge, registers, tasks, count: rng.between(20, 100) }
-}
-
 fn start_host(world: &mut World, host: &Host, place: (u64, u64), work: &Work) -> Crew {
     let crew = Crew::default();
-    let reactors = host.boot(world, 1);
-    let (options, mounts, work, inner, node) =
-        (host.options.clone(), host.mounts.clone(), work.clone(), crew.clone(), host.node);
-    let life = async move {
-        let mounted = Host::mount(options, reactors.clone(), mounts, 1).await;
-        work.start(&inner, (node, place.0, place.1), &reactors, &mounted);
-    };
-    world.spawn(host.node, 0, |_| crew.member(life));
+    setup::start_host(world, host, place, 1, work, &crew);
     crew
 }
 
