@@ -160,6 +160,10 @@ pub trait Driver {
     }
     /// Submits what is queued and collects what has happened, without waiting.
     fn poll(&self, events: &mut Vec<Event>);
+    /// Whether [`poll`](Self::poll) would find something, as far as a cheap look tells; false where only a poll can tell.
+    fn has_news(&self) -> bool {
+        false
+    }
     /// As [`poll`](Self::poll), waiting for an event, a wake-up or the deadline.
     fn wait(&self, deadline_ns: Option<u64>, events: &mut Vec<Event>);
     /// Whether file operations are under way (a reactor that drains waits for them).

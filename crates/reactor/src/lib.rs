@@ -14,6 +14,7 @@ pub mod gate;
 mod gate_atomics {
     pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
 }
+mod hot;
 mod iofuture;
 mod kept;
 #[cfg(target_os = "linux")]

@@ -109,7 +109,8 @@ impl TcpStream {
         let result = self.reactor.driver().net_recv(self.socket, target);
         match result {
             Ok(bytes) if bytes == target.len() || bytes == 0 => {}
-            Ok(_) | Err(Errno::EAGAIN) => self.reactor.clear_ready(self.socket, true),
+            Ok(_) => self.reactor.clear_ready(self.socket, true),
+            Err(Errno::EAGAIN) => self.reactor.found_nothing(self.socket),
             Err(_) => {}
         }
         result
@@ -121,7 +122,8 @@ impl TcpStream {
         let result = self.reactor.driver().net_recv_vectored(self.socket, targets);
         match result {
             Ok(bytes) if bytes == room || bytes == 0 => {}
-            Ok(_) | Err(Errno::EAGAIN) => self.reactor.clear_ready(self.socket, true),
+            Ok(_) => self.reactor.clear_ready(self.socket, true),
+            Err(Errno::EAGAIN) => self.reactor.found_nothing(self.socket),
             Err(_) => {}
         }
         result

@@ -139,6 +139,11 @@ impl Driver for LinuxDriver {
         self.collect(events);
     }
 
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.ring.borrow_mut().has_task_work()
+    }
+
     fn wait(&self, deadline_ns: Option<u64>, events: &mut Vec<Event>) {
         self.files.borrow_mut().take_finished(events);
         if !events.is_empty() {

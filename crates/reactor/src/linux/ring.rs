@@ -154,6 +154,12 @@ impl Ring {
         }
     }
 
+    /// Whether the kernel has completions to finish that it has not told of yet.
+    #[inline]
+    pub(super) fn has_task_work(&mut self) -> bool {
+        self.uring.submission().taskrun()
+    }
+
     /// Submits, and sleeps until a completion arrives or `pause_ns` has passed.
     pub(super) fn enter_and_wait(&mut self, pause_ns: Option<u64>) {
         if pause_ns == Some(0) {
