@@ -145,7 +145,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 18] = [
+const SHARD_SERIES: [ShardSeries; 22] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -170,6 +170,10 @@ const SHARD_SERIES: [ShardSeries; 18] = [
     ("remuda_pool_waiting_writes", "gauge", "Writes waiting for room in the log.", |shard| shard.waiting_writes),
     ("remuda_pool_waits_total", "counter", "Writes that had to wait for room in the log.", |shard| shard.waits),
     ("remuda_pool_memory_bytes", "gauge", "Memory of a shard's structures.", |shard| shard.memory_bytes),
+    ("remuda_pool_scrub_running", "gauge", "1 while a scrub runs.", |shard| shard.scrubs_running),
+    ("remuda_pool_scrubbed_extents", "gauge", "Extents that the scrub has passed.", |shard| shard.scrubbed_extents),
+    ("remuda_pool_scrub_bad_blocks", "gauge", "Blocks that the scrub could not read.", |shard| shard.scrub_bad_blocks),
+    ("remuda_pool_scrubs_total", "counter", "Scrubs that came to their end.", |shard| shard.scrubs),
     ("remuda_pool_trouble", "gauge", "1 while upkeep of a shard fails.", |shard| shard.trouble.is_some() as u64),
 ];
 

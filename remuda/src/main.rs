@@ -7,6 +7,7 @@ mod demo;
 mod http;
 mod log;
 mod node;
+mod offline;
 mod rpc;
 mod serve;
 mod sys;

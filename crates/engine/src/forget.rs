@@ -28,8 +28,19 @@ use uuid::Uuid;
 const SEGMENTS_BEYOND: u64 = 1 << 32;
 const RECORDS_BEYOND: u64 = 1 << 33;
 
-/// What giving up a log took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a volume loses with a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRanges {
+    /// The volume's name.
+    pub volume: String,
+    /// Ranges of it that cannot be read.
+    pub ranges: u64,
+    /// Their blocks, of 4 KiB.
+    pub blocks: u64,
+}
+
+/// What giving up a log takes, or took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForgottenLog {
     /// Slices that may have had something in the log alone.
     pub slices: u64,
@@ -37,6 +48,8 @@ pub struct ForgottenLog {
     pub lost_extents: u64,
     /// Extents given back: of volumes that there are not, or claimed twice.
     pub freed_extents: u64,
+    /// The volumes that lose something.
+    pub volumes: Vec<LostRanges>,
 }
 
 /// A shard, read.
@@ -66,11 +79,12 @@ struct Forgetting<'a> {
     superblock: Superblock,
 }
 
-/// See [`Pool::forget_log`](crate::Pool::forget_log); `device` is the new log device's identity.
+/// See [`Pool::forget_log`](crate::Pool::forget_log); `device` is the new log device's identity, and without one nothing is
+/// written.
 pub(crate) async fn forget_log(
     reactor: &Rc<Reactor>,
     devices: &PoolDevices,
-    device: Uuid,
+    device: Option<Uuid>,
     force: bool,
 ) -> Result<ForgottenLog, PoolError> {
     let (capacity, info) = (devices.capacity.open_channel(reactor)?, devices.capacity.info());
@@ -81,20 +95,21 @@ pub(crate) async fn forget_log(
     }
     let log = devices.log.open(reactor, &this.superblock.name)?;
     let epoch = this.judge_log(&log, force).await?;
-    let mut on_log = this.log_superblock(device, epoch)?;
-    let mut shards = this.read_shards().await?;
+    let mut on_log = this.log_superblock(device.unwrap_or_default(), epoch)?;
+    let (catalog, mut shards) = this.read_shards().await?;
+    let done = losses(&catalog, &shards);
+    let Some(device) = device else { return Ok(done) };
     if let Some(needed) = this.needed(&shards) {
         this.grow(needed).await?;
-        shards = this.read_shards().await?;
+        (_, shards) = this.read_shards().await?;
         if this.needed(&shards).is_some() {
             return Err(this.too_small(needed));
         }
         on_log = this.log_superblock(device, epoch)?;
     }
     meta::write_superblock(reactor, log.channel.clone(), log.info, &mut on_log).await?;
-    let mut done = ForgottenLog::default();
     for Opened { meta, tail, loss } in shards {
-        this.lose(&meta, tail, loss, &mut done).await?;
+        this.lose(&meta, tail, loss).await?;
     }
     let mut owner = Superblock { role: Role::Capacity, device: on_log.other, other: device, ..on_log };
     owner.generation = this.superblock.generation;
@@ -196,7 +211,7 @@ impl Forgetting<'_> {
 
     // --- what is lost -----------------------------------------------------------------------------------------------
 
-    async fn read_shards(&self) -> Result<Vec<Opened>, PoolError> {
+    async fn read_shards(&self) -> Result<(Catalog, Vec<Opened>), PoolError> {
         let (channel, info, superblock) = (self.capacity.clone(), self.info, &self.superblock);
         let catalog = Catalog::load(self.reactor, channel.clone(), info, superblock).await?;
         let mut shards = Vec::new();
@@ -209,7 +224,7 @@ impl Forgetting<'_> {
             }
             shards.push(Opened { meta, tail, loss });
         }
-        Ok(shards)
+        Ok((catalog, shards))
     }
 
     /// Extents by which each shard has to grow, when there are too few.
@@ -243,10 +258,7 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    async fn lose(&self, meta: &Rc<Meta>, tail: LogTail, loss: Loss, done: &mut ForgottenLog) -> Result<(), PoolError> {
-        done.slices += loss.slices;
-        done.lost_extents += (loss.lost.len() + loss.missing.len()) as u64;
-        done.freed_extents += loss.freed.len() as u64;
+    async fn lose(&self, meta: &Rc<Meta>, tail: LogTail, loss: Loss) -> Result<(), PoolError> {
         loss.freed.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
         for (extent, descriptor) in loss.lost {
             let flags = descriptor.flags | BLOCKS_LOST;
@@ -265,6 +277,30 @@ impl Forgetting<'_> {
     fn io(&self, action: &'static str, status: Status) -> PoolError {
         PoolError::Io { pool: self.superblock.name.clone(), action, status }
     }
+}
+
+/// What all shards lose, by volume.
+fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
+    let mut lost: Vec<(u32, u32)> = Vec::new();
+    let mut all = ForgottenLog::default();
+    for Opened { loss, .. } in shards {
+        all.slices += loss.slices;
+        all.freed_extents += loss.freed.len() as u64;
+        lost.extend(loss.lost.iter().map(|(_, descriptor)| (descriptor.volume, descriptor.vextent)));
+        lost.extend(&loss.missing);
+    }
+    all.lost_extents = lost.len() as u64;
+    lost.sort_unstable();
+    for of_volume in lost.chunk_by(|one, next| one.0 == next.0) {
+        let Some(entry) = catalog.volumes.get(&of_volume[0].0) else { continue };
+        let blocks = of_volume.iter().map(|(_, vextent)| {
+            let first = *vextent as u64 * EXTENT_BLOCKS as u64;
+            entry.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64)
+        });
+        let ranges = of_volume.chunk_by(|one, next| one.1 + 1 == next.1).count() as u64;
+        all.volumes.push(LostRanges { volume: entry.name.clone(), ranges, blocks: blocks.sum() });
+    }
+    all
 }
 
 /// Every extent of a slice in the journal is lost, whether it has blocks yet or not: the log may have allocated it. What

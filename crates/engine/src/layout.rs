@@ -121,7 +121,8 @@ pub enum PlanError {
         most: u32,
     },
     /// The new size adds nothing.
-    #[error("the capacity device has {blocks} blocks: growing this pool takes at least {least}")]
+    #[error("the capacity device has {} MiB: growing this pool takes at least {}",
+        .blocks / MIB_BLOCKS, .least.div_ceil(MIB_BLOCKS))]
     GrowTooSmall {
         /// Its size.
         blocks: u64,

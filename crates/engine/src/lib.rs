@@ -23,7 +23,7 @@ mod volume;
 
 pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
 pub use error::PoolError;
-pub use forget::ForgottenLog;
+pub use forget::{ForgottenLog, LostRanges};
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 pub use format::superblock::{LogKind, Region, Role, Shape, Superblock, SuperblockError};

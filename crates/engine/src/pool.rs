@@ -666,7 +666,16 @@ impl Pool {
         devices: &PoolDevices,
         force: bool,
     ) -> Result<ForgottenLog, PoolError> {
-        forget::forget_log(reactor, devices, random_uuid(reactor), force).await
+        forget::forget_log(reactor, devices, Some(random_uuid(reactor)), force).await
+    }
+
+    /// What [`forget_log`](Self::forget_log) with the same arguments would take, or why it would be refused; reads only.
+    pub async fn foresee_forget_log(
+        reactor: &Rc<Reactor>,
+        devices: &PoolDevices,
+        force: bool,
+    ) -> Result<ForgottenLog, PoolError> {
+        forget::forget_log(reactor, devices, None, force).await
     }
 
     /// Begins, or goes on, to read every block of every volume in the background, at most so many bytes a second in all.

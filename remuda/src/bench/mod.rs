@@ -311,8 +311,7 @@ fn measure(defs: Vec<DeviceDef>, load: &Load, quiet: bool) -> Result<Report, Fai
 async fn load_device(defs: &[DeviceDef], load: &Load, reactors: &Reactors, quiet: bool) -> Result<Report, Failure> {
     let mut open: BTreeMap<&str, Arc<dyn BlockDevice>> = BTreeMap::new();
     let mut opened_all = Vec::new();
-    // Any name will do where the target allows every host; elsewhere --host-nqn says who this is.
-    let opener = Opener { reactor: reactors.first().clone(), host_id: uuid::Uuid::new_v4(), known: None };
+    let opener = Opener::without_node(reactors.first());
     for def in defs {
         let children = def.children().iter().map(|child| Some(open[child.as_str()].clone())).collect();
         let opened = open_device(def, children, &opener).await?;

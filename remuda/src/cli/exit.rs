@@ -23,6 +23,10 @@ pub enum Exit {
     NoSpace = 6,
     /// The configuration file is wrong.
     BadConfig = 7,
+    /// `pool check` has put right what was wrong.
+    Repaired = 8,
+    /// `pool check` or `pool scrub` found what is wrong.
+    Damaged = 9,
     /// Ended by Ctrl-C.
     Interrupted = 130,
 }
@@ -34,6 +38,7 @@ Exit codes:
   1  failed                     5  conflict: exists, in use, or defined in the configuration file
   2  wrong command line         6  not enough room
   3  no node answers            7  wrong configuration file
+  8  pool check: repaired       9  pool check or scrub: damaged
   130  interrupted";
 
 /// A command that did not succeed.

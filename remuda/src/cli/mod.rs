@@ -4,6 +4,7 @@ mod config_commands;
 pub mod exit;
 mod objects;
 pub mod output;
+mod pool_care;
 mod pools;
 mod sim;
 mod status;

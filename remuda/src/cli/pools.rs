@@ -1,6 +1,7 @@
 //! `remuda pool`.
 
 use super::exit::{Exit, Failure};
+use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::{Context, output};
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
@@ -81,6 +82,29 @@ Examples:
         /// Name
         name: String,
     },
+    /// Check a pool that is not open, with or without a node
+    #[command(after_help = "\
+Exit codes: 0 clean, 8 something was wrong and has been repaired, 9 something is wrong
+
+Examples:
+  remuda pool check hot                                     a pool that the running node has not opened
+  remuda pool check hot --config node.toml --data           no node is running
+  remuda pool check --capacity big.img --log log.img --repair")]
+    Check(CheckArgs),
+    /// Read every block of an open pool in the background, to find what is bad while there are backups
+    #[command(after_help = "\
+Examples:
+  remuda pool scrub hot --rate 50MiB
+  remuda pool scrub hot --status
+  remuda pool scrub hot --stop")]
+    Scrub(ScrubArgs),
+    /// Take into use by what the capacity device has become larger, while I/O goes on
+    Grow {
+        /// Name
+        name: String,
+    },
+    /// Give up the log of a pool after its device was lost; without --yes-lose-data, say what that would lose
+    ForgetLog(ForgetLogArgs),
     /// Destroy a pool and all of its volumes
     Destroy {
         /// Name
@@ -122,6 +146,10 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             format!("pool '{}' is open: {recovered}", pool.name)
         }),
         PoolCommand::Settle { name } => settle(context, &name),
+        PoolCommand::Check(args) => pool_care::check(context, &args),
+        PoolCommand::Scrub(args) => pool_care::scrub(context, &args),
+        PoolCommand::Grow { name } => pool_care::grow(context, &name),
+        PoolCommand::ForgetLog(args) => pool_care::forget_log(context, &args),
         PoolCommand::Destroy { name, yes } => {
             if !yes {
                 confirm(context, &name)?;
@@ -218,6 +246,7 @@ fn facts(pool: &PoolView) -> String {
                 "waiting writes",
                 format!("{} now, {} since it was opened", total.waiting_writes, output::count(total.waits)),
             ),
+            ("scrub", pool_care::scrub_line(&open.scrub)),
             ("memory", ByteSize(total.memory_bytes).to_string()),
         ]);
         if open.settling {

@@ -191,7 +191,7 @@ impl Demo {
         let reactors = Reactors::start_with(vec![None], ReactorConfig { pool, ..ReactorConfig::default() }, END_MAX_NS);
         let reactors = reactors.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let opener = Opener { reactor: reactors.first().clone(), host_id: uuid::Uuid::new_v4(), known: None };
+        let opener = Opener::without_node(reactors.first());
         let attach = || -> Result<(Arc<dyn BlockDevice>, Host), Failure> {
             let opened = runtime.block_on(open_device(&remote_volume(port), Vec::new(), &opener))?;
             let host = runtime.block_on(Host::attach(&opener.reactor, opened.device.clone()))?;

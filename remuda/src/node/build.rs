@@ -1,7 +1,7 @@
 //! Turns definitions into open devices, and small operations on whole devices.
 
 use super::reactors::on_reactor_async;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
 use super::view::DeviceView;
 use crate::config::{DeviceDef, DeviceParams};
@@ -27,6 +27,16 @@ pub struct Opener {
     pub host_id: Uuid,
     /// What is known of the remote namespace that the device is, should its target be down.
     pub known: Option<RemoteRecord>,
+    /// What is missing is made: files, and the metadata of filters on blank devices; legs of a mirror are brought up to date.
+    pub make: bool,
+}
+
+impl Opener {
+    /// For devices that belong to no node.
+    pub fn without_node(reactor: &ReactorHandle) -> Opener {
+        // Any name will do where a target allows every host.
+        Opener { reactor: reactor.clone(), host_id: Uuid::new_v4(), known: None, make: true }
+    }
 }
 
 /// An open device, and what its kind needs beyond being a block device.
@@ -148,7 +158,7 @@ async fn open_checksum(
     opener: &Opener,
 ) -> Result<Arc<ChecksumDevice>, Refusal> {
     let device_name = name.to_string();
-    let options = ChecksumOptions { create: true, ..ChecksumOptions::default() };
+    let options = ChecksumOptions { create: opener.make, ..ChecksumOptions::default() };
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
         ChecksumDevice::open(&reactor, &device_name, below, &options).await
     });
@@ -164,7 +174,7 @@ async fn open_encrypt(
     let key = crate::config::read_key(key_file);
     let key = key.map_err(|reason| Refusal::failed(object(name), reason, "put the right key file in place"))?;
     let device_name = name.to_string();
-    let options = EncryptOptions { create: true, ..EncryptOptions::default() };
+    let options = EncryptOptions { create: opener.make, ..EncryptOptions::default() };
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
         EncryptDevice::open(&reactor, &device_name, below, &key, &options).await
     });
@@ -230,8 +240,9 @@ async fn open_patiently(
     reactor: &Rc<Reactor>,
     name: &str,
     options: FileDeviceOptions,
+    patience_ns: u64,
 ) -> Result<FileDevice, DeviceError> {
-    let deadline_ns = reactor.clock_ns() + LOCK_PATIENCE_NS;
+    let deadline_ns = reactor.clock_ns() + patience_ns;
     loop {
         match FileDevice::open(reactor, name, options.clone()) {
             Err(DeviceError::Os { errno: Errno::EBUSY, .. }) if reactor.clock_ns() < deadline_ns => {
@@ -251,10 +262,12 @@ async fn open_file(
     opener: &Opener,
 ) -> Result<Arc<dyn BlockDevice>, Refusal> {
     let block_size = block_size.unwrap_or(4096);
+    let size = size.filter(|_| opener.make);
+    let patience_ns = if opener.make { LOCK_PATIENCE_NS } else { 0 };
     let options = FileDeviceOptions { create_bytes: size, block_size, direct, ..FileDeviceOptions::new(path) };
     let device_name = name.to_string();
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        let device = open_patiently(&reactor, &device_name, options).await?;
+        let device = open_patiently(&reactor, &device_name, options, patience_ns).await?;
         let wanted = size.map_or(0, |size| size / block_size as u64);
         if wanted > device.info().blocks {
             device.resize(&reactor, wanted).await?;
@@ -273,11 +286,12 @@ async fn open_mirror(
     // A pause between regions leaves most of the devices to their users.
     const RESYNC_PAUSE_NS: u64 = 1_000_000;
     let refuse_name = name.clone();
-    let options = MirrorOptions { create: true, start_degraded: true, ..MirrorOptions::default() };
+    let resync = opener.make;
+    let options = MirrorOptions { create: opener.make, start_degraded: true, ..MirrorOptions::default() };
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
         let mirror = Arc::new(MirrorDevice::open(&reactor, &name, legs, &options).await?);
         let left = mirror.status().resync_left_regions;
-        if left > 0 {
+        if left > 0 && resync {
             tracing::info!(device = %name, regions = left, "mirror: copying regions that differ");
             let (copied, copier) = (mirror.clone(), reactor.clone());
             reactor.spawn(async move {
@@ -366,7 +380,8 @@ pub fn refused(object: String, error: DeviceError) -> Refusal {
     match error {
         DeviceError::Os { action, object: path, errno, hint, .. } => {
             let next = hint.trim_start_matches([';', ',', ':', ' ']).to_string();
-            Refusal::failed(object, format!("cannot {action} {path}: {errno}"), next)
+            let kind = if errno == Errno::EBUSY { RefusalKind::Conflict } else { RefusalKind::Failed };
+            Refusal::new(kind, object, format!("cannot {action} {path}: {errno}"), next)
         }
         DeviceError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), ""),
         DeviceError::Config { reason, .. } => Refusal::invalid(object, reason, ""),

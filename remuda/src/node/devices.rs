@@ -21,7 +21,7 @@ fn is_mirror(def: &DeviceDef) -> bool {
 impl Node {
     pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
-        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id, known }
+        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id, known, make: true }
     }
 
     /// Whether a device could not be opened because something remote cannot be reached: itself, or what it stands on. The
@@ -294,10 +294,7 @@ impl Node {
             let cause = format!("device '{}' stands on it", above.def.name);
             return Err(Refusal::conflict(object, cause, format!("delete device '{}' first", above.def.name)));
         }
-        if let Some(pool) = self.pool_on(name) {
-            let cause = format!("pool '{pool}' stands on it");
-            return Err(Refusal::conflict(object, cause, ""));
-        }
+        self.check_pool_resize(name, size, &object)?;
         let volumes = self.state.volumes.iter().filter(|(_, volume)| volume.device == name && !volume.whole);
         if let Some((volume, record)) = volumes.max_by_key(|(_, volume)| volume.offset + volume.size)
             && record.offset + record.size > size

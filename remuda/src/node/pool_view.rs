@@ -1,9 +1,9 @@
 //! What the node tells about pools.
 
-use super::pools::PoolSlot;
+use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
 use crate::config::PoolDef;
-use engine::{EXTENT_BLOCKS, PoolStatus, ShardStatus};
+use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolStatus, ShardStatus};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
 pub struct PoolView {
     /// Name.
     pub name: String,
-    /// `open`, `trouble` (open, but upkeep fails), or `closed`.
+    /// `open`, `trouble` (open, but upkeep fails), `closed`, or `checking` (closed, and being checked).
     pub state: String,
     /// Why it is closed, what fails, what is lost; and what to do.
     pub problems: Vec<String>,
@@ -49,10 +49,97 @@ pub struct PoolNumbers {
     pub replay_rate: Option<f64>,
     /// Everything is being moved to the capacity device.
     pub settling: bool,
+    /// The scrub that runs, or was the last one; without its list.
+    pub scrub: ScrubView,
     /// All shards together.
     pub total: ShardNumbers,
     /// Shards by number.
     pub shards: Vec<ShardNumbers>,
+}
+
+/// How far the scrub of a pool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubState {
+    /// There was none since the pool was opened.
+    #[default]
+    None,
+    /// It is under way.
+    Running,
+    /// It was stopped before its end, and goes on from there.
+    Stopped,
+    /// It came to its end.
+    Done,
+}
+
+/// A scrub of a pool: how far it is, and what it has found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubView {
+    /// How far, in a word.
+    pub state: ScrubState,
+    /// Extents passed.
+    pub extents_done: u64,
+    /// Extents to pass.
+    pub extents_total: u64,
+    /// Bytes that were good.
+    pub good_bytes: u64,
+    /// Blocks of 4 KiB that did not match their checksums or could not be read.
+    pub corrupt_blocks: u64,
+    /// Blocks of 4 KiB that are known to be lost.
+    pub lost_blocks: u64,
+    /// The first runs of bad blocks.
+    pub bad: Vec<BadRunView>,
+    /// Bad blocks of 4 KiB that are not in that list.
+    pub bad_left_off: u64,
+}
+
+/// Blocks of a volume that cannot be read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BadRunView {
+    /// The volume.
+    pub volume: String,
+    /// The first of them, as hosts count.
+    pub lba: u64,
+    /// How many.
+    pub blocks: u64,
+    /// Bytes of one.
+    pub block_size: u32,
+    /// They are known to be lost; otherwise they do not match their checksums or cannot be read.
+    pub lost: bool,
+}
+
+impl ScrubView {
+    pub(super) fn of(status: &PoolStatus, pool: &Pool) -> ScrubView {
+        let volumes = pool.volumes();
+        let run = |bad: &BadRun| {
+            let volume = volumes.iter().find(|volume| volume.identity().id == bad.volume);
+            let shift = volume.map_or(12, |volume| volume.identity().block_shift);
+            let name = volume.map_or_else(|| format!("number {}", bad.volume), |volume| volume.identity().name.clone());
+            let (lba, blocks) = (bad.first << (12 - shift), (bad.blocks as u64) << (12 - shift));
+            BadRunView { volume: name, lba, blocks, block_size: 1 << shift, lost: bad.lost }
+        };
+        let mut view = ScrubView::default();
+        let (mut running, mut listed) = (false, 0);
+        for scrub in status.shards.iter().map(|shard| &shard.scrub) {
+            running |= scrub.running;
+            view.extents_done += scrub.extents_done as u64;
+            view.extents_total += scrub.extents_total as u64;
+            view.good_bytes += scrub.good_blocks * engine::BLOCK_BYTES as u64;
+            view.corrupt_blocks += scrub.corrupt_blocks;
+            view.lost_blocks += scrub.lost_blocks;
+            view.bad.extend(scrub.bad.iter().map(run));
+            listed += scrub.bad.iter().map(|bad| bad.blocks as u64).sum::<u64>();
+        }
+        view.bad.sort_by(|one, other| (&one.volume, one.lba).cmp(&(&other.volume, other.lba)));
+        view.bad_left_off = (view.corrupt_blocks + view.lost_blocks).saturating_sub(listed);
+        view.state = match () {
+            () if running => ScrubState::Running,
+            () if view.extents_total == 0 => ScrubState::None,
+            () if view.extents_done == view.extents_total => ScrubState::Done,
+            () => ScrubState::Stopped,
+        };
+        view
+    }
 }
 
 /// Numbers of a shard, or of all of a pool's together.
@@ -102,6 +189,14 @@ pub struct ShardNumbers {
     pub waits: u64,
     /// Memory of its structures.
     pub memory_bytes: u64,
+    /// Scrubs under way.
+    pub scrubs_running: u64,
+    /// Extents that the scrub has passed.
+    pub scrubbed_extents: u64,
+    /// Bad blocks that it has found.
+    pub scrub_bad_blocks: u64,
+    /// Scrubs that came to their end since the pool was opened.
+    pub scrubs: u64,
     /// Why upkeep fails, while it does.
     pub trouble: Option<String>,
 }
@@ -127,6 +222,10 @@ impl ShardNumbers {
             waiting_writes: shard.waiting_writes as u64,
             waits: shard.waits,
             memory_bytes: shard.memory_bytes as u64,
+            scrubs_running: shard.scrub.running as u64,
+            scrubbed_extents: shard.scrub.extents_done as u64,
+            scrub_bad_blocks: shard.scrub.corrupt_blocks + shard.scrub.lost_blocks,
+            scrubs: shard.scrub.completed,
             trouble: shard.trouble.clone(),
             ..ShardNumbers::default()
         }
@@ -152,6 +251,10 @@ impl ShardNumbers {
         self.waiting_writes += shard.waiting_writes;
         self.waits += shard.waits;
         self.memory_bytes += shard.memory_bytes;
+        self.scrubs_running += shard.scrubs_running;
+        self.scrubbed_extents += shard.scrubbed_extents;
+        self.scrub_bad_blocks += shard.scrub_bad_blocks;
+        self.scrubs += shard.scrubs;
         self.trouble = self.trouble.take().or_else(|| shard.trouble.clone());
     }
 
@@ -169,7 +272,7 @@ impl ShardNumbers {
 const RATE_RECORDS_MIN: u64 = 1000;
 
 impl PoolNumbers {
-    fn of(status: PoolStatus, settling: bool) -> PoolNumbers {
+    fn of(status: PoolStatus, settling: bool, scrub: ScrubView) -> PoolNumbers {
         let recovery = status.recovery;
         let measured = recovery.records >= RATE_RECORDS_MIN && recovery.elapsed_ns > 0;
         let replay_rate = measured.then(|| recovery.records as f64 * 1e9 / recovery.elapsed_ns as f64);
@@ -187,6 +290,7 @@ impl PoolNumbers {
             recovered_ns: recovery.elapsed_ns,
             replay_rate,
             settling,
+            scrub,
             total: total.with_ratios(replay_rate),
             shards: plain.into_iter().map(|shard| shard.with_ratios(replay_rate)).collect(),
         }
@@ -206,7 +310,10 @@ impl PoolView {
             }
         };
         problems.extend(settle_error.map(|error| format!("the last settle failed: {error}")));
-        let open = status.map(|status| PoolNumbers::of(status, settling));
+        let open = status.zip(slot.live.as_ref().ok()).map(|(status, open)| {
+            let scrub = ScrubView { bad: Vec::new(), ..ScrubView::of(&status, &open.pool) };
+            PoolNumbers::of(status, settling, scrub)
+        });
         if let Some(open) = &open {
             problems.extend(open.total.trouble.as_ref().map(|trouble| {
                 format!("moving blocks to the capacity device fails: {trouble}; see to device '{}'", slot.def.capacity)
@@ -219,12 +326,20 @@ impl PoolView {
                 problems
                     .push(format!("{lost} blocks lost, {corrupt} failed their checksum: restore them from elsewhere"));
             }
+            if open.total.scrub_bad_blocks > 0 {
+                let (bad, name) = (open.total.scrub_bad_blocks, &slot.def.name);
+                problems.push(format!(
+                    "the scrub found {bad} blocks that cannot be read: 'remuda pool scrub {name} --status' lists them"
+                ));
+            }
             if !open.log_durable {
                 problems.push("its log does not survive a power loss".to_string());
             }
         }
         let failing = open.as_ref().is_some_and(|open| open.total.trouble.is_some());
+        let checking = slot.check.lock().expect(UNPOISONED).running;
         let state = match (&open, failing) {
+            (None, _) if checking => "checking",
             (None, _) => "closed",
             (Some(_), true) => "trouble",
             (Some(_), false) => "open",

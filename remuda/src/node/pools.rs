@@ -4,12 +4,14 @@
 //! `pool open` tries again. Which volumes there are is known to the pool's own catalog alone.
 
 use super::build::refused;
+use super::pool_check::CheckRun;
 use super::pool_view::PoolView;
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
 use crate::config::{LogDef, PoolDef};
+use bdev::BlockDevice;
 use engine::{
     CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, SuperblockError,
 };
@@ -21,6 +23,22 @@ pub(super) struct PoolSlot {
     pub(super) origin: Origin,
     /// The pool, or why it could not be opened.
     pub(super) live: Result<OpenPool, Refusal>,
+    /// The check that is under way, or was the last one.
+    pub(super) check: Arc<Mutex<CheckRun>>,
+}
+
+impl PoolSlot {
+    fn new(def: PoolDef, origin: Origin, live: Result<OpenPool, Refusal>) -> PoolSlot {
+        PoolSlot { def, origin, live, check: Arc::default() }
+    }
+
+    /// A check has the devices of a closed pool for itself.
+    pub(super) fn check_free(&self) -> Result<(), Refusal> {
+        match self.check.lock().expect(UNPOISONED).running {
+            true => Err(Refusal::conflict(object(&self.def.name), "it is being checked", "wait until that has ended")),
+            false => Ok(()),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -38,7 +56,7 @@ pub(super) struct Settling {
     pub(super) error: Option<String>,
 }
 
-const UNPOISONED: &str = "nothing panics while holding it";
+pub(super) const UNPOISONED: &str = "nothing panics while holding it";
 
 impl OpenPool {
     /// Whether everything is being destaged, and how the last time ended badly.
@@ -48,7 +66,7 @@ impl OpenPool {
     }
 }
 
-fn object(name: &str) -> String {
+pub(super) fn object(name: &str) -> String {
     format!("pool '{name}'")
 }
 
@@ -69,7 +87,7 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
 }
 
 /// What to do about a pool that is not open.
-fn try_again(name: &str) -> String {
+pub(super) fn try_again(name: &str) -> String {
     format!("put that right, then: remuda pool open {name} (docs/operating/pools.md has the cases)")
 }
 
@@ -94,7 +112,7 @@ impl Node {
             if let Err(refusal) = &live {
                 tracing::error!("{refusal}");
             }
-            self.pools.insert(def.name.clone(), PoolSlot { def: def.clone(), origin, live });
+            self.pools.insert(def.name.clone(), PoolSlot::new(def.clone(), origin, live));
             self.adopt_volumes(&def.name).await;
         }
     }
@@ -144,26 +162,32 @@ impl Node {
     }
 
     /// The devices of a pool as the engine wants them. With `make`, a log in a file that is missing is made.
-    fn pool_devices(&self, def: &PoolDef, make: bool) -> Result<(PoolDevices, Option<File>), Refusal> {
-        let below = |device: &str| {
-            let opened = self.open_device(device);
-            opened.map_err(|refusal| Refusal {
-                object: object(&def.name),
-                cause: format!("{}: {}", refusal.object, refusal.cause),
-                next: try_again(&def.name),
-                ..refusal
-            })
-        };
-        let capacity = below(&def.capacity)?;
-        let (log, lock) = match &def.log {
-            LogDef::Device(device) => (LogDevice::Block(below(device)?), None),
+    pub(super) fn pool_devices(&self, def: &PoolDef, make: bool) -> Result<(PoolDevices, Option<File>), Refusal> {
+        let capacity = self.device_below(def, &def.capacity)?;
+        let (log, lock) = self.log_device(def, make)?;
+        Ok((PoolDevices { log, capacity }, lock))
+    }
+
+    /// A device that a pool stands on, open.
+    pub(super) fn device_below(&self, def: &PoolDef, device: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
+        self.open_device(device).map_err(|refusal| Refusal {
+            object: object(&def.name),
+            cause: format!("{}: {}", refusal.object, refusal.cause),
+            next: try_again(&def.name),
+            ..refusal
+        })
+    }
+
+    /// A pool's log device, and what keeps others from mapping it.
+    pub(super) fn log_device(&self, def: &PoolDef, make: bool) -> Result<(LogDevice, Option<File>), Refusal> {
+        match &def.log {
+            LogDef::Device(device) => Ok((LogDevice::Block(self.device_below(def, device)?), None)),
             LogDef::Pmem { path, size, volatile } => {
                 let file = prepare_memory(&def.name, path, *size, make)?;
                 let log = LogDevice::Mapped { path: path.clone(), bytes: *size, volatile_allowed: *volatile };
-                (log, Some(file))
+                Ok((log, Some(file)))
             }
-        };
-        Ok((PoolDevices { log, capacity }, lock))
+        }
     }
 
     pub(super) fn pool_slot(&self, name: &str) -> Result<&PoolSlot, Refusal> {
@@ -185,7 +209,7 @@ impl Node {
         slot.map(|slot| slot.def.name.as_str())
     }
 
-    async fn status_of(&self, open: &OpenPool) -> Option<PoolStatus> {
+    pub(super) async fn status_of(&self, open: &OpenPool) -> Option<PoolStatus> {
         let pool = open.pool.clone();
         let status = on_reactor_async(self.reactors.first(), move |reactor| async move { pool.status(&reactor).await });
         status.await.ok()
@@ -244,13 +268,13 @@ impl Node {
             self.close_pool(&open).await;
             return Err(refusal);
         }
-        self.pools.insert(name.clone(), PoolSlot { def, origin: Origin::Runtime, live: Ok(open) });
+        self.pools.insert(name.clone(), PoolSlot::new(def, Origin::Runtime, Ok(open)));
         tracing::info!(pool = %name, "pool created");
         self.pool_show(&name).await
     }
 
     /// Devices that are there, nobody else's, and two.
-    fn check_pool_devices(&self, def: &PoolDef) -> Result<(), Refusal> {
+    pub(super) fn check_pool_devices(&self, def: &PoolDef) -> Result<(), Refusal> {
         for device in def.devices() {
             self.open_device(device)?;
             if let Some(user) = self.users_of_device(device).first() {
@@ -281,6 +305,7 @@ impl Node {
     pub async fn pool_open(&mut self, name: &str) -> Result<PoolView, Refusal> {
         self.check_running()?;
         let slot = self.pool_slot(name)?;
+        slot.check_free()?;
         if slot.live.is_err() {
             let (def, make) = (slot.def.clone(), slot.origin == Origin::Config);
             for device in def.devices() {
@@ -324,6 +349,7 @@ impl Node {
         if slot.origin == Origin::Config {
             return Err(self.belongs_to_config(object(name)));
         }
+        slot.check_free()?;
         let volumes: Vec<String> = self.volumes_of_pool(name).map(str::to_string).collect();
         for volume in &volumes {
             if let Some(export) = self.exports_of(volume).first() {
@@ -379,7 +405,7 @@ impl Node {
 
 /// Locks the file or device of a log in memory and sees that it is large enough: a mapping past the end of a file is
 /// noticed only by the signal that ends the process.
-fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<File, Refusal> {
+pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<File, Refusal> {
     let next = || try_again(pool);
     let failed = |what: &str, error: std::io::Error| {
         Refusal::failed(object(pool), format!("cannot {what} {path}: {error}"), next())

@@ -320,6 +320,26 @@ impl Store<RealFiles> {
     }
 }
 
+/// What the node of a state directory remembers, while no node runs on it.
+pub struct StateView {
+    /// Empty where there was never a node.
+    pub state: State,
+    /// Keeps nodes from starting.
+    _lock: Option<std::fs::File>,
+}
+
+impl StateView {
+    /// Locks a directory and reads its state; changes nothing.
+    pub fn open(dir: &Path) -> Result<StateView, StateError> {
+        if !dir.is_dir() {
+            return Ok(StateView { state: State::default(), _lock: None });
+        }
+        let lock = Some(lock(dir)?);
+        let store = Store { dir: dir.to_path_buf(), files: RealFiles, _lock: None };
+        Ok(StateView { state: store.load()?.unwrap_or_default(), _lock: lock })
+    }
+}
+
 impl<F: Files> Store<F> {
     /// The directory.
     pub fn dir(&self) -> &Path {

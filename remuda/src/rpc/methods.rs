@@ -9,8 +9,10 @@ use crate::config::section::{Form, Key, Section, key};
 use crate::config::value::{Table, from_json};
 use crate::node::NewSize;
 use crate::node::{Node, Refusal, RefusalKind};
+use engine::CheckOptions;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// A method as `rpc.discover` describes it.
 pub struct Method {
@@ -26,6 +28,8 @@ const NAME: Key = key("name", Form::Text, "required", "The object's name.");
 const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
 const NSID: Form = Form::Count(1, 1024);
+/// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
+const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
 
 const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
     Method { name, doc, params }
@@ -55,6 +59,38 @@ pub const METHODS: &[Method] = &[
         "pool.settle",
         "Begins to move everything from the log to the capacity device; 'settling' says when that is over.",
         &[NAME],
+    ),
+    method("pool.grow", "Takes into use by what the capacity device has become larger.", &[NAME]),
+    method(
+        "pool.scrub",
+        "Begins, or goes on, to read every block of every volume in the background; of a scrub that runs it changes the pace.",
+        &[NAME, key("rate", Form::Size, "100MiB", "Bytes to read each second, at most.")],
+    ),
+    method("pool.scrub_stop", "Stops a scrub; the next one goes on from there.", &[NAME]),
+    method("pool.scrub_status", "How far the scrub is, and what it has found.", &[NAME]),
+    method(
+        "pool.check",
+        "Begins to check a pool that is not open.",
+        &[
+            NAME,
+            key("repair", Form::Flag, "false", "Put right what can be put right safely."),
+            key("payloads", Form::Flag, "false", "Verify what every log record carries."),
+            key("data", Form::Flag, "false", "Read and verify every block of every volume."),
+        ],
+    ),
+    method("pool.check_report", "Whether the check has ended, and what it found.", &[NAME]),
+    method(
+        "pool.forget_log",
+        "Gives up the log of a pool that has lost it; without 'lose_data' it says what would be lost.",
+        &[
+            NAME,
+            key("log", Form::Text, "the pool's", "The device that is the log from now on."),
+            key("log_pmem", Form::Text, "the pool's", "A DAX device or file for the log."),
+            key("log_size", Form::Size, "required with log_pmem", "Bytes of it to use."),
+            key("volatile", Form::Flag, "false", "Take memory that loses its contents with the power: for tests."),
+            key("force", Form::Flag, "false", "Take a device that holds something, or give up a log that can be read."),
+            key("lose_data", Form::Flag, "false", "Do it."),
+        ],
     ),
     method("pool.destroy", "Destroys a pool and its volumes.", &[NAME]),
     method(
@@ -192,6 +228,22 @@ async fn pool_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
     answer(node.pool_create(def, force).await?)
 }
 
+async fn forget_log(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
+    let wrong = |cause: &str, next: &str| Err(Refusal::invalid(format!("pool '{}'", params.name), cause, next));
+    let [force, lose_data, volatile] = ["force", "lose_data", "volatile"].map(|flag| params.flags.contains(flag));
+    let log = match (params.log.clone(), params.log_pmem.clone(), params.log_size) {
+        (None, None, None) if !volatile => None,
+        (Some(device), None, None) if !volatile => Some(LogDef::Device(device)),
+        (None, Some(path), Some(_)) if !std::path::Path::new(&path).is_absolute() => {
+            let next = "give the path from the root, since the node has another working directory";
+            return wrong(&format!("{path} is not an absolute path"), next);
+        }
+        (None, Some(path), Some(size)) => Some(LogDef::Pmem { path, size, volatile }),
+        _ => return wrong("its new log is a device or persistent memory", "give 'log', or 'log_pmem' with 'log_size'"),
+    };
+    answer(node.pool_forget_log(&params.name, log, force, lose_data).await?)
+}
+
 async fn volume_create(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
     let wrong = |cause: &str, next: &str| Err(Refusal::invalid(format!("volume '{}'", params.name), cause, next));
     match (&params.device, &params.pool) {
@@ -226,8 +278,14 @@ struct Params {
     size_text: String,
     offset: Option<u64>,
     block_size: Option<u64>,
+    rate: Option<u64>,
+    log: Option<String>,
+    log_pmem: Option<String>,
+    log_size: Option<u64>,
     nsid: Option<u32>,
     flag: bool,
+    /// Names of the flags that are set, of methods that have several.
+    flags: BTreeSet<&'static str>,
 }
 
 impl Params {
@@ -253,6 +311,8 @@ impl Params {
                         "host" => params.host = text.unwrap_or_default(),
                         "device" => params.device = text,
                         "pool" => params.pool = text,
+                        "log" => params.log = text,
+                        "log_pmem" => params.log_pmem = text,
                         "volume" => params.volume = text.unwrap_or_default(),
                         "size" => params.size_text = text.unwrap_or_default(),
                         other => unreachable!("text parameter '{other}' has no place"),
@@ -262,10 +322,17 @@ impl Params {
                     params.level = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
                 }
                 Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
+                Form::Size if name == "rate" => params.rate = section.size(name).map(|rate| rate.value),
+                Form::Size if name == "log_size" => params.log_size = section.size(name).map(|size| size.value),
                 Form::Size if name == "block_size" => params.block_size = section.size(name).map(|size| size.value),
                 Form::Size => params.offset = section.size(name).map(|size| size.value),
                 Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
-                Form::Flag => params.flag = section.flag(name).is_some_and(|flag| flag.value),
+                Form::Flag => {
+                    params.flag = section.flag(name).is_some_and(|flag| flag.value);
+                    if params.flag {
+                        params.flags.insert(name);
+                    }
+                }
                 Form::TextList => {
                     let texts = section.texts(name).unwrap_or_default();
                     params.hosts = texts.into_iter().map(|text| text.value).collect();
@@ -312,6 +379,19 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "pool.show" => answer(node.pool_show(&params.name).await?),
         "pool.open" => answer(node.pool_open(&params.name).await?),
         "pool.settle" => answer(node.pool_settle(&params.name).await?),
+        "pool.grow" => answer(node.pool_grow(&params.name).await?),
+        "pool.scrub" => {
+            let rate = params.rate.unwrap_or(SCRUB_RATE_DEFAULT);
+            answer(node.pool_scrub(&params.name, rate).await?)
+        }
+        "pool.scrub_stop" => answer(node.pool_scrub_stop(&params.name).await?),
+        "pool.scrub_status" => answer(node.pool_scrub_status(&params.name).await?),
+        "pool.check" => {
+            let [repair, payloads, data] = ["repair", "payloads", "data"].map(|flag| params.flags.contains(flag));
+            answer(node.pool_check(&params.name, CheckOptions { payloads, data, repair }).await?)
+        }
+        "pool.check_report" => answer(node.pool_check_report(&params.name)?),
+        "pool.forget_log" => forget_log(node, &params).await,
         "pool.destroy" => node.pool_destroy(&params.name).await.map(done),
         "volume.create" => volume_create(node, &params).await,
         "volume.list" => answer(node.volume_list()),

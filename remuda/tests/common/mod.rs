@@ -1,6 +1,8 @@
 //! Runs the program and nodes of it in temporary directories.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod pools;
+
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -26,10 +26,13 @@ impl Checker {
         let object = format!("superblock of the {} device", role.name());
         let mut copies: Vec<(u64, Result<Superblock, String>)> = Vec::new();
         let mut found = Copies { best: None, later: false, damaged: false };
-        let mut blank = true;
+        let (mut blank, mut foreign) = (true, true);
         for copy in 0..SUPERBLOCK_COPIES {
             let decoded = match media.read_bytes(copy, 1).await {
-                Err(status) => Err(format!("it cannot be read: {status}")),
+                Err(status) => {
+                    (blank, foreign) = (false, false);
+                    Err(format!("it cannot be read: {status}"))
+                }
                 Ok(bytes) => {
                     let block = bytes.as_slice().try_into().expect("one block was read");
                     let decoded = Superblock::decode(block);
@@ -37,6 +40,7 @@ impl Checker {
                     found.later |=
                         matches!(decoded, Err(SuperblockError::NewerVersion(_) | SuperblockError::UnknownFeature(_)));
                     blank &= decoded == Err(SuperblockError::NotAPool { blank: true });
+                    foreign &= matches!(decoded, Err(SuperblockError::NotAPool { .. }));
                     decoded.map_err(|error| error.to_string())
                 }
             };
@@ -66,7 +70,8 @@ impl Checker {
             }
             for (copy, decoded) in &copies {
                 let cause = decoded.as_ref().err().cloned().unwrap_or_default();
-                self.report.error(&object, format!("block {copy}"), cause, RESTORE);
+                let advice = if foreign { "name the right device" } else { RESTORE };
+                self.report.error(&object, format!("block {copy}"), cause, advice);
             }
             return found;
         };
@@ -124,7 +129,7 @@ impl Checker {
         let finding =
             Finding::new(Severity::Error, "superblock of the capacity device", "blocks 0 and 1", meaning, "repair it");
         let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
-        self.report.add(finding);
+        self.report.add_for_all(finding);
         self.log_is_ours = true;
         Some(rebuilt)
     }
@@ -189,7 +194,7 @@ impl Checker {
             return false;
         }
         let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
-        self.report.add(finding);
+        self.report.add_for_all(finding);
         true
     }
 }

@@ -1,0 +1,301 @@
+//! `remuda pool check`, `scrub`, `grow` and `forget-log`: what an operator does when something is, or may be, wrong.
+
+use super::exit::{Exit, Failure};
+use super::{Context, output};
+use crate::node::LogLoss;
+use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
+use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
+use crate::offline::{Offline, RestingDevices, RestingPool};
+use base::ByteSize;
+use clap::Args;
+use engine::CheckOptions;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(50);
+/// Runs of bad blocks that are shown; all that are known are in the JSON.
+const BAD_SHOWN_MAX: usize = 20;
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The pool; not needed with --capacity
+    #[arg(required_unless_present = "capacity")]
+    name: Option<String>,
+    /// Check without a node, on the devices that this configuration file names
+    #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
+    config: Option<String>,
+    /// Check without a node: the file or drive that blocks end up on
+    #[arg(long, value_name = "PATH")]
+    capacity: Option<String>,
+    /// The file or drive that the log is on
+    #[arg(long, value_name = "PATH", requires = "capacity")]
+    log: Option<String>,
+    /// Put right what can be put right safely: copies from copies, and space of volumes that there are not
+    #[arg(long)]
+    repair: bool,
+    /// Verify what every log record carries
+    #[arg(long)]
+    payloads: bool,
+    /// Read and verify every block of every volume
+    #[arg(long)]
+    data: bool,
+}
+
+#[derive(Args)]
+pub struct ScrubArgs {
+    /// Name
+    name: String,
+    /// Bytes to read each second, at most [default: 100MiB]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["stop", "status"])]
+    rate: Option<ByteSize>,
+    /// Stop it; the next one goes on from there
+    #[arg(long, conflicts_with = "status")]
+    stop: bool,
+    /// Only say how far it is and what it has found
+    #[arg(long)]
+    status: bool,
+    /// Wait until it has ended; exits with 9 when blocks are bad
+    #[arg(long, conflicts_with = "stop")]
+    wait: bool,
+}
+
+#[derive(Args)]
+pub struct ForgetLogArgs {
+    /// Name
+    name: String,
+    /// The device that is the log from now on [default: the one in the pool's definition]
+    #[arg(long, value_name = "DEVICE", conflicts_with = "log_pmem")]
+    log: Option<String>,
+    /// DAX device or file for the log
+    #[arg(long, value_name = "PATH", requires = "log_size")]
+    log_pmem: Option<String>,
+    /// Bytes of it to use
+    #[arg(long, value_name = "SIZE", requires = "log_pmem")]
+    log_size: Option<String>,
+    /// Accept log memory that loses its contents with the power: for tests
+    #[arg(long, requires = "log_pmem")]
+    volatile: bool,
+    /// Take a device that holds something, or give up a log that can be read
+    #[arg(long)]
+    force: bool,
+    /// Do it: what is newest in the old log is lost
+    #[arg(long)]
+    yes_lose_data: bool,
+}
+
+pub fn check(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
+    let options = CheckOptions { payloads: args.payloads, data: args.data, repair: args.repair };
+    let report = match (&args.name, &args.config, &args.capacity) {
+        (Some(name), None, None) => check_by_node(context, name, options)?,
+        (Some(name), Some(config), _) => {
+            let pool = RestingPool::find(name, config)?;
+            let offline = Offline::start()?;
+            offline.block_on(async {
+                let devices = RestingDevices::open(&pool, &offline.opener()).await?;
+                check_resting(&offline, Some(name.clone()), devices, options).await
+            })?
+        }
+        (name, _, Some(capacity)) => {
+            let offline = Offline::start()?;
+            offline.block_on(async {
+                let devices = RestingDevices::open_paths(capacity, args.log.as_deref(), &offline.opener()).await?;
+                check_resting(&offline, name.clone(), devices, options).await
+            })?
+        }
+        (None, ..) => return Err(Failure::new(Exit::Usage, "name the pool, or its devices with --capacity and --log")),
+    };
+    if context.json {
+        output::print_json(&serde_json::to_value(&report).expect("a report serialises"));
+    } else {
+        output::print_line(&check_text(&report, args.repair));
+    }
+    match report.verdict {
+        Verdict::Clean => Ok(()),
+        Verdict::Repaired => Err(Failure::quiet(Exit::Repaired)),
+        Verdict::Damaged => Err(Failure::quiet(Exit::Damaged)),
+    }
+}
+
+fn check_by_node(context: &Context, name: &str, options: CheckOptions) -> Result<CheckView, Failure> {
+    let params = json!({
+        "name": name, "repair": options.repair, "payloads": options.payloads, "data": options.data,
+    });
+    context.call("pool.check", params).map_err(|failure| match failure.exit {
+        Exit::Unreachable => {
+            let hint = format!("{}; without a node: remuda pool check {name} --config FILE", failure.message);
+            Failure::new(Exit::Unreachable, hint)
+        }
+        _ => failure,
+    })?;
+    loop {
+        let progress: CheckProgress = read(context.call("pool.check_report", json!({ "name": name }))?)?;
+        match progress.report {
+            Some(report) if !progress.running => return Ok(report),
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+async fn check_resting(
+    offline: &Offline,
+    name: Option<String>,
+    devices: RestingDevices,
+    options: CheckOptions,
+) -> Result<CheckView, Failure> {
+    if let Err(refusal) = &devices.log {
+        eprintln!("checking without the log: {refusal}");
+    }
+    let log = devices.log.clone().ok();
+    let checked = check_on(offline.reactor(), name, devices.capacity.clone(), log, options).await;
+    let closed = devices.close(offline.reactor()).await;
+    let report = checked?;
+    closed?;
+    Ok(report)
+}
+
+fn check_text(report: &CheckView, repair: bool) -> String {
+    let count = |key: &str| output::count(report.counts[key].as_u64().unwrap_or(0));
+    let mut lines: Vec<String> = report.findings.iter().map(|finding| finding.text.clone()).collect();
+    if report.findings_left_off > 0 {
+        lines.push(format!("and {} findings more", output::count(report.findings_left_off)));
+    }
+    let name = report.pool.as_ref().map_or("no pool".to_string(), |name| format!("pool '{name}'"));
+    lines.push(format!(
+        "{name}: looked at {} superblocks, {} volumes, {} roots, {} extents, {} map pages, {} log records",
+        count("superblocks"),
+        count("volumes"),
+        count("roots"),
+        count("extents"),
+        count("map_pages"),
+        count("records"),
+    ));
+    let read = report.counts["data_blocks"].as_u64().unwrap_or(0);
+    if read > 0 || count("corrupt_blocks") != "0" {
+        lines.push(format!(
+            "{} blocks of volumes are good, {} are not, {} are known to be lost",
+            count("data_blocks"),
+            count("corrupt_blocks"),
+            count("lost_blocks")
+        ));
+    }
+    lines.push(match report.verdict {
+        Verdict::Clean => format!("{name} is clean"),
+        Verdict::Repaired => format!("{name} was repaired"),
+        Verdict::Damaged if !repair => format!("{name} is damaged; --repair puts right what can be put right safely"),
+        Verdict::Damaged => format!("{name} is damaged"),
+    });
+    lines.join("\n")
+}
+
+pub fn scrub(context: &Context, args: &ScrubArgs) -> Result<(), Failure> {
+    let name = json!({ "name": args.name });
+    let mut raw = match (args.stop, args.status, args.rate) {
+        (true, ..) => context.call("pool.scrub_stop", name.clone())?,
+        (_, true, _) => context.call("pool.scrub_status", name.clone())?,
+        (_, _, Some(rate)) => context.call("pool.scrub", json!({ "name": args.name, "rate": rate.0 }))?,
+        (_, _, None) => context.call("pool.scrub", name.clone())?,
+    };
+    let mut scrub: ScrubView = read(raw.clone())?;
+    while args.wait && scrub.state == ScrubState::Running {
+        std::thread::sleep(PAUSE);
+        raw = context.call("pool.scrub_status", name.clone())?;
+        scrub = read(raw.clone())?;
+    }
+    if context.json {
+        output::print_json(&raw);
+    } else {
+        output::print_line(&scrub_text(&args.name, &scrub));
+    }
+    let bad = scrub.corrupt_blocks + scrub.lost_blocks > 0;
+    if bad && args.wait { Err(Failure::quiet(Exit::Damaged)) } else { Ok(()) }
+}
+
+/// How far a scrub is, in a line.
+pub fn scrub_line(scrub: &ScrubView) -> String {
+    let share = 100.0 * scrub.extents_done as f64 / scrub.extents_total.max(1) as f64;
+    let read = ByteSize(scrub.good_bytes);
+    let bad = match scrub.corrupt_blocks + scrub.lost_blocks {
+        0 => "nothing bad".to_string(),
+        _ => format!("{} blocks corrupt, {} lost", scrub.corrupt_blocks, scrub.lost_blocks),
+    };
+    match scrub.state {
+        ScrubState::None => "none since the pool was opened".to_string(),
+        ScrubState::Running => format!("running, {share:.1} % passed, {read} good, {bad}"),
+        ScrubState::Stopped => format!("stopped at {share:.1} %, {read} good, {bad}"),
+        ScrubState::Done => format!("done, {read} good, {bad}"),
+    }
+}
+
+fn scrub_text(name: &str, scrub: &ScrubView) -> String {
+    let mut text = format!("scrub of pool '{name}': {}", scrub_line(scrub));
+    for bad in scrub.bad.iter().take(BAD_SHOWN_MAX) {
+        let (what, size) = (if bad.lost { "lost" } else { "corrupt" }, ByteSize(bad.block_size as u64));
+        let last = bad.lba + bad.blocks - 1;
+        text += &format!("\n  volume '{}': LBA {} to {last} (blocks of {size}) {what}", bad.volume, bad.lba);
+    }
+    let hidden = scrub.bad.len().saturating_sub(BAD_SHOWN_MAX);
+    if hidden > 0 {
+        text += &format!("\n  and {hidden} runs more: --json has them");
+    }
+    if scrub.bad_left_off > 0 {
+        text += &format!("\n  and {} blocks that are not listed", output::count(scrub.bad_left_off));
+    }
+    if !scrub.bad.is_empty() {
+        text += "\nrestore these blocks from a copy; writing them mends them";
+    }
+    text
+}
+
+pub fn grow(context: &Context, name: &str) -> Result<(), Failure> {
+    context.call_and_show("pool.grow", json!({ "name": name }), |pool: PoolView| {
+        let (size, free) = pool.open.map_or((0, 0), |open| (open.capacity_bytes, open.total.free_bytes));
+        format!("pool '{name}' has grown to {}, {} free", ByteSize(size), ByteSize(free))
+    })
+}
+
+pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure> {
+    let name = &args.name;
+    let log_pmem = args.log_pmem.as_ref().map(|path| match std::path::absolute(path) {
+        Ok(absolute) => absolute.to_string_lossy().into_owned(),
+        Err(_) => path.clone(),
+    });
+    let mut params = json!({ "name": name, "force": args.force, "volatile": args.volatile, "lose_data": false });
+    for (key, value) in [("log", &args.log), ("log_pmem", &log_pmem), ("log_size", &args.log_size)] {
+        if let Some(value) = value {
+            params[key] = json!(value);
+        }
+    }
+    if args.yes_lose_data {
+        params["lose_data"] = json!(true);
+        return context.call_and_show("pool.forget_log", params, |loss: LogLoss| {
+            format!(
+                "pool '{name}' has given up its old log and is open: {}",
+                loss_text(&loss, "answer with an error until they are written")
+            )
+        });
+    }
+    let raw = context.call("pool.forget_log", params)?;
+    let loss: LogLoss = read(raw.clone())?;
+    let what = loss_text(&loss, "would answer with an error until they are written");
+    let message = format!("this gives up the log of pool '{name}': {what}\nadd --yes-lose-data if that is meant");
+    let mut failure = Failure::new(Exit::Usage, message);
+    failure.json["loss"] = raw;
+    Err(failure)
+}
+
+fn loss_text(loss: &LogLoss, verb: &str) -> String {
+    if loss.ranges == 0 {
+        return "nothing is lost, everything was on the capacity device".to_string();
+    }
+    let mut text = format!("{} ranges, {} together, {verb}", output::count(loss.ranges), ByteSize(loss.bytes));
+    for lost in &loss.volumes {
+        let (ranges, bytes) = (output::count(lost.ranges), ByteSize(lost.bytes));
+        text += &format!("\n  volume '{}': {ranges} ranges, {bytes}", lost.volume);
+    }
+    text
+}
+
+fn read<T: serde::de::DeserializeOwned>(raw: Value) -> Result<T, Failure> {
+    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+    serde_json::from_value(raw).map_err(other)
+}

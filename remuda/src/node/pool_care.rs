@@ -1,0 +1,88 @@
+//! What is done to an open pool: growing it, and scrubbing it.
+
+use super::Node;
+use super::build::refused;
+use super::pool_view::{PoolView, ScrubView};
+use super::pools::{object, pool_refused};
+use super::reactors::on_reactor_async;
+use super::refusal::Refusal;
+use crate::config::LogDef;
+use base::ByteSize;
+
+impl Node {
+    /// Takes into use by what a pool's capacity device has become larger.
+    pub async fn pool_grow(&mut self, name: &str) -> Result<PoolView, Refusal> {
+        self.check_running()?;
+        let open = self.open_pool_of(name)?;
+        let capacity = self.pool_slot(name)?.def.capacity.clone();
+        let device = self.open_device(&capacity)?;
+        let below = format!("device '{capacity}'");
+        let grown = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            device.refresh(&reactor).await.map_err(|error| refused(below, error))?;
+            Ok(open.pool.grow(&reactor).await)
+        });
+        let next = format!(
+            "make the device larger first: remuda device resize {capacity} SIZE for a file, otherwise where it comes from"
+        );
+        let grown: Result<_, Refusal> = grown.await?;
+        let bytes = grown?.map_err(|error| pool_refused(name, error, &next))?;
+        tracing::info!(pool = name, bytes, "pool has grown");
+        self.pool_show(name).await
+    }
+
+    /// Whether a device may get another size as far as the pool that stands on it is concerned.
+    pub(super) fn check_pool_resize(&self, device: &str, size: u64, below: &str) -> Result<(), Refusal> {
+        let Some(pool) = self.pool_on(device) else { return Ok(()) };
+        let def = &self.pool_slot(pool)?.def;
+        if matches!(&def.log, LogDef::Device(log) if log == device) {
+            let next = format!("to use another, destroy pool '{pool}' and make it anew");
+            return Err(Refusal::conflict(
+                below,
+                format!("it is the log of pool '{pool}', which keeps its size"),
+                next,
+            ));
+        }
+        let now = self.open_device(device)?.info().bytes();
+        if size < now {
+            let cause = format!("pool '{pool}' stands on it, and a pool does not shrink below {}", ByteSize(now));
+            return Err(Refusal::conflict(below, cause, "move its volumes to another pool"));
+        }
+        Ok(())
+    }
+
+    /// Begins to read every block of every volume of a pool in the background, or goes on where that was stopped; of a scrub
+    /// that runs it changes the pace.
+    pub async fn pool_scrub(&mut self, name: &str, bytes_per_second: u64) -> Result<ScrubView, Refusal> {
+        self.check_running()?;
+        let open = self.open_pool_of(name)?;
+        if bytes_per_second == 0 {
+            let next = "use --stop to stop it";
+            return Err(Refusal::invalid(object(name), "a scrub at a rate of nothing would not end", next));
+        }
+        on_reactor_async(self.reactors.first(), move |reactor| async move {
+            open.pool.scrub(&reactor, bytes_per_second).await;
+        })
+        .await?;
+        tracing::info!(pool = name, bytes_per_second, "scrub begun");
+        self.pool_scrub_status(name).await
+    }
+
+    /// Stops a scrub.
+    pub async fn pool_scrub_stop(&mut self, name: &str) -> Result<ScrubView, Refusal> {
+        let open = self.open_pool_of(name)?;
+        on_reactor_async(self.reactors.first(), move |reactor| async move {
+            open.pool.cancel_scrub(&reactor).await;
+        })
+        .await?;
+        self.pool_scrub_status(name).await
+    }
+
+    /// How far the scrub of a pool is, and what it has found.
+    pub async fn pool_scrub_status(&self, name: &str) -> Result<ScrubView, Refusal> {
+        let open = self.open_pool_of(name)?;
+        let pool = open.pool.clone();
+        let status = self.status_of(&open).await;
+        let status = status.ok_or_else(|| Refusal::failed(object(name), "it does not answer", "restart the node"))?;
+        Ok(ScrubView::of(&status, &pool))
+    }
+}
