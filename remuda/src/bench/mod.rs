@@ -3,9 +3,14 @@
 //! Closed loop by default: every completion starts the next operation. With `--rate` the loop is open: operations have
 //! intended start times, and latency counts from those, so a stall is charged to every operation that it delayed.
 
+mod append;
+mod engine_table;
 pub mod job;
+mod model;
 pub mod pattern;
+mod pool;
 pub mod report;
+mod svg;
 pub mod verify;
 
 use crate::cli::exit::{Exit, Failure};
@@ -21,6 +26,7 @@ use bdev::BlockDevice;
 use clap::{Args, Subcommand, ValueEnum};
 use job::{Clock, Plan, run_job};
 use pattern::{Choice, Pattern, Zipf};
+use pool::{BenchPool, PoolSpec};
 use reactor::{PollPolicy, PoolConfig, ReactorConfig, SPIN_MAX_NS_DEFAULT};
 use report::{Report, Tally};
 use serde_json::json;
@@ -38,7 +44,12 @@ Examples:
   remuda bench device --kind mem size=512MiB --rw randread --qd 32
   remuda bench device --kind file path=/var/tmp/x size=1GiB --rw randrw --verify
   remuda bench device --config node.toml --device pair --rw write --bs 128k
-  remuda bench device --kind mem size=1GiB --rw randread --rate 10000 --poll adaptive")]
+  remuda bench device --kind mem size=1GiB --rw randread --rate 10000 --poll adaptive
+  remuda bench device --kind pool log_size=1GiB capacity_size=8GiB --rw randwrite
+  remuda bench device --kind pool log=/dev/nvme0n1 capacity=/dev/sdb capacity_size=1TiB --rw randrw --verify
+
+Kinds and their keys: 'remuda device kinds'. Kind 'pool' is a pool of its own, on memory or on given files; keys: size (of
+the volume), log or log_pmem, log_size, capacity, capacity_size, shards, map_cache, force.")]
     Device {
         /// Take the device from a configuration file (the node must not be running on it)
         #[arg(long, value_name = "FILE", requires = "device", conflicts_with = "kind")]
@@ -55,6 +66,15 @@ Examples:
         #[command(flatten)]
         load: Load,
     },
+    /// Measure what a write into the log of a pool takes, beside the bare store of the same bytes
+    #[command(after_help = "\
+Examples:
+  remuda bench append
+  remuda bench append --bs 4k --samples 200000 --core 1 --json")]
+    Append(append::AppendArgs),
+    /// Compare a hot pool with a bare drive and a bare disk (models), 16 KiB random at depths 1 and 16
+    #[command(after_help = "Example:\n  remuda bench engine-table --svg engine.svg")]
+    EngineTable(engine_table::TableArgs),
     /// Load a namespace of an NVMe/TCP target, ours or another's
     #[command(after_help = "\
 Examples:
@@ -213,13 +233,28 @@ impl Load {
     }
 }
 
+/// What is loaded.
+enum What {
+    /// The last of these, which stands on the others.
+    Devices(Vec<DeviceDef>),
+    /// A volume in a pool of its own.
+    Pool(PoolSpec),
+}
+
 /// Runs a benchmark and shows its report.
 pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
-    let (defs, load) = match command {
+    let (what, load) = match command {
+        BenchCommand::Append(args) => return append::run(context, &args),
+        BenchCommand::EngineTable(args) => return engine_table::run(context, &args),
         BenchCommand::Device { config: Some(file), device: Some(device), load, .. } => {
-            (from_config(&file, &device)?, load)
+            (What::Devices(from_config(&file, &device)?), load)
         }
-        BenchCommand::Device { kind, keys, load, .. } => (vec![from_words(&kind.unwrap_or_default(), &keys)?], load),
+        BenchCommand::Device { kind: Some(kind), keys, load, .. } if kind == "pool" => {
+            (What::Pool(PoolSpec::from_words(&keys)?), load)
+        }
+        BenchCommand::Device { kind, keys, load, .. } => {
+            (What::Devices(vec![from_words(&kind.unwrap_or_default(), &keys)?]), load)
+        }
         BenchCommand::Nvmf { addr, port, nqn, nsid, host_nqn, header_digest, data_digest, loss_timeout, load } => {
             for name in [Some(&nqn), host_nqn.as_ref()].into_iter().flatten() {
                 crate::config::check_nqn(name).map_err(|reason| Failure::new(Exit::Usage, reason))?;
@@ -236,11 +271,11 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
                 exclusive: true,
                 loss_timeout_ns: loss_timeout,
             };
-            (vec![DeviceDef { name: "bench".into(), params }], load)
+            (What::Devices(vec![DeviceDef { name: "bench".into(), params }]), load)
         }
     };
     load.check()?;
-    let report = measure(defs, &load, context.json)?;
+    let report = measure(&what, &load, context.json)?;
     if context.json {
         output::print_json(&report.to_json());
     } else {
@@ -287,7 +322,7 @@ fn from_words(kind: &str, keys: &[String]) -> Result<DeviceDef, Failure> {
     }
 }
 
-fn measure(defs: Vec<DeviceDef>, load: &Load, quiet: bool) -> Result<Report, Failure> {
+fn measure(what: &What, load: &Load, quiet: bool) -> Result<Report, Failure> {
     let jobs = load.jobs() as usize;
     let core_of = |job: usize| load.cores.get(job % load.cores.len().max(1)).copied();
     let policy = match load.poll {
@@ -303,7 +338,12 @@ fn measure(defs: Vec<DeviceDef>, load: &Load, quiet: bool) -> Result<Report, Fai
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start the control thread: {error}")))?;
-    let outcome = runtime.block_on(load_device(&defs, load, &reactors, quiet));
+    let outcome = runtime.block_on(async {
+        match what {
+            What::Devices(defs) => load_device(defs, load, &reactors, quiet).await,
+            What::Pool(spec) => load_pool(spec, load, &reactors, quiet).await,
+        }
+    });
     drop(reactors);
     outcome
 }
@@ -319,16 +359,32 @@ async fn load_device(defs: &[DeviceDef], load: &Load, reactors: &Reactors, quiet
         opened_all.push(opened);
     }
     let device = open[defs.last().expect("there is a device").name.as_str()].clone();
-    let plans = plan(&*device, load)?;
-    let window = Window { warmup_ns: load.warmup, time_ns: load.time };
-    let (mut tally, times) = run_jobs(device.clone(), plans, reactors, window, quiet).await?;
+    let mut report = load_opened(&device, load, reactors, quiet).await?;
     for opened in opened_all.iter().rev() {
-        if let Err(refusal) = close_device(reactors.first(), opened).await {
-            // The report is worth more than the last flush of a device that has failed.
-            tally.errors += 1;
-            tally.first_error.get_or_insert_with(|| refusal.to_string());
-        }
+        report.note_end(close_device(reactors.first(), opened).await);
     }
+    Ok(report)
+}
+
+async fn load_pool(spec: &PoolSpec, load: &Load, reactors: &Reactors, quiet: bool) -> Result<Report, Failure> {
+    let pool = BenchPool::open(spec, None, reactors).await?;
+    let report = load_opened(&pool.volume, load, reactors, quiet).await;
+    let closed = pool.close(reactors).await;
+    report.map(|mut report| {
+        report.note_end(closed);
+        report
+    })
+}
+
+async fn load_opened(
+    device: &Arc<dyn BlockDevice>,
+    load: &Load,
+    reactors: &Reactors,
+    quiet: bool,
+) -> Result<Report, Failure> {
+    let plans = plan(&**device, load)?;
+    let window = Window { warmup_ns: load.warmup, time_ns: load.time };
+    let (tally, times) = run_jobs(device.clone(), plans, reactors, window, quiet).await?;
     let io_bytes = load.bs.0;
     let parameters = json!({
         "device": device.name(), "kind": device.kind(), "size": device.info().bytes(), "rw": format!("{:?}", load.rw).to_lowercase(),

@@ -64,7 +64,7 @@ pub struct Report {
     pub interrupted: bool,
 }
 
-fn latencies(histogram: &Histogram) -> Value {
+pub(super) fn latencies(histogram: &Histogram) -> Value {
     json!({
         "min": if histogram.count() == 0 { 0 } else { histogram.percentile(0.0) },
         "mean": histogram.mean().round() as u64,
@@ -91,6 +91,14 @@ impl Report {
 
     fn cpu_ns_per_io(&self) -> f64 {
         self.cpu_ns as f64 / self.all().count().max(1) as f64
+    }
+
+    /// Notes how closing what was loaded ended: the report is worth more than the last flush of a device that has failed.
+    pub fn note_end(&mut self, ended: Result<(), crate::node::Refusal>) {
+        if let Err(refusal) = ended {
+            self.tally.errors += 1;
+            self.tally.first_error.get_or_insert_with(|| refusal.to_string());
+        }
     }
 
     /// Everything was as it should be.

@@ -1,0 +1,77 @@
+//! `remuda bench` on pools, through the built program.
+
+mod common;
+
+use common::{Run, remuda};
+use serde_json::json;
+
+fn good(run: &Run) -> serde_json::Value {
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    run.json()
+}
+
+const SHORT: [&str; 7] = ["--rw", "randrw", "--time", "200ms", "--warmup", "0s", "--verify"];
+
+#[test]
+fn a_pool_of_its_own_is_loaded_and_verified() {
+    let pool = ["--json", "bench", "device", "--kind", "pool", "log_size=64MiB", "capacity_size=256MiB", "size=16MiB"];
+    let report = good(&remuda(&[&pool[..], &SHORT].concat()));
+    assert!(report["ios"].as_u64().unwrap() > 0 && report["verify"]["mismatches"] == json!(0), "{report}");
+    assert_eq!(report["parameters"]["size"], json!(16 << 20));
+    let run = remuda(&[&pool[..], &["log=a", "log_pmem=b"]].concat());
+    assert_eq!(run.code, 2, "{}", run.out);
+    let run = remuda(&["bench", "device", "--kind", "pool", "log_sise=1GiB"]);
+    assert_eq!(run.code, 2, "{}", run.out);
+    assert!(run.err.contains("log_size"), "{}", run.err);
+}
+
+#[test]
+fn files_that_hold_something_are_not_taken_for_a_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let (log, big) = (path("log"), path("big"));
+    std::fs::write(&big, vec![7; 256 << 20]).unwrap();
+    let (log_key, big_key) = (format!("log={log}"), format!("capacity={big}"));
+    let pool =
+        ["--json", "bench", "device", "--kind", "pool", "log_size=64MiB", "capacity_size=256MiB", &log_key, &big_key];
+    let run = remuda(&[&pool[..], &SHORT].concat());
+    assert_eq!(run.code, 1, "{}", run.out);
+    assert!(run.json()["error"]["message"].as_str().unwrap().contains("force=true"), "{}", run.out);
+    assert!(std::fs::read(&big).unwrap().iter().all(|byte| *byte == 7), "not a byte was changed");
+    let forced = ["force=true", "size=16MiB"];
+    good(&remuda(&[&pool[..], &forced, &SHORT].concat()));
+    let run = remuda(&["pool", "check", "--capacity", &big, "--log", &log, "--data"]);
+    assert_eq!(run.code, 0, "what is left is a pool: {}{}", run.out, run.err);
+}
+
+#[test]
+fn appends_are_measured_beside_bare_stores() {
+    let args =
+        ["--json", "bench", "append", "--bs", "4k", "--samples", "500", "--addresses", "1GiB", "--log-size", "64MiB"];
+    let report = good(&remuda(&args));
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["source"].as_str().unwrap()).collect::<Vec<_>>(), ["warm", "cold"]);
+    for row in rows {
+        for kind in ["append_ns", "store_ns"] {
+            assert!(row[kind]["p50"].as_u64().unwrap() > 0 && row[kind]["max"].is_u64(), "{row}");
+        }
+    }
+    let run = remuda(&["bench", "append", "--bs", "5000"]);
+    assert_eq!(run.code, 2, "{}", run.out);
+}
+
+#[test]
+fn the_engine_is_compared_with_models_of_drives() {
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("t.svg").to_string_lossy().into_owned();
+    let args =
+        ["--json", "bench", "engine-table", "--runs", "1", "--time", "60ms", "--range", "4MiB", "--log-size", "64MiB"];
+    let report = good(&remuda(&[&args[..], &["--svg", &svg]].concat()));
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 12, "three devices, reads and writes at two depths: {report}");
+    let models: Vec<bool> = rows.iter().map(|row| row["model"].as_bool().unwrap()).collect();
+    assert_eq!((&models[..4], &models[4..]), (&[false; 4][..], &[true; 8][..]));
+    assert_eq!(report["models"][0]["read"]["parallel"], json!(10), "parameters are told");
+    let figure = std::fs::read_to_string(&svg).unwrap();
+    assert!(figure.starts_with("<svg") && figure.contains("a model"), "{figure}");
+}
