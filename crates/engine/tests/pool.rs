@@ -16,15 +16,10 @@ fn volumes_conform_on_block_and_mapped_logs() {
             let reactor = reactor();
             let (there, devices) = (reactor.clone(), devices.clone());
             block_on(&reactor, async move {
-                let made = engine::Pool::create(&there, &devices, &options(2), 0, true).await;
-                made.unwrap();
-                let pool = open(there.clone(), devices).await.unwrap();
-                let volume = pool.create_volume(&there, "v", 5000, block_shift, 0).await.unwrap();
-                let blocks = volume.info().blocks;
-                let device: Arc<dyn BlockDevice> = volume;
+                let (pool, volume) = pool_with_volume(&there, devices, 2, 5000, block_shift).await;
                 let mut options = Options::new(5 + case as u64);
-                options.resize_to = Some(blocks + 1024);
-                conformance::run(&there, &device, options).await.unwrap();
+                options.resize_to = Some(volume.info().blocks + 1024);
+                conformance::run(&there, &volume, options).await.unwrap();
                 pool.close(&there).await;
             });
         }
@@ -63,14 +58,12 @@ fn thin_volumes_take_what_they_use_and_give_it_back() {
     let reactor = reactor();
     let there = reactor.clone();
     block_on(&reactor, async move {
-        let devices = devices(4096);
-        create(there.clone(), devices.clone(), 1).await.unwrap();
-        let pool = open(there.clone(), devices).await.unwrap();
-        let free = |status: engine::PoolStatus| status.shards.iter().map(|shard| shard.free_extents).sum::<u32>();
-        let all = free(pool.status(&there).await);
         // A terabyte in a pool of less than 100 MiB.
-        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", 1 << 28, 12, 0).await.unwrap();
-        assert_eq!(free(pool.status(&there).await), all);
+        let (pool, volume) = pool_with_volume(&there, devices(4096), 1, 1 << 28, 12).await;
+        let free = |status: engine::PoolStatus| status.shards.iter().map(|shard| shard.free_extents).sum::<u32>();
+        let status = pool.status(&there).await;
+        let all = status.shards[0].extents;
+        assert_eq!(free(status), all);
         for extent in 0..all as u64 {
             assert_eq!(write(&there, &volume, extent << 14, 7).await, Status::Ok);
         }
@@ -122,10 +115,7 @@ fn volumes_report_how_much_is_atomic() {
     let reactor = reactor();
     let there = reactor.clone();
     block_on(&reactor, async move {
-        let devices = devices(4096);
-        create(there.clone(), devices.clone(), 1).await.unwrap();
-        let pool = open(there.clone(), devices).await.unwrap();
-        let large = pool.create_volume(&there, "large", 4096, 12, 0).await.unwrap();
+        let (pool, large) = pool_with_volume(&there, devices(4096), 1, 4096, 12).await;
         let info = large.info();
         assert_eq!((info.atomic_write_blocks, info.atomic_boundary_blocks), (16, 1024));
         let small = pool.create_volume(&there, "small", 4096, 9, 0).await.unwrap().info();
@@ -134,8 +124,8 @@ fn volumes_report_how_much_is_atomic() {
         let buf = there.pool().alloc(64 << 10).await;
         let over_the_boundary = Io { flags: Flags::ATOMIC, ..Io::write(Lba(1020), 16, one(buf)) };
         assert_eq!(channel.submit(over_the_boundary).await.status, Status::Invalid);
-        let taken = pool.create_volume(&there, "large", 1, 12, 0).await.err().expect("the name is taken").to_string();
-        assert!(taken.contains("already has a volume 'large'"), "{taken}");
+        let taken = pool.create_volume(&there, "v", 1, 12, 0).await.err().expect("the name is taken").to_string();
+        assert!(taken.contains("already has a volume 'v'"), "{taken}");
         pool.close(&there).await;
     });
 }

@@ -1,36 +1,15 @@
-//! A reactor on the Linux driver for the calling thread, and places for test files.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! A reactor for the calling thread, and places for test files.
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+
+mod run;
+
+pub use run::{block_on, reactor};
 
 use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions, MemDevice};
-use reactor::linux::LinuxDriver;
-use reactor::{Reactor, ReactorConfig};
-use std::future::Future;
+use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
-
-pub fn reactor() -> Rc<Reactor> {
-    let driver = LinuxDriver::new().expect("io_uring is available");
-    Reactor::new(0, Rc::new(driver), ReactorConfig::default())
-}
-
-/// Runs `future` on `reactor` to its end.
-pub fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let result = Rc::new(std::cell::RefCell::new(None));
-    let slot = result.clone();
-    reactor.spawn(async move {
-        let value = future.await;
-        *slot.borrow_mut() = Some(value);
-    });
-    loop {
-        if reactor.turn() == 0 {
-            reactor.sleep_turn();
-        }
-        if let Some(value) = result.borrow_mut().take() {
-            return value;
-        }
-    }
-}
 
 pub fn mem(name: &str, blocks: u64) -> Arc<dyn BlockDevice> {
     Arc::new(MemDevice::new(name, 4096, blocks, blocks * 2).unwrap())

@@ -1,40 +1,19 @@
-//! A reactor on the Linux driver for the calling thread, and pools on memory and on files.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! Pools on memory and on files.
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 pub mod disk;
+#[path = "../../../bdev/tests/common/run.rs"]
+mod run;
 pub mod store;
 pub mod tank;
 
+pub use run::{block_on, reactor};
+
 use bdev::{BlockDevice, Io, Lba, MemDevice};
 use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError};
-use reactor::linux::LinuxDriver;
-use reactor::{Reactor, ReactorConfig, SgList};
-use std::future::Future;
+use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
-
-pub fn reactor() -> Rc<Reactor> {
-    let driver = LinuxDriver::new().expect("io_uring is available");
-    Reactor::new(0, Rc::new(driver), ReactorConfig::default())
-}
-
-/// Runs `future` on `reactor` to its end.
-pub fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let result = Rc::new(std::cell::RefCell::new(None));
-    let slot = result.clone();
-    reactor.spawn(async move {
-        let value = future.await;
-        *slot.borrow_mut() = Some(value);
-    });
-    loop {
-        if reactor.turn() == 0 {
-            reactor.sleep_turn();
-        }
-        if let Some(value) = result.borrow_mut().take() {
-            return value;
-        }
-    }
-}
 
 pub fn mem(name: &str, block_size: u32, bytes: u64) -> Arc<dyn BlockDevice> {
     Arc::new(MemDevice::new(name, block_size, bytes / block_size as u64, 0).unwrap())
@@ -71,6 +50,20 @@ pub async fn create(reactor: Rc<Reactor>, devices: PoolDevices, shards: u16) -> 
 
 pub async fn open(reactor: Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, PoolError> {
     Pool::open(&reactor, &devices, &OpenOptions::default()).await
+}
+
+/// A new pool, open, on devices that may hold anything, and a volume 'v' of `blocks` blocks of 4 KiB in it.
+pub async fn pool_with_volume(
+    reactor: &Rc<Reactor>,
+    devices: PoolDevices,
+    shards: u16,
+    blocks: u64,
+    block_shift: u16,
+) -> (Arc<Pool>, Arc<dyn BlockDevice>) {
+    Pool::create(reactor, &devices, &options(shards), 0, true).await.unwrap();
+    let pool = open(reactor.clone(), devices).await.unwrap();
+    let volume = pool.create_volume(reactor, "v", blocks, block_shift, 0).await.unwrap();
+    (pool, volume)
 }
 
 /// One block of `value` to or from a device.

@@ -1,0 +1,29 @@
+//! A reactor on the Linux driver for the calling thread, which turns it. Other crates' tests include this file by its path.
+
+use reactor::linux::LinuxDriver;
+use reactor::{Reactor, ReactorConfig};
+use std::future::Future;
+use std::rc::Rc;
+
+pub fn reactor() -> Rc<Reactor> {
+    let driver = LinuxDriver::new().expect("io_uring is available");
+    Reactor::new(0, Rc::new(driver), ReactorConfig::default())
+}
+
+/// Runs `future` on `reactor` to its end.
+pub fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
+    let result = Rc::new(std::cell::RefCell::new(None));
+    let slot = result.clone();
+    reactor.spawn(async move {
+        let value = future.await;
+        *slot.borrow_mut() = Some(value);
+    });
+    loop {
+        if reactor.turn() == 0 {
+            reactor.sleep_turn();
+        }
+        if let Some(value) = result.borrow_mut().take() {
+            return value;
+        }
+    }
+}
