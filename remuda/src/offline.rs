@@ -158,7 +158,9 @@ impl RestingDevices {
                         let log = LogDevice::Mapped { path: path.to_string(), bytes, volatile_allowed: true };
                         (Ok(log), Some(lock))
                     }
-                    Err(refusal) => (Err(refusal), None),
+                    Err(refusal) => {
+                        (Err(Refusal { object: format!("log {path}"), next: String::new(), ..refusal }), None)
+                    }
                 },
                 None => match open_device(&file(path), Vec::new(), opener).await {
                     Ok(opened) => {

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::Node;
 use common::pools::{DEVICES, NQN, POOL, bench, node, refused};
+use common::{Node, remuda};
 use serde_json::{Value, json};
 
 #[test]
@@ -177,8 +177,16 @@ fn a_log_in_memory_is_refused_unless_that_is_said() {
     let problems = node.json(&["pool", "show", "p"])["problems"].to_string();
     assert!(problems.contains("does not survive"), "{problems}");
     node.kill();
+    let big = node.path("big.img").to_string_lossy().into_owned();
+    for devices in [&["p", "--config", &node.config()][..], &["--capacity", &big, "--log", &path]] {
+        let run = remuda(&[&["pool", "check"], devices].concat());
+        assert_eq!(run.code, 0, "{devices:?}: {}{}", run.out, run.err);
+    }
     let log = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     log.set_len(1 << 20).unwrap();
+    let run = remuda(&["pool", "check", "p", "--config", &node.config()]);
+    assert_eq!(run.code, 9, "{}{}", run.out, run.err);
+    assert!(run.err.contains("are wanted") && run.out.contains("without its log"), "{}{}", run.out, run.err);
     node.restart();
     let problems = node.json(&["pool", "show", "p"])["problems"].to_string();
     assert!(problems.contains("are wanted"), "{problems}");

@@ -29,7 +29,7 @@ pub fn engine_table(rows: &[Row]) -> String {
             "<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{words}</text>"
         );
     };
-    text(WIDTH / 2.0, 24.0, "middle", 15, "16 KiB random, mean latency (logarithmic; lower is better)");
+    text(WIDTH / 2.0, 24.0, "middle", 15, "16 KiB random, latency (logarithmic; lower is better)");
     for decade in 0..=DECADES as u32 {
         let ns = 1000 * 10u64.pow(decade);
         text(52.0, BASE - height(ns) + 4.0, "end", 11, &show_duration_ns(ns));
@@ -42,21 +42,22 @@ pub fn engine_table(rows: &[Row]) -> String {
             let start = left + 20.0 + group as f64 * 180.0;
             text(start + BAR * 1.5, BASE + 18.0, "middle", 12, &format!("QD {depth}"));
             for (index, row) in rows.iter().filter(|row| row.read == read && row.depth == depth).enumerate() {
-                let (x, tall) = (start + index as f64 * BAR, height(row.mean_ns));
+                let (x, tall) = (start + index as f64 * BAR, height(row.latency_ns));
                 let color = COLORS[index % COLORS.len()];
                 let (y, width) = (BASE - tall, BAR - 6.0);
                 let _ = writeln!(
                     bars,
                     "<rect x=\"{x:.0}\" y=\"{y:.1}\" width=\"{width:.0}\" height=\"{tall:.1}\" fill=\"{color}\"/>"
                 );
-                text(x + width / 2.0, y - 4.0, "middle", 10, &show_duration_ns(row.mean_ns));
+                text(x + width / 2.0, y - 4.0, "middle", 10, &show_duration_ns(row.latency_ns));
             }
         }
     }
     let mut devices: Vec<&str> = rows.iter().map(|row| row.device.as_str()).collect();
     devices.dedup();
     for (index, device) in devices.into_iter().enumerate() {
-        let x = 90.0 + index as f64 * 230.0;
+        // The first is the longest.
+        let x = if index == 0 { 90.0 } else { 270.0 + index as f64 * 170.0 };
         let color = COLORS[index % COLORS.len()];
         let _ = writeln!(bars, "<rect x=\"{x:.0}\" y=\"358\" width=\"12\" height=\"12\" fill=\"{color}\"/>");
         let words = if index == 0 {

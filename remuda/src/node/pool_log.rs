@@ -81,7 +81,7 @@ impl Node {
         if let Some(log) = log.filter(|log| *log != def.log) {
             if slot.origin == Origin::Config {
                 let path = &self.config.source.path;
-                let next = format!("name the new log there, restart the node and try again without naming it");
+                let next = "name the new log there, restart the node and try again without naming it";
                 return Err(Refusal::conflict(object(name), format!("its log is named in {path}"), next));
             }
             if let LogDef::Device(device) = &log {
