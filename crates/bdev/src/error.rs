@@ -2,6 +2,7 @@
 //! changed while I/O runs.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::filter::{Filter, Policy};
 use crate::io::{Done, Flags, Io, Lba, Op, OpSet, Status};
 use crate::steps;
 use base::Rng;
@@ -87,14 +88,11 @@ impl RuleState {
 }
 
 /// See the module.
-pub struct ErrorDevice {
-    name: String,
-    child: Arc<dyn BlockDevice>,
-    shared: Arc<Shared>,
-    seed: u64,
-}
+pub type ErrorDevice = Filter<ErrorPolicy>;
 
-struct Shared {
+/// The rules of an [`ErrorDevice`].
+pub struct ErrorPolicy {
+    seed: u64,
     /// Counts changes; channels look at it before each operation and take the rules anew when it moved.
     generation: AtomicU64,
     /// Locked only to change the rules or to take them anew.
@@ -109,8 +107,8 @@ impl ErrorDevice {
         rules: &[ErrorRule],
         seed: u64,
     ) -> Result<ErrorDevice, DeviceError> {
-        let shared = Arc::new(Shared { generation: AtomicU64::new(0), rules: Mutex::new(Arc::new([])) });
-        let device = ErrorDevice { name: name.to_string(), child, shared, seed };
+        let policy = ErrorPolicy { seed, generation: AtomicU64::new(0), rules: Mutex::new(Arc::new([])) };
+        let device = ErrorDevice { name: name.to_string(), child, policy: Arc::new(policy) };
         device.set_rules(rules)?;
         Ok(device)
     }
@@ -123,60 +121,37 @@ impl ErrorDevice {
         }
         let new =
             rules.iter().map(|rule| RuleState { rule: *rule, matched: AtomicU64::new(0), hits: AtomicU64::new(0) });
-        *self.shared.rules.lock().expect("nothing panics while holding the rules") = new.collect();
-        self.shared.generation.fetch_add(1, Ordering::Release);
+        *self.policy.rules.lock().expect("nothing panics while holding the rules") = new.collect();
+        self.policy.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The rules, and how many operations each has picked.
     pub fn rules(&self) -> Vec<(ErrorRule, u64)> {
-        let rules = self.shared.rules.lock().expect("nothing panics while holding the rules");
+        let rules = self.policy.rules.lock().expect("nothing panics while holding the rules");
         rules.iter().map(|state| (state.rule, state.hits.load(Ordering::Relaxed))).collect()
     }
 }
 
-impl BlockDevice for ErrorDevice {
-    fn name(&self) -> &str {
-        &self.name
-    }
+impl Policy for ErrorPolicy {
+    const KIND: &'static str = "error";
 
-    fn kind(&self) -> &'static str {
-        "error"
-    }
-
-    fn info(&self) -> DeviceInfo {
-        self.child.info()
-    }
-
-    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        let info = self.child.info();
-        Ok(Rc::new(ErrorChannel {
-            child: self.child.open_channel(reactor)?,
-            shared: self.shared.clone(),
+    fn channel(self: &Arc<Self>, child: Rc<dyn Channel>, info: DeviceInfo, reactor: &Rc<Reactor>) -> Rc<dyn Channel> {
+        Rc::new(ErrorChannel {
+            child,
+            policy: self.clone(),
             generation: Cell::new(u64::MAX),
             rules: RefCell::new(Arc::new([])),
             rng: RefCell::new(Rng::new(self.seed ^ (reactor.index() as u64) << 32)),
             reactor: reactor.clone(),
             info,
-        }))
-    }
-
-    fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
-        vec![self.child.clone()]
-    }
-
-    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
-        self.child.resize(reactor, blocks)
-    }
-
-    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
-        self.child.refresh(reactor)
+        })
     }
 }
 
 struct ErrorChannel {
     child: Rc<dyn Channel>,
-    shared: Arc<Shared>,
+    policy: Arc<ErrorPolicy>,
     generation: Cell<u64>,
     rules: RefCell<Arc<[RuleState]>>,
     rng: RefCell<Rng>,
@@ -186,10 +161,10 @@ struct ErrorChannel {
 
 impl ErrorChannel {
     fn decide(&self, io: &Io) -> Option<Fault> {
-        let generation = self.shared.generation.load(Ordering::Acquire);
+        let generation = self.policy.generation.load(Ordering::Acquire);
         if self.generation.replace(generation) != generation {
             *self.rules.borrow_mut() =
-                self.shared.rules.lock().expect("nothing panics while holding the rules").clone();
+                self.policy.rules.lock().expect("nothing panics while holding the rules").clone();
         }
         let rng = &mut *self.rng.borrow_mut();
         self.rules.borrow().iter().find(|state| state.picks(io, rng)).map(|state| state.rule.fault)

@@ -1,4 +1,5 @@
-//! Holding operations up before they are passed on: what delay and rate limit have in common. An abort ends the wait.
+//! Holding operations up before they are passed on: what delay and rate limit have in common. An abort ends the wait, and
+//! a change of the rule reaches those that wait.
 
 use crate::device::Channel;
 use crate::io::{Done, Io, Status};
@@ -9,11 +10,25 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+/// How soon operations that are held up notice that the rule has changed. Nothing can reach them across reactors without a
+/// registry of channels, and a look every fifty milliseconds costs nothing beside a wait of that length.
+pub const HOLD_LOOK_NS: u64 = 50_000_000;
+
+/// When operations may go on.
+pub(crate) trait Pace: 'static {
+    /// Moves with every change of the rule.
+    fn changes(&self) -> u64;
+    /// When an operation that came at `came_ns` may go on, by the rule as it is at `now_ns`. Asked once, and again after
+    /// a change.
+    fn due_ns(&self, io: &Io, came_ns: u64, now_ns: u64) -> u64;
+}
+
 /// A channel, and the operations that wait before it.
-pub(crate) struct Hold {
+pub(crate) struct Hold<P> {
     child: Rc<dyn Channel>,
     reactor: Rc<Reactor>,
     waiting: Rc<RefCell<Waiting>>,
+    pace: Rc<P>,
 }
 
 /// Places are used again, so a steady load allocates nothing; what bounds them is the number of operations under way.
@@ -54,7 +69,7 @@ impl Place {
     }
 
     /// Waits for `end`; false when an abort came first.
-    async fn wait(self, mut end: impl Future<Output = ()> + Unpin) -> bool {
+    async fn wait(&self, mut end: impl Future<Output = ()> + Unpin) -> bool {
         std::future::poll_fn(|cx| {
             let mut waiting = self.waiting.borrow_mut();
             let waiter = waiting.places[self.index].as_mut().expect("a place is held until it is dropped");
@@ -77,25 +92,42 @@ impl Drop for Place {
     }
 }
 
-impl Hold {
-    pub(crate) fn new(child: Rc<dyn Channel>, reactor: &Rc<Reactor>) -> Hold {
-        Hold { child, reactor: reactor.clone(), waiting: Rc::default() }
+impl<P: Pace> Hold<P> {
+    pub(crate) fn new(child: Rc<dyn Channel>, reactor: &Rc<Reactor>, pace: P) -> Hold<P> {
+        Hold { child, reactor: reactor.clone(), waiting: Rc::default(), pace: Rc::new(pace) }
     }
+}
 
-    /// Passes an operation on after `pause_ns`.
-    pub(crate) fn submit(&self, io: Io, pause_ns: u64) -> IoFuture<'_, Done> {
-        if pause_ns == 0 {
+impl<P: Pace> Channel for Hold<P> {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let (came_ns, mut changes) = (self.reactor.now_ns(), self.pace.changes());
+        let mut due_ns = self.pace.due_ns(&io, came_ns, came_ns);
+        if due_ns <= came_ns {
             return self.child.submit(io);
         }
-        let (child, sleep) = (self.child.clone(), self.reactor.sleep_ns(pause_ns));
+        let (child, reactor, pace) = (self.child.clone(), self.reactor.clone(), self.pace.clone());
         let place = Place::take(self.waiting.clone(), io.tag);
+        let mut sleep = reactor.sleep_ns((due_ns - came_ns).min(HOLD_LOOK_NS));
         IoFuture::steps(&self.reactor, async move {
-            if place.wait(sleep).await { child.submit(io).await } else { io.done(Status::Aborted) }
+            loop {
+                if !place.wait(sleep).await {
+                    return io.done(Status::Aborted);
+                }
+                let (now_ns, changes_now) = (reactor.now_ns(), pace.changes());
+                if changes_now != changes {
+                    (changes, due_ns) = (changes_now, pace.due_ns(&io, came_ns, now_ns));
+                }
+                if due_ns <= now_ns {
+                    drop(place);
+                    return child.submit(io).await;
+                }
+                sleep = reactor.sleep_ns((due_ns - now_ns).min(HOLD_LOOK_NS));
+            }
         })
     }
 
     /// Ends the wait of operations with this tag, and tries to end those that were passed on.
-    pub(crate) fn abort(&self, tag: u64) {
+    fn abort(&self, tag: u64) {
         for waiter in self.waiting.borrow_mut().places.iter_mut().flatten().filter(|waiter| waiter.tag == tag) {
             waiter.aborted = true;
             if let Some(waker) = waiter.waker.take() {

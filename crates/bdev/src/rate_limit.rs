@@ -4,13 +4,14 @@
 //! on by its cost and waits until that is no further ahead than the burst. So operations are served in the order in which
 //! they arrive, whatever their reactor, and a single atomic exchange is all they share.
 
-use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
-use crate::hold::Hold;
-use crate::io::{Done, Io, Op};
-use reactor::{IoFuture, Reactor};
+use crate::device::{BlockDevice, Channel, DeviceInfo};
+use crate::filter::{Filter, Policy};
+use crate::hold::{Hold, Pace};
+use crate::io::{Io, Op};
+use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Limits; 0 is none. Can be changed at run time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,14 +25,12 @@ pub struct Limits {
 }
 
 /// See the module.
-pub struct RateLimitDevice {
-    name: String,
-    child: Arc<dyn BlockDevice>,
-    shared: Arc<Shared>,
-}
+pub type RateLimitDevice = Filter<RateLimitPolicy>;
 
+/// The limits of a [`RateLimitDevice`].
 #[derive(Default)]
-struct Shared {
+pub struct RateLimitPolicy {
+    changes: AtomicU64,
     iops: AtomicU64,
     bytes_per_second: AtomicU64,
     burst_ns: AtomicU64,
@@ -59,102 +58,69 @@ fn cost_ns(amount: u64, per_second: u64) -> u64 {
 impl RateLimitDevice {
     /// `child`, no faster than `limits`.
     pub fn new(name: &str, child: Arc<dyn BlockDevice>, limits: Limits) -> RateLimitDevice {
-        let device = RateLimitDevice { name: name.to_string(), child, shared: Arc::default() };
+        let device = RateLimitDevice { name: name.to_string(), child, policy: Arc::default() };
         device.set(limits);
         device
     }
 
-    /// Changes the limits for operations submitted from now on.
+    /// Changes the limits; operations that are being held up follow within [`HOLD_LOOK_NS`](crate::HOLD_LOOK_NS).
     pub fn set(&self, limits: Limits) {
-        self.shared.iops.store(limits.iops, Relaxed);
-        self.shared.bytes_per_second.store(limits.bytes_per_second, Relaxed);
-        self.shared.burst_ns.store(limits.burst_ns, Relaxed);
-        self.shared.io_due_ns.store(0, Relaxed);
-        self.shared.bytes_due_ns.store(0, Relaxed);
+        let policy = &self.policy;
+        policy.iops.store(limits.iops, Relaxed);
+        policy.bytes_per_second.store(limits.bytes_per_second, Relaxed);
+        policy.burst_ns.store(limits.burst_ns, Relaxed);
+        policy.io_due_ns.store(0, Relaxed);
+        policy.bytes_due_ns.store(0, Relaxed);
+        policy.changes.fetch_add(1, Release);
     }
 
     /// The limits now.
     pub fn limits(&self) -> Limits {
         Limits {
-            iops: self.shared.iops.load(Relaxed),
-            bytes_per_second: self.shared.bytes_per_second.load(Relaxed),
-            burst_ns: self.shared.burst_ns.load(Relaxed),
+            iops: self.policy.iops.load(Relaxed),
+            bytes_per_second: self.policy.bytes_per_second.load(Relaxed),
+            burst_ns: self.policy.burst_ns.load(Relaxed),
         }
     }
 }
 
-impl BlockDevice for RateLimitDevice {
-    fn name(&self) -> &str {
-        &self.name
-    }
+impl Policy for RateLimitPolicy {
+    const KIND: &'static str = "rate-limit";
 
-    fn kind(&self) -> &'static str {
-        "rate-limit"
-    }
-
-    fn info(&self) -> DeviceInfo {
-        self.child.info()
-    }
-
-    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        Ok(Rc::new(RateLimitChannel {
-            hold: Hold::new(self.child.open_channel(reactor)?, reactor),
-            shared: self.shared.clone(),
-            reactor: reactor.clone(),
-            block_size: self.child.info().block_size as u64,
-        }))
-    }
-
-    fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
-        vec![self.child.clone()]
-    }
-
-    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
-        self.child.resize(reactor, blocks)
-    }
-
-    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
-        self.child.refresh(reactor)
+    fn channel(self: &Arc<Self>, child: Rc<dyn Channel>, info: DeviceInfo, reactor: &Rc<Reactor>) -> Rc<dyn Channel> {
+        let pace = RateLimitPace { policy: self.clone(), block_size: info.block_size as u64 };
+        Rc::new(Hold::new(child, reactor, pace))
     }
 }
 
-struct RateLimitChannel {
-    hold: Hold,
-    shared: Arc<Shared>,
-    reactor: Rc<Reactor>,
+struct RateLimitPace {
+    policy: Arc<RateLimitPolicy>,
     block_size: u64,
 }
 
-impl RateLimitChannel {
-    fn pause_ns(&self, io: &Io) -> u64 {
-        let shared = &self.shared;
-        let (iops, bandwidth) = (shared.iops.load(Relaxed), shared.bytes_per_second.load(Relaxed));
+impl Pace for RateLimitPace {
+    fn changes(&self) -> u64 {
+        self.policy.changes.load(Acquire)
+    }
+
+    /// Pays for the operation. After a change everything that waits pays again, by the new limits and from now on.
+    fn due_ns(&self, io: &Io, _: u64, now_ns: u64) -> u64 {
+        let policy = &self.policy;
+        let (iops, bandwidth) = (policy.iops.load(Relaxed), policy.bytes_per_second.load(Relaxed));
         // A flush makes earlier writes durable; holding it up would only delay what was paid for.
         if (iops == 0 && bandwidth == 0) || io.op == Op::Flush {
-            return 0;
+            return now_ns;
         }
-        let (now, burst) = (self.reactor.now_ns(), shared.burst_ns.load(Relaxed));
-        let mut pause = 0;
+        let (mut pause, burst) = (0, policy.burst_ns.load(Relaxed));
         if iops > 0 {
-            pause = reserve(&shared.io_due_ns, cost_ns(1, iops), now, burst);
+            pause = reserve(&policy.io_due_ns, cost_ns(1, iops), now_ns, burst);
         }
         let moves_data = !matches!(io.op, Op::WriteZeroes | Op::Unmap);
         if bandwidth > 0 && moves_data {
             let bytes = io.nblocks as u64 * self.block_size;
-            pause = pause.max(reserve(&shared.bytes_due_ns, cost_ns(bytes, bandwidth), now, burst));
+            pause = pause.max(reserve(&policy.bytes_due_ns, cost_ns(bytes, bandwidth), now_ns, burst));
         }
-        pause
-    }
-}
-
-impl Channel for RateLimitChannel {
-    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        let pause = self.pause_ns(&io);
-        self.hold.submit(io, pause)
-    }
-
-    fn abort(&self, tag: u64) {
-        self.hold.abort(tag);
+        now_ns.saturating_add(pause)
     }
 }
 

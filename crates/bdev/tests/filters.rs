@@ -138,6 +138,32 @@ fn rate_limit_conforms_and_limits() {
 }
 
 #[test]
+fn a_change_reaches_operations_that_are_being_held_up() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let reactor = reactor();
+    let slow = Delay { fixed_ns: HOUR_NS, jitter_ns: 0 };
+    let delays = Delays { read: slow, write: slow, flush: slow };
+    let delay = Arc::new(DelayDevice::new("d", mem("m", 10), delays, 1));
+    let limits = Limits { iops: 1, bytes_per_second: 0, burst_ns: 0 };
+    let limit = Arc::new(RateLimitDevice::new("l", mem("n", 10), limits));
+    for (device, let_go) in [
+        (delay.clone() as Arc<dyn BlockDevice>, Box::new(move || delay.set(Delays::default())) as Box<dyn Fn()>),
+        (limit.clone(), Box::new(move || limit.set(Limits::default()))),
+    ] {
+        let inner = reactor.clone();
+        block_on(&reactor, async move {
+            let channel = device.open_channel(&inner).unwrap();
+            let held: Vec<_> = (0..1000).map(|_| channel.submit(Io::read_loan(Lba(1), 1))).collect();
+            let (watch, limit_ns) = (inner.clone(), HOUR_NS / 60);
+            let_go();
+            for read in held {
+                assert_eq!(watch.timeout(limit_ns, read).await.map(|done| done.status), Some(Status::Ok));
+            }
+        });
+    }
+}
+
+#[test]
 fn statistics_count_what_happened() {
     let reactor = reactor();
     let error = Arc::new(ErrorDevice::new("e", mem("m", 500), &[], 1).unwrap());
