@@ -116,6 +116,14 @@ impl DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// Atomic unit and boundary of what begins at block `start`: units shifted against a boundary may cross it.
+    pub(crate) fn atomic_from(&self, start: u64) -> (u32, u32) {
+        match self.atomic_boundary_blocks {
+            boundary if boundary > 0 && !start.is_multiple_of(boundary as u64) => (self.atomic_write_blocks.min(1), 0),
+            boundary => (self.atomic_write_blocks, boundary),
+        }
+    }
+
     fn lends(&self, io: &Io) -> bool {
         self.loans && io.flags.has(crate::io::Flags::LOAN) && io.nblocks <= self.max_io_blocks
     }

@@ -14,7 +14,9 @@ pub struct Lba(pub u64);
 pub enum Op {
     /// Read into `bufs`; with [`Flags::LOAN`] and no buffers, the device provides them.
     Read,
-    /// Write `bufs`.
+    /// Write `bufs`. Of writes that overlap in time each block ends as one of them left it, whole, whatever the medium's
+    /// own unit is; in which order is open, block by block. A read beside them may see parts of either, within a block
+    /// too.
     Write,
     /// Make blocks read as zero.
     WriteZeroes,
@@ -26,7 +28,7 @@ pub enum Op {
     Compare,
     /// Compare with the first half of `bufs` and, when equal, write the second half; atomically.
     CompareAndWrite,
-    /// Copy `nblocks` from block `arg` to `lba`.
+    /// Copy `nblocks` from block `arg` to `lba`. Source blocks that are written meanwhile are read like any other.
     Copy,
     /// Check that the blocks can be read (and pass their checksums) without transferring them.
     Verify,
@@ -92,6 +94,19 @@ impl Op {
 pub struct OpSet(u32);
 
 impl OpSet {
+    /// What a device of plain blocks can do: everything but zones.
+    pub const BLOCKS: OpSet = OpSet::of(&[
+        Op::Read,
+        Op::Write,
+        Op::WriteZeroes,
+        Op::Unmap,
+        Op::Flush,
+        Op::Compare,
+        Op::CompareAndWrite,
+        Op::Copy,
+        Op::Verify,
+    ]);
+
     /// The set of `ops`.
     pub const fn of(ops: &[Op]) -> OpSet {
         let mut bits = 0;
@@ -118,6 +133,11 @@ impl OpSet {
         OpSet(self.0 & !(1 << op as u32))
     }
 
+    /// The set, with copies where these can be made of its reads and writes.
+    pub const fn with_copy(self) -> OpSet {
+        if self.contains(Op::Read) && self.contains(Op::Write) { self.union(OpSet::of(&[Op::Copy])) } else { self }
+    }
+
     /// Operations in either set.
     pub const fn union(self, other: OpSet) -> OpSet {
         OpSet(self.0 | other.0)
@@ -135,7 +155,9 @@ impl Flags {
     pub const FUA: Flags = Flags(1);
     /// All or nothing across power loss; the range is within the device's atomic unit and boundary.
     pub const ATOMIC: Flags = Flags(2);
-    /// The device may answer a read with buffers of its own instead of filling the caller's.
+    /// The device may answer a read with buffers of its own instead of filling the caller's. These may be its memory, and
+    /// change when the blocks are written meanwhile, even after the read has ended: who computes over what it passes on,
+    /// a checksum or a digest, asks for a copy.
     pub const LOAN: Flags = Flags(4);
 
     /// Whether all of `other` is set.

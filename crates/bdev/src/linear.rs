@@ -49,16 +49,7 @@ impl Map {
     }
 }
 
-const OPS: OpSet = OpSet::of(&[
-    Op::Read,
-    Op::Write,
-    Op::WriteZeroes,
-    Op::Unmap,
-    Op::Flush,
-    Op::Compare,
-    Op::CompareAndWrite,
-    Op::Verify,
-]);
+const OPS: OpSet = OpSet::BLOCKS.without(Op::Copy);
 
 impl LinearDevice {
     /// The concatenation of `extents`, which must lie inside their children and not overlap.
@@ -118,9 +109,7 @@ impl LinearDevice {
 }
 
 fn combine(infos: &[DeviceInfo], extents: &[Extent], total: u64) -> DeviceInfo {
-    let ops = infos.iter().fold(OPS, |ops, info| ops.intersection(info.ops));
-    let copy = OpSet::of(&[Op::Read, Op::Write]);
-    let ops = if ops.intersection(copy) == copy { ops.union(OpSet::of(&[Op::Copy])) } else { ops };
+    let ops = infos.iter().fold(OPS, |ops, info| ops.intersection(info.ops)).with_copy();
     let least = |value: fn(&DeviceInfo) -> u32| infos.iter().map(value).min().unwrap_or(1);
     // Atomic units must neither cross an extent's end nor be shifted against a child's boundary.
     let child_boundary = infos.iter().fold(0, |all, info| gcd(all, info.atomic_boundary_blocks as u64));

@@ -28,18 +28,6 @@ const STRIPES: usize = 64;
 /// Bytes of the device that one mutex covers before the next takes over: a large write touches few of them.
 const STRIPE_BYTES: usize = 256 << 10;
 
-const OPS: OpSet = OpSet::of(&[
-    Op::Read,
-    Op::Write,
-    Op::WriteZeroes,
-    Op::Unmap,
-    Op::Flush,
-    Op::Compare,
-    Op::CompareAndWrite,
-    Op::Copy,
-    Op::Verify,
-]);
-
 impl MemDevice {
     /// A device of `blocks` blocks that may later grow to `blocks_max`; memory is taken from the system as it is touched.
     pub fn new(name: &str, block_size: u32, blocks: u64, blocks_max: u64) -> Result<MemDevice, DeviceError> {
@@ -61,7 +49,7 @@ impl MemDevice {
 impl Shared {
     fn info(&self, block_size: u32) -> DeviceInfo {
         DeviceInfo {
-            ops: OPS,
+            ops: OpSet::BLOCKS,
             unmap_reads_zero: true,
             loans: true,
             atomic_write_blocks: (1 << 20) / block_size,

@@ -124,14 +124,19 @@ pub struct Found<T> {
 impl<T> Found<T> {
     /// The record to go on with; `None` when a new one is to be made. Otherwise why neither may be done; `what` is the
     /// noun for the record.
-    pub fn choose(self, create: bool, force: bool, what: &str) -> Result<Option<T>, String> {
+    pub fn choose(mut self, create: bool, force: bool, what: &str) -> Result<Option<T>, String> {
+        self.take(create, force, what)
+    }
+
+    /// As [`choose`](Self::choose), leaving the rest of what was found.
+    pub(crate) fn take(&mut self, create: bool, force: bool, what: &str) -> Result<Option<T>, String> {
         if create && force {
             return Ok(None);
         }
         if let Some(version) = self.newer_version {
             return Err(refuse_newer(what, version));
         }
-        match (self.newest, self.unreadable) {
+        match (self.newest.take(), self.unreadable) {
             (Some(newest), _) => Ok(Some(newest)),
             (None, Some(status)) => Err(format!("no copy of its {what} can be read ({status}); replace the medium")),
             (None, None) if !create => Err(format!("the child has no {what}; set create = true to make one")),

@@ -51,16 +51,7 @@ impl Geometry {
     }
 }
 
-const SPLITTABLE: OpSet = OpSet::of(&[
-    Op::Read,
-    Op::Write,
-    Op::WriteZeroes,
-    Op::Unmap,
-    Op::Flush,
-    Op::Compare,
-    Op::CompareAndWrite,
-    Op::Verify,
-]);
+const SPLITTABLE: OpSet = OpSet::BLOCKS.without(Op::Copy);
 
 impl StripeDevice {
     /// Stripes over `children` in chunks of `chunk_blocks`.
@@ -91,9 +82,7 @@ impl StripeDevice {
 }
 
 fn combine(infos: &[DeviceInfo], chunk: u32) -> DeviceInfo {
-    let ops = infos.iter().fold(SPLITTABLE, |ops, info| ops.intersection(info.ops));
-    let copy = OpSet::of(&[Op::Read, Op::Write]);
-    let ops = if ops.intersection(copy) == copy { ops.union(OpSet::of(&[Op::Copy])) } else { ops };
+    let ops = infos.iter().fold(SPLITTABLE, |ops, info| ops.intersection(info.ops)).with_copy();
     // A child's boundary stays one of the stripe's only when chunks are made of whole units.
     let boundary = infos.iter().map(|info| info.atomic_boundary_blocks).filter(|blocks| *blocks > 0).min();
     let aligned =

@@ -262,3 +262,26 @@ fn forced_writes_and_reopening_keep_data() {
         }
     });
 }
+
+#[test]
+fn what_was_checked_does_not_change_when_the_block_is_written_again() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let memory = mem("m", 600);
+        let options = ChecksumOptions { create: true, ..ChecksumOptions::default() };
+        let checksum = ChecksumDevice::open(&inner, "c", memory.clone(), &options).await.unwrap();
+        for (device, keeps) in [(Arc::new(checksum) as Arc<dyn BlockDevice>, true), (memory, false)] {
+            let channel = device.open_channel(&inner).unwrap();
+            let write = async |fill: u8| {
+                let mut buf = inner.pool().alloc(4096).await;
+                buf.as_mut_slice().fill(fill);
+                channel.submit(Io::write(Lba(500), 1, [buf].into_iter().collect())).await.status
+            };
+            assert_eq!(write(1).await, Status::Ok);
+            let lent = channel.submit(Io::read_loan(Lba(500), 1)).await;
+            assert_eq!(write(2).await, Status::Ok);
+            assert_eq!(lent.io.bufs[0].as_slice()[4095] == 1, keeps, "memory itself lends what it has now");
+        }
+    });
+}

@@ -102,18 +102,44 @@ fn an_erased_volume_is_gone_for_good() {
 }
 
 #[test]
-fn one_damaged_header_copy_does_not_lose_the_volume() {
+fn one_damaged_header_copy_does_not_lose_the_volume_and_is_rewritten() {
     let reactor = reactor();
     let inner = reactor.clone();
     block_on(&reactor, async move {
         let child = mem("m", 200);
         drop(encrypted(&inner, child.clone()).await);
         let raw = child.open_channel(&inner).unwrap();
-        assert_eq!(write(&inner, &*raw, 0, 0x55).await, Status::Ok);
-        EncryptDevice::open(&inner, "again", child.clone(), &key(1), &EncryptOptions::default()).await.unwrap();
-        assert_eq!(write(&inner, &*raw, 1, 0x55).await, Status::Ok);
+        for copy in [0, 1] {
+            assert_eq!(write(&inner, &*raw, copy, 0x55).await, Status::Ok);
+            EncryptDevice::open(&inner, "again", child.clone(), &key(1), &EncryptOptions::default()).await.unwrap();
+        }
+        for copy in [0, 1] {
+            assert_eq!(write(&inner, &*raw, copy, 0x55).await, Status::Ok);
+        }
         let opened = EncryptDevice::open(&inner, "again", child, &key(1), &CREATE).await;
         assert!(opened.err().unwrap().to_string().contains("other data"));
+    });
+}
+
+#[test]
+fn a_change_of_key_that_was_cut_short_leaves_one_key_after_the_next_opening() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let child = mem("m", 200);
+        let device = encrypted(&inner, child.clone()).await;
+        let raw = child.open_channel(&inner).unwrap();
+        let old = read(&*raw, 1).await.unwrap();
+        device.change_key(&inner, &key(1), &key(2)).await.unwrap();
+        let mut bufs = SgList::new();
+        bufs.push(inner.pool().alloc(4096).await);
+        bufs[0].as_mut_slice().copy_from_slice(&old);
+        assert_eq!(raw.submit(Io::write(Lba(1), 1, bufs)).await.status, Status::Ok);
+        let open =
+            async |key| EncryptDevice::open(&inner, "again", child.clone(), &key, &EncryptOptions::default()).await;
+        assert!(open(key(1)).await.is_err());
+        open(key(2)).await.unwrap();
+        assert_eq!(read(&*raw, 0).await, read(&*raw, 1).await, "the old wrapping is gone");
     });
 }
 

@@ -21,18 +21,6 @@ const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * BLOCK_BYTES as u64;
 /// Bytes of the largest operation.
 const IO_BYTES_MAX: u32 = 1 << 20;
 
-const OPS: OpSet = OpSet::of(&[
-    Op::Read,
-    Op::Write,
-    Op::WriteZeroes,
-    Op::Unmap,
-    Op::Flush,
-    Op::Compare,
-    Op::CompareAndWrite,
-    Op::Copy,
-    Op::Verify,
-]);
-
 /// See the module.
 pub struct PoolVolume {
     pool: Arc<PoolShared>,
@@ -80,7 +68,7 @@ fn info_of(block_shift: u16, blocks: u64) -> DeviceInfo {
     // Less than a block is a record of its own, so what hosts see as smaller blocks are atomic within one of ours only.
     let (atomic, boundary) = if per_block == 1 { (ATOMIC_BLOCKS, EXTENT_BLOCKS) } else { (per_block, per_block) };
     DeviceInfo {
-        ops: OPS,
+        ops: OpSet::BLOCKS,
         optimal_io_blocks: per_block,
         max_io_blocks: IO_BYTES_MAX >> block_shift,
         atomic_write_blocks: atomic,

@@ -37,7 +37,8 @@ struct RawPageHeader {
     volume_id: [u8; 16],
 }
 
-const _: () = assert!(size_of::<RawSuperblock>() == 64 && size_of::<RawPageHeader>() == 32);
+const SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
+const _: () = assert!(SUPERBLOCK_BYTES == 64 && size_of::<RawPageHeader>() == 32);
 
 /// Identity and geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +67,8 @@ impl Superblock {
         (data_blocks > 0).then_some(Superblock { volume_id, block_size, data_start, data_blocks, pages })
     }
 
-    /// Writes it to the start of a zeroed block.
-    pub(super) fn encode(&self, block: &mut [u8]) {
+    /// What stands at the start of its block; the rest is zero.
+    pub(super) fn bytes(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut raw = RawSuperblock {
             magic: MAGIC,
             version: VERSION.into(),
@@ -80,7 +81,7 @@ impl Superblock {
             pages: self.pages.into(),
         };
         raw.crc = crc32c(raw.as_bytes()).into();
-        block[..size_of::<RawSuperblock>()].copy_from_slice(raw.as_bytes());
+        raw.as_bytes().try_into().expect("the length is that of the layout")
     }
 
     /// `None` when these bytes are no superblock, or a damaged one.
@@ -141,8 +142,7 @@ mod tests {
     fn a_superblock_survives_the_round_trip_and_no_flipped_bit_does() {
         let superblock = Superblock::plan([3; 16], 4096, 1000).unwrap();
         assert_eq!((superblock.pages, superblock.data_blocks), (2, 996));
-        let mut block = vec![0; 4096];
-        superblock.encode(&mut block);
+        let block = superblock.bytes().to_vec();
         assert_eq!(Superblock::decode(&block), Some(superblock));
         for bit in 0..64 * 8 {
             let mut damaged = block.clone();
@@ -173,9 +173,7 @@ mod tests {
             for blocks in 4..3000 {
                 let plan = Superblock::plan([0; 16], block_size, blocks).unwrap();
                 assert!((blocks - 1..=blocks).contains(&(plan.data_start + plan.data_blocks)));
-                let mut block = vec![0; block_size as usize];
-                plan.encode(&mut block);
-                assert_eq!(Superblock::decode(&block), Some(plan));
+                assert_eq!(Superblock::decode(&plan.bytes()), Some(plan));
             }
         }
     }

@@ -21,6 +21,7 @@ mod format;
 mod pages;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::front::{Front, behind, check_child};
 use crate::io::{Done, Flags, Io, Lba, Op, OpSet, Status};
 use crate::range_lock::RangeLock;
 use crate::split;
@@ -76,17 +77,6 @@ struct Shared {
     corrupt_blocks: AtomicU64,
 }
 
-const OPS: OpSet = OpSet::of(&[
-    Op::Read,
-    Op::Write,
-    Op::WriteZeroes,
-    Op::Flush,
-    Op::Compare,
-    Op::CompareAndWrite,
-    Op::Copy,
-    Op::Verify,
-]);
-
 impl ChecksumDevice {
     /// Opens (or creates) the checksums of `child`.
     pub async fn open(
@@ -95,42 +85,40 @@ impl ChecksumDevice {
         child: Arc<dyn BlockDevice>,
         options: &ChecksumOptions,
     ) -> Result<ChecksumDevice, DeviceError> {
-        let refuse = |reason: &str| Err(DeviceError::Config { device: name.to_string(), reason: reason.to_string() });
+        let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
         let base = child.info();
-        if base.zoned.is_some() || !base.ops.contains(Op::Read) || !base.ops.contains(Op::Write) {
-            return refuse("checksums need a child that can be read and overwritten anywhere");
-        }
+        check_child(&base, "a checksum").map_err(refused)?;
         if base.atomic_write_blocks == 0 {
             tracing::warn!(
                 device = name,
                 "a power cut may tear a block, which reads as corrupt then: use blocks of the disk's sector size below"
             );
         }
+        if base.blocks < format::SUPERBLOCKS {
+            return Err(refused("the child is too small".to_string()));
+        }
         let channel = child.open_channel(reactor)?;
-        let (found, blank) =
-            read_superblocks(reactor, &*channel, &base).await.map_err(failed("read its superblock"))?;
-        let superblock = match found {
-            Some(superblock) if !options.force => superblock,
-            None if !options.create => return refuse("the child has no checksums; set create = true to make them"),
-            None if !blank && !options.force => {
-                return refuse("the child holds other data; wipe it, or create with force");
+        let front = front(reactor, &*channel, &base);
+        let mut found = front.read(Superblock::decode).await;
+        let superblock = match found.take(options.create, options.force, "checksums").map_err(refused)? {
+            Some(superblock) => {
+                front.repair(name, &found, &superblock.bytes()).await;
+                superblock
             }
-            _ => {
+            None => {
                 let mut id = [0; 16];
                 id[..8].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
                 id[8..].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
-                let Some(plan) = Superblock::plan(id, base.block_size, base.blocks) else {
-                    return refuse("the child is too small");
-                };
-                create(reactor, &*channel, &base, &plan, options.assume_zero)
-                    .await
-                    .map_err(failed("create checksums"))?;
+                let plan = Superblock::plan(id, base.block_size, base.blocks);
+                let plan = plan.ok_or_else(|| refused("the child is too small".to_string()))?;
+                create(front, &base, &plan, options.assume_zero).await.map_err(failed("create checksums"))?;
                 plan
             }
         };
         if superblock.block_size != base.block_size || superblock.data_start + superblock.data_blocks > base.blocks {
-            return refuse("the child is smaller than its checksums say, or has another block size");
+            let reason = "the child is smaller than its checksums say, or has another block size";
+            return Err(refused(reason.to_string()));
         }
         let zeroes = vec![0; base.block_size as usize];
         let shared = Shared {
@@ -169,64 +157,23 @@ impl ChecksumDevice {
 }
 
 fn describe(base: &DeviceInfo, superblock: &Superblock) -> DeviceInfo {
-    let unmap = OpSet::of(&[Op::Unmap]);
-    let ops = if base.unmap_reads_zero && base.ops.contains(Op::Unmap) { OPS.union(unmap) } else { OPS };
-    let boundary = base.atomic_boundary_blocks;
-    let shifted = boundary > 0 && !superblock.data_start.is_multiple_of(boundary as u64);
-    DeviceInfo {
-        ops,
-        optimal_io_blocks: base.optimal_io_blocks,
-        max_io_blocks: base.max_io_blocks,
-        atomic_write_blocks: if shifted { base.atomic_write_blocks.min(1) } else { base.atomic_write_blocks },
-        atomic_boundary_blocks: if shifted { 0 } else { boundary },
-        compare_and_write_blocks: (base.max_io_blocks / 2).max(1),
-        volatile_cache: base.volatile_cache,
-        unmap_reads_zero: true,
-        loans: base.loans,
-        ..DeviceInfo::basic(base.block_size, superblock.data_blocks)
-    }
+    let unmap = if base.unmap_reads_zero { base.ops.intersection(OpSet::of(&[Op::Unmap])) } else { OpSet::default() };
+    let info = behind(base, superblock.data_start, superblock.data_blocks);
+    DeviceInfo { ops: info.ops.union(unmap), unmap_reads_zero: true, loans: true, ..info }
 }
 
-async fn read_superblocks(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    base: &DeviceInfo,
-) -> Result<(Option<Superblock>, bool), Status> {
-    let (mut found, mut blank) = (None, true);
-    for lba in 0..format::SUPERBLOCKS.min(base.blocks) {
-        let mut bufs = SgList::new();
-        bufs.push(steps::alloc(reactor, base.block_size as usize).await?);
-        let done = channel.submit(Io::read(Lba(lba), 1, bufs)).await;
-        // One of the two copies may be unreadable.
-        if done.status.is_ok() {
-            let mut bytes = vec![0; base.block_size as usize];
-            steps::sg_read_at(&done.io.bufs, 0, &mut bytes);
-            blank &= bytes.iter().all(|byte| *byte == 0);
-            found = found.or_else(|| Superblock::decode(&bytes));
-        } else if lba + 1 == format::SUPERBLOCKS && found.is_none() {
-            return Err(done.status);
-        }
-    }
-    Ok((found, blank))
+fn front<'a>(reactor: &'a Rc<Reactor>, channel: &'a dyn Channel, base: &DeviceInfo) -> Front<'a> {
+    Front { reactor, channel, block_size: base.block_size, copy_blocks: 1, copies: format::SUPERBLOCKS }
 }
 
 /// Zeroes everything, writes the pages of a zero device, and the superblocks last.
-async fn create(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    base: &DeviceInfo,
-    plan: &Superblock,
-    assume_zero: bool,
-) -> Result<(), Status> {
+async fn create(front: Front<'_>, base: &DeviceInfo, plan: &Superblock, assume_zero: bool) -> Result<(), Status> {
+    let Front { reactor, channel, .. } = front;
     let block_size = base.block_size as usize;
     let write = async |lba: u64, nblocks: u32, bufs: SgList| {
         channel.submit(Io { flags: Flags::FUA, ..Io::write(Lba(lba), nblocks, bufs) }).await.status.check()
     };
-    for lba in 0..format::SUPERBLOCKS {
-        let mut buf = steps::alloc(reactor, block_size).await?;
-        buf.as_mut_slice().fill(0);
-        write(lba, 1, [buf].into_iter().collect()).await?;
-    }
+    front.write(&[]).await?;
     if !assume_zero {
         zero_data(reactor, channel, base, plan).await?;
     }
@@ -243,13 +190,7 @@ async fn create(
         page += count;
     }
     channel.submit(Io::flush()).await.status.check()?;
-    for lba in 0..format::SUPERBLOCKS {
-        let mut buf = steps::alloc(reactor, block_size).await?;
-        buf.as_mut_slice().fill(0);
-        plan.encode(buf.as_mut_slice());
-        write(lba, 1, [buf].into_iter().collect()).await?;
-    }
-    Ok(())
+    front.write(&plan.bytes()).await
 }
 
 async fn zero_data(
@@ -436,37 +377,37 @@ impl Inner {
     // --- reading ----------------------------------------------------------------------------------------------------
 
     /// Reads leave nothing half done, so they may be dropped anywhere; and most need one page, which is in memory.
-    fn start_read(&self, io: Io) -> IoFuture<'_, Done> {
+    fn start_read(&self, mut io: Io) -> IoFuture<'_, Done> {
+        if io.bufs.is_empty() {
+            // Not lent by the child: memory that others write may change once it was checked.
+            return IoFuture::new(async move {
+                match steps::provide(&self.reactor, &mut io, self.shared.info.block_size).await {
+                    Ok(()) => self.start_read(io).await,
+                    Err(status) => io.done(status),
+                }
+            });
+        }
         let (first, last) = (self.place(io.lba.0).0, self.place(io.end() - 1).0);
         let page = if first == last { self.shared.cache.get(first) } else { None };
         let Some(page) = page else { return IoFuture::new(self.read(io, false)) };
-        let lent = io.bufs.is_empty();
         let future = split::pass(&*self.child, io.lba.0 + self.shared.superblock.data_start, io);
         match future.try_ready() {
             Ok(done) if !done.status.is_ok() || self.matches(&done.io, std::slice::from_ref(&page), first) => {
                 IoFuture::ready(done)
             }
-            Ok(done) => IoFuture::new(self.read_again(done, lent)),
+            Ok(done) => IoFuture::new(self.read(done.io, false)),
             Err(future) => IoFuture::new(async move {
                 let done = future.await;
                 if !done.status.is_ok() || self.matches(&done.io, std::slice::from_ref(&page), first) {
                     return done;
                 }
-                self.read_again(done, lent).await
+                self.read(done.io, false).await
             }),
         }
     }
 
-    async fn read_again(&self, done: Done, lent: bool) -> Done {
-        let mut io = done.io;
-        if lent {
-            io.bufs.clear();
-        }
-        self.read(io, false).await
-    }
-
     async fn read(&self, io: Io, held: bool) -> Done {
-        let (lba, lent) = (io.lba.0, io.bufs.is_empty());
+        let lba = io.lba.0;
         let first_page = self.place(lba).0;
         let pages = match self.pages(lba, io.nblocks as u64).await {
             Ok(pages) => pages,
@@ -481,11 +422,7 @@ impl Inner {
             true => None,
             false => Some(self.shared.ranges.lock(lba, done.io.nblocks as u64, false).await),
         };
-        let mut io = done.io;
-        if lent {
-            io.bufs.clear();
-        }
-        let done = split::pass(&*self.child, lba + self.shared.superblock.data_start, io).await;
+        let done = split::pass(&*self.child, lba + self.shared.superblock.data_start, done.io).await;
         if !done.status.is_ok() || self.matches(&done.io, &pages, first_page) {
             return done;
         }

@@ -11,7 +11,8 @@ mod format;
 mod xts;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
-use crate::io::{Done, Flags, Io, Lba, Op, OpSet, Status};
+use crate::front::{Front, behind, check_child};
+use crate::io::{Done, Io, Op, OpSet, Status};
 use crate::range_lock::RangeLock;
 use crate::split;
 use crate::steps::{self, Medium};
@@ -85,17 +86,6 @@ struct Shared {
     erased: AtomicBool,
 }
 
-const OPS: OpSet = OpSet::of(&[
-    Op::Read,
-    Op::Write,
-    Op::WriteZeroes,
-    Op::Flush,
-    Op::Compare,
-    Op::CompareAndWrite,
-    Op::Copy,
-    Op::Verify,
-]);
-
 impl EncryptDevice {
     /// Opens (or creates) the encrypted volume on `child`.
     pub async fn open(
@@ -105,27 +95,24 @@ impl EncryptDevice {
         key: &UserKey,
         options: &EncryptOptions,
     ) -> Result<EncryptDevice, DeviceError> {
-        let refuse = |reason: &str| Err(DeviceError::Config { device: name.to_string(), reason: reason.to_string() });
-        let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
+        let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
+        let refuse = |reason: &str| Err(refused(reason.to_string()));
         let base = child.info();
-        if base.zoned.is_some() || !base.ops.contains(Op::Read) || !base.ops.contains(Op::Write) {
-            return refuse("encryption needs a child that can be read and overwritten anywhere");
-        }
+        check_child(&base, "encryption").map_err(refused)?;
         let start = COPIES * unit_blocks(&base);
         if base.blocks <= start {
             return refuse("the child is too small");
         }
         let channel = child.open_channel(reactor)?;
-        let (found, blank) = read_headers(reactor, &*channel, &base).await.map_err(failed("read its header"))?;
-        let header = match found {
-            Some(header) if !(options.create && options.force) => header,
-            None if !options.create => return refuse("the child is not encrypted; set create = true to make it so"),
-            None if !blank && !options.force => {
-                return refuse("the child holds other data; wipe it, or create with force");
-            }
-            _ => {
+        let front = front(reactor, &*channel, &base);
+        let mut found = front.read(Header::decode).await;
+        let header = match found.take(options.create, options.force, "encryption header").map_err(refused)? {
+            Some(header) => header,
+            None => {
                 let header = fresh(reactor, &base, start, key);
-                write_headers(reactor, &*channel, &base, &header.encode()).await.map_err(failed("write its header"))?;
+                let failed = |status| DeviceError::Io { device: name.to_string(), action: "write its header", status };
+                front.write(&header.encode()).await.map_err(failed)?;
+                found.damaged = 0;
                 header
             }
         };
@@ -136,23 +123,13 @@ impl EncryptDevice {
             return refuse("the volume was erased; its data cannot be read any more");
         };
         let Some(volume_key) = wrapped.unwrap(&key.0, &header.volume_id) else {
-            return refuse("the key does not open this volume; give the one it was created with");
+            return refuse("the key does not open this volume; give the one it was created with, or changed to");
         };
-        let ops = base.ops.intersection(OpSet::of(if options.pass_unmap { &[Op::Unmap] } else { &[] })).union(OPS);
-        let boundary = base.atomic_boundary_blocks;
-        let shifted = boundary > 0 && !header.data_start.is_multiple_of(boundary as u64);
-        let info = DeviceInfo {
-            ops,
-            optimal_io_blocks: base.optimal_io_blocks,
-            max_io_blocks: base.max_io_blocks,
-            atomic_write_blocks: if shifted { base.atomic_write_blocks.min(1) } else { base.atomic_write_blocks },
-            atomic_boundary_blocks: if shifted { 0 } else { boundary },
-            compare_and_write_blocks: (base.max_io_blocks / 2).max(1),
-            volatile_cache: base.volatile_cache,
-            loans: true,
-            streams: base.streams,
-            ..DeviceInfo::basic(base.block_size, header.data_blocks)
-        };
+        // A copy that differs may be wrapped by a key that was changed, and must not outlive it.
+        front.repair(name, &found, &header.encode()).await;
+        let info = behind(&base, header.data_start, header.data_blocks);
+        let ops = base.ops.intersection(OpSet::of(if options.pass_unmap { &[Op::Unmap] } else { &[] })).union(info.ops);
+        let info = DeviceInfo { ops, loans: true, streams: base.streams, ..info };
         let shared = Shared {
             name: name.to_string(),
             child,
@@ -173,13 +150,18 @@ impl EncryptDevice {
         let channel = shared.child.open_channel(reactor)?;
         let base = shared.child.info();
         let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "change its key", status };
-        let (found, _) = read_headers(reactor, &*channel, &base).await.map_err(failed)?;
-        let Some(mut header) = found else { return refuse("its header is gone") };
+        let front = front(reactor, &*channel, &base);
+        let Some(mut header) = front.read(Header::decode).await.newest else { return refuse("its header is gone") };
         let Some(volume_key) = header.key.as_ref().and_then(|key| key.unwrap(&old.0, &header.volume_id)) else {
             return refuse("the old key does not open this volume");
         };
         header.key = Some(WrappedKey::wrap(&new.0, &volume_key, random_bytes(reactor), &header.volume_id));
-        write_headers(reactor, &*channel, &base, &header.encode()).await.map_err(failed)
+        front.write(&header.encode()).await.map_err(failed)
+    }
+
+    /// Whether it was erased while it was in use.
+    pub fn is_erased(&self) -> bool {
+        self.shared.erased.load(Ordering::Acquire)
     }
 
     /// Crypto-erase: destroys the wrapped key, for good. Operations end as [`Status::Gone`] from now on.
@@ -194,9 +176,10 @@ impl EncryptDevice {
         let base = shared.child.info();
         let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "erase its key", status };
         let noise = random_bytes::<UNIT_BYTES>(reactor);
-        write_headers(reactor, &*channel, &base, &noise).await.map_err(failed)?;
+        let front = front(reactor, &*channel, &base);
+        front.write(&noise).await.map_err(failed)?;
         let mark = Header { key: None, ..shared.header.clone() };
-        write_headers(reactor, &*channel, &base, &mark.encode()).await.map_err(failed)
+        front.write(&mark.encode()).await.map_err(failed)
     }
 }
 
@@ -218,51 +201,8 @@ fn fresh(reactor: &Rc<Reactor>, base: &DeviceInfo, start: u64, key: &UserKey) ->
     Header { volume_id, block_size, data_start: start, data_blocks, key: Some(wrapped) }
 }
 
-/// The first header copy that is whole, and whether all of them are zero.
-async fn read_headers(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    base: &DeviceInfo,
-) -> Result<(Option<Header>, bool), Status> {
-    let (blocks, mut found, mut blank, mut failure) = (unit_blocks(base), None, true, None);
-    for copy in 0..COPIES {
-        let mut bufs = SgList::new();
-        bufs.push(steps::alloc(reactor, blocks as usize * base.block_size as usize).await?);
-        let done = channel.submit(Io::read(Lba(copy * blocks), blocks as u32, bufs)).await;
-        if !done.status.is_ok() {
-            failure = Some(done.status);
-            continue;
-        }
-        let mut bytes = vec![0; reactor::buf::sg_len(&done.io.bufs)];
-        steps::sg_read_at(&done.io.bufs, 0, &mut bytes);
-        blank &= bytes.iter().all(|byte| *byte == 0);
-        found = found.or_else(|| Header::decode(&bytes));
-    }
-    match (found, failure) {
-        (None, Some(status)) => Err(status),
-        (found, failure) => Ok((found, blank && failure.is_none())),
-    }
-}
-
-/// Writes all copies durably, one after the other: a crash leaves at least one whole.
-async fn write_headers(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    base: &DeviceInfo,
-    bytes: &[u8; UNIT_BYTES],
-) -> Result<(), Status> {
-    let blocks = unit_blocks(base);
-    for copy in 0..COPIES {
-        let mut buf = steps::alloc(reactor, blocks as usize * base.block_size as usize).await?;
-        buf.as_mut_slice().fill(0);
-        buf.as_mut_slice()[..UNIT_BYTES].copy_from_slice(bytes);
-        let mut bufs = SgList::new();
-        bufs.push(buf);
-        let write = Io { flags: Flags::FUA, ..Io::write(Lba(copy * blocks), blocks as u32, bufs) };
-        channel.submit(write).await.status.check()?;
-        channel.submit(Io::flush()).await.status.check()?;
-    }
-    Ok(())
+fn front<'a>(reactor: &'a Rc<Reactor>, channel: &'a dyn Channel, base: &DeviceInfo) -> Front<'a> {
+    Front { reactor, channel, block_size: base.block_size, copy_blocks: unit_blocks(base), copies: COPIES }
 }
 
 impl BlockDevice for EncryptDevice {
