@@ -178,6 +178,12 @@ impl Shared {
         }
     }
 
+    /// Whether writes that overlap in time could leave a block that is a part of each: where blocks are larger than what
+    /// the medium writes at once, they take turns.
+    fn mixes_writes(&self) -> bool {
+        self.options.block_size > self.facts.atomic_bytes
+    }
+
     fn check(&self, io: &Io) -> Result<(), Status> {
         if self.options.read_only && io.op.modifies() { Err(Status::ReadOnly) } else { self.info().check(io) }
     }
@@ -240,7 +246,8 @@ impl Channel for FileChannel {
             Op::Write => {
                 let inner = inner.clone();
                 IoFuture::steps(&self.0.reactor, async move {
-                    let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
+                    let alone = inner.shared.mixes_writes();
+                    let _held = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, alone).await;
                     inner.transfer(io).await
                 })
             }
@@ -344,7 +351,7 @@ impl Inner {
 
     /// Everything but plain reads and writes.
     async fn perform(&self, io: &mut Io) -> Result<(), Status> {
-        let exclusive = io.op == Op::CompareAndWrite;
+        let exclusive = io.op == Op::CompareAndWrite || self.shared.mixes_writes();
         let held = io.op.modifies().then(|| self.shared.locks.lock(io.lba.0, io.nblocks as u64, exclusive));
         let _held = match held {
             Some(held) => Some(held.await),

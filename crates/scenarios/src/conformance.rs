@@ -117,8 +117,8 @@ impl Builder<'_> {
         let name = self.name("file");
         let disk = DiskOptions {
             bytes: blocks * self.block_size as u64,
-            // Overlapping writes leave whole blocks only where blocks are the disk's own unit.
-            unit: self.block_size,
+            // Smaller units than blocks too: overlapping writes leave whole blocks all the same.
+            unit: if self.rng.one_in(3) { 512 } else { self.block_size },
             block_device: self.rng.one_in(3),
             synchronous: self.rng.one_in(3),
             ..DiskOptions::default()
