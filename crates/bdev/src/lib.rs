@@ -17,6 +17,7 @@ mod encrypt;
 mod error;
 mod file;
 mod filter;
+mod fit;
 mod front;
 mod hold;
 pub mod io;

@@ -158,7 +158,7 @@ pub async fn build(
         }
         DeviceSpec::Mirror(options) => {
             let mirror = Arc::new(MirrorDevice::open(reactor, name, children, options).await?);
-            resync_in_background(reactor, &mirror);
+            mirror.resync_in_background(reactor);
             Built::Mirror(mirror)
         }
         DeviceSpec::Linear(extents) => {
@@ -175,17 +175,6 @@ pub async fn build(
         DeviceSpec::Error { rules, seed } => Built::Error(Arc::new(ErrorDevice::new(name, child()?, rules, *seed)?)),
         DeviceSpec::RemoteCore => Built::RemoteCore(Arc::new(RemoteDevice::new(reactor, child()?)?)),
     })
-}
-
-fn resync_in_background(reactor: &Rc<Reactor>, mirror: &Arc<MirrorDevice>) {
-    if mirror.status().resync_left_regions > 0 {
-        let (mirror, reactor_there) = (mirror.clone(), reactor.clone());
-        reactor.spawn(async move {
-            if let Err(error) = mirror.resync(&reactor_there, 0).await {
-                tracing::error!(%error, "a mirror could not be resynchronised");
-            }
-        });
-    }
 }
 
 fn all(name: &str, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<Vec<Arc<dyn BlockDevice>>, DeviceError> {

@@ -3,11 +3,11 @@
 mod common;
 
 use bdev::{
-    BlockDevice, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, LegState, MirrorDevice, MirrorOptions, Op, Status,
-    StripeDevice, When,
+    BlockDevice, Channel, DeviceError, DeviceInfo, Done, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, LegState,
+    MirrorDevice, MirrorOptions, Op, Status, StripeDevice, When,
 };
 use common::*;
-use reactor::{Reactor, SgList};
+use reactor::{IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -319,5 +319,177 @@ fn a_mirror_is_opened_with_as_many_legs_as_it_has() {
         let degraded = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
         let refused = MirrorDevice::open(&inner, "m", legs[..2].to_vec(), &degraded).await;
         assert!(refused.err().unwrap().to_string().contains("3 legs"));
+    });
+}
+
+/// A device that can do little: no loans, small operations, nothing but reads, writes and flushes.
+struct Weak(Arc<dyn BlockDevice>);
+
+impl BlockDevice for Weak {
+    fn name(&self) -> &str {
+        "weak"
+    }
+
+    fn kind(&self) -> &'static str {
+        "weak"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        let blocks = self.0.info().blocks;
+        DeviceInfo {
+            max_io_blocks: 3,
+            volatile_cache: true,
+            atomic_write_blocks: 256,
+            ..DeviceInfo::basic(4096, blocks)
+        }
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(WeakChannel { child: self.0.open_channel(reactor)?, info: self.info() }))
+    }
+}
+
+struct WeakChannel {
+    child: Rc<dyn Channel>,
+    info: DeviceInfo,
+}
+
+impl Channel for WeakChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        if let Err(status) = self.info.check(&io) {
+            return IoFuture::ready(io.done(status));
+        }
+        let moves_data = io.op != Op::Flush;
+        let durable = !io.op.modifies() || io.flags.has(Flags::FUA);
+        assert!(!moves_data || (io.nblocks <= 3 && durable), "{io:?} is more than was promised");
+        self.child.submit(io)
+    }
+}
+
+const DEGRADED: MirrorOptions = MirrorOptions {
+    create: false,
+    force: false,
+    assume_clean: false,
+    start_degraded: true,
+    prefer: None,
+    region_bytes: 0,
+};
+
+#[test]
+fn a_leg_that_arrives_late_keeps_what_the_mirror_promised_without_it() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    let device = block_on(&reactor, async move {
+        let (a, weak) = (Some(mem("a", 500)), Some(Arc::new(Weak(mem("b", 500))) as Arc<dyn BlockDevice>));
+        // Made with a strong leg in its place, of which it is a copy.
+        drop(open(&inner, &[a.clone(), Some(mem("c", 500))], create()).await);
+        let mirror = Arc::new(open(&inner, &[a, None], DEGRADED).await);
+        // A channel that was opened without the leg uses it all the same.
+        let before = mirror.open_channel(&inner).unwrap();
+        assert_eq!(mirror.join(&inner, 1, weak, false).await.unwrap(), LegState::RecoveringFull);
+        mirror.resync(&inner, 0).await.unwrap();
+        assert!(!mirror.status().degraded, "{:?}", mirror.status());
+        for _ in 0..2 {
+            assert_eq!(before.submit(Io::read_loan(Lba(7), 9)).await.status, Status::Ok);
+        }
+        mirror
+    });
+    conforms(&reactor, device.clone(), |_| {});
+    assert!(!device.status().degraded);
+}
+
+#[test]
+fn a_leg_that_was_away_for_a_short_time_is_caught_up_while_the_mirror_is_written() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
+        let mirror = open(&inner, &[a.clone(), b.clone()], create()).await;
+        for lba in 0..500 {
+            assert_eq!(write(&inner, &mirror, lba, lba as u8).await, Status::Ok);
+        }
+        mirror.settle(&inner).await.unwrap();
+        drop(mirror);
+        let mirror = Arc::new(open(&inner, &[a, None], DEGRADED).await);
+        assert_eq!(write(&inner, &*mirror, 100, 1).await, Status::Ok);
+        assert_eq!(mirror.join(&inner, 1, b.clone(), false).await.unwrap(), LegState::RecoveringDirty);
+        let left = mirror.status().resync_left_regions;
+        assert!((1..=3).contains(&left), "{left} regions of one write");
+        let (copier, reactor) = (mirror.clone(), inner.clone());
+        let resync = inner.spawn_join(async move { copier.resync(&reactor, 1000).await.unwrap() });
+        for lba in (0..500).step_by(7) {
+            assert_eq!(write(&inner, &*mirror, lba, 200).await, Status::Ok);
+        }
+        resync.await;
+        assert!(!mirror.status().degraded && mirror.status().legs[1].name.as_deref() == Some("b"));
+        drop(mirror);
+        let alone = open(&inner, &[None, b], DEGRADED).await;
+        for lba in 0..500u64 {
+            let expected = if lba.is_multiple_of(7) {
+                200
+            } else if lba == 100 {
+                1
+            } else {
+                lba as u8
+            };
+            assert_eq!(read(&inner, &alone, lba).await, Ok(expected), "block {lba}");
+        }
+    });
+}
+
+#[test]
+fn a_leg_that_failed_is_taken_in_again_and_one_in_use_is_not() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (dying, b)) = (faulty("a"), faulty("b"));
+        let mirror = Arc::new(open(&inner, &[a, b], create()).await);
+        dying.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
+        assert_eq!(write(&inner, &*mirror, 5, 1).await, Status::Ok);
+        assert_eq!(mirror.status().legs[1].state, LegState::Failed);
+        let refused = mirror.join(&inner, 1, None, false).await.unwrap_err().to_string();
+        assert!(refused.contains("take in a leg"), "{refused}");
+        assert_eq!(mirror.status().legs[1].state, LegState::Failed);
+        assert_eq!(write(&inner, &*mirror, 6, 2).await, Status::Ok);
+        dying.set_rules(&[]).unwrap();
+        mirror.join(&inner, 1, None, false).await.unwrap();
+        mirror.resync_in_background(&inner);
+        while mirror.status().degraded {
+            inner.sleep_ns(100_000).await;
+        }
+        assert_eq!((read_stable(&inner, &*mirror, 5).await, read_stable(&inner, &*mirror, 6).await), (1, 2));
+        for (leg, reason) in [(1, "in use"), (7, "no leg 7")] {
+            assert!(mirror.join(&inner, leg, None, false).await.unwrap_err().to_string().contains(reason));
+        }
+    });
+}
+
+#[test]
+fn what_a_late_leg_holds_is_overwritten_only_when_told_to() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
+        drop(open(&inner, &[a.clone(), b.clone()], create()).await);
+        // Each leg goes on without the other.
+        let alone = open(&inner, &[None, b.clone()], DEGRADED).await;
+        assert_eq!(write(&inner, &alone, 5, 2).await, Status::Ok);
+        drop(alone);
+        let mirror = open(&inner, &[a, None], DEGRADED).await;
+        assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+        let foreign = mem("foreign", 600);
+        assert_eq!(write(&inner, &*foreign, 0, 9).await, Status::Ok);
+        for (leg, reason) in [
+            (b.clone().unwrap(), "without each other"),
+            (foreign, "other data"),
+            (mem("small", 100), "blocks"),
+            (mem_of("other", 512, 6000), "of 512 bytes"),
+        ] {
+            let refused = mirror.join(&inner, 1, Some(leg), false).await.unwrap_err().to_string();
+            assert!(refused.contains(reason), "{reason}: {refused}");
+        }
+        assert_eq!(mirror.join(&inner, 1, b, true).await.unwrap(), LegState::RecoveringFull);
+        mirror.resync(&inner, 0).await.unwrap();
+        assert_eq!(read_stable(&inner, &mirror, 5).await, 1);
     });
 }

@@ -19,8 +19,10 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let bytes = rng.between(8, 64) * mix.block_bytes as u64;
     // The plainest device instead of the shipped one, to tell whose failure it is.
     let raw = rng.one_in(4);
-    let mut faults = if rng.one_in(2) { DiskFaults::swarm_loud(rng) } else { DiskFaults::default() };
-    mix.errors_allowed = faults != DiskFaults::default();
+    let mut faults = if rng.one_in(2) { DiskFaults::swarm_refusing(rng) } else { DiskFaults::default() };
+    // A file on a disk that fills up: what is in holes cannot be written, and what is there can.
+    let space_bytes = rng.one_in(4).then(|| rng.between(0, bytes));
+    mix.errors_allowed = faults != DiskFaults::default() || space_bytes.is_some();
     if !raw && rng.one_in(2) {
         faults.short_transfer = rng.between(2, 20);
     }
@@ -31,6 +33,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         block_device: rng.one_in(3),
         volatile_cache: !rng.one_in(4),
         synchronous: rng.one_in(4),
+        space_bytes,
         ..DiskOptions::default()
     };
     world.add_disk(node, PATH, options, faults);
@@ -59,8 +62,10 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         beside: Box::new(nothing_beside),
         close: Box::new(nothing_beside),
     };
+    let turns = mix.errors_allowed && rng.one_in(4);
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
+        world.set_read_only(node, PATH, turns && rng.one_in(2));
         rig.round(world, rng)?;
     }
     rig.finish(world)

@@ -1,18 +1,19 @@
 //! `mirror-crash`: a mirror over files whose disks fail, stick and lose their caches, on a node that is killed and loses
 //! power. What is acknowledged is on every leg that counts, and no block ever reads as two things: a value that was read
-//! stays until the next write, whichever leg fails and however often the power does.
+//! stays until the next write, whichever leg fails and however often the power does. A leg may be absent when the mirror is
+//! opened and arrive while it is used, and legs that failed are taken in again; without faults all are in sync in the end.
 
 use crate::Run;
-use crate::blocks::{Judge, Mix, is};
-use crate::crashes::{Opening, Rig, SECOND_NS, Working, nothing_beside, start};
-use crate::lossy::Lossy;
+use crate::blocks::{Judge, Mix, TAG, is};
+use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
+use crate::lossy::{Loss, Lossy};
 use bdev::{
-    BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, Lba, MirrorDevice,
-    MirrorOptions,
+    BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, Flags, Lba, LegState,
+    LegStatus, MirrorDevice, MirrorOptions,
 };
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -37,11 +38,11 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         world.add_disk(node, &path(leg), disk, DiskFaults::default());
     }
     let region_bytes = 4096 * rng.between(1, 4);
-    let plan =
-        Plan { legs, block_size: mix.block_bytes as u32, region_bytes, checksums: false, copies_lost_from: None };
+    let plan = Plan { legs, block_size: mix.block_bytes as u32, region_bytes, checksums: false, loss: None };
     let blocks = create(world, &plan, node)?;
-    let data_start = Lba(bytes / mix.block_bytes as u64 - blocks);
-    let plan = Plan { copies_lost_from: skips_copies.then_some(data_start), ..plan };
+    let from = Lba(bytes / mix.block_bytes as u64 - blocks);
+    let forced = Loss { from, of: |io| io.flags.has(Flags::FUA) };
+    let plan = Plan { loss: skips_copies.then_some(forced), ..plan };
     let faulty = rng.below(3) as usize;
     for leg in 0..faulty.min(legs) {
         // A leg without any readable superblock might be the one that went on alone: opening refuses, rightly. So the
@@ -53,24 +54,64 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix.clone(), blocks * mix.block_bytes as u64);
     // The device as opened last, for the resync beside the work; `Arc<dyn BlockDevice>` does not say that it is a mirror.
-    let mirror: Rc<RefCell<Option<Arc<MirrorDevice>>>> = Rc::default();
-    let slot = mirror.clone();
+    let opened: Rc<RefCell<Option<Opened>>> = Rc::default();
+    let skips_resync = is(&world.handle(), Mutation::SkipResync);
+    let latecomer = (skips_resync || rng.one_in(2)).then(|| rng.below(legs as u64) as usize);
+    let untagged = Loss { from, of: |io| io.tag != TAG };
+    let (slot, openings) = (opened.clone(), Cell::new(rng.below(2)));
     let open = move |reactor: Rc<Reactor>| -> Opening {
         let slot = slot.clone();
+        openings.set(openings.get() + 1);
+        let latecomer = latecomer.filter(|_| openings.get() % 2 == 0);
         Box::pin(async move {
-            let device = Arc::new(plan.open(&reactor, MirrorOptions::default()).await?);
-            slot.replace(Some(device.clone()));
-            Ok(device as Arc<dyn BlockDevice>)
+            let mut opened = plan.open_without(&reactor, latecomer).await?;
+            if let Some((_, leg)) = opened.late.as_mut().filter(|_| skips_resync) {
+                *leg = Arc::new(Lossy { child: leg.clone(), loss: untagged });
+            }
+            let mirror = opened.mirror.clone();
+            slot.replace(Some(opened));
+            Ok(mirror as Arc<dyn BlockDevice>)
         })
     };
     let resyncs = rng.one_in(2);
+    let late_ns = rng.between(0, 3_000_000);
+    let slot = opened.clone();
     let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let device = mirror.borrow().clone();
+        let opened = slot.borrow().clone();
         Box::pin(async move {
-            let Some(device) = device.filter(|_| resyncs) else { return };
-            // It may fail with the disks; the next one goes on.
-            let _ = device.resync(&reactor, 1_000).await;
-            let _ = device.settle(&reactor).await;
+            let Some(opened) = opened else { return };
+            reactor.sleep_ns(late_ns).await;
+            opened.join_all(&reactor).await;
+            if resyncs {
+                // It may fail with the disks; the next one goes on.
+                let _ = opened.mirror.resync(&reactor, 1_000).await;
+                opened.join_all(&reactor).await;
+                let _ = opened.mirror.resync(&reactor, 1_000).await;
+                let _ = opened.mirror.settle(&reactor).await;
+            }
+        })
+    };
+    let last = judge.clone();
+    let close = move |reactor: Rc<Reactor>, device: Arc<dyn BlockDevice>| -> Working {
+        let (opened, last) = (opened.borrow().clone(), last.clone());
+        Box::pin(async move {
+            let Some(opened) = opened else { return };
+            opened.join_all(&reactor).await;
+            let resync = opened.mirror.resync(&reactor, 1_000).await;
+            let legs = opened.mirror.legs();
+            let is_out = |leg: &LegStatus| leg.state == LegState::Failed;
+            last.sim.expect(!legs.iter().any(is_out), || format!("without faults a leg stays out: {legs:?}"));
+            // What no leg in sync can read any more cannot be copied.
+            let lacks = |leg: &LegStatus| leg.state != LegState::InSync;
+            let is_caught_up = resync.is_err() || !legs.iter().any(lacks);
+            last.sim.expect(is_caught_up, || format!("a leg lacks data after a resync: {legs:?}"));
+            // Twice: reads go to the legs in turn.
+            for _ in 0..2 {
+                match device.open_channel(&reactor) {
+                    Ok(channel) => last.clone().verify_all(reactor.clone(), channel).await,
+                    Err(error) => last.sim.violation(format!("without faults no channel opens: {error}")),
+                }
+            }
         })
     };
     let rig = Rig {
@@ -79,7 +120,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         reactors: rng.between(1, 2) as usize,
         open: Box::new(open),
         beside: Box::new(beside),
-        close: Box::new(nothing_beside),
+        close: Box::new(close),
     };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
@@ -100,16 +141,63 @@ pub(crate) struct Plan {
     pub(crate) region_bytes: u64,
     pub(crate) checksums: bool,
     /// For the mutation [`SkipCopies`](Mutation::SkipCopies).
-    pub(crate) copies_lost_from: Option<Lba>,
+    pub(crate) loss: Option<Loss>,
+}
+
+/// A mirror in use, and the leg that it was opened without.
+#[derive(Clone)]
+struct Opened {
+    mirror: Arc<MirrorDevice>,
+    late: Option<(usize, Arc<dyn BlockDevice>)>,
+}
+
+impl Opened {
+    /// Takes in what is out; that may fail with the disks.
+    async fn join_all(&self, reactor: &Rc<Reactor>) {
+        for (leg, status) in self.mirror.status().legs.iter().enumerate() {
+            if status.state == LegState::Failed {
+                let device = self.late.as_ref().filter(|(late, _)| *late == leg).map(|(_, device)| device.clone());
+                let _ = self.mirror.join(reactor, leg, device, false).await;
+            }
+        }
+    }
 }
 
 impl Plan {
     pub(crate) async fn open(self, reactor: &Rc<Reactor>, options: MirrorOptions) -> Result<MirrorDevice, String> {
+        let legs = self.open_legs(reactor, options.create).await?;
+        MirrorDevice::open(reactor, "mirror", legs, &options).await.map_err(|error| error.to_string())
+    }
+
+    /// Opens the mirror without one of its legs, where the others are known to have every acknowledged write.
+    async fn open_without(self, reactor: &Rc<Reactor>, absent: Option<usize>) -> Result<Opened, String> {
+        let mut legs = self.open_legs(reactor, false).await?;
+        let open = async |legs: &Vec<Option<Arc<dyn BlockDevice>>>, options: MirrorOptions| {
+            let mirror = MirrorDevice::open(reactor, "mirror", legs.clone(), &options).await;
+            mirror.map(Arc::new).map_err(|error| error.to_string())
+        };
+        let whole = open(&legs, MirrorOptions::default()).await?;
+        let others_suffice = |absent: &usize| {
+            let legs = whole.status().legs;
+            legs.iter().enumerate().any(|(leg, status)| leg != *absent && status.state == LegState::InSync)
+        };
+        let Some(absent) = absent.filter(others_suffice) else { return Ok(Opened { mirror: whole, late: None }) };
+        drop(whole);
+        let late = legs[absent].take().map(|leg| (absent, leg));
+        let mirror = open(&legs, MirrorOptions { start_degraded: true, ..MirrorOptions::default() }).await?;
+        Ok(Opened { mirror, late })
+    }
+
+    async fn open_legs(
+        &self,
+        reactor: &Rc<Reactor>,
+        create: bool,
+    ) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, String> {
         let mut legs = Vec::new();
         for leg in 0..self.legs {
-            legs.push(Some(self.open_leg(reactor, leg, options.create).await.map_err(|error| error.to_string())?));
+            legs.push(Some(self.open_leg(reactor, leg, create).await.map_err(|error| error.to_string())?));
         }
-        MirrorDevice::open(reactor, "mirror", legs, &options).await.map_err(|error| error.to_string())
+        Ok(legs)
     }
 
     async fn open_leg(
@@ -121,8 +209,8 @@ impl Plan {
         let path = path(leg);
         let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
         let file = Arc::new(FileDevice::open(reactor, &path, options)?);
-        if let Some(from) = self.copies_lost_from {
-            return Ok(Arc::new(Lossy { child: file, from }));
+        if let Some(loss) = self.loss {
+            return Ok(Arc::new(Lossy { child: file, loss }));
         }
         if !self.checksums {
             return Ok(file);

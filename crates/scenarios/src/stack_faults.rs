@@ -26,8 +26,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         world.add_disk(node, &path(leg), DiskOptions { bytes, unit, ..DiskOptions::default() }, DiskFaults::default());
     }
     let checksums = world.handle().mutation() != Some(Mutation::SkipVerify);
-    let plan =
-        Plan { legs, block_size: unit, region_bytes: 4096 * rng.between(1, 4), checksums, copies_lost_from: None };
+    let plan = Plan { legs, block_size: unit, region_bytes: 4096 * rng.between(1, 4), checksums, loss: None };
     let blocks = create(world, &plan, node)?;
     let crashes = rng.one_in(2);
     for leg in 0..legs {
@@ -35,7 +34,13 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         let silent = if crashes { DiskFaults { bit_rot: silent.bit_rot, ..DiskFaults::default() } } else { silent };
         let atlas = FaultAtlas { region_bytes: 4096, of: legs as u64, index: leg as u64 };
         let damage_from = bytes - blocks * unit as u64;
-        world.set_disk_faults(node, &path(leg), DiskFaults { damage_from, atlas: Some(atlas), ..silent });
+        // A leg that refuses writes is as good as one that is out of order: the others go on.
+        let read_only = if rng.one_in(6) { rng.between(20, 400) } else { 0 };
+        let faults = DiskFaults { damage_from, atlas: Some(atlas), read_only, ..silent };
+        world.set_disk_faults(node, &path(leg), faults);
+        if rng.one_in(6) {
+            world.set_space(node, &path(leg), rng.between(damage_from, bytes));
+        }
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix, blocks * unit as u64);

@@ -83,6 +83,7 @@ fn every_checker_catches_its_mutation() {
         ("mirror-crash", Mutation::WrongRead),
         ("mirror-crash", Mutation::LoseCompletion),
         ("mirror-crash", Mutation::SkipCopies),
+        ("mirror-crash", Mutation::SkipResync),
         ("stack-faults", Mutation::SkipVerify),
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),

@@ -25,6 +25,8 @@ pub struct DiskFaults {
     pub lost_write: OneIn,
     /// Reads and writes that transfer only a part of what was asked, as the kernel may.
     pub short_transfer: OneIn,
+    /// Writes from which on the disk refuses all writes, until the faults end.
+    pub read_only: OneIn,
     /// Operations that do not end until the faults do.
     pub stuck: OneIn,
     /// Operations that take a thousand times as long.
@@ -74,6 +76,12 @@ impl DiskFaults {
             slow: pick(10, 100),
             ..DiskFaults::default()
         }
+    }
+
+    /// The same, on a disk that may also turn read-only.
+    pub fn swarm_refusing(rng: &mut Rng) -> DiskFaults {
+        let faults = DiskFaults::swarm_loud(rng);
+        DiskFaults { read_only: if rng.one_in(2) { rng.between(20, 400) } else { 0 }, ..faults }
     }
 
     /// Faults that a device keeps to itself.
@@ -188,6 +196,8 @@ pub enum Mutation {
     SkipVerify,
     /// A scenario's own defect: what a mirror copies between its legs before it answers a read is lost.
     SkipCopies,
+    /// A scenario's own defect: what a mirror copies to a leg that arrives late is lost.
+    SkipResync,
     /// A scenario's own defect: a reply goes to the wrong asker.
     CrossReplies,
     /// A scenario's own defect: timers fire early.
@@ -216,7 +226,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 25] = [
+    pub const ALL: [Mutation; 26] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -230,6 +240,7 @@ impl Mutation {
         Mutation::DiscardDoesNothing,
         Mutation::SkipVerify,
         Mutation::SkipCopies,
+        Mutation::SkipResync,
         Mutation::CrossReplies,
         Mutation::EarlyTimer,
         Mutation::SharedSlots,

@@ -367,7 +367,12 @@ impl State {
         let unit = self.disks[disk].0.options.unit as usize;
         if op.applied == 0 && !whole {
             if self.disks[disk].0.lacks_space(offset, bytes) {
+                self.event("op {} finds no space", [id, 0, 0, 0]);
                 (op.finished, op.outcome) = (true, Err(Errno::ENOSPC));
+                return false;
+            }
+            if self.turns_read_only(disk, offset, bytes) {
+                (op.finished, op.outcome) = (true, Err(Errno::EROFS));
                 return false;
             }
             if self.damage(disk, offset, bytes, |f| f.lost_write) {
@@ -413,6 +418,16 @@ impl State {
         true
     }
 
+    /// What was accepted before it turned is still done.
+    fn turns_read_only(&mut self, disk: usize, offset: u64, bytes: u64) -> bool {
+        let turns = self.fault(disk, offset, bytes, |f| f.read_only);
+        if turns {
+            self.event("disk {} turns read-only", [disk as u64, 0, 0, 0]);
+            self.disks[disk].0.read_only = true;
+        }
+        turns
+    }
+
     fn misdirect(&mut self, disk: usize, offset: u64, bytes: u64) -> Option<u64> {
         if !self.damage(disk, offset, bytes, |f| f.misdirected_write) {
             return None;
@@ -453,6 +468,9 @@ impl State {
     fn apply_zero(&mut self, disk: usize, offset: u64, bytes: u64, discard: bool) -> Result<usize, Errno> {
         if self.fault(disk, offset, bytes, |f| f.write_error) {
             return Err(Errno::EIO);
+        }
+        if self.turns_read_only(disk, offset, bytes) {
+            return Err(Errno::EROFS);
         }
         if !discard && self.disks[disk].0.lacks_space(offset, bytes) {
             return Err(Errno::ENOSPC);

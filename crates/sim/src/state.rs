@@ -262,6 +262,9 @@ impl State {
             let delay = self.rng.between(1_000, 1_000_000);
             self.after(delay, Action::FileApply(op));
         }
+        for (disk, _) in &mut self.disks {
+            (disk.read_only, disk.options.space_bytes) = (false, None);
+        }
         self.net.partitions.clear();
         for driver in &mut self.drivers {
             driver.paused_until_ns = 0;

@@ -190,6 +190,12 @@ impl World {
         self.state.borrow_mut().disks[disk].0.read_only = read_only;
     }
 
+    /// Limits what can be allocated on a disk, until the faults end; see [`DiskOptions::space_bytes`].
+    pub fn set_space(&mut self, node: NodeId, path: &str, bytes: u64) {
+        let disk = self.disk_index(node, path);
+        self.state.borrow_mut().disks[disk].0.options.space_bytes = Some(bytes);
+    }
+
     /// Looks at a disk from outside.
     pub fn with_disk<T>(&self, node: NodeId, path: &str, look: impl FnOnce(&Disk) -> T) -> T {
         look(&self.state.borrow().disks[self.disk_index(node, path)].0)

@@ -89,6 +89,16 @@ pub(super) struct LegRecord {
     pub(super) failed_generation: u64,
 }
 
+impl LegRecord {
+    /// The identity of a leg that is new in a mirror whose next generation is one after `generation`.
+    pub(super) fn new_id(generation: u64, index: usize) -> [u8; 16] {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&(generation + 1).to_le_bytes());
+        id[8..].copy_from_slice(&(index as u64).to_le_bytes());
+        id
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
     pub(super) mirror_id: [u8; 16],

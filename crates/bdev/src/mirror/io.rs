@@ -8,7 +8,7 @@ use crate::parts::Parts;
 use crate::split;
 use crate::steps::{self, Medium};
 use reactor::{IoFuture, Reactor, SgList};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -23,10 +23,20 @@ pub(super) struct MirrorChannel(pub(super) Rc<Inner>);
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) reactor: Rc<Reactor>,
-    pub(super) channels: Vec<Option<Rc<dyn Channel>>>,
+    /// Of the legs that were there when this channel was opened, and of those that arrived since and were used.
+    pub(super) channels: Vec<OnceCell<Rc<dyn Channel>>>,
     /// Reads under way on each leg through this channel.
     reading: Vec<Cell<u32>>,
     next_leg: Cell<usize>,
+}
+
+/// Stands for the channel that could not be opened.
+struct NoChannel;
+
+impl Channel for NoChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        IoFuture::ready(io.done(Status::Gone))
+    }
 }
 
 impl Channel for MirrorChannel {
@@ -52,7 +62,7 @@ impl Channel for MirrorChannel {
     }
 
     fn abort(&self, tag: u64) {
-        self.0.channels.iter().flatten().for_each(|channel| channel.abort(tag));
+        self.0.channels.iter().filter_map(OnceCell::get).for_each(|channel| channel.abort(tag));
     }
 }
 
@@ -90,11 +100,29 @@ impl Medium for Inner {
 impl Inner {
     pub(super) fn new(shared: Arc<Shared>, reactor: Rc<Reactor>, channels: Vec<Option<Rc<dyn Channel>>>) -> Rc<Inner> {
         let reading = channels.iter().map(|_| Cell::new(0)).collect();
+        let channels = channels.into_iter().map(|channel| channel.map_or_else(OnceCell::new, OnceCell::from)).collect();
         Rc::new(Inner { shared, reactor, channels, reading, next_leg: Cell::new(0) })
     }
 
     pub(super) fn channel(&self, leg: usize) -> &dyn Channel {
-        &**self.channels[leg].as_ref().expect("an absent leg is called failed and not used")
+        match self.channels[leg].get() {
+            Some(channel) => &**channel,
+            None => self.open_late(leg),
+        }
+    }
+
+    /// A channel to a leg that arrived after this channel was opened. Where none can be had the leg is as good as broken,
+    /// and the first write says so.
+    #[cold]
+    fn open_late(&self, leg: usize) -> &dyn Channel {
+        let device = self.shared.legs[leg].device.get().expect("an absent leg is called failed and not used");
+        match device.open_channel(&self.reactor) {
+            Ok(channel) => &**self.channels[leg].get_or_init(|| channel),
+            Err(error) => {
+                tracing::warn!(mirror = self.shared.name, leg, %error, "a leg cannot be used");
+                &NoChannel
+            }
+        }
     }
 
     async fn perform(&self, io: &mut Io) -> Result<(), Status> {
@@ -248,11 +276,17 @@ impl Inner {
         }
     }
 
+    /// Blocks that are copied or looked at together.
+    fn copy_blocks(&self) -> u64 {
+        let info = &self.shared.info;
+        (COPY_BYTES as u32 / info.block_size).clamp(1, info.max_io_blocks) as u64
+    }
+
     /// Copies blocks from one leg to another; the caller holds the range.
     async fn copy_range(&self, lba: u64, nblocks: u64, source: usize, target: usize) -> Result<(), CopyError> {
         let (block_size, mut at) = (self.shared.info.block_size as usize, lba);
         while at < lba + nblocks {
-            let count = (lba + nblocks - at).min((COPY_BYTES / block_size).max(1) as u64) as u32;
+            let count = (lba + nblocks - at).min(self.copy_blocks()) as u32;
             let mut bufs = SgList::new();
             bufs.push(steps::alloc(&self.reactor, count as usize * block_size).await.map_err(CopyError::Source)?);
             let place = Lba(at + self.shared.data_start);
@@ -294,7 +328,7 @@ impl Inner {
         targets: fn(&Shared) -> LegSet,
         flags: Flags,
     ) -> Result<(), Status> {
-        let step = (COPY_BYTES as u64 / self.shared.info.block_size as u64).max(1);
+        let step = self.copy_blocks();
         let mut at = lba;
         while at < lba + nblocks {
             let count = step.min(lba + nblocks - at);
@@ -339,7 +373,7 @@ impl Inner {
 
     /// Reads the blocks on every leg, repairing those that cannot.
     async fn verify(&self, io: &Io) -> Result<(), Status> {
-        let step = (COPY_BYTES as u64 / self.shared.info.block_size as u64).max(1);
+        let step = self.copy_blocks();
         let mut at = io.lba.0;
         while at < io.end() {
             let count = step.min(io.end() - at);

@@ -20,6 +20,8 @@ pub(super) enum Disagreement {
     MayBeStale(usize),
     /// A leg belongs to another mirror, or elsewhere in this one.
     WrongLeg(usize),
+    /// A leg holds nothing that tells what it is.
+    Unreadable(usize),
     /// No leg in sync is here.
     NothingInSync,
 }
@@ -67,13 +69,47 @@ pub(super) fn decide(
                 if leg.state == LegState::InSync && !start_degraded {
                     return Err(Disagreement::MayBeStale(index));
                 }
-                // Zero matches no leg: one that was not in sync comes back in full.
-                leg.failed_generation = if leg.state == LegState::InSync { decided.generation + 1 } else { 0 };
+                leg.failed_generation = match leg.state {
+                    LegState::InSync => decided.generation + 1,
+                    // Still as it was when it failed, for all that is known; bits have only been set since.
+                    LegState::Failed => leg.failed_generation,
+                    // Zero matches no leg: one that was being caught up comes back in full.
+                    LegState::RecoveringDirty | LegState::RecoveringFull => 0,
+                };
                 leg.state = if blank[index] { LegState::RecoveringFull } else { LegState::Failed };
             }
         }
     }
     Ok(decided)
+}
+
+/// The state of leg `index`, absent or failed so far, when it is taken into a mirror in use whose superblock is `current`.
+/// `own` is what was found on the leg; `blank` says that it holds nothing at all. With `overwrite` whatever it holds may go.
+pub(super) fn arriving(
+    current: &Superblock,
+    own: Option<&Superblock>,
+    blank: bool,
+    index: usize,
+    overwrite: bool,
+) -> Result<LegState, Disagreement> {
+    let belongs = |own: &&Superblock| {
+        own.mirror_id == current.mirror_id && own.leg_index == index && own.legs.len() == current.legs.len()
+    };
+    match own {
+        None if blank || overwrite => Ok(LegState::RecoveringFull),
+        None => Err(Disagreement::Unreadable(index)),
+        Some(own) if !belongs(&own) && overwrite => Ok(LegState::RecoveringFull),
+        Some(own) if !belongs(&own) => Err(Disagreement::WrongLeg(index)),
+        Some(own) => {
+            let in_use = (0..current.legs.len()).filter(|leg| current.legs[*leg].state == LegState::InSync);
+            let went_on_alone = own.legs[index].state == LegState::InSync;
+            let without = in_use.into_iter().find(|leg| went_on_alone && lost_sight(own, current, index, *leg));
+            match without {
+                Some(leg) if !overwrite => Err(Disagreement::SplitBrain(leg, index)),
+                without => Ok(returning(&current.legs[index], own, index, without.is_some())),
+            }
+        }
+    }
 }
 
 /// Whether leg `index`, by its `own` superblock, went on without the ruling leg.
@@ -148,8 +184,12 @@ mod tests {
         let survivor = superblock(0, 6, &[InSync, Failed]);
         let found = [survivor.clone(), superblock(1, 5, &[InSync, InSync])];
         assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringDirty]);
-        let found = [survivor, superblock(1, 3, &[InSync, InSync])];
+        let found = [survivor.clone(), superblock(1, 3, &[InSync, InSync])];
         assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringFull]);
+        // Absent when the mirror was opened once more: the bitmap still has all that it lacks.
+        let again = decide(&[survivor, None], &[false; 2], false, None).unwrap();
+        let found = [Some(Superblock { generation: 7, ..again }), superblock(1, 5, &[InSync, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringDirty]);
     }
 
     #[test]
@@ -182,6 +222,27 @@ mod tests {
         alone.as_mut().unwrap().legs[1].failed_generation = 5;
         let found = [alone, superblock(1, 6, &[RecoveringDirty, InSync])];
         assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(0, 1)));
+    }
+
+    #[test]
+    fn a_leg_that_arrives_late_is_judged_as_one_that_was_there() {
+        let mut current = superblock(0, 6, &[InSync, Failed]).unwrap();
+        let short_away = superblock(1, 5, &[InSync, InSync]);
+        let arrives = |current: &Superblock, own: &Option<Superblock>, overwrite| {
+            arriving(current, own.as_ref(), false, 1, overwrite)
+        };
+        assert_eq!(arrives(&current, &short_away, false), Ok(RecoveringDirty));
+        assert_eq!(arrives(&current, &superblock(1, 3, &[InSync, InSync]), false), Ok(RecoveringFull));
+        assert_eq!(arriving(&current, None, true, 1, false), Ok(RecoveringFull));
+        // It went on without the leg that is in use: its writes would be lost.
+        let alone = superblock(1, 8, &[Failed, InSync]);
+        assert_eq!(arrives(&current, &alone, false), Err(Disagreement::SplitBrain(0, 1)));
+        assert_eq!(arrives(&current, &alone, true), Ok(RecoveringFull));
+        assert_eq!(arrives(&current, &None, false), Err(Disagreement::Unreadable(1)));
+        assert_eq!(arrives(&current, &superblock(0, 5, &[InSync, InSync]), false), Err(Disagreement::WrongLeg(1)));
+        // Called failed by a mirror that had other writes in between.
+        current.legs[1].failed_generation = 0;
+        assert_eq!(arrives(&current, &short_away, false), Ok(RecoveringFull));
     }
 
     #[test]

@@ -9,11 +9,15 @@
 //!   missing bits are only set, which makes them the list of what it lacks.
 //! - Writes to overlapping blocks reach all legs in the same order.
 //! - Two legs that were used without each other are refused, and an old leg alone too, unless the operator decides.
+//! - A leg that was absent or failed is taken in while the mirror is used ([`join`](MirrorDevice::join)): with no write under
+//!   way, so that every region it may lack is marked before the first write reaches it, and every region copied to it
+//!   since counts.
 //!
 //! A bit is cleared lazily: nothing under way in the region, all legs in sync, and flushed.
 
 mod format;
 mod io;
+mod join;
 mod meta;
 mod upkeep;
 
@@ -29,7 +33,7 @@ use reactor::Reactor;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// How a mirror is opened.
 #[derive(Clone, Debug, Default)]
@@ -101,10 +105,14 @@ struct Shared {
     last_clean_ns: AtomicU64,
     cleaning: AtomicBool,
     resync_turn: RangeLock,
+    join_turn: RangeLock,
 }
 
 struct Leg {
-    device: Option<Arc<dyn BlockDevice>>,
+    /// Set when the mirror is opened, or when an absent leg arrives.
+    device: OnceLock<Arc<dyn BlockDevice>>,
+    /// Times that it was taken in while the mirror was used; what a resync copied before is not for the leg as it is now.
+    joins: AtomicU32,
     /// The superblock slot to write first; only its first value may differ from zero. Written with the metadata turn held.
     slot_first: AtomicU64,
     state: AtomicU8,
@@ -122,6 +130,8 @@ const NEEDS_SYNC: u32 = 1 << 30;
 const REGION_BYTES_DEFAULT: u64 = 1 << 20;
 /// Between two rounds of clearing bits; md uses five seconds too.
 const CLEAN_INTERVAL_NS: u64 = 5_000_000_000;
+/// Between two regions of a resync in the background: leaves most of the devices to their users.
+const RESYNC_PAUSE_NS: u64 = 1_000_000;
 /// What a resync copies at a time, holding the range.
 const COPY_BYTES: usize = 256 << 10;
 const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::WriteZeroes, Op::Flush]);
@@ -268,18 +278,24 @@ impl MirrorDevice {
         }
     }
 
-    /// How it is doing.
-    pub fn status(&self) -> MirrorStatus {
+    /// How its legs are doing, in order.
+    pub fn legs(&self) -> Vec<LegStatus> {
         let shared = &self.shared;
         let legs = shared.legs.iter().enumerate().map(|(index, leg)| LegStatus {
-            name: leg.device.as_ref().map(|device| device.name().to_string()),
+            name: leg.device.get().map(|device| device.name().to_string()),
             state: shared.leg_state(index),
             read_errors: leg.read_errors.load(Relaxed),
             repairs: leg.repairs.load(Relaxed),
         });
+        legs.collect()
+    }
+
+    /// How it is doing; looks at every region.
+    pub fn status(&self) -> MirrorStatus {
+        let shared = &self.shared;
         let count = |bit: u32| shared.regions.iter().filter(|word| word.load(Relaxed) & bit != 0).count() as u64;
         MirrorStatus {
-            legs: legs.collect(),
+            legs: self.legs(),
             degraded: !shared.all_in_sync(),
             dirty_regions: count(DIRTY),
             resync_left_regions: count(NEEDS_SYNC),
@@ -296,6 +312,25 @@ impl MirrorDevice {
         outcome.map_err(|status| DeviceError::Io { device: self.shared.name.clone(), action: "resync", status })
     }
 
+    /// Starts [`resync`](Self::resync) if anything is to be copied, as a task of this reactor.
+    pub fn resync_in_background(self: &Arc<Self>, reactor: &Rc<Reactor>) {
+        let status = self.status();
+        let regions = status.resync_left_regions;
+        // A leg that lacks nothing still has to be called in sync.
+        let is_recovering = |leg: &LegStatus| !matches!(leg.state, LegState::InSync | LegState::Failed);
+        if regions == 0 && !status.legs.iter().any(is_recovering) {
+            return;
+        }
+        tracing::info!(mirror = self.shared.name, regions, "copying regions that differ");
+        let (mirror, copier) = (self.clone(), reactor.clone());
+        reactor.spawn(async move {
+            match mirror.resync(&copier, RESYNC_PAUSE_NS).await {
+                Ok(()) => tracing::info!(mirror = mirror.shared.name, "the legs in use are equal"),
+                Err(error) => tracing::error!(%error, "a mirror could not be resynchronised"),
+            }
+        });
+    }
+
     /// Flushes all legs and clears the dirty bits of regions at rest, as before a shutdown.
     pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
         let inner = self.inner(reactor)?;
@@ -304,7 +339,7 @@ impl MirrorDevice {
     }
 
     fn inner(&self, reactor: &Rc<Reactor>) -> Result<Rc<Inner>, DeviceError> {
-        let open = |leg: &Leg| leg.device.as_ref().map(|device| device.open_channel(reactor)).transpose();
+        let open = |leg: &Leg| leg.device.get().map(|device| device.open_channel(reactor)).transpose();
         let channels = self.shared.legs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         Ok(Inner::new(self.shared.clone(), reactor.clone(), channels))
     }
@@ -404,8 +439,8 @@ fn plan(
 fn explain(why: &Disagreement) -> String {
     match why {
         Disagreement::SplitBrain(a, b) => format!(
-            "legs {a} and {b} were used without each other and differ; choose whose data survive with prefer = {a} or \
-             prefer = {b} (the other leg is overwritten)"
+            "legs {a} and {b} were used without each other and differ; choose whose data survive: open the mirror with \
+             prefer = {a} or prefer = {b} (the other leg is overwritten)"
         ),
         Disagreement::MayBeStale(leg) => format!(
             "leg {leg} is absent or wiped and may have newer writes than the others; bring it back, or set \
@@ -413,6 +448,9 @@ fn explain(why: &Disagreement) -> String {
         ),
         Disagreement::WrongLeg(leg) => {
             format!("leg {leg} belongs to another mirror or another place; check the order of the legs")
+        }
+        Disagreement::Unreadable(leg) => {
+            format!("leg {leg} has no superblock that can be read; replace it, or overwrite it")
         }
         Disagreement::NothingInSync => {
             "none of these legs holds a complete mirror; set create = true to make a new one".to_string()
@@ -464,12 +502,12 @@ fn assemble(
     // A leg that is new here gets an identity of its own.
     for (index, leg) in superblock.legs.iter_mut().enumerate() {
         if leg.state == LegState::RecoveringFull {
-            leg.id[..8].copy_from_slice(&(superblock.generation + 1).to_le_bytes());
-            leg.id[8..].copy_from_slice(&(index as u64).to_le_bytes());
+            leg.id = LegRecord::new_id(superblock.generation, index);
         }
     }
     let leg = |(device, record): (Option<Arc<dyn BlockDevice>>, &LegRecord)| Leg {
-        device,
+        device: device.map_or_else(OnceLock::new, OnceLock::from),
+        joins: AtomicU32::new(0),
         slot_first: AtomicU64::new(0),
         state: AtomicU8::new(record.state.code()),
         read_errors: AtomicU64::new(0),
@@ -489,6 +527,7 @@ fn assemble(
         last_clean_ns: AtomicU64::new(0),
         cleaning: AtomicBool::new(false),
         resync_turn: RangeLock::new(1),
+        join_turn: RangeLock::new(1),
     }
 }
 
@@ -505,18 +544,23 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
     }
     let least = |value: fn(&DeviceInfo) -> u32| infos.iter().map(value).min().unwrap_or(1);
     let boundary = infos.iter().map(|info| info.atomic_boundary_blocks).filter(|blocks| *blocks > 0).min().unwrap_or(0);
-    let shifted = boundary > 0 && !superblock.data_start.is_multiple_of(boundary as u64);
+    let basic = DeviceInfo {
+        atomic_write_blocks: least(|info| info.atomic_write_blocks),
+        atomic_boundary_blocks: boundary,
+        ..DeviceInfo::basic(superblock.block_size, superblock.data_blocks)
+    };
+    let (atomic_write_blocks, atomic_boundary_blocks) = basic.atomic_from(superblock.data_start);
     DeviceInfo {
         ops,
         optimal_io_blocks: least(|info| info.optimal_io_blocks),
         max_io_blocks: least(|info| info.max_io_blocks),
-        atomic_write_blocks: least(|info| info.atomic_write_blocks).min(if shifted { 1 } else { u32::MAX }),
-        atomic_boundary_blocks: if shifted { 0 } else { boundary },
+        atomic_write_blocks,
+        atomic_boundary_blocks,
         compare_and_write_blocks: (least(|info| info.max_io_blocks) / 2).max(1),
         volatile_cache: infos.iter().any(|info| info.volatile_cache),
         unmap_reads_zero,
         loans: infos.iter().all(|info| info.loans),
-        ..DeviceInfo::basic(superblock.block_size, superblock.data_blocks)
+        ..basic
     }
 }
 
@@ -538,6 +582,6 @@ impl BlockDevice for MirrorDevice {
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
-        self.shared.legs.iter().filter_map(|leg| leg.device.clone()).collect()
+        self.shared.legs.iter().filter_map(|leg| leg.device.get().cloned()).collect()
     }
 }

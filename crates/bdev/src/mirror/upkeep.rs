@@ -2,9 +2,10 @@
 
 use super::format::{KIND, LegState, PAGE_REGIONS};
 use super::io::Inner;
-use super::{CLEAN_INTERVAL_NS, DIRTY, LegSet, NEEDS_SYNC, Shared};
+use super::{CLEAN_INTERVAL_NS, DIRTY, LEGS_MAX, LegSet, NEEDS_SYNC, Shared};
 use crate::io::{Flags, Io, Status};
 use crate::slots::Slots;
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -86,7 +87,7 @@ impl Inner {
         self.write_superblocks().await
     }
 
-    fn set_state(&self, leg: usize, state: LegState) {
+    pub(super) fn set_state(&self, leg: usize, state: LegState) {
         let shared = &self.shared;
         let mut meta = shared.meta.lock().expect("nothing panics while holding the metadata");
         let generation = meta.superblock.generation;
@@ -137,7 +138,8 @@ impl Inner {
         if last == 0 {
             self.shared.last_clean_ns.store(now, Relaxed);
         } else if now.saturating_sub(last) >= CLEAN_INTERVAL_NS && !self.shared.cleaning.swap(true, AcqRel) {
-            let again = Inner::new(self.shared.clone(), self.reactor.clone(), self.channels.clone());
+            let channels = self.channels.iter().map(|channel| channel.get().cloned()).collect();
+            let again = Inner::new(self.shared.clone(), self.reactor.clone(), channels);
             self.reactor.spawn(async move {
                 let _ = again.clean().await;
                 again.shared.last_clean_ns.store(again.reactor.clock_ns(), Relaxed);
@@ -205,7 +207,29 @@ impl Inner {
     pub(super) async fn resync(&self, pause_ns: u64) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.resync_turn.lock(0, 1, true).await;
-        let mut outcome = Ok(());
+        loop {
+            // A leg that joins from here on may lack regions that this pass has left behind it.
+            let covered = self.recovering();
+            self.resync_pass(pause_ns).await?;
+            if self.reactor.is_stopping() {
+                return Ok(());
+            }
+            self.promote(&covered).await?;
+            if self.recovering().is_empty() {
+                return self.clean().await;
+            }
+        }
+    }
+
+    /// Legs that are being caught up, each with the number of times that it has joined.
+    fn recovering(&self) -> SmallVec<[(usize, u32); LEGS_MAX]> {
+        let shared = &self.shared;
+        let legs = shared.legs_where(|state| matches!(state, LegState::RecoveringDirty | LegState::RecoveringFull));
+        legs.into_iter().map(|leg| (leg, shared.legs[leg].joins.load(Acquire))).collect()
+    }
+
+    async fn resync_pass(&self, pause_ns: u64) -> Result<(), Status> {
+        let (shared, mut outcome) = (&self.shared, Ok(()));
         for region in 0..shared.regions.len() {
             if shared.regions[region].load(Acquire) & NEEDS_SYNC != 0 {
                 outcome = outcome.and(self.resync_region(region).await);
@@ -218,9 +242,7 @@ impl Inner {
             }
         }
         // A region that no leg can read keeps its mark; the others are in order all the same.
-        outcome?;
-        self.promote().await?;
-        self.clean().await
+        outcome
     }
 
     async fn resync_region(&self, region: usize) -> Result<(), Status> {
@@ -238,19 +260,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Legs that have been given everything become legs in sync.
-    async fn promote(&self) -> Result<(), Status> {
+    /// Legs that have been given everything become legs in sync; not those that have joined again meanwhile.
+    async fn promote(&self, covered: &[(usize, u32)]) -> Result<(), Status> {
         let shared = &self.shared;
-        let recovering =
-            shared.legs_where(|state| matches!(state, LegState::RecoveringDirty | LegState::RecoveringFull));
-        if recovering.is_empty() {
+        if covered.is_empty() {
             return Ok(());
         }
         self.flush().await?;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
-        for leg in recovering {
-            if shared.leg_state(leg) != LegState::Failed {
-                self.set_state(leg, LegState::InSync);
+        for (leg, joins) in covered {
+            if shared.leg_state(*leg) != LegState::Failed && shared.legs[*leg].joins.load(Acquire) == *joins {
+                self.set_state(*leg, LegState::InSync);
             }
         }
         self.write_superblocks().await
