@@ -4,6 +4,7 @@ use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
 use crate::node::stats::Counted;
+use crate::node::view::{DeviceView, LegView, MirrorView};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -41,6 +42,7 @@ struct Gauge {
     name: String,
     kind: String,
     size: u64,
+    mirror: Option<MirrorView>,
 }
 
 impl Metrics {
@@ -53,9 +55,15 @@ impl Metrics {
     /// Notes which objects there are.
     pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
-        let devices = devices.map(|device| Gauge { name: device.name, kind: device.kind, size: device.size });
+        let devices = devices.map(|device| {
+            let DeviceView { name, kind, size, mirror, .. } = device;
+            Gauge { name, kind, size, mirror }
+        });
         let volumes = node.volume_list().into_iter();
-        let volumes = volumes.map(|volume| Gauge { name: volume.name, kind: "volume".into(), size: volume.size });
+        let volumes = volumes.map(|volume| {
+            let (name, size) = (volume.name, volume.size);
+            Gauge { name, kind: "volume".into(), size, mirror: None }
+        });
         let pools = node.pool_list().await;
         let connections = node.exporter().counters().await.connections;
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
@@ -110,6 +118,7 @@ impl Metrics {
             "TCP connections of hosts.",
             vec![(String::new(), objects.connections as f64)],
         );
+        render_mirrors(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
         render_counted(&mut out, &objects.counted);
         out
@@ -176,6 +185,37 @@ const SHARD_SERIES: [ShardSeries; 22] = [
     ("remuda_pool_scrubs_total", "counter", "Scrubs that came to their end.", |shard| shard.scrubs),
     ("remuda_pool_trouble", "gauge", "1 while upkeep of a shard fails.", |shard| shard.trouble.is_some() as u64),
 ];
+
+/// Mirrors in use and their legs.
+fn render_mirrors(out: &mut String, devices: &[Gauge]) {
+    type Series<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
+    const MIRRORS: [Series<MirrorView>; 4] = [
+        ("remuda_mirror_degraded", "gauge", "1 if a leg lacks data.", |mirror| mirror.degraded as u64),
+        ("remuda_mirror_regions", "gauge", "Regions of a mirror.", |mirror| mirror.regions),
+        ("remuda_mirror_dirty_regions", "gauge", "Regions whose legs may differ.", |mirror| mirror.dirty_regions),
+        ("remuda_mirror_resync_left_regions", "gauge", "Regions still to be copied.", |mirror| {
+            mirror.resync_left_regions
+        }),
+    ];
+    const LEGS: [Series<LegView>; 3] = [
+        ("remuda_mirror_leg_in_sync", "gauge", "1 if a leg has all data.", |leg| (leg.state == "in sync") as u64),
+        ("remuda_mirror_leg_read_errors_total", "counter", "Reads that failed on a leg.", |leg| leg.read_errors),
+        ("remuda_mirror_leg_repairs_total", "counter", "Times a leg was repaired from another.", |leg| leg.repairs),
+    ];
+    let mirrors = || devices.iter().filter_map(|device| Some((&device.name, device.mirror.as_ref()?)));
+    for (name, kind, help, value) in MIRRORS {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        mirrors().for_each(|(mirror, view)| {
+            let _ = writeln!(out, "{name}{{name=\"{mirror}\"}} {}", value(view));
+        });
+    }
+    for (name, kind, help, value) in LEGS {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (mirror, leg) in mirrors().flat_map(|(mirror, view)| view.legs.iter().map(move |leg| (mirror, leg))) {
+            let _ = writeln!(out, "{name}{{name=\"{mirror}\",leg=\"{}\"}} {}", leg.device, value(leg));
+        }
+    }
+}
 
 /// Pools, and their shards while they are open.
 fn render_pools(out: &mut String, pools: &[PoolView]) {

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
-use crate::node::{Arrival, Node, Reactors, Refusal, Store, TcpExporter};
+use crate::node::{Arrival, Joined, Node, Reactors, Refusal, Store, TcpExporter};
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
 use std::path::Path;
@@ -133,6 +133,7 @@ async fn run(
     );
     on_ready(&node.status().await, &rpc_socket);
     let (found, mut arrivals) = mpsc::unbounded_channel::<Arrival>();
+    let (joining, mut joins) = mpsc::unbounded_channel::<Joined>();
     let mut ticks = tokio::time::interval(SEEK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let cause = {
@@ -147,7 +148,11 @@ async fn run(
                     let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
                     let _ = request.reply.send(answer);
                 }
-                _ = ticks.tick(), if node.is_waiting() => node.seek(&found),
+                _ = ticks.tick(), if node.is_waiting() => {
+                    node.seek(&found);
+                    node.mend(&joining);
+                }
+                Some(outcome) = joins.recv() => node.joined(outcome),
                 Some(arrival) = arrivals.recv() => {
                     node.arrived(arrival).await;
                     node.seek(&found);

@@ -177,6 +177,76 @@ fn a_remote_device_never_seen_before_appears_with_all_that_stands_on_it_when_its
     assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
 }
 
+/// Waits until `condition` holds of what the node counts for a volume.
+fn until(node: &Node, volume: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..1500 {
+        let stats = node.json(&["stats"]);
+        let all = stats["objects"].as_array().unwrap();
+        let object = all.iter().find(|object| object["name"] == volume && object["kind"] == "volume").unwrap();
+        if condition(object) {
+            return object.clone();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("{}", node.log());
+}
+
+fn count(volume: &Value, what: &str) -> u64 {
+    volume["ops"].as_array().unwrap().iter().map(|op| op[what].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn parameters_of_devices_change_while_hosts_use_them() {
+    let mut node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'm'\nkind = 'mem'\nsize = '8MiB'\n\
+         [[device]]\nname = 'slow'\nkind = 'delay'\ndevice = 'm'\n\
+         [[device]]\nname = 'bad'\nkind = 'error'\ndevice = 'slow'\n\
+         [[volume]]\nname = 'v'\ndevice = 'bad'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    let port = port(&node);
+    let load = std::thread::spawn(move || {
+        let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
+        remuda(&[&base[..], &["--rw", "randread", "--qd", "4", "--time", "4s", "--warmup", "0s"]].concat())
+    });
+    let busy = until(&node, "v", |volume| count(volume, "ops") > 1000);
+    assert_eq!(count(&busy, "errors"), 0);
+    node.ok(&["device", "set", "bad", "op=read", "rate=0.5"]);
+    until(&node, "v", |volume| count(volume, "errors") > 10);
+    node.ok(&["device", "set", "bad", "rate=off"]);
+    let healed = until(&node, "v", |_| true);
+    // What was under way when the rule went may still fail.
+    let after = until(&node, "v", |volume| count(volume, "ops") > count(&healed, "ops") + 1000);
+    assert!(count(&after, "errors") <= count(&healed, "errors") + 4);
+    // Held up for an hour, and let go: the load ends as it should.
+    node.ok(&["device", "set", "slow", "read=1h"]);
+    let held = until(&node, "v", |volume| volume["depth"] == json!(4));
+    assert_eq!(node.json(&["device", "show", "slow"])["definition"]["read_ns"], json!(3_600_000_000_000u64));
+    node.ok(&["device", "set", "slow", "read=off"]);
+    until(&node, "v", |volume| count(volume, "ops") >= count(&held, "ops") + 4);
+    assert!(load.join().unwrap().json()["errors"].as_u64().unwrap() > 10);
+
+    let wrong = node.run(&["device", "set", "slow", "raed=1ms"]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.err.contains("'slow'") && wrong.err.contains("did you mean 'read'?"), "{}", wrong.err);
+    assert_eq!(node.run(&["device", "set", "m", "size=1GiB"]).code, 2);
+    assert_eq!(node.run(&["device", "set", "slwo", "read=1ms"]).code, 4);
+
+    // A device of the file starts with the file again, one made by command as it was left.
+    node.ok(&["device", "create", "n", "--kind", "mem", "size=8MiB"]);
+    node.ok(&["device", "create", "limit", "--kind", "rate-limit", "device=n", "iops=10"]);
+    node.ok(&["device", "set", "limit", "iops=off", "bandwidth=3MiB"]);
+    node.ok(&["device", "set", "slow", "write=7ms"]);
+    assert_eq!(node.json(&["device", "show", "slow"])["changed"], json!(true));
+    node.kill();
+    node.restart();
+    let slow = node.json(&["device", "show", "slow"]);
+    assert_eq!((&slow["definition"]["write_ns"], &slow["changed"]), (&json!(0), &json!(false)));
+    let limit = node.json(&["device", "show", "limit"])["definition"].clone();
+    assert_eq!((&limit["iops"], &limit["bandwidth"]), (&Value::Null, &json!(3 << 20)));
+}
+
 #[test]
 fn a_host_that_is_not_allowed_is_refused() {
     let node = node();

@@ -4,7 +4,8 @@ use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::device::KINDS;
 use crate::config::reference;
-use crate::node::view::{DeviceView, HostView, SubsystemView, VolumeView};
+use crate::config::show_duration_ns;
+use crate::node::view::{DeviceView, HostView, LegView, SubsystemView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -43,6 +44,75 @@ Examples:
         name: String,
         /// New size, such as 20GiB
         size: String,
+    },
+    /// Change a delay, error or rate-limit device while it is in use
+    #[command(after_help = "\
+Keys are those of the configuration file; 'off' takes one back. A device made by command keeps its changes; one of the
+configuration file starts with those of the file again.
+
+Examples:
+  remuda device set slow read=2ms jitter=500us
+  remuda device set limit iops=5000 bandwidth=off
+  remuda device set faulty op=write rate=0.01 fault=fail
+  remuda device set faulty rate=off")]
+    Set {
+        /// Name
+        name: String,
+        /// What changes, such as read=2ms
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        keys: Vec<String>,
+    },
+    /// Try again to open a device that is not open
+    #[command(after_help = "\
+A mirror waits for a leg that may have newer writes than those that are there, and refuses legs that were used without each
+other. Whoever knows better says so here; writes that only the other leg has are lost.
+
+Examples:
+  remuda device open disk0
+  remuda device open pair --degraded
+  remuda device open pair --prefer disk1")]
+    Open {
+        /// Name
+        name: String,
+        /// A mirror: go on without absent legs, although these may have newer writes
+        #[arg(long)]
+        degraded: bool,
+        /// A mirror whose legs were used without each other: the leg whose data survive
+        #[arg(long, value_name = "LEG")]
+        prefer: Option<String>,
+    },
+    /// Take a leg that failed, or was refused, into its mirror again
+    Rejoin {
+        /// The mirror
+        name: String,
+        /// The device that is the leg
+        leg: String,
+        /// Give up whatever the leg holds
+        #[arg(long)]
+        overwrite: bool,
+    },
+    /// Give an encrypted device another key; the old one opens it no longer
+    #[command(after_help = "\
+Data are not rewritten: the key that encrypts them is wrapped anew. Keep the old key file until the command has ended.
+
+Example:
+  (umask 077; head -c 64 /dev/urandom > new.key) && remuda device change-key secret new.key")]
+    ChangeKey {
+        /// Name
+        name: String,
+        /// File with the new key
+        key_file: String,
+    },
+    /// Destroy the key of an encrypted device, and with it all data, for good
+    Erase {
+        /// Name
+        name: String,
+        /// The device's name again
+        #[arg(long, value_name = "NAME")]
+        confirm: Option<String>,
+        /// Even if something stands on it
+        #[arg(long)]
+        in_use: bool,
     },
     /// Forget a device; what its file holds stays
     Delete {
@@ -232,6 +302,51 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
                 format!("device '{}' is now {}", device.name, ByteSize(device.size))
             })
         }
+        DeviceCommand::Set { name, keys } => {
+            let mut params = key_values(&keys)?;
+            if params.insert("name".into(), json!(name)).is_some() {
+                return Err(Failure::new(Exit::Usage, "a device keeps its name"));
+            }
+            context.call_and_show("device.set", Value::Object(params), |device: DeviceView| {
+                format!("device '{}' now has {}", device.name, definition(&device))
+            })
+        }
+        DeviceCommand::Open { name, degraded, prefer } => {
+            let mut params = json!({ "name": name, "degraded": degraded });
+            if let Some(leg) = prefer {
+                params["prefer"] = json!(leg);
+            }
+            context.call_and_show("device.open", params, |device: DeviceView| {
+                format!("device '{}': {}", device.name, device.state)
+            })
+        }
+        DeviceCommand::Rejoin { name, leg, overwrite } => {
+            let params = json!({ "name": name, "leg": leg, "overwrite": overwrite });
+            context.call_and_show("device.rejoin", params, |device: DeviceView| {
+                format!("device '{}': {}", device.name, device.state)
+            })
+        }
+        DeviceCommand::ChangeKey { name, key_file } => {
+            let mut params = Map::from_iter([("name".into(), json!(name)), ("key_file".into(), json!(key_file))]);
+            make_path_absolute(&mut params);
+            context.call_and_show("device.change_key", Value::Object(params), |device: DeviceView| {
+                let mut text = format!("device '{}' is opened by {key_file} now", device.name);
+                if device.changed {
+                    text += "\nname that file in the configuration too; until then the node remembers it";
+                }
+                text
+            })
+        }
+        DeviceCommand::Erase { name, confirm, in_use } => {
+            let Some(confirm) = confirm else {
+                let message =
+                    format!("this destroys all data of device '{name}'; add --confirm {name} if that is meant");
+                return Err(Failure::new(Exit::Usage, message));
+            };
+            let text = format!("erased device '{name}': its data cannot be read any more");
+            let params = json!({ "name": name, "confirm": confirm, "in_use": in_use });
+            context.call_and_show("device.erase", params, |_: Value| text)
+        }
         DeviceCommand::Delete { name } => {
             let text = format!("deleted device '{name}'");
             context.call_and_show("device.delete", json!({ "name": name }), |_: Value| text)
@@ -241,24 +356,43 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
 }
 
 fn show_device(device: DeviceView) -> String {
-    let mut facts = vec![
+    let definition = definition(&device);
+    let changed = if device.changed { ", changed since" } else { "" };
+    let mut text = output::facts(&[
         ("name", device.name),
         ("kind", device.kind),
         ("size", ByteSize(device.size).to_string()),
         ("block size", device.block_size.to_string()),
         ("free", ByteSize(device.free).to_string()),
         ("used by", device.used_by.join(", ")),
-        ("origin", format!("{:?}", device.origin).to_lowercase()),
+        ("origin", format!("{:?}{changed}", device.origin).to_lowercase()),
         ("state", device.state),
-    ];
-    let definition = device.definition.as_object().cloned().unwrap_or_default();
-    let definition: Vec<String> = definition
-        .iter()
-        .filter(|(key, _)| !matches!(key.as_str(), "name" | "kind"))
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
-    facts.push(("definition", definition.join(" ")));
-    output::facts(&facts)
+        ("definition", definition),
+    ]);
+    if let Some(mirror) = device.mirror {
+        let (left, dirty, all) = (mirror.resync_left_regions, mirror.dirty_regions, mirror.regions);
+        text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");
+        let row =
+            |leg: LegView| vec![leg.device, leg.state, output::count(leg.read_errors), output::count(leg.repairs)];
+        text +=
+            &output::table(&["LEG", "STATE", ">READ ERRORS", ">REPAIRS"], mirror.legs.into_iter().map(row).collect());
+    }
+    text
+}
+
+/// The keys of a device and their values, durations as people write them.
+fn definition(device: &DeviceView) -> String {
+    let keys = device.definition.as_object().cloned().unwrap_or_default();
+    let keys = keys.iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "kind"));
+    let words = keys.map(|(key, value)| match (key.strip_suffix("_ns"), value) {
+        (Some(key), Value::Number(ns)) => {
+            format!("{key}={}", show_duration_ns(ns.as_u64().unwrap_or(0)).replace(' ', ""))
+        }
+        (_, Value::Null) => format!("{key}=off"),
+        (_, Value::String(text)) => format!("{key}={text}"),
+        (_, value) => format!("{key}={value}"),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {

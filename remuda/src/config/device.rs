@@ -69,7 +69,15 @@ const STRIPE: &[Key] = &[
     key("devices", Form::TextList, "required", "The devices, at least two, of equal block size."),
     key("chunk", Form::Size, "128KiB", "Bytes on one device before the next one's turn."),
 ];
-const MIRROR: &[Key] = &[key("devices", Form::TextList, "required", "The devices, at least two, of equal block size.")];
+const MIRROR: &[Key] = &[
+    key("devices", Form::TextList, "required", "The devices, at least two, of equal block size."),
+    key(
+        "start_degraded",
+        Form::Flag,
+        "false",
+        "Open it although a device is absent that may have newer writes. Without this it waits for that device, or for a command; see [devices.md](devices.md).",
+    ),
+];
 const DELAY: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
     key("read", Form::Duration, "0us", "Added to each read."),
@@ -81,7 +89,12 @@ const ERROR: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
     key("op", Form::Choice(&["any", "read", "write", "flush", "unmap"]), "any", "Which operations can fail."),
     key("rate", Form::Fraction, "0", "The fraction of them that fails."),
-    key("nth", Form::Count(1, u64::MAX), "none", "Only the n-th of them since the start fails."),
+    key(
+        "nth",
+        Form::Count(1, u64::MAX),
+        "none",
+        "Only the n-th of them fails, counted from the start or the last change.",
+    ),
     key(
         "fault",
         Form::Choice(&["fail", "fail-after", "lose", "flip-bit"]),
@@ -126,7 +139,7 @@ const NVMF: &[Key] = &[
         "loss_timeout",
         Form::Duration,
         "10m",
-        "Give it up when the target was away for so long; operations wait until then.",
+        "How long operations wait for a target that is away; later ones fail at once, until it is back.",
     ),
 ];
 
@@ -166,6 +179,8 @@ pub enum DeviceParams {
     },
     Mirror {
         devices: Vec<String>,
+        #[serde(default)]
+        start_degraded: bool,
     },
     Delay {
         device: String,
@@ -190,6 +205,9 @@ pub enum DeviceParams {
     Encrypt {
         device: String,
         key_file: String,
+        /// While a change of key is under way: what opened it until then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        previous_key_file: Option<String>,
     },
     RateLimit {
         device: String,
@@ -231,7 +249,7 @@ impl DeviceDef {
     /// Names of the devices it stands on.
     pub fn children(&self) -> &[String] {
         match &self.params {
-            DeviceParams::Stripe { devices, .. } | DeviceParams::Mirror { devices } => devices,
+            DeviceParams::Stripe { devices, .. } | DeviceParams::Mirror { devices, .. } => devices,
             DeviceParams::Delay { device, .. }
             | DeviceParams::Error { device, .. }
             | DeviceParams::Checksum { device }
@@ -255,6 +273,13 @@ impl DeviceDef {
             DeviceParams::Mem { size, .. } | DeviceParams::Null { size, .. } => Some(*size),
             DeviceParams::File { size, .. } => *size,
             _ => None,
+        }
+    }
+
+    /// Replaces the key file in the definition of an encrypted device.
+    pub fn set_key_file(&mut self, file: &str, previous: Option<&str>) {
+        if let DeviceParams::Encrypt { key_file, previous_key_file, .. } = &mut self.params {
+            (*key_file, *previous_key_file) = (file.to_string(), previous.map(str::to_string));
         }
     }
 
@@ -367,7 +392,8 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
         }
         "mirror" => {
             children = need_children(section)?;
-            DeviceParams::Mirror { devices: names(&children) }
+            let start_degraded = section.flag("start_degraded").is_some_and(|flag| flag.value);
+            DeviceParams::Mirror { devices: names(&children), start_degraded }
         }
         "delay" => DeviceParams::Delay {
             device: need_child(section, &mut children)?,
@@ -391,7 +417,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             let device = need_child(section, &mut children)?;
             let key_file = section.need_text("key_file")?;
             resource_span = key_file.span.clone();
-            DeviceParams::Encrypt { device, key_file: key_file.value }
+            DeviceParams::Encrypt { device, key_file: key_file.value, previous_key_file: None }
         }
         "rate-limit" => {
             let device = need_child(section, &mut children)?;

@@ -1,6 +1,7 @@
 //! The configuration file: read with places kept, so that every problem is reported with file, line and column, all at
 //! once and before anything is started.
 
+pub mod change;
 mod check;
 pub mod device;
 pub mod diagnostic;

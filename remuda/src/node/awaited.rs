@@ -42,11 +42,19 @@ impl Awaited {
         Awaited { pause: PAUSE_FIRST * 2, stage: Stage::Waiting(now + PAUSE_FIRST) }
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         matches!(self.stage, Stage::Waiting(until) if until <= now)
     }
 
-    fn refused(&mut self, now: Instant) {
+    pub(super) fn begin(&mut self, attempt: u64) {
+        self.stage = Stage::UnderWay(attempt);
+    }
+
+    pub(super) fn is_under_way(&self, attempt: u64) -> bool {
+        self.stage == Stage::UnderWay(attempt)
+    }
+
+    pub(super) fn refused(&mut self, now: Instant) {
         self.stage = Stage::Waiting(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
@@ -67,9 +75,9 @@ pub struct Arrival {
 }
 
 impl Node {
-    /// Whether any device is waited for.
+    /// Whether any device is waited for, or any leg of a mirror.
     pub fn is_waiting(&self) -> bool {
-        !self.stopping && self.devices.values().any(|slot| slot.awaited.is_some())
+        !self.stopping && (self.devices.values().any(|slot| slot.awaited.is_some()) || self.has_legs_out())
     }
 
     /// Begins the attempts that are due. Their outcomes come out of `arrivals`, for [`arrived`](Self::arrived).
@@ -84,7 +92,7 @@ impl Node {
             self.attempts += 1;
             let attempt = self.attempts;
             let slot = self.devices.get_mut(&def.name).expect("it was found there");
-            slot.awaited.as_mut().expect("it is due").stage = Stage::UnderWay(attempt);
+            slot.awaited.as_mut().expect("it is due").begin(attempt);
             tokio::spawn(async move {
                 let opened = open_device(&def, children, &opener).await;
                 let _ = arrivals.send(Arrival { device: def.name, attempt, opened });
@@ -111,7 +119,7 @@ impl Node {
         // It may have been deleted, and another created under its name.
         let slot = self.devices.get_mut(&name).filter(|_| !self.stopping);
         let Some(slot) = slot else { return };
-        let Some(awaited) = slot.awaited.as_mut().filter(|awaited| awaited.stage == Stage::UnderWay(attempt)) else {
+        let Some(awaited) = slot.awaited.as_mut().filter(|awaited| awaited.is_under_way(attempt)) else {
             return;
         };
         match opened {
@@ -121,16 +129,28 @@ impl Node {
                 awaited.refused(now);
             }
             Ok(opened) => {
-                let (live, awaited) = (std::mem::replace(&mut slot.live, Ok(opened)), slot.awaited.take());
-                match self.take_in(&name) {
-                    Ok(volumes) => self.show(&name, volumes, now).await,
-                    Err(refusal) => {
-                        tracing::warn!(device = %name, "{refusal}");
-                        let slot = self.devices.get_mut(&name).expect("it was there a moment ago");
-                        (slot.live, slot.awaited) = (live, awaited);
-                        slot.awaited.iter_mut().for_each(|awaited| awaited.refused(now));
-                    }
+                if let Err(refusal) = self.came_open(&name, opened, now).await {
+                    tracing::warn!(device = %name, "{refusal}");
+                    let slot = self.devices.get_mut(&name).expect("it was there a moment ago");
+                    slot.awaited.iter_mut().for_each(|awaited| awaited.refused(now));
                 }
+            }
+        }
+    }
+
+    /// Puts a device that has been opened into its place, with the volumes on it and the namespaces that show them.
+    pub(super) async fn came_open(&mut self, name: &str, opened: Opened, now: Instant) -> Result<(), Refusal> {
+        let slot = self.devices.get_mut(name).expect("devices are not removed while one is opened");
+        let (live, awaited) = (std::mem::replace(&mut slot.live, Ok(opened)), slot.awaited.take());
+        match self.take_in(name) {
+            Ok(volumes) => {
+                self.show(name, volumes, now).await;
+                Ok(())
+            }
+            Err(refusal) => {
+                let slot = self.devices.get_mut(name).expect("it was there a moment ago");
+                (slot.live, slot.awaited) = (live, awaited);
+                Err(refusal)
             }
         }
     }
@@ -142,6 +162,7 @@ impl Node {
         if let Some(remote) = slot.live.as_ref().ok().and_then(|opened| opened.remote(&slot.def)) {
             self.state.remotes.insert(name.to_string(), remote);
         }
+        self.state.note_open(name);
         let volumes = self.open_volumes_on(name);
         let state = std::mem::replace(&mut self.state, before);
         if state != self.state

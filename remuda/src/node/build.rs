@@ -3,13 +3,13 @@
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
-use super::view::DeviceView;
+use super::view::{DeviceView, LegView, MirrorView};
 use crate::config::{DeviceDef, DeviceParams};
 use base::{ByteSize, Errno};
 use bdev::{
-    BlockDevice, ChecksumDevice, ChecksumOptions, Delay, DelayDevice, Delays, DeviceError, EncryptDevice,
-    EncryptOptions, ErrorDevice, ErrorRule, Fault, FileDevice, FileDeviceOptions, Flags, Io, Lba, Limits, MemDevice,
-    MirrorDevice, MirrorOptions, NullDevice, Op, OpSet, RateLimitDevice, StatsDevice, Status, StripeDevice, When,
+    BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
+    FileDeviceOptions, Flags, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, StatsDevice, Status,
+    When,
 };
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
@@ -27,15 +27,24 @@ pub struct Opener {
     pub host_id: Uuid,
     /// What is known of the remote namespace that the device is, should its target be down.
     pub known: Option<RemoteRecord>,
-    /// What is missing is made: files, and the metadata of filters on blank devices; legs of a mirror are brought up to date.
+    /// What is missing is made: files, and the metadata of filters on blank devices.
     pub make: bool,
+    /// A mirror goes on without legs that are absent, although they may have newer writes.
+    pub start_degraded: bool,
+    /// The leg of a mirror whose data survive where legs were used without each other.
+    pub prefer: Option<usize>,
 }
 
 impl Opener {
+    /// Opens what there is, without knowledge from earlier runs and without force.
+    pub fn new(reactor: ReactorHandle, host_id: Uuid) -> Opener {
+        Opener { reactor, host_id, known: None, make: true, start_degraded: false, prefer: None }
+    }
+
     /// For devices that belong to no node.
     pub fn without_node(reactor: &ReactorHandle) -> Opener {
         // Any name will do where a target allows every host.
-        Opener { reactor: reactor.clone(), host_id: Uuid::new_v4(), known: None, make: true }
+        Opener::new(reactor.clone(), Uuid::new_v4())
     }
 }
 
@@ -46,15 +55,15 @@ pub struct Opened {
     pub device: Arc<dyn BlockDevice>,
     /// Its counters, where its kind talks to the outside.
     pub stats: Option<Arc<StatsDevice>>,
-    /// What has to be done before it is closed.
-    pub closing: Closing,
+    /// The device by kind.
+    pub handle: Handle,
 }
 
 impl Opened {
     /// What to remember of it, if it is a remote namespace that was seen.
     pub fn remote(&self, def: &DeviceDef) -> Option<RemoteRecord> {
-        match (&self.closing, &def.params) {
-            (Closing::Nvmf(remote), DeviceParams::Nvmf { nqn, nsid, .. }) if remote.was_connected() => {
+        match (&self.handle, &def.params) {
+            (Handle::Nvmf(remote), DeviceParams::Nvmf { nqn, nsid, .. }) if remote.was_connected() => {
                 Some(RemoteRecord::new(nqn, *nsid, &remote.known()))
             }
             _ => None,
@@ -63,20 +72,16 @@ impl Opened {
 
     /// Whether it is a remote namespace that has not been reached yet.
     pub fn is_awaited(&self) -> bool {
-        matches!(&self.closing, Closing::Nvmf(remote) if !remote.was_connected())
+        matches!(&self.handle, Handle::Nvmf(remote) if !remote.was_connected())
     }
 }
 
-/// How a device is closed in order.
+/// A device by kind, for what only that kind can do.
 #[derive(Clone)]
-pub enum Closing {
-    /// With a flush.
-    Flush,
-    /// With metadata that says that all legs are equal.
-    Mirror(Arc<MirrorDevice>),
-    /// With settled checksum pages.
-    Checksum(Arc<ChecksumDevice>),
-    /// With a flush, then by telling the target.
+pub enum Handle {
+    /// One of this machine.
+    Local(Built),
+    /// A remote namespace.
     Nvmf(Arc<NvmfDevice>),
 }
 
@@ -91,94 +96,94 @@ pub async fn open_device(
     opener: &Opener,
 ) -> Result<Opened, Refusal> {
     let name = def.name.as_str();
-    let refuse = |error| refused(object(name), error);
-    let plain = |device: Arc<dyn BlockDevice>| Opened { device, stats: None, closing: Closing::Flush };
-    if let DeviceParams::Mirror { .. } = def.params {
-        return open_mirror(name.to_string(), children, opener).await;
+    if let DeviceParams::Nvmf { .. } = def.params {
+        let device = open_nvmf(name, &def.params, opener).await?;
+        return Ok(counted(device.clone(), Handle::Nvmf(device)));
     }
-    let children: Option<Vec<_>> = children.into_iter().collect();
-    let children = children.ok_or_else(|| Refusal::failed(object(name), "a device below it is not open", ""))?;
-    let below = || children.first().cloned().expect("the configuration was checked: a filter has a device below it");
-    Ok(match &def.params {
-        DeviceParams::Mem { size, size_max, block_size } => {
-            let blocks = |bytes: u64| bytes / *block_size as u64;
-            let device = MemDevice::new(name, *block_size, blocks(*size), blocks(*size_max));
-            plain(Arc::new(device.map_err(refuse)?))
+    let may_lack = matches!(def.params, DeviceParams::Mirror { .. });
+    if !may_lack && children.iter().any(Option::is_none) {
+        return Err(Refusal::failed(object(name), "a device below it is not open", ""));
+    }
+    let (specs, device_name) = (specs_of(def, opener)?, name.to_string());
+    let size = def.size().filter(|_| opener.make);
+    let patience_ns = if opener.make { LOCK_PATIENCE_NS } else { 0 };
+    let built = on_reactor_async(&opener.reactor, move |reactor| async move {
+        let mut built = build_patiently(&reactor, &device_name, &specs[0], children.clone(), patience_ns).await;
+        for spec in &specs[1..] {
+            if matches!(built, Err(DeviceError::Config { .. })) {
+                let other = build_patiently(&reactor, &device_name, spec, children.clone(), patience_ns).await;
+                built = other.or(built);
+            }
         }
-        DeviceParams::Null { size, block_size } => {
-            let device = NullDevice::new(name, *block_size, size / *block_size as u64, true);
-            plain(Arc::new(device.map_err(refuse)?))
+        let built = built?;
+        if let Built::File(file) = &built {
+            let wanted = size.map_or(0, |size| size / file.info().block_size as u64);
+            if wanted > file.info().blocks {
+                file.resize(&reactor, wanted).await?;
+            }
         }
-        DeviceParams::File { path, size, block_size, direct } => {
-            counted(open_file(name, path, *size, *block_size, *direct, opener).await?, Closing::Flush)
-        }
-        DeviceParams::Stripe { chunk, .. } => {
-            let block_size = children.iter().map(|child| child.info().block_size).max().unwrap_or(512);
-            let chunk_blocks = (chunk / block_size as u64).max(1) as u32;
-            plain(Arc::new(StripeDevice::new(name, children, chunk_blocks).map_err(refuse)?))
-        }
-        DeviceParams::Mirror { .. } => unreachable!("mirrors were opened above"),
-        DeviceParams::Delay { read_ns, write_ns, flush_ns, jitter_ns, .. } => {
-            let delay = |fixed_ns| Delay { fixed_ns, jitter_ns: *jitter_ns };
-            let delays = Delays { read: delay(*read_ns), write: delay(*write_ns), flush: delay(*flush_ns) };
-            plain(Arc::new(DelayDevice::new(name, below(), delays, 1)))
-        }
-        DeviceParams::Error { seed, .. } => {
-            let device = ErrorDevice::new(name, below(), &error_rules(&def.params), *seed);
-            plain(Arc::new(device.map_err(refuse)?))
-        }
-        DeviceParams::Checksum { .. } => {
-            let device = open_checksum(name, below(), opener).await?;
-            Opened { device: device.clone(), stats: None, closing: Closing::Checksum(device) }
-        }
-        DeviceParams::Encrypt { key_file, .. } => plain(open_encrypt(name, key_file, below(), opener).await?),
-        DeviceParams::RateLimit { iops, bandwidth, .. } => {
-            // A tenth of a second at the limit may be used at once after a pause.
-            const BURST_NS: u64 = 100_000_000;
-            let limits =
-                Limits { iops: iops.unwrap_or(0), bytes_per_second: bandwidth.unwrap_or(0), burst_ns: BURST_NS };
-            plain(Arc::new(RateLimitDevice::new(name, below(), limits)))
-        }
-        DeviceParams::Nvmf { .. } => {
-            let device = open_nvmf(name, &def.params, opener).await?;
-            counted(device.clone(), Closing::Nvmf(device))
-        }
+        Ok(built)
+    });
+    let built: Built = built.await?.map_err(|error| refused(object(name), error))?;
+    let (device, handle) = (built.device(), Handle::Local(built.clone()));
+    Ok(match built {
+        Built::File(_) => counted(device, handle),
+        _ => Opened { device, stats: None, handle },
     })
 }
 
 /// Counts what goes through a device that talks to the outside.
-fn counted(device: Arc<dyn BlockDevice>, closing: Closing) -> Opened {
+fn counted(device: Arc<dyn BlockDevice>, handle: Handle) -> Opened {
     let stats = Arc::new(StatsDevice::new(device));
-    Opened { device: stats.clone(), stats: Some(stats), closing }
+    Opened { device: stats.clone(), stats: Some(stats), handle }
 }
 
-async fn open_checksum(
-    name: &str,
-    below: Arc<dyn BlockDevice>,
-    opener: &Opener,
-) -> Result<Arc<ChecksumDevice>, Refusal> {
-    let device_name = name.to_string();
-    let options = ChecksumOptions { create: opener.make, ..ChecksumOptions::default() };
-    let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        ChecksumDevice::open(&reactor, &device_name, below, &options).await
-    });
-    Ok(Arc::new(opened.await?.map_err(|error| refused(object(name), error))?))
-}
-
-async fn open_encrypt(
-    name: &str,
-    key_file: &str,
-    below: Arc<dyn BlockDevice>,
-    opener: &Opener,
-) -> Result<Arc<EncryptDevice>, Refusal> {
-    let key = crate::config::read_key(key_file);
-    let key = key.map_err(|reason| Refusal::failed(object(name), reason, "put the right key file in place"))?;
-    let device_name = name.to_string();
-    let options = EncryptOptions { create: opener.make, ..EncryptOptions::default() };
-    let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        EncryptDevice::open(&reactor, &device_name, below, &key, &options).await
-    });
-    Ok(Arc::new(opened.await?.map_err(|error| refused(object(name), error))?))
+/// What a definition asks for, with its files read; the second may be it where the first is refused, since a change of key
+/// was under way.
+fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal> {
+    Ok(vec![match &def.params {
+        DeviceParams::Mem { size, size_max, block_size } => {
+            DeviceSpec::Mem { block_size: *block_size, bytes: *size, bytes_max: *size_max }
+        }
+        DeviceParams::Null { size, block_size } => {
+            DeviceSpec::Null { block_size: *block_size, bytes: *size, zero_reads: true }
+        }
+        DeviceParams::File { path, size, block_size, direct } => DeviceSpec::File(FileDeviceOptions {
+            create_bytes: size.filter(|_| opener.make),
+            block_size: block_size.unwrap_or(4096),
+            direct: *direct,
+            ..FileDeviceOptions::new(path)
+        }),
+        DeviceParams::Stripe { chunk, .. } => DeviceSpec::Stripe { chunk_bytes: *chunk },
+        DeviceParams::Mirror { start_degraded, .. } => {
+            let (start_degraded, prefer) = (*start_degraded || opener.start_degraded, opener.prefer);
+            DeviceSpec::Mirror(MirrorOptions {
+                create: opener.make,
+                start_degraded,
+                prefer,
+                ..MirrorOptions::default()
+            })
+        }
+        DeviceParams::Delay { .. } => DeviceSpec::Delay { delays: delays(&def.params), seed: 1 },
+        DeviceParams::Error { seed, .. } => DeviceSpec::Error { rules: error_rules(&def.params), seed: *seed },
+        DeviceParams::Checksum { .. } => {
+            DeviceSpec::Checksum(ChecksumOptions { create: opener.make, ..ChecksumOptions::default() })
+        }
+        DeviceParams::Encrypt { key_file, previous_key_file, .. } => {
+            let options = EncryptOptions { create: opener.make, ..EncryptOptions::default() };
+            let keys = std::iter::once(key_file).chain(previous_key_file).map(|path| crate::config::read_key(path));
+            let (keys, unread): (Vec<_>, Vec<_>) = keys.partition(Result::is_ok);
+            let specs: Vec<_> = keys.into_iter().flatten().map(|key| DeviceSpec::Encrypt { key, options }).collect();
+            return match unread.into_iter().find_map(Result::err) {
+                Some(reason) if specs.is_empty() => {
+                    Err(Refusal::failed(object(&def.name), reason, "put the right key file in place"))
+                }
+                _ => Ok(specs),
+            };
+        }
+        DeviceParams::RateLimit { .. } => DeviceSpec::RateLimit(limits(&def.params)),
+        DeviceParams::Nvmf { .. } => unreachable!("remote namespaces are opened by their own kind"),
+    }])
 }
 
 async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result<Arc<NvmfDevice>, Refusal> {
@@ -210,7 +215,9 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
         data_digest: *data_digest,
         queue_entries: queue_depth.saturating_add(1),
         queues_max: queues.unwrap_or(defaults.queues_max),
-        loss_timeout_ns: Some(*loss_timeout_ns),
+        // Operations fail then, and the device goes on looking for its target: nobody has to open it again.
+        fail_fast_ns: Some(*loss_timeout_ns),
+        loss_timeout_ns: None,
         replay: if *exclusive { Replay::Exclusive } else { Replay::AfterFence },
         ..defaults
     };
@@ -234,17 +241,18 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
 const LOCK_PATIENCE_NS: u64 = 3_000_000_000;
 const LOCK_PAUSE_NS: u64 = 5_000_000;
 
-/// Opens a file, waiting for the lock of a node that was killed a moment ago: the kernel ends a dead process's I/O under way
-/// in the background and only then lets go of its files.
-async fn open_patiently(
+/// Builds a device. A file may still be locked by a node that was killed a moment ago: the kernel ends a dead process's I/O
+/// under way in the background and only then lets go of its files.
+async fn build_patiently(
     reactor: &Rc<Reactor>,
     name: &str,
-    options: FileDeviceOptions,
+    spec: &DeviceSpec,
+    children: Vec<Option<Arc<dyn BlockDevice>>>,
     patience_ns: u64,
-) -> Result<FileDevice, DeviceError> {
+) -> Result<Built, DeviceError> {
     let deadline_ns = reactor.clock_ns() + patience_ns;
     loop {
-        match FileDevice::open(reactor, name, options.clone()) {
+        match bdev::build(reactor, name, spec, children.clone()).await {
             Err(DeviceError::Os { errno: Errno::EBUSY, .. }) if reactor.clock_ns() < deadline_ns => {
                 reactor.sleep_ns(LOCK_PAUSE_NS).await;
             }
@@ -253,59 +261,28 @@ async fn open_patiently(
     }
 }
 
-async fn open_file(
-    name: &str,
-    path: &str,
-    size: Option<u64>,
-    block_size: Option<u32>,
-    direct: bool,
-    opener: &Opener,
-) -> Result<Arc<dyn BlockDevice>, Refusal> {
-    let block_size = block_size.unwrap_or(4096);
-    let size = size.filter(|_| opener.make);
-    let patience_ns = if opener.make { LOCK_PATIENCE_NS } else { 0 };
-    let options = FileDeviceOptions { create_bytes: size, block_size, direct, ..FileDeviceOptions::new(path) };
-    let device_name = name.to_string();
-    let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        let device = open_patiently(&reactor, &device_name, options, patience_ns).await?;
-        let wanted = size.map_or(0, |size| size / block_size as u64);
-        if wanted > device.info().blocks {
-            device.resize(&reactor, wanted).await?;
-        }
-        Ok(device)
-    });
-    let device: Result<FileDevice, DeviceError> = opened.await?;
-    Ok(Arc::new(device.map_err(|error| refused(object(name), error))?))
+/// Gives a device that is in use the parameters of its definition that can be changed meanwhile.
+pub fn tune(opened: &Opened, params: &DeviceParams) -> Result<(), DeviceError> {
+    match &opened.handle {
+        Handle::Local(Built::Delay(device)) => device.set(delays(params)),
+        Handle::Local(Built::RateLimit(device)) => device.set(limits(params)),
+        Handle::Local(Built::Error(device)) => device.set_rules(&error_rules(params))?,
+        _ => {}
+    }
+    Ok(())
 }
 
-async fn open_mirror(
-    name: String,
-    legs: Vec<Option<Arc<dyn BlockDevice>>>,
-    opener: &Opener,
-) -> Result<Opened, Refusal> {
-    // A pause between regions leaves most of the devices to their users.
-    const RESYNC_PAUSE_NS: u64 = 1_000_000;
-    let refuse_name = name.clone();
-    let resync = opener.make;
-    let options = MirrorOptions { create: opener.make, start_degraded: true, ..MirrorOptions::default() };
-    let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        let mirror = Arc::new(MirrorDevice::open(&reactor, &name, legs, &options).await?);
-        let left = mirror.status().resync_left_regions;
-        if left > 0 && resync {
-            tracing::info!(device = %name, regions = left, "mirror: copying regions that differ");
-            let (copied, copier) = (mirror.clone(), reactor.clone());
-            reactor.spawn(async move {
-                match copied.resync(&copier, RESYNC_PAUSE_NS).await {
-                    Ok(()) => tracing::info!(device = %name, "mirror: all legs are equal"),
-                    Err(error) => tracing::error!("{error}"),
-                }
-            });
-        }
-        Ok(mirror)
-    });
-    let mirror: Result<Arc<MirrorDevice>, DeviceError> = opened.await?;
-    let mirror = mirror.map_err(|error| refused(object(&refuse_name), error))?;
-    Ok(Opened { device: mirror.clone(), stats: None, closing: Closing::Mirror(mirror) })
+fn delays(params: &DeviceParams) -> Delays {
+    let DeviceParams::Delay { read_ns, write_ns, flush_ns, jitter_ns, .. } = params else { return Delays::default() };
+    let delay = |fixed_ns: &u64| Delay { fixed_ns: *fixed_ns, jitter_ns: *jitter_ns };
+    Delays { read: delay(read_ns), write: delay(write_ns), flush: delay(flush_ns) }
+}
+
+fn limits(params: &DeviceParams) -> Limits {
+    // A tenth of a second at the limit may be used at once after a pause.
+    const BURST_NS: u64 = 100_000_000;
+    let DeviceParams::RateLimit { iops, bandwidth, .. } = params else { return Limits::default() };
+    Limits { iops: iops.unwrap_or(0), bytes_per_second: bandwidth.unwrap_or(0), burst_ns: BURST_NS }
 }
 
 /// Which operations fail, and how.
@@ -351,20 +328,14 @@ pub async fn resize(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>, block
 /// Makes everything acknowledged durable and brings a device to rest, as before a shutdown.
 pub async fn close(reactor: &ReactorHandle, opened: &Opened) -> Result<(), Refusal> {
     let object = object(opened.device.name());
-    let refuse = |error| refused(object.clone(), error);
-    match opened.closing.clone() {
-        Closing::Flush => flush(reactor, opened.device.clone()).await,
-        Closing::Mirror(mirror) => {
-            on_reactor_async(reactor, move |reactor| async move { mirror.settle(&reactor).await })
+    match opened.handle.clone() {
+        Handle::Local(built @ (Built::Mirror(_) | Built::Checksum(_))) => {
+            on_reactor_async(reactor, move |reactor| async move { built.settle(&reactor).await })
                 .await?
-                .map_err(refuse)
+                .map_err(|error| refused(object, error))
         }
-        Closing::Checksum(checksum) => {
-            on_reactor_async(reactor, move |reactor| async move { checksum.settle(&reactor).await })
-                .await?
-                .map_err(refuse)
-        }
-        Closing::Nvmf(remote) => {
+        Handle::Local(_) => flush(reactor, opened.device.clone()).await,
+        Handle::Nvmf(remote) => {
             let flushed = match remote.was_connected() {
                 true => flush(reactor, opened.device.clone()).await,
                 false => Ok(()), // Nothing was ever written to it.
@@ -432,9 +403,10 @@ pub async fn deallocate(
 }
 
 /// The fields of a view that an open device knows.
-pub fn fill_view(view: &mut DeviceView, opened: &Opened) {
-    if let Closing::Mirror(mirror) = &opened.closing {
+pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
+    if let Handle::Local(Built::Mirror(mirror)) = &opened.handle {
         let status = mirror.status();
+        view.mirror = Some(mirror_view(&status, legs));
         if status.resync_left_regions > 0 {
             let done = 100 - status.resync_left_regions * 100 / status.regions.max(1);
             view.state = format!("open, copying ({done} %)");
@@ -442,17 +414,52 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened) {
             view.state = "open, degraded".to_string();
         }
     }
-    if let Closing::Nvmf(remote) = &opened.closing
+    if let Handle::Nvmf(remote) = &opened.handle
         && !remote.is_connected()
     {
         view.state = if remote.was_connected() { "open, not connected" } else { "connecting" }.to_string();
     }
-    if let Closing::Checksum(checksum) = &opened.closing
+    if let Handle::Local(Built::Checksum(checksum)) = &opened.handle
         && checksum.corrupt_blocks() > 0
     {
         view.state = format!("open, {} corrupt blocks seen", checksum.corrupt_blocks());
     }
+    if let Handle::Local(Built::Encrypt(device)) = &opened.handle
+        && device.is_erased()
+    {
+        view.state = "erased".to_string();
+    }
     let info = opened.device.info();
     view.size = info.bytes();
     view.block_size = info.block_size;
+}
+
+fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {
+    let legs = status.legs.iter().zip(names).map(|(leg, name)| LegView {
+        device: name.clone(),
+        state: match (leg.state, &leg.name) {
+            (LegState::InSync, _) => "in sync",
+            (LegState::RecoveringDirty | LegState::RecoveringFull, _) => "copying",
+            (LegState::Failed, None) => "absent",
+            (LegState::Failed, Some(_)) => "failed",
+        }
+        .to_string(),
+        read_errors: leg.read_errors,
+        repairs: leg.repairs,
+    });
+    MirrorView {
+        legs: legs.collect(),
+        degraded: status.degraded,
+        regions: status.regions,
+        dirty_regions: status.dirty_regions,
+        resync_left_regions: status.resync_left_regions,
+    }
+}
+
+/// What a mirror lacks.
+pub fn degraded(opened: &Opened) -> Option<String> {
+    let Handle::Local(Built::Mirror(mirror)) = &opened.handle else { return None };
+    let legs = mirror.legs();
+    let in_sync = legs.iter().filter(|leg| leg.state == LegState::InSync).count();
+    (in_sync < legs.len()).then(|| format!("{in_sync} of {} legs have all data", legs.len()))
 }

@@ -7,25 +7,28 @@ use super::refusal::{Refusal, RefusalKind};
 use super::state::{DeviceOverlay, Origin};
 use super::view::DeviceView;
 use super::{DeviceSlot, Node, OBJECTS_MAX};
-use crate::config::{DeviceDef, DeviceParams};
+use crate::config::change::read_changes;
+use crate::config::value::Table;
+use crate::config::{DeviceDef, DeviceParams, Problems};
 use base::ByteSize;
 use bdev::BlockDevice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-fn is_mirror(def: &DeviceDef) -> bool {
+pub(super) fn is_mirror(def: &DeviceDef) -> bool {
     matches!(def.params, DeviceParams::Mirror { .. })
 }
 
 impl Node {
     pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
-        Opener { reactor: self.reactors.first().clone(), host_id: self.state.node_id, known, make: true }
+        Opener { known, ..Opener::new(self.reactors.first().clone(), self.state.node_id) }
     }
 
     /// Whether a device could not be opened because something remote cannot be reached: itself, or what it stands on. The
-    /// node serves what else there is.
+    /// node serves what else there is. So it does when the legs of a mirror do not suffice or disagree: which of them count
+    /// is said by a command to a running node.
     fn is_excused(&self, def: &DeviceDef, refusal: &Refusal) -> bool {
         let is_away = |child: &String| {
             self.devices.get(child).is_some_and(|slot| match &slot.live {
@@ -34,7 +37,7 @@ impl Node {
             })
         };
         let is_remote = matches!(def.params, DeviceParams::Nvmf { .. });
-        (is_remote && refusal.kind == RefusalKind::Failed) || def.children().iter().any(is_away)
+        (is_remote && refusal.kind == RefusalKind::Failed) || is_mirror(def) || def.children().iter().any(is_away)
     }
 
     pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
@@ -65,7 +68,10 @@ impl Node {
             let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name))
                 || self.below_a_pool(&name);
             match (live, origin) {
-                (Err(refusal), Origin::Config) if !spare && !self.is_excused(&def, &refusal) => {
+                // One that was erased cannot be opened, as was wanted.
+                (Err(refusal), Origin::Config)
+                    if !spare && !self.is_excused(&def, &refusal) && !self.state.erased.contains(&name) =>
+                {
                     failures.push(refusal);
                 }
                 (live, _) => {
@@ -73,6 +79,9 @@ impl Node {
                     let awaited = live.as_ref().err().is_some_and(is_excused).then(|| Awaited::new(Instant::now()));
                     if let Some(remote) = live.as_ref().ok().and_then(|opened| opened.remote(&def)) {
                         self.state.remotes.insert(name.clone(), remote);
+                    }
+                    if live.is_ok() {
+                        self.state.note_open(&name);
                     }
                     let live = live.map_err(|refusal| refusal.to_string());
                     self.devices.insert(name, DeviceSlot { def, origin, live, awaited });
@@ -133,6 +142,7 @@ impl Node {
                 ));
             }
         }
+        self.with_key_overlay(&mut def);
         def
     }
 
@@ -176,7 +186,7 @@ impl Node {
         volumes.map(|volume| Extent { start: volume.offset, len: volume.size }).collect()
     }
 
-    fn slot(&self, name: &str) -> Result<&DeviceSlot, Refusal> {
+    pub(super) fn slot(&self, name: &str) -> Result<&DeviceSlot, Refusal> {
         self.devices
             .get(name)
             .ok_or_else(|| Refusal::not_found("device", name, self.devices.keys().map(String::as_str)))
@@ -200,17 +210,23 @@ impl Node {
             free: 0,
             used_by: self.users_of_device(name),
             origin: slot.origin,
+            changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
+            mirror: None,
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
         };
         if let Ok(opened) = &slot.live {
-            build::fill_view(&mut view, opened);
+            build::fill_view(&mut view, opened, slot.def.children());
             let below_another = self.devices.values().any(|above| above.def.children().contains(name));
             if !below_another && self.pool_on(name).is_none() {
                 view.free = free_extents(&self.extents_on(name), view.size).iter().map(|extent| extent.len).sum();
             }
         }
         view
+    }
+
+    fn is_as_configured(&self, def: &DeviceDef) -> bool {
+        self.config.devices.iter().any(|entry| entry.def == *def)
     }
 
     /// All devices.
@@ -338,6 +354,31 @@ impl Node {
         self.device_show(name)
     }
 
+    /// Changes parameters of a device while it is in use. One made at run time keeps them; a configured one starts with
+    /// those of the file again.
+    pub fn device_set(&mut self, name: &str, changes: &Table) -> Result<DeviceView, Refusal> {
+        self.check_running()?;
+        let object = format!("device '{name}'");
+        let slot = self.slot(name)?;
+        let mut problems = Problems::default();
+        let Some(def) = read_changes(&slot.def, changes, &mut problems) else {
+            let next = format!("see 'remuda device kinds {}'", slot.def.kind());
+            return Err(Refusal::invalid(object, problems.one_line(), next));
+        };
+        if slot.origin == Origin::Runtime {
+            let mut state = self.state.clone();
+            state.devices.iter_mut().filter(|known| known.name == name).for_each(|known| *known = def.clone());
+            self.remember(state)?;
+        }
+        let slot = self.devices.get_mut(name).expect("it was there a moment ago");
+        if let Ok(opened) = &slot.live {
+            build::tune(opened, &def.params).map_err(|error| build::refused(object, error))?;
+        }
+        slot.def = def;
+        tracing::info!(device = name, changes = ?slot.def.params, "device changed");
+        self.device_show(name)
+    }
+
     /// Forgets a device. What its file holds stays.
     pub fn device_delete(&mut self, name: &str) -> Result<(), Refusal> {
         self.check_running()?;
@@ -352,8 +393,10 @@ impl Node {
         let mut state = self.state.clone();
         state.devices.retain(|def| def.name != name);
         state.remotes.remove(name);
+        state.erased.remove(name);
         self.remember(state)?;
         self.devices.remove(name);
+        self.legs_out.retain(|(mirror, _), _| mirror != name);
         tracing::info!(device = name, "device deleted");
         Ok(())
     }

@@ -12,6 +12,8 @@ mod build;
 mod devices;
 pub mod export;
 mod extents;
+mod keys;
+mod legs;
 mod pool_care;
 pub mod pool_check;
 mod pool_log;
@@ -32,6 +34,7 @@ mod window;
 pub use awaited::Arrival;
 pub use build::{Opened, Opener, close as close_device, open_device};
 pub use export::Exporter;
+pub use legs::Joined;
 pub use pool_log::LogLoss;
 pub use pools::prepare_memory;
 pub use reactors::Reactors;
@@ -41,6 +44,7 @@ pub use state::{Origin, State, StateView, Store};
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
 use bdev::StatsDevice;
+use legs::LegOut;
 use pool_volumes::PoolVolumeSlot;
 use pools::PoolSlot;
 use state::{NamespaceRecord, SubsystemRecord};
@@ -79,6 +83,8 @@ pub struct Node {
     reactors: Reactors,
     exporter: Box<dyn Exporter>,
     devices: BTreeMap<String, DeviceSlot>,
+    /// Legs out of their mirrors that have been tried, by mirror and number.
+    legs_out: BTreeMap<(String, usize), LegOut>,
     pools: BTreeMap<String, PoolSlot>,
     /// All open volumes, on devices and in pools.
     volumes: BTreeMap<String, Arc<StatsDevice>>,
@@ -86,7 +92,7 @@ pub struct Node {
     pool_volumes: BTreeMap<String, PoolVolumeSlot>,
     subsystems: BTreeMap<String, Subsystem>,
     warnings: Vec<String>,
-    /// Attempts so far to open devices that are waited for.
+    /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
     started: Instant,
     /// Address of `/metrics`, once it is known.
@@ -113,6 +119,7 @@ impl Node {
             reactors,
             exporter,
             devices: BTreeMap::new(),
+            legs_out: BTreeMap::new(),
             pools: BTreeMap::new(),
             volumes: BTreeMap::new(),
             pool_volumes: BTreeMap::new(),
@@ -167,8 +174,9 @@ impl Node {
     fn closed(&self) -> Vec<String> {
         let mut closed = Vec::new();
         for (name, slot) in &self.devices {
-            if let Err(reason) = &slot.live {
-                closed.push(format!("device '{name}' is not open: {reason}"));
+            match &slot.live {
+                Err(reason) => closed.push(format!("device '{name}' is not open: {reason}")),
+                Ok(opened) => closed.extend(build::degraded(opened).map(|legs| format!("mirror '{name}': {legs}"))),
             }
         }
         let configured = self.config.volumes.iter().map(|entry| (&entry.name.value, &entry.device.value));

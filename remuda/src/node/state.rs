@@ -9,7 +9,7 @@
 use super::remote::RemoteRecord;
 use crate::config::{DeviceDef, PoolDef};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -106,6 +106,18 @@ pub struct DeviceOverlay {
     pub size: u64,
 }
 
+/// A change of the key of a configured encrypted device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyOverlay {
+    /// The key file in the configuration at that time; another one there ends the overlay.
+    pub configured: String,
+    /// The key file now.
+    pub key_file: String,
+    /// While a change is under way: the key file until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
+}
+
 /// What hosts were told of a volume in a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownVolume {
@@ -129,6 +141,12 @@ pub struct State {
     /// Resized configured devices.
     #[serde(default)]
     pub device_overlays: BTreeMap<String, DeviceOverlay>,
+    /// Configured encrypted devices whose key was changed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub key_overlays: BTreeMap<String, KeyOverlay>,
+    /// Encrypted devices that were erased: that they cannot be opened is no reason not to start.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub erased: BTreeSet<String>,
     /// Pools made at run time. What is in a pool is known to the pool alone.
     #[serde(default)]
     pub pools: Vec<PoolDef>,
@@ -153,6 +171,8 @@ impl Default for State {
             node_id: Uuid::new_v4(),
             devices: Vec::new(),
             device_overlays: BTreeMap::new(),
+            key_overlays: BTreeMap::new(),
+            erased: BTreeSet::new(),
             pools: Vec::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),

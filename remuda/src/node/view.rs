@@ -21,10 +21,43 @@ pub struct DeviceView {
     pub used_by: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
+    /// Configured, and changed at run time since.
+    pub changed: bool,
     /// `open`, or why it is not.
     pub state: String,
     /// Its definition.
     pub definition: serde_json::Value,
+    /// How a mirror is doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<MirrorView>,
+}
+
+/// A mirror in use.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MirrorView {
+    /// Its legs, in order.
+    pub legs: Vec<LegView>,
+    /// Fewer legs than there should be have every write.
+    pub degraded: bool,
+    /// Regions, of which the following are parts.
+    pub regions: u64,
+    /// Regions that were written lately, or that a leg which is out may lack.
+    pub dirty_regions: u64,
+    /// Regions that remain to be copied.
+    pub resync_left_regions: u64,
+}
+
+/// A leg of a mirror.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LegView {
+    /// The device.
+    pub device: String,
+    /// `in sync`, `copying`, `failed` or `absent`.
+    pub state: String,
+    /// Reads that failed on it.
+    pub read_errors: u64,
+    /// Operations repaired by writing back what another leg had.
+    pub repairs: u64,
 }
 
 /// A volume.

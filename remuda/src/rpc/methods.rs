@@ -6,7 +6,7 @@ use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
 use crate::config::pool::{POOL_CREATE, read_pool_request};
 use crate::config::section::{Form, Key, Section, key};
-use crate::config::value::{Table, from_json};
+use crate::config::value::{Data, Table, from_json};
 use crate::node::NewSize;
 use crate::node::{Node, Refusal, RefusalKind};
 use engine::CheckOptions;
@@ -31,6 +31,8 @@ const NSID: Form = Form::Count(1, 1024);
 /// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
 const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
 
+const PATH_FROM_ROOT: &str = "give the path from the root, since the node has another working directory";
+
 const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
     Method { name, doc, params }
 }
@@ -50,6 +52,48 @@ pub const METHODS: &[Method] = &[
     method("device.list", "All devices.", &[]),
     method("device.show", "One device.", &[NAME]),
     method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
+    method(
+        "device.set",
+        "Changes parameters of a delay, error or rate-limit device in use: keys as in [[device]], \"off\" for none.",
+        &[NAME],
+    ),
+    method(
+        "device.open",
+        "Tries again to open a device that is not open.",
+        &[
+            NAME,
+            key(
+                "degraded",
+                Form::Flag,
+                "false",
+                "A mirror: without absent legs, although these may have newer writes.",
+            ),
+            key("prefer", Form::Text, "none", "A mirror whose legs were used without each other: whose data survive."),
+        ],
+    ),
+    method(
+        "device.rejoin",
+        "Takes a leg that failed into a mirror again, and copies to it what it lacks.",
+        &[
+            NAME,
+            key("leg", Form::Text, "required", "The device that is the leg."),
+            key("overwrite", Form::Flag, "false", "Whatever the leg holds is given up."),
+        ],
+    ),
+    method(
+        "device.change_key",
+        "Wraps the key of an encrypted device with that of another key file; the old one opens it no longer.",
+        &[NAME, key("key_file", Form::Text, "required", "The new key file.")],
+    ),
+    method(
+        "device.erase",
+        "Destroys the key of an encrypted device, and with it all data, for good.",
+        &[
+            NAME,
+            key("confirm", Form::Text, "required", "The device's name again."),
+            key("in_use", Form::Flag, "false", "Even if something stands on it."),
+        ],
+    ),
     method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
     method("pool.create", "Makes, opens and remembers a pool.", POOL_CREATE),
     method("pool.list", "All pools, with their numbers.", &[]),
@@ -186,6 +230,9 @@ pub async fn call(
     if method.name == "device.create" {
         return device_create(node, &table).await;
     }
+    if method.name == "device.set" {
+        return device_set(node, table);
+    }
     if method.name == "pool.create" {
         return pool_create(node, &table).await;
     }
@@ -204,13 +251,21 @@ async fn device_create(node: &mut Node, table: &Table) -> Result<Value, Refusal>
             if let Some(path) = entry.def.resource_path()
                 && !std::path::Path::new(path).is_absolute()
             {
-                let next = "give the path from the root, since the node has another working directory";
+                let next = PATH_FROM_ROOT;
                 let object = format!("device '{}'", entry.def.name);
                 return Err(Refusal::invalid(object, format!("{path} is not an absolute path"), next));
             }
             answer(node.device_create(entry.def).await?)
         }
         None => Err(Refusal::invalid("new device", problems.one_line(), "'remuda device kinds' lists kinds and keys")),
+    }
+}
+
+fn device_set(node: &mut Node, mut table: Table) -> Result<Value, Refusal> {
+    let at = table.iter().position(|(key, _)| key.value == "name");
+    match at.map(|at| table.remove(at).1.data) {
+        Some(Data::Text(name)) => answer(node.device_set(&name, &table)?),
+        _ => Err(Refusal::invalid("method 'device.set'", "it has no 'name', or one that is no string", "")),
     }
 }
 
@@ -222,7 +277,7 @@ async fn pool_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
     if let LogDef::Pmem { path, .. } = &def.log
         && !std::path::Path::new(path).is_absolute()
     {
-        let next = "give the path from the root, since the node has another working directory";
+        let next = PATH_FROM_ROOT;
         return Err(Refusal::invalid(format!("pool '{}'", def.name), format!("{path} is not an absolute path"), next));
     }
     answer(node.pool_create(def, force).await?)
@@ -270,6 +325,9 @@ struct Params {
     device: Option<String>,
     pool: Option<String>,
     volume: String,
+    leg: Option<String>,
+    key_file: String,
+    confirm: String,
     level: String,
     serial: Option<String>,
     model: Option<String>,
@@ -313,6 +371,9 @@ impl Params {
                         "pool" => params.pool = text,
                         "log" => params.log = text,
                         "log_pmem" => params.log_pmem = text,
+                        "leg" | "prefer" => params.leg = text,
+                        "key_file" => params.key_file = text.unwrap_or_default(),
+                        "confirm" => params.confirm = text.unwrap_or_default(),
                         "volume" => params.volume = text.unwrap_or_default(),
                         "size" => params.size_text = text.unwrap_or_default(),
                         other => unreachable!("text parameter '{other}' has no place"),
@@ -374,6 +435,18 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
         "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
+        "device.open" => answer(node.device_open(&params.name, params.flag, params.leg.as_deref()).await?),
+        "device.rejoin" => {
+            answer(node.device_rejoin(&params.name, params.leg.as_deref().unwrap_or_default(), params.flag).await?)
+        }
+        "device.change_key" => {
+            if !std::path::Path::new(&params.key_file).is_absolute() {
+                let cause = format!("{} is not an absolute path", params.key_file);
+                return Err(Refusal::invalid(format!("device '{}'", params.name), cause, PATH_FROM_ROOT));
+            }
+            answer(node.device_change_key(&params.name, &params.key_file).await?)
+        }
+        "device.erase" => answer(node.device_erase(&params.name, &params.confirm, params.flag).await?),
         "device.delete" => node.device_delete(&params.name).map(done),
         "pool.list" => answer(node.pool_list().await),
         "pool.show" => answer(node.pool_show(&params.name).await?),

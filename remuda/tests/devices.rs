@@ -1,0 +1,218 @@
+//! Mirrors and encrypted devices of a running node: legs that come back, keys that change and are destroyed.
+
+mod common;
+
+use common::{Node, Run, remuda};
+use serde_json::{Value, json};
+
+const NQN: &str = "nqn.2026-11.io.remuda:devices";
+
+fn bench(node: &Node, more: &[&str]) -> Run {
+    let status = node.json(&["status"]);
+    let port = status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string();
+    let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
+    let load = ["--rw", "randrw", "--verify", "--time", "200ms", "--warmup", "0s", "--qd", "4"];
+    remuda(&[&base[..], &load[..], more].concat())
+}
+
+fn works(node: &Node) {
+    let run = bench(node, &[]);
+    assert_eq!(run.code, 0, "{}{}\n{}", run.out, run.err, node.log());
+    assert_eq!(run.json()["verify"]["mismatches"], json!(0));
+}
+
+/// Waits until `condition` holds of a device.
+fn until(node: &Node, name: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..1500 {
+        let device = node.json(&["device", "show", name]);
+        if condition(&device) {
+            return device;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("{}\n{}", node.json(&["device", "show", name]), node.log());
+}
+
+fn legs(device: &Value) -> Vec<&str> {
+    device["mirror"]["legs"].as_array().unwrap().iter().map(|leg| leg["state"].as_str().unwrap()).collect()
+}
+
+fn is_whole(device: &Value) -> bool {
+    device["mirror"]["degraded"] == json!(false)
+}
+
+fn export(volume_on: &str) -> String {
+    format!(
+        "[[volume]]\nname = 'v'\ndevice = '{volume_on}'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n"
+    )
+}
+
+#[test]
+fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_when_it_is_back() {
+    let far_port = common::free_port();
+    let mut far = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:{far_port}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '12MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'f'\n\
+         [[subsystem]]\nnqn = '{NQN}:far'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    let mut near = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'here'\nkind = 'file'\npath = 'here.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'there'\nkind = 'nvmf'\naddress = '127.0.0.1:{far_port}'\nnqn = '{NQN}:far'\nloss_timeout = '500ms'\n\
+         [[device]]\nname = 'pair'\nkind = 'mirror'\ndevices = ['here', 'there']\n{}",
+        export("pair")
+    ));
+    until(&near, "pair", is_whole);
+    works(&near);
+    // The target dies under way: hosts go on with one leg, and the other one is taken in when it is back.
+    far.kill();
+    works(&near);
+    assert_eq!(legs(&near.json(&["device", "show", "pair"])), ["in sync", "failed"]);
+    assert!(near.json(&["status"])["warnings"].to_string().contains("1 of 2 legs"));
+    far.restart();
+    until(&near, "pair", is_whole);
+    works(&near);
+    // The target is down when the node starts: it may have newer data, so the mirror waits.
+    near.terminate();
+    far.kill();
+    near.restart();
+    let waiting = near.json(&["device", "show", "pair"]);
+    assert!(waiting["state"].as_str().unwrap().contains("may have newer writes"), "{waiting}");
+    assert_eq!(near.run(&["device", "open", "pair"]).code, 2);
+    near.ok(&["device", "open", "pair", "--degraded"]);
+    assert_eq!(legs(&near.json(&["device", "show", "pair"])), ["in sync", "absent"]);
+    works(&near);
+    far.restart();
+    let whole = until(&near, "pair", is_whole);
+    assert_eq!(legs(&whole), ["in sync", "in sync"]);
+    works(&near);
+    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    assert!(metrics.contains("remuda_mirror_leg_in_sync{name=\"pair\",leg=\"there\"} 1"), "{metrics}");
+    assert!(metrics.contains("remuda_mirror_resync_left_regions{name=\"pair\"} 0"), "{metrics}");
+    assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_leg_that_failed_comes_back_by_command_and_one_with_writes_of_its_own_only_by_force() {
+    let mut node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'a'\nkind = 'file'\npath = 'a.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'b'\nkind = 'file'\npath = 'b.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'good'\nkind = 'error'\ndevice = 'a'\n\
+         [[device]]\nname = 'bad'\nkind = 'error'\ndevice = 'b'\n\
+         [[device]]\nname = 'pair'\nkind = 'mirror'\ndevices = ['good', 'bad']\n{}",
+        export("pair")
+    ));
+    until(&node, "pair", is_whole);
+    node.ok(&["device", "set", "bad", "op=write", "rate=1"]);
+    works(&node);
+    assert_eq!(legs(&node.json(&["device", "show", "pair"])), ["in sync", "failed"]);
+    assert_eq!(node.run(&["device", "rejoin", "pair", "bad"]).code, 1, "it fails still");
+    node.ok(&["device", "set", "bad", "rate=off"]);
+    let wrong = node.run(&["device", "rejoin", "pair", "b"]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.err.contains("good, bad"), "{}", wrong.err);
+    node.ok(&["device", "rejoin", "pair", "bad"]);
+    until(&node, "pair", is_whole);
+    works(&node);
+    assert_eq!(node.run(&["device", "rejoin", "pair", "bad"]).code, 2, "it is in use");
+    assert_eq!(node.run(&["device", "open", "pair"]).code, 5, "it is open");
+
+    // Each leg goes on without the other, which cannot be read meanwhile.
+    node.terminate();
+    let config = std::fs::read_to_string(node.config()).unwrap();
+    for (leg, disk) in [("bad", "b"), ("good", "a")] {
+        let whole = format!("name = '{leg}'\nkind = 'error'\ndevice = '{disk}'\n");
+        std::fs::write(node.config(), config.replace(&whole, &format!("{whole}op = 'read'\nrate = 1\n"))).unwrap();
+        node.restart();
+        let state = node.json(&["device", "show", "pair"])["state"].clone();
+        assert!(state.as_str().unwrap().contains("may have newer writes"), "{state}");
+        node.ok(&["device", "open", "pair", "--degraded"]);
+        works(&node);
+        node.terminate();
+    }
+    std::fs::write(node.config(), config).unwrap();
+    node.restart();
+    let split = node.json(&["device", "show", "pair"])["state"].clone();
+    assert!(split.as_str().unwrap().contains("without each other"), "{split}");
+    assert_eq!(node.run(&["device", "open", "pair", "--prefer", "b"]).code, 2);
+    node.ok(&["device", "open", "pair", "--prefer", "bad"]);
+    until(&node, "pair", is_whole);
+    works(&node);
+    assert_eq!(node.terminate(), Some(0));
+}
+
+fn encrypted(origin: &str) -> Node {
+    let safe = "[[device]]\nname = 'safe'\nkind = 'encrypt'\ndevice = 'f'\nkey_file = 'one.key'\n";
+    let keys = [("one.key", &*"5a".repeat(32)), ("two.key", &*"6b".repeat(32)), ("three.key", &*"7c".repeat(32))];
+    let config = |safe: &str, export: &str| {
+        let file = "[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n";
+        format!("[nvmf]\nlisten = ['127.0.0.1:0']\n{file}{safe}{export}")
+    };
+    match origin {
+        "config" => Node::start_with(&keys, &config(safe, &export("safe"))),
+        _ => {
+            let node = Node::start_with(&keys, &config("", ""));
+            let key = format!("key_file={}", node.path("one.key").display());
+            node.ok(&["device", "create", "safe", "--kind", "encrypt", "device=f", &key]);
+            node.ok(&["volume", "create", "v", "--device", "safe"]);
+            node.ok(&["subsystem", "create", NQN, "--allow-any-host"]);
+            node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+            node
+        }
+    }
+}
+
+#[test]
+fn the_key_of_an_encrypted_device_changes_under_hosts_and_the_node_remembers_it() {
+    for origin in ["config", "runtime"] {
+        let mut node = encrypted(origin);
+        works(&node);
+        let two = node.path("two.key");
+        assert_eq!(node.run(&["device", "change-key", "f", two.to_str().unwrap()]).code, 2, "it has no key");
+        assert_eq!(node.run(&["device", "change-key", "safe", "/nonexistent.key"]).code, 1);
+        node.ok(&["device", "change-key", "safe", two.to_str().unwrap()]);
+        works(&node);
+        // The first key is not needed any more, and opens nothing.
+        std::fs::remove_file(node.path("one.key")).unwrap();
+        node.kill();
+        if origin == "config" {
+            // The file is still named in the configuration, which is checked.
+            std::fs::copy(node.path("three.key"), node.path("one.key")).unwrap();
+        }
+        node.restart();
+        let safe = node.json(&["device", "show", "safe"]);
+        assert_eq!(safe["definition"]["key_file"], json!(two.to_str().unwrap()), "{origin}");
+        works(&node);
+        if origin == "config" {
+            node.terminate();
+            let config = std::fs::read_to_string(node.config()).unwrap();
+            std::fs::write(node.config(), config.replace("one.key", "three.key")).unwrap();
+            let run = remuda(&["serve", "--config", &node.config()]);
+            assert_eq!(run.code, 2, "another file in the configuration counts: {}", run.err);
+            assert!(run.err.contains("key does not open"), "{}", run.err);
+        }
+    }
+}
+
+#[test]
+fn erasing_wants_confirmation_and_leaves_nothing_that_can_be_read() {
+    let mut node = encrypted("config");
+    works(&node);
+    assert_eq!(node.run(&["device", "erase", "safe"]).code, 2);
+    assert_eq!(node.run(&["device", "erase", "safe", "--confirm", "safe"]).code, 5, "a volume is on it");
+    assert_eq!(node.run(&["device", "erase", "safe", "--confirm", "save", "--in-use"]).code, 2);
+    works(&node);
+    node.ok(&["device", "erase", "safe", "--confirm", "safe", "--in-use"]);
+    assert_eq!(node.json(&["device", "show", "safe"])["state"], json!("erased"));
+    assert_ne!(bench(&node, &[]).code, 0);
+    // The key file is still there and opens nothing; the node starts all the same.
+    node.terminate();
+    node.restart();
+    let state = node.json(&["device", "show", "safe"])["state"].clone();
+    assert!(state.as_str().unwrap().contains("erased"), "{state}");
+    assert_ne!(bench(&node, &[]).code, 0);
+    assert_eq!(node.run(&["device", "open", "safe"]).code, 2);
+    assert_eq!(node.terminate(), Some(0));
+}
