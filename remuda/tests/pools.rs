@@ -64,7 +64,7 @@ fn pools_made_by_command_live_until_they_are_destroyed() {
     node.ok(&["pool", "destroy", "hot", "--yes"]);
     assert_eq!(node.json(&["pool", "list"]), json!([]));
     refused(&node, &["pool", "show", "hot"], 4, "no such object");
-    node.ok(&["pool", "create", "q", "--log", "log", "--capacity", "big", "--force"]);
+    node.ok(&["pool", "create", "q", "--log", "log", "--capacity", "big"]);
 }
 
 #[test]

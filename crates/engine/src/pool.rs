@@ -449,7 +449,7 @@ impl Pool {
         check::check(reactor, capacity, log, options).await
     }
 
-    /// Takes the superblocks of a closed pool from its devices, so that they hold nothing. Of a device that carries no
+    /// Takes the start of a closed pool from its devices, so that they count as unused. Of a device that carries no
     /// superblock of a pool of this name, nothing is touched.
     pub async fn destroy(reactor: &Rc<Reactor>, devices: &PoolDevices, name: &str) -> Result<(), PoolError> {
         let log = devices.log.open(reactor, name)?;
@@ -457,7 +457,7 @@ impl Pool {
         for (channel, info) in [(capacity, devices.capacity.info()), (log.channel.clone(), log.info)] {
             let found = meta::read_superblocks(reactor, channel.clone(), info).await;
             if found.is_ok_and(|found| found.name == name) {
-                meta::wipe_superblocks(reactor, channel, info).await?;
+                meta::wipe_start(reactor, channel, info, UNUSED_BYTES).await?;
             }
         }
         Ok(())

@@ -27,6 +27,24 @@ fn volumes_conform_on_block_and_mapped_logs() {
 }
 
 #[test]
+fn the_devices_of_a_destroyed_pool_count_as_unused() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let devices = devices(4096);
+        create(there.clone(), devices.clone(), 1).await.unwrap();
+        let pool = open(there.clone(), devices.clone()).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", 40_000, 12, 0).await.unwrap();
+        // (the log has records, and a segment begins within what is looked at)
+        assert_eq!(write(&there, &volume, 7, 1).await, Status::Ok);
+        pool.close(&there).await;
+        assert!(create(there.clone(), devices.clone(), 1).await.is_err());
+        engine::Pool::destroy(&there, &devices, "pool").await.unwrap();
+        create(there.clone(), devices, 1).await.unwrap();
+    });
+}
+
+#[test]
 fn what_was_written_is_there_when_the_pool_is_opened_again() {
     let reactor = reactor();
     let there = reactor.clone();

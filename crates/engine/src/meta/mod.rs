@@ -21,6 +21,7 @@ pub use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
 pub use catalog::Catalog;
 pub use journal::DirtyJournal;
 pub use page::{HOLE, INHERIT, LOST, stored_crc};
+pub(crate) use superblocks::wipe_start;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 
 use crate::format::Malformed;

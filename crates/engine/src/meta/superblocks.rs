@@ -106,7 +106,19 @@ pub async fn wipe_superblocks(
     channel: Rc<dyn Channel>,
     info: DeviceInfo,
 ) -> Result<(), MetaError> {
+    wipe_start(reactor, channel, info, BLOCK_BYTES * SUPERBLOCK_COPIES as usize).await
+}
+
+/// Zeroes the first `bytes` bytes of a device, the superblocks before the rest.
+pub(crate) async fn wipe_start(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+    bytes: usize,
+) -> Result<(), MetaError> {
     let media = Media::new(reactor, channel, &info)?;
     let failed = |status: Status| MetaError::Io { action: "wipe", object: Object::Superblock, block: 0, status };
-    media.write_durably(0, &[0; BLOCK_BYTES * SUPERBLOCK_COPIES as usize]).await.map_err(failed)
+    let superblocks = BLOCK_BYTES * SUPERBLOCK_COPIES as usize;
+    media.write_durably(0, &vec![0; superblocks]).await.map_err(failed)?;
+    media.write_durably(SUPERBLOCK_COPIES, &vec![0; bytes - superblocks]).await.map_err(failed)
 }
