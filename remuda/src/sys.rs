@@ -1,5 +1,8 @@
-//! Small facts about this process and machine, read from `/proc`.
+//! Small facts about this process and machine, read from `/proc`, and what of Linux the standard library lacks.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 /// The user this process runs as.
@@ -66,9 +69,40 @@ pub fn steal_and_total() -> (u64, u64) {
     (fields.get(7).copied().unwrap_or(0), fields.iter().take(8).sum())
 }
 
+/// Gives a file the space for its first `bytes` bytes, and that length if it is shorter. What it holds stays as it is.
+/// On a file system that cannot do that, nothing happens.
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let bytes = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    loop {
+        // SAFETY: the descriptor is open as long as `file` is.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => continue,
+            Some(libc::EOPNOTSUPP) => return Ok(()),
+            _ => return Err(error),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn reserving_fills_holes_and_keeps_contents() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(b"kept", 4096).unwrap();
+        reserve(&file, 1 << 20).unwrap();
+        let mut found = [0; 4];
+        file.read_exact_at(&mut found, 4096).unwrap();
+        assert_eq!(&found, b"kept");
+        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+    }
 
     #[test]
     fn core_lists_are_read_as_the_kernel_writes_them() {

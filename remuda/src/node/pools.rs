@@ -11,6 +11,7 @@ use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
 use crate::config::{LogDef, PoolDef};
+use crate::sys;
 use bdev::BlockDevice;
 use engine::{
     CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, SuperblockError,
@@ -403,8 +404,9 @@ impl Node {
     }
 }
 
-/// Locks the file or device of a log in memory and sees that it is large enough: a mapping past the end of a file is
-/// noticed only by the signal that ends the process.
+/// Locks the file or device of a log in memory and sees that it is large enough and has all of its space: a mapping past
+/// the end of a file, or of a hole that the file system has no room for, is noticed only by the signal that ends the
+/// process.
 pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<File, Refusal> {
     let next = || try_again(pool);
     let failed = |what: &str, error: std::io::Error| {
@@ -420,12 +422,21 @@ pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<F
         Err(std::fs::TryLockError::Error(error)) => return Err(failed("lock", error)),
     }
     let found = file.metadata().map_err(|error| failed("look at", error))?;
-    if found.is_file() && found.len() < size {
+    if !found.is_file() {
+        return Ok(file);
+    }
+    if found.len() < size {
         if !make || found.len() > 0 {
             let cause = format!("{path} has {} bytes, {size} are wanted", found.len());
             return Err(Refusal::failed(object(pool), cause, next()));
         }
         file.set_len(size).map_err(|error| failed("give a size to", error))?;
+    }
+    if let Err(error) = sys::reserve(&file, size) {
+        // What could be had goes back; that this may fail changes nothing for the caller.
+        let _ = file.set_len(found.len());
+        let cause = format!("no room for {size} bytes in {path}: {error}");
+        return Err(Refusal::new(RefusalKind::NoSpace, object(pool), cause, "make room, or name a smaller size"));
     }
     Ok(file)
 }
