@@ -79,7 +79,7 @@ fn blocks_of_noise_and_blocks_exchanged_never_panic() {
             for _ in 0..rng.between(1, 4) {
                 let (disk, image) = if rng.one_in(2) { (&tank.log, &log) } else { (&tank.capacity, &capacity) };
                 let (block, _) = image[rng.below(image.len() as u64) as usize];
-                let mut bytes = image[rng.below(image.len() as u64) as usize].1.clone();
+                let mut bytes = image[rng.below(image.len() as u64) as usize].1.to_vec();
                 if rng.one_in(2) {
                     rng.fill(&mut bytes);
                 }

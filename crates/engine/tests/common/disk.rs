@@ -7,7 +7,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-pub type Image = BTreeMap<u64, Vec<u8>>;
+/// Blocks are shared between an image and its copies until one of them changes.
+pub type Image = BTreeMap<u64, Arc<Vec<u8>>>;
+
+fn zeroes() -> Arc<Vec<u8>> {
+    Arc::new(vec![0; 4096])
+}
 
 /// See the module. Blocks of 4 KiB; those that were never written are zero.
 pub struct Disk {
@@ -26,7 +31,8 @@ impl Disk {
         Disk::with(name, blocks, Image::new())
     }
 
-    fn with(name: &str, blocks: u64, content: Image) -> Arc<Disk> {
+    /// A disk with these bytes.
+    pub fn with(name: &str, blocks: u64, content: Image) -> Arc<Disk> {
         let (blocks, writes_left) = (AtomicU64::new(blocks), AtomicU64::new(u64::MAX));
         Arc::new(Disk {
             name: name.into(),
@@ -44,12 +50,12 @@ impl Disk {
     }
 
     pub fn poke(&self, block: u64, bytes: &[u8]) {
-        self.state.content.lock().unwrap().insert(block, bytes.to_vec());
+        self.state.content.lock().unwrap().insert(block, Arc::new(bytes.to_vec()));
     }
 
     pub fn flip(&self, block: u64, bit: usize) {
         let mut content = self.state.content.lock().unwrap();
-        content.entry(block).or_insert_with(|| vec![0; 4096])[bit / 8] ^= 1 << (bit % 8);
+        Arc::make_mut(content.entry(block).or_insert_with(zeroes))[bit / 8] ^= 1 << (bit % 8);
     }
 
     pub fn enlarge(&self, blocks: u64) {
@@ -94,7 +100,7 @@ impl State {
                         }
                     }
                     Op::Write => {
-                        let block = content.entry(at / 4096).or_insert_with(|| vec![0; 4096]);
+                        let block = Arc::make_mut(content.entry(at / 4096).or_insert_with(zeroes));
                         block[within..within + len].copy_from_slice(&buf.as_slice()[done..done + len]);
                     }
                     _ => return Status::Unsupported,
