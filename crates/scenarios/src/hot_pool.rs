@@ -9,12 +9,14 @@ use crate::blocks::{Judge, Mix};
 use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
 use base::Rng;
 use bdev::{BlockDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice};
+use engine::layout::{Identities, plan};
 use engine::{CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use uuid::Uuid;
 
 pub(crate) const LOG: &str = "/log";
 pub(crate) const CAPACITY: &str = "/capacity";
@@ -105,17 +107,29 @@ impl Plan {
         (self.volumes * self.windows * self.window_blocks) << (12 - self.block_shift)
     }
 
-    async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
-        let devices = self.devices(&reactor)?;
-        let options = CreateOptions {
+    fn create_options(&self) -> CreateOptions {
+        CreateOptions {
             name: "pool".into(),
             shards: Some(self.shards),
             segment_blocks: Some(self.segment_blocks),
             volumes_max: Some(8),
             tiny: true,
             ..CreateOptions::default()
-        };
-        let made = Pool::create(&reactor, &devices, &options, 0, false).await;
+        }
+    }
+
+    /// Bytes of the capacity device before its table pages, map pages and data: damage to one copy of what lies there cannot
+    /// always be told from a torn write.
+    fn metadata_end(&self) -> u64 {
+        let (log, capacity) = (self.log_bytes / 4096, self.capacity_bytes / 4096);
+        let nobody = Identities { pool: Uuid::nil(), log: Uuid::nil(), capacity: Uuid::nil() };
+        let (_, superblock) = plan(log, capacity, &self.create_options(), nobody, 0).expect("pools of this plan exist");
+        superblock.shards_end() * 4096
+    }
+
+    async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
+        let devices = self.devices(&reactor)?;
+        let made = Pool::create(&reactor, &devices, &self.create_options(), 0, false).await;
         made.map_err(|error| error.to_string())?;
         let pool = self.open(&reactor, devices).await?;
         for volume in 0..self.volumes {
@@ -166,7 +180,12 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     };
     let node = world.add_node();
     create(world, rng, plan, node)?;
-    if rng.one_in(3) {
+    // Parts of blocks over a damaged one cannot be told from it any more, so that not even a new write makes it whole.
+    if plan.block_shift == 12 && rng.one_in(4) {
+        let faults = DiskFaults { damage_from: plan.metadata_end(), ..DiskFaults::swarm_silent(rng) };
+        mix.errors_allowed = true;
+        world.set_disk_faults(node, CAPACITY, faults);
+    } else if rng.one_in(3) {
         let faults = DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) };
         mix.errors_allowed = true;
         world.set_disk_faults(node, CAPACITY, faults);
