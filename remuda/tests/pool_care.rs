@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pools::{NQN, POOL, bench, node, refused};
+use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
 use common::{Node, Run, remuda};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -11,7 +11,9 @@ const BLOCK: usize = 4096;
 
 /// A pool of one shard with a volume 'v', shown to hosts, that has 16 MiB of content on the capacity device.
 fn filled(more: &str) -> Node {
-    let node = node(&format!("{more}[[volume]]\nname = 'v'\npool = 'hot'\nsize = '64MiB'\n"));
+    // Whole images are compared: the smallest will do.
+    let devices = DEVICES.replace("512MiB", "256MiB");
+    let node = node_on(&devices, &format!("{more}[[volume]]\nname = 'v'\npool = 'hot'\nsize = '64MiB'\n"));
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     let fill = ["--rw", "write", "--fill", "--bs", "64k", "--range", "16MiB", "--time", "10ms", "--warmup", "0s"];
     let run = bench(&node, &fill);

@@ -9,10 +9,15 @@ pub const DEVICES: &str = "[[device]]\nname = 'log'\nkind = 'file'\npath = 'log.
                            [[device]]\nname = 'big'\nkind = 'file'\npath = 'big.img'\nsize = '512MiB'\n";
 pub const POOL: &str = "[pool.hot]\nlog = 'log'\ncapacity = 'big'\n";
 
-/// A node with a target, `more`, and a subsystem without namespaces.
+/// A node with a target, [`DEVICES`], `more`, and a subsystem without namespaces.
 pub fn node(more: &str) -> Node {
+    node_on(DEVICES, more)
+}
+
+/// The same with other devices.
+pub fn node_on(devices: &str, more: &str) -> Node {
     Node::start(&format!(
-        "[nvmf]\nlisten = ['127.0.0.1:0']\n{DEVICES}{more}[[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\n"
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n{devices}{more}[[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\n"
     ))
 }
 
