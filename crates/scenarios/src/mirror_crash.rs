@@ -65,8 +65,11 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         let latecomer = latecomer.filter(|_| openings.get() % 2 == 0);
         Box::pin(async move {
             let mut opened = plan.open_without(&reactor, latecomer).await?;
-            if let Some((_, leg)) = opened.late.as_mut().filter(|_| skips_resync) {
-                *leg = Arc::new(Lossy { child: leg.clone(), loss: untagged });
+            if skips_resync {
+                let lossy = |leg: &mut Arc<dyn BlockDevice>| {
+                    *leg = Arc::new(Lossy { child: leg.clone(), loss: untagged });
+                };
+                opened.late.iter_mut().flatten().for_each(lossy);
             }
             let mirror = opened.mirror.clone();
             slot.replace(Some(opened));
@@ -144,11 +147,11 @@ pub(crate) struct Plan {
     pub(crate) loss: Option<Loss>,
 }
 
-/// A mirror in use, and the leg that it was opened without.
+/// A mirror in use, and the legs that it was opened without, at their places.
 #[derive(Clone)]
 struct Opened {
     mirror: Arc<MirrorDevice>,
-    late: Option<(usize, Arc<dyn BlockDevice>)>,
+    late: Vec<Option<Arc<dyn BlockDevice>>>,
 }
 
 impl Opened {
@@ -156,7 +159,7 @@ impl Opened {
     async fn join_all(&self, reactor: &Rc<Reactor>) {
         for (leg, status) in self.mirror.status().legs.iter().enumerate() {
             if status.state == LegState::Failed {
-                let device = self.late.as_ref().filter(|(late, _)| *late == leg).map(|(_, device)| device.clone());
+                let device = self.late.get(leg).cloned().flatten();
                 let _ = self.mirror.join(reactor, leg, device, false).await;
             }
         }
@@ -177,13 +180,15 @@ impl Plan {
             mirror.map(Arc::new).map_err(|error| error.to_string())
         };
         let whole = open(&legs, MirrorOptions::default()).await?;
-        let others_suffice = |absent: &usize| {
-            let legs = whole.status().legs;
-            legs.iter().enumerate().any(|(leg, status)| leg != *absent && status.state == LegState::InSync)
-        };
-        let Some(absent) = absent.filter(others_suffice) else { return Ok(Opened { mirror: whole, late: None }) };
+        let states: Vec<LegState> = whole.legs().iter().map(|leg| leg.state).collect();
+        let stays = |leg: usize| states[leg] == LegState::InSync && Some(leg) != absent;
+        if absent.is_none() || !(0..legs.len()).any(stays) {
+            return Ok(Opened { mirror: whole, late: Vec::new() });
+        }
         drop(whole);
-        let late = legs[absent].take().map(|leg| (absent, leg));
+        // Only legs in sync may be there: told to go on, the mirror would take an older one if it could read no other.
+        let out = |leg: usize, device: &mut Option<_>| if stays(leg) { None } else { device.take() };
+        let late = legs.iter_mut().enumerate().map(|(leg, device)| out(leg, device)).collect();
         let mirror = open(&legs, MirrorOptions { start_degraded: true, ..MirrorOptions::default() }).await?;
         Ok(Opened { mirror, late })
     }

@@ -114,6 +114,15 @@ pub(super) fn arriving(
 
 /// Whether leg `index`, by its `own` superblock, went on without the ruling leg.
 fn lost_sight(own: &Superblock, newest: &Superblock, index: usize, ruler: usize) -> bool {
+    // A third leg that both call in sync, and that was not filled anew, has what this leg acknowledged: nothing could be
+    // without calling that one failed. The ruler came back after this leg had failed, and this leg never heard of it.
+    let is_common = |leg: usize| {
+        let (mine, theirs) = (&own.legs[leg], &newest.legs[leg]);
+        mine.state == LegState::InSync && theirs.state == LegState::InSync && mine.id == theirs.id
+    };
+    if (0..own.legs.len()).any(|leg| leg != index && is_common(leg)) {
+        return false;
+    }
     match own.legs[ruler].state {
         LegState::InSync => false,
         LegState::Failed => true,
@@ -217,6 +226,15 @@ mod tests {
         // Seed 1055: the other leg failed to write that superblock and was called failed in the next one.
         let found = [superblock(0, 8, &[InSync, Failed]), superblock(1, 6, &[RecoveringDirty, InSync])];
         assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringFull]);
+        // Seed 2766: leg 2 was taken in just when leg 0 failed, whose superblock does not know it; leg 1 was there all along.
+        let found = [
+            superblock(0, 5, &[InSync, InSync, Failed]),
+            superblock(1, 9, &[Failed, InSync, InSync]),
+            superblock(2, 9, &[Failed, InSync, InSync]),
+        ];
+        assert_eq!(states(decide(&found, &[false; 3], false, None)), [RecoveringFull, InSync, InSync]);
+        let found = [superblock(0, 5, &[InSync, Failed, Failed]), found[1].clone(), found[2].clone()];
+        assert!(matches!(decide(&found, &[false; 3], false, None), Err(Disagreement::SplitBrain(_, 0))));
         // The leg that was to be caught up never heard of it and was started alone instead, some time ago.
         let mut alone = superblock(0, 9, &[InSync, Failed]);
         alone.as_mut().unwrap().legs[1].failed_generation = 5;
