@@ -12,6 +12,8 @@ use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Random halves of what a flush makes durable that are tried.
+const SUBSETS: u64 = 8;
 const MIB_BLOCKS: u64 = (1 << 20) / BLOCK as u64;
 
 /// The recorded device: the log, and the capacity device behind it.
@@ -79,7 +81,7 @@ struct Replay {
 }
 
 pub fn replay(recording: &str, seed: u64, sizes_mib: [u64; 2], points: u64) -> Result<(), Failure> {
-    let total = count_points(recording)?;
+    let (total, flushes) = count_points(recording)?;
     let mut input = Recording::open(recording).map_err(Failure::Other)?;
     let histories = (0..WRITERS).map(|writer| History::new(seed, writer)).collect();
     let mut replay = Replay { reactor: reactor(), histories, tally: Tally::default() };
@@ -92,12 +94,13 @@ pub fn replay(recording: &str, seed: u64, sizes_mib: [u64; 2], points: u64) -> R
             waiting.push(entry);
             continue;
         }
-        // Evenly spread, all of them when there are no more than that.
-        let chosen = seen * points.min(total) / total != (seen + 1) * points.min(total) / total;
+        // Evenly spread, all of them when there are no more than that; checkpoints flush, so flushes are the last to be left out.
+        let chosen = entry.flags.flush() && flushes <= points
+            || seen * points.min(total) / total != (seen + 1) * points.min(total) / total;
         seen += 1;
         if entry.flags.flush() {
             // Until it has completed, the devices have kept what they pleased of what was not flushed.
-            if chosen && !waiting.is_empty() {
+            for _ in 0..if chosen && !waiting.is_empty() { SUBSETS } else { 0 } {
                 let mut some = media.clone();
                 waiting.iter().filter(|_| rng.one_in(2)).for_each(|entry| some.apply(entry));
                 replay.try_point(&some, &format!("in part of what entry {number} makes durable"))?;
@@ -130,10 +133,11 @@ fn is_point(entry: &Entry) -> bool {
     entry.flags.flush() || entry.flags.fua() || entry.mark.is_some()
 }
 
-fn count_points(recording: &str) -> Result<u64, Failure> {
+/// Points of a recording, and how many of them are flushes.
+fn count_points(recording: &str) -> Result<(u64, u64), Failure> {
     let mut input = Recording::open(recording).map_err(Failure::Other)?;
     let (entries, mut points) = (input.left(), 0);
-    let [mut flushes, mut fua, mut marks] = [0; 3];
+    let [mut flushes, mut fua, mut marks] = [0u64; 3];
     while let Some(entry) = input.next().map_err(Failure::Other)? {
         points += is_point(&entry) as u64;
         flushes += entry.flags.flush() as u64;
@@ -141,7 +145,7 @@ fn count_points(recording: &str) -> Result<u64, Failure> {
         marks += entry.mark.is_some() as u64;
     }
     println!("{entries} entries: {flushes} flushes, {fua} FUA writes, {marks} marks");
-    Ok(points)
+    Ok((points, flushes))
 }
 
 impl Replay {
