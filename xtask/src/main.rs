@@ -67,6 +67,10 @@ fn main() -> ExitCode {
 fn interop(args: &[String]) -> anyhow::Result<()> {
     if !args.iter().any(|arg| arg == "--help" || arg == "--target") {
         run::build_release()?;
+        if !args.iter().any(|arg| arg == "--short") {
+            let example = ["--package", "remuda-engine", "--example", "power_loss"];
+            run::checked(run::cargo().args(["build", "--release", "--quiet"]).args(example))?;
+        }
     }
     run::checked(std::process::Command::new(run::root().join("tests/interop/run")).args(args))
 }

@@ -14,10 +14,11 @@
 # Debian packages needed: busybox-static cpio kmod xz-utils mawk, and those that own BINS.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
+. "$HERE/programs.sh"
 SERIES=${1:?usage: guest-build.sh 6.12|6.1|PACKAGE}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/remuda-guest
 MODS=${MODS-crc32c_intel crc32c_generic virtio_pci virtio_net virtio_blk ext4 nvme-tcp}
-XMODS=${XMODS-xfs nvmet nvmet-tcp brd loop}
+XMODS=${XMODS-xfs nvmet nvmet-tcp brd loop dm-log-writes nfit nd_pmem device_dax dax_pmem virtio_pmem}
 BINS=${BINS-/usr/bin/dd /usr/sbin/blkdiscard /usr/sbin/nvme /usr/sbin/mkfs.ext4 /usr/sbin/e2fsck /usr/sbin/resize2fs /usr/sbin/mkfs.xfs /usr/sbin/xfs_repair /usr/bin/fio}
 
 newest() { # the newest package whose name matches the pattern
@@ -39,7 +40,7 @@ OUT=$CACHE/$SERIES
 mkdir -p "$OUT"
 exec 8>"$CACHE/lock"
 flock 8
-stamp="$KPKG $MODS $XMODS $(sha256sum "$HERE/guest-build.sh" "$HERE/guestlib.sh" $BINS | sha256sum)"
+stamp="$KPKG $MODS $XMODS $(sha256sum "$HERE/guest-build.sh" "$HERE/programs.sh" "$HERE/guestlib.sh" "$HERE/guestnode.sh" $BINS | sha256sum)"
 if [ -e "$OUT/base.cpio" ] && [ "$(cat "$OUT/stamp" 2>/dev/null)" = "$stamp" ]; then echo "$OUT"; exit; fi
 
 # --- the kernel ---------------------------------------------------------------------------------
@@ -62,15 +63,7 @@ mkdir -p "$R"/{bin,sbin,proc,sys,dev,tmp,mnt,run,etc/nvme,lib,lib64,usr/bin,usr/
 cp /bin/busybox "$R/bin/busybox"
 "$R/bin/busybox" --list | while read -r a; do [ "$a" = busybox ] || ln -sf busybox "$R/bin/$a"; done
 
-copy_bin() { # a program, and every library that ldd names
-    local bin lib
-    bin=$(realpath "$1")
-    install -D "$bin" "$R/$1"
-    ldd "$bin" 2>/dev/null | grep -oE '/[^ ]+\.so[^ ]*' | sort -u | while read -r lib; do
-        [ -e "$R/$lib" ] || install -D "$(realpath "$lib")" "$R/$lib"
-    done
-}
-for b in $BINS; do copy_bin "$b"; done
+for b in $BINS; do copy_program "$R" "$b" "$b"; done
 if [ -f /etc/mke2fs.conf ]; then cp /etc/mke2fs.conf "$R/etc/"; fi
 echo 'root:x:0:0:root:/:/bin/sh' >"$R/etc/passwd"
 echo 'root:x:0:' >"$R/etc/group"
@@ -96,7 +89,7 @@ add_mod() { # copy a module and its dependencies; print their names in load orde
 for m in $MODS; do add_mod "$m"; done | awk '!seen[$0]++' >"$R/mods/boot.list"
 for m in $XMODS; do echo "$m:" $(add_mod "$m"); done >"$R/mods/deps.list"
 
-cp "$HERE/guestlib.sh" "$R/guestlib.sh"
+cp "$HERE/guestlib.sh" "$HERE/guestnode.sh" "$R/"
 cat >"$R/init" <<'INIT'
 #!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ TERM=dumb

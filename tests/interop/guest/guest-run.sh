@@ -13,6 +13,7 @@
 #   MEM       MiB (1024)                INPUT    FIFO for the guest's console input, kept by the caller
 #   LOG       copy of the console       PIDFILE  where qemu writes its process id
 #   NETOPT    more for the user network, such as ,hostfwd=...
+#   SHIP      host programs that only this job needs, to be in the guest's /bin
 #
 # One emulated processor, of an old model, in one thread: with `-cpu max` and a thread for each processor QEMU 7.2 has
 # been seen to corrupt a guest kernel's flags (a double fault, once in some sixty boots), and it is no faster.
@@ -20,6 +21,7 @@ set -euo pipefail
 GUEST=${1:?usage: guest-run.sh GUESTDIR JOB.sh [VAR=value ...] [-- qemu arguments]}
 JOB=${2:?job}
 shift 2
+. "$(dirname "${BASH_SOURCE[0]}")/programs.sh"
 
 T=$(mktemp -d "${TMPDIR:-/tmp}/remuda-guest.XXXXXX")
 QEMU=
@@ -39,6 +41,7 @@ while [ $# -gt 0 ]; do
     *) echo "guest-run: bad argument $1" >&2; exit 2 ;;
     esac
 done
+for program in ${SHIP:-}; do copy_program "$T/r" "$program" "bin/$(basename "$program")"; done
 (cd "$T/r" && find . | cpio --quiet -o -H newc) >"$T/job.cpio"
 cat "$GUEST/base.cpio" "$T/job.cpio" >"$T/initrd"
 

@@ -2,10 +2,14 @@
 # Expects: REMUDA (the binary), W (a directory of ours), PORT.
 NQN=nqn.2026-11.io.remuda:s1
 VOLUME_MIB=512
+# (the least there is: destaging, checkpoints and the reuse of segments happen while a job runs)
+LOG_MIB=64
 
 remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 
-# A file device: what was acknowledged must survive a SIGKILL of the node.
+# What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
+# own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
+# outlive the node). LOG_PATH and CAPACITY_PATH put a pool with a block log on devices that are there.
 node_config() {
     cat <<CONFIG
 [node]
@@ -14,20 +18,40 @@ rpc_socket = "$W/rpc.sock"
 metrics_listen = "127.0.0.1:0"
 [nvmf]
 listen = ["127.0.0.1:$PORT"]
-[[device]]
-name = "d0"
-kind = "file"
-path = "$W/d0.img"
-size = "${VOLUME_MIB}MiB"
-block_size = ${BLOCK_SIZE:-4096}
-[[volume]]
-name = "v0"
-device = "d0"
+CONFIG
+    case ${POOL:-} in
+    '')
+        file_device d0 "$VOLUME_MIB" "${BLOCK_SIZE:-4096}"
+        v0_on 'device = "d0"'
+        ;;
+    mapped)
+        file_device capacity $((VOLUME_MIB * 2)) 4096
+        echo "[pool.hot]"
+        echo "log = { pmem = \"$W/hot.log\", size = \"${LOG_MIB}MiB\", volatile = true }"
+        echo 'capacity = "capacity"'
+        v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
+        ;;
+    block)
+        file_device log "$LOG_MIB" 4096 ${LOG_PATH:+"$LOG_PATH"}
+        file_device capacity $((VOLUME_MIB * 2)) 4096 ${CAPACITY_PATH:+"$CAPACITY_PATH"}
+        printf '%s\n' "[pool.hot]" 'log = "log"' 'capacity = "capacity"'
+        v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
+        ;;
+    *) die "unknown POOL $POOL" ;;
+    esac
+    cat <<CONFIG
 [[subsystem]]
 nqn = "$NQN"
 allow_any_host = true
 namespaces = [{ nsid = 1, volume = "v0" }]
 CONFIG
+}
+file_device() { # NAME MIB BLOCK_SIZE [PATH]
+    printf '%s\n' "[[device]]" "name = \"$1\"" 'kind = "file"' "path = \"${4:-$W/$1.img}\"" "block_size = $3"
+    [ $# = 4 ] || echo "size = \"$2MiB\""
+}
+v0_on() { # LINE...: the volume behind namespace 1, and where it is
+    printf '%s\n' "[[volume]]" 'name = "v0"' "$@"
 }
 
 node_serve() { # in the foreground
@@ -35,8 +59,13 @@ node_serve() { # in the foreground
 }
 node_ready() { remuda status --json >/dev/null 2>&1; }
 
-# The device is made with room for the volume to grow.
+# Outside a pool the device is made with room for the volume to grow.
 node_add_namespace() { # NSID MIB
+    if [ -n "${POOL:-}" ]; then
+        remuda volume create "v$1" --pool hot --size "$2MiB"
+        remuda subsystem add-namespace "$NQN" "v$1" --nsid "$1"
+        return
+    fi
     [ -e "$W/d$1.img" ] || remuda device create "d$1" --kind file "path=$W/d$1.img" "size=${VOLUME_MIB}MiB" block_size=4096
     remuda volume create "v$1" --device "d$1" --size "$2MiB"
     remuda subsystem add-namespace "$NQN" "v$1" --nsid "$1"
