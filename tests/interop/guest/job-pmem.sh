@@ -30,9 +30,10 @@ durable_config() {
 }
 durable() { # what the node says of the log
     remuda pool status hot >/tmp/status 2>&1
-    if grep -E 'volatile|does not survive' /tmp/status; then return 1; fi
-    grep 'state *open' /tmp/status || { cat /tmp/status; return 1; }
+    cat /tmp/status
+    grep -q 'state *open' /tmp/status && ! grep -q -E 'volatile|does not survive' /tmp/status
 }
+pool_open() { remuda pool show hot && grep 'state *open' /tmp/out; }
 log_as_meant() { if [ -n "$LOG_DAX" ]; then durable; else ! durable; fi; }
 verify() { power_loss verify /dev/nvme0n1 /dev/vdb 7; }
 
@@ -42,6 +43,7 @@ if [ "$STAGE" = 2 ]; then
     durable_config >/tmp/node.toml
     must node-after-crash node_start
     step log-as-before log_as_meant
+    must pool-opens pool_open
     must connect node_connect
     step verify-after-crash verify
     cat /tmp/out
@@ -104,13 +106,14 @@ must connect node_connect
 step bench-verify bench
 # (what is not in the notes reads as zeroes)
 step discard blkdiscard /dev/nvme0n1
-survive() {
-    power_loss write /dev/nvme0n1 /dev/vdb 7 "${STEPS:-40}" >/tmp/writers 2>&1 & _writers=$!
-    sleep 1
-    kill -0 $_writers || { cat /tmp/writers; echo "ended before the kill"; return 1; }
-    node_kill; node_start || return 1
-    wait $_writers || { cat /tmp/writers; return 1; }
+survive() { # (the writers go on until they are killed; an I/O error would end them)
+    power_loss write /dev/nvme0n1 /dev/vdb 7 0 >/tmp/writers 2>&1 & _writers=$!
+    sleep 1; node_kill; node_start || return 1
+    wait_until 60 reconnected || return 1
+    sleep 1; kill -KILL $_writers || { cat /tmp/writers; return 1; }
+    wait $_writers || true
 }
+reconnected() { dmesg | grep -q 'Successfully reconnected'; }
 step kill-under-writers survive
 step verify verify
 cat /tmp/out
