@@ -43,6 +43,11 @@ pub fn count_pdu() {
     }
 }
 
+/// PDUs that were counted.
+pub fn pdus() -> u64 {
+    PDUS.load(Ordering::Relaxed)
+}
+
 /// The input, read as a program.
 pub struct Program<'a>(pub &'a [u8]);
 
