@@ -118,13 +118,14 @@ impl Plan {
         }
     }
 
-    /// Bytes of the capacity device before its table pages, map pages and data: damage to one copy of what lies there cannot
-    /// always be told from a torn write.
-    fn metadata_end(&self) -> u64 {
+    /// Where silent damage may begin on the capacity device of a pool of one shard: at its data. Of superblocks, roots and
+    /// journals, damage to one copy cannot always be told from a torn write; a pool does not open without its table pages,
+    /// and what is in the log stays there as long as its map page is unreadable.
+    fn damage_from(&self) -> u64 {
         let (log, capacity) = (self.log_bytes / 4096, self.capacity_bytes / 4096);
         let nobody = Identities { pool: Uuid::nil(), log: Uuid::nil(), capacity: Uuid::nil() };
         let (_, superblock) = plan(log, capacity, &self.create_options(), nobody, 0).expect("pools of this plan exist");
-        superblock.shards_end() * 4096
+        superblock.regions[0].data_start() * 4096
     }
 
     async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
@@ -181,8 +182,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let node = world.add_node();
     create(world, rng, plan, node)?;
     // Parts of blocks over a damaged one cannot be told from it any more, so that not even a new write makes it whole.
-    if plan.block_shift == 12 && rng.one_in(4) {
-        let faults = DiskFaults { damage_from: plan.metadata_end(), ..DiskFaults::swarm_silent(rng) };
+    if plan.block_shift == 12 && plan.shards == 1 && rng.one_in(2) {
+        let faults = DiskFaults { damage_from: plan.damage_from(), ..DiskFaults::swarm_silent(rng) };
         mix.errors_allowed = true;
         world.set_disk_faults(node, CAPACITY, faults);
     } else if rng.one_in(3) {
