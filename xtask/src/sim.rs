@@ -29,7 +29,7 @@ pub struct Options {
 /// change has broken; unknown seeds are for `--long`. Batches grow, so that a quick failure is quick and the processes few.
 const BOUNDED_SEEDS: u64 = 2_000;
 const BOUNDED_TIME: Duration = Duration::from_secs(240);
-const BATCH_SEEDS: std::ops::Range<u64> = 10..500;
+const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
 /// The scenario that counts crash points, how many there have to be, and by when.
 const POINTS_SCENARIO: &str = "hot-pool-images";
 const POINTS_LEAST: u64 = 50_000;
