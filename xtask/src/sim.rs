@@ -33,7 +33,7 @@ const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
 /// The scenario that counts crash points, how many there have to be, and by when.
 const POINTS_SCENARIO: &str = "hot-pool-images";
 const POINTS_LEAST: u64 = 50_000;
-const POINTS_TIME: Duration = Duration::from_secs(360);
+const POINTS_TIME: Duration = Duration::from_secs(600);
 const POINTS_BATCH_SEEDS: u64 = 50;
 
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
