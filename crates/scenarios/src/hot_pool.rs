@@ -168,6 +168,22 @@ pub(crate) fn view(plan: &Plan, pool: &Arc<Pool>) -> Result<Arc<dyn BlockDevice>
     Ok(Arc::new(device))
 }
 
+/// The pool that was opened last.
+pub(crate) type OpenedPool = Rc<RefCell<Option<Arc<Pool>>>>;
+
+/// Opens the pool, leaves it in `slot` and returns its windows.
+pub(crate) fn opening(plan: Plan, slot: OpenedPool) -> impl Fn(Rc<Reactor>) -> Opening {
+    move |reactor| {
+        let slot = slot.clone();
+        Box::pin(async move {
+            let devices = plan.devices(&reactor)?;
+            let pool = plan.open(&reactor, devices).await?;
+            slot.replace(Some(pool.clone()));
+            view(&plan, &pool)
+        })
+    }
+}
+
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let plan = Plan::pick(rng);
@@ -182,29 +198,22 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let node = world.add_node();
     create(world, rng, plan, node)?;
     // Parts of blocks over a damaged one cannot be told from it any more, so that not even a new write makes it whole.
-    if plan.block_shift == 12 && plan.shards == 1 && rng.one_in(2) {
-        let faults = DiskFaults { damage_from: plan.damage_from(), ..DiskFaults::swarm_silent(rng) };
-        mix.errors_allowed = true;
-        world.set_disk_faults(node, CAPACITY, faults);
+    let faults = if plan.block_shift == 12 && plan.shards == 1 && rng.one_in(2) {
+        Some(DiskFaults { damage_from: plan.damage_from(), ..DiskFaults::swarm_silent(rng) })
     } else if rng.one_in(3) {
-        let faults = DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) };
+        Some(DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) })
+    } else {
+        None
+    };
+    if let Some(faults) = faults {
         mix.errors_allowed = true;
         world.set_disk_faults(node, CAPACITY, faults);
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix.clone(), plan.blocks() << plan.block_shift);
     // The pool as opened last, for what is done beside the work.
-    let opened: Rc<RefCell<Option<Arc<Pool>>>> = Rc::default();
-    let slot = opened.clone();
-    let open = move |reactor: Rc<Reactor>| -> Opening {
-        let slot = slot.clone();
-        Box::pin(async move {
-            let devices = plan.devices(&reactor)?;
-            let pool = plan.open(&reactor, devices).await?;
-            slot.replace(Some(pool.clone()));
-            view(&plan, &pool)
-        })
-    };
+    let opened = OpenedPool::default();
+    let open = opening(plan, opened.clone());
     let settles = rng.one_in(2);
     let to_close = opened.clone();
     let close = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {

@@ -8,8 +8,8 @@ mod side;
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
-use crate::crashes::{Opening, SECOND_NS, start};
-use crate::hot_pool::{EXTENT_BLOCKS, Plan, create, view};
+use crate::crashes::{SECOND_NS, start};
+use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, create, opening};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op};
 use engine::{Defect, Pool};
@@ -117,18 +117,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let watcher = camera.clone();
     world.watch_writes(node, move |boundary| watcher.look(boundary));
 
-    let pool: Rc<RefCell<Option<Arc<Pool>>>> = Rc::default();
-    let slot = pool.clone();
-    let opening = move |reactor: Rc<Reactor>| -> Opening {
-        let slot = slot.clone();
-        Box::pin(async move {
-            let devices = plan.devices(&reactor)?;
-            let pool = plan.open(&reactor, devices).await?;
-            slot.replace(Some(pool.clone()));
-            view(&plan, &pool)
-        })
-    };
-    let device = match start(world, node, 1, opening, LIFE_NS)? {
+    let pool = OpenedPool::default();
+    let device = match start(world, node, 1, opening(plan, pool.clone()), LIFE_NS)? {
         Some(Ok(device)) => device,
         other => return Err(Failure::new(format!("the pool does not open: {:?}", other.and_then(Result::err)))),
     };
