@@ -3,8 +3,8 @@
 //! Two media behind one interface. *Mapped*: header and payload are stored, one fence, done. *Block*: records gather while
 //! groups are under way; a group is one contiguous write of a self-describing run of records.
 //!
-//! What holds: records become visible (through [`Sink`]) strictly in the order of their numbers, and only when durable. A
-//! record is valid whole or not at all. A new epoch begins in a new segment, and a segment is opened only when
+//! What holds: records become visible (through [`Sink`]) strictly in the order of their numbers, and to nobody else before they
+//! are durable. A record is valid whole or not at all. A new epoch begins in a new segment, and a segment is opened only when
 //! everything in the one before is durable; so where a later segment begins says how far an earlier one is valid.
 //!
 //! Checksums of payloads are made here, when a record is appended; who reads verifies them.
@@ -68,7 +68,7 @@ pub struct Placed {
 /// What the log tells the index. Calls come in the order of record numbers, before any writer is woken, and must not
 /// append.
 pub trait Sink {
-    /// The record is durable.
+    /// The record is durable, or is before anything else runs on this reactor.
     fn placed(&self, record: &Record, placed: Placed);
     /// The segment with this sequence is about to be overwritten.
     fn reclaimed(&self, segment: u64);
