@@ -253,11 +253,10 @@ impl Connection {
         }
         let local = self.local.clone();
         self.reactor.spawn(async move {
-            while local.connections.borrow().values().any(|connection| connection.has_transfers()) {
+            while local.connections().iter().any(|connection| connection.has_transfers()) {
                 local.reactor.sleep_ns(TRANSFER_WATCH_NS).await;
                 let since_ns = local.reactor.now_ns().saturating_sub(local.config.stall_timeout_ns);
-                let connections: Vec<_> = local.connections.borrow().values().cloned().collect();
-                for connection in connections {
+                for connection in local.connections() {
                     if connection.pending.borrow().values().any(|pending| pending.asked_ns < since_ns) {
                         connection.end(End::Stalled);
                     }

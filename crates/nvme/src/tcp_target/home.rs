@@ -391,7 +391,7 @@ impl Home {
         let Some(place) = place else { return };
         let shared = self.shared.clone();
         self.reactor.post(place.reactor, move |reactor| {
-            let connection = Local::of(reactor, &shared).connections.borrow().get(&place.connection).cloned();
+            let connection = Local::of(reactor, &shared).connection(place.connection);
             if let Some(connection) = connection {
                 action(&connection);
             }
@@ -411,7 +411,7 @@ impl Home {
             for _ in 0..TURNS_TO_RECEIVE {
                 reactor.yield_now().await;
             }
-            let connection = Local::of(&reactor, &shared).connections.borrow().get(&place.connection).cloned();
+            let connection = Local::of(&reactor, &shared).connection(place.connection);
             connection.map(|connection| question(&connection))
         });
         asking.await

@@ -9,7 +9,7 @@ use reactor::{BUF_BYTES_MAX, Buf, Reactor, TcpStream};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -52,7 +52,8 @@ pub(super) struct Local {
     pub(super) shared: Arc<Shared>,
     receive_buf: RefCell<Option<Buf>>,
     namespaces: RefCell<BTreeMap<(SubsystemId, u32), Found>>,
-    pub(super) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    /// Those that are served; their tasks hold them, so that a reactor that is closed leaves nothing behind.
+    connections: RefCell<BTreeMap<u64, Weak<Connection>>>,
     held_max: Cell<usize>,
     /// Connections that have answers to flush at the end of this turn.
     pub(super) answering: Cell<usize>,
@@ -85,7 +86,7 @@ impl Local {
     /// Serves a connection until it ends.
     pub(super) fn serve(self: &Rc<Self>, stream: TcpStream, id: u64, peer: SocketAddr, via: SocketAddr) {
         let connection = Connection::new(&self.reactor, self, stream, id, via);
-        self.connections.borrow_mut().insert(id, connection.clone());
+        self.connections.borrow_mut().insert(id, Rc::downgrade(&connection));
         self.share_out();
         connection.watch_handshake();
         let this = self.clone();
@@ -98,10 +99,19 @@ impl Local {
         });
     }
 
+    /// The connections that are served.
+    pub(super) fn connections(&self) -> Vec<Rc<Connection>> {
+        self.connections.borrow().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The connection of this number, while it is served.
+    pub(super) fn connection(&self, id: u64) -> Option<Rc<Connection>> {
+        self.connections.borrow().get(&id)?.upgrade()
+    }
+
     /// Ends all connections. Those that come later are served.
     pub(super) fn close(&self) {
-        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
-        for connection in connections {
+        for connection in self.connections() {
             connection.end(End::TornDown);
             connection.cached.take();
         }
@@ -111,7 +121,7 @@ impl Local {
     /// Lets go of a namespace that was removed: its device may be closed.
     pub(super) fn forget(&self, subsystem: SubsystemId, nsid: u32) {
         self.namespaces.borrow_mut().remove(&(subsystem, nsid));
-        for connection in self.connections.borrow().values() {
+        for connection in self.connections() {
             if connection.owner.get().is_some_and(|owner| owner.subsystem == subsystem) {
                 connection.cached.take();
             }
