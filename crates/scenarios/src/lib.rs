@@ -223,7 +223,7 @@ pub fn run(name: &str, seed: u64, options: &Options) -> Option<Outcome> {
     let result = panics::caught(|| (scenario.run)(&mut run));
     let panicked = result.is_err();
     let verdict = match result.unwrap_or_else(|text| Err(Failure::new(text))) {
-        Ok(()) => run.world.check().err(),
+        Ok(()) => run.world.check().and_then(|()| nothing_left_behind(&run.world)).err(),
         Err(failure) => Some(failure),
     };
     let handle = run.world.handle();
@@ -244,4 +244,14 @@ pub fn run(name: &str, seed: u64, options: &Options) -> Option<Outcome> {
         std::mem::forget(run);
     }
     Some(outcome)
+}
+
+/// Processes that ended are gone, with all that they held.
+fn nothing_left_behind(world: &World) -> Result<(), Failure> {
+    match world.left_behind() {
+        0 => Ok(()),
+        held => {
+            Err(Failure::new(format!("{held} reactors of processes that ended are still held, with all their memory")))
+        }
+    }
 }

@@ -78,6 +78,7 @@ fn every_checker_catches_its_mutation() {
         ("file-device-crash", Mutation::LoseCompletion),
         ("file-device-crash", Mutation::ReuseBufferEarly),
         ("file-device-crash", Mutation::DiscardDoesNothing),
+        ("file-device-crash", Mutation::HoldDead),
         ("mirror-crash", Mutation::FlushDoesNothing),
         ("mirror-crash", Mutation::FuaIgnored),
         ("mirror-crash", Mutation::WrongRead),

@@ -192,6 +192,8 @@ pub enum Mutation {
     DuplicateSegment,
     /// Discarded blocks keep their old data although zeroes were promised.
     DiscardDoesNothing,
+    /// What a process held is not given back when it ends.
+    HoldDead,
     /// A scenario's own defect: a stack skips its verification (scenarios define what that means).
     SkipVerify,
     /// A scenario's own defect: what a mirror copies between its legs before it answers a read is lost.
@@ -226,7 +228,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 26] = [
+    pub const ALL: [Mutation; 27] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -238,6 +240,7 @@ impl Mutation {
         Mutation::LoseReadiness,
         Mutation::DuplicateSegment,
         Mutation::DiscardDoesNothing,
+        Mutation::HoldDead,
         Mutation::SkipVerify,
         Mutation::SkipCopies,
         Mutation::SkipResync,

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Steps that one wait may take: a bound on livelock.
 const STEPS_MAX: u64 = 5_000_000;
@@ -123,6 +123,8 @@ impl Handle {
 pub struct World {
     state: Rc<RefCell<State>>,
     running: Vec<Running>,
+    /// Reactors of processes that ended.
+    dead: Vec<Weak<Reactor>>,
     /// Scratch of `choose`.
     runnable: Vec<usize>,
     steps: u64,
@@ -134,7 +136,14 @@ impl World {
     pub fn new(seed: u64) -> World {
         let state = State::new(seed);
         let begun_ns = state.now_ns;
-        World { state: Rc::new(RefCell::new(state)), running: Vec::new(), runnable: Vec::new(), steps: 0, begun_ns }
+        World {
+            state: Rc::new(RefCell::new(state)),
+            running: Vec::new(),
+            dead: Vec::new(),
+            runnable: Vec::new(),
+            steps: 0,
+            begun_ns,
+        }
     }
 
     /// What tasks and oracles may hold.
@@ -307,6 +316,16 @@ impl World {
         let dead: Vec<Running> = dead;
         // Destructors call the driver, so the state must not be borrowed here.
         dead.iter().for_each(|running| running.reactor.close());
+        if self.state.borrow().mutation == Some(Mutation::HoldDead) {
+            dead.iter().for_each(|running| std::mem::forget(running.reactor.clone()));
+        }
+        self.dead.extend(dead.iter().map(|running| Rc::downgrade(&running.reactor)));
+    }
+
+    /// How many reactors of processes that ended are still held by something. Asked when whoever ran this world has let go of
+    /// what it had of them, it tells of components that hold each other and would never be freed.
+    pub fn left_behind(&self) -> usize {
+        self.dead.iter().filter(|reactor| reactor.strong_count() > 0).count()
     }
 
     /// Whether the node runs a process.
