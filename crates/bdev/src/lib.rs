@@ -23,6 +23,7 @@ mod hold;
 pub mod io;
 mod linear;
 mod mem;
+mod mem_stripes;
 mod mirror;
 mod null;
 mod parts;

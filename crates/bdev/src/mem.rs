@@ -1,15 +1,17 @@
 //! A device in memory: zeroed at start, gone at exit. Reads can lend its memory.
 //!
-//! Every operation completes inside `submit`. Operations that change blocks hold the mutexes of the stripes they touch:
-//! without that a write of another core could fall between the two halves of a compare-and-write. Reads take nothing, and
-//! a mutex that nobody else holds costs less than a tenth of the copy it protects.
+//! Every operation completes inside `submit`. Operations that change or compare blocks lock the stripes they touch
+//! (see `mem_stripes`): without that a write of another core could fall between the two halves of a
+//! compare-and-write. Reads lock nothing, and copy again what was written meanwhile: what they return was there at one
+//! moment. Only a loan shows what comes later, to those who asked for one.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Io, Op, OpSet, Status};
+use crate::mem_stripes::Stripes;
 use reactor::{IoFuture, Reactor, Region, SgList};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// See the module.
 pub struct MemDevice {
@@ -21,12 +23,8 @@ pub struct MemDevice {
 struct Shared {
     region: Region,
     blocks: AtomicU64,
-    stripes: [Mutex<()>; STRIPES],
+    stripes: Stripes,
 }
-
-const STRIPES: usize = 64;
-/// Bytes of the device that one mutex covers before the next takes over: a large write touches few of them.
-const STRIPE_BYTES: usize = 256 << 10;
 
 impl MemDevice {
     /// A device of `blocks` blocks that may later grow to `blocks_max`; memory is taken from the system as it is touched.
@@ -40,8 +38,7 @@ impl MemDevice {
         let bytes = blocks_max.max(blocks).checked_mul(block_size as u64).and_then(|bytes| usize::try_from(bytes).ok());
         let region = bytes.and_then(Region::anonymous);
         let region = region.ok_or_else(|| refuse("more memory than the system can address".to_string()))?;
-        let shared =
-            Arc::new(Shared { region, blocks: AtomicU64::new(blocks), stripes: [const { Mutex::new(()) }; STRIPES] });
+        let shared = Arc::new(Shared { region, blocks: AtomicU64::new(blocks), stripes: Stripes::default() });
         Ok(MemDevice { name: name.to_string(), block_size, shared })
     }
 }
@@ -99,20 +96,6 @@ impl MemDevice {
     }
 }
 
-/// The mutexes of the stripes that a byte range touches, locked in ascending order.
-fn lock_range(stripes: &[Mutex<()>; STRIPES], at: usize, bytes: usize) -> smallvec::SmallVec<[MutexGuard<'_, ()>; 2]> {
-    let (first, last) = (at / STRIPE_BYTES, (at + bytes - 1) / STRIPE_BYTES);
-    let lock = |index: usize| stripes[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let (low, high) = (first % STRIPES, last % STRIPES);
-    if last - first >= STRIPES {
-        (0..STRIPES).map(lock).collect()
-    } else if low <= high {
-        (low..=high).map(lock).collect()
-    } else {
-        (0..=high).chain(low..STRIPES).map(lock).collect()
-    }
-}
-
 struct MemChannel {
     shared: Arc<Shared>,
     block_size: u32,
@@ -126,12 +109,23 @@ impl MemChannel {
         let region = &self.shared.region;
         let at = io.lba.0 as usize * self.block_size as usize;
         let bytes = io.nblocks as usize * self.block_size as usize;
-        let _held = if io.op.modifies() { lock_range(&self.shared.stripes, at, bytes) } else { Default::default() };
-        match io.op {
-            Op::Read if io.bufs.is_empty() => io.bufs.push(region.loan(at, bytes)),
+        let stripes = &self.shared.stripes;
+        let _held = match io.op {
             Op::Read => {
-                for_each_piece(&mut io.bufs, at, |offset, buf| region.read(offset, buf.as_mut_slice()));
+                if io.bufs.is_empty() {
+                    io.bufs.push(region.loan(at, bytes));
+                } else {
+                    stripes.read(at, bytes, || {
+                        for_each_piece(&mut io.bufs, at, |offset, buf| region.read(offset, buf.as_mut_slice()));
+                    });
+                }
+                return Status::Ok;
             }
+            Op::Copy => stripes.lock(&[(at, bytes), (io.arg as usize * self.block_size as usize, bytes)]),
+            op if op.modifies() || op == Op::Compare => stripes.lock(&[(at, bytes)]),
+            _ => return Status::Ok,
+        };
+        match io.op {
             Op::Write => for_each_piece(&mut io.bufs, at, |offset, buf| region.write(offset, buf.as_slice())),
             Op::WriteZeroes | Op::Unmap => region.zero(at, bytes),
             Op::Compare if !self.equal(&io.bufs, at) => return Status::Miscompare,
