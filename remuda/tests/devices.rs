@@ -216,3 +216,35 @@ fn erasing_wants_confirmation_and_leaves_nothing_that_can_be_read() {
     assert_eq!(node.run(&["device", "open", "safe"]).code, 2);
     assert_eq!(node.terminate(), Some(0));
 }
+
+#[test]
+fn a_file_that_has_vanished_is_not_replaced_by_an_empty_one() {
+    let mut node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'a'\nkind = 'file'\npath = 'a.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'b'\nkind = 'file'\npath = 'b.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'm'\nkind = 'mirror'\ndevices = ['a', 'b']\nstart_degraded = true\n{}",
+        export("m")
+    ));
+    let other = node.path("other.img");
+    node.ok(&["device", "create", "other", "--kind", "file", &format!("path={}", other.display()), "size=8MiB"]);
+    works(&node);
+    assert_eq!(node.terminate(), Some(0));
+    // As if what is mounted there were not.
+    let moved = node.path("moved");
+    std::fs::rename(node.path("b.img"), &moved).unwrap();
+    std::fs::remove_file(&other).unwrap();
+    node.restart();
+    assert_eq!(legs(&node.json(&["device", "show", "m"])), ["in sync", "absent"]);
+    for name in ["b", "other"] {
+        let state = node.json(&["device", "show", name])["state"].to_string();
+        assert!(state.contains("is gone") && state.contains("truncate -s SIZE"), "{state}");
+    }
+    assert!(!node.path("b.img").exists() && !other.exists());
+    works(&node);
+    std::fs::rename(&moved, node.path("b.img")).unwrap();
+    assert_eq!(node.terminate(), Some(0));
+    node.restart();
+    until(&node, "m", is_whole);
+    works(&node);
+}

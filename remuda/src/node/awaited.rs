@@ -162,7 +162,7 @@ impl Node {
         if let Some(remote) = slot.live.as_ref().ok().and_then(|opened| opened.remote(&slot.def)) {
             self.state.remotes.insert(name.to_string(), remote);
         }
-        self.state.note_open(name);
+        self.state.note_open(&slot.def);
         let volumes = self.open_volumes_on(name);
         let state = std::mem::replace(&mut self.state, before);
         if state != self.state

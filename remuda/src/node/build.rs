@@ -14,6 +14,7 @@ use bdev::{
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
 use reactor::{Reactor, ReactorHandle};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -27,6 +28,8 @@ pub struct Opener {
     pub host_id: Uuid,
     /// What is known of the remote namespace that the device is, should its target be down.
     pub known: Option<RemoteRecord>,
+    /// Path of the file that the device was when it was last open.
+    pub file: Option<String>,
     /// What is missing is made: files, and the metadata of filters on blank devices.
     pub make: bool,
     /// A mirror goes on without legs that are absent, although they may have newer writes.
@@ -38,7 +41,7 @@ pub struct Opener {
 impl Opener {
     /// Opens what there is, without knowledge from earlier runs and without force.
     pub fn new(reactor: ReactorHandle, host_id: Uuid) -> Opener {
-        Opener { reactor, host_id, known: None, make: true, start_degraded: false, prefer: None }
+        Opener { reactor, host_id, known: None, file: None, make: true, start_degraded: false, prefer: None }
     }
 
     /// For devices that belong to no node.
@@ -103,6 +106,14 @@ pub async fn open_device(
     let may_lack = matches!(def.params, DeviceParams::Mirror { .. });
     if !may_lack && children.iter().any(Option::is_none) {
         return Err(Refusal::failed(object(name), "a device below it is not open", ""));
+    }
+    if let DeviceParams::File { path, size: Some(_), .. } = &def.params
+        && opener.file.as_ref() == Some(path)
+        && !Path::new(path).exists()
+    {
+        // An empty file in its place would be served as if its data had never been.
+        let next = format!("mount what holds it, or begin with an empty one: truncate -s SIZE {path}");
+        return Err(Refusal::failed(object(name), format!("its file {path} is gone"), next));
     }
     let (specs, device_name) = (specs_of(def, opener)?, name.to_string());
     let size = def.size().filter(|_| opener.make);

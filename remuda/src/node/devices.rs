@@ -23,7 +23,8 @@ pub(super) fn is_mirror(def: &DeviceDef) -> bool {
 impl Node {
     pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
-        Opener { known, ..Opener::new(self.reactors.first().clone(), self.state.node_id) }
+        let file = self.state.files.get(device).cloned();
+        Opener { known, file, ..Opener::new(self.reactors.first().clone(), self.state.node_id) }
     }
 
     /// Whether a device could not be opened because something remote cannot be reached: itself, or what it stands on. The
@@ -81,7 +82,7 @@ impl Node {
                         self.state.remotes.insert(name.clone(), remote);
                     }
                     if live.is_ok() {
-                        self.state.note_open(&name);
+                        self.state.note_open(&def);
                     }
                     let live = live.map_err(|refusal| refusal.to_string());
                     self.devices.insert(name, DeviceSlot { def, origin, live, awaited });
@@ -262,13 +263,14 @@ impl Node {
         }
         self.check_resources(&object, &def)?;
         let children = self.children_of(&def)?;
-        let opened = open_device(&def, children, &Opener { known: None, ..self.opener(&def.name) }).await?;
+        let opened = open_device(&def, children, &Opener { known: None, file: None, ..self.opener(&def.name) }).await?;
         let mut state = self.state.clone();
         if let Some(remote) = opened.remote(&def) {
             state.remotes.insert(def.name.clone(), remote);
         }
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
+        state.note_open(&def);
         self.remember(state)?;
         let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened), awaited: None };
         self.devices.insert(def.name.clone(), slot);
@@ -394,6 +396,7 @@ impl Node {
         state.devices.retain(|def| def.name != name);
         state.remotes.remove(name);
         state.erased.remove(name);
+        state.files.remove(name);
         self.remember(state)?;
         self.devices.remove(name);
         self.legs_out.retain(|(mirror, _), _| mirror != name);

@@ -112,8 +112,11 @@ impl Node {
 }
 
 impl State {
-    /// A device that opens has not been erased, or has been made anew since.
-    pub(super) fn note_open(&mut self, name: &str) {
-        self.erased.remove(name);
+    /// A device that opens has not been erased, or has been made anew since; and its file is there to stay.
+    pub(super) fn note_open(&mut self, def: &DeviceDef) {
+        self.erased.remove(&def.name);
+        if let DeviceParams::File { path, .. } = &def.params {
+            self.files.insert(def.name.clone(), path.clone());
+        }
     }
 }

@@ -147,6 +147,9 @@ pub struct State {
     /// Encrypted devices that were erased: that they cannot be opened is no reason not to start.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub erased: BTreeSet<String>,
+    /// Paths of files that were open, by the name of their device: one that has vanished is not made anew.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
     /// Pools made at run time. What is in a pool is known to the pool alone.
     #[serde(default)]
     pub pools: Vec<PoolDef>,
@@ -173,6 +176,7 @@ impl Default for State {
             device_overlays: BTreeMap::new(),
             key_overlays: BTreeMap::new(),
             erased: BTreeSet::new(),
+            files: BTreeMap::new(),
             pools: Vec::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
