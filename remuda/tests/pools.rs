@@ -172,6 +172,7 @@ fn a_log_in_memory_is_refused_unless_that_is_said() {
     let path = node.path("pmem").to_string_lossy().into_owned();
     let create = ["pool", "create", "p", "--log-pmem", &path, "--log-size", "64MiB", "--capacity", "big"];
     refused(&node, &create, 5, "would not survive a power loss");
+    assert!(!std::path::Path::new(&path).exists(), "what was made for it is gone");
     node.ok(&[&create[..], &["--volatile"]].concat());
     node.ok(&["volume", "create", "v", "--pool", "p", "--size", "64MiB"]);
     let problems = node.json(&["pool", "show", "p"])["problems"].to_string();

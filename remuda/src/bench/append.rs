@@ -13,6 +13,7 @@ use reactor::{PollPolicy, ReactorConfig};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,9 +81,15 @@ async fn measure(args: &AppendArgs, bytes: u64, reactors: &Reactors) -> Result<A
         Failure::new(Exit::Failed, format!("cannot make the log in {dir}: {error}; choose another place with --dir"))
     };
     let dir = tempfile::Builder::new().prefix("remuda-append-").tempdir_in(&args.dir).map_err(failed)?;
-    let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-    let (log, capacity) = (path("log"), path("capacity"));
-    let mut file = File::create(&log).map_err(failed)?;
+    let make = |name: &str| {
+        let path = dir.path().join(name);
+        File::options().read(true).write(true).create_new(true).open(path).map_err(failed)
+    };
+    let (mut file, capacity_file) = (make("log")?, make("capacity")?);
+    // Without names from now on: however this program ends, its memory is given back.
+    drop(dir);
+    let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+    let (log, capacity) = (path(&file), path(&capacity_file));
     // Its pages exist before anything is measured.
     let zeroes = vec![0; 1 << 20];
     (0..args.log_size.0 >> 20).try_for_each(|_| file.write_all(&zeroes)).map_err(failed)?;

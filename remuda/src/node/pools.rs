@@ -17,6 +17,7 @@ use engine::{
     CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, SuperblockError,
 };
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 pub(super) struct PoolSlot {
@@ -250,6 +251,7 @@ impl Node {
             return Err(Refusal::conflict(object(&name), cause, "destroy some first"));
         }
         self.check_pool_devices(&def)?;
+        let made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(&def, true)?;
         let options = CreateOptions { name: name.clone(), shards: def.shards, ..CreateOptions::default() };
         let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
@@ -260,6 +262,7 @@ impl Node {
             let refusal = pool_refused(&name, error, "");
             if in_use { Refusal { kind: RefusalKind::Conflict, ..refusal } } else { refusal }
         })?;
+        made.keep();
         drop(lock);
         let open = self.open_pool(&def, false).await?;
         let mut state = self.state.clone();
@@ -439,4 +442,31 @@ pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<F
         return Err(Refusal::new(RefusalKind::NoSpace, object(pool), cause, "make room, or name a smaller size"));
     }
     Ok(file)
+}
+
+/// A file that comes to be for the log of a pool, and goes again unless the pool is made.
+struct MadeFile(Option<PathBuf>);
+
+impl MadeFile {
+    fn for_log(log: &LogDef) -> MadeFile {
+        MadeFile(match log {
+            LogDef::Pmem { path, .. } if !Path::new(path).exists() => Some(path.into()),
+            _ => None,
+        })
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for MadeFile {
+    fn drop(&mut self) {
+        let Some(path) = &self.0 else { return };
+        if let Err(error) = std::fs::remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), %error, "a file that was made for the log of a pool cannot be removed");
+        }
+    }
 }
