@@ -4,6 +4,7 @@ mod bench;
 mod cli;
 mod config;
 mod demo;
+mod doctor;
 mod http;
 mod log;
 mod node;

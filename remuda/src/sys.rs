@@ -1,9 +1,12 @@
 //! Small facts about this process and machine, read from `/proc`, and what of Linux the standard library lacks.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// The user this process runs as.
 pub fn user_id() -> u32 {
@@ -67,6 +70,62 @@ pub fn steal_and_total() -> (u64, u64) {
     let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal; guest time is counted in user already.
     (fields.get(7).copied().unwrap_or(0), fields.iter().take(8).sum())
+}
+
+/// What this process may use of a resource now, `u64::MAX` without a limit.
+pub fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local.
+    let failed = unsafe { libc::getrlimit(resource, &mut limit) } != 0;
+    if failed || limit.rlim_cur == libc::RLIM_INFINITY { u64::MAX } else { limit.rlim_cur }
+}
+
+/// Whether the kernel believes that the machine's clock follows another one; `None` when it does not say.
+pub fn clock_is_synchronised() -> Option<bool> {
+    // SAFETY: an all-zero timex asks for nothing to be changed, and adjtimex fills a local.
+    let state = unsafe {
+        let mut time: libc::timex = std::mem::zeroed();
+        libc::adjtimex(&mut time)
+    };
+    (state >= 0).then_some(state != libc::TIME_ERROR)
+}
+
+/// Whether this user may make files in a directory.
+pub fn may_write(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a string with its zero byte.
+    unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
+}
+
+/// A file system as seen from a directory in it.
+pub struct Space {
+    /// Bytes that this user may still take.
+    pub free: u64,
+    /// Its kind, where that matters.
+    pub kind: Option<&'static str>,
+}
+
+/// Room and kind of the file system that a directory is in.
+pub fn space(directory: &Path) -> io::Result<Space> {
+    const KINDS: [(i64, &str); 6] = [
+        (0x0102_1994, "tmpfs"),
+        (0x8584_58f6, "ramfs"),
+        (0x9123_683e, "btrfs"),
+        (0x6969, "nfs"),
+        (0xff53_4d42, "cifs"),
+        (0x794c_7630, "overlayfs"),
+    ];
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: an all-zero statfs is a valid value, the path has its zero byte, and statfs fills a local.
+    let found = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        if libc::statfs(path.as_ptr(), &mut found) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        found
+    };
+    let kind = KINDS.iter().find(|(magic, _)| *magic == found.f_type as i64).map(|(_, name)| *name);
+    Ok(Space { free: found.f_bavail as u64 * found.f_bsize as u64, kind })
 }
 
 /// Gives a file the space for its first `bytes` bytes, and that length if it is shorter. What it holds stays as it is.

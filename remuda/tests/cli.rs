@@ -162,3 +162,41 @@ fn a_damaged_state_file_is_refused_and_left_alone() {
     assert!(run.err.contains("damaged") && run.err.contains("checksum"), "{}", run.err);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
 }
+
+#[test]
+fn the_doctor_names_what_is_in_the_way_of_a_configuration_and_finds_nothing_when_its_node_runs() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, free) = (taken.local_addr().unwrap().port(), common::free_port());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("n.toml");
+    let text = format!(
+        "[node]\nstate_dir = 's'\nrpc_socket = 'r.sock'\nmetrics_listen = '127.0.0.1:{port}'\n\
+         [nvmf]\nlisten = ['127.0.0.1:{free}']\n\
+         [[device]]\nname = 'd'\nkind = 'file'\npath = 'd.img'\nsize = '4000TiB'\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_string_lossy().into_owned();
+    let run = remuda(&["doctor", "--config", &path]);
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    let owner = format!("(pid {}) listens there", std::process::id());
+    assert!(run.out.contains("PROBLEM") && run.out.contains(&owner), "{}", run.out);
+    assert!(run.out.contains("d.img may take"), "{}", run.out);
+    let found = remuda(&["--json", "doctor", "--config", &path]).json();
+    let level = |check: &str| {
+        let found = found["findings"].as_array().unwrap().iter().find(|finding| finding["check"] == *check);
+        found.unwrap_or_else(|| panic!("{check}: {found:?}"))["level"].clone()
+    };
+    assert_eq!(level(&format!("metrics 127.0.0.1:{port}")), "problem");
+    assert_eq!(level(&format!("NVMe/TCP 127.0.0.1:{free}")), "ok");
+    assert_eq!((level("device d"), level("configuration")), ("note".into(), "ok".into()));
+
+    let node = Node::start(&format!("[nvmf]\nlisten = ['127.0.0.1:{free}']\n"));
+    let found = remuda(&["--json", "doctor", "--config", &node.config()]).json();
+    let problems: Vec<_> =
+        found["findings"].as_array().unwrap().iter().filter(|finding| finding["level"] == "problem").collect();
+    // What this machine lacks is not the node's fault.
+    assert!(problems.iter().all(|finding| !finding["check"].as_str().unwrap().contains("NVMe/TCP")), "{problems:?}");
+    std::fs::write(dir.path().join("bad.toml"), "[node]\nreactrs = 2\n").unwrap();
+    let run = remuda(&["doctor", "--config", &dir.path().join("bad.toml").to_string_lossy()]);
+    assert!(run.code == 1 && run.out.contains("remuda config check"), "{}", run.out);
+}

@@ -30,15 +30,13 @@ impl Default for Stripes {
     }
 }
 
-/// Stripes that nobody else changes while this lives.
-pub(crate) struct Held<'a>(SmallVec<[HeldStripe<'a>; 2]>);
-
-struct HeldStripe<'a> {
+/// A stripe that nobody else changes while this lives.
+pub(crate) struct Held<'a> {
     version: &'a AtomicU64,
     _guard: MutexGuard<'a, ()>,
 }
 
-impl<'a> HeldStripe<'a> {
+impl<'a> Held<'a> {
     fn new(stripe: &'a Stripe) -> Self {
         // The mutex protects no data of its own, so a panic elsewhere leaves nothing half done in it.
         let guard = stripe.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -46,11 +44,11 @@ impl<'a> HeldStripe<'a> {
         version.store(version.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Before the first byte that is changed.
         fence(Ordering::Release);
-        HeldStripe { version, _guard: guard }
+        Held { version, _guard: guard }
     }
 }
 
-impl Drop for HeldStripe<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -58,9 +56,13 @@ impl Drop for HeldStripe<'_> {
 
 impl Stripes {
     /// Locks what byte ranges (offset, length) touch, in ascending order.
-    pub(crate) fn lock(&self, ranges: &[(usize, usize)]) -> Held<'_> {
+    pub(crate) fn lock(&self, ranges: &[(usize, usize)]) -> SmallVec<[Held<'_>; 2]> {
         let touched = ranges.iter().fold(0, |all, &(at, bytes)| all | mask(at, bytes));
-        Held(indices(touched).map(|index| HeldStripe::new(&self.0[index])).collect())
+        self.hold(touched)
+    }
+
+    fn hold(&self, touched: u64) -> SmallVec<[Held<'_>; 2]> {
+        indices(touched).map(|index| Held::new(&self.0[index])).collect()
     }
 
     /// Has `copy` read a byte range, again if it was written meanwhile.
@@ -95,7 +97,7 @@ impl Stripes {
                 return;
             }
         }
-        let _held = Held(indices(touched).map(|index| HeldStripe::new(&self.0[index])).collect());
+        let _held = self.hold(touched);
         copy();
     }
 }

@@ -12,6 +12,7 @@ mod status;
 use crate::bench;
 use crate::config;
 use crate::demo;
+use crate::doctor;
 use crate::rpc::client::Client;
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::{EXIT_CODES, Exit, Failure};
@@ -71,6 +72,9 @@ enum Command {
     /// The configuration file: check, example, reference
     #[command(subcommand)]
     Config(config_commands::ConfigCommand),
+    /// Find what is in a node's way on this machine, and what to do about it
+    #[command(after_help = "Example:\n  remuda doctor --config node.toml")]
+    Doctor(doctor::DoctorArgs),
     /// Change what a running node logs
     LogLevel {
         /// The new level
@@ -113,6 +117,7 @@ Try it now, nothing to set up:
 Run a node:
   remuda config example > node.toml    a file to start from
   remuda config check node.toml        what is wrong with it
+  remuda doctor --config node.toml     what this machine lacks for it
   remuda serve --config node.toml      run it
 
 Talk to it:
@@ -190,6 +195,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Host(command) => objects::host(context, command),
         Command::Config(command) => config_commands::run(context, command),
+        Command::Doctor(args) => doctor::run(context, &args),
         Command::LogLevel { level } => {
             let text = format!("log level is now {level}");
             context.call_and_show("log.set_level", serde_json::json!({ "level": level }), |_: serde_json::Value| text)
