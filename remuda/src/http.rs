@@ -160,6 +160,7 @@ const SHARD_SERIES: [ShardSeries; 22] = [
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
     ("remuda_pool_extents", "gauge", "Extents of 4 MiB.", |shard| shard.extents),
     ("remuda_pool_free_extents", "gauge", "Extents that no volume has.", |shard| shard.free_extents),
+    ("remuda_pool_unusable_extents", "gauge", "Extents that refuse writes.", |shard| shard.unusable_extents),
     ("remuda_pool_user_write_bytes_total", "counter", "Bytes written by hosts.", |shard| shard.user_write_bytes),
     ("remuda_pool_user_read_bytes_total", "counter", "Bytes read by hosts.", |shard| shard.user_read_bytes),
     ("remuda_pool_log_hit_bytes_total", "counter", "Bytes read from the log.", |shard| shard.log_hit_bytes),

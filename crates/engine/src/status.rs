@@ -41,6 +41,8 @@ pub struct ShardStatus {
     pub extents: u32,
     /// Extents that nobody has.
     pub free_extents: u32,
+    /// Extents whose places refuse writes and are not used any more.
+    pub unusable_extents: u32,
     /// Bytes that hosts have written.
     pub user_write_bytes: u64,
     /// Bytes that hosts have read.
@@ -85,6 +87,7 @@ impl ShardStatus {
             dirty_bytes: index.dirty_blocks * BLOCK_BYTES as u64,
             extents: shard.meta().extents(),
             free_extents: index.free_extents,
+            unusable_extents: index.unusable_extents,
             user_write_bytes: counters.user_write_bytes.get(),
             user_read_bytes: counters.user_read_bytes.get(),
             log_hit_bytes: counters.log_hit_bytes.get(),

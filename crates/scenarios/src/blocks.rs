@@ -98,6 +98,13 @@ impl Judge {
         Judge { node, ..self.clone() }
     }
 
+    /// The same with another mix.
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Mix)) -> Judge {
+        let mut other = self.clone();
+        change(&mut other.mix);
+        other
+    }
+
     /// Whatever was under way without anybody waiting for it has had its effect by now, or never will have one.
     pub(crate) fn all_ended(&self) {
         for ticket in self.unended.take() {

@@ -27,12 +27,24 @@ pub(crate) struct Rig {
     pub(crate) judge: Judge,
     pub(crate) node: NodeId,
     pub(crate) reactors: usize,
+    /// How long a process lives at most, and how many writes it makes at most when it is counted writes that end it.
+    pub(crate) life: Life,
     pub(crate) open: Box<dyn Fn(Rc<Reactor>) -> Opening>,
     /// What else runs on reactor 0 while the device is in use; gets the opened device.
     pub(crate) beside: Beside,
     /// Ends what the device does by itself, on reactor 0, so that everything can come to rest.
     pub(crate) close: Beside,
 }
+
+/// See [`Rig::life`].
+#[derive(Clone, Copy)]
+pub(crate) struct Life {
+    pub(crate) ns: u64,
+    pub(crate) writes: u64,
+}
+
+/// Long enough for what begins at once.
+pub(crate) const SHORT: Life = Life { ns: SECOND_NS / 20, writes: 100 };
 
 pub(crate) fn nothing_beside(_: Rc<Reactor>, _: Arc<dyn BlockDevice>) -> Working {
     Box::pin(async {})
@@ -104,7 +116,7 @@ impl Rig {
         let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
         if rng.one_in(2) {
             // Counted from here on, so opening the device is crashed too.
-            world.crash_after_writes(self.node, rng.between(1, 100), crash);
+            world.crash_after_writes(self.node, rng.between(1, self.life.writes), crash);
         }
         if let Some((device, channels)) = self.start(world)? {
             let tasks = rng.between(1, 4);
@@ -116,7 +128,7 @@ impl Rig {
             }
             world.spawn(self.node, 0, |reactor| (self.beside)(reactor, device));
             drop(channels);
-            world.run_for(rng.between(100_000, SECOND_NS / 20))?;
+            world.run_for(rng.between(100_000, self.life.ns))?;
         }
         self.down(world, crash);
         let errors_before = self.judge.errors.get();
@@ -143,7 +155,8 @@ impl Rig {
         world.heal();
         world.boot(self.node, self.reactors, World::reactor_config());
         let crew = Crew::default();
-        let judge = self.judge.clone();
+        // Every write is waited for: what was damaged for good can be read again when it has been written.
+        let judge = self.judge.with(|mix| mix.abandon = 0);
         let opening = (self.open)(world.reactor(self.node, 0));
         let beside = Rc::new(Cell::new(None));
         let device_slot = beside.clone();

@@ -145,7 +145,7 @@ fn number_of(record: &Record) -> u32 {
         Record::Write { first, .. } | Record::InPlace { first, .. } => first / 64,
         Record::Delta { block, .. } => *block,
         Record::Trim { first, .. } | Record::Lost { first, .. } => *first,
-        Record::Allocate { extent, .. } | Record::Free { extent, .. } => *extent,
+        Record::Allocate { extent, .. } | Record::Free { extent, .. } | Record::Move { extent, .. } => *extent,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
-use crate::crashes::{Opening, Rig, nothing_beside};
+use crate::crashes::{Opening, Rig, SHORT, nothing_beside};
 use crate::raw_file::RawFile;
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions};
 use reactor::Reactor;
@@ -58,6 +58,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         judge,
         node,
         reactors,
+        life: SHORT,
         open: Box::new(open),
         beside: Box::new(nothing_beside),
         close: Box::new(nothing_beside),

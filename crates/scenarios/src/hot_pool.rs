@@ -6,13 +6,15 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
-use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
+use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, start};
 use base::Rng;
-use bdev::{BlockDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice};
+use bdev::{
+    BlockDevice, ErrorDevice, ErrorRule, Extent, Fault, FileDevice, FileDeviceOptions, Lba, LinearDevice, Op, Status,
+};
 use engine::layout::{Identities, plan};
-use engine::{CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
+use engine::{CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, ShardTuning, Superblock};
 use reactor::Reactor;
-use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) idle_ns: u64,
     pub(crate) depth: usize,
     pub(crate) bypass_bytes: u32,
+    /// Extents of each shard whose places refuse writes: those whose bits are set.
+    pub(crate) refusing: u64,
     pub(crate) defect: Option<Defect>,
 }
 
@@ -64,8 +68,37 @@ impl Plan {
             idle_ns: rng.between(100_000, 20_000_000),
             depth: rng.between(1, 4) as usize,
             bypass_bytes: 4096 * rng.between(1, 20) as u32,
+            refusing: 0,
             defect: None,
         }
+    }
+
+    /// Some places of extents refuse writes, and there are enough others.
+    pub(crate) fn with_refusing_places(self, rng: &mut Rng) -> Plan {
+        let refusing = (0..6).fold(0, |bits, _| bits | 1 << rng.below(20));
+        Plan { capacity_bytes: (self.shards as u64 * 30 + 2) << 22, refusing, ..self }
+    }
+
+    /// The capacity device, some of whose places refuse writes.
+    fn refusing(&self, capacity: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, String> {
+        if self.refusing == 0 {
+            return Ok(capacity);
+        }
+        let scale = 4096 / self.block_size as u64;
+        let mut rules = Vec::new();
+        for region in self.superblock().regions {
+            for index in (0..64).filter(|index| self.refusing & 1 << index != 0) {
+                let start = (region.data_start() + index * EXTENT_BLOCKS) * scale;
+                let fault = Fault::Fail(Status::WriteError);
+                rules.push(ErrorRule {
+                    lba: Lba(start),
+                    blocks: EXTENT_BLOCKS * scale,
+                    ..ErrorRule::always(&[Op::Write], fault)
+                });
+            }
+        }
+        let device = ErrorDevice::new("refusing", capacity, &rules, 1).map_err(|error| error.to_string())?;
+        Ok(Arc::new(device))
     }
 
     /// Opens the devices of the pool.
@@ -79,7 +112,7 @@ impl Plan {
             true => LogDevice::Mapped { path: LOG.into(), bytes: self.log_bytes, volatile_allowed: false },
             false => LogDevice::Block(file(LOG, self.block_size)?),
         };
-        Ok(PoolDevices { log, capacity: file(CAPACITY, self.block_size)? })
+        Ok(PoolDevices { log, capacity: self.refusing(file(CAPACITY, self.block_size)?)? })
     }
 
     /// Blocks of the volumes that are seen, in volume blocks: windows over the ends of extents and slices.
@@ -118,14 +151,18 @@ impl Plan {
         }
     }
 
-    /// Where silent damage may begin on the capacity device of a pool of one shard: at its data. Of superblocks, roots and
-    /// journals, damage to one copy cannot always be told from a torn write; a pool does not open without its table pages,
-    /// and what is in the log stays there as long as its map page is unreadable.
-    fn damage_from(&self) -> u64 {
+    /// Where everything is on the capacity device.
+    pub(crate) fn superblock(&self) -> Superblock {
         let (log, capacity) = (self.log_bytes / 4096, self.capacity_bytes / 4096);
         let nobody = Identities { pool: Uuid::nil(), log: Uuid::nil(), capacity: Uuid::nil() };
-        let (_, superblock) = plan(log, capacity, &self.create_options(), nobody, 0).expect("pools of this plan exist");
-        superblock.regions[0].data_start() * 4096
+        plan(log, capacity, &self.create_options(), nobody, 0).expect("pools of this plan exist").1
+    }
+
+    /// Where silent damage may begin on the capacity device of a pool of one shard: at its map pages. Of superblocks, roots
+    /// and journals, damage to one copy cannot always be told from a torn write; a pool does not open without its table
+    /// pages.
+    fn damage_from(&self) -> u64 {
+        self.superblock().regions[0].map_slot(0, 0) * 4096
     }
 
     async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
@@ -157,6 +194,21 @@ impl Plan {
     }
 }
 
+/// Destages everything. Places that refuse writes are given up after a while, one after the other.
+pub(crate) async fn settle(
+    plan: Plan,
+    pool: &Pool,
+    reactor: &Rc<Reactor>,
+    go_on: impl Fn() -> bool,
+) -> Result<(), PoolError> {
+    let mut settled = pool.settle(reactor).await;
+    while plan.refusing != 0 && settled.is_err() && go_on() {
+        reactor.sleep_ns(SECOND_NS / 4).await;
+        settled = pool.settle(reactor).await;
+    }
+    settled
+}
+
 /// The windows, with the pool that is under them.
 pub(crate) fn view(plan: &Plan, pool: &Arc<Pool>) -> Result<Arc<dyn BlockDevice>, String> {
     let volumes = (0..plan.volumes).map(|volume| {
@@ -186,7 +238,12 @@ pub(crate) fn opening(plan: Plan, slot: OpenedPool) -> impl Fn(Rc<Reactor>) -> O
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
-    let plan = Plan::pick(rng);
+    let mutation = world.handle().mutation();
+    let mut plan = Plan::pick(rng);
+    if rng.one_in(4) || mutation == Some(Mutation::MoveEarly) {
+        plan = plan.with_refusing_places(rng);
+        plan.defect = (mutation == Some(Mutation::MoveEarly)).then_some(Defect::MoveEarly);
+    }
     world.handle().note(format!("{plan:?}"));
     let mut mix = Mix {
         block_bytes: 1 << plan.block_shift,
@@ -224,13 +281,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             }
         })
     };
+    let handle = world.handle();
     let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let pool = opened.borrow().clone();
+        let (pool, handle) = (opened.borrow().clone(), handle.clone());
         Box::pin(async move {
             let Some(pool) = pool else { return };
             if settles {
                 // It may fail with the disks; the next one goes on.
-                let _ = pool.settle(&reactor).await;
+                let _ = settle(plan, &pool, &reactor, || handle.alive(node)).await;
             }
         })
     };
@@ -238,6 +296,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         judge,
         node,
         reactors: plan.reactors,
+        // Places are not given up at once.
+        life: if plan.refusing == 0 { SHORT } else { Life { ns: 4 * SECOND_NS, writes: 600 } },
         open: Box::new(open),
         beside: Box::new(beside),
         close: Box::new(close),

@@ -16,6 +16,7 @@ mod engine_log;
 mod engine_meta;
 mod file_crash;
 mod hot_pool;
+mod hot_pool_damage;
 mod hot_pool_images;
 mod lossy;
 mod mirror_crash;
@@ -89,6 +90,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a hot pool whose log is always nearly full, mapped or on a disk, under kills, power cuts and failing disks; \
                 every acknowledged write is durable",
         run: hot_pool::run,
+    },
+    Scenario {
+        name: "hot-pool-damage",
+        about: "a hot pool whose map pages are damaged: reads of what they alone knew are errors until it is written, \
+                nothing is stale, and the pool goes on",
+        run: hot_pool_damage::run,
     },
     Scenario {
         name: "hot-pool-images",

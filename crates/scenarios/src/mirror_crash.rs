@@ -5,7 +5,7 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix, TAG, is};
-use crate::crashes::{Opening, Rig, SECOND_NS, Working, start};
+use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working, start};
 use crate::lossy::{Loss, Lossy};
 use bdev::{
     BlockDevice, ChecksumDevice, ChecksumOptions, DeviceError, FileDevice, FileDeviceOptions, Flags, Lba, LegState,
@@ -121,6 +121,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         judge,
         node,
         reactors: rng.between(1, 2) as usize,
+        life: SHORT,
         open: Box::new(open),
         beside: Box::new(beside),
         close: Box::new(close),

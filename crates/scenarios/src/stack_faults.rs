@@ -6,7 +6,7 @@
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
-use crate::crashes::{Opening, Rig, SECOND_NS, nothing_beside};
+use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, nothing_beside};
 use crate::mirror_crash::{Plan, create, path};
 use bdev::{BlockDevice, MirrorOptions};
 use reactor::Reactor;
@@ -55,6 +55,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         judge,
         node,
         reactors,
+        life: SHORT,
         open: Box::new(open),
         beside: Box::new(nothing_beside),
         close: Box::new(nothing_beside),

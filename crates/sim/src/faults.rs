@@ -224,11 +224,15 @@ pub enum Mutation {
     ForgetTrims,
     /// A scenario's own defect: a checkpoint of the engine begins its replay behind what it does not have.
     TailPastDirty,
+    /// A scenario's own defect: the blocks of a damaged map page of the engine become holes.
+    HolesForLost,
+    /// A scenario's own defect: an extent of the engine counts as moved before its blocks have been.
+    MoveEarly,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 27] = [
+    pub const ALL: [Mutation; 29] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -256,6 +260,8 @@ impl Mutation {
         Mutation::ReleaseEarly,
         Mutation::ForgetTrims,
         Mutation::TailPastDirty,
+        Mutation::HolesForLost,
+        Mutation::MoveEarly,
     ];
 }
 

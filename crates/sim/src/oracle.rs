@@ -128,6 +128,11 @@ impl CellOracle {
         self.cells.len()
     }
 
+    /// What a cell may read as now.
+    pub fn readable(&self, cell: usize) -> &[u64] {
+        &self.cells[cell].readable
+    }
+
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock

@@ -234,6 +234,7 @@ fn facts(pool: &PoolView) -> String {
             ("uuid", open.uuid.to_string()),
             ("volumes", output::count(open.volumes as u64)),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
+            ("unusable extents", output::count(total.unusable_extents)),
             ("log fill", log(total)),
             (
                 "write amplification",

@@ -159,6 +159,8 @@ pub struct ShardNumbers {
     pub free_extents: u64,
     /// Their bytes.
     pub free_bytes: u64,
+    /// Extents whose places refuse writes; they are not used any more.
+    pub unusable_extents: u64,
     /// Bytes written by hosts since it was opened.
     pub user_write_bytes: u64,
     /// Bytes read by hosts.
@@ -210,6 +212,7 @@ impl ShardNumbers {
             extents: shard.extents as u64,
             free_extents: shard.free_extents as u64,
             free_bytes: shard.free_extents as u64 * EXTENT_BYTES,
+            unusable_extents: shard.unusable_extents as u64,
             user_write_bytes: shard.user_write_bytes,
             user_read_bytes: shard.user_read_bytes,
             log_hit_bytes: shard.log_hit_bytes,
@@ -239,6 +242,7 @@ impl ShardNumbers {
         self.extents += shard.extents;
         self.free_extents += shard.free_extents;
         self.free_bytes += shard.free_bytes;
+        self.unusable_extents += shard.unusable_extents;
         self.user_write_bytes += shard.user_write_bytes;
         self.user_read_bytes += shard.user_read_bytes;
         self.log_hit_bytes += shard.log_hit_bytes;
@@ -318,6 +322,10 @@ impl PoolView {
             problems.extend(open.total.trouble.as_ref().map(|trouble| {
                 format!("moving blocks to the capacity device fails: {trouble}; see to device '{}'", slot.def.capacity)
             }));
+            if open.total.unusable_extents > 0 {
+                let unusable = open.total.unusable_extents;
+                problems.push(format!("{unusable} unusable extents: the capacity device refuses to write them"));
+            }
             if open.total.free_extents == 0 {
                 problems.push("no free extent: writes to new places fail; delete or trim volumes".to_string());
             }

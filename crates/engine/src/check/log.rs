@@ -4,7 +4,7 @@ use super::report::{Finding, Severity};
 use super::shard::ShardState;
 use super::{Checker, RESTORE};
 use crate::format::superblock::Superblock;
-use crate::format::table::Descriptor;
+use crate::format::table::{Descriptor, UNUSABLE};
 use crate::log::{self, Log, LogGeometry, Medium, Record};
 use crate::shard::fits;
 use crate::units::{BLOCK_BYTES, LogAt, SLICE_EXTENTS, extent_of};
@@ -165,7 +165,7 @@ impl<'a> Follow<'a> {
             return;
         }
         let extent = match record {
-            Record::Allocate { extent, .. } | Record::Free { extent, .. } => *extent,
+            Record::Allocate { extent, .. } | Record::Free { extent, .. } | Record::Move { extent, .. } => *extent,
             Record::Write { first, .. } | Record::InPlace { first, .. } => extent_of(*first),
             Record::Trim { first, .. } | Record::Lost { first, .. } => extent_of(*first),
             Record::Delta { block, .. } => extent_of(*block),
@@ -173,7 +173,7 @@ impl<'a> Follow<'a> {
         self.touched.insert(extent);
         let owner = self.state.extents[extent as usize];
         match record {
-            Record::Allocate { volume, vextent, .. } => {
+            Record::Allocate { volume, vextent, .. } | Record::Move { volume, vextent, .. } => {
                 let same = owner.is_some_and(|owner| (owner.volume, owner.vextent) == (*volume, *vextent));
                 let fresh = Descriptor { volume: *volume, vextent: *vextent, ..Descriptor::default() };
                 if !same {
@@ -181,6 +181,12 @@ impl<'a> Follow<'a> {
                 }
                 self.ownerless.remove(&extent);
                 self.cover(*volume, *vextent);
+                if let Record::Move { former, .. } = record {
+                    self.touched.insert(*former);
+                    self.ownerless.remove(former);
+                    let unusable = Descriptor { flags: UNUSABLE, ..Descriptor::default() };
+                    self.state.extents[*former as usize] = Some(unusable);
+                }
             }
             Record::Free { .. } => {
                 if let Some(owner) = owner.filter(|owner| !owner.is_free()) {

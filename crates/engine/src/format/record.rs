@@ -65,6 +65,18 @@ pub enum Record {
         /// As in a write.
         crcs: Crcs,
     },
+    /// An extent, free until now, belongs to a volume from now on, in place of another one, which must not be used again.
+    /// Its blocks are what records have said of it since it became free.
+    Move {
+        /// The shard's extent.
+        extent: u32,
+        /// The volume, not 0.
+        volume: u32,
+        /// The volume's extent.
+        vextent: u32,
+        /// The extent of the shard that had its place.
+        former: u32,
+    },
     /// Blocks are unreadable until they are written again.
     Lost {
         /// First block.
@@ -91,6 +103,7 @@ const ALLOCATE: u8 = 4;
 const FREE: u8 = 5;
 const IN_PLACE: u8 = 6;
 const LOST: u8 = 7;
+const MOVE: u8 = 8;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -207,6 +220,9 @@ impl Record {
             Record::Lost { first, blocks } => run(*first, *blocks, "it loses no blocks, or blocks past the last"),
             Record::Allocate { volume, .. } => (*volume == 0).then_some("it allocates for no volume"),
             Record::Free { .. } => None,
+            Record::Move { volume, extent, former, .. } => {
+                (*volume == 0 || extent == former).then_some("it moves an extent of no volume, or to where it is")
+            }
         }
     }
 }
@@ -226,6 +242,10 @@ pub(crate) fn encode(record: &Record, lsn: u64, epoch: u32, payload: u32, salt: 
         Record::Allocate { extent, volume, vextent } => (ALLOCATE, 0, *extent, [*volume, *vextent], &[]),
         Record::Free { extent, unusable } => (FREE, 0, *extent, [*unusable as u32, 0], &[]),
         Record::Lost { first, blocks } => (LOST, 0, *first, [*blocks, 0], &[]),
+        Record::Move { extent, volume, vextent, former } => {
+            crcs_of_one = [*former];
+            (MOVE, 0, *extent, [*volume, *vextent], &crcs_of_one)
+        }
     };
     let mut raw = RawHeader {
         magic: MAGIC,
@@ -292,7 +312,7 @@ pub(crate) fn decode(bytes: &[u8], salt: u32) -> Result<Header, NoRecord> {
 }
 
 fn record_of(raw: &RawHeader, further: &[u8]) -> Result<Record, &'static str> {
-    if !(WRITE..=LOST).contains(&raw.kind) {
+    if !(WRITE..=MOVE).contains(&raw.kind) {
         return Err("its kind is unknown");
     }
     let count = raw.count.get() as usize;
@@ -300,7 +320,8 @@ fn record_of(raw: &RawHeader, further: &[u8]) -> Result<Record, &'static str> {
     let words = further.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
     let mut words = raw.crcs.iter().map(|crc| crc.get()).chain(words);
     let counted = matches!(raw.kind, WRITE | IN_PLACE);
-    let crcs: Crcs = words.by_ref().take(if counted { count } else { (raw.kind == DELTA) as usize }).collect();
+    let crcs: Crcs =
+        words.by_ref().take(if counted { count } else { matches!(raw.kind, DELTA | MOVE) as usize }).collect();
     if words.any(|word| word != 0) || (counted && (a | b) != 0) || (!counted && count != 0) {
         return Err("bytes that its kind does not use are not zero");
     }
@@ -313,6 +334,7 @@ fn record_of(raw: &RawHeader, further: &[u8]) -> Result<Record, &'static str> {
         TRIM => alone(Record::Trim { first, blocks: a }),
         LOST => alone(Record::Lost { first, blocks: a }),
         ALLOCATE => Ok(Record::Allocate { extent: first, volume: a, vextent: b }),
+        MOVE => Ok(Record::Move { extent: first, volume: a, vextent: b, former: crcs[0] }),
         FREE if a > 1 => Err("it has unknown flags"),
         _ => alone(Record::Free { extent: first, unusable: a == 1 }),
     }
@@ -340,6 +362,7 @@ mod tests {
             Record::Free { extent: 3, unusable: false },
             Record::InPlace { first: 0, crcs: crcs(23) },
             Record::Lost { first: u32::MAX - 1, blocks: 1 },
+            Record::Move { extent: 3, volume: 1, vextent: u32::MAX, former: 0 },
         ]
     }
 

@@ -11,6 +11,7 @@ use super::{Extent, Meta, REPORTED, UNFLUSHED, WRITING, count, slot_of};
 use crate::format::table::{BLOCKS_LOST, MAP_PAGE, MAP_SLOT_1};
 use base::crc32c;
 use bdev::Status;
+use reactor::Buf;
 use reactor::sync::Notify;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -144,17 +145,50 @@ impl Meta {
             };
             count(&self.counters.loads);
             let block = self.map_block(extent, slot);
-            let read = self.media.read_block(block).await;
+            let read = self.read_confirmed(block, descriptor.map_crc).await;
             if self.descriptor(extent) != descriptor {
                 continue;
             }
-            let bytes = read?;
-            if crc32c(bytes.as_slice()) != descriptor.map_crc {
-                self.report_corrupt(extent, block);
-                return Err(Status::Corrupt);
-            }
-            return Ok(self.install(extent, Content::Read(bytes.as_slice())));
+            return match read {
+                Ok(bytes) => Ok(self.install(extent, Content::Read(bytes.as_slice()))),
+                Err(status) => {
+                    if status == Status::Corrupt {
+                        self.report_corrupt(extent, block);
+                    }
+                    Err(status)
+                }
+            };
         }
+    }
+
+    /// A block with this checksum. Read twice before it is called damaged, in case it was the way and not the medium.
+    async fn read_confirmed(&self, block: u64, crc: u32) -> Result<Buf, Status> {
+        for _ in 0..2 {
+            let bytes = self.media.read_block(block).await?;
+            if crc32c(bytes.as_slice()) == crc {
+                return Ok(bytes);
+            }
+        }
+        Err(Status::Corrupt)
+    }
+
+    /// A new page for an extent whose page cannot be had from the media: all blocks are lost, as far as the store knows. It
+    /// goes to the slot that the durable root does not lead to, like every other.
+    pub fn renew_page(&self, extent: u32) -> Page {
+        self.forget_page(extent);
+        let cell = self.cell(extent);
+        let mut descriptor = cell.descriptor.get();
+        descriptor.map_crc = 0;
+        descriptor.flags = descriptor.flags & !(MAP_PAGE | MAP_SLOT_1) | BLOCKS_LOST;
+        cell.descriptor.set(descriptor);
+        cell.put(REPORTED, false);
+        self.table_changed(extent);
+        self.install(extent, Content::All(LOST))
+    }
+
+    /// Whether the device answers reads at all: what it refuses then is the fault of its place.
+    pub async fn is_readable(&self) -> bool {
+        self.media.read_block(0).await.is_ok()
     }
 
     fn report_corrupt(&self, extent: u32, block: u64) {

@@ -197,7 +197,13 @@ impl Meta {
         let rewrite = |meta: Rc<Meta>, extent| async move {
             meta.written(extent).await;
             if slot_of(meta.descriptor(extent)).is_some() {
-                meta.load_page(extent, false).await?.0.mark_dirty();
+                match meta.load_page(extent, false).await {
+                    Ok(page) => page.0.mark_dirty(),
+                    Err(status) => {
+                        meta.damaged.borrow_mut().extend((status == Status::Corrupt).then_some(extent));
+                        return Err(status);
+                    }
+                }
             }
             meta.secure(extent).await
         };

@@ -20,7 +20,7 @@ pub(crate) mod superblocks;
 pub use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
 pub use catalog::Catalog;
 pub use journal::DirtyJournal;
-pub use page::{HOLE, INHERIT, LOST, stored_crc};
+pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub(crate) use superblocks::wipe_start;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 
@@ -255,6 +255,8 @@ pub struct Meta {
     tables: RefCell<Vec<Table>>,
     cache: Cache,
     progress: Progress,
+    /// Extents whose pages are damaged, and in the way of a checkpoint.
+    damaged: RefCell<Vec<u32>>,
     counters: Counters,
 }
 
@@ -305,6 +307,7 @@ impl Meta {
             spans: places.take(REGIONS_MAX).collect(),
             tables: RefCell::new((0..tables).map(of_root).collect()),
             cache: Cache::new(cache_bytes),
+            damaged: RefCell::default(),
             counters: Counters::default(),
         };
         Ok((Rc::new(meta), root.tail))
@@ -356,6 +359,11 @@ impl Meta {
     #[inline]
     pub fn data_block(&self, block: u32) -> u64 {
         self.span(block / EXTENT_BLOCKS).offset.wrapping_add(block as u64)
+    }
+
+    /// Extents for whose damaged pages the last checkpoint failed: it can succeed when they have new ones.
+    pub fn take_damaged(&self) -> Vec<u32> {
+        self.damaged.take()
     }
 
     /// Counters.

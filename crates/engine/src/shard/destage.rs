@@ -7,6 +7,7 @@
 use super::data::one;
 use super::dirty::{BlockSet, DirtyExtent};
 use super::log_map::{IN_PLACE, LogPlace};
+use super::patience::Refused;
 use super::{Defect, Shard, Target, add};
 use crate::log::{Class, Record};
 use crate::meta;
@@ -36,8 +37,19 @@ struct Moving {
 impl Shard {
     /// Destages one dirty extent that has been taken from the index. Whether it is clean now, but for what came since.
     pub(super) async fn destage(self: &Rc<Self>, extent: u32, taken: DirtyExtent) -> Result<bool, Status> {
-        let held_back = self.held_back.borrow().contains(&extent);
-        let ended = if held_back { Ok(false) } else { self.destage_steps(extent, &taken).await };
+        // Of a free extent only a move speaks, which has not come to its end.
+        let held_back = self.held_back.borrow().contains(&extent) || self.meta.descriptor(extent).is_free();
+        let mut ended = if held_back { Ok(false) } else { self.destage_steps(extent, &taken).await };
+        match ended {
+            Ok(_) => self.patience.answered(Refused::Place(extent)),
+            Err(Status::WriteError) if self.is_given_up(Refused::Place(extent)) => {
+                // Should that not be possible, the extent stays where it is, and is tried again.
+                if self.relocate(extent).await.is_ok() {
+                    ended = Ok(true);
+                }
+            }
+            Err(_) => {}
+        }
         self.index.settle(extent, ended == Ok(true));
         self.settled.notify_all();
         if ended.is_err() {
@@ -50,6 +62,8 @@ impl Shard {
     async fn destage_steps(self: &Rc<Self>, extent: u32, taken: &DirtyExtent) -> Result<bool, Status> {
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;
+        // Before anything is merged: deltas over a block that only a damaged page knew make it lost.
+        let page = self.page_to_change(extent).await?;
         for index in taken.blocks.iter() {
             if self.index.has_chain(first + index) {
                 if self.is_broken(Defect::OverwriteUnmerged) {
@@ -58,14 +72,6 @@ impl Shard {
                 self.merge(owner.volume, owner.vextent, index).await?;
             }
         }
-        let page = match self.meta.load(extent).await {
-            Ok(page) => page,
-            Err(Status::Corrupt) => {
-                self.replace_page(extent);
-                self.meta.load(extent).await?
-            }
-            Err(status) => return Err(status),
-        };
         let (mut moving, mut all): (Vec<Moving>, bool) = (Vec::with_capacity(taken.blocks.count() as usize), true);
         for index in taken.blocks.iter() {
             let block = first + index;
@@ -100,20 +106,6 @@ impl Shard {
         read.status.check()?;
         let write = |lba, blocks| Io::write(lba, blocks, read.bufs);
         self.capacity.submit(self.capacity_io(self.meta.data_block(block), 1, write)).await.status.check()
-    }
-
-    /// An extent whose map page is damaged: nothing in it can be told from anything, except what is in the log.
-    fn replace_page(&self, extent: u32) {
-        tracing::error!(
-            "pool '{}': the map page of extent {extent} of shard {} failed its checksum: blocks that are not in the log are \
-             lost",
-            self.pool_name,
-            self.number
-        );
-        add(&self.counters.lost_blocks, EXTENT_BLOCKS as u64);
-        let descriptor = self.meta.descriptor(extent);
-        let flags = meta::BLOCKS_LOST;
-        self.meta.set_descriptor(extent, meta::Descriptor { flags, map_crc: 0, ..descriptor });
     }
 
     /// Copies blocks from the log to their places. What the log does not give back leaves the list: either it has been
@@ -175,9 +167,11 @@ impl Shard {
                 if !self.log.try_read(place.at, 0, target) {
                     let bytes: SgList = match self.log.read(place.at, 0, BLOCK_BYTES).await {
                         Ok(bytes) => bytes,
-                        Err(Status::ReadError | Status::Corrupt) => continue,
+                        Err(Status::Corrupt) => continue,
+                        Err(Status::ReadError) if self.is_given_up(Refused::Log(place.at)) => break,
                         Err(status) => return Err(status),
                     };
+                    self.patience.answered(Refused::Log(place.at));
                     super::data::copy_out(&bytes, 0, target);
                 }
                 right = crc32c(target) == place.crc;

@@ -223,6 +223,11 @@ impl DirtyExtents {
         queued.into_iter().chain(under_way).min()
     }
 
+    /// The dirty extents, in ascending order.
+    pub(crate) fn extents(&self) -> Vec<u32> {
+        (0..).zip(&self.index).filter(|(_, slot)| **slot != NONE).map(|(extent, _)| extent).collect()
+    }
+
     /// Number of dirty extents.
     pub(crate) fn len(&self) -> usize {
         self.slab.len() - self.free.len()

@@ -226,6 +226,9 @@ impl Shard {
         }
         if let Err(status) = self.meta.checkpoint(tail).await {
             add(&self.counters.checkpoint_errors, 1);
+            let damaged =
+                self.meta.take_damaged().into_iter().filter(|extent| !self.meta.descriptor(*extent).is_free());
+            damaged.for_each(|extent| drop(self.replace_page(extent)));
             return Err(status);
         }
         self.house.checkpoint.set(Some(tail));

@@ -58,6 +58,8 @@ struct State {
     chains: HashMap<u32, Chain, FixedState>,
     /// Per segment place, the blocks that were written there.
     segments: Box<[Vec<u32>]>,
+    /// Extents that must not be used any more.
+    unusable: u32,
     /// The last record, and where the log was then.
     last: LogTail,
 }
@@ -77,6 +79,7 @@ pub(crate) struct IndexStats {
     pub(crate) dirty_extents: u64,
     pub(crate) chains: u64,
     pub(crate) free_extents: u32,
+    pub(crate) unusable_extents: u32,
     pub(crate) memory_bytes: usize,
 }
 
@@ -84,9 +87,10 @@ impl Index {
     /// An index over what the checkpoint says; records after `tail` are to be replayed into it.
     pub(crate) fn new(meta: Rc<Meta>, segments: u32, segment_blocks: u32, tail: LogTail) -> Index {
         let extents = meta.extents();
-        let mut places = Places::new(extents);
+        let (mut places, mut unusable) = (Places::new(extents), 0);
         for extent in 0..extents {
             let descriptor = meta.descriptor(extent);
+            unusable += (descriptor.flags & meta::UNUSABLE != 0) as u32;
             if descriptor.volume != 0 {
                 places.assign(extent, descriptor.volume, descriptor.vextent);
             } else if descriptor.flags & meta::UNUSABLE != 0 {
@@ -99,6 +103,7 @@ impl Index {
             places,
             chains: HashMap::default(),
             segments: (0..segments).map(|_| Vec::new()).collect(),
+            unusable,
             last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
         };
         let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
@@ -177,6 +182,34 @@ impl Index {
         self.state.borrow().chains.contains_key(&block)
     }
 
+    /// Whether the block is lost, deltas over it or not.
+    pub(crate) fn is_lost_below(&self, block: u32) -> bool {
+        self.base(&self.state.borrow(), block) == Place::Lost
+    }
+
+    /// Tells a new map page, whose blocks are all lost, what the log knows of them. How many blocks that leaves lost which
+    /// were not before; those under deltas are not counted, since merging them will.
+    pub(crate) fn recall(&self, page: &meta::Page) -> u32 {
+        let state = self.state.borrow();
+        let dirty = state.dirty.get(page.extent());
+        let is_in = |set: Option<&Option<Box<BlockSet>>>, index| {
+            set.and_then(Option::as_deref).is_some_and(|set: &BlockSet| set.contains(index))
+        };
+        let mut lost = 0;
+        for index in 0..EXTENT_BLOCKS {
+            let block = page.extent() * EXTENT_BLOCKS + index;
+            if let Some(place) = state.map.get(block) {
+                // In place it may still be an older one: then the log has it, and goes before the page.
+                page.set(index, meta::stored_crc(place.crc));
+            } else if is_in(dirty.map(|dirty| &dirty.holes), index) {
+                page.set(index, meta::HOLE);
+            } else if !is_in(dirty.map(|dirty| &dirty.lost), index) && !state.chains.contains_key(&block) {
+                lost += 1;
+            }
+        }
+        lost
+    }
+
     /// How many deltas there are over a block.
     pub(crate) fn chain_len(&self, block: u32) -> usize {
         self.state.borrow().chains.get(&block).map_or(0, |chain| chain.len())
@@ -220,6 +253,7 @@ impl Index {
             dirty_extents: state.dirty.len() as u64,
             chains: state.chains.len() as u64,
             free_extents: state.places.free(),
+            unusable_extents: state.unusable,
             memory_bytes: state.map.memory_bytes()
                 + state.dirty.memory_bytes()
                 + state.places.memory_bytes()
@@ -278,6 +312,28 @@ impl Index {
         let mut state = self.state.borrow_mut();
         state.places.detach(volume, vextent);
         state.places.vacate(extent);
+    }
+
+    /// Takes a free extent for nobody yet.
+    pub(crate) fn reserve(&self) -> Option<u32> {
+        self.state.borrow_mut().places.reserve()
+    }
+
+    /// Gives a reserved extent back: what records said of it does not count.
+    pub(crate) fn unreserve(&self, extent: u32) {
+        let mut state = self.state.borrow_mut();
+        state.clear(extent);
+        state.places.vacate(extent);
+    }
+
+    /// After replay: what records say of extents that nobody has does not count. A move did not come to its end.
+    pub(crate) fn forget_ownerless(&self) {
+        let mut state = self.state.borrow_mut();
+        for extent in state.dirty.extents() {
+            if self.meta.descriptor(extent).is_free() {
+                state.clear(extent);
+            }
+        }
     }
 
     /// Extents of a volume: (extent of the volume, extent of the shard).
@@ -359,7 +415,8 @@ impl State {
         self.dirty.unmark(block);
     }
 
-    fn free(&mut self, meta: &Meta, extent: u32, unusable: bool) {
+    /// Nothing in the log counts for the extent any more.
+    fn clear(&mut self, extent: u32) {
         let first = extent * EXTENT_BLOCKS;
         for block in first..first + EXTENT_BLOCKS {
             self.map.remove(block);
@@ -369,11 +426,25 @@ impl State {
         }
         self.dirty.unmark_all(extent);
         self.dirty.forget(extent);
+    }
+
+    /// The extent is a volume's; its blocks are holes, as far as map pages know.
+    fn give(&mut self, meta: &Meta, extent: u32, volume: u32, vextent: u32) {
+        self.places.assign(extent, volume, vextent);
+        // Replay passes through what was before the extent became unusable.
+        self.unusable -= (meta.descriptor(extent).flags & meta::UNUSABLE != 0) as u32;
+        meta.set_descriptor(extent, Descriptor { volume, vextent, ..Descriptor::default() });
+    }
+
+    fn free(&mut self, meta: &Meta, extent: u32, unusable: bool) {
+        self.clear(extent);
         let owner = meta.descriptor(extent);
         if owner.volume != 0 && self.places.get(owner.volume, owner.vextent) == Some(extent) {
             self.places.detach(owner.volume, owner.vextent);
         }
         let flags = if unusable { meta::UNUSABLE } else { 0 };
+        let was = owner.flags & meta::UNUSABLE != 0;
+        self.unusable = self.unusable + unusable as u32 - was as u32;
         meta.set_descriptor(extent, Descriptor { flags, ..Descriptor::default() });
         if !unusable {
             self.places.vacate(extent);
@@ -417,11 +488,17 @@ impl Sink for Index {
                 }
             }
             Record::Allocate { extent, volume, vextent } => {
-                state.places.assign(*extent, *volume, *vextent);
-                let fresh = Descriptor { volume: *volume, vextent: *vextent, ..Descriptor::default() };
-                self.meta.set_descriptor(*extent, fresh);
+                if state.dirty.get(*extent).is_some() {
+                    // What a move said of it that did not come to its end.
+                    state.clear(*extent);
+                }
+                state.give(&self.meta, *extent, *volume, *vextent);
             }
             Record::Free { extent, unusable } => state.free(&self.meta, *extent, *unusable),
+            Record::Move { extent, volume, vextent, former } => {
+                state.give(&self.meta, *extent, *volume, *vextent);
+                state.free(&self.meta, *former, true);
+            }
             Record::InPlace { first, crcs } => {
                 for (step, crc) in crcs.iter().enumerate() {
                     let block = first + step as u32;

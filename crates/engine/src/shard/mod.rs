@@ -15,8 +15,10 @@ mod locks;
 mod log_map;
 mod open;
 mod pace;
+mod patience;
 mod places;
 mod read;
+mod relocate;
 mod scrub;
 mod trim;
 mod verify;
@@ -31,6 +33,7 @@ use bdev::{Channel, DeviceInfo, Io, Lba, Status};
 use index::Index;
 use locks::{Locks, Range};
 use pace::{Fill, Pace};
+use patience::Patience;
 use reactor::sync::Notify;
 use reactor::{Reactor, SgList};
 use std::cell::{Cell, RefCell};
@@ -102,6 +105,7 @@ pub(crate) struct Counters {
     pub(crate) destages: Cell<u64>,
     pub(crate) destage_errors: Cell<u64>,
     pub(crate) merges: Cell<u64>,
+    pub(crate) relocations: Cell<u64>,
     pub(crate) corrupt_blocks: Cell<u64>,
     pub(crate) lost_blocks: Cell<u64>,
     pub(crate) checkpoint_errors: Cell<u64>,
@@ -141,6 +145,10 @@ pub enum Defect {
     ForgetTrims,
     /// A checkpoint's tail is behind records that the checkpoint does not have.
     TailPastDirty,
+    /// The blocks of a damaged map page are holes instead of lost.
+    HolesForLost,
+    /// An extent counts as moved before its blocks have been.
+    MoveEarly,
 }
 
 impl Default for ShardTuning {
@@ -172,6 +180,7 @@ pub(crate) struct Shard {
     capacity_info: DeviceInfo,
     tuning: ShardTuning,
     pace: Pace,
+    patience: Patience,
     locks: Locks,
     counters: Counters,
     house: house::House,

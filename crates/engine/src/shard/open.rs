@@ -48,6 +48,7 @@ pub(crate) fn fits(record: &Record, extents: u32) -> bool {
         Record::Trim { first, blocks } | Record::Lost { first, blocks } => inside(*first, *blocks),
         Record::Allocate { extent, volume, .. } => *extent < extents && *volume != 0,
         Record::Free { extent, .. } => *extent < extents,
+        Record::Move { extent, volume, former, .. } => *extent < extents && *former < extents && *volume != 0,
     }
 }
 
@@ -112,6 +113,7 @@ impl Shard {
             );
             return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
         }
+        index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
         let shard = Rc::new(Shard {
@@ -127,6 +129,7 @@ impl Shard {
             capacity_info,
             tuning,
             pace: Default::default(),
+            patience: Default::default(),
             locks: Default::default(),
             counters: Counters::default(),
             house: Default::default(),

@@ -69,8 +69,15 @@ impl Places {
 
     /// A free extent is taken for an extent of a volume; `None` when there is none.
     pub(crate) fn allocate(&mut self, volume: u32, vextent: u32) -> Option<u32> {
-        let extent = self.find_free()?;
+        let extent = self.reserve()?;
         self.assign(extent, volume, vextent);
+        Some(extent)
+    }
+
+    /// A free extent is taken for nobody yet; `None` when there is none.
+    pub(crate) fn reserve(&mut self) -> Option<u32> {
+        let extent = self.find_free()?;
+        self.occupy(extent);
         self.cursor = (extent + 1) % self.extents;
         Some(extent)
     }

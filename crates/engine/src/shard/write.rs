@@ -5,6 +5,7 @@
 //! the log in the order in which its writes were let in.
 
 use super::index::CHAIN_MAX;
+use super::patience::Refused;
 use super::{Outcome, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::together::Together;
@@ -219,10 +220,22 @@ impl Shard {
             return Ok(());
         }
         let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
-        let read = self.read_blocks(target, super::data::one(buf)).await;
-        let record = match read.status {
-            Status::Ok => Record::write(block, 1),
-            Status::Corrupt | Status::ReadError => {
+        let mut read = self.read_blocks(target, super::data::one(buf)).await;
+        if read.status == Status::Corrupt {
+            // Once more, in case it was the way and not the medium.
+            read = self.read_blocks(target, read.bufs).await;
+        }
+        let status = match read.status {
+            Status::ReadError if self.index.is_lost_below(block) => Status::Corrupt,
+            Status::ReadError if self.is_given_up(Refused::Block(block)) => Status::Corrupt,
+            status => status,
+        };
+        let record = match status {
+            Status::Ok => {
+                self.patience.answered(Refused::Block(block));
+                Record::write(block, 1)
+            }
+            Status::Corrupt => {
                 tracing::error!(
                     "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them \
                      cannot be read ({})",

@@ -9,7 +9,7 @@ mod side;
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
 use crate::crashes::{SECOND_NS, start};
-use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, create, opening};
+use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, create, opening, settle};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op};
 use engine::{Defect, Pool};
@@ -69,6 +69,7 @@ fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ReleaseEarly => Some(Defect::ReleaseEarly),
         Mutation::ForgetTrims => Some(Defect::ForgetTrims),
         Mutation::TailPastDirty => Some(Defect::TailPastDirty),
+        Mutation::MoveEarly => Some(Defect::MoveEarly),
         _ => None,
     }
 }
@@ -77,13 +78,18 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> Plan {
     let plan = Plan::pick(rng);
     // The fewest segments, and room for every extent that is touched.
     let segments = rng.between(5, 9) * plan.shards as u64;
-    Plan {
+    let plan = Plan {
         log_bytes: (16 + segments * plan.segment_blocks as u64) * 4096,
         capacity_bytes: (plan.shards as u64 * 20 + 2) << 22,
         reactors: 1,
         idle_ns: rng.between(50_000, 5_000_000),
         defect: defect_of(mutation),
         ..plan
+    };
+    // Without asking chance, so that seeds that once found something keep their plans.
+    match plan.segment_blocks.is_multiple_of(6) || mutation == Some(Mutation::MoveEarly) {
+        true => plan.with_refusing_places(rng),
+        false => plan,
     }
 }
 
@@ -108,7 +114,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let judge = Judge::new(world.handle(), node, mix, plan.blocks() << plan.block_shift);
     let camera = Rc::new(Camera {
         rng: RefCell::new(rng.fork()),
-        every: rng.between(1, 16),
+        // Extents move late, when there has been much to see already.
+        every: if plan.refusing == 0 { rng.between(1, 16) } else { rng.between(8, 40) },
         oracle: judge.oracle.clone(),
         sides: Rc::default(),
         taken: RefCell::default(),
@@ -179,7 +186,7 @@ impl Beside {
         for _ in 0..count {
             reactor.sleep_ns(self.rng.below(2_000_000)).await;
             if self.rng.one_in(2) {
-                if let Err(error) = self.pool.settle(&reactor).await {
+                if let Err(error) = settle(self.plan, &self.pool, &reactor, || true).await {
                     self.judge.sim.violation(format!("settling failed: {error}"));
                 }
             } else {

@@ -1,0 +1,144 @@
+//! Damage to what a shard needs to go on: map pages, blocks that deltas lie over, and places to write to. Without them an
+//! extent cannot be destaged, and a log that cannot be emptied stops the whole pool; so in the end they are given up, and
+//! what a page or a block alone knew is lost.
+//!
+//! What was read and is not what its parent says is damaged. What cannot be read is not given up for a long time: cables and
+//! paths come back. Only when the device has refused it again and again, and answers reads of other places, it is the medium.
+
+use super::{Defect, Shard, add};
+use crate::meta;
+use crate::units::{EXTENT_BLOCKS, LogAt};
+use bdev::Status;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What cannot be read is tried for at least so long...
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// ... and so often.
+const TRIES_MIN: u32 = 16;
+/// A place that refuses writes is given up earlier: nothing is lost by it.
+const WRITE_PATIENCE_NS: u64 = 1_000_000_000;
+/// See [`WRITE_PATIENCE_NS`].
+const WRITE_TRIES_MIN: u32 = 4;
+/// Most things that patience is counted for at a time; it is endless for further ones.
+const COUNTED_MAX: usize = 256;
+
+/// Something that a device does not give back, or take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Refused {
+    /// The map page of an extent.
+    Page(u32),
+    /// A block of the shard, in place.
+    Block(u32),
+    /// A block in the log.
+    Log(LogAt),
+    /// The place of an extent, for writes.
+    Place(u32),
+}
+
+/// Failures: when the first one was, and how many there were since. A success ends the count.
+#[derive(Default)]
+pub(super) struct Patience(RefCell<BTreeMap<Refused, (u64, u32)>>);
+
+impl Patience {
+    /// It could be read, or written.
+    #[inline]
+    pub(super) fn answered(&self, what: Refused) {
+        let mut counted = self.0.borrow_mut();
+        if !counted.is_empty() {
+            counted.remove(&what);
+        }
+    }
+
+    /// It failed once more; whether that is enough.
+    fn refused(&self, what: Refused, now_ns: u64) -> bool {
+        let mut counted = self.0.borrow_mut();
+        if counted.len() == COUNTED_MAX && !counted.contains_key(&what) {
+            return false;
+        }
+        let (first, tries) = counted.entry(what).or_insert((now_ns, 0));
+        *tries += 1;
+        let (tries_min, patience_ns) = match what {
+            Refused::Place(_) => (WRITE_TRIES_MIN, WRITE_PATIENCE_NS),
+            _ => (TRIES_MIN, PATIENCE_NS),
+        };
+        let enough = *tries >= tries_min && now_ns - *first >= patience_ns;
+        if enough {
+            counted.remove(&what);
+        }
+        enough
+    }
+}
+
+impl Shard {
+    /// A device has refused something; whether it is given up now.
+    pub(super) fn is_given_up(&self, what: Refused) -> bool {
+        self.patience.refused(what, self.reactor.now_ns())
+    }
+
+    /// The map page of an extent that is going to be changed; a new one when the old one is damaged.
+    pub(super) async fn page_to_change(self: &Rc<Self>, extent: u32) -> Result<meta::Page, Status> {
+        match self.meta.load(extent).await {
+            Ok(page) => {
+                self.patience.answered(Refused::Page(extent));
+                Ok(page)
+            }
+            Err(Status::Corrupt) => Ok(self.replace_page(extent)),
+            Err(Status::ReadError) if self.is_given_up(Refused::Page(extent)) && self.meta.is_readable().await => {
+                Ok(self.replace_page(extent))
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// A new page for an extent whose page is damaged: it says what the log knows, and that everything else is lost.
+    pub(super) fn replace_page(&self, extent: u32) -> meta::Page {
+        if let Some(page) = self.meta.page(extent) {
+            return page;
+        }
+        let page = self.meta.renew_page(extent);
+        if self.is_broken(Defect::HolesForLost) {
+            page.fill(0..EXTENT_BLOCKS, meta::HOLE);
+        }
+        let lost = self.index.recall(&page);
+        let owner = self.meta.descriptor(extent);
+        let first = owner.vextent as u64 * EXTENT_BLOCKS as u64;
+        tracing::error!(
+            "pool '{}': the map page of extent {extent} of shard {} is damaged: {lost} blocks of volume {} from block {first} \
+             to {} (of 4 KiB) are lost, all that the log does not have; 'pool scrub' lists them, writing them mends them",
+            self.pool_name,
+            self.number,
+            owner.volume,
+            first + EXTENT_BLOCKS as u64 - 1
+        );
+        add(&self.counters.lost_blocks, lost as u64);
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_given_up_after_a_long_time_and_many_tries_and_never_when_it_answers_between() {
+        let patience = Patience::default();
+        let what = Refused::Page(7);
+        assert!((0..1_000).all(|_| !patience.refused(what, 5)), "many tries in no time");
+        assert!(patience.refused(what, 5 + PATIENCE_NS));
+        assert!(
+            (0..TRIES_MIN - 1).all(|try_| !patience.refused(what, try_ as u64 * PATIENCE_NS)),
+            "few in a long time"
+        );
+        patience.answered(what);
+        assert!(!patience.refused(what, 100 * PATIENCE_NS));
+    }
+
+    #[test]
+    fn patience_is_counted_for_so_many_things_and_endless_for_more() {
+        let patience = Patience::default();
+        assert!((0..COUNTED_MAX as u32).all(|extent| !patience.refused(Refused::Page(extent), 0)));
+        assert!((0..100).all(|_| !patience.refused(Refused::Page(9_999), PATIENCE_NS * 2)));
+    }
+}
