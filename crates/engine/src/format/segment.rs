@@ -249,7 +249,7 @@ mod tests {
         let bytes = SEGMENT.encode();
         assert_eq!(Segment::decode(&bytes), Some(Ok(SEGMENT)));
         assert!(flips(&bytes).all(|damaged| Segment::decode(&damaged).is_none()));
-        assert_eq!(Segment::decode(&bytes[..63]), None);
+        (0..bytes.len()).for_each(|len| assert_eq!(Segment::decode(&bytes[..len]), None));
         let impossible = Segment { first_lsn: 0, ..SEGMENT }.encode();
         assert!(matches!(Segment::decode(&impossible), Some(Err(_))));
     }
@@ -261,6 +261,8 @@ mod tests {
         assert_eq!(Group::peek(&blocks), Some(GROUP));
         assert!(Group::verify(1, &blocks) && !Group::verify(2, &blocks));
         assert!(flips(&blocks).all(|damaged| !Group::verify(1, &damaged) || Group::peek(&damaged).is_none()));
+        let whole = |len: &usize| Group::peek(&blocks[..*len]).is_some() && Group::verify(1, &blocks[..*len]);
+        assert_eq!((0..blocks.len()).find(whole), None);
     }
 
     #[test]
@@ -268,5 +270,6 @@ mod tests {
         let bytes = FOOTER.encode(1);
         assert_eq!((Footer::decode(&bytes, 1), Footer::decode(&bytes, 2)), (Some(FOOTER), None));
         assert!(flips(&bytes).all(|damaged| Footer::decode(&damaged, 1).is_none()));
+        (0..bytes.len()).for_each(|len| assert_eq!(Footer::decode(&bytes[..len], 1), None));
     }
 }

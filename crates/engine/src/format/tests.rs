@@ -91,10 +91,23 @@ fn no_flipped_bit_passes(bytes: &[u8], decodes: impl Fn(&[u8]) -> bool) {
     }
 }
 
+/// No part of `bytes` from their start, followed by nothing or by zeroes, makes `decodes` say yes.
+fn no_cut_passes(bytes: &[u8], decodes: impl Fn(&[u8]) -> bool) {
+    let used = bytes.iter().rposition(|byte| *byte != 0).expect("there is something") + 1;
+    let mut zeroed = bytes.to_vec();
+    for len in (0..used).rev() {
+        assert!(!decodes(&bytes[..len]), "cut to {len}");
+        zeroed[len] = 0;
+        assert!(!decodes(&zeroed), "zeroed from {len}");
+    }
+}
+
 #[test]
 fn a_superblock_survives_the_round_trip_and_no_flipped_bit_does() {
     assert_eq!(Superblock::decode(&encoded(&superblock())), Ok(superblock()));
-    no_flipped_bit_passes(&encoded(&superblock()), |bytes| Superblock::decode(bytes.try_into().unwrap()).is_ok());
+    let decodes = |bytes: &[u8]| bytes.try_into().is_ok_and(|block| Superblock::decode(block).is_ok());
+    no_flipped_bit_passes(&encoded(&superblock()), decodes);
+    no_cut_passes(&encoded(&superblock()), decodes);
 }
 
 #[test]
@@ -173,6 +186,7 @@ fn a_root_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
     assert!(Root::decode(&padded, POOL, 2).is_err());
     assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3).is_err());
     no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3).is_ok());
+    no_cut_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3).is_ok());
 }
 
 #[test]
@@ -182,6 +196,7 @@ fn a_catalog_survives_the_round_trip_and_no_flipped_bit_or_double_id_does() {
     assert_eq!(CatalogImage::decode(&bytes, POOL), Ok(catalog.clone()));
     assert!(CatalogImage::decode(&bytes, Uuid::nil()).is_err());
     no_flipped_bit_passes(&bytes, |bytes| CatalogImage::decode(bytes, POOL).is_ok());
+    no_cut_passes(&bytes, |bytes| CatalogImage::decode(bytes, POOL).is_ok());
     let refused = |catalog: CatalogImage| assert!(CatalogImage::decode(&catalog.encode(POOL), POOL).is_err());
     refused(CatalogImage { next_id: 19, ..catalog.clone() });
     refused(CatalogImage { volumes: volumes().into_iter().rev().collect(), ..catalog.clone() });
@@ -205,6 +220,17 @@ fn a_table_page_survives_the_round_trip_and_knows_its_place() {
     assert!((0..100).map(descriptor).eq(decoded[..100].iter().copied()));
     assert!(decoded[100..].iter().all(|descriptor| *descriptor == Descriptor::default()));
     assert!(decode_table(&block, 1, 4).is_err() && decode_table(&block, 0, 5).is_err());
+    // Its checksum, and that of a map page, is in its parent.
+    let crc = crc32c(&block);
+    no_flipped_bit_passes(&block, |bytes| crc32c(bytes) == crc);
+    no_cut_passes(&block, |bytes| crc32c(bytes) == crc);
+    // Whatever its bytes are, they decode or they do not.
+    for bit in 0..BLOCK_BYTES * 8 {
+        block[bit / 8] ^= 1 << (bit % 8);
+        let _ = decode_table(&block, 1, 5).map(|found| found.count());
+        block[bit / 8] ^= 1 << (bit % 8);
+    }
+    (0..BLOCK_BYTES).for_each(|len| assert!(decode_table(&block[..len], 1, 5).map_or(0, |found| found.count()) < 126));
     block[64 + 12] = 0x10;
     assert!(decode_table(&block, 1, 5).unwrap().next().unwrap().is_err());
 }
@@ -219,6 +245,7 @@ fn a_journal_block_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_doe
     assert_eq!((found, slices.collect::<Vec<_>>()), (header, entries));
     assert!(decode_dirty(&block, POOL, 1).is_err() && decode_dirty(&block, Uuid::nil(), 2).is_err());
     no_flipped_bit_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
+    no_cut_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
 }
 
 /// The bytes of version 1.0. A change here is a change of the format: it needs a version or a feature.

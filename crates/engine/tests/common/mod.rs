@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 pub mod disk;
+pub mod golden;
 #[path = "../../../bdev/tests/common/run.rs"]
 mod run;
 pub mod store;
