@@ -4,7 +4,6 @@
 //! `cargo run -p remuda-engine --example golden -- DIRECTORY` writes `mapped.*` and `block.*` there. The files in the
 //! repository are of the format's first version and stay as they are; a new version of the format adds files of its own.
 
-#[allow(unused_imports, reason = "shared with the tests")]
 #[path = "../tests/common/mod.rs"]
 mod common;
 

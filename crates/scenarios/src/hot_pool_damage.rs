@@ -22,6 +22,9 @@ const PATIENCE_S: u64 = 45;
 /// An extent of a volume: which of the volumes, which of its extents.
 type VolumeExtent = (u64, u64);
 
+/// Extents in use, and the two slots of the map page of each.
+type Slots = Vec<(VolumeExtent, [u64; 2])>;
+
 /// What happens to a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Damage {
@@ -126,10 +129,10 @@ impl Bench {
     }
 
     /// Works, and brings everything to its place. Where the map pages of the extents in use are.
-    fn fill(self: &Rc<Self>, world: &mut World, rng: &mut Rng) -> Result<Vec<(VolumeExtent, [u64; 2])>, Failure> {
+    fn fill(self: &Rc<Self>, world: &mut World, rng: &mut Rng) -> Result<Slots, Failure> {
         let open = self.open(world, self.plan)?;
         self.work(world, &open, &self.judge, rng.between(1, 3), rng.between(10, 60))?;
-        let slots: Rc<RefCell<Vec<(VolumeExtent, [u64; 2])>>> = Rc::default();
+        let slots: Rc<RefCell<Slots>> = Rc::default();
         let (bench, pool, reactor, found) = (self.clone(), open.pool.clone(), open.reactor.clone(), slots.clone());
         self.complete(world, "everything to be destaged", async move {
             bench.succeeded("settling", pool.settle(&reactor).await);
@@ -157,12 +160,7 @@ impl Bench {
         Ok(())
     }
 
-    fn damage(
-        self: &Rc<Self>,
-        world: &mut World,
-        rng: &mut Rng,
-        slots: Vec<(VolumeExtent, [u64; 2])>,
-    ) -> Result<(), Failure> {
+    fn damage(self: &Rc<Self>, world: &mut World, rng: &mut Rng, slots: Slots) -> Result<(), Failure> {
         let every = rng.between(1, 3);
         let chosen: Vec<_> = slots.into_iter().filter(|_| rng.one_in(every)).collect();
         world.handle().note(format!("the map pages of {chosen:?} are damaged"));

@@ -87,7 +87,7 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> Plan {
         ..plan
     };
     // Without asking chance, so that seeds that once found something keep their plans.
-    match plan.segment_blocks.is_multiple_of(6) || mutation == Some(Mutation::MoveEarly) {
+    match plan.segment_blocks.is_multiple_of(12) || mutation == Some(Mutation::MoveEarly) {
         true => plan.with_refusing_places(rng),
         false => plan,
     }
