@@ -252,6 +252,9 @@ impl Rig {
         self.expect(again == (head.clone(), found.clone()), || "a second look at the log shows something else".into());
         let ear = Rc::new(Ear { rig: self.clone(), next_lsn: Cell::new(head.next.lsn) });
         let log = Log::new(medium, self.geometry, head, tail, epoch, ear);
+        if is(&self.sim, Mutation::SummaryEarly) {
+            log.store_summaries_early();
+        }
         for (record, placed) in &found {
             self.compare(&log, record, *placed).await;
         }

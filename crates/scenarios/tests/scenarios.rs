@@ -96,6 +96,7 @@ fn every_checker_catches_its_mutation() {
         ("engine-log", Mutation::SkipFence),
         ("engine-log", Mutation::FuaIgnored),
         ("engine-log", Mutation::KeepEpoch),
+        ("engine-log", Mutation::SummaryEarly),
         ("hot-pool-images", Mutation::SkipFence),
         ("hot-pool-images", Mutation::FuaIgnored),
         ("hot-pool-images", Mutation::FlushDoesNothing),

@@ -228,11 +228,13 @@ pub enum Mutation {
     HolesForLost,
     /// A scenario's own defect: an extent of the engine counts as moved before its blocks have been.
     MoveEarly,
+    /// A scenario's own defect: a log in memory tells of a record in its summary before the record is durable.
+    SummaryEarly,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 29] = [
+    pub const ALL: [Mutation; 30] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -262,6 +264,7 @@ impl Mutation {
         Mutation::TailPastDirty,
         Mutation::HolesForLost,
         Mutation::MoveEarly,
+        Mutation::SummaryEarly,
     ];
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod dirty;
 pub(crate) mod record;
 pub(crate) mod root;
 pub(crate) mod segment;
+pub(crate) mod summary_page;
 pub(crate) mod superblock;
 pub(crate) mod table;
 

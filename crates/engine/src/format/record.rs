@@ -200,6 +200,26 @@ impl Record {
         }
     }
 
+    /// Its fields and its checksums.
+    #[inline]
+    pub(crate) fn fields(&self) -> (Fields, &[u32]) {
+        let (kind, count, first, arguments, crcs): (u8, usize, u32, [u32; 2], &[u32]) = match self {
+            Record::Write { first, crcs } => (WRITE, crcs.len(), *first, [0, 0], crcs),
+            Record::InPlace { first, crcs } => (IN_PLACE, crcs.len(), *first, [0, 0], crcs),
+            Record::Delta { block, offset, bytes, crc } => {
+                (DELTA, 0, *block, [*offset as u32, *bytes as u32], std::slice::from_ref(crc))
+            }
+            Record::Trim { first, blocks } => (TRIM, 0, *first, [*blocks, 0], &[]),
+            Record::Allocate { extent, volume, vextent } => (ALLOCATE, 0, *extent, [*volume, *vextent], &[]),
+            Record::Free { extent, unusable } => (FREE, 0, *extent, [*unusable as u32, 0], &[]),
+            Record::Lost { first, blocks } => (LOST, 0, *first, [*blocks, 0], &[]),
+            Record::Move { extent, volume, vextent, former } => {
+                (MOVE, 0, *extent, [*volume, *vextent], std::slice::from_ref(former))
+            }
+        };
+        (Fields { kind, count: count as u16, first, arguments }, crcs)
+    }
+
     /// Why no log may contain it.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let run = |first: u32, blocks: u32, what| (blocks == 0 || first.checked_add(blocks).is_none()).then_some(what);
@@ -230,23 +250,7 @@ impl Record {
 /// Writes the header to the start of `out` and returns its length. `payload` is in units from the start of the segment.
 #[inline]
 pub(crate) fn encode(record: &Record, lsn: u64, epoch: u32, payload: u32, salt: u32, out: &mut [u8]) -> usize {
-    let crcs_of_one;
-    let (kind, count, first, arguments, crcs): (u8, usize, u32, [u32; 2], &[u32]) = match record {
-        Record::Write { first, crcs } => (WRITE, crcs.len(), *first, [0, 0], crcs),
-        Record::InPlace { first, crcs } => (IN_PLACE, crcs.len(), *first, [0, 0], crcs),
-        Record::Delta { block, offset, bytes, crc } => {
-            crcs_of_one = [*crc];
-            (DELTA, 0, *block, [*offset as u32, *bytes as u32], &crcs_of_one)
-        }
-        Record::Trim { first, blocks } => (TRIM, 0, *first, [*blocks, 0], &[]),
-        Record::Allocate { extent, volume, vextent } => (ALLOCATE, 0, *extent, [*volume, *vextent], &[]),
-        Record::Free { extent, unusable } => (FREE, 0, *extent, [*unusable as u32, 0], &[]),
-        Record::Lost { first, blocks } => (LOST, 0, *first, [*blocks, 0], &[]),
-        Record::Move { extent, volume, vextent, former } => {
-            crcs_of_one = [*former];
-            (MOVE, 0, *extent, [*volume, *vextent], &crcs_of_one)
-        }
-    };
+    let (Fields { kind, count, first, arguments }, crcs) = record.fields();
     let mut raw = RawHeader {
         magic: MAGIC,
         checksum: U32::ZERO,
@@ -254,7 +258,7 @@ pub(crate) fn encode(record: &Record, lsn: u64, epoch: u32, payload: u32, salt: 
         epoch: epoch.into(),
         kind,
         flags: 0,
-        count: U16::new(count as u16),
+        count: U16::new(count),
         first: first.into(),
         arguments: arguments.map(U32::new),
         payload: payload.into(),
@@ -262,7 +266,7 @@ pub(crate) fn encode(record: &Record, lsn: u64, epoch: u32, payload: u32, salt: 
     };
     let (here, further) = crcs.split_at(crcs.len().min(CRCS_IN_FIRST_UNIT));
     raw.crcs.iter_mut().zip(here).for_each(|(slot, crc)| *slot = U32::new(*crc));
-    let bytes = header_bytes_of_count(count);
+    let bytes = header_bytes_of_count(count as usize);
     out[..UNIT].copy_from_slice(raw.as_bytes());
     let (used, rest) = out[UNIT..bytes].split_at_mut(further.len() * 4);
     used.chunks_exact_mut(4).zip(further).for_each(|(slot, crc)| slot.copy_from_slice(&crc.to_le_bytes()));
@@ -312,31 +316,77 @@ pub(crate) fn decode(bytes: &[u8], salt: u32) -> Result<Header, NoRecord> {
 }
 
 fn record_of(raw: &RawHeader, further: &[u8]) -> Result<Record, &'static str> {
-    if !(WRITE..=MOVE).contains(&raw.kind) {
-        return Err("its kind is unknown");
-    }
-    let count = raw.count.get() as usize;
-    let (first, [a, b]) = (raw.first.get(), raw.arguments.map(|argument| argument.get()));
+    let arguments = raw.arguments.map(|argument| argument.get());
+    let fields = Fields { arguments, ..Fields::new(raw.kind, raw.count.get(), raw.first.get())? };
     let words = further.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
     let mut words = raw.crcs.iter().map(|crc| crc.get()).chain(words);
-    let counted = matches!(raw.kind, WRITE | IN_PLACE);
-    let crcs: Crcs =
-        words.by_ref().take(if counted { count } else { matches!(raw.kind, DELTA | MOVE) as usize }).collect();
-    if words.any(|word| word != 0) || (counted && (a | b) != 0) || (!counted && count != 0) {
+    let crcs: Crcs = words.by_ref().take(fields.crcs()).collect();
+    if words.any(|word| word != 0) || arguments[fields.arguments_used()..].iter().any(|argument| *argument != 0) {
         return Err("bytes that its kind does not use are not zero");
     }
-    let narrow = |value: u32| u16::try_from(value).map_err(|_| "its bytes are not inside a block");
-    let alone = |record| if b == 0 { Ok(record) } else { Err("bytes that its kind does not use are not zero") };
-    match raw.kind {
-        WRITE => Ok(Record::Write { first, crcs }),
-        IN_PLACE => Ok(Record::InPlace { first, crcs }),
-        DELTA => Ok(Record::Delta { block: first, offset: narrow(a)?, bytes: narrow(b)?, crc: crcs[0] }),
-        TRIM => alone(Record::Trim { first, blocks: a }),
-        LOST => alone(Record::Lost { first, blocks: a }),
-        ALLOCATE => Ok(Record::Allocate { extent: first, volume: a, vextent: b }),
-        MOVE => Ok(Record::Move { extent: first, volume: a, vextent: b, former: crcs[0] }),
-        FREE if a > 1 => Err("it has unknown flags"),
-        _ => alone(Record::Free { extent: first, unusable: a == 1 }),
+    fields.into_record(crcs)
+}
+
+/// A record but for its checksums, as both of its forms on media have it: the header and the entry of a summary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields {
+    pub(crate) kind: u8,
+    /// Blocks that have a checksum each, in the kinds that are about such; else 0.
+    pub(crate) count: u16,
+    /// A block or an extent.
+    pub(crate) first: u32,
+    /// Those that the kind does not use are 0.
+    pub(crate) arguments: [u32; 2],
+}
+
+impl Fields {
+    /// Fields with arguments of 0.
+    #[inline]
+    pub(crate) fn new(kind: u8, count: u16, first: u32) -> Result<Fields, &'static str> {
+        if !(WRITE..=MOVE).contains(&kind) {
+            return Err("its kind is unknown");
+        }
+        if count != 0 && !matches!(kind, WRITE | IN_PLACE) {
+            return Err("bytes that its kind does not use are not zero");
+        }
+        Ok(Fields { kind, count, first, arguments: [0; 2] })
+    }
+
+    /// Number of its arguments.
+    #[inline]
+    pub(crate) fn arguments_used(&self) -> usize {
+        match self.kind {
+            WRITE | IN_PLACE => 0,
+            DELTA | ALLOCATE | MOVE => 2,
+            _ => 1,
+        }
+    }
+
+    /// Number of its checksums.
+    #[inline]
+    pub(crate) fn crcs(&self) -> usize {
+        match self.kind {
+            WRITE | IN_PLACE => self.count as usize,
+            kind => matches!(kind, DELTA | MOVE) as usize,
+        }
+    }
+
+    /// The record with these checksums.
+    #[inline]
+    pub(crate) fn into_record(self, crcs: Crcs) -> Result<Record, &'static str> {
+        let Fields { kind, first, arguments: [a, b], .. } = self;
+        let narrow = |value: u32| u16::try_from(value).map_err(|_| "its bytes are not inside a block");
+        match kind {
+            WRITE => Ok(Record::Write { first, crcs }),
+            IN_PLACE => Ok(Record::InPlace { first, crcs }),
+            DELTA => Ok(Record::Delta { block: first, offset: narrow(a)?, bytes: narrow(b)?, crc: crcs[0] }),
+            TRIM => Ok(Record::Trim { first, blocks: a }),
+            LOST => Ok(Record::Lost { first, blocks: a }),
+            ALLOCATE => Ok(Record::Allocate { extent: first, volume: a, vextent: b }),
+            MOVE => Ok(Record::Move { extent: first, volume: a, vextent: b, former: crcs[0] }),
+            _ if a > 1 => Err("it has unknown flags"),
+            _ => Ok(Record::Free { extent: first, unusable: a == 1 }),
+        }
     }
 }
 

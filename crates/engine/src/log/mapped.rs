@@ -19,9 +19,10 @@ impl Log {
         let payload_bytes = record.payload_bytes();
         let bytes = (record.header_bytes() + payload_bytes.next_multiple_of(UNIT)) as u64;
         loop {
-            if !self.fits(bytes, class) {
+            if !self.fits(record, bytes, class) {
                 match self.open_next(class) {
                     Opening::Opened(overwritten) => {
+                        self.begin_summary();
                         if let Some(segment) = overwritten {
                             self.sink.reclaimed(segment);
                         }
@@ -36,9 +37,13 @@ impl Log {
             }
             match self.store(record, payload) {
                 Ok(placed) => {
-                    self.advance(bytes, payload_bytes as u64);
+                    let start = self.advance(bytes, payload_bytes as u64);
                     self.sink.placed(record, placed);
+                    if self.summaries_early.get() {
+                        self.store_summary_early(record, placed.lsn, start..start + bytes);
+                    }
                     self.fence();
+                    self.summarize(record, placed.lsn, start..start + bytes);
                     return Some(Ok(placed));
                 }
                 Err(errno) => self.retire(Status::of_errno(errno, Op::Write)),
@@ -47,10 +52,11 @@ impl Log {
     }
 
     #[inline]
-    fn fits(&self, bytes: u64, class: Class) -> bool {
+    fn fits(&self, record: &Record, bytes: u64, class: Class) -> bool {
         let state = self.state.borrow();
         let Some(open) = &state.open else { return false };
-        open.used + bytes <= self.geometry.segment_bytes() && state.ring.admits(class)
+        let needed = open.used + bytes + state.pages.bytes_with(record);
+        needed <= self.geometry.segment_bytes() && state.ring.admits(class)
     }
 
     fn store_segment_header(&self) -> Result<(), Errno> {
@@ -96,15 +102,19 @@ impl Log {
         Ok(Placed { lsn, segment, at: self.geometry.at(place, payload_at) })
     }
 
+    /// Counts a record that was stored; where in the segment it begins.
     #[inline]
-    fn advance(&self, bytes: u64, payload_bytes: u64) {
+    fn advance(&self, bytes: u64, payload_bytes: u64) -> u64 {
         let state = &mut *self.state.borrow_mut();
-        state.open.as_mut().expect("just written").used += bytes;
+        let open = state.open.as_mut().expect("just written");
+        let start = open.used;
+        open.used += bytes;
         state.next_lsn += 1;
         state.stats.appended_records += 1;
         state.stats.user_bytes += payload_bytes;
         state.stats.medium_bytes += bytes;
         state.stats.fences += 1;
+        start
     }
 
     /// Appends what waits for space, as far as there is some.

@@ -19,6 +19,7 @@ mod ring;
 mod scan;
 mod slots;
 mod summary;
+mod summary_pages;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,7 @@ use slots::Slots;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use summary_pages::SummaryPages;
 
 /// Fewest segments of a log: two in reserve, one being written, one before it.
 pub const SEGMENTS_MIN: u32 = 4;
@@ -256,6 +258,8 @@ struct State {
     failure: Status,
     stats: LogStats,
     block: BlockState,
+    /// Of a mapped log.
+    pages: SummaryPages,
 }
 
 /// A shard's log. See the module.
@@ -272,6 +276,8 @@ pub struct Log {
     armed: Cell<bool>,
     /// Appends that had to wait so far.
     tickets: Cell<u64>,
+    /// See [`store_summaries_early`](Self::store_summaries_early).
+    summaries_early: Cell<bool>,
 }
 
 impl Log {
@@ -301,6 +307,7 @@ impl Log {
             failure: Status::NoSpace,
             stats: LogStats::default(),
             block,
+            pages: SummaryPages::new(&geometry),
         };
         Rc::new(Log {
             salt: geometry.salt(),
@@ -313,7 +320,14 @@ impl Log {
             changed: Notify::default(),
             armed: Cell::new(false),
             tickets: Cell::new(0),
+            summaries_early: Cell::new(false),
         })
+    }
+
+    /// For tests of the crash tests: from now on a mapped log breaks the rule that a page of a summary is stored when its
+    /// records are durable.
+    pub fn store_summaries_early(&self) {
+        self.summaries_early.set(true);
     }
 
     /// Appends and fences now, on a mapped log that has room and nobody waiting for it. `None`: use
@@ -357,8 +371,9 @@ impl Log {
         let state = self.state.borrow();
         let (free, total) = (state.ring.free(), state.ring.usable());
         // The end of a segment may be too short for the next record.
-        let capacity = self.geometry.segment_bytes() - SEGMENT_WASTE_MAX;
-        let rest = state.open.as_ref().map_or(0, |open| self.geometry.segment_bytes() - open.used);
+        let capacity = self.geometry.segment_bytes() - SEGMENT_WASTE_MAX - self.summary_share();
+        let pages = if self.medium.is_mapped() { state.pages.bytes() } else { 0 };
+        let rest = state.open.as_ref().map_or(0, |open| self.geometry.segment_bytes() - open.used - pages);
         let bytes_free = free as u64 * capacity + rest.saturating_sub(SEGMENT_WASTE_MAX);
         Room {
             segments_free: free,
@@ -366,6 +381,12 @@ impl Log {
             bytes_free: bytes_free.saturating_sub(state.queued_bytes),
             bytes_total: total as u64 * capacity,
         }
+    }
+
+    /// Bytes of a mapped segment of whole blocks that its summary takes, beyond what [`SEGMENT_WASTE_MAX`] has for that: some
+    /// 300 entries of 12 bytes make a page. What is smaller than a block takes more; the reserve is there for such.
+    fn summary_share(&self) -> u64 {
+        if self.medium.is_mapped() { self.geometry.segment_bytes() / 256 } else { 0 }
     }
 
     /// The first place that the next record to become visible can get: every visible record is before it.

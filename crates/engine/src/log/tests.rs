@@ -1,3 +1,5 @@
+mod summary;
+
 use super::*;
 use base::{Rng, crc32c};
 use bdev::{BlockDevice, MemDevice};

@@ -149,6 +149,8 @@ pub enum Defect {
     HolesForLost,
     /// An extent counts as moved before its blocks have been.
     MoveEarly,
+    /// A page of a mapped log's summary is stored before its records are durable.
+    SummaryEarly,
 }
 
 impl Default for ShardTuning {

@@ -70,6 +70,7 @@ fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetTrims => Some(Defect::ForgetTrims),
         Mutation::TailPastDirty => Some(Defect::TailPastDirty),
         Mutation::MoveEarly => Some(Defect::MoveEarly),
+        Mutation::SummaryEarly => Some(Defect::SummaryEarly),
         _ => None,
     }
 }

@@ -1,10 +1,12 @@
-//! The segments of a mapped log. Every record has its own fence, so at most the last one is torn; whatever lies behind a
+//! The segments of a mapped log: by the pages of their summary, then record by record. Every record has its own fence, so at most the last one is torn; whatever lies behind a
 //! record that does not decode was stored after that one was durable.
 
 use super::{LogError, Scan};
-use crate::format::record::{self, HEADER_BYTES_MAX, Header, NoRecord, Record, UNIT};
+use crate::format::record::{self, HEADER_BYTES_MAX, Header, NUMBER_MAX, NoRecord, Record, UNIT};
 use crate::format::segment::Segment;
+use crate::format::summary_page::SummaryPage;
 use crate::log::Medium;
+use crate::log::summary_pages::pages_max;
 use crate::units::BLOCK_BYTES;
 use base::crc32c;
 use bdev::{Op, Status};
@@ -32,7 +34,7 @@ impl Scan<'_> {
     }
 
     pub(super) fn mapped_segment(&mut self, segment: &Segment, end: Option<u64>) -> Result<(), LogError> {
-        let (mut offset, mut lsn) = (BLOCK_BYTES as u64, segment.first_lsn);
+        let (mut offset, mut lsn) = self.summary_pages(segment, end)?;
         // A record is told of when the next one vouches for its payload.
         let mut held: Option<(u64, Header)> = None;
         while end != Some(lsn) {
@@ -58,6 +60,57 @@ impl Scan<'_> {
             self.found(segment, &last);
         }
         Ok(())
+    }
+
+    /// Goes through the pages of the segment's summary as far as they follow one another; where the records begin that they
+    /// do not have. What a page says was durable before the page was stored.
+    fn summary_pages(&mut self, segment: &Segment, end: Option<u64>) -> Result<(u64, u64), LogError> {
+        let (mut offset, mut lsn) = (BLOCK_BYTES as u64, segment.first_lsn);
+        for number in 1..=pages_max(&self.geometry) as u64 {
+            let at = self.geometry.segment_bytes() - number * BLOCK_BYTES as u64;
+            let Some(page) = self.summary_page(segment, at, offset, lsn) else { break };
+            let headers = std::mem::take(&mut self.headers);
+            for header in headers.iter().take_while(|header| end != Some(header.lsn)) {
+                if !self.writes {
+                    self.compare(segment, offset, header)?;
+                }
+                self.found(segment, header);
+                offset += span(header);
+            }
+            self.headers = headers;
+            (offset, lsn) = (page.end as u64 * UNIT as u64, lsn + page.records as u64);
+            if end.is_some_and(|end| end <= lsn) {
+                return Ok((offset, end.unwrap_or(lsn)));
+            }
+        }
+        Ok((offset, lsn))
+    }
+
+    /// The page at `at`, when it is one of this segment and goes on from there; its records are in `headers`. One that
+    /// cannot be read is none: the records themselves are read.
+    fn summary_page(&mut self, segment: &Segment, at: u64, offset: u64, lsn: u64) -> Option<SummaryPage> {
+        let mut bytes = [0; BLOCK_BYTES];
+        let (head, _) = bytes.split_first_chunk_mut()?;
+        self.load(segment, at, head).ok()?;
+        let page = SummaryPage::peek(head)?;
+        let ours = (page.sequence, page.epoch) == (segment.sequence, segment.epoch);
+        let next = (page.first_lsn, page.start as u64 * UNIT as u64) == (lsn, offset);
+        if !ours || !next || page.records == 0 || page.end as u64 * UNIT as u64 > at || lsn >= NUMBER_MAX {
+            return None;
+        }
+        self.load(segment, at, &mut bytes).ok()?;
+        self.headers.clear();
+        SummaryPage::decode(self.salt, &mut bytes, &mut self.headers).then_some(page)
+    }
+
+    /// For a check: what a summary says of the record at `offset` is what the record says, when that can be read.
+    fn compare(&self, segment: &Segment, offset: u64, header: &Header) -> Result<(), LogError> {
+        match self.record_at(segment, offset)? {
+            Some(found) if found != *header => {
+                Err(self.impossible(segment, offset, "the segment's summary says something else"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// As `headerless`: the second record was stored after the fence of the first, which the header shares.

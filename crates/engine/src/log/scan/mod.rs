@@ -140,8 +140,17 @@ async fn read_log(
     }
     let headers = read_headers(medium, &geometry).await?;
     let mut segments = in_use(&geometry, &headers.segments, tail)?;
-    let mut scan =
-        Scan { medium, geometry, salt: geometry.salt(), tail, writes, next_lsn: tail.lsn, lost: Vec::new(), visit };
+    let mut scan = Scan {
+        medium,
+        geometry,
+        salt: geometry.salt(),
+        tail,
+        writes,
+        next_lsn: tail.lsn,
+        lost: Vec::new(),
+        headers: Vec::new(),
+        visit,
+    };
     let mut footers = Vec::new();
     for (index, segment) in segments.iter().enumerate() {
         if !medium.is_mapped() && index % READS_MAX == 0 {
@@ -153,7 +162,11 @@ async fn read_log(
             continue;
         }
         match medium {
-            Medium::Mapped { .. } => scan.mapped_segment(segment, end)?,
+            Medium::Mapped { reactor, .. } => {
+                scan.mapped_segment(segment, end)?;
+                // Nothing in there waits, and the reactor may have other pools and their hosts.
+                reactor.yield_now().await;
+            }
             Medium::Block { .. } => scan.block_segment(segment, end, footers[index % READS_MAX]).await?,
         }
         scan.lose_until(end.unwrap_or(0));
@@ -271,6 +284,8 @@ struct Scan<'a> {
     /// The record that comes next, when none is lost.
     next_lsn: u64,
     lost: Vec<LostLsns>,
+    /// Of one page of a summary; its memory is used again.
+    headers: Vec<Header>,
     visit: &'a mut dyn FnMut(&Record, Placed),
 }
 
