@@ -11,13 +11,14 @@ use crate::format::superblock::{Role, Superblock, SuperblockError};
 use crate::layout::{self, CreateOptions, Identities};
 use crate::log_device::{LogDevice, OpenLog};
 use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
-use crate::shard::{ExtentOwner, Shard, ShardParts, ShardTuning};
+use crate::shard::{ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::status::{PoolStatus, ShardStatus};
+use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use crate::volume::{PoolVolume, VolumeIdentity};
 use bdev::{BlockDevice, Channel, DeviceInfo, Io, Lba, Status};
-use reactor::Reactor;
 use reactor::sync::Notify;
+use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -374,6 +375,33 @@ impl Drop for Alone<'_> {
     }
 }
 
+/// Opens a shard on its reactor, which is this one.
+async fn open_shard(
+    reactor: &Rc<Reactor>,
+    number: u16,
+    devices: &PoolDevices,
+    shared: &Arc<PoolShared>,
+    superblock: &Superblock,
+    tuning: ShardTuning,
+) -> Result<ShardRecovery, PoolError> {
+    let first_log_block = superblock.segments_start as u64
+        + number as u64 * superblock.segments as u64 * superblock.segment_blocks as u64;
+    let parts = ShardParts {
+        reactor: reactor.clone(),
+        number,
+        pool_name: shared.name.as_str().into(),
+        superblock: superblock.clone(),
+        log: devices.log.open(reactor, &shared.name)?,
+        first_log_block,
+        capacity: devices.capacity.open_channel(reactor)?,
+        capacity_info: devices.capacity.info(),
+        tuning,
+    };
+    let (shard, recovery) = Shard::open(parts).await?;
+    shared.table(reactor).shards.borrow_mut().insert(number, shard);
+    Ok(recovery)
+}
+
 /// An open pool.
 pub struct Pool {
     shared: Arc<PoolShared>,
@@ -551,33 +579,37 @@ impl Pool {
         let shards = superblock.shards as usize;
         let cache = options.map_cache_bytes.unwrap_or((superblock.capacity_blocks / 16) as usize) / shards;
         let tuning = ShardTuning { map_cache_bytes: cache.max(1 << 20), ..options.tuning.unwrap_or_default() };
-        for number in 0..superblock.shards {
+        let mut homes: Vec<usize> = self.shared.homes.clone();
+        homes.sort_unstable();
+        homes.dedup();
+        // Reactors work side by side; each opens its shards one after the other, so that they do not wait for its buffers
+        // in a circle.
+        let mut opening = Together::new();
+        for home in homes {
             let (devices, shared, superblock) = (devices.clone(), self.shared.clone(), superblock.clone());
-            let home = shared.home_of(number);
             let open = move |there: Rc<Reactor>| async move {
-                let first_block = superblock.segments_start as u64
-                    + number as u64 * superblock.segments as u64 * superblock.segment_blocks as u64;
-                let log: OpenLog = devices.log.open(&there, &shared.name)?;
-                let parts = ShardParts {
-                    reactor: there.clone(),
-                    number,
-                    pool_name: shared.name.as_str().into(),
-                    superblock,
-                    log,
-                    first_log_block: first_block,
-                    capacity: devices.capacity.open_channel(&there)?,
-                    capacity_info: devices.capacity.info(),
-                    tuning,
-                };
-                let (shard, recovery) = Shard::open(parts).await?;
-                shared.table(&there).shards.borrow_mut().insert(number, shard);
-                Ok::<_, PoolError>(recovery)
+                let mut found = PoolRecovery::default();
+                for number in (0..superblock.shards).filter(|number| shared.home_of(*number) == home) {
+                    let recovery = open_shard(&there, number, &devices, &shared, &superblock, tuning).await?;
+                    found.records += recovery.records;
+                    found.log_blocks += recovery.log_blocks;
+                }
+                Ok::<_, PoolError>(found)
             };
-            let recovery = reactor.call_on(home, open).await?;
-            self.recovery.records += recovery.records;
-            self.recovery.log_blocks += recovery.log_blocks;
+            opening.push(IoFuture::new(reactor.call_on(home, open)));
         }
-        Ok(())
+        let mut outcome = Ok(());
+        // All of them end before the pool is closed again because of one.
+        while let Some(opened) = opening.first().await {
+            match opened {
+                Ok(found) => {
+                    self.recovery.records += found.records;
+                    self.recovery.log_blocks += found.log_blocks;
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome
     }
 
     /// A shard that lives on this reactor.

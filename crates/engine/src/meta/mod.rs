@@ -28,6 +28,7 @@ use crate::format::Malformed;
 use crate::format::root::{Root, TableRef, root_bytes};
 use crate::format::superblock::{REGIONS_MAX, Region, Superblock, SuperblockError, TABLE_DESCRIPTORS};
 use crate::format::table::{MAP_SLOT_1, decode_table};
+use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
 use base::crc32c;
 use bdev::{Channel, DeviceInfo, Status};
@@ -35,7 +36,7 @@ use cache::Cache;
 use checkpoint::Progress;
 use media::Media;
 use page::PageCell;
-use reactor::Reactor;
+use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -476,13 +477,25 @@ pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16
 
 /// Reads the table pages of a region into descriptors.
 async fn read_tables(media: &Media, shard: u16, span: &Span, root: &Root) -> Result<(), MetaError> {
-    /// Table pages that are read at once, both slots of each.
+    /// Table pages of one read, both slots of each.
     const BATCH: u32 = 32;
-    let mut index = 0;
-    while index < span.region.table_pages() {
-        let pages = BATCH.min(span.region.table_pages() - index);
-        let object = Object::TablePage { shard, index: span.first_table + index };
-        let bytes = read_slots(media, object, span.region.table_slot(index, 0), pages).await?;
+    /// Reads under way at once.
+    const READS_MAX: usize = 4;
+    let all = span.region.table_pages();
+    let is_written = |table: u32| matches!(root.tables.get((span.first_table + table) as usize), Some(Some(_)));
+    let batches = (0..all).step_by(BATCH as usize).map(|index| index..all.min(index + BATCH));
+    let mut asked = batches.filter(|batch| batch.clone().any(is_written));
+    let mut reads = Together::new();
+    for batch in asked.clone() {
+        while reads.len() < READS_MAX
+            && let Some(next) = asked.next()
+        {
+            let object = Object::TablePage { shard, index: span.first_table + next.start };
+            let (block, pages) = (span.region.table_slot(next.start, 0), next.end - next.start);
+            reads.push(IoFuture::new(read_slots(media, object, block, pages)));
+        }
+        let bytes = reads.first().await.expect("the reads of the batches are begun in their order")?;
+        let (index, pages) = (batch.start, batch.end - batch.start);
         for page in 0..pages {
             let table = span.first_table + index + page;
             let Some(Some(wanted)) = root.tables.get(table as usize) else { continue };
@@ -506,7 +519,6 @@ async fn read_tables(media: &Media, shard: u16, span: &Span, root: &Root) -> Res
                 extent.set_durable(slot_of(descriptor));
             }
         }
-        index += pages;
     }
     Ok(())
 }

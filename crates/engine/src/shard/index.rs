@@ -15,6 +15,7 @@ use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Deltas of a block before they are merged into a whole one.
@@ -336,9 +337,9 @@ impl Index {
         }
     }
 
-    /// Extents of a volume: (extent of the volume, extent of the shard).
-    pub(crate) fn extents_of(&self, volume: u32) -> Vec<(u32, u32)> {
-        self.state.borrow().places.of_volume(volume)
+    /// Extents `range` of a volume: (extent of the volume, extent of the shard).
+    pub(crate) fn extents_of(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
+        self.state.borrow().places.of_volume(volume, range)
     }
 
     /// The shard has more extents.

@@ -10,6 +10,7 @@ use crate::meta::{DirtyJournal, Meta};
 use crate::units::extent_of;
 use bdev::{Channel, DeviceInfo};
 use reactor::Reactor;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// What a shard is opened from.
@@ -52,6 +53,37 @@ pub(crate) fn fits(record: &Record, extents: u32) -> bool {
     }
 }
 
+/// Gives records to the index some records late: what the index touches for one is on its way meanwhile.
+struct Replay<'a> {
+    index: &'a Index,
+    held: VecDeque<(Record, Placed)>,
+}
+
+impl<'a> Replay<'a> {
+    /// Records held back: their misses take the time of one.
+    const HELD: usize = 16;
+
+    fn new(index: &'a Index) -> Replay<'a> {
+        Replay { index, held: VecDeque::with_capacity(Self::HELD + 1) }
+    }
+
+    fn take(&mut self, record: &Record, placed: Placed) {
+        if let Record::Write { first, crcs } | Record::InPlace { first, crcs } = record {
+            self.index.prefetch(*first, crcs.len() as u32);
+        }
+        self.held.push_back((record.clone(), placed));
+        if self.held.len() > Self::HELD
+            && let Some((record, placed)) = self.held.pop_front()
+        {
+            self.index.placed(&record, placed);
+        }
+    }
+
+    fn finish(self) {
+        self.held.into_iter().for_each(|(record, placed)| self.index.placed(&record, placed));
+    }
+}
+
 impl Shard {
     /// Opens a shard and starts its upkeep.
     pub(crate) async fn open(parts: ShardParts) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
@@ -78,9 +110,10 @@ impl Shard {
             segment_blocks: superblock.segment_blocks,
         };
         let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail));
-        let (mut recovery, mut misfit) = (ShardRecovery::default(), None);
+        let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
+        let mut replay = Replay::new(&index);
         let mut visit = |record: &Record, placed: Placed| {
-            if misfit.is_some() || !fits(record, meta.extents()) {
+            if misfit.is_some() || !fits(record, extents) {
                 misfit = misfit.or(Some(placed.lsn));
                 return;
             }
@@ -88,12 +121,13 @@ impl Shard {
                 return;
             }
             recovery.records += 1;
-            index.placed(record, placed);
+            replay.take(record, placed);
         };
         let head = match writes {
             true => log::scan(&medium, geometry, tail, &mut visit).await?,
             false => log::survey(&medium, geometry, tail, &mut visit).await?,
         };
+        replay.finish();
         if let Some(lsn) = misfit {
             let reason = format!(
                 "record {lsn} of shard {number} speaks of blocks that there are not; the log is not this pool's, or damaged"
@@ -116,6 +150,9 @@ impl Shard {
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
+        if tuning.defect == Some(Defect::SummaryEarly) {
+            log.store_summaries_early();
+        }
         let shard = Rc::new(Shard {
             reactor: reactor.clone(),
             number,

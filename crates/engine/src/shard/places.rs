@@ -3,6 +3,7 @@
 use crate::units::SLICE_EXTENTS;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
@@ -118,13 +119,15 @@ impl Places {
         self.free
     }
 
-    /// Extents of a volume, in no particular order: (extent of the volume, extent of the shard).
-    pub(crate) fn of_volume(&self, volume: u32) -> Vec<(u32, u32)> {
+    /// Extents `range` of a volume, in order: (extent of the volume, extent of the shard).
+    pub(crate) fn of_volume(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
         let mut found: Vec<(u32, u32)> = Vec::new();
+        let (first, end) = (range.start / SLICE_EXTENTS, range.end.div_ceil(SLICE_EXTENTS));
         for ((owner, slice), extents) in &self.slices {
-            if *owner == volume {
+            if *owner == volume && (first..end).contains(slice) {
                 let held = extents.iter().enumerate().filter(|(_, extent)| **extent != NONE);
-                found.extend(held.map(|(index, extent)| (slice * SLICE_EXTENTS + index as u32, *extent)));
+                let all = held.map(|(index, extent)| (slice * SLICE_EXTENTS + index as u32, *extent));
+                found.extend(all.filter(|(vextent, _)| range.contains(vextent)));
             }
         }
         found.sort_unstable();
@@ -169,6 +172,7 @@ mod tests {
         places.vacate(33);
         assert_eq!(places.allocate(2, 7), Some(33));
         assert_eq!(places.get(2, 7), Some(33));
-        assert_eq!(places.of_volume(2), vec![(7, 33)]);
+        assert_eq!(places.of_volume(2, 0..u32::MAX), vec![(7, 33)]);
+        assert_eq!(places.of_volume(1, 15..18).iter().map(|(vextent, _)| *vextent).collect::<Vec<_>>(), [15, 16, 17]);
     }
 }

@@ -92,10 +92,8 @@ impl Shard {
 
     /// Gives back the extents `first .. end` of a volume.
     pub(crate) async fn free_range(self: &Rc<Self>, volume: u32, first: u32, end: u32) -> Result<(), Status> {
-        for (vextent, _) in self.index.extents_of(volume) {
-            if (first..end).contains(&vextent) {
-                self.free_extent(volume, vextent).await?;
-            }
+        for (vextent, _) in self.index.extents_of(volume, first..end) {
+            self.free_extent(volume, vextent).await?;
         }
         Ok(())
     }
