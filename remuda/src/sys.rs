@@ -146,6 +146,31 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Takes a file out of the page cache as far as nobody has it mapped; what is not on media yet is written first.
+pub fn drop_cached(path: &std::path::Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    // SAFETY: the descriptor is open as long as `file` is.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Memory of a process that no file is behind, bytes; 0 when unknown.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok());
+    kib.map_or(0, |kib: u64| kib * 1024)
+}
+
+/// Time that the threads of a process have had on cores so far, nanoseconds; 0 when unknown.
+pub fn cpu_ns_of(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let times = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok());
+    times.filter_map(|times| times.split_whitespace().next()?.parse::<u64>().ok()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,3 +75,19 @@ fn the_engine_is_compared_with_models_of_drives() {
     let figure = std::fs::read_to_string(&svg).unwrap();
     assert!(figure.starts_with("<svg") && figure.contains("a model"), "{figure}");
 }
+
+#[test]
+fn a_killed_node_serves_its_pool_again_and_the_time_is_told() {
+    let base = ["--json", "bench", "restart", "--log-size", "64MiB", "--capacity", "256MiB", "--runs", "1"];
+    for log in ["mapped", "block"] {
+        let report = good(&remuda(&[&base[..], &["--log", log]].concat()));
+        assert_eq!((&report["log"], &report["log_size"]), (&json!(log), &json!(64 << 20)), "{report}");
+        let restart = &report["restarts"].as_array().unwrap()[0];
+        let number = |key: &str| restart[key].as_u64().unwrap_or_else(|| panic!("{key} in {report}"));
+        assert!(number("records") > 1000 && number("resident_bytes") > 0, "{report}");
+        assert!(number("pool_open_ns") < number("ready_ns"), "{report}");
+        assert!(number("ready_ns") < number("first_read_ns") && number("first_read_ns") < number("first_write_ns"));
+    }
+    assert_eq!(remuda(&["bench", "restart", "--log-size", "1MiB"]).code, 2);
+    assert_eq!(remuda(&["bench", "restart", "--cold"]).code, 2, "memory has no page cache to drop");
+}

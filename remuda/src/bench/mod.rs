@@ -10,6 +10,7 @@ mod model;
 pub mod pattern;
 mod pool;
 pub mod report;
+mod restart;
 mod svg;
 pub mod verify;
 
@@ -75,6 +76,13 @@ Examples:
     /// Compare a hot pool with a bare drive and a bare disk (models), 16 KiB random at depths 1 and 16
     #[command(after_help = "Example:\n  remuda bench engine-table --svg engine.svg")]
     EngineTable(engine_table::TableArgs),
+    /// Kill a node under load and measure how soon its successor answers
+    #[command(after_help = "\
+Examples:
+  remuda bench restart
+  remuda bench restart --log block --log-size 8GiB --capacity 1000GiB --json
+  remuda bench restart --cold --dir /var/tmp")]
+    Restart(restart::RestartArgs),
     /// Load a namespace of an NVMe/TCP target, ours or another's
     #[command(after_help = "\
 Examples:
@@ -245,6 +253,7 @@ enum What {
 pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
     let (what, load) = match command {
         BenchCommand::Append(args) => return append::run(context, &args),
+        BenchCommand::Restart(args) => return restart::run(context, &args),
         BenchCommand::EngineTable(args) => return engine_table::run(context, &args),
         BenchCommand::Device { config: Some(file), device: Some(device), load, .. } => {
             (What::Devices(from_config(&file, &device)?), load)

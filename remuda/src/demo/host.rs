@@ -1,6 +1,7 @@
 //! The host's side of the demo: operations handed to a block device on a reactor, answers collected here.
 
 use crate::cli::exit::{Exit, Failure};
+use crate::config::{DeviceDef, DeviceParams};
 use crate::node::Refusal;
 use crate::node::reactors::on_reactor_async;
 use base::Histogram;
@@ -115,6 +116,23 @@ impl Host {
     pub fn take_latencies(&mut self) -> Histogram {
         std::mem::take(&mut self.latencies)
     }
+}
+
+/// The first namespace of a subsystem of a node on this machine.
+pub fn remote_volume(name: &str, port: u16, nqn: &str) -> DeviceDef {
+    let params = DeviceParams::Nvmf {
+        address: format!("127.0.0.1:{port}"),
+        nqn: nqn.to_string(),
+        nsid: 1,
+        host_nqn: None,
+        queues: None,
+        queue_depth: 128,
+        header_digest: false,
+        data_digest: false,
+        exclusive: true,
+        loss_timeout_ns: 5_000_000_000,
+    };
+    DeviceDef { name: name.to_string(), params }
 }
 
 /// An answer that should be good.

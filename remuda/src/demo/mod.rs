@@ -2,9 +2,9 @@
 //! further writes and started again, and every acknowledged and flushed byte looked at. `remuda dev` lives in [`dev`].
 
 mod archive;
-mod child;
+pub mod child;
 pub mod dev;
-mod host;
+pub mod host;
 mod report;
 
 use crate::bench::job::{Clock, Plan, run_job};
@@ -12,7 +12,6 @@ use crate::bench::pattern::{Choice, Pattern};
 use crate::bench::verify::Memory;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, output};
-use crate::config::{DeviceDef, DeviceParams};
 use crate::node::reactors::{END_MAX_NS, Reactors, on_reactor_async};
 use crate::node::{Opener, open_device};
 use archive::{Packer, Tree, Unpacker};
@@ -20,7 +19,7 @@ use base::{ByteSize, Rng};
 use bdev::{BlockDevice, Op};
 use child::{ChildNode, free_port};
 use clap::Args;
-use host::{Command, Host, check};
+use host::{Command, Host, check, remote_volume};
 use indicatif::{ProgressBar, ProgressStyle};
 use reactor::{PoolConfig, ReactorConfig};
 use report::{Phase, Report};
@@ -193,7 +192,7 @@ impl Demo {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let opener = Opener::without_node(reactors.first());
         let attach = || -> Result<(Arc<dyn BlockDevice>, Host), Failure> {
-            let opened = runtime.block_on(open_device(&remote_volume(port), Vec::new(), &opener))?;
+            let opened = runtime.block_on(open_device(&remote_volume(VOLUME, port, NQN), Vec::new(), &opener))?;
             let host = runtime.block_on(Host::attach(&opener.reactor, opened.device.clone()))?;
             Ok((opened.device, host))
         };
@@ -536,20 +535,4 @@ fn submit_small(host: &mut Host, memory: &mut Memory, rng: &mut Rng, first: u64,
     let mut data = vec![0; host.block_size as usize];
     memory.issue(block, &mut data);
     host.submit(Command { id: block, op: Op::Write, lba: block, data });
-}
-
-fn remote_volume(port: u16) -> DeviceDef {
-    let params = DeviceParams::Nvmf {
-        address: format!("127.0.0.1:{port}"),
-        nqn: NQN.to_string(),
-        nsid: 1,
-        host_nqn: None,
-        queues: None,
-        queue_depth: 128,
-        header_digest: false,
-        data_digest: false,
-        exclusive: true,
-        loss_timeout_ns: 5_000_000_000,
-    };
-    DeviceDef { name: VOLUME.to_string(), params }
 }

@@ -250,7 +250,7 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
 
 /// How long a killed node's files may stay locked, and the pause between two attempts.
 const LOCK_PATIENCE_NS: u64 = 3_000_000_000;
-const LOCK_PAUSE_NS: u64 = 5_000_000;
+const LOCK_PAUSE_NS: u64 = 500_000;
 
 /// Builds a device. A file may still be locked by a node that was killed a moment ago: the kernel ends a dead process's I/O
 /// under way in the background and only then lets go of its files.

@@ -20,7 +20,7 @@ const DRAIN_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 /// How long a killed node's address may take to become free.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
 /// Between two attempts to listen.
-const LISTEN_PAUSE: Duration = Duration::from_millis(5);
+const LISTEN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A listening NVMe/TCP target.
 pub struct TcpExporter {
