@@ -51,7 +51,7 @@ fn caught(name: &str, mutation: Mutation, most: u64) -> Option<(u64, String)> {
 fn seeds_that_found_defects_hold() {
     for (name, seeds) in [
         ("file-device-crash", &[1390, 1941, 4309][..]),
-        ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225, 1269, 1321, 1451, 2766]),
+        ("mirror-crash", &[682, 1055, 1651, 4080, 10310, 19225, 1269, 1321, 1451, 2766, 4818, 7604]),
         ("devices-conformance", &[183]),
         ("nvmf", &[3, 4, 14]),
         ("nvmf-restart", &[9, 29, 42, 112]),
