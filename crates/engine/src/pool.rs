@@ -11,7 +11,7 @@ use crate::format::superblock::{Role, Superblock, SuperblockError};
 use crate::layout::{self, CreateOptions, Identities};
 use crate::log_device::{LogDevice, OpenLog};
 use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
-use crate::shard::{ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
+use crate::shard::{Defect, ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::status::{PoolStatus, ShardStatus};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
@@ -519,8 +519,10 @@ impl Pool {
             generation: log_super.generation,
             ..superblock.clone()
         };
-        meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
-        meta::write_superblock(reactor, capacity.clone(), info, &mut superblock).await?;
+        if options.tuning.and_then(|tuning| tuning.defect) != Some(Defect::KeepEpoch) {
+            meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
+            meta::write_superblock(reactor, capacity.clone(), info, &mut superblock).await?;
+        }
         let catalog = Catalog::load(reactor, capacity.clone(), info, &superblock).await?;
 
         let reactors = if options.reactors.is_empty() { vec![reactor.index()] } else { options.reactors.clone() };

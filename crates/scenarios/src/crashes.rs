@@ -26,7 +26,8 @@ pub(crate) type InUse = (Arc<dyn BlockDevice>, Vec<Rc<dyn Channel>>);
 pub(crate) struct Rig {
     pub(crate) judge: Judge,
     pub(crate) node: NodeId,
-    pub(crate) reactors: usize,
+    /// Of each process; may change between rounds.
+    pub(crate) reactors: Rc<Cell<usize>>,
     /// How long a process lives at most, and how many writes it makes at most when it is counted writes that end it.
     pub(crate) life: Life,
     pub(crate) open: Box<dyn Fn(Rc<Reactor>) -> Opening>,
@@ -78,7 +79,8 @@ pub(crate) fn start(
 impl Rig {
     /// Boots the node and opens the device on each of its reactors.
     pub(crate) fn start(&self, world: &mut World) -> Result<Option<InUse>, Failure> {
-        let opened = start(world, self.node, self.reactors, &self.open, 20 * SECOND_NS)?;
+        let reactors = self.reactors.get();
+        let opened = start(world, self.node, reactors, &self.open, 20 * SECOND_NS)?;
         let lenient = self.judge.mix.errors_allowed;
         let device = match opened {
             Some(Ok(device)) if world.is_running(self.node) => device,
@@ -95,7 +97,7 @@ impl Rig {
         };
         // The first reactor keeps the device, as a node would.
         world.reactor(self.node, 0).keep(Rc::new(device.clone()));
-        let reactors = (0..self.reactors).map(|index| world.reactor(self.node, index));
+        let reactors = (0..reactors).map(|index| world.reactor(self.node, index));
         let channels = reactors.map(|reactor| device.open_channel(&reactor)).collect::<Result<Vec<_>, _>>();
         let channels = channels.map_err(|error| Failure::new(format!("no channel opens: {error}")))?;
         Ok(Some((device, channels)))
@@ -122,7 +124,7 @@ impl Rig {
             let tasks = rng.between(1, 4);
             for task in 0..tasks {
                 let (judge, count) = (self.judge.clone(), rng.between(10, 60));
-                let index = task as usize % self.reactors;
+                let index = task as usize % self.reactors.get();
                 let channel = channels[index].clone();
                 world.spawn(self.node, index, |reactor| judge.work(reactor, channel, task, tasks, count));
             }
@@ -153,7 +155,7 @@ impl Rig {
     /// Ends the faults; everything must work.
     pub(crate) fn finish(&self, world: &mut World) -> Result<(), Failure> {
         world.heal();
-        world.boot(self.node, self.reactors, World::reactor_config());
+        world.boot(self.node, self.reactors.get(), World::reactor_config());
         let crew = Crew::default();
         // Every write is waited for: what was damaged for good can be read again when it has been written.
         let judge = self.judge.with(|mix| mix.abandon = 0);

@@ -7,6 +7,7 @@ use crate::raw_file::RawFile;
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions};
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, ScheduleFaults};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let rig = Rig {
         judge,
         node,
-        reactors,
+        reactors: Rc::new(Cell::new(reactors)),
         life: SHORT,
         open: Box::new(open),
         beside: Box::new(nothing_beside),

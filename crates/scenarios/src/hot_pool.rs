@@ -12,10 +12,13 @@ use bdev::{
     BlockDevice, ErrorDevice, ErrorRule, Extent, Fault, FileDevice, FileDeviceOptions, Lba, LinearDevice, Op, Status,
 };
 use engine::layout::{Identities, plan};
-use engine::{CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, ShardTuning, Superblock};
+use engine::{
+    CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, ShardTuning, Superblock,
+    read_superblocks,
+};
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -190,7 +193,16 @@ impl Plan {
         };
         let options =
             OpenOptions { reactors: (0..self.reactors).collect(), tuning: Some(tuning), ..OpenOptions::default() };
-        Pool::open(reactor, &devices, &options).await.map_err(|error| error.to_string())
+        let before = epoch(reactor, &devices).await;
+        let pool = Pool::open(reactor, &devices, &options).await.map_err(|error| error.to_string())?;
+        if let (Some(before), Some(after)) = (before, epoch(reactor, &devices).await)
+            && before >= after
+        {
+            return Err(format!(
+                "I5: the epoch was {before}, and is {after} after an opening: records of two may meet"
+            ));
+        }
+        Ok(pool)
     }
 }
 
@@ -207,6 +219,32 @@ pub(crate) async fn settle(
         settled = pool.settle(reactor).await;
     }
     settled
+}
+
+/// What a mutation breaks in the engine.
+pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
+    match mutation? {
+        Mutation::OverwriteUnmerged => Some(Defect::OverwriteUnmerged),
+        Mutation::ReleaseEarly => Some(Defect::ReleaseEarly),
+        Mutation::ForgetTrims => Some(Defect::ForgetTrims),
+        Mutation::TailPastDirty => Some(Defect::TailPastDirty),
+        Mutation::MoveEarly => Some(Defect::MoveEarly),
+        Mutation::SummaryEarly => Some(Defect::SummaryEarly),
+        Mutation::KeepEpoch => Some(Defect::KeepEpoch),
+        Mutation::LeakExtents => Some(Defect::LeakExtents),
+        Mutation::KeepMappings => Some(Defect::KeepMappings),
+        Mutation::SkipVerify => Some(Defect::SkipVerify),
+        Mutation::NoReserve => Some(Defect::NoReserve),
+        Mutation::SkipJournal => Some(Defect::SkipJournal),
+        _ => None,
+    }
+}
+
+/// The epoch that the capacity device's superblock states, if it can be read.
+async fn epoch(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Option<u32> {
+    let channel = devices.capacity.open_channel(reactor).ok()?;
+    let found = read_superblocks(reactor, channel, devices.capacity.info()).await;
+    found.ok().map(|superblock| superblock.epoch)
 }
 
 /// The windows, with the pool that is under them.
@@ -295,7 +333,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let rig = Rig {
         judge,
         node,
-        reactors: plan.reactors,
+        reactors: Rc::new(Cell::new(plan.reactors)),
         // Places are not given up at once.
         life: if plan.refusing == 0 { SHORT } else { Life { ns: 4 * SECOND_NS, writes: 600 } },
         open: Box::new(open),

@@ -16,6 +16,7 @@ mod engine_log;
 mod engine_meta;
 mod file_crash;
 mod hot_pool;
+mod hot_pool_changes;
 mod hot_pool_damage;
 mod hot_pool_images;
 mod lossy;
@@ -26,6 +27,7 @@ mod panics;
 mod pmem_log;
 mod raw_file;
 mod reactor_mesh;
+mod sides;
 mod stack_faults;
 
 use base::Rng;
@@ -90,6 +92,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a hot pool whose log is always nearly full, mapped or on a disk, under kills, power cuts and failing disks; \
                 every acknowledged write is durable",
         run: hot_pool::run,
+    },
+    Scenario {
+        name: "hot-pool-changes",
+        about: "a hot pool whose volumes come, change their size and go and which grows, is scrubbed, checked and repaired \
+                at crash points; a crash leaves nothing to find, and changes are done as a whole",
+        run: hot_pool_changes::run,
     },
     Scenario {
         name: "hot-pool-damage",

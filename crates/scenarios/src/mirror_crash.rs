@@ -120,7 +120,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let rig = Rig {
         judge,
         node,
-        reactors: rng.between(1, 2) as usize,
+        reactors: Rc::new(Cell::new(rng.between(1, 2) as usize)),
         life: SHORT,
         open: Box::new(open),
         beside: Box::new(beside),

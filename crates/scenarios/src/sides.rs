@@ -1,29 +1,29 @@
-//! Volumes that come, change their size and go beside the work, and what may be found of them.
+//! Volumes that come, change their size and go beside the work on a pool, and what may be found of them after a crash.
 
 use crate::blocks::Judge;
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba};
 use engine::{Pool, PoolVolume};
 use reactor::{Reactor, SgList};
-use sim::oracle::fill_cell;
+use sim::oracle::{fill_cell, read_cell};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Side volumes are called this and a number; no name is used twice.
-pub(super) const PREFIX: &str = "side";
+pub(crate) const PREFIX: &str = "side";
 const BLOCK: usize = 4096;
 /// The blocks that are used: at the beginning, and over the ends of extents.
-pub(super) const RUNS: [std::ops::Range<u64>; 3] = [0..3, 1022..1026, 2046..2050];
+pub(crate) const RUNS: [std::ops::Range<u64>; 3] = [0..3, 1022..1026, 2046..2050];
 const SIZES: [u64; 6] = [2, 1023, 1024, 1025, 2048, 3000];
 
 /// What is found of a side volume: its size, and the blocks of [`RUNS`] that it has.
-pub(super) type Found = (u64, Vec<Result<u64, String>>);
+pub(crate) type Found = (u64, Vec<Result<u64, String>>);
 
 /// What may be found of a side volume.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct SideVolume {
+pub(crate) struct SideVolume {
     may_be_absent: bool,
     /// Sizes in blocks.
     sizes: Vec<u64>,
@@ -33,20 +33,23 @@ pub(super) struct SideVolume {
 
 /// By their names.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Sides(BTreeMap<String, SideVolume>);
+pub(crate) struct Sides {
+    volumes: BTreeMap<String, SideVolume>,
+    made: u64,
+}
 
 /// The blocks of [`RUNS`] inside a size.
-pub(super) fn sampled(blocks: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn sampled(blocks: u64) -> impl Iterator<Item = u64> {
     RUNS.into_iter().flatten().filter(move |block| *block < blocks)
 }
 
 impl Sides {
     /// Says what is impossible.
-    pub(super) fn judge(&self, found: &BTreeMap<String, Found>) -> Result<(), String> {
-        if let Some(name) = found.keys().find(|name| !self.0.contains_key(*name)) {
+    pub(crate) fn judge(&self, found: &BTreeMap<String, Found>) -> Result<(), String> {
+        if let Some(name) = found.keys().find(|name| !self.volumes.contains_key(*name)) {
             return Err(format!("volume {name} was deleted, or never made"));
         }
-        for (name, allowed) in &self.0 {
+        for (name, allowed) in &self.volumes {
             let Some((size, values)) = found.get(name) else {
                 if allowed.may_be_absent {
                     continue;
@@ -66,33 +69,92 @@ impl Sides {
         }
         Ok(())
     }
+
+    /// What was found is what there is, from now on.
+    pub(crate) fn settle(&mut self, found: &BTreeMap<String, Found>) {
+        let known = found.iter().map(|(name, (size, values))| {
+            let values =
+                sampled(*size).zip(values).filter_map(|(block, value)| Some((block, vec![*value.as_ref().ok()?])));
+            (name.clone(), SideVolume { may_be_absent: false, sizes: vec![*size], blocks: values.collect() })
+        });
+        self.volumes = known.collect();
+    }
+}
+
+/// What there is of the side volumes of an open pool.
+pub(crate) async fn find(reactor: &Rc<Reactor>, pool: &Pool) -> Result<BTreeMap<String, Found>, String> {
+    let mut found = BTreeMap::new();
+    for volume in pool.volumes().into_iter().filter(|volume| volume.name().starts_with(PREFIX)) {
+        let blocks = volume.info().blocks;
+        let mut values = Vec::new();
+        for run in RUNS.into_iter().map(|run| run.start..run.end.min(blocks)).filter(|run| !run.is_empty()) {
+            values.extend(read_cells(reactor, &*volume, run, BLOCK).await?);
+        }
+        found.insert(volume.name().to_string(), (blocks, values));
+    }
+    Ok(found)
+}
+
+/// The values of a range of blocks, which are cells.
+pub(crate) async fn read_cells(
+    reactor: &Rc<Reactor>,
+    device: &dyn BlockDevice,
+    cells: std::ops::Range<u64>,
+    cell_bytes: usize,
+) -> Result<Vec<Result<u64, String>>, String> {
+    let channel = device.open_channel(reactor).map_err(|error| error.to_string())?;
+    let count = cells.end - cells.start;
+    let mut bufs = SgList::new();
+    bufs.push(reactor.pool().alloc(count as usize * cell_bytes).await);
+    let done = channel.submit(Io::read(Lba(cells.start), count as u32, bufs)).await;
+    done.status.check().map_err(|status| format!("reading {cells:?} of {} failed: {status}", device.name()))?;
+    let bytes = done.io.bufs.iter().flat_map(|buf| buf.as_slice().chunks(cell_bytes));
+    Ok(cells.zip(bytes).map(|(cell, bytes)| read_cell(bytes, cell as usize)).collect())
 }
 
 /// Works with one side volume after the other.
-pub(super) struct Side {
-    pub(super) pool: Arc<Pool>,
-    pub(super) judge: Judge,
-    pub(super) sides: Rc<RefCell<Sides>>,
-    pub(super) rng: Rng,
+pub(crate) struct Side {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) judge: Judge,
+    pub(crate) sides: Rc<RefCell<Sides>>,
+    pub(crate) rng: Rng,
 }
 
 impl Side {
     fn change(&self, name: &str, change: impl FnOnce(&mut SideVolume)) {
-        change(self.sides.borrow_mut().0.entry(name.to_string()).or_default());
+        change(self.sides.borrow_mut().volumes.entry(name.to_string()).or_default());
+    }
+
+    /// What a process that is going down believes to have done counts for nothing.
+    fn is_alive(&self) -> bool {
+        self.judge.sim.alive(self.judge.node)
+    }
+
+    fn acknowledged(&self, name: &str, change: impl FnOnce(&mut SideVolume)) {
+        if self.is_alive() {
+            self.change(name, change);
+        }
     }
 
     fn succeeded<E: std::fmt::Display>(&self, what: &str, result: Result<(), E>) {
-        if let Err(error) = result {
+        if let Err(error) = result
+            && self.is_alive()
+        {
             self.judge.sim.violation(format!("{what} failed without cause: {error}"));
         }
     }
 
-    pub(super) async fn work(mut self, reactor: Rc<Reactor>, count: u64) {
-        let (mut number, mut volume) = (0, None);
+    pub(crate) async fn work(mut self, reactor: Rc<Reactor>, count: u64) {
+        let left = self.pool.volumes().into_iter().find(|volume| volume.name().starts_with(PREFIX));
+        let mut volume = left.map(|volume| (volume.name().to_string(), volume));
         for _ in 0..count {
             reactor.sleep_ns(self.rng.below(200_000)).await;
+            if !self.is_alive() {
+                return;
+            }
             let Some((name, device)) = volume.take() else {
-                number += 1;
+                self.sides.borrow_mut().made += 1;
+                let number = self.sides.borrow().made;
                 volume = self.create(&reactor, format!("{PREFIX}{number}")).await;
                 continue;
             };
@@ -101,7 +163,9 @@ impl Side {
                     self.change(&name, |side| side.may_be_absent = true);
                     let deleted = self.pool.delete_volume(&reactor, &name).await;
                     self.succeeded("deleting a volume", deleted);
-                    self.sides.borrow_mut().0.remove(&name);
+                    if self.is_alive() {
+                        self.sides.borrow_mut().volumes.remove(&name);
+                    }
                     continue;
                 }
                 1 | 2 => self.resize(&reactor, &name, &device).await,
@@ -117,11 +181,11 @@ impl Side {
             *side = SideVolume { may_be_absent: true, sizes: vec![blocks], ..Default::default() }
         });
         let made = self.pool.create_volume(reactor, &name, blocks, 12, 0).await;
-        self.change(&name, |side| side.may_be_absent = false);
+        self.acknowledged(&name, |side| side.may_be_absent = false);
         match made {
             Ok(volume) => Some((name, volume)),
             Err(error) => {
-                self.judge.sim.violation(format!("creating a volume failed without cause: {error}"));
+                self.succeeded("creating a volume", Err(error));
                 None
             }
         }
@@ -132,7 +196,7 @@ impl Side {
         self.change(name, |side| side.sizes.push(blocks));
         let resized = device.resize(reactor, blocks).await;
         self.succeeded("resizing a volume", resized);
-        self.change(name, |side| {
+        self.acknowledged(name, |side| {
             side.sizes = vec![blocks];
             side.blocks.retain(|block, _| *block < blocks);
         });
@@ -158,7 +222,7 @@ impl Side {
         let channel = device.open_channel(reactor).expect("volumes open on every reactor");
         let done = channel.submit(Io::write(Lba(first), blocks.len() as u32, bufs)).await;
         self.succeeded("writing to a side volume", done.status.check());
-        self.change(name, |side| {
+        self.acknowledged(name, |side| {
             for block in &blocks {
                 side.blocks.insert(*block, vec![stamp]);
             }

@@ -11,6 +11,7 @@ use crate::mirror_crash::{Plan, create, path};
 use bdev::{BlockDevice, MirrorOptions};
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, FaultAtlas, Mutation, ScheduleFaults};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let rig = Rig {
         judge,
         node,
-        reactors,
+        reactors: Rc::new(Cell::new(reactors)),
         life: SHORT,
         open: Box::new(open),
         beside: Box::new(nothing_beside),

@@ -230,11 +230,19 @@ pub enum Mutation {
     MoveEarly,
     /// A scenario's own defect: a log in memory tells of a record in its summary before the record is durable.
     SummaryEarly,
+    /// A scenario's own defect: the engine never uses an extent again that was given back.
+    LeakExtents,
+    /// A scenario's own defect: the engine keeps what the log has of an extent that was given back.
+    KeepMappings,
+    /// A scenario's own defect: the engine lets user writes take the room in the log that destage needs.
+    NoReserve,
+    /// A scenario's own defect: the engine does not note which slices are in the log alone.
+    SkipJournal,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 30] = [
+    pub const ALL: [Mutation; 34] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -265,6 +273,10 @@ impl Mutation {
         Mutation::HolesForLost,
         Mutation::MoveEarly,
         Mutation::SummaryEarly,
+        Mutation::LeakExtents,
+        Mutation::KeepMappings,
+        Mutation::NoReserve,
+        Mutation::SkipJournal,
     ];
 }
 

@@ -407,6 +407,11 @@ impl Log {
         }
     }
 
+    /// A segment from this one on that is free although it holds records: none, unless it was released too early.
+    pub fn freed_from(&self, segment: u64) -> Option<u64> {
+        self.state.borrow().ring.freed_from(segment)
+    }
+
     /// Counters.
     pub fn stats(&self) -> LogStats {
         let state = self.state.borrow();

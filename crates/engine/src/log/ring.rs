@@ -119,6 +119,12 @@ impl Ring {
         self.count();
     }
 
+    /// A segment from `sequence` on that is free although it holds records.
+    pub(super) fn freed_from(&self, sequence: u64) -> Option<u64> {
+        let freed = self.places.iter().filter(|place| !place.live && !place.retired);
+        freed.filter_map(|place| place.holds).filter(|holds| *holds >= sequence).min()
+    }
+
     /// Segments before `sequence` are free.
     pub(super) fn release(&mut self, sequence: u64) {
         for place in &mut self.places {

@@ -16,8 +16,9 @@ pub struct ExtentOwner {
 }
 
 impl Shard {
-    /// The extents in use, and every contradiction found: two owners of an extent or of a place in the log, blocks of
-    /// free extents that still count.
+    /// The extents in use, and every contradiction found: log space that is free although no durable checkpoint covers it
+    /// (I1), two owners of an extent or of a place in the log (I2), wrong counts and extents that nobody has (I3), blocks of
+    /// free extents that still count (I4).
     pub(crate) fn audit(&self) -> (Vec<ExtentOwner>, Vec<String>) {
         let mut owners = Vec::new();
         for extent in 0..self.meta.extents() {
@@ -26,7 +27,14 @@ impl Shard {
                 owners.push(ExtentOwner { shard: self.number, extent, volume: owner.volume, vextent: owner.vextent });
             }
         }
-        let problems = self.index.audit().into_iter().map(|problem| format!("shard {}: {problem}", self.number));
+        let is_idle = self.log.is_idle() && self.held_back.borrow().is_empty();
+        let mut problems = self.index.audit(is_idle);
+        let needed = self.durable_tail();
+        if let Some(segment) = self.log.freed_from(needed.segment) {
+            problems
+                .push(format!("I1: log segment {segment} is free, and the durable checkpoint begins at {needed:?}"));
+        }
+        let problems = problems.into_iter().map(|problem| format!("shard {}: {problem}", self.number));
         (owners, problems.collect())
     }
 }

@@ -224,8 +224,14 @@ impl DirtyExtents {
     }
 
     /// The dirty extents, in ascending order.
-    pub(crate) fn extents(&self) -> Vec<u32> {
-        (0..).zip(&self.index).filter(|(_, slot)| **slot != NONE).map(|(extent, _)| extent).collect()
+    pub(crate) fn extents(&self) -> impl Iterator<Item = u32> + '_ {
+        (0u32..).zip(&self.index).filter(|(_, slot)| **slot != NONE).map(|(extent, _)| extent)
+    }
+
+    /// How many blocks are dirty when that is not what is counted.
+    pub(crate) fn miscounted(&self) -> Option<u64> {
+        let dirty = self.extents().filter_map(|extent| self.get(extent)).map(|state| state.blocks.count() as u64).sum();
+        (dirty != self.blocks).then_some(dirty)
     }
 
     /// Number of dirty extents.

@@ -243,10 +243,14 @@ impl Shard {
         self.journal.compact().await
     }
 
+    /// Where the durable checkpoint begins its replay.
+    pub(super) fn durable_tail(&self) -> LogTail {
+        self.house.checkpoint.get().unwrap_or(self.first)
+    }
+
     /// Records that a recovery would replay.
     pub(crate) fn replay_records(&self) -> u64 {
-        let from = self.house.checkpoint.get().map_or(self.first.lsn, |tail| tail.lsn);
-        (self.index.last_lsn() + 1).saturating_sub(from)
+        (self.index.last_lsn() + 1).saturating_sub(self.durable_tail().lsn)
     }
 
     /// How the last upkeep that failed ended, until one has succeeded.

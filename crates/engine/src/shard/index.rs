@@ -6,6 +6,7 @@
 //! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
 //! yet, the map page.
 
+use super::Defect;
 use super::dirty::{BlockSet, DirtyExtent, DirtyExtents};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};
 use super::places::{FixedState, Places};
@@ -70,6 +71,7 @@ pub(crate) struct Index {
     meta: Rc<Meta>,
     state: RefCell<State>,
     segment_units: u32,
+    defect: Option<Defect>,
 }
 
 /// What is in the index, counted.
@@ -86,7 +88,13 @@ pub(crate) struct IndexStats {
 
 impl Index {
     /// An index over what the checkpoint says; records after `tail` are to be replayed into it.
-    pub(crate) fn new(meta: Rc<Meta>, segments: u32, segment_blocks: u32, tail: LogTail) -> Index {
+    pub(crate) fn new(
+        meta: Rc<Meta>,
+        segments: u32,
+        segment_blocks: u32,
+        tail: LogTail,
+        defect: Option<Defect>,
+    ) -> Index {
         let extents = meta.extents();
         let (mut places, mut unusable) = (Places::new(extents), 0);
         for extent in 0..extents {
@@ -108,7 +116,7 @@ impl Index {
             last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
         };
         let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
-        Index { meta, state: RefCell::new(state), segment_units }
+        Index { meta, state: RefCell::new(state), segment_units, defect }
     }
 
     // --- looking ----------------------------------------------------------------------------------------------------
@@ -262,8 +270,8 @@ impl Index {
         }
     }
 
-    /// What contradicts itself, in words: nothing, unless there is a defect.
-    pub(crate) fn audit(&self) -> Vec<String> {
+    /// What contradicts itself, in words: nothing, unless there is a defect. `idle` says that no record is under way.
+    pub(crate) fn audit(&self, idle: bool) -> Vec<String> {
         let state = self.state.borrow();
         let mut problems = Vec::new();
         for extent in 0..self.meta.extents() {
@@ -272,15 +280,18 @@ impl Index {
             if owner.volume != 0 && found != Some(extent) {
                 let (volume, vextent) = (owner.volume, owner.vextent);
                 problems.push(format!(
-                    "extent {extent} is said to be extent {vextent} of volume {volume}, which is at {found:?}"
+                    "I2: extent {extent} is said to be extent {vextent} of volume {volume}, which is at {found:?}"
                 ));
             }
         }
-        let free = |block: u32| self.meta.descriptor(extent_of(block)).volume == 0;
+        // A move prepares an extent that it has taken while nobody owns it.
+        let is_free = |extent: &u32| self.meta.descriptor(*extent).volume == 0;
+        let is_idle = |extent: &u32| is_free(extent) && !state.places.is_used(*extent);
+        let free = |block: u32| is_idle(&extent_of(block));
         let mut used: Vec<(u32, u32)> = Vec::new();
         for (block, place) in state.map.iter() {
             if free(block) {
-                problems.push(format!("block {block} is in the log map, and its extent is free"));
+                problems.push(format!("I4: block {block} is in the log map, and its extent is free"));
             }
             if place.at != IN_PLACE {
                 used.push((place.at.0, block));
@@ -291,12 +302,31 @@ impl Index {
                 .chains
                 .keys()
                 .filter(|block| free(**block))
-                .map(|block| format!("block {block} of a free extent has deltas")),
+                .map(|block| format!("I4: block {block} of a free extent has deltas")),
         );
         used.sort_unstable();
         let shared = used.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        problems
-            .extend(shared.map(|pair| format!("blocks {} and {} are at one place of the log", pair[0].1, pair[1].1)));
+        problems.extend(
+            shared.map(|pair| format!("I2: blocks {} and {} are at one place of the log", pair[0].1, pair[1].1)),
+        );
+        let dirty = state.dirty.extents().filter(is_idle);
+        problems.extend(dirty.map(|extent| format!("I4: extent {extent} is free and is to be destaged")));
+        problems.extend(
+            state
+                .dirty
+                .miscounted()
+                .map(|count| format!("I3: {} dirty blocks are counted, and there are {count}", state.dirty.blocks())),
+        );
+        let used = (0..self.meta.extents()).filter(|extent| state.places.is_used(*extent));
+        let used: Vec<u32> = used.collect();
+        if used.len() as u32 + state.places.free() != self.meta.extents() {
+            let (free, extents) = (state.places.free(), self.meta.extents());
+            problems.push(format!("I3: {free} of {extents} extents are counted as free, and {} are used", used.len()));
+        }
+        let unused = |extent: &u32| is_free(extent) && self.meta.descriptor(*extent).flags & meta::UNUSABLE == 0;
+        // Until its record is durable, an allocated extent has no owner.
+        let leaked = used.into_iter().filter(|extent| idle && unused(extent));
+        problems.extend(leaked.map(|extent| format!("I3: extent {extent} is taken, and nobody has it")));
         problems.sort_unstable();
         problems
     }
@@ -323,16 +353,17 @@ impl Index {
     /// Gives a reserved extent back: what records said of it does not count.
     pub(crate) fn unreserve(&self, extent: u32) {
         let mut state = self.state.borrow_mut();
-        state.clear(extent);
+        state.clear(extent, self.defect);
         state.places.vacate(extent);
     }
 
     /// After replay: what records say of extents that nobody has does not count. A move did not come to its end.
     pub(crate) fn forget_ownerless(&self) {
         let mut state = self.state.borrow_mut();
-        for extent in state.dirty.extents() {
+        let dirty: Vec<u32> = state.dirty.extents().collect();
+        for extent in dirty {
             if self.meta.descriptor(extent).is_free() {
-                state.clear(extent);
+                state.clear(extent, self.defect);
             }
         }
     }
@@ -417,10 +448,12 @@ impl State {
     }
 
     /// Nothing in the log counts for the extent any more.
-    fn clear(&mut self, extent: u32) {
+    fn clear(&mut self, extent: u32, defect: Option<Defect>) {
         let first = extent * EXTENT_BLOCKS;
         for block in first..first + EXTENT_BLOCKS {
-            self.map.remove(block);
+            if defect != Some(Defect::KeepMappings) {
+                self.map.remove(block);
+            }
             if !self.chains.is_empty() {
                 self.chains.remove(&block);
             }
@@ -437,8 +470,8 @@ impl State {
         meta.set_descriptor(extent, Descriptor { volume, vextent, ..Descriptor::default() });
     }
 
-    fn free(&mut self, meta: &Meta, extent: u32, unusable: bool) {
-        self.clear(extent);
+    fn free(&mut self, meta: &Meta, extent: u32, unusable: bool, defect: Option<Defect>) {
+        self.clear(extent, defect);
         let owner = meta.descriptor(extent);
         if owner.volume != 0 && self.places.get(owner.volume, owner.vextent) == Some(extent) {
             self.places.detach(owner.volume, owner.vextent);
@@ -447,7 +480,7 @@ impl State {
         let was = owner.flags & meta::UNUSABLE != 0;
         self.unusable = self.unusable + unusable as u32 - was as u32;
         meta.set_descriptor(extent, Descriptor { flags, ..Descriptor::default() });
-        if !unusable {
+        if !unusable && defect != Some(Defect::LeakExtents) {
             self.places.vacate(extent);
         }
     }
@@ -491,14 +524,14 @@ impl Sink for Index {
             Record::Allocate { extent, volume, vextent } => {
                 if state.dirty.get(*extent).is_some() {
                     // What a move said of it that did not come to its end.
-                    state.clear(*extent);
+                    state.clear(*extent, self.defect);
                 }
                 state.give(&self.meta, *extent, *volume, *vextent);
             }
-            Record::Free { extent, unusable } => state.free(&self.meta, *extent, *unusable),
+            Record::Free { extent, unusable } => state.free(&self.meta, *extent, *unusable, self.defect),
             Record::Move { extent, volume, vextent, former } => {
                 state.give(&self.meta, *extent, *volume, *vextent);
-                state.free(&self.meta, *former, true);
+                state.free(&self.meta, *former, true, self.defect);
             }
             Record::InPlace { first, crcs } => {
                 for (step, crc) in crcs.iter().enumerate() {

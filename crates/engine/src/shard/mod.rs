@@ -151,6 +151,18 @@ pub enum Defect {
     MoveEarly,
     /// A page of a mapped log's summary is stored before its records are durable.
     SummaryEarly,
+    /// An opening raises the epoch in memory, and not on the devices.
+    KeepEpoch,
+    /// An extent that is given back is never used again.
+    LeakExtents,
+    /// What the log has of an extent that is given back still counts.
+    KeepMappings,
+    /// What is read from the devices is not verified.
+    SkipVerify,
+    /// User writes may take the room in the log that destage needs.
+    NoReserve,
+    /// Writes do not wait for the dirty journal.
+    SkipJournal,
 }
 
 impl Default for ShardTuning {
@@ -236,6 +248,9 @@ impl Shard {
     fn fill(&self) -> Fill {
         let room = self.log.room();
         let bytes_reserved = (room.bytes_total / 32).max(2 * room.bytes_total / room.segments_total.max(1) as u64);
+        if self.is_broken(Defect::NoReserve) {
+            return Fill { bytes_free: room.bytes_free, bytes_total: room.bytes_total, bytes_reserved: 0 };
+        }
         let owed = self.index.chains() as u64 * MERGE_BYTES_MAX;
         Fill { bytes_free: room.bytes_free.saturating_sub(owed), bytes_total: room.bytes_total, bytes_reserved }
     }

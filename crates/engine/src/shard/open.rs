@@ -109,7 +109,7 @@ impl Shard {
             segments: superblock.segments,
             segment_blocks: superblock.segment_blocks,
         };
-        let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail));
+        let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail, tuning.defect));
         let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
         let mut replay = Replay::new(&index);
         let mut visit = |record: &Record, placed: Placed| {

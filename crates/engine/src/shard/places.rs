@@ -114,6 +114,11 @@ impl Places {
         self.used[word] &= !bit;
     }
 
+    /// Whether somebody has the extent, or nobody may.
+    pub(crate) fn is_used(&self, extent: u32) -> bool {
+        self.used[extent as usize / 64] & 1 << (extent % 64) != 0
+    }
+
     /// Extents that nobody has.
     pub(crate) fn free(&self) -> u32 {
         self.free

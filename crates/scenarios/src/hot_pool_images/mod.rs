@@ -4,18 +4,17 @@
 //! A crash point counts when its image is distinct, both recoveries agree, and what they find is allowed.
 
 mod recovery;
-mod side;
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
 use crate::crashes::{SECOND_NS, start};
-use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, create, opening, settle};
+use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, create, defect_of, opening, settle};
+use crate::sides::{Side, Sides};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op};
-use engine::{Defect, Pool};
+use engine::Pool;
 use reactor::Reactor;
 use recovery::Laboratory;
-use side::{Side, Sides};
 use sim::oracle::{CellOracle, Snapshot};
 use sim::{Boundary, CacheLoss, Crash, Failure, Image, Mutation, ScheduleFaults, Step, World};
 use std::cell::{Cell, RefCell};
@@ -60,18 +59,6 @@ impl Camera {
             let image = boundary.image(crash, CacheLoss::pick(rng), rng);
             self.taken.borrow_mut().push(Photograph { image, cells: cells.clone(), sides: sides.clone() });
         }
-    }
-}
-
-fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
-    match mutation? {
-        Mutation::OverwriteUnmerged => Some(Defect::OverwriteUnmerged),
-        Mutation::ReleaseEarly => Some(Defect::ReleaseEarly),
-        Mutation::ForgetTrims => Some(Defect::ForgetTrims),
-        Mutation::TailPastDirty => Some(Defect::TailPastDirty),
-        Mutation::MoveEarly => Some(Defect::MoveEarly),
-        Mutation::SummaryEarly => Some(Defect::SummaryEarly),
-        _ => None,
     }
 }
 

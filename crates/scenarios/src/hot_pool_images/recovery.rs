@@ -1,13 +1,12 @@
 //! Opens an image in a world of its own, reads everything, and does so once more after another crash.
 
 use super::Photograph;
-use super::side::{Found, PREFIX, RUNS};
 use crate::hot_pool::{Plan, view};
+use crate::sides::{self, Found, read_cells};
 use base::Rng;
-use bdev::{BlockDevice, Io, Lba};
+use bdev::BlockDevice;
 use engine::{ExtentOwner, Pool};
-use reactor::{Reactor, SgList};
-use sim::oracle::read_cell;
+use reactor::Reactor;
 use sim::{Crash, Failure, Image, Step, World};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -174,20 +173,12 @@ async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Fin
         let first = window * per_window;
         cells.extend(read_cells(reactor, &*windows, first..first + per_window, cell_bytes).await?);
     }
-    let mut sides = BTreeMap::new();
-    let mut sizes = BTreeMap::new();
-    for volume in pool.volumes() {
-        let (identity, info) = (volume.identity().clone(), volume.info());
-        let blocks = info.bytes() / 4096;
-        sizes.insert(identity.id, blocks.div_ceil(crate::hot_pool::EXTENT_BLOCKS));
-        if identity.name.starts_with(PREFIX) {
-            let mut values = Vec::new();
-            for run in RUNS.into_iter().map(|run| run.start..run.end.min(blocks)).filter(|run| !run.is_empty()) {
-                values.extend(read_cells(reactor, &*volume, run, 4096).await?);
-            }
-            sides.insert(identity.name, (blocks, values));
-        }
-    }
+    let sides = sides::find(reactor, pool).await?;
+    let sizes = pool.volumes().into_iter().map(|volume| {
+        let blocks = volume.info().bytes() / 4096;
+        (volume.identity().id, blocks.div_ceil(crate::hot_pool::EXTENT_BLOCKS))
+    });
+    let sizes: BTreeMap<u32, u64> = sizes.collect();
     let audit = pool.audit(reactor).await.map_err(|error| error.to_string())?;
     if let Some(problem) = audit.problems.first() {
         return Err(format!("the audit finds: {problem}"));
@@ -200,21 +191,4 @@ async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Fin
         extents.sort_unstable();
     }
     Ok(Findings { cells, sides, extents })
-}
-
-/// The values of a range of blocks, which are cells.
-async fn read_cells(
-    reactor: &Rc<Reactor>,
-    device: &dyn BlockDevice,
-    cells: std::ops::Range<u64>,
-    cell_bytes: usize,
-) -> Result<Vec<Result<u64, String>>, String> {
-    let channel = device.open_channel(reactor).map_err(|error| error.to_string())?;
-    let count = cells.end - cells.start;
-    let mut bufs = SgList::new();
-    bufs.push(reactor.pool().alloc(count as usize * cell_bytes).await);
-    let done = channel.submit(Io::read(Lba(cells.start), count as u32, bufs)).await;
-    done.status.check().map_err(|status| format!("reading {cells:?} of {} failed: {status}", device.name()))?;
-    let bytes = done.io.bufs.iter().flat_map(|buf| buf.as_slice().chunks(cell_bytes));
-    Ok(cells.zip(bytes).map(|(cell, bytes)| read_cell(bytes, cell as usize)).collect())
 }

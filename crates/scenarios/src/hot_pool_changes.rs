@@ -1,0 +1,274 @@
+//! `hot-pool-changes`: a hot pool that is changed while it is used, and crashed at any step of it. Beside the work volumes
+//! are created, resized and deleted, the capacity device and the pool grow, a scrub runs; between two lives the pool is
+//! checked and repaired, and it is opened on another number of reactors.
+//!
+//! No hardware fails here, so that a check has to find nothing but what a crash leaves, whenever and however often it runs
+//! and however far its repairs got; so that a scrub finds every block good; and so that every operation succeeds.
+//!
+//! # The invariants of the engine, and who holds hot pools to them
+//!
+//! | | |
+//! |---|---|
+//! | I1 what is acknowledged is read, across crashes, nothing is torn | the cell oracle in all hot-pool scenarios; `hot-pool-images` for tears; the audit: log space is free only when a durable checkpoint covers it |
+//! | I2 one owner of a place | the audit, here beside the work, in `hot-pool-images` after every recovery |
+//! | I3 counts are what is counted | the audit: dirty blocks, free extents, and no extent without an owner |
+//! | I4 nothing leads to what is free | the audit: log map, deltas and destage of free extents |
+//! | I5 the newest record wins, replay is idempotent | `hot-pool-images` recovers twice; every opening raises the epoch durably, which is judged wherever a pool is opened; order and numbers of records: `engine-log` |
+//! | I6 upkeep always has room and ends | `hot-pool-full`: the work ends although log and capacity are full |
+//! | I7 write rule of zones | not for hot pools: they write in place, on devices without zones |
+//! | I8 reported write amplification | not for hot pools: nothing is collected, and no such figure is told |
+//! | I9 wear budget | not for hot pools: there is no cache that admits |
+//! | I10 no bytes that their checksum does not confirm | `hot-pool` on disks that rot, misdirect and lose writes; the scrub here finds nothing where nothing is wrong |
+//! | I11 adoption of shared memory | not built |
+//! | I12 same seed, same trace | the tests of all scenarios, and `xtask` |
+
+use crate::Run;
+use crate::blocks::{Crew, Judge, Mix};
+use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working};
+use crate::hot_pool::{Plan, create, defect_of, view};
+use crate::sides::{self, Side, Sides};
+use base::Rng;
+use bdev::BlockDevice;
+use engine::{CheckOptions, CheckReport, Pool, PoolDevices, PoolError, Severity};
+use reactor::Reactor;
+use sim::{Crash, Failure, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Times that the capacity device becomes larger, at most: a superblock has room for so many regions.
+const GROWTHS_MAX: u64 = 3;
+const EXTENT_BYTES: u64 = 4 << 20;
+/// Bytes a second of a scrub that does not wait.
+const SCRUB_FAST: u64 = 1 << 40;
+
+/// The pool in use, and the device that grows.
+#[derive(Clone)]
+struct InUse {
+    pool: Arc<Pool>,
+    capacity: Arc<dyn BlockDevice>,
+}
+
+/// What outlives the processes.
+struct Stage {
+    plan: Plan,
+    judge: Judge,
+    reactors: Rc<Cell<usize>>,
+    sides: Rc<RefCell<Sides>>,
+    growths: Cell<u64>,
+    in_use: RefCell<Option<InUse>>,
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = Plan::pick(rng);
+    // Room for every extent that is touched.
+    let plan = Plan { capacity_bytes: (plan.shards as u64 * 20 + 2) * EXTENT_BYTES, ..plan };
+    world.handle().note(format!("{plan:?}"));
+    let mix = Mix {
+        block_bytes: 1 << plan.block_shift,
+        blocks_max: rng.between(1, 16),
+        always_durable: true,
+        ..Mix::pick(rng, 1 << plan.block_shift)
+    };
+    let node = world.add_node();
+    create(world, rng, plan, node)?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let judge = Judge::new(world.handle(), node, mix, plan.blocks() << plan.block_shift);
+    let reactors = Rc::new(Cell::new(1));
+    let stage = Rc::new(Stage {
+        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
+        judge: judge.clone(),
+        reactors: reactors.clone(),
+        sides: Rc::default(),
+        growths: Cell::new(0),
+        in_use: RefCell::default(),
+    });
+    let (opener, changer, closer) = (stage.clone(), stage.clone(), stage.clone());
+    let rig = Rig {
+        judge,
+        node,
+        reactors: reactors.clone(),
+        life: SHORT,
+        open: Box::new(move |reactor| -> Opening {
+            let stage = opener.clone();
+            Box::pin(async move { stage.open(reactor).await })
+        }),
+        beside: Box::new(move |reactor, _| -> Working {
+            let stage = changer.clone();
+            Box::pin(async move { stage.change(reactor).await })
+        }),
+        close: Box::new(move |reactor, _| -> Working {
+            let stage = closer.clone();
+            Box::pin(async move { stage.close(reactor).await })
+        }),
+    };
+    for round in 0..rng.between(1, 4) {
+        reactors.set(rng.between(1, 3) as usize);
+        world.handle().note(format!("round {round} on {} reactors", reactors.get()));
+        rig.round(world, rng)?;
+    }
+    reactors.set(rng.between(1, 3) as usize);
+    rig.finish(world)?;
+    world.crash(node, Crash::Kill);
+    world.boot(node, 1, World::reactor_config());
+    let crew = Crew::default();
+    world.spawn(node, 0, |reactor| crew.member(async move { stage.check_closed(reactor).await }));
+    world.run_until("the closed pool to be checked", 60 * SECOND_NS, |_| crew.is_done())
+}
+
+impl Stage {
+    /// What a process that is going down sees proves nothing.
+    fn expect(&self, holds: bool, text: impl FnOnce() -> String) {
+        self.judge.sim.expect(holds || !self.judge.sim.alive(self.judge.node), text);
+    }
+
+    async fn open(&self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+        let plan = Plan { reactors: self.reactors.get(), ..self.plan };
+        let rng = &mut self.judge.sim.rng();
+        let devices = plan.devices(&reactor)?;
+        if rng.one_in(2) {
+            self.check(&reactor, &devices, rng).await?;
+        }
+        let capacity = devices.capacity.clone();
+        let pool = plan.open(&reactor, devices).await?;
+        self.audit(&reactor, &pool).await;
+        let found = sides::find(&reactor, &pool).await?;
+        let judged = self.sides.borrow().judge(&found);
+        self.expect(judged.is_ok(), || format!("after a crash: {judged:?}"));
+        self.sides.borrow_mut().settle(&found);
+        self.in_use.replace(Some(InUse { pool: pool.clone(), capacity }));
+        view(&plan, &pool)
+    }
+
+    /// Whatever the crash was, a check finds nothing wrong; after repairs it finds nothing to repair.
+    async fn check(&self, reactor: &Rc<Reactor>, devices: &PoolDevices, rng: &mut Rng) -> Result<(), String> {
+        let options = CheckOptions { payloads: rng.one_in(2), data: rng.one_in(4), repair: rng.one_in(2) };
+        let report = check(reactor, devices, options).await?;
+        self.judge_report(&report);
+        if options.repair {
+            let again = check(reactor, devices, CheckOptions { repair: false, ..options }).await?;
+            self.judge_report(&again);
+            let left = again.findings.iter().find(|finding| finding.advice.contains("repair"));
+            self.expect(left.is_none(), || {
+                format!("after repairs a check still finds: {}", left.expect("just looked"))
+            });
+        }
+        Ok(())
+    }
+
+    fn judge_report(&self, report: &CheckReport) {
+        let wrong = report.findings.iter().find(|finding| finding.severity > Severity::Note && !finding.repaired);
+        self.expect(wrong.is_none() && report.findings_left_off == 0, || {
+            format!("a check of a pool that only crashed finds: {}", wrong.expect("fewer than are listed"))
+        });
+    }
+
+    async fn audit(&self, reactor: &Rc<Reactor>, pool: &Pool) {
+        let audit = match pool.audit(reactor).await {
+            Ok(audit) => audit,
+            Err(error) => return self.expect(false, || format!("the audit fails: {error}")),
+        };
+        // Owners and catalog are not looked at in one moment, so that a volume may go in between.
+        let problem = audit.problems.iter().find(|problem| problem.starts_with("shard"));
+        self.expect(problem.is_none(), || format!("the audit finds: {}", problem.expect("just looked")));
+    }
+
+    /// Everything that is done beside the work.
+    async fn change(self: Rc<Self>, reactor: Rc<Reactor>) {
+        let Some(InUse { pool, .. }) = self.in_use.borrow().clone() else { return };
+        let rng = &mut self.judge.sim.rng();
+        let side = Side { pool, judge: self.judge.clone(), sides: self.sides.clone(), rng: rng.fork() };
+        let side = reactor.spawn_join(side.work(reactor.clone(), rng.between(0, 20)));
+        let (stage, there, fork) = (self.clone(), reactor.clone(), rng.fork());
+        let looking = reactor.spawn_join(async move { stage.look(there, fork).await });
+        for _ in 0..rng.below(8) {
+            reactor.sleep_ns(rng.below(3_000_000)).await;
+            self.change_once(&reactor, rng).await;
+        }
+        side.await;
+        looking.await;
+    }
+
+    async fn look(&self, reactor: Rc<Reactor>, mut rng: Rng) {
+        let Some(InUse { pool, .. }) = self.in_use.borrow().clone() else { return };
+        for _ in 0..rng.below(60) {
+            reactor.sleep_ns(rng.below(300_000)).await;
+            self.audit(&reactor, &pool).await;
+        }
+    }
+
+    async fn change_once(&self, reactor: &Rc<Reactor>, rng: &mut Rng) {
+        let Some(InUse { pool, capacity }) = self.in_use.borrow().clone() else { return };
+        match rng.below(6) {
+            0 | 1 => {
+                let settled = pool.settle(reactor).await;
+                self.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
+            }
+            2 => pool.scrub(reactor, if rng.one_in(2) { SCRUB_FAST } else { rng.between(1, 1 << 24) }).await,
+            3 => pool.cancel_scrub(reactor).await,
+            _ => self.grow(reactor, &pool, &*capacity, rng).await,
+        }
+    }
+
+    async fn grow(&self, reactor: &Rc<Reactor>, pool: &Pool, capacity: &dyn BlockDevice, rng: &mut Rng) {
+        let before = pool.status(reactor).await;
+        let grows = self.growths.get() < GROWTHS_MAX && rng.one_in(2);
+        if grows {
+            self.growths.set(self.growths.get() + 1);
+            let info = capacity.info();
+            let bytes = info.bytes() + self.plan.shards as u64 * (rng.between(1, 2) * EXTENT_BYTES + (2 << 20));
+            let resized = capacity.resize(reactor, bytes / info.block_size as u64).await;
+            self.expect(resized.is_ok(), || format!("the capacity device does not grow: {resized:?}"));
+        }
+        let grown = pool.grow(reactor).await;
+        let refused = matches!(grown, Err(PoolError::Plan { .. }));
+        self.expect(grown.is_ok() || refused && !grows, || format!("growing the pool failed: {grown:?}"));
+        let after = pool.status(reactor).await;
+        let more = before.shards.iter().zip(&after.shards).all(|(before, after)| before.extents < after.extents);
+        self.expect(more || grown.is_err(), || format!("a shard did not grow: {before:?}, then {after:?}"));
+    }
+
+    /// Without faults: a scrub of what is left finds nothing at all.
+    async fn close(&self, reactor: Rc<Reactor>) {
+        let Some(InUse { pool, .. }) = self.in_use.take() else { return };
+        let found = sides::find(&reactor, &pool).await;
+        let judged = found.and_then(|found| self.sides.borrow().judge(&found));
+        self.expect(judged.is_ok(), || format!("in the end: {judged:?}"));
+        pool.cancel_scrub(&reactor).await;
+        let completed = |pool: &Arc<Pool>| {
+            let (pool, reactor) = (pool.clone(), reactor.clone());
+            async move { pool.status(&reactor).await.shards.into_iter().map(|shard| shard.scrub).collect::<Vec<_>>() }
+        };
+        pool.scrub(&reactor, SCRUB_FAST).await;
+        let mut scrubs = completed(&pool).await;
+        while scrubs.iter().any(|scrub| scrub.running) {
+            reactor.sleep_ns(1_000_000).await;
+            scrubs = completed(&pool).await;
+        }
+        let bad = scrubs.iter().find(|scrub| scrub.completed == 0 || scrub.corrupt_blocks + scrub.lost_blocks > 0);
+        self.expect(bad.is_none(), || format!("a scrub where nothing is wrong: {bad:?}"));
+        let settled = pool.settle(&reactor).await;
+        self.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
+        self.audit(&reactor, &pool).await;
+        pool.close(&reactor).await;
+    }
+
+    /// As [`check`](Self::check), with everything that can be looked at; the pool has been closed.
+    async fn check_closed(&self, reactor: Rc<Reactor>) {
+        let options = CheckOptions { payloads: true, data: true, repair: false };
+        let checked = match self.plan.devices(&reactor) {
+            Ok(devices) => check(&reactor, &devices, options).await,
+            Err(error) => Err(error),
+        };
+        match checked {
+            Ok(report) => self.judge_report(&report),
+            Err(error) => self.expect(false, || error),
+        }
+    }
+}
+
+async fn check(reactor: &Rc<Reactor>, devices: &PoolDevices, options: CheckOptions) -> Result<CheckReport, String> {
+    let report = Pool::check(reactor, &devices.capacity, Some(&devices.log), options).await;
+    report.map_err(|error| format!("the pool cannot be checked: {error}"))
+}
