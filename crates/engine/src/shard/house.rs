@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 /// Wait after an error before it is tried again.
 const RETRY_NS: u64 = 200_000_000;
-/// Wait while nothing that is dirty can be destaged.
+/// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
 /// A checkpoint is made when the log has moved on by one part in so many.
 const CHECKPOINT_PART: u64 = 16;
@@ -90,6 +90,10 @@ impl Shard {
                 self.doze(RETRY_NS, Listens::Nothing).await;
             } else if house.writes.get() != writes {
                 continue;
+            } else if self.pace.waiting() > 0 {
+                // Who was let in may have ended without a record (no extent was free, nothing was left to trim): what was
+                // granted to it is there again, and nobody has told.
+                self.doze(HELD_BACK_NS, Listens::Anything).await;
             } else if self.is_settled() {
                 house.settling.set(false);
                 house.listens.set(Listens::Anything);
