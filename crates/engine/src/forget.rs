@@ -131,10 +131,15 @@ impl Forgetting<'_> {
             Err(_) => {
                 let start = read_start(self.reactor, &log.channel, &log.info).await;
                 let start = start.map_err(|status| self.io("read the new log device", status))?;
+                let epoch = next_epoch(&self.superblock, &self.superblock)?;
                 if !force && start.iter().any(|byte| *byte != 0) {
-                    return Err(in_use());
+                    let mut ours = [0; BLOCK_BYTES];
+                    self.log_superblock(Uuid::nil(), epoch)?.encode(&mut ours);
+                    if !is_torn_copy(&start, &ours) {
+                        return Err(in_use());
+                    }
                 }
-                return next_epoch(&self.superblock, &self.superblock);
+                return Ok(epoch);
             }
         };
         let is_ours =
@@ -279,6 +284,18 @@ impl Forgetting<'_> {
     }
 }
 
+/// Whether the start of a device holds nothing but what a crash in step 2 has left of a superblock: words of `ours`, apart
+/// from those that an earlier attempt wrote otherwise (checksum, identity of the device, generation, epoch).
+fn is_torn_copy(start: &[u8], ours: &[u8]) -> bool {
+    const OTHERWISE: [usize; 5] = [8, 56, 64, 88, 96];
+    let (copies, rest) = start.split_at(2 * BLOCK_BYTES);
+    let is_ours = |(index, word): (usize, &[u8])| {
+        let at = index * 8 % BLOCK_BYTES;
+        OTHERWISE.contains(&at) || *word == ours[at..at + 8] || word.iter().all(|byte| *byte == 0)
+    };
+    rest.iter().all(|byte| *byte == 0) && copies.chunks_exact(8).enumerate().all(is_ours)
+}
+
 /// What all shards lose, by volume.
 fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
     let mut lost: Vec<(u32, u32)> = Vec::new();
@@ -343,4 +360,24 @@ fn loss(meta: &Meta, slices: &[(u32, u32)], catalog: &Catalog) -> Loss {
         loss.missing.extend(extents.map(|vextent| (*volume, vextent)).filter(|key| !holders.contains_key(key)));
     }
     loss
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_copy_is_told_from_what_others_left() {
+        let ours: [u8; BLOCK_BYTES] = std::array::from_fn(|at| at as u8 | 1);
+        let mut start = vec![0; 128 << 10];
+        assert!(is_torn_copy(&start, &ours));
+        start[512..1024].copy_from_slice(&ours[512..1024]);
+        start[BLOCK_BYTES + 56..BLOCK_BYTES + 72].fill(7);
+        assert!(is_torn_copy(&start, &ours), "a sector of one copy, and another identity");
+        let mut partitioned = start.clone();
+        partitioned[510..512].copy_from_slice(&[0x55, 0xAA]);
+        assert!(!is_torn_copy(&partitioned, &ours));
+        start[64 << 10] = 1;
+        assert!(!is_torn_copy(&start, &ours));
+    }
 }
