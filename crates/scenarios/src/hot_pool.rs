@@ -26,7 +26,7 @@ use uuid::Uuid;
 pub(crate) const LOG: &str = "/log";
 pub(crate) const CAPACITY: &str = "/capacity";
 pub(crate) const EXTENT_BLOCKS: u64 = 1024;
-const SLICE_BLOCKS: u64 = 16 * EXTENT_BLOCKS;
+pub(crate) const SLICE_BLOCKS: u64 = 16 * EXTENT_BLOCKS;
 
 /// What a pool is made of and how it is used.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     /// Extents of each shard whose places refuse writes: those whose bits are set.
     pub(crate) refusing: u64,
     pub(crate) defect: Option<Defect>,
+    /// Which of the log devices it has had is in use, from 0.
+    pub(crate) log_number: u64,
 }
 
 impl Plan {
@@ -73,6 +75,7 @@ impl Plan {
             bypass_bytes: 4096 * rng.between(1, 20) as u32,
             refusing: 0,
             defect: None,
+            log_number: 0,
         }
     }
 
@@ -104,6 +107,10 @@ impl Plan {
         Ok(Arc::new(device))
     }
 
+    fn log_path(&self) -> String {
+        if self.log_number == 0 { LOG.into() } else { format!("{LOG}{}", self.log_number) }
+    }
+
     /// Opens the devices of the pool.
     pub(crate) fn devices(&self, reactor: &Rc<Reactor>) -> Result<PoolDevices, String> {
         let file = |path: &str, block_size| {
@@ -112,8 +119,8 @@ impl Plan {
             Ok::<_, String>(Arc::new(opened) as Arc<dyn BlockDevice>)
         };
         let log = match self.mapped {
-            true => LogDevice::Mapped { path: LOG.into(), bytes: self.log_bytes, volatile_allowed: false },
-            false => LogDevice::Block(file(LOG, self.block_size)?),
+            true => LogDevice::Mapped { path: self.log_path(), bytes: self.log_bytes, volatile_allowed: false },
+            false => LogDevice::Block(file(&self.log_path(), self.block_size)?),
         };
         Ok(PoolDevices { log, capacity: self.refusing(file(CAPACITY, self.block_size)?)? })
     }
@@ -347,24 +354,23 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     rig.finish(world)
 }
 
+fn disk_options(rng: &mut Rng, plan: Plan, bytes: u64) -> DiskOptions {
+    DiskOptions { bytes, unit: plan.block_size, volatile_cache: !rng.one_in(4), ..DiskOptions::default() }
+}
+
+/// Makes the disk of a log that needs one; persistent memory comes about when it is mapped.
+pub(crate) fn add_log(world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId) {
+    if !plan.mapped {
+        let options = disk_options(rng, plan, plan.log_bytes);
+        world.add_disk(node, &plan.log_path(), options, DiskFaults::default());
+    }
+}
+
 /// Makes the disks, the pool and its volumes, on hardware that does not fail yet.
 pub(crate) fn create(world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId) -> Result<(), Failure> {
-    let unit = plan.block_size;
-    let disk = |bytes| DiskOptions { bytes, unit, ..DiskOptions::default() };
-    if !plan.mapped {
-        world.add_disk(
-            node,
-            LOG,
-            DiskOptions { volatile_cache: !rng.one_in(4), ..disk(plan.log_bytes) },
-            DiskFaults::default(),
-        );
-    }
-    world.add_disk(
-        node,
-        CAPACITY,
-        DiskOptions { volatile_cache: !rng.one_in(4), ..disk(plan.capacity_bytes) },
-        DiskFaults::default(),
-    );
+    add_log(world, rng, plan, node);
+    let options = disk_options(rng, plan, plan.capacity_bytes);
+    world.add_disk(node, CAPACITY, options, DiskFaults::default());
     let opening = move |reactor: Rc<Reactor>| -> Opening {
         Box::pin(async move {
             plan.create(reactor.clone()).await?;

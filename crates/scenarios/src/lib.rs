@@ -18,7 +18,10 @@ mod file_crash;
 mod hot_pool;
 mod hot_pool_changes;
 mod hot_pool_damage;
+mod hot_pool_forget;
+mod hot_pool_full;
 mod hot_pool_images;
+mod ledger;
 mod lossy;
 mod mirror_crash;
 mod net_streams;
@@ -104,6 +107,18 @@ const SCENARIOS: &[Scenario] = &[
         about: "a hot pool whose map pages are damaged: reads of what they alone knew are errors until it is written, \
                 nothing is stale, and the pool goes on",
         run: hot_pool_damage::run,
+    },
+    Scenario {
+        name: "hot-pool-full",
+        about: "thin volumes on a capacity device that is full behind a log that is; writes to new places fail as they \
+                should, everything else goes on, and what is given back can be used again",
+        run: hot_pool_full::run,
+    },
+    Scenario {
+        name: "hot-pool-forget",
+        about: "a hot pool that loses its log device and gives it up, crashed at any step; what may have been newer is an \
+                error, nothing stale comes back, and nothing else is lost",
+        run: hot_pool_forget::run,
     },
     Scenario {
         name: "hot-pool-images",

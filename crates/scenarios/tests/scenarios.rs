@@ -57,6 +57,8 @@ fn seeds_that_found_defects_hold() {
         ("nvmf-restart", &[9, 29, 42, 112]),
         ("engine-meta", &[391]),
         ("hot-pool-images", &[4, 401]),
+        ("hot-pool-full", &[5, 11]),
+        ("hot-pool-forget", &[3]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }
@@ -103,6 +105,9 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-changes", Mutation::KeepMappings),
         ("hot-pool-changes", Mutation::ForgetTrims),
         ("hot-pool-changes", Mutation::FuaIgnored),
+        ("hot-pool-full", Mutation::NoReserve),
+        ("hot-pool-full", Mutation::LeakExtents),
+        ("hot-pool-forget", Mutation::SkipJournal),
         ("hot-pool-images", Mutation::SkipFence),
         ("hot-pool-images", Mutation::FuaIgnored),
         ("hot-pool-images", Mutation::FlushDoesNothing),

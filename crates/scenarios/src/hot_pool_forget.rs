@@ -1,0 +1,385 @@
+//! `hot-pool-forget`: a hot pool whose log device is lost, or given up, and `forget-log`, crashed at any of its steps and
+//! repeated, or taken back when the log turns up again.
+//!
+//! What may be lost is known exactly, by slices: those that something was written to, or trimmed in, since the pool was
+//! settled with nothing under way. There a read is an error or tells what is newest; everywhere else it tells what is newest.
+//! So nothing stale comes back, and nothing is lost that could not have been in the log alone. A pool that has too little
+//! room to note the losses says by how much its device has to grow, and that suffices.
+
+use crate::Run;
+use crate::blocks::Crew;
+use crate::crashes::SECOND_NS;
+use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log, create, defect_of};
+use crate::ledger::{Hands, Ledger, Spot};
+use base::Rng;
+use bdev::{BlockDevice, Status};
+use engine::{CheckOptions, ForgottenLog, Pool, Severity};
+use reactor::Reactor;
+use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const EXTENT_BYTES: u64 = 4 << 20;
+const LIFE_NS: u64 = 120 * SECOND_NS;
+const VOLUMES: u64 = 2;
+/// Extents of the volumes that are used, in three slices.
+const EXTENTS: [u64; 6] = [0, 1, 15, 16, 17, 40];
+/// Attempts to give up a log that are crashed.
+const CRASHED_MAX: u64 = 12;
+
+/// How an attempt to give up a log ended, as its process saw it.
+#[derive(Clone, Debug, PartialEq)]
+enum Attempt {
+    /// It did not.
+    Crashed,
+    Done,
+    /// The capacity device has to grow by so many MiB.
+    TooSmall(u64),
+}
+
+/// What outlives the processes.
+#[derive(Clone)]
+struct Stage {
+    plan: Plan,
+    sim: Handle,
+    node: NodeId,
+    ledger: Rc<RefCell<Ledger>>,
+    /// Slices, (volume, slice of it), that may have something in the log alone.
+    touched: Rc<RefCell<BTreeSet<(u64, u64)>>>,
+    /// The volume that comes and goes may have touched something, too.
+    visitors: Rc<Cell<u64>>,
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = Plan::pick(rng);
+    // Room for every extent of every slice, or too little.
+    let extents = if rng.one_in(2) { 120 / plan.shards as u64 + 20 } else { 20 };
+    let plan = Plan {
+        volumes: VOLUMES,
+        capacity_bytes: (plan.shards as u64 * extents + 2) * EXTENT_BYTES,
+        idle_ns: rng.between(50_000, 50_000_000),
+        ..plan
+    };
+    world.handle().note(format!("{plan:?}"));
+    let node = world.add_node();
+    create(world, rng, plan, node)?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let per = 1u64 << (12 - plan.block_shift);
+    let places: BTreeSet<(u64, u64)> =
+        [(0, per), (3 * per, 1), (7 * per, 8 * per), ((EXTENT_BLOCKS - 1) * per, per)].into_iter().collect();
+    let extents = (0..VOLUMES).flat_map(|volume| EXTENTS.into_iter().map(move |extent| (volume, extent)));
+    let spots = extents.flat_map(|(volume, extent)| {
+        let first = extent * EXTENT_BLOCKS * per;
+        places.iter().map(move |(at, blocks)| Spot { volume, first: first + at, blocks: *blocks })
+    });
+    let mut stage = Stage {
+        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
+        sim: world.handle(),
+        node,
+        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
+        touched: Rc::default(),
+        visitors: Rc::default(),
+    };
+    for round in 0..rng.between(1, 3) {
+        world.handle().note(format!("round {round}"));
+        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        if rng.one_in(2) {
+            world.crash_after_writes(node, rng.between(1, 200), crash);
+        }
+        let fork = rng.fork();
+        stage.open_and(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
+        down(world, node, crash);
+        stage.lose_log(world, rng)?;
+    }
+    stage.open_and(world, rng, |stage, hands| async move { stage.finish(hands).await })?;
+    down(world, node, Crash::Kill);
+    stage.live(world, 1, |stage, reactor| async move { stage.check_closed(reactor).await })
+}
+
+fn down(world: &mut World, node: NodeId, crash: Crash) {
+    if world.is_running(node) {
+        world.crash(node, crash);
+    }
+}
+
+impl Stage {
+    /// One life of the process.
+    fn live<F: Future<Output = ()> + 'static>(
+        &self,
+        world: &mut World,
+        reactors: usize,
+        main: impl FnOnce(Stage, Rc<Reactor>) -> F,
+    ) -> Result<(), Failure> {
+        world.boot(self.node, reactors, World::reactor_config());
+        let crew = Crew::default();
+        world.spawn(self.node, 0, |reactor| crew.member(main(self.clone(), reactor)));
+        world.run_until("the process to end its work", LIFE_NS, |_| crew.is_done())
+    }
+
+    fn expect(&self, holds: bool, text: impl FnOnce() -> String) {
+        self.sim.expect(holds || !self.sim.alive(self.node), text);
+    }
+
+    /// One life that opens the pool, reads everything and goes on with `main`.
+    fn open_and<F: Future<Output = ()> + 'static>(
+        &self,
+        world: &mut World,
+        rng: &mut Rng,
+        main: impl FnOnce(Stage, Hands) -> F + 'static,
+    ) -> Result<(), Failure> {
+        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
+        self.live(world, plan.reactors, move |stage, reactor| async move {
+            let opened = match plan.devices(&reactor) {
+                Ok(devices) => plan.open(&reactor, devices).await,
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(pool) => {
+                    reactor.keep(Rc::new(pool.clone()));
+                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
+                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+                    hands.read_all().await;
+                    main(stage, hands).await;
+                }
+                Err(error) => stage.expect(false, || format!("the pool does not open: {error}")),
+            }
+        })
+    }
+
+    // --- work -------------------------------------------------------------------------------------------------------
+
+    fn touch(&self, spot: Spot) {
+        let slice = (spot.first >> (12 - self.plan.block_shift)) / SLICE_BLOCKS;
+        self.touched.borrow_mut().insert((spot.volume, slice));
+    }
+
+    async fn work(self, hands: Hands, mut rng: Rng) {
+        for _ in 0..rng.between(1, 3) {
+            let tasks = rng.between(1, 3);
+            let mut working = Vec::new();
+            for task in 0..tasks {
+                let (stage, hands, rng) = (self.clone(), hands.clone(), rng.fork());
+                let reactor = hands.reactor.clone();
+                working.push(reactor.spawn_join(async move { stage.work_on(hands, task, tasks, rng).await }));
+            }
+            for work in working {
+                work.await;
+            }
+            if rng.one_in(3) {
+                self.visit(&hands).await;
+            }
+            if rng.one_in(2) && hands.is_alive() {
+                self.settle(&hands).await;
+            }
+        }
+    }
+
+    /// With nothing under way: nothing is in the log alone after it.
+    async fn settle(&self, hands: &Hands) {
+        let settled = hands.pool.settle(&hands.reactor).await;
+        hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
+        if hands.is_alive() {
+            self.touched.borrow_mut().clear();
+            self.visitors.set(0);
+        }
+    }
+
+    async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
+        let spots = self.ledger.borrow().spots();
+        // Tasks have volumes and extents of their own.
+        let share = |spot: &Spot| spot.volume + (spot.first >> (12 - self.plan.block_shift)) / EXTENT_BLOCKS;
+        let mine: Vec<Spot> = spots.into_iter().filter(|spot| share(spot) % tasks == task).collect();
+        for _ in 0..rng.between(5, 40) {
+            if !hands.is_alive() || mine.is_empty() {
+                return;
+            }
+            let spot = mine[rng.below(mine.len() as u64) as usize];
+            let per = hands.per_block();
+            match rng.below(12) {
+                0..6 => {
+                    self.touch(spot);
+                    let status = hands.write(spot).await;
+                    hands.expect(matches!(status, Status::Ok | Status::NoSpace), || {
+                        format!("writing {spot:?} failed with '{status}' without cause")
+                    });
+                }
+                6..9 => drop(hands.read(spot).await),
+                9 => {
+                    self.touch(spot);
+                    let extent = spot.first / (EXTENT_BLOCKS * per) * EXTENT_BLOCKS * per;
+                    let status = hands.trim(spot.volume, extent, EXTENT_BLOCKS * per).await;
+                    hands.expect(status.is_ok(), || format!("trimming an extent failed with '{status}'"));
+                }
+                10 => {
+                    self.touch(spot);
+                    let status = hands.trim(spot.volume, spot.first, spot.blocks).await;
+                    hands.expect(status.is_ok(), || format!("trimming {spot:?} failed with '{status}'"));
+                }
+                _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
+            }
+        }
+    }
+
+    /// A volume comes, is written to and goes: whose extents are when the log is lost in between is for the catalog to say.
+    async fn visit(&self, hands: &Hands) {
+        let (pool, reactor) = (&hands.pool, &hands.reactor);
+        self.visitors.set(self.visitors.get() + 1);
+        let left = pool.volumes().into_iter().find(|volume| volume.name().starts_with('x'));
+        if let Some(volume) = left {
+            let deleted = pool.delete_volume(reactor, volume.name()).await;
+            return hands.expect(deleted.is_ok(), || format!("deleting a volume fails: {deleted:?}"));
+        }
+        let name = format!("x{}", self.sim.rng().next_u64());
+        let made = pool.create_volume(reactor, &name, 2 * EXTENT_BLOCKS, 12, 0).await;
+        let Ok(volume) = made else {
+            return hands.expect(false, || format!("making a volume fails: {:?}", made.err()));
+        };
+        let channel = volume.open_channel(reactor).expect("volumes open on every reactor");
+        let mut bufs = reactor::SgList::new();
+        bufs.push(reactor.pool().alloc(4096).await);
+        // There may be no space.
+        let _ = channel.submit(bdev::Io::write(bdev::Lba(EXTENT_BLOCKS), 1, bufs)).await;
+    }
+
+    async fn finish(self, hands: Hands) {
+        let spots = self.ledger.borrow().spots();
+        for spot in spots {
+            let status = hands.write(spot).await;
+            hands.expect(matches!(status, Status::Ok | Status::NoSpace), || {
+                format!("without faults writing {spot:?} fails with '{status}'")
+            });
+        }
+        hands.read_all().await;
+        self.settle(&hands).await;
+        let audit = hands.pool.audit(&hands.reactor).await;
+        let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
+        hands.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
+        hands.pool.close(&hands.reactor).await;
+    }
+
+    async fn check_closed(self, reactor: Rc<Reactor>) {
+        let devices = self.plan.devices(&reactor).expect("the devices are there");
+        let options = CheckOptions { payloads: true, data: false, repair: false };
+        let report = Pool::check(&reactor, &devices.capacity, Some(&devices.log), options).await;
+        let wrong = report
+            .as_ref()
+            .map_or(None, |report| report.findings.iter().find(|finding| finding.severity > Severity::Note));
+        self.expect(wrong.is_none() && report.is_ok(), || {
+            format!("a check of a pool that gave up a log finds: {wrong:?} {:?}", report.as_ref().err())
+        });
+    }
+
+    // --- the log is lost --------------------------------------------------------------------------------------------
+
+    /// Every slice that is touched may be lost now.
+    fn lose(&self) {
+        let touched = self.touched.borrow().clone();
+        let slice = |spot: &Spot| (spot.first >> (12 - self.plan.block_shift)) / SLICE_BLOCKS;
+        self.ledger.borrow_mut().lose(|spot| touched.contains(&(spot.volume, slice(spot))));
+    }
+
+    /// Gives up the log for a new device, or for itself.
+    fn lose_log(&mut self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
+        let old = self.plan;
+        let force = rng.one_in(4);
+        if !force {
+            self.plan.log_number += 1;
+            self.plan.mapped ^= rng.one_in(4);
+            add_log(world, rng, self.plan, self.node);
+        }
+        self.lose();
+        let (mut writes, mut crashed, mut larger_mib) = (rng.between(1, 8), 0, 0);
+        loop {
+            let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+            if crashed < CRASHED_MAX && !rng.one_in(8) {
+                world.crash_after_writes(self.node, writes, crash);
+                (writes, crashed) = (writes + rng.between(1, 6), crashed + 1);
+            }
+            let ended = Rc::new(RefCell::new(Attempt::Crashed));
+            let (slot, grows) = (ended.clone(), std::mem::take(&mut larger_mib));
+            self.live(world, 1, |stage, reactor| async move {
+                let attempt = stage.forget(reactor, force, grows).await;
+                slot.replace(attempt);
+            })?;
+            let alive = world.is_running(self.node) && self.sim.alive(self.node);
+            down(world, self.node, crash);
+            match ended.replace(Attempt::Crashed) {
+                Attempt::Done if alive => return Ok(()),
+                Attempt::TooSmall(mib) if alive => larger_mib = mib,
+                _ if !force && rng.one_in(4) => self.return_log(world, rng, old)?,
+                _ => {}
+            }
+        }
+    }
+
+    /// The old log is there again: unless the pool has just taken the new one, it opens, and what is lost in it by now is lost.
+    fn return_log(&self, world: &mut World, rng: &mut Rng, old: Plan) -> Result<(), Failure> {
+        let plan = Plan { reactors: rng.between(1, 2) as usize, ..old };
+        let mut fork = rng.fork();
+        self.live(world, plan.reactors, move |stage, reactor| async move {
+            let devices = plan.devices(&reactor).expect("the devices are there");
+            let pool = match plan.open(&reactor, devices).await {
+                Ok(pool) => pool,
+                Err(error) => {
+                    let is_other = error.contains("not the one that belongs to");
+                    return stage.expect(is_other, || format!("the pool does not open with its old log: {error}"));
+                }
+            };
+            reactor.keep(Rc::new(pool.clone()));
+            let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
+            let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+            hands.read_all().await;
+            if fork.one_in(2) {
+                stage.clone().work_on(hands, 0, 1, fork.fork()).await;
+            }
+        })?;
+        down(world, self.node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        // What was written just now may be lost with it.
+        self.lose();
+        Ok(())
+    }
+
+    async fn forget(&self, reactor: Rc<Reactor>, force: bool, larger_mib: u64) -> Attempt {
+        let devices = self.plan.devices(&reactor).expect("the devices are there");
+        if larger_mib > 0 {
+            let info = devices.capacity.info();
+            let bytes = info.bytes() + (larger_mib << 20);
+            let resized = devices.capacity.resize(&reactor, bytes / info.block_size as u64).await;
+            self.expect(resized.is_ok(), || format!("the capacity device does not grow: {resized:?}"));
+        }
+        let foreseen = Pool::foresee_forget_log(&reactor, &devices, force).await;
+        match Pool::forget_log(&reactor, &devices, force).await {
+            Ok(forgotten) => {
+                self.judge(&forgotten);
+                let same = foreseen.as_ref().is_ok_and(|foreseen| *foreseen == forgotten);
+                self.expect(same, || format!("foreseen was {foreseen:?}, and it took {forgotten:?}"));
+                Attempt::Done
+            }
+            Err(error) => self.refused(error.to_string(), larger_mib),
+        }
+    }
+
+    fn judge(&self, forgotten: &ForgottenLog) {
+        let touched = self.touched.borrow().len() as u64;
+        // A volume that came and went has two extents, in one slice.
+        let most = touched + self.visitors.get();
+        self.expect(forgotten.slices <= most, || {
+            format!("{} slices are lost, and only {most} were touched: {forgotten:?}", forgotten.slices)
+        });
+    }
+
+    fn refused(&self, error: String, larger_mib: u64) -> Attempt {
+        if error.contains("is its log, and can be read") {
+            // The last attempt went further than its process could see.
+            return Attempt::Done;
+        }
+        let words: Vec<&str> = error.split(' ').collect();
+        let mib = words.windows(2).find(|pair| pair[1] == "MiB").and_then(|pair| pair[0].parse().ok());
+        self.expect(mib.is_some() && larger_mib == 0, || {
+            format!("giving up a log is refused after growing by {larger_mib} MiB: {error}")
+        });
+        mib.map_or(Attempt::Crashed, Attempt::TooSmall)
+    }
+}

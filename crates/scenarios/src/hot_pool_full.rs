@@ -1,0 +1,360 @@
+//! `hot-pool-full`: thin volumes that promise far more than there is, on a capacity device that is full, behind a log that is
+//! held full by a slow one, under kills and power cuts.
+//!
+//! A write to a new place fails with the status for that, and only when its shard has no extent left; whatever was
+//! acknowledged stays readable and can be overwritten; trimming and deleting bring back exactly what they free; and
+//! everything ends (I6): neither a full log nor a full device may keep upkeep from what makes room.
+
+use crate::Run;
+use crate::blocks::Crew;
+use crate::crashes::SECOND_NS;
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS, create, defect_of};
+use crate::ledger::{Hands, Ledger, Spot};
+use base::Rng;
+use bdev::Status;
+use engine::Pool;
+use reactor::Reactor;
+use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const EXTENT_BYTES: u64 = 4 << 20;
+/// Virtual time in which a life comes to its end.
+const LIFE_NS: u64 = 600 * SECOND_NS;
+const VOLUME_EXTENTS: u64 = 3 * SLICE_BLOCKS / EXTENT_BLOCKS;
+const SLICE_EXTENTS: u64 = SLICE_BLOCKS / EXTENT_BLOCKS;
+
+/// Extents of a volume that are used: of every slice some, more in all than any shard has.
+fn extents_used() -> impl Iterator<Item = u64> {
+    (0..VOLUME_EXTENTS).filter(|extent| extent % SLICE_EXTENTS < 8)
+}
+
+/// Blocks that a burst writes parts of, and where they are in the first extent of each volume.
+const PARTS: u64 = 300;
+const PARTS_FROM: u64 = 200;
+
+fn part_spot(volume: u64, part: u64, per_block: u64) -> Spot {
+    Spot { volume, first: (PARTS_FROM + part) * per_block + 1, blocks: 1 }
+}
+
+/// What outlives the processes.
+#[derive(Clone)]
+struct Stage {
+    plan: Plan,
+    sim: Handle,
+    node: NodeId,
+    ledger: Rc<RefCell<Ledger>>,
+    /// Extents that are taken for certain, (volume, extent of it): nothing else was asked of them since.
+    taken: Rc<RefCell<BTreeSet<(u64, u64)>>>,
+    /// Writes that found no space.
+    refused: Rc<Cell<u64>>,
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = Plan::pick(rng);
+    let extents = rng.between(4, 10);
+    // Few segments, so that little fills them. After an opening two may be held that have nothing, and with five in all the
+    // rest is less than the reserve and a large write: no pool but a tiny one has so few.
+    let segments = rng.between(6, 9) * plan.shards as u64;
+    let plan = Plan {
+        log_bytes: (16 + segments * plan.segment_blocks as u64) * 4096,
+        capacity_bytes: plan.shards as u64 * (extents + 1) * EXTENT_BYTES + (2 << 20),
+        volumes: rng.between(2, 4),
+        idle_ns: rng.between(50_000, 5_000_000),
+        ..plan
+    };
+    world.handle().note(format!("{plan:?}"));
+    let node = world.add_node();
+    create(world, rng, plan, node)?;
+    if rng.one_in(2) {
+        let faults = DiskFaults { slow: rng.between(2, 20), ..DiskFaults::default() };
+        world.set_disk_faults(node, CAPACITY, faults);
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let per = 1u64 << (12 - plan.block_shift);
+    // The ends of an extent, two in one block of 4 KiB when that is more than one of the volume's, and some that fill the log.
+    let places = [(0, 1), (per - 1, 1), (5 * per, 1), (100 * per, 48 * per), (EXTENT_BLOCKS * per - 1, 1)];
+    let places: BTreeSet<(u64, u64)> = places.into_iter().collect();
+    let extents = (0..plan.volumes).flat_map(|volume| extents_used().map(move |extent| (volume, extent)));
+    let spots = extents.flat_map(|(volume, extent)| {
+        let first = extent * EXTENT_BLOCKS * per;
+        places.iter().map(move |(at, blocks)| Spot { volume, first: first + at, blocks: *blocks })
+    });
+    // Parts of many blocks: merging them takes room in the log before any comes back.
+    let parts = if per > 1 { 0..plan.volumes } else { 0..0 };
+    let parts = parts.flat_map(|volume| (0..PARTS).map(move |part| part_spot(volume, part, per)));
+    let spots = spots.chain(parts);
+    let stage = Stage {
+        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
+        sim: world.handle(),
+        node,
+        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
+        taken: Rc::default(),
+        refused: Rc::default(),
+    };
+    for round in 0..rng.between(1, 4) {
+        world.handle().note(format!("round {round}"));
+        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        if rng.one_in(2) {
+            world.crash_after_writes(node, rng.between(1, 600), crash);
+        }
+        let fork = rng.fork();
+        stage.life(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
+        if world.is_running(node) {
+            world.crash(node, crash);
+        }
+    }
+    world.heal();
+    let fork = rng.fork();
+    stage.life(world, rng, |stage, hands| async move { stage.fill(hands, fork).await })
+}
+
+impl Stage {
+    /// One life of the process: opens the pool, reads everything, and goes on with `main`.
+    fn life<F: Future<Output = ()> + 'static>(
+        &self,
+        world: &mut World,
+        rng: &mut Rng,
+        main: impl FnOnce(Stage, Hands) -> F + 'static,
+    ) -> Result<(), Failure> {
+        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
+        world.boot(self.node, plan.reactors, World::reactor_config());
+        let crew = Crew::default();
+        let stage = self.clone();
+        let begun = move |reactor: Rc<Reactor>| async move {
+            let opened = match plan.devices(&reactor) {
+                Ok(devices) => plan.open(&reactor, devices).await,
+                Err(error) => Err(error),
+            };
+            let alive = stage.sim.alive(stage.node);
+            match opened {
+                Ok(pool) => {
+                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
+                    let block_shift = plan.block_shift;
+                    reactor.keep(Rc::new(pool.clone()));
+                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift };
+                    stage.make_up(&hands).await;
+                    hands.read_all().await;
+                    main(stage, hands).await;
+                }
+                Err(error) => stage.sim.expect(!alive, || format!("the pool does not open: {error}")),
+            }
+        };
+        world.spawn(self.node, 0, |reactor| crew.member(begun(reactor)));
+        world.run_until("the work on a full pool to end (I6)", LIFE_NS, |_| crew.is_done())
+    }
+
+    /// After a crash: volumes whose deletion had begun are made again, and what is taken for certain is.
+    async fn make_up(&self, hands: &Hands) {
+        for volume in 0..self.plan.volumes {
+            if hands.pool.volume(&format!("v{volume}")).is_none() {
+                let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
+                let certain = spots.iter().find(|spot| self.ledger.borrow().is_written(**spot));
+                hands.expect(certain.is_none(), || format!("volume v{volume} is missing"));
+                self.make(hands, volume).await;
+                self.ledger.borrow_mut().end_zero(&spots);
+            }
+        }
+        let owners = self.owners(hands).await;
+        let gone = self.taken.borrow().iter().find(|extent| !owners.contains_key(*extent)).copied();
+        hands.expect(gone.is_none(), || format!("extent {gone:?} was taken, and nobody has it"));
+    }
+
+    async fn make(&self, hands: &Hands, volume: u64) {
+        let (name, blocks) = (format!("v{volume}"), VOLUME_EXTENTS * EXTENT_BLOCKS);
+        let made = hands.pool.create_volume(&hands.reactor, &name, blocks, self.plan.block_shift, 0).await;
+        hands.expect(made.is_ok(), || format!("making {name} again fails: {:?}", made.err()));
+    }
+
+    /// The shard of each extent that a volume has.
+    async fn owners(&self, hands: &Hands) -> BTreeMap<(u64, u64), u16> {
+        let audit = hands.pool.audit(&hands.reactor).await;
+        let audit = match audit {
+            Ok(audit) => audit,
+            Err(error) => {
+                hands.expect(false, || format!("the audit fails: {error}"));
+                return BTreeMap::new();
+            }
+        };
+        let problem = audit.problems.iter().find(|problem| problem.starts_with("shard"));
+        hands.expect(problem.is_none(), || format!("the audit finds: {problem:?}"));
+        let numbers = (0..self.plan.volumes).filter_map(|volume| {
+            let found = hands.pool.volume(&format!("v{volume}"))?;
+            Some((found.identity().id, volume))
+        });
+        let numbers: BTreeMap<u32, u64> = numbers.collect();
+        let named = audit
+            .extents
+            .iter()
+            .filter_map(|owner| Some(((*numbers.get(&owner.volume)?, owner.vextent as u64), owner.shard)));
+        named.collect()
+    }
+
+    fn extent_of(&self, spot: Spot) -> (u64, u64) {
+        (spot.volume, (spot.first >> (12 - self.plan.block_shift)) / EXTENT_BLOCKS)
+    }
+
+    /// A write whose ending is judged; whether it had space.
+    async fn write(&self, hands: &Hands, spot: Spot) -> bool {
+        let extent = self.extent_of(spot);
+        let taken = self.taken.borrow().contains(&extent);
+        let status = hands.write(spot).await;
+        if !hands.is_alive() {
+            return false;
+        }
+        match status {
+            Status::Ok => drop(self.taken.borrow_mut().insert(extent)),
+            Status::NoSpace => {
+                hands.expect(!taken, || format!("there is no space for {spot:?}, whose extent exists"));
+                self.refused.set(self.refused.get() + 1);
+            }
+            other => hands.expect(false, || format!("writing {spot:?} failed with '{other}' without cause")),
+        }
+        status.is_ok()
+    }
+
+    async fn free_extent(&self, hands: &Hands, (volume, extent): (u64, u64)) {
+        self.taken.borrow_mut().remove(&(volume, extent));
+        let blocks = EXTENT_BLOCKS * hands.per_block();
+        let status = hands.trim(volume, extent * blocks, blocks).await;
+        hands.expect(status.is_ok(), || format!("trimming an extent failed with '{status}'"));
+    }
+
+    /// Work on more extents than there are; each task has its own.
+    async fn work(self, hands: Hands, mut rng: Rng) {
+        let tasks = rng.between(1, 4);
+        let mut working = Vec::new();
+        for task in 0..tasks {
+            let (stage, hands, rng) = (self.clone(), hands.clone(), rng.fork());
+            let reactor = hands.reactor.clone();
+            working.push(reactor.spawn_join(async move { stage.work_on(hands, task, tasks, rng).await }));
+        }
+        for work in working {
+            work.await;
+        }
+        if rng.one_in(3) && hands.is_alive() {
+            self.replace_volume(&hands, rng.below(self.plan.volumes)).await;
+        }
+    }
+
+    async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
+        let spots = self.ledger.borrow().spots();
+        let mine: Vec<Spot> = spots.into_iter().filter(|spot| self.extent_of(*spot).1 % tasks == task).collect();
+        for _ in 0..rng.between(20, 120) {
+            if !hands.is_alive() {
+                return;
+            }
+            let mut spot = mine[rng.below(mine.len() as u64) as usize];
+            if rng.one_in(2) {
+                // One that may well exist.
+                let written = |spot: &&Spot| self.taken.borrow().contains(&self.extent_of(**spot));
+                let known: Vec<Spot> = mine.iter().filter(written).copied().collect();
+                spot = known.get(rng.below(known.len().max(1) as u64) as usize).copied().unwrap_or(spot);
+            }
+            match rng.below(16) {
+                0..9 => drop(self.write(&hands, spot).await),
+                9..13 => drop(hands.read(spot).await),
+                13 => self.free_extent(&hands, self.extent_of(spot)).await,
+                14 => {
+                    let status = hands.trim(spot.volume, spot.first, spot.blocks).await;
+                    hands.expect(matches!(status, Status::Ok | Status::NoSpace), || {
+                        format!("trimming {spot:?} failed with '{status}'")
+                    });
+                }
+                _ if task == 0 && hands.per_block() > 1 => self.burst(&hands, &mut rng).await,
+                _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
+            }
+        }
+    }
+
+    /// Writes parts of many blocks at once.
+    async fn burst(&self, hands: &Hands, rng: &mut Rng) {
+        let volume = rng.below(self.plan.volumes);
+        let writes = (0..rng.between(1, PARTS)).map(|part| {
+            let (stage, hands, spot) = (self.clone(), hands.clone(), part_spot(volume, part, hands.per_block()));
+            let reactor = hands.reactor.clone();
+            reactor.spawn_join(async move { stage.write(&hands, spot).await })
+        });
+        let writes: Vec<_> = writes.collect();
+        for write in writes {
+            write.await;
+        }
+    }
+
+    /// Deletes a volume and makes it again.
+    async fn replace_volume(&self, hands: &Hands, volume: u64) {
+        let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
+        self.ledger.borrow_mut().begin_zero(&spots);
+        self.taken.borrow_mut().retain(|extent| extent.0 != volume);
+        let deleted = hands.pool.delete_volume(&hands.reactor, &format!("v{volume}")).await;
+        hands.expect(deleted.is_ok(), || format!("deleting a volume of a full pool fails: {deleted:?}"));
+        if !hands.is_alive() {
+            return;
+        }
+        self.make(hands, volume).await;
+        self.ledger.borrow_mut().end_zero(&spots);
+    }
+
+    async fn free_extents(&self, pool: &Pool, reactor: &Rc<Reactor>) -> Vec<u32> {
+        pool.status(reactor).await.shards.iter().map(|shard| shard.free_extents).collect()
+    }
+
+    /// One block into every extent of every volume; how many were new to each shard.
+    async fn write_everywhere(&self, hands: &Hands) -> Vec<u32> {
+        let mut new = vec![0; self.plan.shards as usize];
+        let owners = self.owners(hands).await;
+        for volume in 0..self.plan.volumes {
+            let id = hands.pool.volume(&format!("v{volume}")).expect("it was made").identity().id as u64;
+            for extent in extents_used() {
+                let first = (extent * EXTENT_BLOCKS + 5) * hands.per_block();
+                // As the engine deals out slices: see the words in `docs/decisions/engine.md`.
+                let shard = ((id + extent / SLICE_EXTENTS) % self.plan.shards as u64) as usize;
+                let written = self.write(hands, Spot { volume, first, blocks: 1 }).await;
+                new[shard] += (written && !owners.contains_key(&(volume, extent))) as u32;
+                if !written {
+                    let free = self.free_extents(&hands.pool, &hands.reactor).await[shard];
+                    hands.expect(free == 0, || format!("no space in a shard with {free} free extents"));
+                }
+            }
+        }
+        new
+    }
+
+    /// Without faults and without anything beside: fills the pool to the last extent, and what follows from that.
+    async fn fill(self, hands: Hands, mut rng: Rng) {
+        let (pool, reactor): (Arc<Pool>, _) = (hands.pool.clone(), hands.reactor.clone());
+        let free = self.free_extents(&pool, &reactor).await;
+        let new = self.write_everywhere(&hands).await;
+        hands.expect(new == free, || format!("{new:?} new extents were written, {free:?} were free"));
+        let spots = self.ledger.borrow().spots();
+        for spot in spots {
+            if self.taken.borrow().contains(&self.extent_of(spot)) {
+                self.write(&hands, spot).await;
+            }
+        }
+        hands.read_all().await;
+        let settled = pool.settle(&reactor).await;
+        hands.expect(settled.is_ok(), || format!("a full pool does not settle: {settled:?}"));
+
+        let volume = rng.below(self.plan.volumes);
+        let mut freed = vec![0; self.plan.shards as usize];
+        for ((owner, extent), shard) in self.owners(&hands).await {
+            if owner == volume || rng.one_in(8) {
+                freed[shard as usize] += 1;
+                if owner != volume {
+                    self.free_extent(&hands, (owner, extent)).await;
+                }
+            }
+        }
+        self.replace_volume(&hands, volume).await;
+        let free = self.free_extents(&pool, &reactor).await;
+        hands.expect(free == freed, || format!("{free:?} extents are free after giving back {freed:?}"));
+        let new = self.write_everywhere(&hands).await;
+        hands.expect(new == freed, || format!("{new:?} new extents were written after giving back {freed:?}"));
+        hands.read_all().await;
+        pool.close(&reactor).await;
+    }
+}
