@@ -396,6 +396,12 @@ impl Log {
         LogTail { segment, lsn: state.block.first_in_flight().unwrap_or(state.next_lsn) }
     }
 
+    /// No record that is not visible yet lies, or will lie, in a segment before this one.
+    pub fn segment_ahead(&self) -> u64 {
+        let state = self.state.borrow();
+        state.open.as_ref().map_or(state.ring.next_least(), |open| open.sequence)
+    }
+
     /// Records before `tail` are in a durable checkpoint: the segments before `tail.segment` are free. Their data stays
     /// readable until [`Sink::reclaimed`].
     pub fn release(self: &Rc<Self>, tail: LogTail) {

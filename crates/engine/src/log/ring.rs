@@ -92,6 +92,11 @@ impl Ring {
         self.free > if class == Class::User { self.reserve } else { 0 }
     }
 
+    /// The next segment has this sequence at least, whatever is released until then.
+    pub(super) fn next_least(&self) -> u64 {
+        self.next
+    }
+
     pub(super) fn next_sequence(&self) -> u64 {
         let mut candidates = self.next..self.next + self.places.len() as u64;
         let free = |place: &Place| !place.live && !place.retired;

@@ -92,9 +92,16 @@ impl Shard {
                 continue;
             } else if self.pace.waiting() > 0 {
                 // Who was let in may have ended without a record (no extent was free, nothing was left to trim): what was
-                // granted to it is there again, and nobody has told.
+                // granted to it is there again, and nobody has told. With everything in a checkpoint, more room than now
+                // there will not be: segments are out of use. Then the first goes on, and fails if it must.
+                match self.is_settled() {
+                    true if self.log.is_idle() => self.pace.let_in_alone(),
+                    true => {}
+                    false => house.settling.set(true),
+                }
                 self.doze(HELD_BACK_NS, Listens::Anything).await;
-            } else if self.is_settled() {
+            } else if self.is_settled() && self.log.is_idle() {
+                // Not with records under way: a failed write may leave them waiting for room that only a checkpoint makes.
                 house.settling.set(false);
                 house.listens.set(Listens::Anything);
                 house.call.wait_until(|| house.listens.get() == Listens::Nothing || house.stopping.get()).await;
@@ -122,9 +129,18 @@ impl Shard {
         house.listens.set(Listens::Nothing);
     }
 
+    /// Where replay would have to begin if a checkpoint were made now. With nothing dirty, no segment is needed but the open
+    /// one: what is closed, by an opening or a failed write, need not wait for a record behind it to be free.
+    fn tail(&self) -> LogTail {
+        self.index.tail().unwrap_or_else(|| {
+            let next = self.index.next();
+            LogTail { segment: next.segment.max(self.log.segment_ahead()), lsn: next.lsn }
+        })
+    }
+
     /// Whether the checkpoint has everything.
     fn is_settled(&self) -> bool {
-        self.index.dirty_extents() == 0 && self.house.checkpoint.get() == Some(self.index.tail())
+        self.index.dirty_extents() == 0 && self.house.checkpoint.get() == Some(self.tail())
     }
 
     /// Destages and makes checkpoints until neither is called for.
@@ -159,13 +175,13 @@ impl Shard {
     fn fill_after_checkpoint(&self) -> Fill {
         let (fill, room) = (self.fill(), self.log.room());
         let last = self.house.checkpoint.get().map_or(self.first.segment, |tail| tail.segment);
-        let moved = self.index.tail().segment.saturating_sub(last);
+        let moved = self.tail().segment.saturating_sub(last);
         let bytes_moved = fill.bytes_total / room.segments_total.max(1) as u64 * moved;
         Fill { bytes_free: (fill.bytes_free + bytes_moved).min(fill.bytes_total), ..fill }
     }
 
     fn checkpoint_wanted(&self) -> bool {
-        let tail = self.index.tail();
+        let tail = self.tail();
         let Some(last) = self.house.checkpoint.get() else {
             return self.house.settling.get() || self.pace.waiting() > 0;
         };
@@ -224,7 +240,7 @@ impl Shard {
     }
 
     async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {
-        let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.index.tail() };
+        let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.tail() };
         if self.is_broken(Defect::ReleaseEarly) {
             self.log.release(tail);
         }
@@ -239,7 +255,7 @@ impl Shard {
         self.log.release(tail);
         self.pace.earned(0, self.fill());
         // Nothing is in the log alone, and nothing is on its way there that has already looked into the journal.
-        if self.index.dirty_extents() == 0 && self.index.tail() == tail && self.log.is_idle() {
+        if self.index.dirty_extents() == 0 && self.tail() == tail && self.log.is_idle() {
             for (volume, slice) in self.journal.entries() {
                 self.journal.retire(volume, slice);
             }

@@ -237,10 +237,9 @@ impl Index {
         state.map.len() + blocks < state.map.blocks_max() - state.map.blocks_max() / 16
     }
 
-    /// The first record that map pages and descriptors do not have.
-    pub(crate) fn tail(&self) -> LogTail {
-        let next = self.next();
-        self.state.borrow_mut().dirty.tail().unwrap_or(next)
+    /// The first record that map pages and descriptors do not have; `None` when they have all.
+    pub(crate) fn tail(&self) -> Option<LogTail> {
+        self.state.borrow_mut().dirty.tail()
     }
 
     /// The record after the last.

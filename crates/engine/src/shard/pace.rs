@@ -116,18 +116,26 @@ impl Pace {
     /// writers that come back faster than that would queue for ever, with an empty log.
     fn grant(&self, fill: Fill) {
         loop {
-            let waker = {
-                let mut waiting = self.waiting.borrow_mut();
-                let Some(first) = waiting.front() else { return };
-                if !self.fits(first.bytes, fill) {
-                    return;
-                }
-                self.granted.set(self.granted.get() + first.bytes);
-                waiting.pop_front().and_then(|first| first.waker)
-            };
-            if let Some(waker) = waker {
-                waker.wake();
+            let first = self.waiting.borrow().front().map(|first| first.bytes);
+            if first.is_none_or(|bytes| !self.fits(bytes, fill)) {
+                return;
             }
+            self.let_in_first();
+        }
+    }
+
+    /// Lets in the first that waits, whatever room there is, unless somebody was let in who has not gone on yet.
+    pub(crate) fn let_in_alone(&self) {
+        if self.granted.get() == 0 {
+            self.let_in_first();
+        }
+    }
+
+    fn let_in_first(&self) {
+        let Some(first) = self.waiting.borrow_mut().pop_front() else { return };
+        self.granted.set(self.granted.get() + first.bytes);
+        if let Some(waker) = first.waker {
+            waker.wake();
         }
     }
 
