@@ -18,7 +18,7 @@
 //! | I7 write rule of zones | not for hot pools: they write in place, on devices without zones |
 //! | I8 reported write amplification | not for hot pools: nothing is collected, and no such figure is told |
 //! | I9 wear budget | not for hot pools: there is no cache that admits |
-//! | I10 no bytes that their checksum does not confirm | `hot-pool` on disks that rot, misdirect and lose writes; the scrub here finds nothing where nothing is wrong |
+//! | I10 no bytes that their checksum does not confirm | `hot-pool-rot`, and `hot-pool` on disks that misdirect and lose writes, too; the scrub here finds nothing where nothing is wrong |
 //! | I11 adoption of shared memory | not built |
 //! | I12 same seed, same trace | the tests of all scenarios, and `xtask` |
 

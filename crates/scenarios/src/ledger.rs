@@ -34,13 +34,15 @@ struct Known {
 pub(crate) struct Ledger {
     spots: BTreeMap<Spot, Known>,
     stamps: u64,
+    /// Reading anything may be an error: the media are being damaged.
+    pub(crate) rots: bool,
 }
 
 impl Ledger {
     /// All zero.
     pub(crate) fn new(spots: impl Iterator<Item = Spot>) -> Ledger {
         let zero = Known { values: vec![0], may_be_lost: false };
-        Ledger { spots: spots.map(|spot| (spot, zero.clone())).collect(), stamps: 0 }
+        Ledger { spots: spots.map(|spot| (spot, zero.clone())).collect(), stamps: 0, rots: false }
     }
 
     pub(crate) fn spots(&self) -> Vec<Spot> {
@@ -174,7 +176,9 @@ impl Hands {
         let (status, bufs) = self.submit(spot.volume, Io::read(Lba(spot.first), spot.blocks as u32, bufs)).await;
         let known = self.ledger.borrow().spots[&spot].clone();
         if !status.is_ok() {
-            self.expect(known.may_be_lost, || format!("reading {spot:?} failed with '{status}' without cause"));
+            self.expect(known.may_be_lost || self.ledger.borrow().rots, || {
+                format!("reading {spot:?} failed with '{status}' without cause")
+            });
             return status;
         }
         let bytes = bufs.iter().flat_map(|buf| buf.as_slice().chunks(1 << self.block_shift));

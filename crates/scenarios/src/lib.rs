@@ -21,6 +21,7 @@ mod hot_pool_damage;
 mod hot_pool_forget;
 mod hot_pool_full;
 mod hot_pool_images;
+mod hot_pool_rot;
 mod ledger;
 mod lossy;
 mod mirror_crash;
@@ -119,6 +120,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a hot pool that loses its log device and gives it up, crashed at any step; what may have been newer is an \
                 error, nothing stale comes back, and nothing else is lost",
         run: hot_pool_forget::run,
+    },
+    Scenario {
+        name: "hot-pool-rot",
+        about: "a hot pool on disks that rot, become unreadable and fail while it is used, its log as well; errors, and \
+                never wrong bytes, until a block is written again",
+        run: hot_pool_rot::run,
     },
     Scenario {
         name: "hot-pool-images",

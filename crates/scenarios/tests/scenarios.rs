@@ -57,7 +57,8 @@ fn seeds_that_found_defects_hold() {
         ("nvmf-restart", &[9, 29, 42, 112]),
         ("engine-meta", &[391]),
         ("hot-pool-images", &[4, 401]),
-        ("hot-pool-full", &[5, 11]),
+        ("hot-pool-full", &[5, 26]),
+        ("hot-pool-rot", &[14, 37, 42, 420]),
         ("hot-pool-forget", &[3]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
@@ -108,6 +109,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-full", Mutation::NoReserve),
         ("hot-pool-full", Mutation::LeakExtents),
         ("hot-pool-forget", Mutation::SkipJournal),
+        ("hot-pool-rot", Mutation::SkipVerify),
         ("hot-pool-images", Mutation::SkipFence),
         ("hot-pool-images", Mutation::FuaIgnored),
         ("hot-pool-images", Mutation::FlushDoesNothing),

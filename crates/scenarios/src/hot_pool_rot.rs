@@ -1,0 +1,222 @@
+//! `hot-pool-rot`: a hot pool in use on disks whose data rots, becomes unreadable or cannot be written, on the log as on the
+//! capacity device, which are slow beside. No read returns anything but what its checksum confirms (I10), which is what is
+//! newest; what cannot be read is an error. When the disks are well again the pool settles and opens (if its log can be
+//! read; if not, after giving it up), the errors stay where they were until the block is written, and then all is well.
+//!
+//! Only what is read while the pool is open is hit: payloads in the log, data on the capacity device. Damage to headers of
+//! the log and to metadata is for other tests, as is damage to the last record before a crash, which nothing can tell from
+//! one that the crash has torn, and failing flushes: after one of them a file device fails until it is opened again.
+
+use crate::Run;
+use crate::blocks::Crew;
+use crate::crashes::SECOND_NS;
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, create, defect_of};
+use crate::ledger::{Hands, Ledger, Spot};
+use base::Rng;
+use bdev::Status;
+use engine::Pool;
+use reactor::Reactor;
+use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const LIFE_NS: u64 = 600 * SECOND_NS;
+const EXTENTS: u64 = 6;
+
+#[derive(Clone)]
+struct Stage {
+    plan: Plan,
+    sim: Handle,
+    node: NodeId,
+    ledger: Rc<RefCell<Ledger>>,
+    hands: Rc<RefCell<Option<Hands>>>,
+    settled: Rc<Cell<bool>>,
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    // More than failing writes put out of use: see `faults`.
+    let segments = rng.between(20, 30);
+    let plan = Plan::pick(rng);
+    let plan = Plan {
+        mapped: false,
+        shards: 1,
+        // Less than a block over one that is damaged cannot be told from it any more.
+        block_shift: 12,
+        volumes: 1,
+        log_bytes: (16 + segments * plan.segment_blocks as u64) * 4096,
+        capacity_bytes: 20 << 22,
+        idle_ns: rng.between(50_000, 50_000_000),
+        ..plan
+    };
+    world.handle().note(format!("{plan:?}"));
+    let node = world.add_node();
+    create(world, rng, plan, node)?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let places = [(0, 1), (1, 1), (7, 20), (40, 60), (1023, 1)];
+    let spots = (0..EXTENTS).flat_map(|extent| {
+        let spot = move |(at, blocks)| Spot { volume: 0, first: extent * EXTENT_BLOCKS + at, blocks };
+        places.into_iter().map(spot)
+    });
+    let stage = Stage {
+        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
+        sim: world.handle(),
+        node,
+        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
+        hands: Rc::default(),
+        settled: Rc::default(),
+    };
+    for round in 0..rng.between(1, 3) {
+        world.handle().note(format!("round {round}"));
+        stage.open(world, rng)?;
+        stage.ledger.borrow_mut().rots = true;
+        for path in [LOG, CAPACITY] {
+            world.set_disk_faults(node, path, faults(rng, path, plan));
+        }
+        let fork = rng.fork();
+        stage.go_on(world, |stage, hands| async move { stage.work(hands, fork).await })?;
+        for path in [LOG, CAPACITY] {
+            world.set_disk_faults(node, path, DiskFaults::default());
+        }
+        stage.go_on(world, |stage, hands| async move { stage.settle(hands).await })?;
+        world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        if !stage.settled.get() {
+            // The log may have what cannot be read, and nothing else has it.
+            return Ok(());
+        }
+        stage.open(world, rng)?;
+        stage.go_on(world, |stage, hands| async move { stage.make_whole(hands).await })?;
+        world.crash(node, Crash::Kill);
+    }
+    Ok(())
+}
+
+/// What the disks do wrong while the pool is open.
+fn faults(rng: &mut Rng, path: &str, plan: Plan) -> DiskFaults {
+    let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
+    DiskFaults {
+        read_error: pick(5, 50),
+        latent_error: pick(5, 50),
+        bit_rot: pick(5, 50),
+        // Each takes a segment of the log out of use. With hardly any left, room for the record that says that a block is lost
+        // would have to come from the very checkpoint that waits for it.
+        write_error: if path == LOG { pick(50, 200) } else { pick(10, 100) },
+        slow: pick(5, 100),
+        damage_from: if path == LOG { 16 * 4096 } else { plan.superblock().regions[0].data_start() * 4096 },
+        ..DiskFaults::default()
+    }
+}
+
+impl Stage {
+    /// Opens the pool and reads everything.
+    fn open(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
+        let plan = Plan { reactors: rng.between(1, 2) as usize, ..self.plan };
+        world.boot(self.node, plan.reactors, World::reactor_config());
+        let (stage, crew) = (self.clone(), Crew::default());
+        let opening = move |reactor: Rc<Reactor>| async move {
+            match stage.open_or_forget(&reactor, plan).await {
+                Ok(pool) => {
+                    reactor.keep(Rc::new(pool.clone()));
+                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
+                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+                    hands.read_all().await;
+                    stage.hands.replace(Some(hands));
+                }
+                Err(error) => stage.sim.violation(format!("the pool does not open: {error}")),
+            }
+        };
+        world.spawn(self.node, 0, |reactor| crew.member(opening(reactor)));
+        world.run_until("the pool to open", LIFE_NS, |_| crew.is_done())
+    }
+
+    /// A log that is damaged where opening reads it, although nothing of it is needed any more, is given up. That may lose
+    /// what the journal names, and nothing stale comes back.
+    async fn open_or_forget(&self, reactor: &Rc<Reactor>, plan: Plan) -> Result<Arc<Pool>, String> {
+        let devices = plan.devices(reactor)?;
+        let opened = plan.open(reactor, devices.clone()).await;
+        match opened {
+            Err(error) if self.settled.get() => {
+                self.sim.note(format!("the log is given up: {error}"));
+                let forgotten = Pool::forget_log(reactor, &devices, false).await.map_err(|other| other.to_string())?;
+                // The dirty journal may still name slices that have nothing in the log any more.
+                if forgotten.slices > 0 {
+                    self.ledger.borrow_mut().lose(|_| true);
+                }
+                plan.open(reactor, devices).await
+            }
+            opened => opened,
+        }
+    }
+
+    /// The process goes on with `main`.
+    fn go_on<F: Future<Output = ()> + 'static>(
+        &self,
+        world: &mut World,
+        main: impl FnOnce(Stage, Hands) -> F,
+    ) -> Result<(), Failure> {
+        let hands = self.hands.borrow().clone().expect("it has just been opened");
+        let crew = Crew::default();
+        world.spawn(self.node, 0, |_| crew.member(main(self.clone(), hands)));
+        world.run_until("the work on failing disks to end", LIFE_NS, |_| crew.is_done())
+    }
+
+    async fn work(self, hands: Hands, mut rng: Rng) {
+        let tasks = rng.between(1, 3);
+        let mut working = Vec::new();
+        for task in 0..tasks {
+            let (stage, hands, rng) = (self.clone(), hands.clone(), rng.fork());
+            let reactor = hands.reactor.clone();
+            working.push(reactor.spawn_join(async move { stage.work_on(hands, task, tasks, rng).await }));
+        }
+        for work in working {
+            work.await;
+        }
+    }
+
+    async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
+        let spots = self.ledger.borrow().spots();
+        let mine: Vec<Spot> = spots.into_iter().filter(|spot| spot.first / EXTENT_BLOCKS % tasks == task).collect();
+        for _ in 0..rng.between(10, 80) {
+            let spot = mine[rng.below(mine.len() as u64) as usize];
+            match rng.below(16) {
+                0..7 => drop(hands.write(spot).await),
+                7..13 => drop(hands.read(spot).await),
+                13 => drop(hands.trim(spot.volume, spot.first, spot.blocks).await),
+                14 => drop(hands.pool.settle(&hands.reactor).await),
+                _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
+            }
+        }
+    }
+
+    /// With disks that are well: whatever cannot be read is given up, and nothing is left in the log alone.
+    async fn settle(self, hands: Hands) {
+        // The first may hear of what was under way when the disks were not well yet.
+        let _ = hands.pool.settle(&hands.reactor).await;
+        let settled = hands.pool.settle(&hands.reactor).await;
+        let status = hands.pool.status(&hands.reactor).await;
+        self.sim.note(format!("settled: {settled:?}, {:?}", status.shards));
+        // Segments that could not be written are out of use until the pool is opened again.
+        let has_room = status.shards.iter().all(|shard| shard.log_free_bytes > shard.log_bytes / 2);
+        self.sim.expect(settled.is_ok() || !has_room, || format!("on disks that are well settling fails: {settled:?}"));
+        self.settled.set(settled.is_ok());
+        hands.pool.close(&hands.reactor).await;
+        self.hands.take();
+    }
+
+    /// Everything is written once more: no error is left.
+    async fn make_whole(self, hands: Hands) {
+        self.ledger.borrow_mut().rots = false;
+        let spots = self.ledger.borrow().spots();
+        for spot in &spots {
+            let status = hands.write(*spot).await;
+            self.sim.expect(status == Status::Ok, || format!("on disks that are well writing fails with '{status}'"));
+        }
+        hands.read_all().await;
+        let settled = hands.pool.settle(&hands.reactor).await;
+        self.sim.expect(settled.is_ok(), || format!("on disks that are well settling fails: {settled:?}"));
+        hands.read_all().await;
+        hands.pool.close(&hands.reactor).await;
+        self.hands.take();
+    }
+}
