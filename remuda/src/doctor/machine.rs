@@ -44,7 +44,7 @@ fn kernel(view: &View, refused: Option<Errno>) -> Finding {
         _ if errno.0 == libc::ENOSYS && view.path("/.dockerenv").exists() => {
             "allow io_uring in the container's seccomp profile".to_string()
         }
-        _ if errno.0 == libc::ENOSYS => "Linux 5.13 or newer with CONFIG_IO_URING is needed".to_string(),
+        _ if errno.0 == libc::ENOSYS => "Linux 5.19 or newer with CONFIG_IO_URING is needed".to_string(),
         _ if errno.0 == libc::ENOMEM => "raise the limit of locked memory: ulimit -l 1024".to_string(),
         _ => "a container or security module may forbid it: allow the io_uring system calls".to_string(),
     };

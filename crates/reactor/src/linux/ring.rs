@@ -3,11 +3,15 @@
 use base::Errno;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 /// Submission and completion entries to try in turn. A turn that needs more submissions enters the kernel in between;
 /// completions have room for multishot polls beside file operations, and overflow is kept by the kernel. A ring is charged
 /// to RLIMIT_MEMLOCK of its user: the first takes 100 KiB, the second 20 KiB, so that a limit of 64 KiB has room for three.
 const SIZES: [(u32, u32); 4] = [(512, 4096), (128, 512), (64, 128), (32, 64)];
+/// How long is waited for rings that other processes of this user have left behind: the kernel takes them apart in the
+/// background, and until then they are charged.
+const LEFT_BEHIND_MAX: Duration = Duration::from_secs(1);
 /// Most registered buffer arenas.
 const ARENAS_MAX: u32 = 1024;
 
@@ -69,8 +73,14 @@ impl Ring {
             }
             outcome
         };
-        // Kernels before 6.1 lack DEFER_TASKRUN; they work without, with interrupts into user space.
-        let uring = smaller(true).or_else(|_| smaller(false))?;
+        let begun = Instant::now();
+        let uring = loop {
+            // Kernels before 6.1 lack DEFER_TASKRUN; they work without, with interrupts into user space.
+            match smaller(true).or_else(|_| smaller(false)) {
+                Err(Errno::ENOMEM) if begun.elapsed() < LEFT_BEHIND_MAX => std::thread::sleep(Duration::from_millis(5)),
+                outcome => break outcome?,
+            }
+        };
         let arenas_allowed = uring.submitter().register_buffers_sparse(ARENAS_MAX).is_ok();
         Ok(Ring { uring, arenas: Vec::new(), arenas_allowed, prepared: Vec::new(), taken: 0 })
     }

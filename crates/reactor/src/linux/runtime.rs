@@ -29,6 +29,15 @@ impl Default for RuntimeConfig {
 /// Why reactors could not start.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
+    /// No memory of this user may be locked any more for a ring.
+    #[error(
+        "reactor {index}: no locked memory is left for its io_uring; configure fewer reactors, end other programs of this user \
+         that have some, or raise the limit (ulimit -l, LimitMEMLOCK= in a systemd unit; 20 KiB per reactor at least)"
+    )]
+    LockedMemory {
+        /// Which reactor.
+        index: usize,
+    },
     /// The kernel refuses io_uring.
     #[error(
         "reactor {index}: io_uring is not available: {errno}; it needs Linux 5.19 or later and a sandbox that permits it \
@@ -128,7 +137,10 @@ fn set_up(index: usize, core: Option<usize>, config: ReactorConfig) -> Result<Rc
     if let Some(core) = core {
         pin(core).map_err(|errno| RuntimeError::Pin { index, core, errno })?;
     }
-    let driver = LinuxDriver::new().map_err(|errno| RuntimeError::Driver { index, errno })?;
+    let driver = LinuxDriver::new().map_err(|errno| match errno {
+        Errno::ENOMEM => RuntimeError::LockedMemory { index },
+        errno => RuntimeError::Driver { index, errno },
+    })?;
     Ok(Reactor::new(index, Rc::new(driver), config))
 }
 
