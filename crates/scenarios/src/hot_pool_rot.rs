@@ -22,6 +22,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 const LIFE_NS: u64 = 600 * SECOND_NS;
+/// By then what cannot be read has been given up.
+const GIVEN_UP_NS: u64 = 300 * SECOND_NS;
 const EXTENTS: u64 = 6;
 
 #[derive(Clone)]
@@ -191,9 +193,12 @@ impl Stage {
 
     /// With disks that are well: whatever cannot be read is given up, and nothing is left in the log alone.
     async fn settle(self, hands: Hands) {
-        // The first may hear of what was under way when the disks were not well yet.
-        let _ = hands.pool.settle(&hands.reactor).await;
-        let settled = hands.pool.settle(&hands.reactor).await;
+        let mut settled = hands.pool.settle(&hands.reactor).await;
+        let until_ns = hands.reactor.now_ns() + GIVEN_UP_NS;
+        while settled.is_err() && hands.reactor.now_ns() < until_ns {
+            hands.reactor.sleep_ns(3 * SECOND_NS).await;
+            settled = hands.pool.settle(&hands.reactor).await;
+        }
         let status = hands.pool.status(&hands.reactor).await;
         self.sim.note(format!("settled: {settled:?}, {:?}", status.shards));
         // Segments that could not be written are out of use until the pool is opened again.

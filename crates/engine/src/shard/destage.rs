@@ -81,7 +81,7 @@ impl Shard {
                 None => all &= !self.index.has_chain(block),
             }
         }
-        self.move_blocks(owner, &mut moving).await?;
+        let waiting = self.move_blocks(owner, &mut moving).await?;
         // Holes first: a block that was trimmed and then written again is in both.
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
@@ -94,7 +94,7 @@ impl Shard {
         }
         self.index.settled_holes(taken, &moved);
         add(&self.counters.destages, 1);
-        Ok(all)
+        waiting.map_or(Ok(all), Err)
     }
 
     /// See [`Defect::OverwriteUnmerged`].
@@ -109,10 +109,15 @@ impl Shard {
     }
 
     /// Copies blocks from the log to their places. What the log does not give back leaves the list: either it has been
-    /// overwritten meanwhile, or it is lost.
-    async fn move_blocks(self: &Rc<Self>, owner: meta::Descriptor, moving: &mut Vec<Moving>) -> Result<(), Status> {
+    /// overwritten meanwhile, or it is lost, or it is to be tried again for the reason that is returned.
+    async fn move_blocks(
+        self: &Rc<Self>,
+        owner: meta::Descriptor,
+        moving: &mut Vec<Moving>,
+    ) -> Result<Option<Status>, Status> {
         let mut under_way: Together<'_, bdev::Done> = Together::new();
         let mut unreadable: SmallVec<[Moving; 4]> = SmallVec::new();
+        let (mut left, mut waiting) = (BlockSet::EMPTY, None);
         let mut ended = Ok(());
         let (mut at, mut runs, mut blocks) = (0, 0, 0);
         while at < moving.len() {
@@ -127,7 +132,7 @@ impl Shard {
             }
             let run = run_length(&moving[at..]);
             let mut buf = bdev::steps::alloc(&self.reactor, run * BLOCK_BYTES).await?;
-            let good = self.read_run(&moving[at..at + run], &mut buf).await?;
+            let (good, stop) = self.read_run(&moving[at..at + run], &mut buf).await?;
             if good > 0 {
                 buf.truncate(good * BLOCK_BYTES);
                 let place = self.meta.data_block(moving[at].block);
@@ -140,25 +145,32 @@ impl Shard {
                 add(&self.counters.destaged_bytes, (good * BLOCK_BYTES) as u64);
             }
             (at, blocks) = (at + good, blocks + good as u64);
-            if good < run {
-                unreadable.push(moving[at]);
-                at += 1;
+            match stop {
+                Some(Stop::Lost) => unreadable.push(moving[at]),
+                // The others go on: an extent of which something always fails to be read gets smaller all the same.
+                Some(Stop::Later(status)) => {
+                    left.insert(moving[at].block % EXTENT_BLOCKS);
+                    waiting = Some(status);
+                }
+                None => continue,
             }
+            at += 1;
         }
         while let Some(done) = under_way.first().await {
             ended = ended.and(done.status.check());
         }
         ended?;
         self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
-        moving.retain(|moved| !unreadable.iter().any(|other| other.block == moved.block));
+        unreadable.iter().for_each(|lost| left.insert(lost.block % EXTENT_BLOCKS));
+        moving.retain(|moved| !left.contains(moved.block % EXTENT_BLOCKS));
         for lost in unreadable {
             self.give_up(owner, lost).await?;
         }
-        Ok(())
+        Ok(waiting)
     }
 
-    /// Reads a run of blocks from the log; how many, up to the first that cannot be read.
-    async fn read_run(&self, run: &[Moving], buf: &mut Buf) -> Result<usize, Status> {
+    /// Reads a run of blocks from the log: how many, up to the first that cannot be read, and what is to become of that.
+    async fn read_run(&self, run: &[Moving], buf: &mut Buf) -> Result<(usize, Option<Stop>), Status> {
         for (step, Moving { place, .. }) in run.iter().enumerate() {
             let target = &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES];
             let mut right = false;
@@ -169,6 +181,7 @@ impl Shard {
                         Ok(bytes) => bytes,
                         Err(Status::Corrupt) => continue,
                         Err(Status::ReadError) if self.is_given_up(Refused::Log(place.at)) => break,
+                        Err(Status::ReadError) => return Ok((step, Some(Stop::Later(Status::ReadError)))),
                         Err(status) => return Err(status),
                     };
                     self.patience.answered(Refused::Log(place.at));
@@ -180,10 +193,10 @@ impl Shard {
                 }
             }
             if !right {
-                return Ok(step);
+                return Ok((step, Some(Stop::Lost)));
             }
         }
-        Ok(run.len())
+        Ok((run.len(), None))
     }
 
     /// Records that a block is lost, unless it has been overwritten meanwhile.
@@ -205,6 +218,14 @@ impl Shard {
         let record = Record::Lost { first: lost.block, blocks: 1 };
         self.log.append(record, SgList::new(), Class::Internal).await.result.map(|_| ())
     }
+}
+
+/// Why a block is not moved.
+enum Stop {
+    /// It is given up.
+    Lost,
+    /// The next destage tries it again.
+    Later(Status),
 }
 
 /// How many blocks from the first are neighbours on the capacity device and have bytes in the log.
