@@ -17,7 +17,7 @@ const CLOCK_MIN_S: u64 = 1_735_689_600;
 /// How long is looked for time that the hypervisor takes away.
 const STEAL_WATCH: Duration = Duration::from_millis(200);
 
-pub(super) fn check(view: &View, config: Option<&Config>) -> Vec<Finding> {
+pub(super) fn check(view: &View, config: Option<&Config>, is_running: bool) -> Vec<Finding> {
     let reactors = config.map_or(1, |config| config.node.reactors.len() as u64);
     let mut findings = vec![kernel(view, LinuxDriver::new().err())];
     findings.push(files(sys::soft_limit(libc::RLIMIT_NOFILE), config));
@@ -25,7 +25,8 @@ pub(super) fn check(view: &View, config: Option<&Config>) -> Vec<Finding> {
     let buffers = config.map_or(64 << 20, |config| config.node.buffer_memory) * reactors;
     findings.push(locked_memory(locked, buffers));
     findings.push(cores(view, reactors));
-    findings.push(memory(view, needed_memory(config)));
+    // A node that runs has its memory already.
+    findings.push(memory(view, if is_running { 0 } else { needed_memory(config) }));
     findings.extend(swap(view));
     findings.push(clock(view, clock_read_ns()));
     findings.push(date(sys::clock_is_synchronised()));
@@ -201,7 +202,7 @@ fn steal() -> Finding {
     let (stolen, all) = sys::steal_and_total();
     std::thread::sleep(STEAL_WATCH);
     let (stolen_after, all_after) = sys::steal_and_total();
-    let share = (stolen_after - stolen) as f64 * 100.0 / (all_after - all).max(1) as f64;
+    let share = stolen_after.saturating_sub(stolen) as f64 * 100.0 / all_after.saturating_sub(all).max(1) as f64;
     if share < 5.0 {
         return Finding::ok("hypervisor", "it takes no time away");
     }

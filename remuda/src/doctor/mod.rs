@@ -69,14 +69,14 @@ pub fn run(context: &Context, args: &DoctorArgs) -> Result<(), Failure> {
     let loaded = args.config.as_ref().map(|path| (path, Config::load(path)));
     let config = loaded.as_ref().and_then(|(_, loaded)| loaded.as_ref().ok());
     let socket = config.map_or_else(|| context.socket(), |config| config.node.rpc_socket.clone());
-    let mut findings = machine::check(&view, config);
+    let (is_running, about_node) = node::check(&socket);
+    let mut findings = machine::check(&view, config, is_running);
     match &loaded {
         None => {}
         Some((path, Ok(_))) => findings.push(Finding::ok("configuration", format!("{path} is good"))),
         Some((path, Err(error))) => findings.push(of_bad_config(path, error)),
     }
-    let (is_running, more) = node::check(&socket);
-    findings.extend(more);
+    findings.extend(about_node);
     findings.extend(network::check(&view, config, is_running));
     if let Some(config) = config {
         findings.extend(storage::check(&view, config, is_running));
