@@ -183,6 +183,7 @@ mod tests {
             Record::Free { extent: 3, unusable: true },
             Record::InPlace { first: 0, crcs: (0..7).collect() },
             Record::Lost { first: 2, blocks: 1 },
+            Record::Move { extent: 4, volume: 2, vextent: 7, former: 3 },
         ]
     }
 
@@ -213,7 +214,7 @@ mod tests {
         let (page, headers) = page(&samples());
         assert_eq!(decoded(&page, SALT), Some(headers));
         assert_eq!(decoded(&page, SALT + 1), None, "another log's");
-        assert_eq!(SummaryPage::peek(page.first_chunk().unwrap()).map(|page| page.records), Some(8));
+        assert_eq!(SummaryPage::peek(page.first_chunk().unwrap()).map(|page| page.records), Some(9));
         for bit in 0..page.len() * 8 {
             let mut damaged = page;
             damaged[bit / 8] ^= 1 << (bit % 8);
@@ -227,7 +228,7 @@ mod tests {
         let (good, _) = page(&samples());
         // Kind, count, reserved bytes, payload of a write, the number of records, the end.
         for (at, value) in
-            [(64, 0), (64, 8), (65, 65), (65, 0), (66, 1), (28, 9), (28, 7), (36, 0), (30, 0), (31, 0xFF)]
+            [(64, 0), (64, 9), (65, 65), (65, 0), (66, 1), (28, 10), (28, 8), (36, 0), (30, 0), (31, 0xFF)]
         {
             let mut bad = good;
             bad[at] = value;

@@ -15,6 +15,12 @@ impl Log {
         reactor.driver().pmem_read(*pmem, first_byte + at.bytes() + offset as u64, target).is_ok()
     }
 
+    /// Whether the device answers reads at all: what it refuses then is the fault of its place.
+    pub async fn is_readable(&self) -> bool {
+        // Where the first segment begins there is a header, or nothing yet.
+        self.read(LogAt(0), 0, BLOCK_BYTES).await.is_ok()
+    }
+
     /// As [`try_read`](Self::try_read) on any medium, into buffers of the pool or, where the device lends them, of the
     /// device.
     pub fn read(&self, at: LogAt, offset: usize, bytes: usize) -> IoFuture<'_, Result<SgList, Status>> {

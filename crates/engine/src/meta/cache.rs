@@ -137,6 +137,10 @@ impl Meta {
             let _loading = Loading { cache: &self.cache, extent };
             if bounded {
                 self.make_room().await?;
+                if self.page(extent).is_some() {
+                    // A new one in the place of one that is damaged.
+                    continue;
+                }
             }
             let descriptor = self.descriptor(extent);
             let Some(slot) = slot_of(descriptor) else {

@@ -41,14 +41,14 @@ impl Shard {
         let held_back = self.held_back.borrow().contains(&extent) || self.meta.descriptor(extent).is_free();
         let mut ended = if held_back { Ok(false) } else { self.destage_steps(extent, &taken).await };
         match ended {
-            Ok(_) => self.patience.answered(Refused::Place(extent)),
-            Err(Status::WriteError) if self.is_given_up(Refused::Place(extent)) => {
-                // Should that not be possible, the extent stays where it is, and is tried again.
-                if self.relocate(extent).await.is_ok() {
-                    ended = Ok(true);
-                }
+            Ok(_) if !held_back => self.patience.answered(Refused::Place(extent)),
+            // Should a move not be possible, the extent stays where it is, and is tried again.
+            Err(Status::WriteError)
+                if self.is_given_up(Refused::Place(extent)) && self.relocate(extent).await.is_ok() =>
+            {
+                ended = Ok(true);
             }
-            Err(_) => {}
+            _ => {}
         }
         self.index.settle(extent, ended == Ok(true));
         self.settled.notify_all();
@@ -180,7 +180,11 @@ impl Shard {
                     let bytes: SgList = match self.log.read(place.at, 0, BLOCK_BYTES).await {
                         Ok(bytes) => bytes,
                         Err(Status::Corrupt) => continue,
-                        Err(Status::ReadError) if self.is_given_up(Refused::Log(place.at)) => break,
+                        Err(Status::ReadError)
+                            if self.is_given_up(Refused::Log(place.at)) && self.log.is_readable().await =>
+                        {
+                            break;
+                        }
                         Err(Status::ReadError) => return Ok((step, Some(Stop::Later(Status::ReadError)))),
                         Err(status) => return Err(status),
                     };

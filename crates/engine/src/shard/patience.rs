@@ -37,9 +37,16 @@ pub(super) enum Refused {
     Place(u32),
 }
 
-/// Failures: when the first one was, and how many there were since. A success ends the count.
+/// Failures in a row, none longer than [`PATIENCE_NS`] after the one before.
+struct Failures {
+    first_ns: u64,
+    last_ns: u64,
+    tries: u32,
+}
+
+/// What fails. A success ends the count, and so does a long time without a failure: it may be about something else then.
 #[derive(Default)]
-pub(super) struct Patience(RefCell<BTreeMap<Refused, (u64, u32)>>);
+pub(super) struct Patience(RefCell<BTreeMap<Refused, Failures>>);
 
 impl Patience {
     /// It could be read, or written.
@@ -54,16 +61,25 @@ impl Patience {
     /// It failed once more; whether that is enough.
     fn refused(&self, what: Refused, now_ns: u64) -> bool {
         let mut counted = self.0.borrow_mut();
+        let is_over = |failures: &Failures| now_ns.saturating_sub(failures.last_ns) > PATIENCE_NS;
         if counted.len() == COUNTED_MAX && !counted.contains_key(&what) {
-            return false;
+            counted.retain(|_, failures| !is_over(failures));
+            if counted.len() == COUNTED_MAX {
+                return false;
+            }
         }
-        let (first, tries) = counted.entry(what).or_insert((now_ns, 0));
-        *tries += 1;
+        let fresh = || Failures { first_ns: now_ns, last_ns: now_ns, tries: 0 };
+        let failures = counted.entry(what).or_insert_with(fresh);
+        if is_over(failures) {
+            *failures = fresh();
+        }
+        failures.last_ns = now_ns;
+        failures.tries += 1;
         let (tries_min, patience_ns) = match what {
             Refused::Place(_) => (WRITE_TRIES_MIN, WRITE_PATIENCE_NS),
             _ => (TRIES_MIN, PATIENCE_NS),
         };
-        let enough = *tries >= tries_min && now_ns - *first >= patience_ns;
+        let enough = failures.tries >= tries_min && now_ns - failures.first_ns >= patience_ns;
         if enough {
             counted.remove(&what);
         }
@@ -133,12 +149,15 @@ mod tests {
         );
         patience.answered(what);
         assert!(!patience.refused(what, 100 * PATIENCE_NS));
+        assert!((0..1_000).all(|_| !patience.refused(what, 200 * PATIENCE_NS)), "what failed long ago does not count");
     }
 
     #[test]
     fn patience_is_counted_for_so_many_things_and_endless_for_more() {
         let patience = Patience::default();
         assert!((0..COUNTED_MAX as u32).all(|extent| !patience.refused(Refused::Page(extent), 0)));
-        assert!((0..100).all(|_| !patience.refused(Refused::Page(9_999), PATIENCE_NS * 2)));
+        assert!((0..100).all(|_| !patience.refused(Refused::Page(9_999), PATIENCE_NS)));
+        assert!(!patience.refused(Refused::Page(9_999), 2 * PATIENCE_NS));
+        assert_eq!(patience.0.borrow().len(), 1, "what failed long ago makes room");
     }
 }

@@ -146,7 +146,9 @@ impl Shard {
             }
             Status::ReadError if self.index.is_lost_below(block) => Ok(Fate::Lost { before: true }),
             Status::Corrupt => Ok(Fate::Lost { before: false }),
-            Status::ReadError if self.is_given_up(Refused::Block(block)) => Ok(Fate::Lost { before: false }),
+            Status::ReadError if self.is_given_up(Refused::Block(block)) && self.meta.is_readable().await => {
+                Ok(Fate::Lost { before: false })
+            }
             status => Err(status),
         }
     }
@@ -155,7 +157,9 @@ impl Shard {
 /// Records that say what became of the blocks, in the new extent.
 fn records_of(new: u32, fates: &[Fate]) -> Vec<Record> {
     let alike = |one: &Fate, next: &Fate| std::mem::discriminant(one) == std::mem::discriminant(next);
-    let (mut records, mut first) = (Vec::new(), new * EXTENT_BLOCKS);
+    // First of all, what a move to this extent that did not come to its end has left in the log does not count.
+    let mut first = new * EXTENT_BLOCKS;
+    let mut records = vec![Record::Trim { first, blocks: EXTENT_BLOCKS }];
     for run in fates.chunk_by(alike) {
         for part in run.chunks(RECORD_BLOCKS_MAX as usize) {
             match part[0] {

@@ -230,7 +230,9 @@ impl Shard {
         }
         let status = match read.status {
             Status::ReadError if self.index.is_lost_below(block) => Status::Corrupt,
-            Status::ReadError if self.is_given_up(Refused::Block(block)) => Status::Corrupt,
+            Status::ReadError if self.is_given_up(Refused::Block(block)) && self.meta.is_readable().await => {
+                Status::Corrupt
+            }
             status => status,
         };
         let record = match status {
