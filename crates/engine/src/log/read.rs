@@ -6,6 +6,9 @@ use bdev::{Io, Lba, Op, Status};
 use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{BUF_BYTES_MAX, Buf, IoFuture, SgList};
 
+/// Places that are tried to tell whether a device answers at all.
+const READABLE_PLACES: u32 = 8;
+
 impl Log {
     /// Reads from byte `offset` of the payload at `at` on, when that needs no waiting: false on a block log, and when the
     /// memory cannot be read. The bytes are what is there: callers verify that the place is still theirs, and checksums.
@@ -17,8 +20,14 @@ impl Log {
 
     /// Whether the device answers reads at all: what it refuses then is the fault of its place.
     pub async fn is_readable(&self) -> bool {
-        // Where the first segment begins there is a header, or nothing yet.
-        self.read(LogAt(0), 0, BLOCK_BYTES).await.is_ok()
+        // Where a segment begins there is a header, or nothing yet. One place may be damaged as well, not all.
+        let segment = (self.geometry.segment_blocks as u64 * BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
+        for place in 0..self.geometry.segments.min(READABLE_PLACES) {
+            if self.read(LogAt(place * segment), 0, BLOCK_BYTES).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// As [`try_read`](Self::try_read) on any medium, into buffers of the pool or, where the device lends them, of the
