@@ -21,6 +21,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// For so long new damage comes: less than the pool's patience, or nothing could be read by the end of that.
+const FAILING_NS: u64 = 20 * SECOND_NS;
 const LIFE_NS: u64 = 600 * SECOND_NS;
 /// By then what cannot be read has been given up.
 const GIVEN_UP_NS: u64 = 300 * SECOND_NS;
@@ -77,10 +79,15 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             world.set_disk_faults(node, path, faults(rng, path, plan));
         }
         let fork = rng.fork();
-        stage.go_on(world, |stage, hands| async move { stage.work(hands, fork).await })?;
+        let crew = stage.begin(world, |stage, hands| async move { stage.work(hands, fork).await });
+        let until_ns = world.now_ns() + FAILING_NS;
+        while world.now_ns() < until_ns && !crew.is_done() {
+            world.run_for(SECOND_NS / 10)?;
+        }
         for path in [LOG, CAPACITY] {
             world.set_disk_faults(node, path, DiskFaults::default());
         }
+        stage.wait(world, &crew)?;
         stage.go_on(world, |stage, hands| async move { stage.settle(hands).await })?;
         world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
         if !stage.settled.get() {
@@ -157,9 +164,18 @@ impl Stage {
         world: &mut World,
         main: impl FnOnce(Stage, Hands) -> F,
     ) -> Result<(), Failure> {
+        let crew = self.begin(world, main);
+        self.wait(world, &crew)
+    }
+
+    fn begin<F: Future<Output = ()> + 'static>(&self, world: &mut World, main: impl FnOnce(Stage, Hands) -> F) -> Crew {
         let hands = self.hands.borrow().clone().expect("it has just been opened");
         let crew = Crew::default();
         world.spawn(self.node, 0, |_| crew.member(main(self.clone(), hands)));
+        crew
+    }
+
+    fn wait(&self, world: &mut World, crew: &Crew) -> Result<(), Failure> {
         world.run_until("the work on failing disks to end", LIFE_NS, |_| crew.is_done())
     }
 
