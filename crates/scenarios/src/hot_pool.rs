@@ -189,6 +189,14 @@ impl Plan {
         Ok(())
     }
 
+    /// Opens its devices and the pool, which stays open as long as the process lives.
+    pub(crate) async fn open_and_keep(&self, reactor: &Rc<Reactor>) -> Result<Arc<Pool>, String> {
+        let devices = self.devices(reactor)?;
+        let pool = self.open(reactor, devices).await?;
+        reactor.keep(Rc::new(pool.clone()));
+        Ok(pool)
+    }
+
     pub(crate) async fn open(&self, reactor: &Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, String> {
         let tuning = ShardTuning {
             idle_ns: self.idle_ns,
@@ -213,19 +221,30 @@ impl Plan {
     }
 }
 
-/// Destages everything. Places that refuse writes are given up after a while, one after the other.
+/// Destages everything, again after a pause as long as that fails and `go_on` says so: what a device refuses is given up
+/// after a while.
+pub(crate) async fn settle_patiently(
+    pool: &Pool,
+    reactor: &Rc<Reactor>,
+    pause_ns: u64,
+    mut go_on: impl FnMut() -> bool,
+) -> Result<(), PoolError> {
+    let mut settled = pool.settle(reactor).await;
+    while settled.is_err() && go_on() {
+        reactor.sleep_ns(pause_ns).await;
+        settled = pool.settle(reactor).await;
+    }
+    settled
+}
+
+/// Destages everything. Places that refuse writes are given up one after the other.
 pub(crate) async fn settle(
     plan: Plan,
     pool: &Pool,
     reactor: &Rc<Reactor>,
     go_on: impl Fn() -> bool,
 ) -> Result<(), PoolError> {
-    let mut settled = pool.settle(reactor).await;
-    while plan.refusing != 0 && settled.is_err() && go_on() {
-        reactor.sleep_ns(SECOND_NS / 4).await;
-        settled = pool.settle(reactor).await;
-    }
-    settled
+    settle_patiently(pool, reactor, SECOND_NS / 4, || plan.refusing != 0 && go_on()).await
 }
 
 /// What a mutation breaks in the engine.

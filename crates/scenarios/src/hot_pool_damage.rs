@@ -5,7 +5,7 @@
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
 use crate::crashes::{SECOND_NS, start};
-use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, OpenedPool, Plan, create, opening};
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, OpenedPool, Plan, create, opening, settle_patiently};
 use base::Rng;
 use bdev::{Channel, Flags, Io, Lba};
 use engine::{CheckOptions, Defect, Pool};
@@ -224,17 +224,9 @@ impl Bench {
     fn settle(self: &Rc<Self>, world: &mut World, open: &Open) -> Result<(), Failure> {
         let (bench, pool, reactor) = (self.clone(), open.pool.clone(), open.reactor.clone());
         self.complete(world, "everything to be destaged", async move {
-            let mut ended = pool.settle(&reactor).await;
-            if bench.damage == Damage::Unreadable {
-                // It is not given up at once.
-                for _ in 0..PATIENCE_S {
-                    if ended.is_ok() {
-                        break;
-                    }
-                    reactor.sleep_ns(SECOND_NS).await;
-                    ended = pool.settle(&reactor).await;
-                }
-            }
+            // What cannot be read is not given up at once.
+            let mut pauses = 0..if bench.damage == Damage::Unreadable { PATIENCE_S } else { 0 };
+            let ended = settle_patiently(&pool, &reactor, SECOND_NS, || pauses.next().is_some()).await;
             bench.succeeded("settling with damaged map pages", ended);
         })
     }

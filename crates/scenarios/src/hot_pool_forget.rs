@@ -19,6 +19,7 @@ use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 const EXTENT_BYTES: u64 = 4 << 20;
 const LIFE_NS: u64 = 120 * SECOND_NS;
@@ -67,13 +68,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     create(world, rng, plan, node)?;
     world.set_schedule(ScheduleFaults::swarm(rng));
     let per = 1u64 << (12 - plan.block_shift);
-    let places: BTreeSet<(u64, u64)> =
-        [(0, per), (3 * per, 1), (7 * per, 8 * per), ((EXTENT_BLOCKS - 1) * per, per)].into_iter().collect();
+    let places = [(0, per), (3 * per, 1), (7 * per, 8 * per), ((EXTENT_BLOCKS - 1) * per, per)];
     let extents = (0..VOLUMES).flat_map(|volume| EXTENTS.into_iter().map(move |extent| (volume, extent)));
-    let spots = extents.flat_map(|(volume, extent)| {
-        let first = extent * EXTENT_BLOCKS * per;
-        places.iter().map(move |(at, blocks)| Spot { volume, first: first + at, blocks: *blocks })
-    });
+    let spots = Spot::in_extents(extents, &places, per);
     let mut stage = Stage {
         plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
         sim: world.handle(),
@@ -118,6 +115,11 @@ impl Stage {
         world.run_until("the process to end its work", LIFE_NS, |_| crew.is_done())
     }
 
+    fn hands(&self, pool: Arc<Pool>, reactor: Rc<Reactor>) -> Hands {
+        let (ledger, sim) = (self.ledger.clone(), self.sim.clone());
+        Hands { ledger, sim, node: self.node, pool, reactor, block_shift: self.plan.block_shift }
+    }
+
     fn expect(&self, holds: bool, text: impl FnOnce() -> String) {
         self.sim.expect(holds || !self.sim.alive(self.node), text);
     }
@@ -131,15 +133,9 @@ impl Stage {
     ) -> Result<(), Failure> {
         let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
         self.live(world, plan.reactors, move |stage, reactor| async move {
-            let opened = match plan.devices(&reactor) {
-                Ok(devices) => plan.open(&reactor, devices).await,
-                Err(error) => Err(error),
-            };
-            match opened {
+            match plan.open_and_keep(&reactor).await {
                 Ok(pool) => {
-                    reactor.keep(Rc::new(pool.clone()));
-                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
-                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+                    let hands = stage.hands(pool, reactor);
                     hands.read_all().await;
                     main(stage, hands).await;
                 }
@@ -158,15 +154,8 @@ impl Stage {
     async fn work(self, hands: Hands, mut rng: Rng) {
         for _ in 0..rng.between(1, 3) {
             let tasks = rng.between(1, 3);
-            let mut working = Vec::new();
-            for task in 0..tasks {
-                let (stage, hands, rng) = (self.clone(), hands.clone(), rng.fork());
-                let reactor = hands.reactor.clone();
-                working.push(reactor.spawn_join(async move { stage.work_on(hands, task, tasks, rng).await }));
-            }
-            for work in working {
-                work.await;
-            }
+            let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, rng);
+            hands.share_out(tasks, &mut rng, work).await;
             if rng.one_in(3) {
                 self.visit(&hands).await;
             }
@@ -319,17 +308,14 @@ impl Stage {
         let plan = Plan { reactors: rng.between(1, 2) as usize, ..old };
         let mut fork = rng.fork();
         self.live(world, plan.reactors, move |stage, reactor| async move {
-            let devices = plan.devices(&reactor).expect("the devices are there");
-            let pool = match plan.open(&reactor, devices).await {
+            let pool = match plan.open_and_keep(&reactor).await {
                 Ok(pool) => pool,
                 Err(error) => {
                     let is_other = error.contains("not the one that belongs to");
                     return stage.expect(is_other, || format!("the pool does not open with its old log: {error}"));
                 }
             };
-            reactor.keep(Rc::new(pool.clone()));
-            let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
-            let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+            let hands = stage.hands(pool, reactor);
             hands.read_all().await;
             if fork.one_in(2) {
                 stage.clone().work_on(hands, 0, 1, fork.fork()).await;

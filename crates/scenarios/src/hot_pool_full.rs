@@ -77,12 +77,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let per = 1u64 << (12 - plan.block_shift);
     // The ends of an extent, two in one block of 4 KiB when that is more than one of the volume's, and some that fill the log.
     let places = [(0, 1), (per - 1, 1), (5 * per, 1), (100 * per, 48 * per), (EXTENT_BLOCKS * per - 1, 1)];
-    let places: BTreeSet<(u64, u64)> = places.into_iter().collect();
     let extents = (0..plan.volumes).flat_map(|volume| extents_used().map(move |extent| (volume, extent)));
-    let spots = extents.flat_map(|(volume, extent)| {
-        let first = extent * EXTENT_BLOCKS * per;
-        places.iter().map(move |(at, blocks)| Spot { volume, first: first + at, blocks: *blocks })
-    });
+    let spots = Spot::in_extents(extents, &places, per);
     // Parts of many blocks: merging them takes room in the log before any comes back.
     let parts = if per > 1 { 0..plan.volumes } else { 0..0 };
     let parts = parts.flat_map(|volume| (0..PARTS).map(move |part| part_spot(volume, part, per)));
@@ -125,16 +121,12 @@ impl Stage {
         let crew = Crew::default();
         let stage = self.clone();
         let begun = move |reactor: Rc<Reactor>| async move {
-            let opened = match plan.devices(&reactor) {
-                Ok(devices) => plan.open(&reactor, devices).await,
-                Err(error) => Err(error),
-            };
+            let opened = plan.open_and_keep(&reactor).await;
             let alive = stage.sim.alive(stage.node);
             match opened {
                 Ok(pool) => {
                     let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
                     let block_shift = plan.block_shift;
-                    reactor.keep(Rc::new(pool.clone()));
                     let hands = Hands { ledger, sim, node, pool, reactor, block_shift };
                     stage.make_up(&hands).await;
                     hands.read_all().await;
@@ -226,15 +218,8 @@ impl Stage {
     /// Work on more extents than there are; each task has its own.
     async fn work(self, hands: Hands, mut rng: Rng) {
         let tasks = rng.between(1, 4);
-        let mut working = Vec::new();
-        for task in 0..tasks {
-            let (stage, hands, rng) = (self.clone(), hands.clone(), rng.fork());
-            let reactor = hands.reactor.clone();
-            working.push(reactor.spawn_join(async move { stage.work_on(hands, task, tasks, rng).await }));
-        }
-        for work in working {
-            work.await;
-        }
+        let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, rng);
+        hands.share_out(tasks, &mut rng, work).await;
         if rng.one_in(3) && hands.is_alive() {
             self.replace_volume(&hands, rng.below(self.plan.volumes)).await;
         }

@@ -10,7 +10,7 @@
 use crate::Run;
 use crate::blocks::Crew;
 use crate::crashes::SECOND_NS;
-use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, create, defect_of};
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, create, defect_of, settle_patiently};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
 use bdev::Status;
@@ -59,10 +59,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     create(world, rng, plan, node)?;
     world.set_schedule(ScheduleFaults::swarm(rng));
     let places = [(0, 1), (1, 1), (7, 20), (40, 60), (1023, 1)];
-    let spots = (0..EXTENTS).flat_map(|extent| {
-        let spot = move |(at, blocks)| Spot { volume: 0, first: extent * EXTENT_BLOCKS + at, blocks };
-        places.into_iter().map(spot)
-    });
+    let spots = Spot::in_extents((0..EXTENTS).map(|extent| (0, extent)), &places, 1);
     let stage = Stage {
         plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
         sim: world.handle(),
@@ -181,15 +178,8 @@ impl Stage {
 
     async fn work(self, hands: Hands, mut rng: Rng) {
         let tasks = rng.between(1, 3);
-        let mut working = Vec::new();
-        for task in 0..tasks {
-            let (stage, hands, rng) = (self.clone(), hands.clone(), rng.fork());
-            let reactor = hands.reactor.clone();
-            working.push(reactor.spawn_join(async move { stage.work_on(hands, task, tasks, rng).await }));
-        }
-        for work in working {
-            work.await;
-        }
+        let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, rng);
+        hands.share_out(tasks, &mut rng, work).await;
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
@@ -209,12 +199,9 @@ impl Stage {
 
     /// With disks that are well: whatever cannot be read is given up, and nothing is left in the log alone.
     async fn settle(self, hands: Hands) {
-        let mut settled = hands.pool.settle(&hands.reactor).await;
         let until_ns = hands.reactor.now_ns() + GIVEN_UP_NS;
-        while settled.is_err() && hands.reactor.now_ns() < until_ns {
-            hands.reactor.sleep_ns(3 * SECOND_NS).await;
-            settled = hands.pool.settle(&hands.reactor).await;
-        }
+        let go_on = || hands.reactor.now_ns() < until_ns;
+        let settled = settle_patiently(&hands.pool, &hands.reactor, 3 * SECOND_NS, go_on).await;
         let status = hands.pool.status(&hands.reactor).await;
         self.sim.note(format!("settled: {settled:?}, {:?}", status.shards));
         // Segments that could not be written are out of use until the pool is opened again.

@@ -1,6 +1,8 @@
 //! Exactly what some places of a pool's volumes hold, for work whose operations never meet: an oracle that knows which
 //! operation must succeed, where the one for overlapping operations only knows what may be read.
 
+use crate::hot_pool::EXTENT_BLOCKS;
+use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op, Status};
 use engine::Pool;
 use reactor::{Reactor, SgList};
@@ -19,6 +21,20 @@ pub(crate) struct Spot {
     /// First block, as hosts see them.
     pub(crate) first: u64,
     pub(crate) blocks: u64,
+}
+
+impl Spot {
+    /// The same places (first block, blocks) in each extent (volume, extent of it); `per_block` host blocks are 4 KiB.
+    pub(crate) fn in_extents(
+        extents: impl Iterator<Item = (u64, u64)>,
+        places: &[(u64, u64)],
+        per_block: u64,
+    ) -> impl Iterator<Item = Spot> {
+        extents.flat_map(move |(volume, extent)| {
+            let first = extent * EXTENT_BLOCKS * per_block;
+            places.iter().map(move |&(at, blocks)| Spot { volume, first: first + at, blocks })
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +126,19 @@ impl Hands {
     /// What a process that is going down believes to have done counts for nothing.
     pub(crate) fn is_alive(&self) -> bool {
         self.sim.alive(self.node)
+    }
+
+    /// Has so many tasks work side by side, to their ends; each gets its number and chance of its own.
+    pub(crate) async fn share_out<F: Future<Output = ()> + 'static>(
+        &self,
+        tasks: u64,
+        rng: &mut Rng,
+        work: impl Fn(u64, Rng) -> F,
+    ) {
+        let working: Vec<_> = (0..tasks).map(|task| self.reactor.spawn_join(work(task, rng.fork()))).collect();
+        for work in working {
+            work.await;
+        }
     }
 
     pub(crate) fn expect(&self, holds: bool, text: impl FnOnce() -> String) {

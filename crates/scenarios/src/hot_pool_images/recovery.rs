@@ -139,7 +139,7 @@ type Slot = Rc<RefCell<Option<Result<Findings, String>>>>;
 
 /// Opens the pool and reads it; afterwards it may go on with its upkeep for a while.
 async fn inspect(plan: Plan, reactor: Rc<Reactor>, slot: Slot, ended: Rc<Cell<bool>>, goes_on: bool) {
-    let found = match open(plan, &reactor).await {
+    let found = match plan.open_and_keep(&reactor).await {
         Ok(pool) => {
             let found = read(plan, &reactor, &pool).await;
             // Each life begins a segment of its own, and a log that several have left in the middle of its emptying cannot be
@@ -161,13 +161,6 @@ async fn inspect(plan: Plan, reactor: Rc<Reactor>, slot: Slot, ended: Rc<Cell<bo
     };
     slot.replace(Some(found));
     ended.set(true);
-}
-
-async fn open(plan: Plan, reactor: &Rc<Reactor>) -> Result<Arc<Pool>, String> {
-    let devices = plan.devices(reactor)?;
-    let pool = plan.open(reactor, devices).await?;
-    reactor.keep(Rc::new(pool.clone()));
-    Ok(pool)
 }
 
 async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Findings, String> {
