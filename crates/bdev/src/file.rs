@@ -5,14 +5,14 @@
 //! reads and writes; compare-and-write is atomic against other writes through this device, on any reactor, by a range
 //! lock that every write shares and compare-and-write holds alone.
 //!
-//! A failed flush is final: Linux may call the pages that it covered clean, so they read well and are never written, and
-//! a later flush that succeeds vouches for nothing. All flushes fail from then on, until the device is opened anew and
-//! the layer above has rewritten what it cannot prove.
+//! After a flush that failed all flushes fail (see [`flush_line`](crate::flush_line)), until the device is opened anew and the
+//! layer above has rewritten what it cannot prove.
 //!
 //! `atomic_write_blocks` is 1 where blocks are no larger than the disk's sectors, and 0 otherwise: then power loss may
 //! leave a part of a block. Use the disk's own sector size where layers above rely on whole blocks.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::flush_line::FlushLine;
 use crate::io::{Done, Flags, Io, Op, OpSet, Status};
 use crate::range_lock::RangeLock;
 use crate::steps::{self, Medium};
@@ -20,7 +20,7 @@ use base::Errno;
 use reactor::{BUF_BYTES_MAX, File, FileInfo, FileOptions, IoFuture, Reactor, ReactorHandle, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How to open a file device.
 #[derive(Clone, Debug)]
@@ -66,8 +66,7 @@ struct Shared {
     facts: FileInfo,
     blocks: AtomicU64,
     locks: RangeLock,
-    /// A flush has failed. Read and set by all channels, hence atomic; never cleared.
-    flush_failed: AtomicBool,
+    flushes: FlushLine,
 }
 
 const READS: OpSet = OpSet::of(&[Op::Read, Op::Flush, Op::Compare, Op::Verify]);
@@ -106,7 +105,7 @@ impl FileDevice {
             facts,
             blocks: AtomicU64::new(blocks),
             locks,
-            flush_failed: AtomicBool::new(false),
+            flushes: FlushLine::default(),
         };
         let keeper = (reactor.handle(), reactor.keep(Rc::new(file)));
         Ok(FileDevice { shared: Arc::new(shared), keeper })
@@ -379,13 +378,7 @@ impl Inner {
     }
 
     async fn flush(&self) -> Result<(), Status> {
-        let completion = self.file.flush().await;
-        if let Err(errno) = completion.result {
-            self.shared.flush_failed.store(true, Ordering::Release);
-            return Err(Status::of_errno(errno, Op::Write));
-        }
-        // Asked afterwards: one that failed meanwhile may have dropped what this one was to cover.
-        if self.shared.flush_failed.load(Ordering::Acquire) { Err(Status::WriteError) } else { Ok(()) }
+        self.shared.flushes.run(&self.reactor, self.file.flush()).await
     }
 
     async fn clear(&self, io: &Io) -> Result<(), Status> {

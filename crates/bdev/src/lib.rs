@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod filter;
 mod fit;
+mod flush_line;
 mod front;
 mod hold;
 pub mod io;

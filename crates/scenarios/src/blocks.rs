@@ -25,6 +25,8 @@ pub(crate) struct Mix {
     pub(crate) abandon: u64,
     /// Errors are part of the game.
     pub(crate) errors_allowed: bool,
+    /// Reads are among what may fail then.
+    pub(crate) reads_may_fail: bool,
     /// Blocks that different tasks share, so that their operations overlap; otherwise each task has its own.
     pub(crate) shared: bool,
     /// Every write is durable when it is acknowledged.
@@ -43,6 +45,7 @@ impl Mix {
             forced_writes: rng.one_in(2),
             abandon: if rng.one_in(3) { rng.between(10, 50) } else { 0 },
             errors_allowed: false,
+            reads_may_fail: true,
             shared: rng.one_in(2),
             always_durable: false,
             lingering: false,
@@ -160,7 +163,8 @@ impl Judge {
         }
         self.errors.set(self.errors.get() + 1);
         // Persistent memory fails under a process that is being killed before anything else notices.
-        let expected = self.mix.errors_allowed || !self.sim.alive(self.node);
+        let allowed = self.mix.errors_allowed && (self.mix.reads_may_fail || op != Op::Read);
+        let expected = allowed || !self.sim.alive(self.node);
         self.sim.expect(expected, || format!("{} failed with '{status}' without cause", op.name()));
         false
     }

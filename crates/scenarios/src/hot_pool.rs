@@ -322,6 +322,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let faults = if plan.block_shift == 12 && plan.shards == 1 && rng.one_in(2) {
         Some(DiskFaults { damage_from: plan.damage_from(), ..DiskFaults::swarm_silent(rng) })
     } else if rng.one_in(3) {
+        // A write or a flush that fails costs nothing that was written before.
+        mix.reads_may_fail = false;
         Some(DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) })
     } else {
         None

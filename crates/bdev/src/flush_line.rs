@@ -1,0 +1,115 @@
+//! Whether a flush of a file can be trusted, on all reactors that use it.
+//!
+//! A failed flush is final: Linux may call the pages that it covered clean, so they read well and are never written, and
+//! a later flush that succeeds vouches for nothing. One that was under way beside it doesn't either: the kernel tells one of
+//! them of the error, and reactors hear of the ends of their own flushes only, in any order. So nobody is told of a success
+//! before it is known how all flushes have ended that were under way.
+
+use crate::io::{Op, Status};
+use reactor::{Completion, Reactor};
+use smallvec::SmallVec;
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Wait before it is looked again whether the others have ended.
+const LOOK_NS: u64 = 20_000;
+
+#[derive(Default)]
+struct State {
+    begun: u64,
+    /// Numbers of those under way.
+    under_way: SmallVec<[u64; 8]>,
+    failed: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct FlushLine(Mutex<State>);
+
+/// A flush under way; it leaves the line when it has ended, or nobody waits for it any more.
+struct Place<'a> {
+    line: &'a FlushLine,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.state().under_way.retain(|other| *other != self.number);
+    }
+}
+
+impl FlushLine {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> Place<'_> {
+        let mut state = self.state();
+        state.begun += 1;
+        let number = state.begun;
+        state.under_way.push(number);
+        Place { line: self, number }
+    }
+
+    /// A flush has ended: the number of the last one that can have been under way beside it.
+    fn end(&self, place: Place<'_>, succeeded: bool) -> u64 {
+        drop(place);
+        let mut state = self.state();
+        state.failed |= !succeeded;
+        state.begun
+    }
+
+    /// Whether all flushes up to a number have ended.
+    fn have_ended(&self, last: u64) -> bool {
+        self.state().under_way.iter().all(|other| *other > last)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.state().failed
+    }
+
+    /// Runs a flush, and says whether what was written before it is durable.
+    pub(crate) async fn run(
+        &self,
+        reactor: &Rc<Reactor>,
+        flush: impl Future<Output = Completion>,
+    ) -> Result<(), Status> {
+        let place = self.begin();
+        let result = flush.await.result;
+        let last = self.end(place, result.is_ok());
+        result.map_err(|errno| Status::of_errno(errno, Op::Write))?;
+        while !self.have_ended(last) {
+            reactor.sleep_ns(LOOK_NS).await;
+        }
+        if self.has_failed() { Err(Status::WriteError) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_success_counts_when_all_flushes_beside_it_have_ended_and_none_has_ever_failed() {
+        let line = FlushLine::default();
+        let (first, second) = (line.begin(), line.begin());
+        let last = line.end(second, true);
+        assert!(!line.have_ended(last), "the first has not");
+        let third = line.begin();
+        assert_eq!(line.end(first, false), 3);
+        assert!(line.have_ended(last), "the third began later");
+        assert!(line.has_failed());
+        line.end(third, true);
+        assert!(line.has_failed(), "for ever");
+    }
+
+    #[test]
+    fn a_flush_that_nobody_waits_for_any_more_keeps_nobody_waiting() {
+        let line = FlushLine::default();
+        let abandoned = line.begin();
+        let place = line.begin();
+        let last = line.end(place, true);
+        drop(abandoned);
+        assert!(line.have_ended(last) && !line.has_failed());
+    }
+}
