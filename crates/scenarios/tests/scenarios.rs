@@ -56,7 +56,7 @@ fn seeds_that_found_defects_hold() {
         ("nvmf", &[3, 4, 14]),
         ("nvmf-restart", &[9, 29, 42, 112]),
         ("engine-meta", &[391]),
-        ("hot-pool-images", &[4, 401]),
+        ("hot-pool-images", &[4, 176, 401, 417]),
         ("hot-pool", &[1019]),
         ("hot-pool-full", &[5, 26]),
         ("hot-pool-rot", &[14, 37, 42, 420]),

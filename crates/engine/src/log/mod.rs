@@ -50,7 +50,9 @@ pub const SEGMENTS_MIN: u32 = 4;
 /// and some room so that the remainder at the end of a segment is not most of it.
 pub const SEGMENT_BLOCKS_MIN: u32 = 80;
 /// Bytes of a segment that hold no records at worst: its header, the start of a record that does not fit, a summary.
-const SEGMENT_WASTE_MAX: u64 = (RECORD_BLOCKS_MAX as u64 + 8) * BLOCK_BYTES as u64;
+const SEGMENT_WASTE_MAX: u64 = RECORD_BLOCKS_MAX as u64 * BLOCK_BYTES as u64 + SEGMENT_ENDS_MAX;
+/// Of those, bytes that do not depend on the record: header and summary.
+const SEGMENT_ENDS_MAX: u64 = 8 * BLOCK_BYTES as u64;
 /// Most records that wait in the log for space or for a group; each also holds its writer's payload. Beyond, appends are
 /// refused with `EAGAIN`: far more than the hosts of one reactor can have under way.
 pub const QUEUED_RECORDS_MAX: usize = 1 << 16;
@@ -381,6 +383,15 @@ impl Log {
             bytes_free: bytes_free.saturating_sub(state.queued_bytes),
             bytes_total: total as u64 * capacity,
         }
+    }
+
+    /// Whether a small record of [`Class::Internal`] that takes so many bytes at most, its header included, need not wait for a
+    /// release.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let state = self.state.borrow();
+        let pages = if self.medium.is_mapped() { state.pages.bytes() } else { 0 };
+        let rest = state.open.as_ref().map_or(0, |open| self.geometry.segment_bytes() - open.used - pages);
+        state.ring.free() > 0 || rest >= state.queued_bytes + bytes + SEGMENT_ENDS_MAX
     }
 
     /// Bytes of a mapped segment of whole blocks that its summary takes, beyond what [`SEGMENT_WASTE_MAX`] has for that: some

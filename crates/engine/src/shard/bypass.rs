@@ -6,16 +6,15 @@
 
 use super::index::Place;
 use super::pace::START;
-use super::{Outcome, Shard, Target, add};
+use super::{BLOCK, Outcome, Shard, Target, add};
 use crate::log::{Class, Record};
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
+use crate::units::{EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
 use bdev::Io;
 use reactor::SgList;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-const BLOCK: u32 = BLOCK_BYTES as u32;
 const STREAMS: usize = 8;
 
 #[derive(Clone, Copy, Default)]

@@ -8,7 +8,7 @@ use super::data::one;
 use super::dirty::{BlockSet, DirtyExtent};
 use super::log_map::{IN_PLACE, LogPlace};
 use super::patience::Refused;
-use super::{Defect, Shard, Target, add};
+use super::{Defect, MERGE_BYTES_MAX, Shard, Target, add};
 use crate::log::{Class, Record};
 use crate::meta;
 use crate::together::Together;
@@ -52,9 +52,6 @@ impl Shard {
         }
         self.index.settle(extent, ended == Ok(true));
         self.settled.notify_all();
-        if ended.is_err() {
-            add(&self.counters.destage_errors, 1);
-        }
         ended
     }
 
@@ -68,6 +65,9 @@ impl Shard {
             if self.index.has_chain(first + index) {
                 if self.is_broken(Defect::OverwriteUnmerged) {
                     self.overwrite_unmerged(owner, first + index).await?;
+                }
+                if !self.log.has_room(MERGE_BYTES_MAX) {
+                    return self.evacuate(extent).await.map(|()| true);
                 }
                 self.merge(owner.volume, owner.vextent, index).await?;
             }
@@ -93,7 +93,6 @@ impl Shard {
             self.index.settled(*block, *place);
         }
         self.index.settled_holes(taken, &moved);
-        add(&self.counters.destages, 1);
         waiting.map_or(Ok(all), Err)
     }
 

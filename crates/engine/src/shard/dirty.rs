@@ -223,6 +223,15 @@ impl DirtyExtents {
         queued.into_iter().chain(under_way).min()
     }
 
+    /// The oldest record that the map page of any other extent does not have.
+    pub(crate) fn oldest_but(&self, extent: u32) -> Option<LogTail> {
+        self.extents()
+            .filter(|other| *other != extent)
+            .filter_map(|other| self.get(other))
+            .map(|state| state.first)
+            .min()
+    }
+
     /// The dirty extents, in ascending order.
     pub(crate) fn extents(&self) -> impl Iterator<Item = u32> + '_ {
         (0u32..).zip(&self.index).filter(|(_, slot)| **slot != NONE).map(|(extent, _)| extent)

@@ -7,7 +7,7 @@
 //! ```
 
 use super::pace::{Fill, SOFT, START};
-use super::{Defect, Shard, add};
+use super::{Defect, Shard};
 use crate::units::LogTail;
 use bdev::Status;
 use reactor::sync::Notify;
@@ -239,19 +239,34 @@ impl Shard {
         ended
     }
 
+    /// Changes something that only a checkpoint can make hold, and makes checkpoints until one has succeeded. None that is
+    /// under way may have a part of the change.
+    pub(super) async fn checkpoint_after(self: &Rc<Self>, change: impl FnOnce()) {
+        self.settled.wait_until(|| !self.house.checkpointing.get()).await;
+        self.house.checkpointing.set(true);
+        change();
+        while self.checkpoint_alone().await.is_err() && !self.house.stopping.get() {
+            self.reactor.sleep_ns(RETRY_NS).await;
+        }
+        self.house.checkpointing.set(false);
+        self.settled.notify_all();
+    }
+
     async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {
         let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.tail() };
         if self.is_broken(Defect::ReleaseEarly) {
             self.log.release(tail);
         }
+        let left = self.index.take_left();
         if let Err(status) = self.meta.checkpoint(tail).await {
-            add(&self.counters.checkpoint_errors, 1);
+            self.index.put_left(left);
             let damaged =
                 self.meta.take_damaged().into_iter().filter(|extent| !self.meta.descriptor(*extent).is_free());
             damaged.for_each(|extent| drop(self.replace_page(extent)));
             return Err(status);
         }
         self.house.checkpoint.set(Some(tail));
+        self.index.checkpointed(tail, left);
         self.log.release(tail);
         self.pace.earned(0, self.fill());
         // Nothing is in the log alone, and nothing is on its way there that has already looked into the journal.

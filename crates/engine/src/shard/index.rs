@@ -62,6 +62,10 @@ struct State {
     segments: Box<[Vec<u32>]>,
     /// Extents that must not be used any more.
     unusable: u32,
+    /// Extents of which records since the last checkpoint say whose they are: the last such record.
+    named: HashMap<u32, u64, FixedState>,
+    /// Extents that nobody has as soon as a checkpoint says so.
+    left: Vec<u32>,
     /// The last record, and where the log was then.
     last: LogTail,
 }
@@ -113,6 +117,8 @@ impl Index {
             chains: HashMap::default(),
             segments: (0..segments).map(|_| Vec::new()).collect(),
             unusable,
+            named: HashMap::default(),
+            left: Vec::new(),
             last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
         };
         let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
@@ -356,12 +362,71 @@ impl Index {
         state.places.vacate(extent);
     }
 
+    /// Where replay would begin if an extent were clean.
+    pub(crate) fn tail_without(&self, extent: u32) -> LogTail {
+        let state = self.state.borrow();
+        let next = LogTail { segment: state.last.segment, lsn: state.last.lsn + 1 };
+        state.dirty.oldest_but(extent).unwrap_or(next)
+    }
+
+    /// Whether a record from `tail` on says whose an extent is.
+    pub(crate) fn is_named(&self, extent: u32, tail: LogTail) -> bool {
+        self.state.borrow().named.get(&extent).is_some_and(|lsn| *lsn >= tail.lsn)
+    }
+
+    /// Takes a free extent for nobody yet, one of which no record from `tail` on speaks.
+    pub(crate) fn reserve_unnamed(&self, tail: LogTail) -> Option<u32> {
+        let mut state = self.state.borrow_mut();
+        let mut passed = Vec::new();
+        let found = loop {
+            match state.places.reserve() {
+                Some(extent) if state.named.get(&extent).is_some_and(|lsn| *lsn >= tail.lsn) => passed.push(extent),
+                found => break found,
+            }
+        };
+        passed.into_iter().for_each(|extent| state.places.vacate(extent));
+        found
+    }
+
+    /// What an extent had is in the reserved extent `new`, which has its place from now on. A checkpoint has to follow.
+    pub(crate) fn evacuated(&self, extent: u32, new: u32) {
+        let mut state = self.state.borrow_mut();
+        let owner = self.meta.descriptor(extent);
+        state.clear(extent, self.defect);
+        state.places.assign(new, owner.volume, owner.vextent);
+        self.meta
+            .set_descriptor(new, Descriptor { volume: owner.volume, vextent: owner.vextent, ..Descriptor::default() });
+        self.meta.set_descriptor(extent, Descriptor::default());
+        let last = state.last.lsn;
+        state.named.insert(extent, last);
+        state.left.push(extent);
+    }
+
+    /// The extents that a checkpoint begun now makes free.
+    pub(crate) fn take_left(&self) -> Vec<u32> {
+        std::mem::take(&mut self.state.borrow_mut().left)
+    }
+
+    /// They are not free yet.
+    pub(crate) fn put_left(&self, left: Vec<u32>) {
+        self.state.borrow_mut().left.extend(left);
+    }
+
+    /// A checkpoint is durable whose replay begins at `tail`, and which made extents free.
+    pub(crate) fn checkpointed(&self, tail: LogTail, left: Vec<u32>) {
+        let mut state = self.state.borrow_mut();
+        left.into_iter().for_each(|extent| state.places.vacate(extent));
+        state.named.retain(|_, lsn| *lsn >= tail.lsn);
+    }
+
     /// After replay: what records say of extents that nobody has does not count. A move did not come to its end.
     pub(crate) fn forget_ownerless(&self) {
         let mut state = self.state.borrow_mut();
         let dirty: Vec<u32> = state.dirty.extents().collect();
         for extent in dirty {
             if self.meta.descriptor(extent).is_free() {
+                let last = state.last.lsn;
+                state.named.insert(extent, last);
                 state.clear(extent, self.defect);
             }
         }
@@ -461,6 +526,13 @@ impl State {
         self.dirty.forget(extent);
     }
 
+    /// A record about blocks of an extent that nobody has: a move begins with such.
+    fn name_ownerless(&mut self, meta: &Meta, first: u32, lsn: u64) {
+        if meta.descriptor(extent_of(first)).is_free() {
+            self.named.insert(extent_of(first), lsn);
+        }
+    }
+
     /// The extent is a volume's; its blocks are holes, as far as map pages know.
     fn give(&mut self, meta: &Meta, extent: u32, volume: u32, vextent: u32) {
         self.places.assign(extent, volume, vextent);
@@ -511,6 +583,7 @@ impl Sink for Index {
                 state.dirty.mark_over(*block, here);
             }
             Record::Trim { first, blocks } => {
+                state.name_ownerless(&self.meta, *first, placed.lsn);
                 for block in *first..*first + *blocks {
                     state.drop_block(block);
                     let dirty = state.dirty.touch(extent_of(block), here);
@@ -526,13 +599,19 @@ impl Sink for Index {
                     state.clear(*extent, self.defect);
                 }
                 state.give(&self.meta, *extent, *volume, *vextent);
+                state.named.insert(*extent, placed.lsn);
             }
-            Record::Free { extent, unusable } => state.free(&self.meta, *extent, *unusable, self.defect),
+            Record::Free { extent, unusable } => {
+                state.free(&self.meta, *extent, *unusable, self.defect);
+                state.named.insert(*extent, placed.lsn);
+            }
             Record::Move { extent, volume, vextent, former } => {
                 state.give(&self.meta, *extent, *volume, *vextent);
                 state.free(&self.meta, *former, true, self.defect);
+                state.named.extend([(*extent, placed.lsn), (*former, placed.lsn)]);
             }
             Record::InPlace { first, crcs } => {
+                state.name_ownerless(&self.meta, *first, placed.lsn);
                 for (step, crc) in crcs.iter().enumerate() {
                     let block = first + step as u32;
                     state.map.set(block, LogPlace { at: IN_PLACE, crc: *crc });
@@ -543,6 +622,7 @@ impl Sink for Index {
                 }
             }
             Record::Lost { first, blocks } => {
+                state.name_ownerless(&self.meta, *first, placed.lsn);
                 for block in *first..*first + *blocks {
                     state.drop_block(block);
                     let dirty = state.dirty.touch(extent_of(block), here);

@@ -9,6 +9,7 @@ mod bypass;
 mod data;
 mod destage;
 mod dirty;
+mod evacuate;
 mod house;
 mod index;
 mod locks;
@@ -46,6 +47,8 @@ pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
 pub(crate) use verify::BadBlock;
 
 /// Log bytes that merging the deltas over one block takes at most: a group of a header and a block.
+/// A block in offsets and lengths inside of an extent.
+const BLOCK: u32 = BLOCK_BYTES as u32;
 const MERGE_BYTES_MAX: u64 = 2 * BLOCK_BYTES as u64;
 /// Times that a read is planned anew because blocks moved meanwhile, before it waits a turn between attempts.
 const EAGER_ATTEMPTS: u32 = 8;
@@ -102,15 +105,8 @@ pub(crate) struct Counters {
     pub(crate) log_hit_bytes: Cell<u64>,
     pub(crate) destaged_bytes: Cell<u64>,
     pub(crate) bypassed_bytes: Cell<u64>,
-    pub(crate) destages: Cell<u64>,
-    pub(crate) destage_errors: Cell<u64>,
-    pub(crate) merges: Cell<u64>,
-    pub(crate) relocations: Cell<u64>,
     pub(crate) corrupt_blocks: Cell<u64>,
     pub(crate) lost_blocks: Cell<u64>,
-    pub(crate) checkpoint_errors: Cell<u64>,
-    pub(crate) replanned_reads: Cell<u64>,
-    pub(crate) scrubbed_bytes: Cell<u64>,
 }
 
 fn add(counter: &Cell<u64>, amount: u64) {

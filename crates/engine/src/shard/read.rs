@@ -5,7 +5,7 @@
 
 use super::data::{copy_into, copy_out, one};
 use super::index::{Chain, Place};
-use super::{Defect, EAGER_ATTEMPTS, Outcome, Shard, Target, add};
+use super::{BLOCK, Defect, EAGER_ATTEMPTS, Outcome, Shard, Target, add};
 use crate::meta;
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogAt};
@@ -16,7 +16,6 @@ use reactor::{BUF_BYTES_MAX, Buf, IoFuture, SgList};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-const BLOCK: u32 = BLOCK_BYTES as u32;
 /// Log units of a block.
 const BLOCK_UNITS: u32 = (BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
 /// Planned anew so often, a read gives up: its blocks move faster than they can be read.
@@ -131,7 +130,6 @@ impl Shard {
         let (again, now) = self.plan(target);
         let unmoved = again == Some(extent) && now == *plan;
         if !unmoved {
-            add(&self.counters.replanned_reads, 1);
             return None;
         }
         if status == Status::Corrupt {

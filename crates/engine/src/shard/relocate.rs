@@ -9,7 +9,7 @@
 use super::data::one;
 use super::index::Place;
 use super::patience::Refused;
-use super::{Defect, Shard, Target, add};
+use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
@@ -18,13 +18,12 @@ use bdev::{Io, Status};
 use reactor::SgList;
 use std::rc::Rc;
 
-const BLOCK: u32 = BLOCK_BYTES as u32;
 /// Blocks copied at a time.
 const RUN_BLOCKS: u32 = 32;
 
 /// What becomes of a block of the old extent.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     Hole,
     Lost {
         /// It was before.
@@ -49,7 +48,6 @@ impl Shard {
         self.let_go(new);
         match moved {
             Ok(()) => {
-                add(&self.counters.relocations, 1);
                 tracing::warn!(
                     "pool '{}': extent {extent} of shard {} refuses writes and is not used any more; extent {} of volume {} \
                      has moved to extent {new}",
@@ -65,18 +63,13 @@ impl Shard {
     }
 
     async fn move_extent(self: &Rc<Self>, whole: &Target, old: u32, new: u32) -> Result<(), Status> {
-        // In memory until everything has been read: what is a hole is known from it.
-        let _page = self.page_to_change(old).await?;
         let mut records = Together::new();
         let last = Record::Move { extent: new, volume: whole.volume, vextent: whole.vextent, former: old };
         let early = self.is_broken(Defect::MoveEarly);
         if early {
             records.push(self.log.append(last.clone(), SgList::new(), Class::Internal));
         }
-        let mut fates = Vec::with_capacity(EXTENT_BLOCKS as usize);
-        for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
-            self.copy_run(whole, old, new, first, &mut fates).await?;
-        }
+        let fates = self.copy_extent(whole, old, new).await?;
         if self.capacity_info.volatile_cache {
             self.capacity.submit(Io::flush()).await.status.check()?;
         }
@@ -92,12 +85,28 @@ impl Shard {
             ended = ended.and(result.map(|_| ()));
         }
         ended?;
+        self.report_lost(old, &fates);
+        Ok(())
+    }
+
+    /// Blocks that have become lost by a move.
+    pub(super) fn report_lost(&self, old: u32, fates: &[Fate]) {
         let lost = fates.iter().filter(|fate| **fate == Fate::Lost { before: false }).count();
         add(&self.counters.lost_blocks, lost as u64);
         if lost > 0 {
             tracing::error!("pool '{}': {lost} blocks of extent {old} cannot be read and are lost", self.pool_name);
         }
-        Ok(())
+    }
+
+    /// Writes what an extent has, wherever it is, to another one.
+    pub(super) async fn copy_extent(self: &Rc<Self>, whole: &Target, old: u32, new: u32) -> Result<Vec<Fate>, Status> {
+        // In memory until everything has been read: what is a hole is known from it.
+        let _page = self.page_to_change(old).await?;
+        let mut fates = Vec::with_capacity(EXTENT_BLOCKS as usize);
+        for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
+            self.copy_run(whole, old, new, first, &mut fates).await?;
+        }
+        Ok(fates)
     }
 
     /// Writes a run of blocks to the new extent, and notes what becomes of each.

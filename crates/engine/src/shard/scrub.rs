@@ -3,8 +3,8 @@
 //! It goes through the extents of the shard in order. One that is freed meanwhile is passed over; one that is allocated
 //! behind it was just written.
 
+use super::Shard;
 use super::verify::{BadBlock, Verified};
-use super::{Shard, add};
 use crate::meta::Descriptor;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use reactor::sync::Notify;
@@ -151,7 +151,6 @@ impl Shard {
             }
         }
         let bytes = blocks_read * BLOCK_BYTES as u64;
-        add(&self.counters.scrubbed_bytes, bytes);
         bytes
     }
 

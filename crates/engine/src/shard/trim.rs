@@ -1,13 +1,12 @@
 //! Making blocks holes: by a record for parts of an extent, by giving the extent back when all of it goes.
 
-use super::{Shard, Target};
+use super::{BLOCK, Shard, Target};
 use crate::log::{Class, Record};
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::units::EXTENT_BLOCKS;
 use bdev::Status;
 use reactor::{IoFuture, SgList};
 use std::rc::Rc;
 
-const BLOCK: u32 = BLOCK_BYTES as u32;
 /// Log bytes of a record without payload, at most.
 const RECORD_BYTES_MAX: u64 = 3 * BLOCK as u64;
 

@@ -6,7 +6,7 @@
 
 use super::index::CHAIN_MAX;
 use super::patience::Refused;
-use super::{Defect, Outcome, Shard, Target, add};
+use super::{BLOCK, Defect, Outcome, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
@@ -15,7 +15,6 @@ use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{IoFuture, SgList};
 use std::rc::Rc;
 
-const BLOCK: u32 = BLOCK_BYTES as u32;
 /// Log bytes that a record may take beyond its payload: headers, padding, an allocation before it.
 const RECORD_OVERHEAD_MAX: u64 = 1024 + 2 * BLOCK as u64;
 /// Deltas over one block before its writers wait for a merge.
@@ -254,7 +253,6 @@ impl Shard {
             }
             other => return Err(other),
         };
-        add(&self.counters.merges, 1);
         self.log.append(record, read.bufs, Class::Internal).await.result.map(|_| ())
     }
 }

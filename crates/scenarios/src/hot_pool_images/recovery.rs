@@ -142,12 +142,7 @@ async fn inspect(plan: Plan, reactor: Rc<Reactor>, slot: Slot, ended: Rc<Cell<bo
     let found = match plan.open_and_keep(&reactor).await {
         Ok(pool) => {
             let found = read(plan, &reactor, &pool).await;
-            // Each life begins a segment of its own, and a log that several have left in the middle of its emptying cannot be
-            // emptied any more (docs/decisions/engine.md, "Errors").
-            let segment = plan.segment_blocks as u64 * 4096;
-            let status = pool.status(&reactor).await;
-            let has_reserve = status.shards.iter().all(|shard| shard.log_free_bytes >= 2 * segment);
-            if goes_on && has_reserve {
+            if goes_on {
                 let settled = pool.settle(&reactor).await;
                 // Places that refuse writes take a while.
                 let settled = if plan.refusing == 0 { settled } else { Ok(()) };
