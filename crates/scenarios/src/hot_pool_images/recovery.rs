@@ -178,10 +178,8 @@ async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Fin
     }
     let held = |owner: &ExtentOwner| sizes.get(&owner.volume).is_some_and(|extents| (owner.vextent as u64) < *extents);
     let mut extents: Vec<ExtentOwner> = audit.extents.into_iter().filter(held).collect();
-    if plan.refusing != 0 {
-        // They may have moved, from one life to the next.
-        extents.iter_mut().for_each(|owner| owner.extent = 0);
-        extents.sort_unstable();
-    }
+    // They may have moved, from one life to the next.
+    extents.iter_mut().for_each(|owner| owner.extent = 0);
+    extents.sort_unstable();
     Ok(Findings { cells, sides, extents })
 }
