@@ -67,7 +67,7 @@ impl Shard {
                     self.overwrite_unmerged(owner, first + index).await?;
                 }
                 if !self.log.has_room(MERGE_BYTES_MAX) {
-                    return self.evacuate(extent).await.map(|()| true);
+                    return self.evacuate(extent).await;
                 }
                 self.merge(owner.volume, owner.vextent, index).await?;
             }

@@ -18,15 +18,18 @@ use bdev::Status;
 use std::rc::Rc;
 
 impl Shard {
-    /// Empties an extent, which is being destaged, without the log. An error leaves everything as it was.
-    pub(super) async fn evacuate(self: &Rc<Self>, extent: u32) -> Result<(), Status> {
+    /// Empties an extent, which is being destaged, without the log. False when others have to be first; an error leaves
+    /// everything as it was.
+    pub(super) async fn evacuate(self: &Rc<Self>, extent: u32) -> Result<bool, Status> {
         let owner = self.meta.descriptor(extent);
         let whole = Target { volume: owner.volume, vextent: owner.vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
         let _held = self.locks.lock(whole.range()).await;
         self.log.barrier().await;
         let tail = self.index.tail_without(extent);
         if self.index.is_named(extent, tail) {
-            return Err(Status::NoSpace);
+            // Of the oldest, no record that would be replayed can say that it was allocated.
+            let is_oldest = self.index.tail().is_none_or(|oldest| oldest < tail);
+            return if is_oldest { Err(Status::NoSpace) } else { Ok(false) };
         }
         let Some(new) = self.index.reserve_unnamed(tail) else { return Err(Status::NoSpace) };
         self.held_back.borrow_mut().push(new);
@@ -38,7 +41,7 @@ impl Shard {
             self.pool_name,
             self.number
         );
-        Ok(())
+        Ok(true)
     }
 
     async fn evacuate_to(self: &Rc<Self>, new: u32, extent: u32, whole: &Target) -> Result<(), Status> {
