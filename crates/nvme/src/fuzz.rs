@@ -16,11 +16,13 @@ use crate::host::command;
 use crate::spec::fabrics::{self, PropertyCommand};
 use crate::spec::opcode::{FABRICS, FabricsType, NvmOpcode};
 use crate::spec::property::Configuration;
+use crate::spec::reservation::Keys;
 use crate::spec::sgl::SglDescriptor;
 use crate::spec::sqe::{BlockCommand, FLAG_SGL, Fused};
 use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::io::{self, IoOp};
 use crate::target::queue::{FusedSlot, Queue, Sequence};
+use crate::target::reservation::Request;
 use crate::target::{
     AdminOutcome, ControllerHandle, ControllerState, Namespace, SubsystemConfig, SubsystemId, Target, TargetConfig,
     TargetEvent,
@@ -392,6 +394,7 @@ impl Run {
                 // A host that uses an identifier twice cannot tell the answers apart; neither can this set.
                 self.requests.insert((handle, sqe.cid.get()));
             }
+            AdminOutcome::SetPersistence { nsid, on } => self.reserve(handle, nsid, &Request::Persistence(on)),
             AdminOutcome::Quiesce { subsystem, .. } => {
                 let found = self.target.controller(handle).expect("no controller resets itself");
                 assert_eq!(found.subsystem(), subsystem);
@@ -469,11 +472,29 @@ impl Run {
                 }
             }
         }
+        if let (IoOp::Reserve(command), Some(handle)) = (io.op, self.pick(program)) {
+            let keys = Keys::new(u64::from(program.u8() & 3), u64::from(program.u8() & 3));
+            self.reserve(handle, 1, &Request::Command(command, keys));
+        }
+        if let (IoOp::ReservationReport { extended }, Some(handle)) = (io.op, self.pick(program)) {
+            let mut out = vec![0xee; io.data_len as usize];
+            let _ = self.target.report_reservations(handle, 1, extended, &mut out);
+        }
         let (sequence, _) = self.fused.next(io);
         if let Sequence::CompareAndWrite { compare, write } = sequence {
             assert_eq!((compare.slba, compare.block_count), (write.slba, write.block_count));
         }
         assert_eq!(sequence == Sequence::Wait, self.fused.is_waiting());
+    }
+
+    /// The table checks itself with each change.
+    fn reserve(&mut self, handle: ControllerHandle, nsid: u32, request: &Request) {
+        if let Ok(planned) = self.target.plan_reservation(handle, nsid, request) {
+            let (subsystem, nsid) = planned.namespace();
+            self.target.commit_reservation(planned).expect("the namespace is there");
+            let held = self.target.reservations(subsystem, nsid).reservation();
+            assert_eq!(self.target.access(subsystem, nsid).is_some(), held.is_some());
+        }
     }
 
     fn transfer(&mut self, program: &mut Program) {
@@ -552,6 +573,7 @@ impl Run {
                 TargetEvent::Reset { controller } => self.target.reset_complete(controller),
                 TargetEvent::Shutdown { .. }
                 | TargetEvent::WriteCache { .. }
+                | TargetEvent::ReservationChanged { .. }
                 | TargetEvent::NamespaceChanged { .. } => {}
             }
         }

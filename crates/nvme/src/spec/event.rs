@@ -17,6 +17,9 @@ impl EventResult {
     /// The discovery log changed.
     pub const DISCOVERY_CHANGED: EventResult = EventResult { kind: 2, info: 0xf0, log_page: 0x70 };
 
+    /// There are reservation notifications to be read: an event of the I/O command set.
+    pub const RESERVATION_NOTIFICATION: EventResult = EventResult { kind: 6, info: 0x00, log_page: 0x80 };
+
     /// As dword 0.
     pub const fn to_dw0(self) -> u32 {
         self.kind as u32 | (self.info as u32) << 8 | (self.log_page as u32) << 16
@@ -34,10 +37,13 @@ mod tests {
 
     #[test]
     fn event_results_round_trip() {
-        for event in [EventResult::NAMESPACE_CHANGED, EventResult::DISCOVERY_CHANGED] {
+        for event in
+            [EventResult::NAMESPACE_CHANGED, EventResult::DISCOVERY_CHANGED, EventResult::RESERVATION_NOTIFICATION]
+        {
             assert_eq!(EventResult::from_dw0(event.to_dw0()), event);
         }
         assert_eq!(EventResult::NAMESPACE_CHANGED.to_dw0(), 0x0004_0002);
         assert_eq!(EventResult::DISCOVERY_CHANGED.to_dw0(), 0x0070_f002);
+        assert_eq!(EventResult::RESERVATION_NOTIFICATION.to_dw0(), 0x0080_0006);
     }
 }

@@ -80,6 +80,8 @@ pub const ONCS_DSM: u16 = 1 << 2;
 pub const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 /// ONCS bit 4: the Save and Select fields of features.
 pub const ONCS_FEATURE_SELECT: u16 = 1 << 4;
+/// ONCS bit 5: reservations.
+pub const ONCS_RESERVATIONS: u16 = 1 << 5;
 /// ONCS bit 7: Verify.
 pub const ONCS_VERIFY: u16 = 1 << 7;
 /// FUSES bit 0: Compare and Write.

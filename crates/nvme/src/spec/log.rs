@@ -23,11 +23,13 @@ pub enum LogPage {
     Ana = 0x0c,
     /// Discovery.
     Discovery = 0x70,
+    /// Reservation notifications.
+    ReservationNotification = 0x80,
 }
 
 impl LogPage {
     /// Every page named here.
-    pub const ALL: [LogPage; 8] = [
+    pub const ALL: [LogPage; 9] = [
         LogPage::Supported,
         LogPage::Error,
         LogPage::Smart,
@@ -36,6 +38,7 @@ impl LogPage {
         LogPage::CommandEffects,
         LogPage::Ana,
         LogPage::Discovery,
+        LogPage::ReservationNotification,
     ];
 
     /// The page with this identifier, if it is named here.

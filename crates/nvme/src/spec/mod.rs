@@ -14,6 +14,7 @@ pub mod log;
 pub mod nqn;
 pub mod opcode;
 pub mod property;
+pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

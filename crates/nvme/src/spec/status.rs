@@ -160,6 +160,7 @@ statuses! {
     TRANSIENT_TRANSPORT_ERROR = (0, 0x22, "transient transport error");
     COMMAND_PROHIBITED = (0, 0x23, "command prohibited by command and feature lockdown");
     MEDIA_NOT_READY = (0, 0x24, "admin command media not ready");
+    HOST_ID_MISSING = (0, 0x27, "host identifier not initialized");
     LBA_OUT_OF_RANGE = (0, 0x80, "LBA out of range");
     CAPACITY_EXCEEDED = (0, 0x81, "capacity exceeded");
     NAMESPACE_NOT_READY = (0, 0x82, "namespace not ready");

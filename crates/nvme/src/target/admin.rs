@@ -1,15 +1,20 @@
 //! Admin commands (Base 2.0, section 5).
 
+use std::collections::BTreeMap;
+
 use super::controller::{Controller, ControllerState};
 use super::discovery::View;
 use super::identify::{ABORTS_MAX, events_supported, identify};
 use super::instance::Instance;
 use super::log::Window;
 use super::model::{Subsystem, TargetConfig};
+use super::reservation::Table;
 use super::{ControllerHandle, SubsystemId, Target, TargetEvent, feature, log};
+use crate::spec::event::EventResult;
 use crate::spec::feature::Feature;
 use crate::spec::log::LogPage;
 use crate::spec::opcode::{AdminOpcode, FABRICS};
+use crate::spec::reservation::NOTICE_MASK;
 use crate::spec::sqe::{AbortCommand, CrossControllerResetCommand, FeatureCommand, FeatureSelect, GetLogPageCommand};
 use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Sqe, Status};
 use crate::target::queue;
@@ -33,6 +38,14 @@ pub enum AdminOutcome {
         sqid: u16,
         /// The command to abort.
         cid: u16,
+    },
+    /// Set the persistence of a namespace's reservations, of all with FFFFFFFFh, as [`Target::plan_reservation`] has it, then
+    /// complete the command.
+    SetPersistence {
+        /// The namespace.
+        nsid: u32,
+        /// The value.
+        on: bool,
     },
     /// Wait until no command of a controller that had this identifier and has ended, or was reset, is carried out any more;
     /// then send what [`cross_reset_done`] returns.
@@ -59,6 +72,7 @@ enum Done {
     Pending,
     Abort { sqid: u16, cid: u16 },
     CrossReset(CrossControllerResetCommand),
+    SetPersistence { nsid: u32, on: bool },
 }
 
 const DONE: Result<Done, Status> = Ok(Done::Result(0, 0));
@@ -89,11 +103,19 @@ impl Target {
             admin_entries_max: self.config.admin_entries_max,
         };
         let subsystem = &self.subsystems[&controller.subsystem()];
-        let mut context =
-            Context { handle, controller, subsystem, config: &self.config, discovery, events: &mut self.events };
+        let mut context = Context {
+            handle,
+            controller,
+            subsystem,
+            tables: &self.tables,
+            config: &self.config,
+            discovery,
+            events: &mut self.events,
+        };
         match context.execute(sqe, data_in, data_out) {
             Ok(Done::Pending) => AdminOutcome::Pending,
             Ok(Done::Abort { sqid, cid }) => AdminOutcome::Abort { sqid, cid },
+            Ok(Done::SetPersistence { nsid, on }) => AdminOutcome::SetPersistence { nsid, on },
             Ok(Done::Result(dw0, data_len)) => AdminOutcome::Complete { cqe: Cqe::success(cid, dw0), data_len },
             Ok(Done::CrossReset(command)) => match self.cross_reset(handle, command) {
                 Ok((subsystem, cntlid)) => AdminOutcome::Quiesce { subsystem, cntlid },
@@ -154,6 +176,7 @@ struct Context<'a> {
     handle: ControllerHandle,
     controller: &'a mut Controller,
     subsystem: &'a Subsystem,
+    tables: &'a BTreeMap<(SubsystemId, u32), Table>,
     config: &'a TargetConfig,
     discovery: View<'a>,
     events: &'a mut std::collections::VecDeque<TargetEvent>,
@@ -212,6 +235,11 @@ impl Context<'_> {
         }
         if !command.retain_event {
             log::acknowledge(self.controller, page);
+            // One page tells of one notice; the host is told that there are more.
+            let is_whole = command.offset.saturating_add(command.len) >= page_len;
+            if page == LogPage::ReservationNotification && is_whole && self.controller.notices.acknowledge() {
+                self.controller.events.push(EventResult::RESERVATION_NOTIFICATION, self.handle, self.events);
+            }
         }
         Ok(Done::Result(0, len))
     }
@@ -252,6 +280,19 @@ impl Context<'_> {
                 out[..4].copy_from_slice(&features.host_behavior);
                 Ok(Done::Result(0, out.len()))
             }
+            Feature::ReservationMask | Feature::ReservationPersistence => {
+                let nsid = sqe.nsid.get();
+                self.subsystem.namespace(nsid).ok_or(Status::INVALID_NAMESPACE)?;
+                let value = match (found, command.select) {
+                    (Feature::ReservationMask, FeatureSelect::Current) => self.controller.notices.mask(nsid),
+                    (_, FeatureSelect::Current) => {
+                        let table = self.tables.get(&(self.controller.subsystem(), nsid));
+                        u32::from(table.is_some_and(Table::is_persistent))
+                    }
+                    _ => 0,
+                };
+                Ok(Done::Result(value, 0))
+            }
             found => Ok(Done::Result(features.get(found, command.value, self.subsystem)?, 0)),
         }
     }
@@ -279,6 +320,16 @@ impl Context<'_> {
                 self.controller.features.host_behavior.copy_from_slice(&data[..4]);
                 DONE
             }
+            Feature::ReservationMask => {
+                if command.value & !NOTICE_MASK != 0 {
+                    return Err(Status::INVALID_FIELD);
+                }
+                self.controller.notices.set_mask(sqe.nsid.get(), command.value);
+                DONE
+            }
+            Feature::ReservationPersistence => {
+                Ok(Done::SetPersistence { nsid: sqe.nsid.get(), on: command.value & 1 != 0 })
+            }
             found => {
                 let events = events_supported(self.controller);
                 let has_queues = self.controller.has_queues();
@@ -294,12 +345,17 @@ impl Context<'_> {
     }
 
     fn check_feature_nsid(&self, found: Feature, nsid: u32) -> Result<(), Status> {
-        if nsid == 0 || nsid == NSID_ALL {
-            return Ok(());
-        }
         match found {
-            Feature::ErrorRecovery if self.subsystem.namespace(nsid).is_some() => Ok(()),
-            Feature::ErrorRecovery => Err(Status::INVALID_NAMESPACE),
+            Feature::ReservationMask | Feature::ReservationPersistence if nsid == 0 => Err(Status::INVALID_NAMESPACE),
+            _ if nsid == 0 || nsid == NSID_ALL => Ok(()),
+            Feature::ErrorRecovery | Feature::ReservationMask | Feature::ReservationPersistence
+                if self.subsystem.namespace(nsid).is_some() =>
+            {
+                Ok(())
+            }
+            Feature::ErrorRecovery | Feature::ReservationMask | Feature::ReservationPersistence => {
+                Err(Status::INVALID_NAMESPACE)
+            }
             _ => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
         }
     }

@@ -20,6 +20,7 @@ use super::event::Events;
 use super::feature::Features;
 use super::instance::{Instance, Instances};
 use super::log::{ChangedNamespaces, ErrorLog};
+use super::reservation::Notices;
 use super::{ControllerHandle, DISCOVERY, SubsystemId, TargetConfig, TargetEvent};
 use crate::spec::event::EventResult;
 use crate::spec::fabrics::PropertyCommand;
@@ -73,6 +74,7 @@ pub struct Controller {
     pub(super) events: Events,
     pub(super) errors: ErrorLog,
     pub(super) changed: ChangedNamespaces,
+    pub(super) notices: Notices,
     pub(super) aborts_pending: u8,
 }
 
@@ -97,6 +99,7 @@ impl Controller {
             events: Events::default(),
             errors: ErrorLog::default(),
             changed: ChangedNamespaces::default(),
+            notices: Notices::default(),
             aborts_pending: 0,
         };
         let is_unguarded = kato_ms == 0 && controller.is_discovery();
@@ -283,6 +286,7 @@ impl Controller {
         self.features.reset();
         self.events.reset(handle, out);
         self.changed = ChangedNamespaces::default();
+        self.notices = Notices::default();
         self.aborts_pending = 0;
         if !self.is_discovery() {
             self.state = ControllerState::Resetting;

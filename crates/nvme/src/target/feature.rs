@@ -139,7 +139,9 @@ pub(super) fn is_supported(feature: Feature, is_discovery: bool, volatile_cache:
         | Feature::WriteAtomicity
         | Feature::HostBehaviorSupport
         | Feature::CommandSetProfile
-        | Feature::HostIdentifier => !is_discovery,
+        | Feature::HostIdentifier
+        | Feature::ReservationMask
+        | Feature::ReservationPersistence => !is_discovery,
         Feature::VolatileWriteCache => !is_discovery && volatile_cache,
         _ => false,
     }
@@ -149,7 +151,9 @@ pub(super) fn is_supported(feature: Feature, is_discovery: bool, volatile_cache:
 pub(super) fn capabilities(feature: Feature) -> u32 {
     match feature {
         Feature::HostIdentifier => 0,
-        Feature::ErrorRecovery => CAPABILITY_CHANGEABLE | CAPABILITY_NAMESPACE_SPECIFIC,
+        Feature::ErrorRecovery | Feature::ReservationMask | Feature::ReservationPersistence => {
+            CAPABILITY_CHANGEABLE | CAPABILITY_NAMESPACE_SPECIFIC
+        }
         _ => CAPABILITY_CHANGEABLE,
     }
 }

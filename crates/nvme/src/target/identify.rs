@@ -44,13 +44,13 @@ pub(super) fn identify(
         Cns::CommandSetController => {} // No limits but MDTS: all zero (NVM Command Set 1.0, figure 102).
         Cns::Namespace => {
             if let Some(namespace) = lookup(subsystem, nsid)? {
-                store_namespace(namespace, page);
+                store_namespace(namespace, config, page);
             }
         }
         Cns::CommandSetNamespace => drop(lookup(subsystem, nsid)?), // No protection information: all zero.
         Cns::IndependentNamespace => {
             if let Some(namespace) = lookup(subsystem, nsid)? {
-                store_independent(namespace, page);
+                store_independent(namespace, config, page);
             }
         }
         Cns::ActiveNamespaces | Cns::CommandSetActiveNamespaces => {
@@ -134,7 +134,8 @@ fn store_io_controller(
     id.cqes = 4 | 4 << 4;
     id.nn = U32::new(subsystem.config().nsid_max);
     id.mnan = U32::new(subsystem.config().nsid_max);
-    id.oncs = U16::new(ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_FEATURE_SELECT | ONCS_VERIFY);
+    let io = ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_VERIFY;
+    id.oncs = U16::new(io | ONCS_FEATURE_SELECT | ONCS_RESERVATIONS);
     id.fuses = U16::new(FUSES_COMPARE_AND_WRITE);
     id.vwc = VWC_FLUSH_ALL | if subsystem.config().volatile_cache { VWC_PRESENT } else { 0 };
     id.ofcs = U16::new(OFCS_DISCONNECT);
@@ -144,12 +145,13 @@ fn store_io_controller(
     id.cqt = U16::new(config.command_quiesce_ms);
 }
 
-fn store_namespace(namespace: &Namespace, page: &mut Page) {
+fn store_namespace(namespace: &Namespace, config: &TargetConfig, page: &mut Page) {
     let mut id = IdentifyNamespace::new_zeroed();
     let blocks = U64::new(namespace.block_count);
     (id.nsze, id.ncap, id.nuse) = (blocks, blocks, blocks);
     id.lbaf[0].lbads = namespace.block_shift;
     id.nmic = NMIC_SHARED;
+    id.rescap = config.reservation_capabilities();
     id.nsattr = u8::from(namespace.read_only);
     id.dlfeat = if namespace.deallocate { DLFEAT_ZERO } else { 0 };
     let bytes = u128::from(namespace.block_count) << namespace.block_shift;
@@ -173,10 +175,11 @@ fn store_namespace(namespace: &Namespace, page: &mut Page) {
     page.copy_from_slice(id.as_bytes());
 }
 
-fn store_independent(namespace: &Namespace, page: &mut Page) {
+fn store_independent(namespace: &Namespace, config: &TargetConfig, page: &mut Page) {
     let mut id = IdentifyIndependentNamespace::new_zeroed();
     id.nsfeat = if namespace.volatile_cache { 0 } else { INDEPENDENT_NSFEAT_NO_VWC };
     id.nmic = NMIC_SHARED;
+    id.rescap = config.reservation_capabilities();
     id.nsattr = u8::from(namespace.read_only);
     id.nstat = NSTAT_READY;
     page.copy_from_slice(id.as_bytes());

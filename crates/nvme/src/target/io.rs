@@ -6,7 +6,9 @@ use zerocopy::FromBytes;
 
 use super::model::Namespace;
 use super::queue::check_flags;
+use super::reservation::AccessKind;
 use crate::spec::opcode::NvmOpcode;
+use crate::spec::reservation::{ReportCommand, ReservationCommand};
 use crate::spec::sqe::{BlockCommand, DsmCommand, DsmRange, Fused};
 use crate::spec::{NSID_ALL, Sqe, Status};
 
@@ -38,17 +40,37 @@ pub enum IoOp {
         /// Ranges in the data.
         range_count: u16,
     },
+    /// Change the namespace's reservations; the keys are in the data.
+    Reserve(ReservationCommand),
+    /// Tell of the namespace's reservations.
+    ReservationReport {
+        /// With host identifiers of 128 bits.
+        extended: bool,
+    },
 }
 
 impl IoOp {
     /// Whether data comes from the host.
     pub const fn takes_data(self) -> bool {
-        matches!(self, IoOp::Write | IoOp::Compare | IoOp::Deallocate { .. } | IoOp::Hint { .. })
+        let with_keys = matches!(self, IoOp::Reserve(_));
+        with_keys || matches!(self, IoOp::Write | IoOp::Compare | IoOp::Deallocate { .. } | IoOp::Hint { .. })
     }
 
     /// Whether data goes to the host.
     pub const fn gives_data(self) -> bool {
-        matches!(self, IoOp::Read)
+        matches!(self, IoOp::Read | IoOp::ReservationReport { .. })
+    }
+
+    /// As what a reservation judges it; `None` for commands that are always let through to be judged elsewhere.
+    #[inline]
+    pub const fn access(self) -> Option<AccessKind> {
+        match self {
+            IoOp::Read | IoOp::Compare | IoOp::Verify => Some(AccessKind::Read),
+            IoOp::Write | IoOp::WriteZeroes { .. } | IoOp::Flush | IoOp::Deallocate { .. } | IoOp::Hint { .. } => {
+                Some(AccessKind::Write)
+            }
+            IoOp::Reserve(_) | IoOp::ReservationReport { .. } => None,
+        }
     }
 }
 
@@ -121,14 +143,16 @@ pub fn decode<'n>(
             with_blocks(command, IoOp::WriteZeroes { deallocate }, &block, sqe, namespace, transfer_len_max)
         }
         NvmOpcode::DatasetManagement => dataset_management(command, sqe, namespace),
+        NvmOpcode::ReservationRegister | NvmOpcode::ReservationAcquire | NvmOpcode::ReservationRelease => {
+            let reserve = ReservationCommand::of(sqe).ok_or(Status::INVALID_FIELD.dnr())?;
+            with_bytes(command, IoOp::Reserve(reserve), u64::from(reserve.data_len()), sqe, transfer_len_max)
+        }
+        NvmOpcode::ReservationReport => {
+            let ReportCommand { len, extended } = ReportCommand::of(sqe);
+            with_bytes(command, IoOp::ReservationReport { extended }, len, sqe, transfer_len_max)
+        }
         // Known, not supported: Identify does not offer them.
-        NvmOpcode::WriteUncorrectable
-        | NvmOpcode::ReservationRegister
-        | NvmOpcode::ReservationReport
-        | NvmOpcode::ReservationAcquire
-        | NvmOpcode::ReservationRelease
-        | NvmOpcode::Copy
-        | NvmOpcode::Fabrics => Err(Status::INVALID_OPCODE.dnr()),
+        NvmOpcode::WriteUncorrectable | NvmOpcode::Copy | NvmOpcode::Fabrics => Err(Status::INVALID_OPCODE.dnr()),
     }
 }
 
@@ -147,6 +171,17 @@ fn check_range(slba: u64, block_count: u32, namespace: &Namespace) -> Result<(),
         Some(end) if end <= namespace.block_count => Ok(()),
         _ => Err(Status::LBA_OUT_OF_RANGE.dnr()),
     }
+}
+
+/// A command that moves bytes which are no blocks.
+fn with_bytes(command: IoCommand, op: IoOp, bytes: u64, sqe: &Sqe, transfer_len_max: u32) -> Result<IoCommand, Status> {
+    if bytes > u64::from(transfer_len_max) {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    if u64::from(sqe.sgl.length.get()) < bytes {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.dnr());
+    }
+    Ok(IoCommand { op, data_len: bytes as u32, ..command })
 }
 
 fn with_blocks(
@@ -300,9 +335,14 @@ mod tests {
             NvmOpcode::WriteZeroes,
             NvmOpcode::DatasetManagement,
             NvmOpcode::Verify,
+            NvmOpcode::ReservationRegister,
+            NvmOpcode::ReservationReport,
+            NvmOpcode::ReservationAcquire,
+            NvmOpcode::ReservationRelease,
         ];
         for opcode in 0..=255u8 {
-            let sqe = Sqe { opcode, ..block(NvmOpcode::Read, 0, 1, 1 << 20) };
+            // CDW10 is a block, and a reservation of type 1 to be acquired.
+            let sqe = Sqe { opcode, ..block(NvmOpcode::Read, 0x100, 1, 1 << 20) };
             let result = try_decode(&sqe, &namespace());
             if offered.iter().any(|offered| *offered as u8 == opcode) {
                 assert!(result.is_ok(), "{opcode:02x}");

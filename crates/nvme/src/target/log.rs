@@ -9,6 +9,7 @@ use super::controller::Controller;
 use super::model::{Health, Subsystem};
 use crate::spec::log::*;
 use crate::spec::opcode::{AdminOpcode, NvmOpcode};
+use crate::spec::reservation::NoticeLog;
 use crate::spec::{Cqe, NSID_ALL, Sqe, Status};
 
 /// Entries of the error log (ELPE is one less).
@@ -109,7 +110,11 @@ pub(super) fn is_supported(page: LogPage, is_discovery: bool) -> bool {
         LogPage::Supported | LogPage::Error => true,
         LogPage::Discovery => is_discovery,
         LogPage::Ana => false,
-        LogPage::Smart | LogPage::Firmware | LogPage::ChangedNamespaces | LogPage::CommandEffects => !is_discovery,
+        LogPage::Smart
+        | LogPage::Firmware
+        | LogPage::ChangedNamespaces
+        | LogPage::CommandEffects
+        | LogPage::ReservationNotification => !is_discovery,
     }
 }
 
@@ -122,6 +127,7 @@ pub(super) fn page_len(page: LogPage) -> u64 {
         LogPage::Firmware => size_of::<FirmwareLog>() as u64,
         LogPage::ChangedNamespaces => (CHANGED_NAMESPACES_MAX * 4) as u64,
         LogPage::CommandEffects => size_of::<CommandEffectsLog>() as u64,
+        LogPage::ReservationNotification => size_of::<NoticeLog>() as u64,
         LogPage::Ana | LogPage::Discovery => unreachable!("not a page of fixed size"),
     }
 }
@@ -150,6 +156,7 @@ pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPag
         }
         LogPage::ChangedNamespaces => controller.changed.store(window),
         LogPage::CommandEffects => window.put(0, effects().as_bytes()),
+        LogPage::ReservationNotification => window.put(0, controller.notices.page().as_bytes()),
         LogPage::Ana | LogPage::Discovery => unreachable!("not a page of fixed size"),
     }
 }
@@ -206,7 +213,16 @@ fn effects() -> CommandEffectsLog {
     ] {
         log.admin[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED);
     }
-    for opcode in [Nvm::Flush, Nvm::Read, Nvm::Compare, Nvm::Verify] {
+    for opcode in [
+        Nvm::Flush,
+        Nvm::Read,
+        Nvm::Compare,
+        Nvm::Verify,
+        Nvm::ReservationRegister,
+        Nvm::ReservationReport,
+        Nvm::ReservationAcquire,
+        Nvm::ReservationRelease,
+    ] {
         log.io[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED);
     }
     for opcode in [Nvm::Write, Nvm::WriteZeroes, Nvm::DatasetManagement] {

@@ -20,6 +20,8 @@ pub mod io;
 mod log;
 mod model;
 pub mod queue;
+pub mod reservation;
+mod reserve;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,7 @@ pub use controller::{Controller, ControllerState};
 pub use event::AER_MAX;
 use instance::Instances;
 pub use model::{Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig};
+pub use reserve::{Keep, PlannedReservation};
 
 use crate::spec::opcode::{FABRICS, FabricsType};
 use crate::spec::{Cqe, Nqn, Sqe, Status, fabrics};
@@ -84,6 +87,14 @@ pub enum TargetEvent {
         /// Volatile write cache enabled.
         enabled: bool,
     },
+    /// What a namespace's reservations allow has changed: I/O queues take the new [`Target::access`] before the change is
+    /// acknowledged.
+    ReservationChanged {
+        /// Which subsystem.
+        subsystem: SubsystemId,
+        /// Which namespace.
+        nsid: u32,
+    },
     /// A namespace of a subsystem was added, removed or changed: I/O queues of these controllers take the new
     /// [`Target::namespace`] before the host hears of it.
     NamespaceChanged {
@@ -100,6 +111,8 @@ pub struct Target {
     config: TargetConfig,
     subsystems: BTreeMap<SubsystemId, Subsystem>,
     controllers: BTreeMap<ControllerHandle, Controller>,
+    /// Reservations of namespaces with which anybody has registered.
+    tables: BTreeMap<(SubsystemId, u32), reservation::Table>,
     ports: BTreeMap<u16, SocketAddr>,
     /// Generation of the discovery log: changes whenever any host's view of it may.
     generation: u64,
@@ -123,6 +136,7 @@ impl Target {
             config,
             subsystems,
             controllers: BTreeMap::new(),
+            tables: BTreeMap::new(),
             ports: BTreeMap::new(),
             generation: 1,
             next_subsystem: DISCOVERY.0 + 1,
@@ -265,6 +279,7 @@ impl Target {
             return Err(ModelError::NoSuchSubsystem);
         }
         self.close_controllers_where(|controller| controller.subsystem() == id);
+        self.tables.retain(|(subsystem, _), _| *subsystem != id);
         self.discovery_changed();
         Ok(())
     }
@@ -299,6 +314,7 @@ impl Target {
     /// Removes a namespace.
     pub fn remove_namespace(&mut self, id: SubsystemId, nsid: u32) -> Result<(), ModelError> {
         self.nvm_subsystem_mut(id)?.remove_namespace(nsid)?;
+        self.forget_reservations(id, nsid);
         self.namespace_changed(id, nsid);
         Ok(())
     }

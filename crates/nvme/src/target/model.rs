@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::spec::Nqn;
+use crate::spec::reservation::{RESCAP_IGNORE_KEY, RESCAP_PERSISTENCE, RESCAP_TYPES};
 use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
 use crate::tcp::r2t::R2T_MAX;
 
@@ -27,6 +28,8 @@ pub struct TargetConfig {
     /// Milliseconds within which the commands of a controller that lost its host are expected to have ended (CQT). A host
     /// that cannot have a lost controller reset waits so much longer before it writes to the same blocks again.
     pub command_quiesce_ms: u16,
+    /// Reservations whose hosts want it are kept over a loss of power.
+    pub persists_reservations: bool,
 }
 
 impl Default for TargetConfig {
@@ -41,6 +44,7 @@ impl Default for TargetConfig {
             discovery_timeout_ms: 120_000,
             // Devices retry and recover sectors for some seconds.
             command_quiesce_ms: 10_000,
+            persists_reservations: false,
         }
     }
 }
@@ -53,6 +57,11 @@ impl TargetConfig {
         assert!(self.transfer_len_max.is_power_of_two() && self.transfer_len_max >= 8192);
         assert!(self.capsule_data_max.is_multiple_of(16) && self.capsule_data_max <= ADMIN_CAPSULE_DATA_MAX);
         assert!(self.controllers_max >= 1);
+    }
+
+    /// RESCAP: what reservations there are.
+    pub(super) fn reservation_capabilities(&self) -> u8 {
+        RESCAP_TYPES | RESCAP_IGNORE_KEY | if self.persists_reservations { RESCAP_PERSISTENCE } else { 0 }
     }
 
     /// MDTS: the limit as a power of two of 4 KiB pages.

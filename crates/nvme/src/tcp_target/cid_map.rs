@@ -44,6 +44,10 @@ impl<T> CidMap<T> {
         self.slots.iter().flatten().map(|(_, value)| value)
     }
 
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten().map(|(_, value)| value)
+    }
+
     pub(super) fn into_values(self) -> impl Iterator<Item = T> {
         self.slots.into_iter().flatten().map(|(_, value)| value)
     }

@@ -29,6 +29,13 @@ impl CidSet {
         self.0[word] &= !bit;
         was_there
     }
+
+    /// The identifiers in the set, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
+        let bits = |word: u64| (0..64u16).filter(move |bit| word & 1 << bit != 0);
+        words.flat_map(move |(index, word)| bits(*word).map(move |bit| (index as u16) << 6 | bit))
+    }
 }
 
 #[cfg(test)]
@@ -41,6 +48,7 @@ mod tests {
         assert!((0..=u16::MAX).all(|cid| set.insert(cid)));
         assert!((0..=u16::MAX).all(|cid| !set.insert(cid)));
         assert!((0..=u16::MAX).step_by(3).all(|cid| set.remove(cid) && !set.remove(cid)));
+        assert!(set.iter().eq((0..=u16::MAX).filter(|cid| cid % 3 != 0)));
         assert!((0..=u16::MAX).all(|cid| set.insert(cid) == (cid % 3 == 0)));
     }
 }

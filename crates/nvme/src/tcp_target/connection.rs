@@ -6,6 +6,7 @@
 
 use super::cid_map::CidMap;
 use super::cid_set::CidSet;
+use super::flights::Flights;
 use super::fused::FusedPair;
 use super::local::{Local, Namespace};
 use super::output::Output;
@@ -17,6 +18,7 @@ use crate::target::ControllerHandle;
 use crate::target::SubsystemId;
 use crate::target::io::IoCommand;
 use crate::target::queue::{FusedSlot, Queue};
+use crate::target::reservation::HostId;
 use crate::tcp::pdu::encode_term;
 use crate::tcp::r2t::R2T_MAX;
 use crate::tcp::{DataHeader, Encoder, Fault, R2tTable, Side};
@@ -71,8 +73,8 @@ pub(super) struct Pending {
     pub(super) io: Option<(IoCommand, Rc<Namespace>)>,
     pub(super) buf: Buf,
     pub(super) digest_ok: bool,
-    /// The host does not want it carried out any more; it is answered when its data has come.
-    pub(super) aborted: bool,
+    /// It is not to be carried out any more; it is answered so when its data has come.
+    pub(super) aborted: Option<Status>,
     /// When the host was asked.
     pub(super) asked_ns: u64,
 }
@@ -82,6 +84,7 @@ pub(super) struct Pending {
 pub(super) struct Owner {
     pub(super) controller: ControllerHandle,
     pub(super) subsystem: SubsystemId,
+    pub(super) host: HostId,
     pub(super) qid: u16,
 }
 
@@ -114,6 +117,8 @@ pub(super) struct Connection {
     pub(super) queue: Cell<Queue>,
     /// Commands that were taken and not yet answered.
     outstanding: RefCell<CidSet>,
+    /// Commands that devices have.
+    pub(super) flights: Flights,
     /// When something was last received.
     pub(super) heard_ns: Cell<u64>,
     /// The controller's write cache is switched off: every write is durable when it completes.
@@ -157,6 +162,7 @@ impl Connection {
             told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
             outstanding: RefCell::new(CidSet::new()),
+            flights: Flights::default(),
             heard_ns: Cell::new(0),
             write_through: Cell::new(false),
             via,
@@ -302,6 +308,11 @@ impl Connection {
             self.refuse_twin(sqe);
         }
         is_new
+    }
+
+    /// The commands that were taken and not yet answered.
+    pub(super) fn outstanding_cids(&self) -> Vec<u16> {
+        self.outstanding.borrow().iter().collect()
     }
 
     /// Refuses a command whose identifier is in use.

@@ -9,6 +9,7 @@ use crate::spec::opcode::{AdminOpcode, Direction, FABRICS, FabricsType};
 use crate::spec::sgl::DataLocation;
 use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status, fabrics};
+use crate::target::Connected;
 use crate::tcp::{ADMIN_CAPSULE_DATA_MAX, LINGER_BYTES_MAX, LINGER_NS};
 use reactor::{Buf, SgList};
 use std::rc::Rc;
@@ -63,10 +64,10 @@ impl Connection {
                 .await;
             this.connecting.set(false);
             match connected {
-                Ok((connected, write_through)) => {
+                Ok((connected, host, write_through)) => {
                     this.write_through.set(write_through);
-                    let owner =
-                        Owner { controller: connected.controller, subsystem: connected.subsystem, qid: connected.qid };
+                    let Connected { controller, subsystem, qid, .. } = connected;
+                    let owner = Owner { controller, subsystem, host, qid };
                     this.become_queue(owner, connected.entries, connected.flow_control);
                     this.settled.notify_all();
                     if this.is_ended() {
@@ -239,7 +240,7 @@ impl Connection {
             return true;
         }
         if let Some(pending) = self.pending.borrow_mut().get_mut(cid) {
-            pending.aborted = true;
+            pending.aborted = Some(Status::ABORT_REQUESTED);
             return false;
         }
         if self.fused_failed(cid, Status::ABORT_REQUESTED) {

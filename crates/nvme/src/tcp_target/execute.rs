@@ -8,6 +8,7 @@ use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::io::{self, IoCommand, IoOp};
+use crate::target::reservation::{AccessKind, HostId};
 use bdev::{Done, Flags, Io, Lba, Op};
 use reactor::{Buf, IoFuture, SgList};
 use std::rc::Rc;
@@ -88,6 +89,7 @@ impl Connection {
         if command.fused != Fused::Normal && !namespace.ops.contains(Op::CompareAndWrite) {
             return Err(Status::INVALID_OPCODE.dnr());
         }
+        self.admit(&command, &namespace)?;
         if !command.op.takes_data() {
             return self.without_data(sqe, &command, namespace);
         }
@@ -113,6 +115,22 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether the namespace's reservation lets a command through.
+    #[inline]
+    fn admit(&self, command: &IoCommand, namespace: &Namespace) -> Result<(), Status> {
+        let host = self.owner.get().map_or(HostId::NONE, |owner| owner.host);
+        match namespace.admits(host, command.op.access()) {
+            true => Ok(()),
+            false => Err(Status::RESERVATION_CONFLICT.dnr()),
+        }
+    }
+
+    /// The same for a command that has waited since it arrived: what is in force now counts. A namespace that has gone
+    /// meanwhile lets the command end on its device.
+    pub(super) fn admit_again(&self, command: &IoCommand) -> Result<(), Status> {
+        self.namespace(command.nsid).map_or(Ok(()), |namespace| self.admit(command, &namespace))
+    }
+
     #[inline]
     fn without_data(self: &Rc<Self>, sqe: &Sqe, command: &IoCommand, namespace: Rc<Namespace>) -> Result<(), Status> {
         let (lba, nblocks) = (Lba(command.slba), command.block_count);
@@ -122,6 +140,13 @@ impl Connection {
                     return Err(Status::SGL_TYPE_INVALID.dnr());
                 }
                 self.read(command, namespace);
+                return Ok(());
+            }
+            IoOp::ReservationReport { .. } => {
+                if sqe.sgl.kind != KIND_TRANSPORT {
+                    return Err(Status::SGL_TYPE_INVALID.dnr());
+                }
+                self.report_reservations(command);
                 return Ok(());
             }
             IoOp::Flush => Io::flush(),
@@ -145,6 +170,10 @@ impl Connection {
 
     fn flush_all(self: &Rc<Self>, cid: u16) {
         let namespaces = self.all_namespaces();
+        let host = self.owner.get().map_or(HostId::NONE, |owner| owner.host);
+        if !namespaces.iter().all(|namespace| namespace.admits(host, Some(AccessKind::Write))) {
+            return self.answer_status(cid, Status::RESERVATION_CONFLICT.dnr());
+        }
         let this = self.clone();
         self.reactor.spawn_eager(async move {
             let mut status = Status::SUCCESS;
@@ -171,9 +200,13 @@ impl Connection {
         if let Some(buf) = self.try_take_buf(len) {
             return self.start(cid, namespace, Io::read(lba, nblocks, SgList::from_iter([buf])), len);
         }
-        let this = self.clone();
+        let (this, command) = (self.clone(), *command);
         self.reactor.spawn(async move {
             match this.take_buf(cid, len).await {
+                Some(_) if let Err(status) = this.admit_again(&command) => {
+                    this.release_share(len);
+                    this.answer_status(cid, status);
+                }
                 Some(buf) => this.start(cid, namespace, Io::read(lba, nblocks, SgList::from_iter([buf])), len),
                 None => this.answer_status(cid, Status::ABORT_REQUESTED),
             }
@@ -192,17 +225,22 @@ impl Connection {
             Ok(done) => self.conclude(cid, done, share),
             Err(begun) => {
                 namespace.at_once.set(false);
-                let this = self.clone();
-                self.reactor.spawn_eager(async move { this.conclude(cid, begun.await, share) });
+                let (this, flight) = (self.clone(), self.flights.take_off());
+                self.reactor.spawn_eager(async move {
+                    let done = begun.await;
+                    this.flights.land(flight);
+                    this.conclude(cid, done, share);
+                });
             }
         }
     }
 
     #[cold]
     fn start_in_pieces(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, io: Io, share: usize) {
-        let this = self.clone();
+        let (this, flight) = (self.clone(), self.flights.take_off());
         self.reactor.spawn_eager(async move {
             let done = pieces::carry_out(&this.reactor, &namespace, io).await;
+            this.flights.land(flight);
             this.conclude(cid, done, share);
         });
     }
@@ -268,6 +306,10 @@ impl Connection {
                 let io = Io { bufs: SgList::from_iter([buf]), ..Io::new(Op::Compare, lba, nblocks) };
                 self.start(command.cid, namespace, io, share);
             }
+            IoOp::Reserve(reserve) => {
+                self.release_share(share);
+                self.reserve(command, reserve, &buf);
+            }
             IoOp::Deallocate { range_count } => {
                 self.release_share(share);
                 self.deallocate(command.cid, namespace, &buf, range_count);
@@ -288,7 +330,7 @@ impl Connection {
             // A device that frees nothing may ignore the advice (NVM Command Set 1.0, section 3.2.3).
             return self.answer_status(cid, Status::SUCCESS);
         }
-        let this = self.clone();
+        let (this, flight) = (self.clone(), self.flights.take_off());
         self.reactor.spawn_eager(async move {
             let mut status = Status::SUCCESS;
             for (start, count) in ranges {
@@ -299,6 +341,7 @@ impl Connection {
                     break;
                 }
             }
+            this.flights.land(flight);
             this.answer_status(cid, status);
         });
     }
@@ -344,7 +387,7 @@ impl Connection {
             self.release_share(len);
             return Err(Status::COMMAND_ID_CONFLICT.dnr());
         };
-        let inserted = pending.insert(cid, Pending { sqe, io, buf, digest_ok: true, aborted: false, asked_ns });
+        let inserted = pending.insert(cid, Pending { sqe, io, buf, digest_ok: true, aborted: None, asked_ns });
         assert!(inserted, "the map holds as many commands as there are R2Ts");
         drop(pending);
         self.watch_transfers();
@@ -359,11 +402,16 @@ impl Connection {
         let Pending { sqe, io, buf, digest_ok, aborted, .. } = pending;
         let share = buf.len();
         match io {
-            _ if !digest_ok || aborted => {
+            _ if !digest_ok || aborted.is_some() => {
                 self.release_share(share);
                 if !self.is_half_answered(&io) {
-                    let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
-                    self.refuse(&sqe, if aborted { Status::ABORT_REQUESTED } else { damaged });
+                    self.refuse(&sqe, aborted.unwrap_or(Status::TRANSIENT_TRANSPORT_ERROR));
+                }
+            }
+            Some((command, _)) if let Err(status) = self.admit_again(&command) => {
+                self.release_share(share);
+                if !self.is_half_answered(&io) {
+                    self.refuse(&sqe, status);
                 }
             }
             Some((command, namespace)) => self.with_data(&command, namespace, buf, share),
@@ -399,7 +447,7 @@ pub(super) fn status_for_host(status: bdev::Status, op: Op) -> Status {
         bdev::Status::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
         bdev::Status::Aborted => Status::ABORT_REQUESTED,
         bdev::Status::Gone => Status::NAMESPACE_NOT_READY,
-        bdev::Status::ReservationConflict => Status::RESERVATION_CONFLICT,
+        bdev::Status::ReservationConflict => Status::RESERVATION_CONFLICT.dnr(),
         bdev::Status::Os(_) if op.modifies() => Status::WRITE_FAULT.dnr(),
         bdev::Status::Os(_) => Status::UNRECOVERED_READ_ERROR.dnr(),
         _ => Status::INTERNAL_ERROR.dnr(),

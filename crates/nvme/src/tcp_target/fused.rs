@@ -165,14 +165,19 @@ impl Connection {
         if write.block_count > namespace.compare_and_write_blocks {
             return answer(self, Status::ATOMIC_WRITE_UNIT_EXCEEDED.dnr(), failed);
         }
+        // Its halves may have waited for each other.
+        if let Err(status) = self.admit_again(&write) {
+            return answer(self, status, failed);
+        }
         let mut bufs = SgList::from_iter([old.buf]);
         sg_append(&mut bufs, SgList::from_iter([new.buf]));
         let flags = if write.fua || self.write_through.get() { Flags::FUA } else { Flags::NONE };
         let tag = self.tag(compare.cid);
         let io = Io { bufs, flags, tag, ..Io::new(Op::CompareAndWrite, Lba(write.slba), write.block_count) };
-        let this = self.clone();
+        let (this, flight) = (self.clone(), self.flights.take_off());
         self.reactor.spawn_eager(async move {
             let done = namespace.channel.submit(io).await;
+            this.flights.land(flight);
             match done.status {
                 bdev::Status::Ok => answer(&this, Status::SUCCESS, Status::SUCCESS),
                 other => answer(&this, status_for_host(other, Op::Compare), failed),

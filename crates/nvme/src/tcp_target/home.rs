@@ -2,8 +2,10 @@
 
 use super::connection::End;
 use super::local::Local;
-use super::{Shared, TargetError};
+use super::reserve::Reserving;
+use super::{Export, Shared, TargetError};
 use crate::spec::{Cqe, Sqe};
+use crate::target::reservation::{HostId, Table};
 use crate::target::{self, AdminOutcome, Connected, ControllerHandle, SubsystemId, Target, TargetEvent};
 use bdev::{BlockDevice, Io};
 use reactor::sync::Notify;
@@ -64,9 +66,10 @@ impl Stop {
 
 /// See the module.
 pub(super) struct Home {
-    reactor: Rc<Reactor>,
-    shared: Arc<Shared>,
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) shared: Arc<Shared>,
     target: RefCell<Target>,
+    pub(super) reserving: Reserving,
     queues: RefCell<BTreeMap<(ControllerHandle, u16), Place>>,
     /// Controllers whose commands devices may be carrying out, those that have ended included.
     busy: RefCell<BTreeMap<ControllerHandle, Busy>>,
@@ -89,6 +92,7 @@ impl Home {
             reactor: reactor.clone(),
             shared: shared.clone(),
             target: RefCell::new(Target::new(shared.config.model.clone(), reactor.driver().random_u64())),
+            reserving: Reserving::default(),
             queues: RefCell::default(),
             busy: RefCell::default(),
             quieter: Notify::default(),
@@ -189,29 +193,29 @@ impl Home {
 
     // --- what hosts ask ---------------------------------------------------------------------------------------------
 
-    /// Makes a connection a queue. The second value: its writes are to be durable when they complete.
+    /// Makes a connection a queue. The second value: its host; the third: its writes are to be durable when they complete.
     pub(super) fn connect(
         self: &Rc<Self>,
         sqe: &Sqe,
         record: &[u8],
         via: SocketAddr,
         place: Place,
-    ) -> Result<(Connected, bool), Cqe> {
+    ) -> Result<(Connected, HostId, bool), Cqe> {
         let now_ns = self.reactor.now_ns();
         let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via);
         self.deadline_moved.notify_all();
         self.carry_out();
         let connected = connected?;
         self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
-        let (is_cached, cntlid) = self.with_target(|target| {
+        let (host, is_cached, cntlid) = self.with_target(|target| {
             let controller = target.controller(connected.controller).expect("it was connected just now");
-            (controller.write_cache_enabled(), controller.cntlid())
+            (HostId(*controller.host_id()), controller.write_cache_enabled(), controller.cntlid())
         });
         if connected.qid > 0 {
             let none = Busy { subsystem: connected.subsystem, cntlid, connections: 0 };
             self.busy.borrow_mut().entry(connected.controller).or_insert(none).connections += 1;
         }
-        Ok((connected, !is_cached))
+        Ok((connected, host, !is_cached))
     }
 
     pub(super) fn fabrics(self: &Rc<Self>, controller: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
@@ -245,6 +249,10 @@ impl Home {
                 let aborted = self.ask_queue(controller, sqid, move |connection| connection.abort(cid)).await;
                 let cqe = self.target.borrow_mut().abort_done(controller, sqe.cid.get(), aborted == Some(true));
                 AdminReply::Complete(cqe, Vec::new())
+            }
+            AdminOutcome::SetPersistence { nsid, on } => {
+                let status = self.set_persistence(controller, nsid, on).await;
+                AdminReply::Complete(Cqe::new(sqe.cid.get(), status), Vec::new())
             }
             AdminOutcome::Quiesce { subsystem, cntlid } => {
                 let quiet = self.quieter.wait_until(|| self.is_quiet(subsystem, cntlid));
@@ -310,19 +318,26 @@ impl Home {
         nsid: Option<u32>,
         device: Arc<dyn BlockDevice>,
         model: target::Namespace,
+        reservations: Option<Table>,
     ) -> Result<u32, target::ModelError> {
         let nsid = self.target.borrow_mut().add_namespace(id, nsid, model)?;
-        self.shared.export(id, nsid, device, model);
+        if let Some(table) = reservations {
+            self.target.borrow_mut().restore_reservations(id, nsid, table);
+        }
+        let access = self.with_target(|target| target.access(id, nsid)).map(Arc::new);
+        self.shared.export(id, nsid, Export { device, model, access });
         self.carry_out();
         Ok(nsid)
     }
 
     /// Looks at the sizes of devices again.
     pub(super) fn refresh_sizes(self: &Rc<Self>) {
-        for (id, nsid, device, model) in self.shared.exports() {
-            let blocks = device.info().blocks;
-            if blocks != model.block_count && self.target.borrow_mut().resize_namespace(id, nsid, blocks).is_ok() {
-                self.shared.export(id, nsid, device, target::Namespace { block_count: blocks, ..model });
+        for ((id, nsid), export) in self.shared.exports() {
+            let blocks = export.device.info().blocks;
+            let is_changed = blocks != export.model.block_count;
+            if is_changed && self.target.borrow_mut().resize_namespace(id, nsid, blocks).is_ok() {
+                let model = target::Namespace { block_count: blocks, ..export.model };
+                self.shared.export(id, nsid, Export { model, ..export });
             }
         }
         self.carry_out();
@@ -356,6 +371,10 @@ impl Home {
                     for qid in self.queue_ids(controller, 1) {
                         self.at_queue(controller, qid, move |connection| connection.write_through.set(!enabled));
                     }
+                }
+                TargetEvent::ReservationChanged { subsystem, nsid } => {
+                    let access = self.target.borrow().access(subsystem, nsid);
+                    self.shared.set_access(subsystem, nsid, access);
                 }
                 TargetEvent::NamespaceChanged { subsystem, nsid } => {
                     if self.target.borrow().namespace(subsystem, nsid).is_none() {

@@ -2,7 +2,8 @@
 
 use super::connection::{Connection, End, HELD_BYTES_MAX};
 use super::receive::Receiver;
-use super::{Config, Shared};
+use super::{Config, Export, Shared};
+use crate::target::reservation::{Access, AccessKind, HostId};
 use crate::target::{self, SubsystemId};
 use bdev::{BlockDevice, Channel, Op, OpSet};
 use reactor::{BUF_BYTES_MAX, Buf, Reactor, TcpStream};
@@ -30,11 +31,20 @@ pub(super) struct Namespace {
     pub(super) at_once: Cell<bool>,
     /// Unmapped blocks read as zero, so Write Zeroes may deallocate.
     pub(super) unmap_zeroes: bool,
+    /// What its reservation allows, as of the generation at which it was looked up.
+    access: Option<Arc<Access>>,
     /// Keeps the device alive while commands are under way.
     device: Arc<dyn BlockDevice>,
 }
 
 impl Namespace {
+    /// Whether its reservation, if it has one, lets a host's command through.
+    #[inline]
+    pub(super) fn admits(&self, host: HostId, kind: Option<AccessKind>) -> bool {
+        let Some(access) = &self.access else { return true };
+        kind.is_none_or(|kind| access.allows(host, kind))
+    }
+
     /// Whether the device does this itself and in one piece.
     #[inline]
     pub(super) fn does(&self, op: Op, block_count: u32) -> bool {
@@ -54,6 +64,8 @@ pub(super) struct Local {
     namespaces: RefCell<BTreeMap<(SubsystemId, u32), Found>>,
     /// Those that are served; their tasks hold them, so that a reactor that is closed leaves nothing behind.
     connections: RefCell<BTreeMap<u64, Weak<Connection>>>,
+    /// Connections that have ended with commands in devices.
+    leaving: RefCell<Vec<Weak<Connection>>>,
     held_max: Cell<usize>,
     /// Connections that have answers to flush at the end of this turn.
     pub(super) answering: Cell<usize>,
@@ -71,6 +83,7 @@ impl Local {
             receive_buf: RefCell::default(),
             namespaces: RefCell::default(),
             connections: RefCell::default(),
+            leaving: RefCell::default(),
             held_max: Cell::new(HELD_BYTES_MAX),
             answering: Cell::new(0),
             watching_transfers: Cell::new(false),
@@ -95,6 +108,11 @@ impl Local {
             tracing::debug!(connection = id, %peer, ?end, "connection ended");
             connection.finish(end).await;
             this.connections.borrow_mut().remove(&id);
+            if !connection.flights.is_empty() {
+                let mut leaving = this.leaving.borrow_mut();
+                leaving.retain(|one| one.strong_count() > 0);
+                leaving.push(Rc::downgrade(&connection));
+            }
             this.share_out();
         });
     }
@@ -102,6 +120,11 @@ impl Local {
     /// The connections that are served.
     pub(super) fn connections(&self) -> Vec<Rc<Connection>> {
         self.connections.borrow().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Connections that are not served any more, and whose commands devices have not all ended.
+    pub(super) fn leaving(&self) -> Vec<Rc<Connection>> {
+        self.leaving.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The connection of this number, while it is served.
@@ -178,23 +201,18 @@ impl Local {
         {
             return namespace.clone();
         }
-        let Some((device, model)) = self.shared.exported(subsystem, nsid) else {
+        let Some(export) = self.shared.exported(subsystem, nsid) else {
             self.namespaces.borrow_mut().remove(&key);
             return None;
         };
-        let old = kept.and_then(|(_, namespace)| namespace).filter(|old| Arc::ptr_eq(&old.device, &device));
-        let namespace = self.open(nsid, device, model, old.as_deref());
+        let old = kept.and_then(|(_, namespace)| namespace).filter(|old| Arc::ptr_eq(&old.device, &export.device));
+        let namespace = self.open(nsid, export, old.as_deref());
         self.namespaces.borrow_mut().insert(key, (generation, namespace.clone()));
         namespace
     }
 
-    fn open(
-        &self,
-        nsid: u32,
-        device: Arc<dyn BlockDevice>,
-        model: target::Namespace,
-        old: Option<&Namespace>,
-    ) -> Option<Rc<Namespace>> {
+    fn open(&self, nsid: u32, export: Export, old: Option<&Namespace>) -> Option<Rc<Namespace>> {
+        let Export { device, model, access } = export;
         let info = device.info();
         let channel = match old {
             Some(old) => old.channel.clone(),
@@ -214,6 +232,7 @@ impl Local {
             compare_and_write_blocks: info.compare_and_write_blocks,
             at_once: Cell::new(old.map_or(info.loans, |old| old.at_once.get())),
             unmap_zeroes: info.unmap_reads_zero && info.ops.contains(Op::Unmap),
+            access,
             device,
         }))
     }

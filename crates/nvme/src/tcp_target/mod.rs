@@ -11,17 +11,22 @@ mod cid_set;
 mod connection;
 mod control;
 mod execute;
+mod flights;
 mod fused;
 mod home;
 mod local;
 mod output;
 mod pace;
 mod pieces;
+mod preempt;
 mod progress;
 mod receive;
+mod reserve;
 mod room;
+mod store;
 
 use crate::spec::Nqn;
+use crate::target::reservation::{Access, Table};
 use crate::target::{self, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
 use base::Errno;
 use bdev::BlockDevice;
@@ -33,6 +38,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+pub use store::{ReservationStore, ReservedNamespace, Saved};
 use thiserror::Error;
 
 /// Limits and habits of a target.
@@ -52,6 +58,8 @@ pub struct Config {
     pub stall_timeout_ns: u64,
     /// Bytes that a host must take in each `stall_timeout_ns` while more wait for it than its socket holds.
     pub stall_bytes_min: usize,
+    /// Keeps reservations over a loss of power. Without it none last, and hosts are told so.
+    pub reservation_store: Option<Arc<dyn ReservationStore>>,
 }
 
 impl Default for Config {
@@ -64,6 +72,7 @@ impl Default for Config {
             handshake_timeout_ns: 10_000_000_000,
             stall_timeout_ns: 30_000_000_000,
             stall_bytes_min: 64 << 10,
+            reservation_store: None,
         }
     }
 }
@@ -107,7 +116,14 @@ fn listen_hint(errno: Errno) -> &'static str {
     }
 }
 
-type Export = (Arc<dyn BlockDevice>, target::Namespace);
+/// What queues take of a namespace.
+#[derive(Clone)]
+struct Export {
+    device: Arc<dyn BlockDevice>,
+    model: target::Namespace,
+    /// What its reservation allows; `None` without one.
+    access: Option<Arc<Access>>,
+}
 
 /// What all reactors share. The lock is taken when a queue meets a namespace for the first time after a change, and by
 /// administration; never per command.
@@ -129,8 +145,15 @@ impl Shared {
         self.exports.lock().expect("nothing panics while holding this lock")
     }
 
-    fn export(&self, subsystem: SubsystemId, nsid: u32, device: Arc<dyn BlockDevice>, model: target::Namespace) {
-        self.lock().insert((subsystem, nsid), (device, model));
+    fn export(&self, subsystem: SubsystemId, nsid: u32, export: Export) {
+        self.lock().insert((subsystem, nsid), export);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn set_access(&self, subsystem: SubsystemId, nsid: u32, access: Option<Access>) {
+        if let Some(export) = self.lock().get_mut(&(subsystem, nsid)) {
+            export.access = access.map(Arc::new);
+        }
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -143,8 +166,8 @@ impl Shared {
         self.lock().get(&(subsystem, nsid)).cloned()
     }
 
-    fn exports(&self) -> Vec<(SubsystemId, u32, Arc<dyn BlockDevice>, target::Namespace)> {
-        self.lock().iter().map(|((id, nsid), (device, model))| (*id, *nsid, device.clone(), *model)).collect()
+    fn exports(&self) -> Vec<((SubsystemId, u32), Export)> {
+        self.lock().iter().map(|(key, export)| (*key, export.clone())).collect()
     }
 
     fn namespace_ids(&self, subsystem: SubsystemId) -> Vec<u32> {
@@ -234,9 +257,31 @@ impl TargetHome {
         device: Arc<dyn BlockDevice>,
         uuid: uuid::Uuid,
     ) -> Result<u32, TargetError> {
+        self.add_reserved_namespace(nqn, nsid, device, uuid, None)
+    }
+
+    /// The same, with the reservations that it had before a loss of power.
+    pub fn add_reserved_namespace(
+        &self,
+        nqn: &str,
+        nsid: Option<u32>,
+        device: Arc<dyn BlockDevice>,
+        uuid: uuid::Uuid,
+        reservations: Option<Table>,
+    ) -> Result<u32, TargetError> {
         let id = self.find(nqn)?;
         let model = model_of(&*device, uuid)?;
-        Ok(self.home().add_namespace(id, nsid, device, model)?)
+        Ok(self.home().add_namespace(id, nsid, device, model, reservations)?)
+    }
+
+    /// The reservations of a subsystem's namespaces, those with which nobody has registered left out.
+    pub fn reservations(&self, nqn: &str) -> Result<Vec<(u32, Table)>, TargetError> {
+        let id = self.find(nqn)?;
+        Ok(self.home().with_target(|target| {
+            let nsids = target.subsystem(id).into_iter().flat_map(|found| found.namespaces()).map(|(nsid, _)| nsid);
+            let tables = nsids.map(|nsid| (nsid, target.reservations(id, nsid).clone()));
+            tables.filter(|(_, table)| !table.registrants().is_empty()).collect()
+        }))
     }
 
     /// Removes a namespace; hosts are told, commands under way complete.
@@ -337,9 +382,10 @@ pub struct TcpTarget {
 
 impl TcpTarget {
     /// A target on these reactors, which are one group; the first is its home. Nothing listens yet.
-    pub fn new(reactors: &[ReactorHandle], config: Config) -> TcpTarget {
+    pub fn new(reactors: &[ReactorHandle], mut config: Config) -> TcpTarget {
         static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
         let home = reactors.first().expect("a target needs a reactor").clone();
+        config.model.persists_reservations = config.reservation_store.is_some();
         assert!(config.model.transfer_len_max as usize <= BUF_BYTES_MAX, "a transfer fits into one buffer");
         let shared = Shared {
             // An identity, not an order: it never reaches a trace.

@@ -3,5 +3,6 @@
 mod changes;
 mod commands;
 mod hostile;
+mod reservations;
 mod rig;
 mod transport;

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 pub const NQN: &str = "nqn.2026-11.io.remuda:test";
 pub const HOST: &str = "nqn.2026-11.io.remuda:host";
+/// Its identifier.
+pub const HOST_ID: [u8; 16] = [9; 16];
 /// Blocks of the namespace of [`Rig::new`], 512 bytes each.
 pub const BLOCKS: u64 = 16 << 10;
 /// No test waits longer than this for a PDU.
@@ -66,13 +68,20 @@ impl Rig {
     }
 
     pub fn host_with(&self, queues: u16, options: TransportOptions) -> Host {
+        self.host_known_as(queues, options, HOST_ID)
+    }
+
+    /// The same with another host identifier.
+    pub fn host_known_as(&self, queues: u16, options: TransportOptions, id: [u8; 16]) -> Host {
         let mut admin = Wire::open(self.address, options);
+        admin.host_id = id;
         let cqe = admin.connect(NQN, HOST, 0, None, 32, 0);
         assert!(cqe.status().is_success(), "{}", cqe.status());
         let cntlid = cqe.dw0() as u16;
         admin.ok(command::set_configuration(Configuration::ENABLE));
         let io = (1..=queues).map(|qid| {
             let mut queue = Wire::open(self.address, options);
+            queue.host_id = id;
             let cqe = queue.connect(NQN, HOST, qid, Some(cntlid), 32, 0);
             assert!(cqe.status().is_success(), "{}", cqe.status());
             queue
@@ -133,6 +142,8 @@ pub struct Wire {
     decoder: Decoder,
     inbox: Vec<u8>,
     next_cid: u16,
+    /// With which it connects.
+    pub host_id: [u8; 16],
 }
 
 impl Wire {
@@ -156,7 +167,7 @@ impl Wire {
         };
         let agreed = negotiate::conclude(&options, &response).expect("what was asked for");
         decoder.establish(agreed.receive);
-        Wire { stream, agreed, decoder, inbox: Vec::new(), next_cid: 1 }
+        Wire { stream, agreed, decoder, inbox: Vec::new(), next_cid: 1, host_id: HOST_ID }
     }
 
     pub fn encoder(&self) -> Encoder {
@@ -270,7 +281,7 @@ impl Wire {
         entries: u16,
         kato: u32,
     ) -> Cqe {
-        let data = command::connect_data([9; 16], &nqn(host), &nqn(subsystem), cntlid);
+        let data = command::connect_data(self.host_id, &nqn(host), &nqn(subsystem), cntlid);
         let cid = self.cid();
         let sqe = command::with_cid(command::connect(qid, entries, kato), cid);
         self.submit(&sqe, zerocopy::IntoBytes::as_bytes(&data));
