@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
-use crate::node::{Arrival, Joined, Node, Reactors, Refusal, Store, TcpExporter};
+use crate::node::{Arrival, Joined, KeepReservation, Node, Reactors, Refusal, ReservationDoor, Store, TcpExporter};
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
 use std::path::Path;
@@ -44,9 +44,10 @@ pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusVie
             Failure::new(exit, error.to_string())
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-        let exporter = TcpExporter::new(&config.nvmf, reactors.handles());
+        let (door, kept) = mpsc::unbounded_channel();
+        let exporter = TcpExporter::new(&config.nvmf, reactors.handles(), ReservationDoor(door));
         let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
-        run(node, socket, Process { log, signals }, stop, on_ready).await
+        run(node, socket, Process { log, signals }, stop, kept, on_ready).await
     })?;
     node.stop();
     tracing::info!("stopped");
@@ -107,6 +108,7 @@ async fn run(
     socket: Socket,
     process: Process,
     mut stop: mpsc::UnboundedReceiver<&'static str>,
+    mut kept: mpsc::UnboundedReceiver<KeepReservation>,
     on_ready: impl FnOnce(&StatusView, &Path),
 ) -> Result<Node, Failure> {
     let (sender, mut requests) = mpsc::channel::<Request>(QUEUE_MAX);
@@ -152,6 +154,7 @@ async fn run(
                     node.seek(&found);
                     node.mend(&joining);
                 }
+                Some(request) = kept.recv() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),
                 Some(arrival) = arrivals.recv() => {
                     node.arrived(arrival).await;

@@ -2,8 +2,9 @@
 //! a target that goes and comes back, and no allocation per operation.
 
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Lba, MemDevice, Op, Status, conformance};
-use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay, discover};
+use nvme::initiator::{CommandError, HostIdentity, NvmfDevice, Options, Replay, discover};
 use nvme::spec::Nqn;
+use nvme::spec::reservation::{Keys, PersistenceChange, RegisterAction, ReservationCommand, ReservationType};
 use nvme::target::SubsystemConfig;
 use nvme::tcp_target::{Config, TcpTarget};
 use reactor::linux::{Runtime, RuntimeConfig};
@@ -258,6 +259,48 @@ fn writes_wait_for_the_reset_of_the_lost_controller_and_not_for_its_keep_alive()
     }
     assert_eq!(writer.join().unwrap(), Some(()));
     assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+}
+
+#[test]
+fn two_hosts_reserve_and_the_one_shut_out_is_told_so() {
+    let bench = start(3);
+    let host = |id: u128| {
+        let identity = HostIdentity::from_uuid(Uuid::from_u128(id));
+        Options { host: identity, ..options(bench.address, false) }
+    };
+    let (a, b) = (host(0xa), host(0xb));
+    let outcome = bench.runtime.handles()[1].call_async(move |reactor| async move {
+        let a = NvmfDevice::open(&reactor, "a", &a, None).await.unwrap();
+        let b = NvmfDevice::open(&reactor, "b", &b, None).await.unwrap();
+        let write = async |device: &NvmfDevice| {
+            let channel = device.open_channel(&reactor).unwrap();
+            let buf = reactor.pool().alloc(4096).await;
+            channel.submit(Io::write(Lba(0), 1, SgList::from_iter([buf]))).await.status
+        };
+        let register = ReservationCommand::Register {
+            action: RegisterAction::Register,
+            ignore_key: false,
+            persistence: PersistenceChange::Keep,
+        };
+        let kind = ReservationType::WriteExclusive;
+        let refused = Err(CommandError::Status(nvme::spec::Status::RESERVATION_CONFLICT.dnr()));
+        assert_eq!(a.acquire(&reactor, kind, 0xa).await, refused, "it has not registered");
+        assert_eq!(a.reserve(&reactor, register, Keys::new(0, 0xa)).await, Ok(()));
+        assert_eq!(b.reserve(&reactor, register, Keys::new(0, 0xb)).await, Ok(()));
+        assert_eq!(a.acquire(&reactor, kind, 0xa).await, Ok(()));
+        assert_eq!((write(&a).await, write(&b).await), (Status::Ok, Status::ReservationConflict));
+        let report = b.reservations(&reactor).await.unwrap();
+        assert_eq!((report.kind, report.generation, report.persistent), (Some(kind), 2, false));
+        let hosts: Vec<_> = report.hosts.iter().map(|host| (host.host_id[15], host.key, host.holder)).collect();
+        assert_eq!(hosts, [(0xa, 0xa, true), (0xb, 0xb, false)]);
+        assert_eq!(b.preempt(&reactor, kind, 0xb, 0xa).await, Ok(()));
+        assert_eq!((write(&a).await, write(&b).await), (Status::ReservationConflict, Status::Ok));
+        assert_eq!(b.release(&reactor, kind, 0xb).await, Ok(()));
+        assert_eq!((write(&a).await, write(&b).await), (Status::Ok, Status::Ok));
+        a.close().await;
+        b.close().await;
+    });
+    assert_eq!(outcome, Some(()));
 }
 
 async fn rounds(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, bytes: usize, count: u64) -> u64 {

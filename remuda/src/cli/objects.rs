@@ -5,7 +5,7 @@ use super::{Context, output};
 use crate::config::device::KINDS;
 use crate::config::reference;
 use crate::config::show_duration_ns;
-use crate::node::view::{DeviceView, HostView, LegView, SubsystemView, VolumeView};
+use crate::node::view::{DeviceView, HostView, LegView, ReservationView, SubsystemView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -599,11 +599,26 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
         text += "\n\n";
         text += &output::table(&[">NSID", "VOLUME", ">SIZE", "UUID"], rows.collect());
     }
+    for reservation in &subsystem.reservations {
+        text += "\n\n";
+        text += &show_reservation(reservation);
+    }
     let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
     for line in connects {
         text += &format!("\n\nfrom a Linux host: {line}");
     }
     text
+}
+
+fn show_reservation(reservation: &ReservationView) -> String {
+    let held = reservation.kind.as_deref().unwrap_or("registrations only");
+    let lasts = if reservation.persistent { ", kept over restarts" } else { "" };
+    let rows = reservation.registrants.iter().map(|one| {
+        let holder = if one.holder { "holder" } else { "" };
+        vec![one.host_id.to_string(), one.key.clone(), holder.to_string()]
+    });
+    let hosts = output::table(&["HOST ID", ">KEY", "RESERVATION"], rows.collect());
+    format!("namespace {} is reserved: {held}{lasts}\n{hosts}", reservation.nsid)
 }
 
 /// The command that attaches a Linux host.

@@ -3,6 +3,7 @@
 use super::refusal::Refusal;
 use super::view::ConnectedHost;
 use bdev::BlockDevice;
+use nvme::target::reservation::Table;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -21,6 +22,8 @@ pub struct NamespaceSpec {
     pub device: Arc<dyn BlockDevice>,
     /// Identity; NGUID is the same 16 bytes.
     pub uuid: Uuid,
+    /// Reservations that have lasted since it was shown before, for when it is not shown now.
+    pub reservations: Option<Table>,
 }
 
 /// A subsystem as it should be.
@@ -61,6 +64,8 @@ pub trait Exporter {
     fn remove<'a>(&'a self, nqn: &'a str) -> Answer<'a, Result<(), Refusal>>;
     /// Who is there.
     fn counters(&self) -> Answer<'_, ExportCounters>;
+    /// The reservations of a subsystem's namespaces.
+    fn reservations<'a>(&'a self, nqn: &'a str) -> Answer<'a, Vec<(u32, Table)>>;
     /// Takes no more connections, lets commands under way end, and closes. Returns when done; the caller has a deadline.
     fn drain(&self) -> Answer<'_, ()>;
 }

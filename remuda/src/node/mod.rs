@@ -23,6 +23,7 @@ mod pools;
 pub mod reactors;
 pub mod refusal;
 mod remote;
+mod reservations;
 pub mod state;
 pub mod stats;
 mod subsystems;
@@ -39,6 +40,7 @@ pub use pool_log::LogLoss;
 pub use pools::prepare_memory;
 pub use reactors::Reactors;
 pub use refusal::{Refusal, RefusalKind};
+pub use reservations::{KeepReservation, ReservationDoor};
 pub use state::{Origin, State, StateView, Store};
 
 use crate::config::{Config, DeviceDef};

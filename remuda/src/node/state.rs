@@ -7,6 +7,7 @@
 //! would give extents away twice.
 
 use super::remote::RemoteRecord;
+use super::reservations::ReservationRecord;
 use crate::config::{DeviceDef, PoolDef};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,6 +167,9 @@ pub struct State {
     /// Configured subsystems.
     #[serde(default)]
     pub subsystem_overlays: BTreeMap<String, SubsystemOverlay>,
+    /// Reservations that last over a loss of power, by subsystem and namespace.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reservations: BTreeMap<String, BTreeMap<u32, ReservationRecord>>,
 }
 
 impl Default for State {
@@ -183,6 +187,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             subsystem_overlays: BTreeMap::new(),
+            reservations: BTreeMap::new(),
         }
     }
 }

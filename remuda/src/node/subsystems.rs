@@ -2,6 +2,7 @@
 
 use super::export::{NamespaceSpec, SubsystemSpec};
 use super::refusal::Refusal;
+use super::reservations;
 use super::state::{Origin, SubsystemOverlay};
 use super::view::{HostView, NamespaceView, SubsystemView};
 use super::{NamespaceRecord, Node, OBJECTS_MAX, Subsystem, SubsystemRecord};
@@ -69,7 +70,9 @@ impl Node {
         let mut namespaces = Vec::new();
         for namespace in record.namespaces.iter().filter(|namespace| !hidden.contains(&namespace.volume)) {
             if let Some((device, uuid)) = self.export_of(&namespace.volume) {
-                namespaces.push(NamespaceSpec { nsid: namespace.nsid, device, uuid });
+                let nsid = namespace.nsid;
+                let reservations = self.kept_reservations(nqn, nsid, uuid);
+                namespaces.push(NamespaceSpec { nsid, device, uuid, reservations });
             }
         }
         let spec = SubsystemSpec {
@@ -142,6 +145,7 @@ impl Node {
             allow_any_host: record.allow_any_host,
             hosts: record.hosts.clone(),
             namespaces: namespaces.collect(),
+            reservations: Vec::new(),
             addresses: self.addresses(),
             origin: subsystem.origin,
             changed: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
@@ -153,9 +157,12 @@ impl Node {
         self.subsystems.iter().map(|(nqn, subsystem)| self.subsystem_view(nqn, subsystem)).collect()
     }
 
-    /// One subsystem.
-    pub fn subsystem_show(&self, nqn: &str) -> Result<SubsystemView, Refusal> {
-        Ok(self.subsystem_view(nqn, self.subsystem(nqn)?))
+    /// One subsystem, with what its hosts have reserved.
+    pub async fn subsystem_show(&self, nqn: &str) -> Result<SubsystemView, Refusal> {
+        let view = self.subsystem_view(nqn, self.subsystem(nqn)?);
+        let tables = self.exporter.reservations(nqn).await;
+        let reservations = tables.iter().map(|(nsid, table)| reservations::view(*nsid, table)).collect();
+        Ok(SubsystemView { reservations, ..view })
     }
 
     /// Hosts and where they are allowed; `*` is every host.
@@ -177,6 +184,11 @@ impl Node {
     /// Remembers `subsystem` as it now is, and tells the target.
     async fn change(&mut self, nqn: &str, subsystem: Subsystem) -> Result<SubsystemView, Refusal> {
         let mut state = self.state.clone();
+        // A namespace that is taken away takes its reservations with it, whatever is shown in its place.
+        if let Some(kept) = state.reservations.get_mut(nqn) {
+            kept.retain(|nsid, _| subsystem.record.namespaces.iter().any(|namespace| namespace.nsid == *nsid));
+        }
+        state.reservations.retain(|_, kept| !kept.is_empty());
         match &subsystem.configured {
             None => {
                 state.subsystems.insert(nqn.to_string(), subsystem.record.clone());
@@ -191,7 +203,7 @@ impl Node {
         self.subsystems.insert(nqn.to_string(), subsystem);
         self.remember_shown()?;
         self.announce(nqn).await?;
-        self.subsystem_show(nqn)
+        self.subsystem_show(nqn).await
     }
 
     fn copy_of(&self, nqn: &str) -> Result<Subsystem, Refusal> {
@@ -253,6 +265,7 @@ impl Node {
         }
         let mut state = self.state.clone();
         state.subsystems.remove(nqn);
+        state.reservations.remove(nqn);
         self.remember(state)?;
         self.subsystems.remove(nqn);
         self.remember_shown()?;

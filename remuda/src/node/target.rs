@@ -3,15 +3,18 @@
 use super::export::{Answer, ExportCounters, Exporter, SubsystemSpec};
 use super::reactors::on_reactor;
 use super::refusal::Refusal;
+use super::reservations::ReservationDoor;
 use crate::config::NvmfConfig;
 use base::Errno;
 use nvme::spec::Nqn;
+use nvme::target::reservation::Table;
 use nvme::target::{SubsystemConfig, TargetConfig};
 use nvme::tcp_target::{Config, TargetError, TargetHome, TcpTarget};
 use reactor::ReactorHandle;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a stopping target waits for its connections to end, and how often it looks.
@@ -31,8 +34,8 @@ pub struct TcpExporter {
 }
 
 impl TcpExporter {
-    /// A target on all reactors; it does not listen yet.
-    pub fn new(config: &NvmfConfig, reactors: &[ReactorHandle]) -> TcpExporter {
+    /// A target on all reactors, which has reservations kept behind `door`; it does not listen yet.
+    pub fn new(config: &NvmfConfig, reactors: &[ReactorHandle], door: ReservationDoor) -> TcpExporter {
         let defaults = TargetConfig::default();
         let model = TargetConfig {
             io_queues_max: config.io_queues,
@@ -47,6 +50,7 @@ impl TcpExporter {
             allow_digests: config.digests,
             stall_timeout_ns: config.stall_timeout_ns,
             stall_bytes_min: config.stall_bytes_min,
+            reservation_store: Some(Arc::new(door)),
             ..Config::default()
         };
         TcpExporter {
@@ -122,7 +126,7 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
     for new in &now.namespaces {
         let there = before.namespaces.iter().any(|old| old.nsid == new.nsid && old.uuid == new.uuid);
         if !there {
-            home.add_namespace(nqn, Some(new.nsid), new.device.clone(), new.uuid)?;
+            home.add_reserved_namespace(nqn, Some(new.nsid), new.device.clone(), new.uuid, new.reservations.clone())?;
         }
     }
     home.refresh_sizes();
@@ -176,6 +180,14 @@ impl Exporter for TcpExporter {
                 Ok(ExportCounters { connections: home.connections() as u64, hosts: hosts.collect() })
             });
             counted.await.unwrap_or_default()
+        })
+    }
+
+    fn reservations<'a>(&'a self, nqn: &'a str) -> Answer<'a, Vec<(u32, Table)>> {
+        Box::pin(async move {
+            let name = nqn.to_string();
+            let tables = self.at_home(nqn, move |home| home.reservations(&name)).await;
+            tables.unwrap_or_default()
         })
     }
 

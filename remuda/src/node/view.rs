@@ -103,6 +103,33 @@ pub struct NamespaceView {
     pub uuid: Option<Uuid>,
 }
 
+/// A host that has registered with a namespace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RegistrantView {
+    /// Its host identifier.
+    pub host_id: Uuid,
+    /// Its key, hexadecimal.
+    pub key: String,
+    /// It holds the reservation.
+    pub holder: bool,
+}
+
+/// What hosts have reserved of a namespace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReservationView {
+    /// Namespace id.
+    pub nsid: u32,
+    /// Type of the reservation; none if hosts have only registered.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// It lasts over a restart of the node.
+    pub persistent: bool,
+    /// Counts changes of registrations.
+    pub generation: u32,
+    /// Hosts that have registered.
+    pub registrants: Vec<RegistrantView>,
+}
+
 /// A subsystem.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SubsystemView {
@@ -118,6 +145,9 @@ pub struct SubsystemView {
     pub hosts: Vec<String>,
     /// Namespaces.
     pub namespaces: Vec<NamespaceView>,
+    /// Reservations of its namespaces, when one subsystem is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<ReservationView>,
     /// Where hosts connect.
     pub addresses: Vec<String>,
     /// Who defined it.

@@ -173,7 +173,7 @@ pub const METHODS: &[Method] = &[
         ],
     ),
     method("subsystem.list", "All subsystems.", &[]),
-    method("subsystem.show", "One subsystem.", &[NQN]),
+    method("subsystem.show", "One subsystem, with the reservations that hosts have.", &[NQN]),
     method("subsystem.delete", "Removes a subsystem; its volumes stay.", &[NQN]),
     method(
         "subsystem.add_namespace",
@@ -480,7 +480,7 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             answer(node.subsystem_create(params.nqn(), serial, model, params.flag, params.hosts.clone()).await?)
         }
         "subsystem.list" => answer(node.subsystem_list()),
-        "subsystem.show" => answer(node.subsystem_show(params.nqn())?),
+        "subsystem.show" => answer(node.subsystem_show(params.nqn()).await?),
         "subsystem.delete" => node.subsystem_delete(params.nqn()).await.map(done),
         "subsystem.add_namespace" => answer(node.namespace_add(params.nqn(), &params.volume, params.nsid).await?),
         "subsystem.remove_namespace" => answer(node.namespace_remove(params.nqn(), params.nsid.unwrap_or(0)).await?),

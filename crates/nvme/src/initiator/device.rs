@@ -126,6 +126,10 @@ impl NvmfDevice {
         Ok(NvmfDevice { owner: Arc::new(Owner { shared }) })
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.owner.shared
+    }
+
     /// The namespace's identifier.
     pub fn nsid(&self) -> u32 {
         self.owner.shared.nsid
