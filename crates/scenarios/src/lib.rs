@@ -157,6 +157,12 @@ const SCENARIOS: &[Scenario] = &[
                 write of an earlier connection lands on a later one",
         run: nvmf::run_restart,
     },
+    Scenario {
+        name: "nvmf-fencing",
+        about: "two NVMe/TCP hosts that take a namespace from each other by reservations, under load; after a preemption \
+                with abort no write of the other one lands",
+        run: nvmf::run_fencing,
+    },
 ];
 
 /// All scenarios.

@@ -124,6 +124,7 @@ fn every_checker_catches_its_mutation() {
         ("devices-conformance", Mutation::LoseCompletion),
         ("devices-conformance", Mutation::DiscardDoesNothing),
         ("nvmf", Mutation::ReplayUnfenced),
+        ("nvmf-fencing", Mutation::PreemptWithoutAbort),
         ("nvmf", Mutation::SkipVerify),
         ("nvmf", Mutation::StaleSize),
         ("nvmf", Mutation::SplitCompareAndWrite),

@@ -212,6 +212,8 @@ pub enum Mutation {
     KeepEpoch,
     /// A scenario's own defect: writes are sent again without waiting until their first copies are out of the world.
     ReplayUnfenced,
+    /// A scenario's own defect: a preempted host's commands are not waited for.
+    PreemptWithoutAbort,
     /// A scenario's own defect: a change of size is not told.
     StaleSize,
     /// A scenario's own defect: compare and write are two operations.
@@ -242,7 +244,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 34] = [
+    pub const ALL: [Mutation; 35] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -264,6 +266,7 @@ impl Mutation {
         Mutation::LateFlush,
         Mutation::KeepEpoch,
         Mutation::ReplayUnfenced,
+        Mutation::PreemptWithoutAbort,
         Mutation::StaleSize,
         Mutation::SplitCompareAndWrite,
         Mutation::OverwriteUnmerged,

@@ -1,12 +1,14 @@
 //! The NVMe/TCP host against the NVMe/TCP target, each on machines of its own, over a network that fails.
 
 mod fabric;
+mod fencing;
 mod live;
 mod registers;
 mod restart;
 mod setup;
 mod tamper;
 
+pub(crate) use fencing::run as run_fencing;
 pub(crate) use live::run as run_live;
 pub(crate) use restart::run as run_restart;
 
