@@ -16,7 +16,7 @@ use crate::host::command;
 use crate::spec::fabrics::{self, PropertyCommand};
 use crate::spec::opcode::{FABRICS, FabricsType, NvmOpcode};
 use crate::spec::property::Configuration;
-use crate::spec::reservation::Keys;
+use crate::spec::reservation::{Keys, ReservationCommand};
 use crate::spec::sgl::SglDescriptor;
 use crate::spec::sqe::{BlockCommand, FLAG_SGL, Fused};
 use crate::spec::{Cqe, Nqn, Sqe};
@@ -237,6 +237,8 @@ pub struct Coverage {
     pub fabrics: BTreeSet<(ControllerState, bool, u8)>,
     /// Waiting for the second of a fused pair or not, I/O opcode.
     pub io: BTreeSet<(bool, u8)>,
+    /// Whether the namespace was reserved, opcode and action of a reservation command, whether it was carried out.
+    pub reservations: BTreeSet<(bool, u8, u8, bool)>,
     /// Phase, side, PDU type.
     pub pdus: BTreeSet<(u8, bool, u8)>,
 }
@@ -310,7 +312,9 @@ impl Run {
             16..56 => self.configure(program),
             56..128 => self.admin(program, coverage),
             128..152 => self.fabrics(program, coverage),
-            152..200 => self.io(program, coverage),
+            152..192 => self.io(program, coverage),
+            // Several: one alone seldom finds anything to do.
+            192..200 => (0..program.u8() % 32).for_each(|_| self.reservation(program, coverage)),
             200..216 => self.transfer(program),
             216..240 => self.operate(program),
             _ => {
@@ -335,6 +339,8 @@ impl Run {
         let mut data: [u8; 1024] = zerocopy::transmute!(data);
         let mut sqe = command::connect(qid, 8, u32::from(program.u8()) * 100);
         let damage = program.u8();
+        // Two hosts.
+        data[0] ^= damage & 1;
         if damage >= 224 {
             data[usize::from(program.u16()) % 1024] ^= program.u8();
             let mut bytes: [u8; 64] = zerocopy::transmute!(sqe);
@@ -394,7 +400,9 @@ impl Run {
                 // A host that uses an identifier twice cannot tell the answers apart; neither can this set.
                 self.requests.insert((handle, sqe.cid.get()));
             }
-            AdminOutcome::SetPersistence { nsid, on } => self.reserve(handle, nsid, &Request::Persistence(on)),
+            AdminOutcome::SetPersistence { nsid, on } => {
+                self.reserve(handle, nsid, &Request::Persistence(on));
+            }
             AdminOutcome::Quiesce { subsystem, .. } => {
                 let found = self.target.controller(handle).expect("no controller resets itself");
                 assert_eq!(found.subsystem(), subsystem);
@@ -487,14 +495,39 @@ impl Run {
         assert_eq!(sequence == Sequence::Wait, self.fused.is_waiting());
     }
 
-    /// The table checks itself with each change.
-    fn reserve(&mut self, handle: ControllerHandle, nsid: u32, request: &Request) {
-        if let Ok(planned) = self.target.plan_reservation(handle, nsid, request) {
+    /// A well-formed command that changes reservations, of either host.
+    fn reservation(&mut self, program: &mut Program, coverage: &mut Coverage) {
+        let Some(handle) = self.pick(program) else { return };
+        let Some(subsystem) = self.target.controller(handle).map(|found| found.subsystem()) else { return };
+        let mut sqe = Sqe::nvm(NvmOpcode::ReservationRegister, 1, 1);
+        let (choice, action) = (program.u8(), program.u8() % 3);
+        sqe.opcode = match choice % 3 {
+            0 => NvmOpcode::ReservationRegister,
+            1 => NvmOpcode::ReservationAcquire,
+            _ => NvmOpcode::ReservationRelease,
+        } as u8;
+        // One type of each sort, and rather few, so that hosts name the one that is held.
+        let rtype = [1, 4, 5][usize::from(program.u8() % 3)];
+        let ignore = u32::from(choice % 3 == 0 && choice & 64 != 0);
+        sqe.cdw10 = U32::new(u32::from(action) | ignore << 3 | rtype << 8);
+        let Some(command) = ReservationCommand::of(&sqe) else { return };
+        let keys = Keys::new(u64::from(program.u8() % 2 + 1), u64::from(program.u8() % 3));
+        let was_held = self.target.reservations(subsystem, 1).reservation().is_some();
+        let done = self.reserve(handle, 1, &Request::Command(command, keys));
+        coverage.reservations.insert((was_held, sqe.opcode, action, done));
+    }
+
+    /// Changes reservations; the table checks itself with each change. True if it was carried out.
+    fn reserve(&mut self, handle: ControllerHandle, nsid: u32, request: &Request) -> bool {
+        let planned = self.target.plan_reservation(handle, nsid, request);
+        if let Ok(planned) = planned {
             let (subsystem, nsid) = planned.namespace();
             self.target.commit_reservation(planned).expect("the namespace is there");
             let held = self.target.reservations(subsystem, nsid).reservation();
             assert_eq!(self.target.access(subsystem, nsid).is_some(), held.is_some());
+            return true;
         }
+        false
     }
 
     fn transfer(&mut self, program: &mut Program) {
@@ -643,6 +676,20 @@ mod tests {
                         coverage.fabrics.contains(&(state, is_admin, *kind as u8)),
                         "{state:?} {is_admin} {kind:?}"
                     );
+                }
+            }
+        }
+        for was_held in [false, true] {
+            for (opcode, actions) in [
+                (NvmOpcode::ReservationRegister, 3),
+                (NvmOpcode::ReservationAcquire, 3),
+                (NvmOpcode::ReservationRelease, 2),
+            ] {
+                for action in 0..actions {
+                    for done in [false, true] {
+                        let reached = coverage.reservations.contains(&(was_held, opcode as u8, action, done));
+                        assert!(reached, "{was_held} {opcode:?} {action} {done}");
+                    }
                 }
             }
         }
