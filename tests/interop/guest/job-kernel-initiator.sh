@@ -28,7 +28,7 @@ step error-log nvme error-log /dev/nvme0
 step firmware-log nvme fw-log /dev/nvme0
 step effects-log nvme effects-log /dev/nvme0
 step changed-ns-log nvme changed-ns-list-log /dev/nvme0
-for feature in 0x07 0x0b 0x0f; do step get-feature-$feature nvme get-feature /dev/nvme0 -f $feature; done
+for feature in 0x05 0x07 0x0a 0x0b 0x0e 0x0f; do step get-feature-$feature nvme get-feature /dev/nvme0 -f $feature; done
 
 # --- raw data ------------------------------------------------------------------------------------
 dd if=/dev/urandom of=/tmp/a bs=1M count=$MB 2>/dev/null

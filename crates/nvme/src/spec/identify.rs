@@ -82,6 +82,8 @@ pub const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 pub const ONCS_FEATURE_SELECT: u16 = 1 << 4;
 /// ONCS bit 5: reservations.
 pub const ONCS_RESERVATIONS: u16 = 1 << 5;
+/// ONCS bit 6: the Timestamp feature.
+pub const ONCS_TIMESTAMP: u16 = 1 << 6;
 /// ONCS bit 7: Verify.
 pub const ONCS_VERIFY: u16 = 1 << 7;
 /// FUSES bit 0: Compare and Write.

@@ -9,6 +9,7 @@ use super::instance::Instance;
 use super::log::Window;
 use super::model::{Subsystem, TargetConfig};
 use super::reservation::Table;
+use super::timestamp::TIMESTAMP_LEN;
 use super::{ControllerHandle, SubsystemId, Target, TargetEvent, feature, log};
 use crate::spec::event::EventResult;
 use crate::spec::feature::Feature;
@@ -104,6 +105,7 @@ impl Target {
         };
         let subsystem = &self.subsystems[&controller.subsystem()];
         let mut context = Context {
+            now_ns,
             handle,
             controller,
             subsystem,
@@ -173,6 +175,7 @@ impl Target {
 }
 
 struct Context<'a> {
+    now_ns: u64,
     handle: ControllerHandle,
     controller: &'a mut Controller,
     subsystem: &'a Subsystem,
@@ -272,6 +275,14 @@ impl Context<'_> {
                 *out = *self.controller.host_id();
                 Ok(Done::Result(0, out.len()))
             }
+            Feature::Timestamp => {
+                let out = data_out.first_chunk_mut::<TIMESTAMP_LEN>().ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+                *out = match command.select {
+                    FeatureSelect::Current => self.controller.timestamp.get(self.now_ns),
+                    _ => [0; TIMESTAMP_LEN],
+                };
+                Ok(Done::Result(0, out.len()))
+            }
             Feature::HostBehaviorSupport => {
                 let out = data_out
                     .first_chunk_mut::<{ feature::HOST_BEHAVIOR_LEN }>()
@@ -309,6 +320,11 @@ impl Context<'_> {
             Feature::HostIdentifier => Err(Status::COMMAND_SEQUENCE_ERROR),
             Feature::KeepAliveTimer => {
                 self.controller.set_kato_ms(command.value);
+                DONE
+            }
+            Feature::Timestamp => {
+                let data = data_in.first_chunk::<TIMESTAMP_LEN>().ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+                self.controller.timestamp.set(self.now_ns, data);
                 DONE
             }
             Feature::HostBehaviorSupport => {

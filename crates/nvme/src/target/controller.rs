@@ -21,6 +21,7 @@ use super::feature::Features;
 use super::instance::{Instance, Instances};
 use super::log::{ChangedNamespaces, ErrorLog};
 use super::reservation::Notices;
+use super::timestamp::Timestamp;
 use super::{ControllerHandle, DISCOVERY, SubsystemId, TargetConfig, TargetEvent};
 use crate::spec::event::EventResult;
 use crate::spec::fabrics::PropertyCommand;
@@ -75,6 +76,7 @@ pub struct Controller {
     pub(super) errors: ErrorLog,
     pub(super) changed: ChangedNamespaces,
     pub(super) notices: Notices,
+    pub(super) timestamp: Timestamp,
     pub(super) aborts_pending: u8,
 }
 
@@ -100,6 +102,7 @@ impl Controller {
             errors: ErrorLog::default(),
             changed: ChangedNamespaces::default(),
             notices: Notices::default(),
+            timestamp: Timestamp::new(now_ns),
             aborts_pending: 0,
         };
         let is_unguarded = kato_ms == 0 && controller.is_discovery();
@@ -287,6 +290,8 @@ impl Controller {
         self.events.reset(handle, out);
         self.changed = ChangedNamespaces::default();
         self.notices = Notices::default();
+        // The host was heard when it asked for the reset.
+        self.timestamp = Timestamp::new(self.last_heard_ns);
         self.aborts_pending = 0;
         if !self.is_discovery() {
             self.state = ControllerState::Resetting;

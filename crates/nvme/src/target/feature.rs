@@ -137,6 +137,7 @@ pub(super) fn is_supported(feature: Feature, is_discovery: bool, volatile_cache:
         | Feature::ErrorRecovery
         | Feature::NumberOfQueues
         | Feature::WriteAtomicity
+        | Feature::Timestamp
         | Feature::HostBehaviorSupport
         | Feature::CommandSetProfile
         | Feature::HostIdentifier

@@ -135,7 +135,7 @@ fn store_io_controller(
     id.nn = U32::new(subsystem.config().nsid_max);
     id.mnan = U32::new(subsystem.config().nsid_max);
     let io = ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_VERIFY;
-    id.oncs = U16::new(io | ONCS_FEATURE_SELECT | ONCS_RESERVATIONS);
+    id.oncs = U16::new(io | ONCS_FEATURE_SELECT | ONCS_RESERVATIONS | ONCS_TIMESTAMP);
     id.fuses = U16::new(FUSES_COMPARE_AND_WRITE);
     id.vwc = VWC_FLUSH_ALL | if subsystem.config().volatile_cache { VWC_PRESENT } else { 0 };
     id.ofcs = U16::new(OFCS_DISCONNECT);

@@ -24,6 +24,7 @@ pub mod reservation;
 mod reserve;
 #[cfg(test)]
 mod tests;
+mod timestamp;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;

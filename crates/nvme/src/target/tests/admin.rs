@@ -603,3 +603,27 @@ fn results_wider_than_a_dword_reach_the_host() {
     let cap = bench.property_get(controller, property::CAP, true).expect("readable");
     assert!(cap > u64::from(u32::MAX) && U64::new(cap).get() == cap);
 }
+
+#[test]
+fn a_host_tells_the_time_and_a_reset_forgets_it() {
+    let mut bench = Bench::new();
+    let controller = bench.ready();
+    let get = command::with_transport_data(command::get_feature(Feature::Timestamp, 0), 8);
+    let set = command::set_feature(Feature::Timestamp, 0);
+    let told = 1_700_000_000_000u64.to_le_bytes();
+    let refused = bench.target.admin(bench.now_ns, controller, &set, &told[..7], &mut []);
+    assert!(matches!(refused, AdminOutcome::Complete { cqe, .. } if !cqe.status().is_success()));
+    let taken = bench.target.admin(bench.now_ns, controller, &set, &told, &mut []);
+    assert!(matches!(taken, AdminOutcome::Complete { cqe, .. } if cqe.status().is_success()));
+    bench.now_ns += 250 * MS;
+    let (_, data) = bench.admin(controller, get).expect("eight bytes");
+    assert_eq!(
+        (u64::from_le_bytes(data[..8].try_into().expect("eight")) & 0xffff_ffff_ffff, data[6]),
+        (1_700_000_000_250, 2)
+    );
+    bench.property_set(controller, property::CC, 0).expect("valid");
+    bench.target.reset_complete(controller);
+    bench.enable(controller);
+    bench.now_ns += 30 * MS;
+    assert_eq!(bench.admin(controller, get).expect("eight bytes").1, 30u64.to_le_bytes());
+}
