@@ -1,24 +1,33 @@
-//! Makes the golden images of `tests/golden`: a small pool with a mapped log and one with a block log, each with a
-//! checkpoint, a log that has more, and a manifest of what its volumes hold.
+//! Makes the newest generation of the golden images of `tests/golden`: a small pool with a mapped log and one with a block
+//! log, each with a checkpoint, a log that has more, records of all kinds among it, and a manifest of what its volumes hold.
 //!
-//! `cargo run -p remuda-engine --example golden -- DIRECTORY` writes `mapped.*` and `block.*` there. The files in the
-//! repository are of the format's first version and stay as they are; a new version of the format adds files of its own.
+//! `cargo run -p remuda-engine --example golden -- DIRECTORY` writes `mapped-2.*` and `block-2.*` there. The files in the
+//! repository stay as they are (those of the first generation, without a number, are of the first programs); what is added
+//! to the format adds a generation.
+//!
+//! A pool has three lives here. In the first all is well, and everything comes to its place. In the second the place of an
+//! extent refuses writes, and a block of it has rotted, so that the extent moves and the block is lost; and no root can be
+//! written, so that the log keeps the records that say so. In the third, on devices that are well, the last records are written.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use base::Rng;
-use bdev::{BlockDevice, Io, Lba, Op};
+use bdev::{BlockDevice, ErrorDevice, ErrorRule, Fault, Io, Lba, Op, Status};
 use common::disk::Disk;
 use common::golden::{Content, LAST, SECTOR, encode_image, encode_manifest, image_of};
 use common::{block_on, reactor};
-use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
+use engine::{CreateOptions, EXTENT_BLOCKS, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
 const LOG_BLOCKS: u64 = 2048;
 const CAPACITY_BLOCKS: u64 = 24 << 10;
+/// In extent 0 of volume 0, written in the first life alone: the block that rots, by its first sector.
+const ROTTEN: u64 = 1018 * 8;
+/// Sectors that the second life writes one by one: more than a page of a summary has entries for.
+const SMALL_WRITES: u64 = 220;
 
 struct Maker {
     reactor: Rc<Reactor>,
@@ -83,7 +92,56 @@ impl Maker {
     }
 }
 
-async fn fill(reactor: Rc<Reactor>, devices: PoolDevices) -> Vec<Content> {
+impl Maker {
+    async fn open(reactor: &Rc<Reactor>, devices: &PoolDevices, volumes: Vec<Content>, rng: Rng) -> Maker {
+        // Nothing is destaged but what is asked for.
+        let tuning = ShardTuning { idle_ns: u64::MAX / 4, ..ShardTuning::default() };
+        let options = OpenOptions { tuning: Some(tuning), ..OpenOptions::default() };
+        let pool = Pool::open(reactor, devices, &options).await.expect("made a moment ago");
+        Maker { reactor: reactor.clone(), pool, volumes, rng }
+    }
+
+    async fn close(self) -> (Vec<Content>, Rng) {
+        self.pool.close(&self.reactor).await;
+        (self.volumes, self.rng)
+    }
+
+    /// Where an extent of a volume lies: its shard, and its first block on the capacity device.
+    async fn place_of(&self, devices: &PoolDevices, volume: usize, vextent: u32) -> u64 {
+        let id = self.pool.volume(&self.volumes[volume].name).expect("made here").identity().id;
+        let audit = self.pool.audit(&self.reactor).await.expect("an open pool");
+        let is_it = |owner: &&engine::ExtentOwner| (owner.volume, owner.vextent) == (id, vextent);
+        let owner = audit.extents.iter().find(is_it).expect("it has been written");
+        let superblock = superblock(&self.reactor, devices).await;
+        let region = superblock.shard_regions(owner.shard).next().expect("every shard has a region");
+        region.data_start() + owner.extent as u64 * EXTENT_BLOCKS as u64
+    }
+
+    /// The second life: see the head of this file.
+    async fn move_an_extent(&mut self) {
+        self.work().await;
+        self.trim(0, 5 * 8192, 8192).await;
+        for number in 0..SMALL_WRITES {
+            // Fewer over one block than would be merged at once.
+            self.write(1, 8 * (1 + number / 15) + number % 8, 1).await;
+        }
+        let moved = |status: &engine::PoolStatus| status.shards.iter().any(|shard| shard.lost_blocks > 0);
+        while !moved(&self.pool.status(&self.reactor).await) {
+            self.pool.settle(&self.reactor).await.expect_err("an extent refuses writes");
+            self.reactor.sleep_ns(100_000_000).await;
+        }
+        self.pool.settle(&self.reactor).await.expect_err("no root can be written");
+        self.volumes[0].sectors[ROTTEN as usize..][..8].fill(0);
+        self.volumes[0].lost.push(ROTTEN as usize);
+    }
+}
+
+async fn superblock(reactor: &Rc<Reactor>, devices: &PoolDevices) -> engine::Superblock {
+    let channel = devices.capacity.open_channel(reactor).expect("it opens");
+    engine::read_superblocks(reactor, channel, devices.capacity.info()).await.expect("the superblock of a pool")
+}
+
+async fn create(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Maker {
     let options = CreateOptions {
         name: "golden".into(),
         shards: Some(2),
@@ -92,34 +150,53 @@ async fn fill(reactor: Rc<Reactor>, devices: PoolDevices) -> Vec<Content> {
         tiny: true,
         ..CreateOptions::default()
     };
-    Pool::create(&reactor, &devices, &options, 1_700_000_000, true).await.expect("blank devices");
-    // Nothing is destaged but what is asked for.
-    let tuning = ShardTuning { idle_ns: u64::MAX / 4, ..ShardTuning::default() };
-    let options = OpenOptions { tuning: Some(tuning), ..OpenOptions::default() };
-    let pool = Pool::open(&reactor, &devices, &options).await.expect("made a moment ago");
+    Pool::create(reactor, devices, &options, 1_700_000_000, true).await.expect("blank devices");
     let volumes =
         vec![Content::new("large-blocks", 12, 17 * 1024 + 100), Content::new("small-blocks", 9, 3 * 1024 + 1)];
-    for volume in &volumes {
-        let made = pool.create_volume(&reactor, &volume.name, volume.blocks, volume.block_shift, 1_700_000_000).await;
+    let maker = Maker::open(reactor, devices, volumes, Rng::new(1)).await;
+    for volume in &maker.volumes {
+        let made =
+            maker.pool.create_volume(reactor, &volume.name, volume.blocks, volume.block_shift, 1_700_000_000).await;
         made.expect("room for volumes");
     }
-    let gone = pool.create_volume(&reactor, "gone", 10, 12, 0).await;
+    let gone = maker.pool.create_volume(reactor, "gone", 10, 12, 0).await;
     drop(gone.expect("room for volumes"));
-    pool.delete_volume(&reactor, "gone").await.expect("made a moment ago");
-    let mut maker = Maker { reactor: reactor.clone(), pool: pool.clone(), volumes, rng: Rng::new(1) };
+    maker.pool.delete_volume(reactor, "gone").await.expect("made a moment ago");
+    maker
+}
+
+async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> Vec<Content> {
+    let mut maker = create(&reactor, &devices).await;
     maker.work().await;
     // A slice of the other shard, and an extent that comes and goes.
     maker.write(0, 16 * 8192 + 8, 64).await;
     maker.write(0, 5 * 8192, 64).await;
-    pool.settle(&reactor).await.expect("healthy devices");
-    maker.work().await;
-    maker.trim(0, 5 * 8192, 8192).await;
-    // The last record of each shard: damage to it looks like a write that a crash has torn.
+    maker.write(0, ROTTEN, 8).await;
+    maker.pool.settle(&reactor).await.expect("healthy devices");
+    let place = maker.place_of(&devices, 0, 0).await;
+    let (volumes, rng) = maker.close().await;
+
+    disk.flip(place + ROTTEN / 8, 77);
+    let superblock = superblock(&reactor, &devices).await;
+    let refuse = |first, blocks| ErrorRule {
+        lba: Lba(first),
+        blocks,
+        ..ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))
+    };
+    let roots = (0..superblock.shards).flat_map(|shard| [0, 1].map(|copy| superblock.root_copy(shard, copy)));
+    let rules: Vec<_> = roots.map(|root| refuse(root, 1)).chain([refuse(place, EXTENT_BLOCKS as u64)]).collect();
+    let failing = ErrorDevice::new("capacity", devices.capacity.clone(), &rules, 1).expect("rules inside the device");
+    let failing = PoolDevices { capacity: Arc::new(failing), ..devices.clone() };
+    let mut maker = Maker::open(&reactor, &failing, volumes, rng).await;
+    maker.move_an_extent().await;
+    let (volumes, rng) = maker.close().await;
+
+    let mut maker = Maker::open(&reactor, &devices, volumes, rng).await;
+    // The last record of each shard.
     for (volume, first) in LAST {
         maker.write(volume, first, 8).await;
     }
-    pool.close(&reactor).await;
-    maker.volumes
+    maker.close().await.0
 }
 
 fn main() {
@@ -138,13 +215,13 @@ fn main() {
             _ => LogDevice::Block(log.clone()),
         };
         let devices = PoolDevices { log: on, capacity: capacity.clone() };
-        let volumes = block_on(&reactor, fill(reactor.clone(), devices));
+        let volumes = block_on(&reactor, fill(reactor.clone(), devices, capacity.clone()));
         let log = match name {
             "mapped" => image_of(&std::fs::read(&path).expect("the log")),
             _ => log.image(),
         };
         let write = |suffix: &str, bytes: &[u8]| {
-            std::fs::write(format!("{directory}/{name}.{suffix}"), bytes).expect("the file can be written");
+            std::fs::write(format!("{directory}/{name}-2.{suffix}"), bytes).expect("the file can be written");
         };
         write("log", &encode_image(LOG_BLOCKS, &log));
         write("capacity", &encode_image(CAPACITY_BLOCKS, &capacity.image()));

@@ -8,6 +8,7 @@ use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
 use base::crc32c;
 use reactor::Buf;
 use smallvec::SmallVec;
+use std::ops::RangeInclusive;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -161,6 +162,14 @@ pub(crate) enum NoRecord {
 }
 
 impl Record {
+    /// The kinds that the format has.
+    pub const KINDS: RangeInclusive<u8> = WRITE..=MOVE;
+
+    /// Its kind, as the format numbers them.
+    pub fn kind(&self) -> u8 {
+        self.fields().0.kind
+    }
+
     /// New content of so many blocks; the log makes their checksums when it takes the payload.
     pub fn write(first: u32, blocks: u32) -> Record {
         Record::Write { first, crcs: SmallVec::from_elem(0, blocks as usize) }
@@ -343,7 +352,7 @@ impl Fields {
     /// Fields with arguments of 0.
     #[inline]
     pub(crate) fn new(kind: u8, count: u16, first: u32) -> Result<Fields, &'static str> {
-        if !(WRITE..=MOVE).contains(&kind) {
+        if !Record::KINDS.contains(&kind) {
             return Err("its kind is unknown");
         }
         if count != 0 && !matches!(kind, WRITE | IN_PLACE) {

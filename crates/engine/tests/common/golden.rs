@@ -4,7 +4,7 @@
 //! image     device blocks u64, blocks in the file u64, then each: number u64, words left 1024 at first:
 //!           { count u16, word u32 } until 1,024 words are there                                    (little-endian)
 //! manifest  "volume NAME SHIFT BLOCKS", then "FIRST COUNT WORD": so many sectors of 512 bytes from FIRST on repeat the
-//!           word (hexadecimal, little-endian); sectors without a line are zero
+//!           word (hexadecimal, little-endian); "lost FIRST COUNT": these cannot be read; sectors without a line are zero
 //! ```
 
 use super::disk::Image;
@@ -25,11 +25,14 @@ pub struct Content {
     /// Of 4 KiB.
     pub blocks: u64,
     pub sectors: Vec<u32>,
+    /// First sectors of the blocks of 4 KiB that are lost, in order.
+    pub lost: Vec<usize>,
 }
 
 impl Content {
     pub fn new(name: &str, block_shift: u16, blocks: u64) -> Content {
-        Content { name: name.into(), block_shift, blocks, sectors: vec![0; blocks as usize * 4096 / SECTOR] }
+        let sectors = vec![0; blocks as usize * 4096 / SECTOR];
+        Content { name: name.into(), block_shift, blocks, sectors, lost: Vec::new() }
     }
 
     /// The bytes of some sectors.
@@ -86,6 +89,9 @@ pub fn encode_manifest(volumes: &[Content]) -> String {
             }
             first += run.len();
         }
+        for first in &volume.lost {
+            text += &format!("lost {first} {}\n", 4096 / SECTOR);
+        }
     }
     text
 }
@@ -98,6 +104,7 @@ pub fn decode_manifest(text: &str) -> Vec<Content> {
             ["volume", name, shift, blocks] => {
                 volumes.push(Content::new(name, shift.parse().unwrap(), blocks.parse().unwrap()));
             }
+            ["lost", first, _] => volumes.last_mut().unwrap().lost.push(first.parse().unwrap()),
             [first, count, word] => {
                 let (first, count): (usize, usize) = (first.parse().unwrap(), count.parse().unwrap());
                 let word = u32::from_str_radix(word, 16).unwrap();
