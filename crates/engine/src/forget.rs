@@ -163,7 +163,7 @@ impl Forgetting<'_> {
         let superblock = &self.superblock;
         for shard in 0..superblock.shards {
             let opened = Meta::open(self.reactor, self.capacity.clone(), self.info, superblock, shard, 0).await;
-            let Ok((_, tail)) = opened else { return false };
+            let Ok((meta, _)) = opened else { return false };
             let geometry = LogGeometry {
                 shard,
                 pool: superblock.pool_prefix(),
@@ -171,7 +171,7 @@ impl Forgetting<'_> {
                 segment_blocks: superblock.segment_blocks,
             };
             let medium = log.medium(self.reactor, superblock.segment_start(shard, 0));
-            match log::survey(&medium, geometry, tail, &mut |_, _| {}).await {
+            match log::survey(&medium, geometry, meta.log_known(superblock.epoch), &mut |_, _| {}).await {
                 Ok(head) if head.lost.is_empty() => {}
                 _ => return false,
             }

@@ -242,9 +242,10 @@ fn flipped_bits_in_a_golden_image_are_errors_or_nothing() {
                 drop(check(inner.clone(), damaged.devices()).await);
                 let Ok(pool) = open(inner.clone(), damaged.devices()).await else { return };
                 for (volume, content) in damaged.volumes.iter().enumerate() {
-                    // Rot in the last record of a log is taken for a write that a crash has torn.
+                    // Rot in the last record of a log is taken for a write that a crash has torn, when nobody has noted that
+                    // it was written: the second generation has.
                     let mut before = content.clone();
-                    for (_, first) in LAST.iter().filter(|(of, _)| on_log && *of == volume) {
+                    for (_, first) in LAST.iter().filter(|(of, _)| on_log && !name.ends_with("-2") && *of == volume) {
                         before.sectors[*first as usize..*first as usize + 8].fill(0);
                     }
                     compare(&inner, &pool, content, How::Sampled(&before), &what).await;

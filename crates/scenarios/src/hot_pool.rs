@@ -262,6 +262,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::SkipVerify => Some(Defect::SkipVerify),
         Mutation::NoReserve => Some(Defect::NoReserve),
         Mutation::SkipJournal => Some(Defect::SkipJournal),
+        Mutation::ForgetEnd => Some(Defect::ForgetEnd),
         _ => None,
     }
 }

@@ -6,6 +6,8 @@
 //! Only what is read while the pool is open is hit: payloads in the log, data on the capacity device. Damage to headers of
 //! the log and to metadata is for other tests, as is damage to the last record before a crash, which nothing can tell from
 //! one that the crash has torn, and failing flushes: after one of them a file device fails until it is opened again.
+//!
+//! In the end the pool is closed with a log that is not empty, and the last record in there rots: that is not taken for torn.
 
 use crate::Run;
 use crate::blocks::Crew;
@@ -13,9 +15,10 @@ use crate::crashes::SECOND_NS;
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, create, defect_of, settle_patiently};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
-use bdev::Status;
-use engine::Pool;
-use reactor::Reactor;
+use bdev::{Flags, Io, Lba, Status};
+use engine::log::{LogGeometry, Medium, Record, scan};
+use engine::{LogDevice, Meta, Pool};
+use reactor::{Reactor, SgList};
 use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -95,7 +98,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         stage.go_on(world, |stage, hands| async move { stage.make_whole(hands).await })?;
         world.crash(node, Crash::Kill);
     }
-    Ok(())
+    stage.rot_the_end(world, rng)
 }
 
 /// What the disks do wrong while the pool is open.
@@ -210,6 +213,73 @@ impl Stage {
         self.settled.set(settled.is_ok());
         hands.pool.close(&hands.reactor).await;
         self.hands.take();
+    }
+
+    /// The pool is closed with a log that is not empty, and the last record in there rots.
+    fn rot_the_end(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
+        let idle = Stage { plan: Plan { idle_ns: 3600 * SECOND_NS, ..self.plan }, ..self.clone() };
+        idle.open(world, rng)?;
+        let (mut fork, last) = (rng.fork(), Rc::new(Cell::new(None)));
+        let written = last.clone();
+        idle.go_on(world, |stage, hands| async move {
+            let spots = stage.ledger.borrow().spots();
+            for _ in 0..fork.between(1, 6) {
+                let spot = spots[fork.below(spots.len() as u64) as usize];
+                let status = hands.write(spot).await;
+                stage.sim.expect(status == Status::Ok, || format!("on disks that are well writing fails: {status}"));
+                written.set(Some(spot));
+            }
+            hands.pool.close(&hands.reactor).await;
+            stage.hands.take();
+        })?;
+        world.crash(self.node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        let in_header = rng.one_in(2);
+        let at = rng.below(4096 * 8) as usize;
+        world.boot(self.node, 1, World::reactor_config());
+        let (crew, stage) = (Crew::default(), idle.clone());
+        let damage = |reactor| async move { stage.damage_the_end(reactor, in_header, at).await };
+        world.spawn(self.node, 0, |reactor| crew.member(damage(reactor)));
+        idle.wait(world, &crew)?;
+        world.crash(self.node, Crash::Kill);
+        // Without the header nobody knows what was written, and the log has to be given up; else the pool opens.
+        idle.settled.set(in_header);
+        idle.ledger.borrow_mut().lose(|spot| Some(*spot) == last.get());
+        idle.open(world, rng)?;
+        idle.go_on(world, |stage, hands| async move { stage.make_whole(hands).await })
+    }
+
+    /// Flips a bit of the last record of the log: in the first block of what was written, or in the one before it.
+    async fn damage_the_end(self, reactor: Rc<Reactor>, in_header: bool, bit: usize) {
+        let devices = self.plan.devices(&reactor).expect("the devices open");
+        let (capacity, info) = (devices.capacity.open_channel(&reactor).expect("it opens"), devices.capacity.info());
+        let superblock = engine::read_superblocks(&reactor, capacity.clone(), info).await.expect("a pool");
+        let (_, tail) = Meta::open(&reactor, capacity, info, &superblock, 0, 0).await.expect("a shard");
+        let LogDevice::Block(device) = &devices.log else { panic!("a block log") };
+        let (channel, info) = (device.open_channel(&reactor).expect("it opens"), device.info());
+        let first_block = superblock.segment_start(0, 0);
+        let medium = Medium::Block { reactor: reactor.clone(), channel: channel.clone(), info, first_block };
+        let geometry = LogGeometry {
+            shard: 0,
+            pool: superblock.pool_prefix(),
+            segments: superblock.segments,
+            segment_blocks: superblock.segment_blocks,
+        };
+        let mut last = None;
+        let scanned = scan(&medium, geometry, tail, &mut |record, placed| last = Some((record.clone(), placed))).await;
+        scanned.expect("a log on a disk that is well");
+        let (record, placed) = last.expect("something was written");
+        assert!(matches!(record, Record::Write { .. }), "{record:?}");
+        let block = first_block + placed.at.bytes() / 4096 - in_header as u64;
+        // Headers fill a part of their block.
+        let bit = if in_header { bit % (128 * 8) } else { bit };
+        self.sim.note(format!("bit {bit} of block {block} of the log rots, of {record:?}"));
+        let scale = 4096 / info.block_size;
+        let mut bufs = SgList::new();
+        bufs.push(reactor.pool().alloc(4096).await);
+        let mut done = channel.submit(Io::read(Lba(block * scale as u64), scale, bufs)).await;
+        done.io.bufs[0].as_mut_slice()[bit / 8] ^= 1 << (bit % 8);
+        let write = Io { flags: Flags::FUA, ..Io::write(Lba(block * scale as u64), scale, done.io.bufs) };
+        assert_eq!(channel.submit(write).await.status, Status::Ok);
     }
 
     /// Everything is written once more: no error is left.

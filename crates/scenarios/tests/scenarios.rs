@@ -111,6 +111,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-full", Mutation::LeakExtents),
         ("hot-pool-forget", Mutation::SkipJournal),
         ("hot-pool-rot", Mutation::SkipVerify),
+        ("hot-pool-rot", Mutation::ForgetEnd),
         ("hot-pool-images", Mutation::SkipFence),
         ("hot-pool-images", Mutation::FuaIgnored),
         ("hot-pool-images", Mutation::FlushDoesNothing),

@@ -240,11 +240,13 @@ pub enum Mutation {
     NoReserve,
     /// A scenario's own defect: the engine does not note which slices are in the log alone.
     SkipJournal,
+    /// A scenario's own defect: the engine does not note where a log ends that is closed.
+    ForgetEnd,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 35] = [
+    pub const ALL: [Mutation; 36] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -280,6 +282,7 @@ impl Mutation {
         Mutation::KeepMappings,
         Mutation::NoReserve,
         Mutation::SkipJournal,
+        Mutation::ForgetEnd,
     ];
 }
 

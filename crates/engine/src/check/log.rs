@@ -37,9 +37,9 @@ impl Checker {
             segments: superblock.segments,
             segment_blocks: superblock.segment_blocks,
         };
-        let tail = state.tail;
+        let known = state.log;
         let mut follow = Follow { wants_payloads: self.options.payloads, ..Follow::new(state) };
-        let scanned = log::survey(&medium, geometry, tail, &mut |record, placed| follow.record(record, placed)).await;
+        let scanned = log::survey(&medium, geometry, known, &mut |record, placed| follow.record(record, placed)).await;
         let Follow { records, misfit, uncovered, payloads, touched, ownerless, .. } = follow;
         self.report.counts.records += records;
         let head = match scanned {

@@ -7,9 +7,10 @@ use crate::format::dirty::DirtySlice;
 use crate::format::root::Root;
 use crate::format::superblock::{Region, Superblock, TABLE_DESCRIPTORS};
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
+use crate::log::Known;
 use crate::meta::journal::read_copy;
-use crate::meta::{self, Meta, Object, read_root};
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
+use crate::meta::{self, Meta, Object, log_known, read_root};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
 use base::crc32c;
 use bdev::Status;
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ const MAP_BATCH: u32 = 32;
 /// What a shard's log must fit.
 pub(super) struct ShardState {
     pub(super) number: u16,
-    pub(super) tail: LogTail,
+    pub(super) log: Known,
     /// Per extent; `None`: its table page is damaged.
     pub(super) extents: Vec<Option<Descriptor>>,
     /// `None`: no copy of the journal is valid.
@@ -33,8 +34,8 @@ impl Checker {
     pub(super) async fn shard(&mut self, superblock: &Superblock, number: u16) {
         let dirty = self.journal(superblock, number).await;
         let Some((root, stale)) = self.root(superblock, number).await else { return };
-        let (tail, none) = (root.tail, superblock.shard_extents(number) as usize);
-        let mut state = ShardState { number, tail, extents: vec![None; none], dirty, is_whole: true };
+        let (log, none) = (log_known(&root, superblock.epoch), superblock.shard_extents(number) as usize);
+        let mut state = ShardState { number, log, extents: vec![None; none], dirty, is_whole: true };
         let (mut first_table, mut sound) = (0, true);
         for region in superblock.shard_regions(number) {
             sound &= self.tables(&mut state, &root, region, first_table).await;

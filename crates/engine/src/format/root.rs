@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 const MAGIC: [u8; 8] = *b"RMDAROOT";
 const HEADER_BYTES: usize = size_of::<RawHeader>();
 const ENTRY_BYTES: usize = size_of::<RawEntry>();
+/// Flag: the log was closed.
+const LOG_CLOSED: u16 = 1;
 /// The slot of a table page that was never written, since all of its extents are free.
 const NO_SLOT: u8 = 255;
 
@@ -19,14 +21,14 @@ struct RawHeader {
     magic: [u8; 8],
     crc: U32,
     shard: U16,
-    reserved_a: U16,
+    flags: U16,
     pool: [u8; 8],
     generation: U64,
     epoch: U32,
     tables: U32,
     tail_segment: U64,
     tail_lsn: U64,
-    reserved_b: U64,
+    log_durable: U64,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -46,6 +48,15 @@ pub(crate) struct TableRef {
     pub(crate) slot: u8,
 }
 
+/// How far the log goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogNote {
+    /// Every record before this one was durable; 0 from programs that did not note it.
+    pub(crate) durable_lsn: u64,
+    /// There is none from there on of the root's epoch or an older one, and never will be.
+    pub(crate) is_closed: bool,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
@@ -53,6 +64,8 @@ pub(crate) struct Root {
     pub(crate) generation: u64,
     pub(crate) epoch: u32,
     pub(crate) tail: LogTail,
+    /// What was known of the log when this was written.
+    pub(crate) log: LogNote,
     /// `None`: never written, all of its extents are free. There may be fewer than the shard has: a region was added.
     pub(crate) tables: Vec<Option<TableRef>>,
 }
@@ -74,14 +87,14 @@ impl Root {
             magic: MAGIC,
             crc: U32::ZERO,
             shard: self.shard.into(),
-            reserved_a: U16::ZERO,
+            flags: U16::new(if self.log.is_closed { LOG_CLOSED } else { 0 }),
             pool: pool_mark(pool),
             generation: self.generation.into(),
             epoch: self.epoch.into(),
             tables: (self.tables.len() as u32).into(),
             tail_segment: self.tail.segment.into(),
             tail_lsn: self.tail.lsn.into(),
-            reserved_b: U64::ZERO,
+            log_durable: self.log.durable_lsn.into(),
         };
         let mut bytes = header.as_bytes().to_vec();
         for table in &self.tables {
@@ -121,6 +134,7 @@ impl Root {
             generation: header.generation.get(),
             epoch: header.epoch.get(),
             tail: LogTail { segment: header.tail_segment.get(), lsn: header.tail_lsn.get() },
+            log: LogNote { durable_lsn: header.log_durable.get(), is_closed: header.flags.get() & LOG_CLOSED != 0 },
             tables: tables.collect::<Result<_, _>>()?,
         })
     }

@@ -1,6 +1,6 @@
 use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
 use super::dirty::{DIRTY_ENTRIES, DirtyHeader, decode_dirty, encode_dirty};
-use super::root::{Root, TableRef, root_bytes};
+use super::root::{LogNote, Root, TableRef, root_bytes};
 use super::superblock::{LogKind, Region, Role, Shape, Superblock, SuperblockError};
 use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
 use crate::units::{BLOCK_BYTES, LogTail};
@@ -76,6 +76,7 @@ fn root() -> Root {
         generation: 9,
         epoch: 2,
         tail: LogTail { segment: 12, lsn: 3456 },
+        log: LogNote::default(),
         tables: vec![Some(TableRef { crc: 77, slot: 1 }), None, Some(TableRef { crc: 78, slot: 0 })],
     }
 }
@@ -183,6 +184,10 @@ fn a_root_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
     let mut padded = bytes.clone();
     padded.resize(BLOCK_BYTES, 0);
     assert_eq!(Root::decode(&padded, POOL, 3), Ok(root()));
+    for is_closed in [false, true] {
+        let noted = Root { log: LogNote { durable_lsn: 1 << 40, is_closed }, ..root() };
+        assert_eq!(Root::decode(&noted.encode(POOL), POOL, 3), Ok(noted));
+    }
     assert!(Root::decode(&padded, POOL, 2).is_err());
     assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3).is_err());
     no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3).is_ok());
@@ -273,6 +278,8 @@ fn the_bytes_are_those_of_the_format() {
         "02000000030000000000000004000000010000000500000000000000".to_string() + "0102030405060708"
     );
     assert_eq!(hex(&dirty[64..72]), "0600000007000000");
+    let noted = Root { log: LogNote { durable_lsn: 0x0102, is_closed: true }, ..root() }.encode(POOL);
+    assert_eq!((hex(&noted[14..16]), hex(&noted[56..64])), ("0100".to_string(), "0201000000000000".to_string()));
     let root = root().encode(POOL);
     assert_eq!(hex(&root[12..32]), "03000000010203040506070809000000".to_string() + "00000000");
     assert_eq!(hex(&root[64..]), "4d00000001000000".to_string() + "00000000ff000000" + "4e00000000000000");

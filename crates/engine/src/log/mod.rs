@@ -25,7 +25,7 @@ mod tests;
 
 pub use crate::format::record::{Crcs, Record};
 pub(crate) use scan::survey;
-pub use scan::{Head, HeadSegment, LogError, LostLsns, scan};
+pub use scan::{Head, HeadSegment, Known, LogError, LostLsns, scan};
 
 use crate::format::record::{NUMBER_MAX, salt};
 use crate::format::segment::Segment;
@@ -280,6 +280,8 @@ pub struct Log {
     tickets: Cell<u64>,
     /// See [`store_summaries_early`](Self::store_summaries_early).
     summaries_early: Cell<bool>,
+    /// See [`close_for_good`](Self::close_for_good).
+    closed: Cell<bool>,
 }
 
 impl Log {
@@ -323,6 +325,7 @@ impl Log {
             armed: Cell::new(false),
             tickets: Cell::new(0),
             summaries_early: Cell::new(false),
+            closed: Cell::new(false),
         })
     }
 
@@ -332,11 +335,19 @@ impl Log {
         self.summaries_early.set(true);
     }
 
+    /// Refuses all appends from now on, with `Gone`. What waits or is under way goes on.
+    pub fn close_for_good(&self) {
+        self.closed.set(true);
+    }
+
     /// Appends and fences now, on a mapped log that has room and nobody waiting for it. `None`: use
     /// [`append`](Self::append).
     #[inline]
     pub fn try_append(&self, mut record: Record, payload: &[Buf]) -> Option<Result<Placed, Status>> {
         check(&record, payload);
+        if self.closed.get() {
+            return Some(Err(Status::Gone));
+        }
         if !self.medium.is_mapped() || !self.state.borrow().queues[Class::User as usize].is_empty() {
             return None;
         }
@@ -347,6 +358,9 @@ impl Log {
     /// calls. Dropping the future gives up the wait, not the append.
     pub fn append(self: &Rc<Self>, mut record: Record, payload: SgList, class: Class) -> IoFuture<'static, Appended> {
         check(&record, &payload);
+        if self.closed.get() {
+            return IoFuture::ready(Appended { result: Err(Status::Gone), payload });
+        }
         if !self.medium.is_mapped() {
             record.seal(&payload);
         } else if self.state.borrow().queues[class as usize].is_empty() {

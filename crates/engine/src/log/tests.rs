@@ -131,12 +131,16 @@ async fn append_all(log: Rc<Log>, reactor: Rc<Reactor>, seed: u64, count: usize)
     expected
 }
 
-fn scanned(reactor: &Rc<Reactor>, medium: &Medium, tail: LogTail) -> Result<(Head, Vec<(Record, Placed)>), LogError> {
-    let medium = medium.clone();
+fn scanned(
+    reactor: &Rc<Reactor>,
+    medium: &Medium,
+    known: impl Into<Known>,
+) -> Result<(Head, Vec<(Record, Placed)>), LogError> {
+    let (medium, known) = (medium.clone(), known.into());
     block_on(reactor, async move {
         let mut all = Vec::new();
         let mut visit = |record: &Record, placed: Placed| all.push((record.clone(), placed));
-        let head = scan(&medium, GEOMETRY, tail, &mut visit).await?;
+        let head = scan(&medium, GEOMETRY, known, &mut visit).await?;
         Ok((head, all))
     })
 }
@@ -298,6 +302,49 @@ fn rot_is_told_from_a_torn_end() {
         let (head, found) = scanned(&reactor, medium, START).unwrap();
         assert_eq!((head.next.lsn, found.len()), (11, 8));
         assert_eq!(head.lost, [lost(5, 6), lost(9, 10)].concat());
+    }
+}
+
+#[test]
+fn what_a_note_knows_to_be_durable_is_not_taken_for_torn() {
+    let reactor = reactor();
+    for (index, medium) in media(&reactor).iter().enumerate() {
+        let header_before = if index == 0 { 64 } else { BLOCK_BYTES as u64 };
+        let records = ten_writes(&reactor, medium);
+        let last = records[9].1.at.bytes();
+        let noted = |durable_lsn| Known { durable_lsn, ..START.into() };
+        damage(&reactor, medium, last + 9, 0);
+        for (durable_lsn, found) in [(0, 9), (10, 9), (11, 10)] {
+            let (head, records) = scanned(&reactor, medium, noted(durable_lsn)).unwrap();
+            assert_eq!((head.next.lsn, head.lost, records.len()), (found as u64 + 1, vec![], found), "{durable_lsn}");
+        }
+        damage(&reactor, medium, last - header_before + 9, 0);
+        let (head, found) = scanned(&reactor, medium, noted(11)).unwrap();
+        assert_eq!((head.next.lsn, head.lost, found.len()), (11, vec![LostLsns { first: 10, end: 11 }], 9));
+    }
+}
+
+#[test]
+fn a_log_that_was_closed_ends_there_and_what_a_later_opening_has_appended_is_behind() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let records = ten_writes(&reactor, &medium);
+        let closed = |durable_lsn, tail| Known { tail, durable_lsn, closed_epoch: Some(1), is_final: true };
+        let (head, found) = scanned(&reactor, &medium, closed(11, START)).unwrap();
+        assert_eq!((head.next.lsn, &head.lost, found), (11, &vec![], records.clone()));
+        // What it says counts, whatever else its segment holds.
+        assert_eq!(scanned(&reactor, &medium, closed(8, START)).unwrap().1, records[..7]);
+        let settled = LogTail { segment: 1, lsn: 11 };
+        assert_eq!(scanned(&reactor, &medium, closed(11, settled)).unwrap().1, []);
+        let (log, _) = open(&medium, head, START, 2);
+        let free = log.append(Record::Free { extent: 77, unusable: false }, SgList::new(), Class::Internal);
+        assert!(block_on(&reactor, free).result.is_ok());
+        let since = Known { is_final: false, ..closed(11, START) };
+        let (head, found) = scanned(&reactor, &medium, since).unwrap();
+        assert_eq!((head.next.lsn, head.lost, found.len()), (12, vec![], 11));
+        log.close_for_good();
+        let refused = log.append(Record::Free { extent: 78, unusable: false }, SgList::new(), Class::Internal);
+        assert_eq!(block_on(&reactor, refused).result, Err(Status::Gone));
     }
 }
 

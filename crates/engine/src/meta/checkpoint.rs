@@ -10,7 +10,7 @@
 
 use super::cache::WRITES_MAX;
 use super::{Extent, Meta, PENDING_NONE, TableRef, count, slot_of};
-use crate::format::root::{Root, root_bytes};
+use crate::format::root::{LogNote, Root, root_bytes};
 use crate::format::superblock::Superblock;
 use crate::format::table::encode_table;
 use crate::units::{BLOCK_BYTES, LogTail};
@@ -89,6 +89,14 @@ impl Meta {
     /// Makes every change so far durable, and `tail` with it. After an error the durable state is the former one (or, when
     /// the write of the root itself failed, perhaps this one), and it may be tried again. One at a time; others wait.
     pub async fn checkpoint(self: &Rc<Self>, tail: LogTail) -> Result<(), Status> {
+        self.exclusively(move |meta| async move { meta.make_checkpoint(tail).await }).await
+    }
+
+    /// Does what ends in a root: one at a time.
+    pub(super) async fn exclusively<F: Future<Output = Result<(), Status>> + 'static>(
+        self: &Rc<Self>,
+        make: impl FnOnce(Rc<Meta>) -> F + 'static,
+    ) -> Result<(), Status> {
         let meta = self.clone();
         // A task of its own: a checkpoint does not stop half-way because its caller goes away.
         let made = self.media.reactor.spawn_join(async move {
@@ -96,7 +104,7 @@ impl Meta {
                 meta.progress.changed.notified().await;
             }
             meta.progress.running.set(true);
-            let outcome = meta.make_checkpoint(tail).await;
+            let outcome = make(meta.clone()).await;
             meta.progress.running.set(false);
             meta.progress.changed.notify_all();
             outcome
@@ -120,9 +128,12 @@ impl Meta {
         }
         let mut tables: Vec<_> = self.tables.borrow().iter().map(|table| table.durable).collect();
         pictures.iter().for_each(|(table, place)| tables[*table as usize] = Some(*place));
+        self.write_root(self.next_root(tail, self.log_notes.open(), tables), pictures).await
+    }
+
+    pub(super) fn next_root(&self, tail: LogTail, log: LogNote, tables: Vec<Option<TableRef>>) -> Root {
         let generation = self.progress.generation.get() + 1;
-        let root = Root { shard: self.shard, generation, epoch: self.epoch, tail, tables };
-        self.write_root(root, pictures).await
+        Root { shard: self.shard, generation, epoch: self.epoch, tail, log, tables }
     }
 
     /// Runs `action` for each number, a bounded number of them at once; after an error no further ones are begun.
@@ -250,7 +261,7 @@ impl Meta {
 
     // --- root -------------------------------------------------------------------------------------------------------
 
-    async fn write_root(&self, root: Root, pictures: Vec<Picture>) -> Result<(), Status> {
+    pub(super) async fn write_root(&self, root: Root, pictures: Vec<Picture>) -> Result<(), Status> {
         let bytes = root.encode(self.pool);
         let copy = 1 - self.progress.copy.get();
         let block = self.progress.copies[copy as usize];
@@ -260,6 +271,7 @@ impl Meta {
         }
         self.progress.copy.set(copy);
         self.progress.generation.set(root.generation);
+        self.log_notes.written(root.tail);
         for (table, place) in pictures {
             self.tables.borrow_mut()[table as usize].durable = Some(place);
             for extent in self.extents_of(table) {
@@ -273,7 +285,7 @@ impl Meta {
     }
 
     /// Completes a checkpoint whose root may or may not be on the media.
-    async fn repeat_root(&self) -> Result<(), Status> {
+    pub(super) async fn repeat_root(&self) -> Result<(), Status> {
         let attempt = self.progress.attempt.take();
         match attempt {
             Some(attempt) => self.write_root(attempt.root, attempt.pictures).await,

@@ -13,6 +13,7 @@ pub(crate) mod cache;
 pub(crate) mod catalog;
 mod checkpoint;
 pub(crate) mod journal;
+mod log_note;
 pub(crate) mod media;
 pub(crate) mod page;
 pub(crate) mod superblocks;
@@ -25,7 +26,7 @@ pub(crate) use superblocks::wipe_start;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 
 use crate::format::Malformed;
-use crate::format::root::{Root, TableRef, root_bytes};
+use crate::format::root::{LogNote, Root, TableRef, root_bytes};
 use crate::format::superblock::{REGIONS_MAX, Region, Superblock, SuperblockError, TABLE_DESCRIPTORS};
 use crate::format::table::{MAP_SLOT_1, decode_table};
 use crate::together::Together;
@@ -34,6 +35,8 @@ use base::crc32c;
 use bdev::{Channel, DeviceInfo, Status};
 use cache::Cache;
 use checkpoint::Progress;
+use log_note::LogNotes;
+pub(crate) use log_note::log_known;
 use media::Media;
 use page::PageCell;
 use reactor::{IoFuture, Reactor};
@@ -258,6 +261,7 @@ pub struct Meta {
     progress: Progress,
     /// Extents whose pages are damaged, and in the way of a checkpoint.
     damaged: RefCell<Vec<u32>>,
+    log_notes: LogNotes,
     counters: Counters,
 }
 
@@ -272,7 +276,8 @@ impl Meta {
         tail: LogTail,
     ) -> Result<(), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let root = Root { shard, generation: 1, epoch: superblock.epoch, tail, tables: Vec::new() };
+        let root =
+            Root { shard, generation: 1, epoch: superblock.epoch, tail, log: LogNote::default(), tables: Vec::new() };
         for copy in 0..2 {
             let block = superblock.root_copy(shard, copy);
             let failed = |status| MetaError::Io { action: "write", object: Object::Root { shard }, block, status };
@@ -309,6 +314,7 @@ impl Meta {
             tables: RefCell::new((0..tables).map(of_root).collect()),
             cache: Cache::new(cache_bytes),
             damaged: RefCell::default(),
+            log_notes: LogNotes::new(&root),
             counters: Counters::default(),
         };
         Ok((Rc::new(meta), root.tail))

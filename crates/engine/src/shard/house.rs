@@ -258,6 +258,7 @@ impl Shard {
             self.log.release(tail);
         }
         let left = self.index.take_left();
+        self.meta.log_reached(self.log.next().lsn);
         if let Err(status) = self.meta.checkpoint(tail).await {
             self.index.put_left(left);
             let damaged =
@@ -309,6 +310,6 @@ impl Shard {
         self.house.stopping.set(true);
         self.house.call.notify_all();
         self.house.call.wait_until(|| self.house.stopped.get()).await;
-        self.log.drain().await;
+        self.close_log().await;
     }
 }

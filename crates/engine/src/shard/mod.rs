@@ -6,6 +6,7 @@
 
 mod audit;
 mod bypass;
+mod close;
 mod data;
 mod destage;
 mod dirty;
@@ -159,6 +160,8 @@ pub enum Defect {
     NoReserve,
     /// Writes do not wait for the dirty journal.
     SkipJournal,
+    /// Where a closed log ends is not noted.
+    ForgetEnd,
 }
 
 impl Default for ShardTuning {

@@ -111,6 +111,8 @@ impl Shard {
         };
         let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail, tuning.defect));
         let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
+        // This opening has raised the epoch by one.
+        let known = meta.log_known(superblock.epoch - 1);
         let mut replay = Replay::new(&index);
         let mut visit = |record: &Record, placed: Placed| {
             if misfit.is_some() || !fits(record, extents) {
@@ -124,8 +126,8 @@ impl Shard {
             replay.take(record, placed);
         };
         let head = match writes {
-            true => log::scan(&medium, geometry, tail, &mut visit).await?,
-            false => log::survey(&medium, geometry, tail, &mut visit).await?,
+            true => log::scan(&medium, geometry, known, &mut visit).await?,
+            false => log::survey(&medium, geometry, known, &mut visit).await?,
         };
         replay.finish();
         if let Some(lsn) = misfit {

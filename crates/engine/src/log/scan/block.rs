@@ -1,7 +1,10 @@
 //! The segments of a block log: by their summary where there is one, else group by group.
 //!
 //! Groups are written several at a time, so in the last segment a group may be whole behind one that is not. What tells
-//! that from rot is a later group that knew the missing one to be durable.
+//! that from rot is a later group, or a note in a checkpoint, that knew the missing one to be durable.
+//!
+//! A block that cannot be read is an error only where something acknowledged may be in it that is wanted; see
+//! `docs/decisions/engine.md`, "What cannot be read in a log".
 
 use super::{LogError, READS_MAX, Scan, read_many};
 use crate::format::record::{self, Header, NoRecord, Record, UNIT};
@@ -22,13 +25,47 @@ const PIECE_BLOCKS: usize = 16;
 struct Window {
     first: u64,
     bytes: Vec<u8>,
+    /// Blocks that cannot be read, from the start of the segment.
+    unreadable: Vec<(u64, Status)>,
 }
 
 impl Window {
-    fn blocks(&self, block: u64, blocks: u64) -> Option<&[u8]> {
-        let from = block.checked_sub(self.first)? as usize * BLOCK_BYTES;
-        self.bytes.get(from..from + blocks as usize * BLOCK_BYTES)
+    fn shows(&self, block: u64, blocks: u64) -> bool {
+        let end = self.first + (self.bytes.len() / BLOCK_BYTES) as u64;
+        (self.first..=end).contains(&block) && block + blocks <= end
     }
+
+    /// Blocks that it shows, or why they cannot be read.
+    fn blocks(&self, block: u64, blocks: u64) -> Result<&[u8], Status> {
+        let inside = |bad: &&(u64, Status)| (block..block + blocks).contains(&bad.0);
+        match self.unreadable.iter().find(inside) {
+            Some((_, status)) => Err(*status),
+            None => {
+                let from = block.checked_sub(self.first).ok_or(Status::Invalid)? as usize * BLOCK_BYTES;
+                self.bytes.get(from..from + blocks as usize * BLOCK_BYTES).ok_or(Status::Invalid)
+            }
+        }
+    }
+}
+
+/// What stands at a block of a segment.
+enum Seen {
+    /// The start of a group of the segment.
+    Group(Group),
+    /// What was one, but its checksum is wrong: a write that was torn, or rot.
+    Broken,
+    /// Something else.
+    Nothing,
+    Unreadable(Status),
+}
+
+/// What a search for a later group has found.
+#[derive(Default)]
+struct Search {
+    /// Its block and the number of its first record.
+    found: Option<(u64, u64)>,
+    /// A block that could not be read on the way.
+    unreadable: Option<(u64, Status)>,
 }
 
 impl Scan<'_> {
@@ -111,24 +148,96 @@ impl Scan<'_> {
         let mut window = Window::default();
         let (mut block, mut lsn) = (1, segment.first_lsn);
         while end != Some(lsn) {
-            let group = self.group_at(&mut window, segment, block).await?.filter(|group| group.first_lsn == lsn);
-            if let Some(group) = &group {
-                let headers = self.records_of(&mut window, segment, block, group).await?;
-                // Before a later segment everything was durable; what has rotted since, its readers find.
-                let sound = end.is_some() || self.is_group_whole(&mut window, segment, block, group, &headers).await?;
-                let after = block + group.blocks();
-                if sound || self.search_group(&mut window, segment, after, lsn, end).await?.is_some() {
-                    let inside = headers.iter().filter(|header| end.is_none_or(|end| header.lsn < end));
-                    inside.for_each(|header| self.found(segment, header));
-                    (block, lsn) = (after, (lsn + group.records as u64).min(end.unwrap_or(u64::MAX)));
-                    continue;
+            let seen = self.group_at(&mut window, segment, block).await;
+            if let Seen::Group(group) = &seen
+                && group.first_lsn == lsn
+            {
+                if !self.group(&mut window, segment, end, block, group).await? {
+                    return Ok(());
                 }
-                return Ok(());
+                let next = lsn + group.records as u64;
+                (block, lsn) = (block + group.blocks(), next.min(end.unwrap_or(u64::MAX)));
+                continue;
             }
-            match self.search_group(&mut window, segment, block + 1, lsn, end).await? {
-                Some(found) => (block, lsn) = found,
-                None => return Ok(()),
+            let search = self.search_group(&mut window, segment, block + 1, lsn, end).await;
+            match search.found {
+                Some((_, first_lsn)) if first_lsn <= self.known.tail.lsn.max(lsn) => {}
+                Some(_) => self.may_be_missing(segment, block, &seen, &search)?,
+                None => {
+                    self.may_end(segment, end, block, lsn, &seen, &search)?;
+                    return Ok(());
+                }
             }
+            (block, lsn) = search.found.expect("the end was left by");
+        }
+        Ok(())
+    }
+
+    /// Takes the records of the next group; false when it is one that was not durable, and the log ends.
+    async fn group(
+        &mut self,
+        window: &mut Window,
+        segment: &Segment,
+        end: Option<u64>,
+        block: u64,
+        group: &Group,
+    ) -> Result<bool, LogError> {
+        let headers = self.records_of(window, segment, block, group)?;
+        let lsn = group.first_lsn;
+        // What was durable was whole; what has rotted since, its readers find.
+        let was_durable = end.is_some() || lsn < self.known.durable_lsn();
+        if !was_durable {
+            let whole = self.is_group_whole(window, segment, block, group, &headers).await;
+            if whole != Ok(true) {
+                let search = self.search_group(window, segment, block + group.blocks(), lsn, end).await;
+                if search.found.is_none() {
+                    // Torn, as far as can be seen: a block behind it might prove otherwise.
+                    let seen = whole.map_or_else(Seen::Unreadable, |_| Seen::Broken);
+                    self.may_be_missing(segment, block, &seen, &search)?;
+                    return Ok(false);
+                }
+            }
+        }
+        let inside = headers.iter().filter(|header| end.is_none_or(|end| header.lsn < end));
+        inside.for_each(|header| self.found(segment, header));
+        Ok(true)
+    }
+
+    /// Records that are wanted are not found: they are lost, unless they may be in what cannot be read.
+    fn may_be_missing(&self, segment: &Segment, block: u64, seen: &Seen, search: &Search) -> Result<(), LogError> {
+        let unreadable = match seen {
+            Seen::Unreadable(status) => Some((block, *status)),
+            _ => search.unreadable,
+        };
+        unreadable.map_or(Ok(()), |(block, status)| Err(self.io(segment, block * BLOCK_BYTES as u64, status)))
+    }
+
+    /// No group is found from `block` on, where record `lsn` would have to be. Whether that may be taken for the end.
+    fn may_end(
+        &self,
+        segment: &Segment,
+        end: Option<u64>,
+        block: u64,
+        lsn: u64,
+        seen: &Seen,
+        search: &Search,
+    ) -> Result<(), LogError> {
+        let is_excused = match seen {
+            _ if end.is_some() => false,
+            // The last group before a checkpoint that had everything: what comes after it would be behind it, and found.
+            Seen::Unreadable(_) if lsn < self.known.tail.lsn => {
+                self.known.durable_lsn == self.known.tail.lsn && search.unreadable.is_none()
+            }
+            // Where the next group would begin stands something else: it was not written, whatever is behind.
+            Seen::Nothing => lsn >= self.known.durable_lsn(),
+            _ => false,
+        };
+        if !is_excused {
+            return self.may_be_missing(segment, block, seen, search);
+        }
+        if let Some((block, status)) = search.unreadable {
+            let (shard, segment) = (self.geometry.shard, segment.sequence);
+            tracing::warn!(shard, segment, block, %status, "a block of the log behind its end cannot be read");
         }
         Ok(())
     }
@@ -140,17 +249,15 @@ impl Scan<'_> {
         first_lsn: RangeInclusive<u64>,
     ) -> Result<Option<Segment>, LogError> {
         let (mut window, mut block) = (Window::default(), 1);
-        if self.show(&mut window, &segment, block, 1).await.is_err() {
-            return Ok(None);
-        }
-        match window.blocks(block, 1).and_then(Group::peek) {
+        self.show(&mut window, &segment, block, 1).await;
+        match window.blocks(block, 1).ok().and_then(Group::peek) {
             Some(first) if first_lsn.contains(&first.first_lsn) && first.epoch >= segment.epoch => {
                 (segment.first_lsn, segment.epoch) = (first.first_lsn, first.epoch);
             }
             _ => return Ok(None),
         }
-        while let Some(group) = self.group_at(&mut window, &segment, block).await? {
-            if group.durable_lsn > segment.first_lsn {
+        while let Seen::Group(group) = self.group_at(&mut window, &segment, block).await {
+            if group.durable_lsn.max(self.known.durable_lsn) > segment.first_lsn {
                 if self.writes {
                     self.write_header(&segment).await.map_err(|status| self.io(&segment, 0, status))?;
                 }
@@ -175,15 +282,33 @@ impl Scan<'_> {
         channel.submit(write).await.status.check()
     }
 
-    /// Makes sure that the window shows `blocks` blocks from `block` on.
-    async fn show(&self, window: &mut Window, segment: &Segment, block: u64, blocks: u64) -> Result<(), LogError> {
-        if window.blocks(block, blocks).is_some() {
-            return Ok(());
+    /// Makes sure that the window shows `blocks` blocks from `block` on, as far as they can be read.
+    async fn show(&self, window: &mut Window, segment: &Segment, block: u64, blocks: u64) {
+        if window.shows(block, blocks) {
+            return;
         }
         let count = GROUP_BLOCKS_MAX.min(self.geometry.segment_blocks as u64 - block);
+        let first = self.first_block(segment);
         window.first = block;
-        let read = self.read_run(self.first_block(segment) + block, count as usize, &mut window.bytes).await;
-        read.map_err(|status| self.io(segment, block * BLOCK_BYTES as u64, status))
+        window.unreadable.clear();
+        if self.read_run(first + block, count as usize, &mut window.bytes).await.is_ok() {
+            return;
+        }
+        // One by one, to see which.
+        window.bytes.clear();
+        for from in (block..block + count).step_by(READS_MAX) {
+            let to = (block + count).min(from + READS_MAX as u64);
+            let reads = read_many(self.medium, (from..to).map(|block| (first + block, 1))).await;
+            for (block, read) in (from..to).zip(reads) {
+                match read {
+                    Ok(bytes) => window.bytes.extend_from_slice(bytes.as_slice()),
+                    Err(status) => {
+                        window.bytes.resize(window.bytes.len() + BLOCK_BYTES, 0);
+                        window.unreadable.push((block, status));
+                    }
+                }
+            }
+        }
     }
 
     /// Reads blocks of the shard's log in parallel pieces.
@@ -202,37 +327,45 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The group of this segment that begins at `block`, whatever its number.
-    async fn group_at(&self, window: &mut Window, segment: &Segment, block: u64) -> Result<Option<Group>, LogError> {
+    /// What is at `block`: a group of this segment, whatever its number, or not.
+    async fn group_at(&self, window: &mut Window, segment: &Segment, block: u64) -> Seen {
         let segment_blocks = self.geometry.segment_blocks as u64;
         if block >= segment_blocks {
-            return Ok(None);
+            return Seen::Nothing;
         }
-        self.show(window, segment, block, 1).await?;
-        let Some(group) = window.blocks(block, 1).and_then(Group::peek) else { return Ok(None) };
-        let plausible = group.sequence == segment.sequence
-            && group.epoch == segment.epoch
-            && (1..=GROUP_HEADER_BLOCKS_MAX).contains(&(group.header_blocks as u64))
+        self.show(window, segment, block, 1).await;
+        let group = match window.blocks(block, 1) {
+            Ok(bytes) => Group::peek(bytes),
+            Err(status) => return Seen::Unreadable(status),
+        };
+        let Some(group) = group.filter(|group| (group.sequence, group.epoch) == (segment.sequence, segment.epoch))
+        else {
+            return Seen::Nothing;
+        };
+        let plausible = (1..=GROUP_HEADER_BLOCKS_MAX).contains(&(group.header_blocks as u64))
             && group.blocks() <= GROUP_BLOCKS_MAX
             && block + group.blocks() <= segment_blocks
             && group.records > 0
             && group.first_lsn < record::NUMBER_MAX;
         if !plausible {
-            return Ok(None);
+            return Seen::Broken;
         }
-        self.show(window, segment, block, group.header_blocks as u64).await?;
-        let headers = window.blocks(block, group.header_blocks as u64);
-        Ok(headers.filter(|headers| Group::verify(self.salt, headers)).map(|_| group))
+        self.show(window, segment, block, group.header_blocks as u64).await;
+        match window.blocks(block, group.header_blocks as u64) {
+            Ok(headers) if Group::verify(self.salt, headers) => Seen::Group(group),
+            Ok(_) => Seen::Broken,
+            Err(status) => Seen::Unreadable(status),
+        }
     }
 
-    async fn records_of(
+    /// The records of a group that has been shown.
+    fn records_of(
         &self,
-        window: &mut Window,
+        window: &Window,
         segment: &Segment,
         block: u64,
         group: &Group,
     ) -> Result<Vec<Header>, LogError> {
-        self.show(window, segment, block, group.header_blocks as u64).await?;
         let start = block * BLOCK_BYTES as u64;
         let bytes = window.blocks(block, group.header_blocks as u64).unwrap_or(&[]);
         let (mut at, mut headers) = (UNIT, Vec::with_capacity(group.records as usize));
@@ -271,10 +404,9 @@ impl Scan<'_> {
         block: u64,
         group: &Group,
         headers: &[Header],
-    ) -> Result<bool, LogError> {
-        self.show(window, segment, block, group.blocks()).await?;
-        let payload_blocks = group.payload_blocks as u64;
-        let payload = window.blocks(block + group.header_blocks as u64, payload_blocks).unwrap_or(&[]);
+    ) -> Result<bool, Status> {
+        self.show(window, segment, block, group.blocks()).await;
+        let payload = window.blocks(block + group.header_blocks as u64, group.payload_blocks as u64)?;
         let crcs = headers.iter().flat_map(|header| match &header.record {
             Record::Write { crcs, .. } => &crcs[..],
             _ => &[],
@@ -283,7 +415,7 @@ impl Scan<'_> {
     }
 
     /// The next group from `block` on that has a record after `lsn`, if `lsn` itself was durable and is lost: when a later
-    /// segment or a later group says so.
+    /// segment, a later group or a note says so.
     async fn search_group(
         &self,
         window: &mut Window,
@@ -291,19 +423,28 @@ impl Scan<'_> {
         block: u64,
         lsn: u64,
         end: Option<u64>,
-    ) -> Result<Option<(u64, u64)>, LogError> {
-        let (mut first, mut proven) = (None, end.is_some());
+    ) -> Search {
+        let mut search = Search::default();
+        let (mut first, mut proven) = (None, end.is_some() || lsn < self.known.durable_lsn());
         for block in block..self.geometry.segment_blocks as u64 {
-            let Some(group) = self.group_at(window, segment, block).await? else { continue };
+            let group = match self.group_at(window, segment, block).await {
+                Seen::Group(group) => group,
+                Seen::Unreadable(status) => {
+                    search.unreadable = search.unreadable.or(Some((block, status)));
+                    continue;
+                }
+                Seen::Broken | Seen::Nothing => continue,
+            };
             if group.first_lsn <= lsn || end.is_some_and(|end| group.first_lsn >= end) {
                 continue;
             }
             first = first.or(Some((block, group.first_lsn)));
             proven |= group.durable_lsn > lsn;
             if proven {
-                return Ok(first);
+                search.found = first;
+                break;
             }
         }
-        Ok(None)
+        search
     }
 }

@@ -53,7 +53,7 @@ impl Scan<'_> {
             }
         }
         let Some((offset, last)) = held else { return Ok(()) };
-        if end.is_some() {
+        if end.is_some() || last.lsn < self.known.durable_lsn() {
             self.found(segment, &last);
         } else if self.is_whole(segment, offset, &last)? {
             self.store_again(segment, offset, span(&last))?;

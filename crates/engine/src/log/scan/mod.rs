@@ -3,7 +3,8 @@
 //! Where the segments begin is read first: a segment holds the records from its first one up to the first one of the
 //! next segment, whatever else lies in it. A segment is only opened when everything before it is durable, so a record
 //! missing in front of a later segment was lost by the medium; in the last segment, records that were never acknowledged
-//! may be missing or torn at the end, and only there.
+//! may be missing or torn at the end, and only there. What a checkpoint or the closing of the log has noted ([`Known`]) says
+//! the same as a later segment: what is before was durable.
 
 mod block;
 mod mapped;
@@ -94,7 +95,8 @@ pub enum LogError {
     },
     /// What is there cannot be read, so where the log ends is unknown.
     #[error(
-        "log of shard {shard}, segment {segment}, byte {offset}: cannot read: {status}; check the log device and open again"
+        "log of shard {shard}, segment {segment}, byte {offset}: cannot read: {status}; acknowledged writes may be there: \
+         check the log device and open again, or, if that does not help, give up the log with 'pool forget-log'"
     )]
     Io {
         /// The shard.
@@ -108,43 +110,76 @@ pub enum LogError {
     },
 }
 
+/// What is known of a log from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The first record that is wanted.
+    pub tail: LogTail,
+    /// Every record before this one was durable, and a group of a block log begins there, or will; 0 when nobody has said so.
+    pub durable_lsn: u64,
+    /// When the log was closed: nothing of this epoch or an older one is there from `durable_lsn` on.
+    pub closed_epoch: Option<u32>,
+    /// Nobody has opened the log since it was closed.
+    pub is_final: bool,
+}
+
+impl From<LogTail> for Known {
+    fn from(tail: LogTail) -> Known {
+        Known { tail, durable_lsn: 0, closed_epoch: None, is_final: false }
+    }
+}
+
+impl Known {
+    /// Every record before this one was durable.
+    fn durable_lsn(&self) -> u64 {
+        self.durable_lsn.max(self.tail.lsn)
+    }
+
+    /// Where the last segment ends, when it was closed.
+    fn end_of(&self, segment: &Segment) -> Option<u64> {
+        let closed = self.closed_epoch.is_some_and(|epoch| segment.epoch <= epoch);
+        closed.then(|| self.durable_lsn())
+    }
+}
+
 /// Reads the log from a checkpoint's tail to its end, and makes sure that what it has read is durable.
 pub async fn scan(
     medium: &Medium,
     geometry: LogGeometry,
-    tail: LogTail,
+    known: impl Into<Known>,
     visit: &mut dyn FnMut(&Record, Placed),
 ) -> Result<Head, LogError> {
-    read_log(medium, geometry, tail, true, visit).await
+    read_log(medium, geometry, known.into(), true, visit).await
 }
 
 /// As [`scan`] without any write: what is there may not be durable, so nothing can go on from the head.
 pub(crate) async fn survey(
     medium: &Medium,
     geometry: LogGeometry,
-    tail: LogTail,
+    known: Known,
     visit: &mut dyn FnMut(&Record, Placed),
 ) -> Result<Head, LogError> {
-    read_log(medium, geometry, tail, false, visit).await
+    read_log(medium, geometry, known, false, visit).await
 }
 
 async fn read_log(
     medium: &Medium,
     geometry: LogGeometry,
-    tail: LogTail,
+    known: Known,
     writes: bool,
     visit: &mut dyn FnMut(&Record, Placed),
 ) -> Result<Head, LogError> {
     if let Some(cause) = geometry.fault() {
         return Err(LogError::Geometry { shard: geometry.shard, cause });
     }
+    let tail = known.tail;
     let headers = read_headers(medium, &geometry).await?;
     let mut segments = in_use(&geometry, &headers.segments, tail)?;
     let mut scan = Scan {
         medium,
         geometry,
         salt: geometry.salt(),
-        tail,
+        known,
         writes,
         next_lsn: tail.lsn,
         lost: Vec::new(),
@@ -157,7 +192,8 @@ async fn read_log(
             footers = scan.read_footers(&segments[index..segments.len().min(index + READS_MAX)]).await;
         }
         scan.lose_until(segment.first_lsn);
-        let end = segments.get(index + 1).map(|next| next.first_lsn);
+        let next = segments.get(index + 1).map(|next| next.first_lsn);
+        let end = next.or_else(|| known.end_of(segment));
         if end.is_some_and(|end| end <= scan.next_lsn) {
             continue;
         }
@@ -171,23 +207,26 @@ async fn read_log(
         }
         scan.lose_until(end.unwrap_or(0));
     }
-    loop {
+    while !known.is_final || scan.next_lsn < known.durable_lsn() {
         let sequence = segments.last().map_or(tail.segment, |last| last.sequence + 1);
         headers.check_end(&geometry, sequence)?;
-        let known = headers.segments.iter().any(|s| geometry.place_of(s.sequence) == geometry.place_of(sequence));
-        let mended = if known { None } else { scan.headerless(sequence, segments.last()).await? };
+        let place = geometry.place_of(sequence);
+        let has_header = headers.segments.iter().any(|s| geometry.place_of(s.sequence) == place);
+        let mended = if has_header { None } else { scan.headerless(sequence, segments.last()).await? };
         let Some(segment) = mended else { break };
         tracing::warn!(
             shard = geometry.shard,
             segment = sequence,
             "the header of a log segment was damaged; it is mended"
         );
+        let end = known.end_of(&segment);
         match medium {
-            Medium::Mapped { .. } => scan.mapped_segment(&segment, None)?,
-            Medium::Block { .. } => scan.block_segment(&segment, None, None).await?,
+            Medium::Mapped { .. } => scan.mapped_segment(&segment, end)?,
+            Medium::Block { .. } => scan.block_segment(&segment, end, None).await?,
         }
         segments.push(segment);
     }
+    scan.lose_until(known.durable_lsn());
     let newest = headers.segments.iter().chain(&segments).map(|segment| segment.sequence).max();
     let epoch = headers.segments.iter().chain(&segments).map(|segment| segment.epoch).max();
     scan.persist(segments.last()).await?;
@@ -278,7 +317,7 @@ struct Scan<'a> {
     medium: &'a Medium,
     geometry: LogGeometry,
     salt: u32,
-    tail: LogTail,
+    known: Known,
     /// Whether what has to be mended or made durable is written.
     writes: bool,
     /// The record that comes next, when none is lost.
@@ -315,7 +354,7 @@ impl Scan<'_> {
 
     /// A record was found; those before the tail are passed over.
     fn found(&mut self, segment: &Segment, header: &Header) {
-        if header.lsn < self.tail.lsn {
+        if header.lsn < self.known.tail.lsn {
             return;
         }
         self.lose_until(header.lsn);

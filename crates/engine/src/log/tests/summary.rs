@@ -152,7 +152,7 @@ fn a_check_notices_a_summary_that_says_something_else() {
     many(&reactor, &medium, 400);
     let survey = || {
         let inner = medium.clone();
-        block_on(&reactor, async move { crate::log::survey(&inner, GEOMETRY, START, &mut |_, _| {}).await })
+        block_on(&reactor, async move { crate::log::survey(&inner, GEOMETRY, START.into(), &mut |_, _| {}).await })
     };
     assert!(survey().is_ok());
     let mut page = load(&reactor, &medium, page_at(1, 1));

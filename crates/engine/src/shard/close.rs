@@ -1,0 +1,24 @@
+//! Closing the log: it takes no more records, and the capacity device knows where it ends.
+
+use super::{Defect, Shard};
+use std::rc::Rc;
+
+impl Shard {
+    /// Ends the log when nothing of it is under way any more. What is in it stays there. A note that cannot be written is
+    /// missing: the next opening looks for the end as after a crash.
+    pub(super) async fn close_log(self: &Rc<Self>) {
+        self.log.drain().await;
+        // From here to its end nothing waits: nothing is appended that the note does not have.
+        self.log.close_for_good();
+        if self.is_broken(Defect::ForgetEnd) {
+            return;
+        }
+        if let Err(status) = self.meta.close_log(self.log.next().lsn).await {
+            tracing::warn!(
+                "pool '{}': where the log of shard {} ends could not be noted: {status}",
+                self.pool_name,
+                self.number
+            );
+        }
+    }
+}
