@@ -48,6 +48,11 @@ fn a_wrong_configuration_exits_with_7_and_says_where() {
 #[test]
 fn completions_and_reference_are_generated() {
     assert!(remuda(&["completions", "bash"]).out.contains("remuda"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let pages = dir.path().join("man1");
+    assert_eq!(remuda(&["man", &pages.display().to_string()]).code, 0);
+    let page = std::fs::read_to_string(pages.join("remuda-pool-create.1")).expect("a page for each command");
+    assert!(page.contains("Device for the log"), "{page}");
     assert!(remuda(&["config", "reference"]).out.contains("`queue_depth`"));
     assert!(remuda(&["device", "kinds", "stripe"]).out.contains("chunk"));
     assert_eq!(remuda(&["device", "kinds", "strpie"]).code, 4);

@@ -54,6 +54,8 @@ fn pools_made_by_command_live_until_they_are_destroyed() {
     assert_eq!(node.json(&["volume", "show", "v"])["size"], json!(513 << 20));
     node.ok(&["pool", "status"]);
     node.ok(&["pool", "top", "--once", "--interval", "0.1"]);
+    assert!(node.run(&["top", "--once", "--interval", "0.1"]).out.contains("REACTOR"));
+    assert_eq!(node.json(&["top", "--once", "--interval", "0.1"])["objects"][0]["name"], json!("v"));
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     refused(&node, &["volume", "delete", "v"], 5, "remove the namespace first");
     refused(&node, &["pool", "destroy", "hot", "--yes"], 5, "remove the namespace first");

@@ -8,6 +8,8 @@ mod pool_care;
 mod pools;
 mod sim;
 mod status;
+mod top;
+mod watch;
 
 use crate::bench;
 use crate::config;
@@ -17,7 +19,7 @@ use crate::rpc::client::Client;
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::{EXIT_CODES, Exit, Failure};
 pub use objects::{connect_line, key_values};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// User-mode storage: devices, volumes and NVMe/TCP in one program.
 #[derive(Parser)]
@@ -83,6 +85,11 @@ enum Command {
     },
     /// Counters and latencies of a running node
     Stats,
+    /// Watch a node work: reactors, volumes, devices, hosts
+    Top {
+        #[command(flatten)]
+        watch: watch::Watch,
+    },
     /// Call an RPC method: remuda rpc METHOD '{"name": "v0"}'
     Rpc {
         /// Method; 'rpc.discover' lists them
@@ -103,8 +110,27 @@ enum Command {
         /// Shell
         shell: clap_complete::Shell,
     },
+    /// Write the man pages, one for each command
+    #[command(after_help = "Example:\n  remuda man /usr/local/share/man/man1")]
+    Man {
+        /// Directory that they go to
+        dir: PathBuf,
+    },
     /// Print the version
     Version,
+}
+
+/// Writes a page for each command, as `man` finds them: `remuda-pool-create.1`.
+fn man(context: &Context, dir: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir)).map_err(|error| {
+        Failure::new(Exit::Failed, format!("cannot write man pages to '{}': {error}", dir.display()))
+    })?;
+    if context.json {
+        output::print_json(&serde_json::json!({ "dir": dir }));
+    } else {
+        output::print_line(&format!("man pages are in {}; try: man -l {}/remuda.1", dir.display(), dir.display()));
+    }
+    Ok(())
 }
 
 const GUIDE: &str = "\
@@ -201,6 +227,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
             context.call_and_show("log.set_level", serde_json::json!({ "level": level }), |_: serde_json::Value| text)
         }
         Command::Stats => status::stats(context),
+        Command::Top { watch } => top::top(context, &watch),
         Command::Rpc { method, params } => {
             let wrong = |error| Failure::new(Exit::Usage, format!("the parameters are not JSON: {error}"));
             let params = serde_json::from_str(&params).map_err(wrong)?;
@@ -213,6 +240,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
             Ok(())
         }
+        Command::Man { dir } => man(context, &dir),
         Command::Version => {
             let version = env!("CARGO_PKG_VERSION");
             if context.json {

@@ -2,6 +2,7 @@
 
 use super::exit::{Exit, Failure};
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
+use super::watch::{Shown, Watch};
 use super::{Context, output};
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
@@ -9,7 +10,7 @@ use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Subcommand)]
 pub enum PoolCommand {
@@ -65,12 +66,8 @@ Examples:
     Top {
         /// One pool only
         name: Option<String>,
-        /// Time between two looks, in seconds
-        #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
-        interval: f64,
-        /// Look once, over one interval, and end
-        #[arg(long)]
-        once: bool,
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Try again to open a pool that is not open
     Open {
@@ -140,7 +137,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
         PoolCommand::List => context.call_and_show("pool.list", json!({}), list),
         PoolCommand::Show { name } => context.call_and_show("pool.show", json!({ "name": name }), show),
         PoolCommand::Status { name } => status(context, name),
-        PoolCommand::Top { name, interval, once } => top(context, name, interval, once),
+        PoolCommand::Top { name, watch } => top(context, name, &watch),
         PoolCommand::Open { name } => context.call_and_show("pool.open", json!({ "name": name }), |pool: PoolView| {
             let recovered = pool.open.as_ref().map_or(String::new(), recovered);
             format!("pool '{}' is open: {recovered}", pool.name)
@@ -385,31 +382,13 @@ fn top_text(rates: &[(String, Value)], pools: &[PoolView]) -> String {
     with_problems(output::table(&headings, rows.collect()), pools)
 }
 
-fn top(context: &Context, name: Option<String>, interval: f64, once: bool) -> Result<(), Failure> {
-    if !(0.05..=3600.0).contains(&interval) {
-        return Err(Failure::new(Exit::Usage, format!("--interval {interval}: expected 0.05 to 3600 seconds")));
-    }
-    let clear = std::io::stdout().is_terminal() && !once && !context.json;
-    let (_, mut before) = fetch(context, &name)?;
-    let mut began = Instant::now();
-    loop {
-        std::thread::sleep(Duration::from_secs_f64(interval));
-        let (_, after) = fetch(context, &name)?;
-        let rates = rates(&before, &after, began.elapsed());
-        (before, began) = (after, Instant::now());
-        if context.json {
-            // One line per look, for programs that read as they come.
-            let numbers: Vec<&Value> = rates.iter().map(|(_, numbers)| numbers).collect();
-            output::print_line(&json!({ "pools": numbers }).to_string());
-        } else {
-            // Cursor home, then erase what the last look left.
-            let prefix = if clear { "\x1b[H\x1b[2J" } else { "" };
-            output::print_line(&format!("{prefix}{}", top_text(&rates, &before)));
-        }
-        if once {
-            return Ok(());
-        }
-    }
+fn top(context: &Context, name: Option<String>, watch: &Watch) -> Result<(), Failure> {
+    let look = || Ok(fetch(context, &name)?.1);
+    watch.run(context, look, |before: &Vec<PoolView>, after, elapsed| {
+        let rates = rates(before, after, elapsed);
+        let numbers: Vec<&Value> = rates.iter().map(|(_, numbers)| numbers).collect();
+        Shown { json: json!({ "pools": numbers }), text: top_text(&rates, after) }
+    })
 }
 
 fn settle(context: &Context, name: &str) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::show_duration_ns;
 use crate::node::stats::StatsView;
-use crate::node::view::{ReactorView, StatusView};
+use crate::node::view::{ConnectedHost, ReactorView, StatusView};
 use base::ByteSize;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -30,11 +30,8 @@ pub fn status(context: &Context) -> Result<(), Failure> {
         text += "\n\n";
         text += &reactors(&status.reactors);
         if !status.hosts.is_empty() {
-            let rows = status.hosts.iter().map(|host| {
-                vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
-            });
             text += "\n\n";
-            text += &output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect());
+            text += &hosts(&status.hosts);
         }
         for warning in &status.warnings {
             text += &format!("\nwarning: {warning}");
@@ -43,7 +40,16 @@ pub fn status(context: &Context) -> Result<(), Failure> {
     })
 }
 
-fn reactors(reactors: &[ReactorView]) -> String {
+/// Hosts that are connected.
+pub fn hosts(hosts: &[ConnectedHost]) -> String {
+    let rows = hosts.iter().map(|host| {
+        vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
+    });
+    output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect())
+}
+
+/// Reactors and where their time went.
+pub fn reactors(reactors: &[ReactorView]) -> String {
     let rows = reactors.iter().map(|reactor| {
         let all = (reactor.busy_ns + reactor.spin_ns + reactor.sleep_ns).max(1) as f64;
         let share = |ns: u64| format!("{:.1} %", ns as f64 * 100.0 / all);

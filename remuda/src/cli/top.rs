@@ -1,0 +1,180 @@
+//! `remuda top`: what the node does now, per reactor, volume, device and host.
+
+use super::exit::{Exit, Failure};
+use super::watch::{Shown, Watch};
+use super::{Context, output, status};
+use crate::config::show_duration_ns;
+use crate::node::stats::{CountedView, LatencyView, StatsView};
+use crate::node::view::{ReactorView, StatusView};
+use base::ByteSize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+struct Look {
+    status: StatusView,
+    stats: StatsView,
+}
+
+pub fn top(context: &Context, watch: &Watch) -> Result<(), Failure> {
+    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+    let look = || {
+        let stats = context.call("stats", json!({}))?;
+        let status = context.call("node.status", json!({}))?;
+        Ok(Look {
+            status: serde_json::from_value(status).map_err(other)?,
+            stats: serde_json::from_value(stats).map_err(other)?,
+        })
+    };
+    watch.run(context, look, show)
+}
+
+fn show(before: &Look, after: &Look, elapsed: Duration) -> Shown {
+    let seconds = elapsed.as_secs_f64().max(1e-9);
+    let reactors = pairs(&before.stats.reactors, &after.stats.reactors, |one, other| one.index == other.index);
+    let reactors: Vec<ReactorView> = reactors.map(|(then, now)| reactor(then, now)).collect();
+    let same = |one: &CountedView, other: &CountedView| one.name == other.name && one.kind == other.kind;
+    let objects = pairs(&before.stats.objects, &after.stats.objects, same);
+    let mut objects: Vec<Value> = objects.map(|(then, now)| object(then, now, seconds)).collect();
+    // The busiest first; what does nothing keeps its order.
+    objects.sort_by_key(|object| {
+        std::cmp::Reverse(number(object, "reads_per_second") + number(object, "writes_per_second"))
+    });
+    let text = text(&reactors, &objects, after);
+    let hosts = json!(after.status.hosts);
+    let json = json!({
+        "reactors": reactors, "objects": objects, "hosts": hosts, "connections": after.stats.connections
+    });
+    Shown { json, text }
+}
+
+/// What both looks have seen.
+fn pairs<'a, T>(
+    before: &'a [T],
+    after: &'a [T],
+    same: impl Fn(&T, &T) -> bool,
+) -> impl Iterator<Item = (&'a T, &'a T)> {
+    after.iter().filter_map(move |now| Some((before.iter().find(|then| same(then, now))?, now)))
+}
+
+/// A reactor, with the time that it spent between two looks.
+fn reactor(then: &ReactorView, now: &ReactorView) -> ReactorView {
+    let spent = |of: fn(&ReactorView) -> u64| of(now).saturating_sub(of(then));
+    let (busy_ns, spin_ns, sleep_ns) = (spent(|one| one.busy_ns), spent(|one| one.spin_ns), spent(|one| one.sleep_ns));
+    ReactorView { busy_ns, spin_ns, sleep_ns, ..now.clone() }
+}
+
+fn object(then: &CountedView, now: &CountedView, seconds: f64) -> Value {
+    let counted = |view: &CountedView, op: &str| {
+        let counts = view.ops.iter().find(|counts| counts.op == op);
+        counts.map_or((0, 0), |counts| (counts.ops, counts.bytes))
+    };
+    let rate = |op: &str| {
+        let ((ops, bytes), (ops_then, bytes_then)) = (counted(now, op), counted(then, op));
+        let per_second = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds).round() as u64;
+        (per_second(ops, ops_then), per_second(bytes, bytes_then))
+    };
+    let errors = |view: &CountedView| view.ops.iter().map(|counts| counts.errors).sum::<u64>();
+    let (reads, writes, flushes) = (rate("read"), rate("write"), rate("flush"));
+    json!({
+        "name": now.name,
+        "kind": now.kind,
+        "reads_per_second": reads.0,
+        "read_bytes_per_second": reads.1,
+        "read_mean_ns": mean_since(&then.read, &now.read),
+        "writes_per_second": writes.0,
+        "write_bytes_per_second": writes.1,
+        "write_mean_ns": mean_since(&then.write, &now.write),
+        "flushes_per_second": flushes.0,
+        "under_way": now.depth,
+        "errors": errors(now).saturating_sub(errors(then)),
+    })
+}
+
+/// The mean of what was counted between two looks; `None` without any.
+fn mean_since(then: &LatencyView, now: &LatencyView) -> Option<u64> {
+    let sum = |view: &LatencyView| view.count as u128 * view.mean as u128;
+    let count = now.count.checked_sub(then.count).filter(|count| *count > 0)?;
+    Some((sum(now).saturating_sub(sum(then)) / count as u128) as u64)
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or(0)
+}
+
+fn text(reactors: &[ReactorView], objects: &[Value], look: &Look) -> String {
+    let mut text = status::reactors(reactors);
+    let rows = objects.iter().map(|object| {
+        let word = |key: &str| object[key].as_str().unwrap_or_default().to_string();
+        let bytes = |key: &str| ByteSize(number(object, key)).to_string();
+        let mean = |key: &str| object[key].as_u64().map_or("-".to_string(), show_duration_ns);
+        vec![
+            word("name"),
+            word("kind"),
+            output::count(number(object, "reads_per_second")),
+            bytes("read_bytes_per_second"),
+            mean("read_mean_ns"),
+            output::count(number(object, "writes_per_second")),
+            bytes("write_bytes_per_second"),
+            mean("write_mean_ns"),
+            output::count(number(object, "flushes_per_second")),
+            number(object, "under_way").to_string(),
+            number(object, "errors").to_string(),
+        ]
+    });
+    let headings = [
+        "NAME",
+        "KIND",
+        ">READS/S",
+        ">READ/S",
+        ">MEAN",
+        ">WRITES/S",
+        ">WRITTEN/S",
+        ">MEAN",
+        ">FLUSHES/S",
+        ">UNDER WAY",
+        ">ERRORS",
+    ];
+    text += "\n\n";
+    text += &if objects.is_empty() { "no volumes".to_string() } else { output::table(&headings, rows.collect()) };
+    text += "\n\n";
+    text += &if look.status.hosts.is_empty() { "no hosts".to_string() } else { status::hosts(&look.status.hosts) };
+    look.status.warnings.iter().for_each(|warning| text += &format!("\nwarning: {warning}"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::stats::OpView;
+
+    fn counted(reads: u64, mean: u64) -> CountedView {
+        let op = OpView { op: "read".into(), ops: reads, bytes: reads * 4096, errors: 1 };
+        let read = LatencyView { count: reads, mean, ..LatencyView::default() };
+        let none = LatencyView::default;
+        CountedView {
+            name: "v0".into(),
+            kind: "volume".into(),
+            depth: 3,
+            ops: vec![op],
+            read,
+            write: none(),
+            flush: none(),
+        }
+    }
+
+    #[test]
+    fn rates_and_means_are_of_what_happened_between_the_looks() {
+        let shown = object(&counted(1_000, 100), &counted(3_000, 200), 2.0);
+        assert_eq!(number(&shown, "reads_per_second"), 1_000);
+        assert_eq!(number(&shown, "read_bytes_per_second"), 4_096_000);
+        assert_eq!(number(&shown, "read_mean_ns"), 250);
+        assert_eq!((number(&shown, "errors"), number(&shown, "writes_per_second")), (0, 0));
+        assert_eq!(shown["write_mean_ns"], Value::Null);
+    }
+
+    #[test]
+    fn counters_that_went_back_count_as_nothing() {
+        let shown = object(&counted(3_000, 200), &counted(10, 100), 1.0);
+        assert_eq!((number(&shown, "reads_per_second"), &shown["read_mean_ns"]), (0, &Value::Null));
+    }
+}
