@@ -8,7 +8,7 @@ use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::io::{self, IoCommand, IoOp};
-use crate::target::reservation::{AccessKind, HostId};
+use crate::target::reservation::{Access, AccessKind, HostId};
 use bdev::{Done, Flags, Io, Lba, Op};
 use reactor::{Buf, IoFuture, SgList};
 use std::rc::Rc;
@@ -118,8 +118,15 @@ impl Connection {
     /// Whether the namespace's reservation lets a command through.
     #[inline]
     fn admit(&self, command: &IoCommand, namespace: &Namespace) -> Result<(), Status> {
+        match &namespace.access {
+            None => Ok(()),
+            Some(access) => self.admit_by(access, command.op.access()),
+        }
+    }
+
+    fn admit_by(&self, access: &Access, kind: Option<AccessKind>) -> Result<(), Status> {
         let host = self.owner.get().map_or(HostId::NONE, |owner| owner.host);
-        match namespace.admits(host, command.op.access()) {
+        match kind.is_none_or(|kind| access.allows(host, kind)) {
             true => Ok(()),
             false => Err(Status::RESERVATION_CONFLICT.dnr()),
         }
@@ -170,9 +177,10 @@ impl Connection {
 
     fn flush_all(self: &Rc<Self>, cid: u16) {
         let namespaces = self.all_namespaces();
-        let host = self.owner.get().map_or(HostId::NONE, |owner| owner.host);
-        if !namespaces.iter().all(|namespace| namespace.admits(host, Some(AccessKind::Write))) {
-            return self.answer_status(cid, Status::RESERVATION_CONFLICT.dnr());
+        for access in namespaces.iter().filter_map(|namespace| namespace.access.as_ref()) {
+            if let Err(status) = self.admit_by(access, Some(AccessKind::Write)) {
+                return self.answer_status(cid, status);
+            }
         }
         let this = self.clone();
         self.reactor.spawn_eager(async move {

@@ -3,7 +3,7 @@
 use super::connection::{Connection, End, HELD_BYTES_MAX};
 use super::receive::Receiver;
 use super::{Config, Export, Shared};
-use crate::target::reservation::{Access, AccessKind, HostId};
+use crate::target::reservation::Access;
 use crate::target::{self, SubsystemId};
 use bdev::{BlockDevice, Channel, Op, OpSet};
 use reactor::{BUF_BYTES_MAX, Buf, Reactor, TcpStream};
@@ -32,19 +32,12 @@ pub(super) struct Namespace {
     /// Unmapped blocks read as zero, so Write Zeroes may deallocate.
     pub(super) unmap_zeroes: bool,
     /// What its reservation allows, as of the generation at which it was looked up.
-    access: Option<Arc<Access>>,
+    pub(super) access: Option<Arc<Access>>,
     /// Keeps the device alive while commands are under way.
     device: Arc<dyn BlockDevice>,
 }
 
 impl Namespace {
-    /// Whether its reservation, if it has one, lets a host's command through.
-    #[inline]
-    pub(super) fn admits(&self, host: HostId, kind: Option<AccessKind>) -> bool {
-        let Some(access) = &self.access else { return true };
-        kind.is_none_or(|kind| access.allows(host, kind))
-    }
-
     /// Whether the device does this itself and in one piece.
     #[inline]
     pub(super) fn does(&self, op: Op, block_count: u32) -> bool {
