@@ -8,10 +8,11 @@ use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
 use crate::node::{Arrival, Joined, KeepReservation, Node, Reactors, Refusal, ReservationDoor, Store, TcpExporter};
+use crate::rpc::audit::Audit;
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 /// Requests waiting for the node at most; clients wait beyond that.
@@ -126,6 +127,7 @@ async fn run(
             Err(error) => tracing::warn!("no metrics: {address}: {error} (set metrics_listen to choose an address)"),
         }
     }
+    let mut audit = Audit::new(Path::new(&node.status().await.state_dir));
     let rpc_socket = node.config().node.rpc_socket.clone();
     tracing::info!(
         rpc = %rpc_socket.display(),
@@ -148,6 +150,7 @@ async fn run(
                 request = requests.recv() => {
                     let Some(request) = request else { continue };
                     let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
+                    audit.record(request.peer, request.method, request.params.as_ref(), &answer, SystemTime::now());
                     let _ = request.reply.send(answer);
                 }
                 _ = ticks.tick(), if node.is_waiting() => {

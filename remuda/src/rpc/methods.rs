@@ -22,6 +22,8 @@ pub struct Method {
     pub doc: &'static str,
     /// Its parameters.
     pub params: &'static [Key],
+    /// It is more than a question.
+    pub changes: bool,
 }
 
 const NAME: Key = key("name", Form::Text, "required", "The object's name.");
@@ -34,23 +36,28 @@ const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
 const PATH_FROM_ROOT: &str = "give the path from the root, since the node has another working directory";
 
 const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
-    Method { name, doc, params }
+    Method { name, doc, params, changes: true }
+}
+
+/// A method that changes nothing.
+const fn question(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
+    Method { name, doc, params, changes: false }
 }
 
 /// Every method.
 pub const METHODS: &[Method] = &[
-    method("rpc.discover", "Lists the methods and their parameters.", &[]),
-    method("node.status", "The node as a whole.", &[]),
+    question("rpc.discover", "Lists the methods and their parameters.", &[]),
+    question("node.status", "The node as a whole.", &[]),
     method("node.stop", "Drains, flushes and ends the node; the answer comes first.", &[]),
     method(
         "log.set_level",
         "Changes what is logged.",
         &[key("level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "required", "The new level.")],
     ),
-    method("stats", "Counters and latency percentiles of devices, volumes and reactors.", &[]),
+    question("stats", "Counters and latency percentiles of devices, volumes and reactors.", &[]),
     method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
-    method("device.list", "All devices.", &[]),
-    method("device.show", "One device.", &[NAME]),
+    question("device.list", "All devices.", &[]),
+    question("device.show", "One device.", &[NAME]),
     method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
     method(
         "device.set",
@@ -96,8 +103,8 @@ pub const METHODS: &[Method] = &[
     ),
     method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
     method("pool.create", "Makes, opens and remembers a pool.", POOL_CREATE),
-    method("pool.list", "All pools, with their numbers.", &[]),
-    method("pool.show", "One pool, with its numbers.", &[NAME]),
+    question("pool.list", "All pools, with their numbers.", &[]),
+    question("pool.show", "One pool, with its numbers.", &[NAME]),
     method("pool.open", "Tries again to open a pool that is not open.", &[NAME]),
     method(
         "pool.settle",
@@ -111,7 +118,7 @@ pub const METHODS: &[Method] = &[
         &[NAME, key("rate", Form::Size, "100MiB", "Bytes to read each second, at most.")],
     ),
     method("pool.scrub_stop", "Stops a scrub; the next one goes on from there.", &[NAME]),
-    method("pool.scrub_status", "How far the scrub is, and what it has found.", &[NAME]),
+    question("pool.scrub_status", "How far the scrub is, and what it has found.", &[NAME]),
     method(
         "pool.check",
         "Begins to check a pool that is not open.",
@@ -122,7 +129,7 @@ pub const METHODS: &[Method] = &[
             key("data", Form::Flag, "false", "Read and verify every block of every volume."),
         ],
     ),
-    method("pool.check_report", "Whether the check has ended, and what it found.", &[NAME]),
+    question("pool.check_report", "Whether the check has ended, and what it found.", &[NAME]),
     method(
         "pool.forget_log",
         "Gives up the log of a pool that has lost it; without 'lose_data' it says what would be lost.",
@@ -149,8 +156,8 @@ pub const METHODS: &[Method] = &[
             key("block_size", Form::Size, "4096", "In a pool: bytes per block, 512 or 4096."),
         ],
     ),
-    method("volume.list", "All volumes.", &[]),
-    method("volume.show", "One volume.", &[NAME]),
+    question("volume.list", "All volumes.", &[]),
+    question("volume.show", "One volume.", &[NAME]),
     method(
         "volume.resize",
         "Grows or cuts a volume where it is.",
@@ -172,8 +179,8 @@ pub const METHODS: &[Method] = &[
             key("hosts", Form::TextList, "[]", "Hosts that may connect."),
         ],
     ),
-    method("subsystem.list", "All subsystems.", &[]),
-    method("subsystem.show", "One subsystem, with the reservations that hosts have.", &[NQN]),
+    question("subsystem.list", "All subsystems.", &[]),
+    question("subsystem.show", "One subsystem, with the reservations that hosts have.", &[NQN]),
     method("subsystem.delete", "Removes a subsystem; its volumes stay.", &[NQN]),
     method(
         "subsystem.add_namespace",
@@ -196,7 +203,7 @@ pub const METHODS: &[Method] = &[
         "Lets every host connect, or only those listed.",
         &[NQN, key("allow", Form::Flag, "required", "True: every host.")],
     ),
-    method("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
+    question("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
 ];
 
 /// What only the process around the node can do.

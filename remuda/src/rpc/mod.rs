@@ -1,5 +1,6 @@
 //! JSON-RPC 2.0 over a UNIX socket, one JSON text per line in each direction. `rpc.discover` lists the methods.
 
+pub mod audit;
 pub mod client;
 pub mod methods;
 pub mod server;

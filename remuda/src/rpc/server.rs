@@ -3,6 +3,7 @@
 //! Nothing that a client sends ends the server: what is no request gets an error answer, and a line over the limit ends
 //! its connection only.
 
+use super::audit::Peer;
 use super::methods::{Method, find};
 use super::{BATCH_MAX, CLIENTS_MAX, INVALID_REQUEST, LINE_BYTES_MAX, METHOD_NOT_FOUND, PARSE_ERROR};
 use crate::node::Refusal;
@@ -21,6 +22,8 @@ pub struct Request {
     pub method: &'static Method,
     /// With what.
     pub params: Option<Value>,
+    /// Who asks.
+    pub peer: Peer,
     /// Where the answer goes.
     pub reply: oneshot::Sender<Result<Value, Refusal>>,
 }
@@ -100,6 +103,8 @@ impl Socket {
 }
 
 async fn serve_client(stream: UnixStream, requests: mpsc::Sender<Request>) -> io::Result<()> {
+    let credentials = stream.peer_cred()?;
+    let peer = Peer { uid: credentials.uid(), pid: credentials.pid() };
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let mut line = Vec::new();
@@ -112,7 +117,7 @@ async fn serve_client(stream: UnixStream, requests: mpsc::Sender<Request>) -> io
             let message = format!("a request is one line of at most {LINE_BYTES_MAX} bytes");
             Some(error(Value::Null, INVALID_REQUEST, &message, Value::Null))
         } else {
-            answer_line(&line, &requests).await
+            answer_line(&line, peer, &requests).await
         };
         if let Some(answer) = answer {
             let mut text = answer.to_string();
@@ -146,7 +151,7 @@ async fn read_line(read: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -
     }
 }
 
-async fn answer_line(line: &[u8], requests: &mpsc::Sender<Request>) -> Option<Value> {
+async fn answer_line(line: &[u8], peer: Peer, requests: &mpsc::Sender<Request>) -> Option<Value> {
     match serde_json::from_slice::<Value>(line) {
         Err(problem) => Some(error(Value::Null, PARSE_ERROR, &format!("this is not JSON: {problem}"), Value::Null)),
         Ok(Value::Array(batch)) if batch.is_empty() || batch.len() > BATCH_MAX => {
@@ -156,16 +161,16 @@ async fn answer_line(line: &[u8], requests: &mpsc::Sender<Request>) -> Option<Va
         Ok(Value::Array(batch)) => {
             let mut answers = Vec::new();
             for request in batch {
-                answers.extend(answer_one(request, requests).await);
+                answers.extend(answer_one(request, peer, requests).await);
             }
             (!answers.is_empty()).then_some(Value::Array(answers))
         }
-        Ok(request) => answer_one(request, requests).await,
+        Ok(request) => answer_one(request, peer, requests).await,
     }
 }
 
 /// The answer to one request; `None` to a notification.
-async fn answer_one(request: Value, requests: &mpsc::Sender<Request>) -> Option<Value> {
+async fn answer_one(request: Value, peer: Peer, requests: &mpsc::Sender<Request>) -> Option<Value> {
     let Value::Object(mut request) = request else {
         return Some(error(Value::Null, INVALID_REQUEST, "a request is a JSON object", Value::Null));
     };
@@ -182,7 +187,7 @@ async fn answer_one(request: Value, requests: &mpsc::Sender<Request>) -> Option<
         return refuse(INVALID_REQUEST, "\"method\" is not a string");
     };
     let outcome = match find(name) {
-        Some(method) => submit(method, request.get("params").cloned(), requests).await,
+        Some(method) => submit(method, request.get("params").cloned(), peer, requests).await,
         None if notification => return None,
         None => {
             let shown: String = name.chars().take(80).collect();
@@ -206,12 +211,13 @@ async fn answer_one(request: Value, requests: &mpsc::Sender<Request>) -> Option<
 async fn submit(
     method: &'static Method,
     params: Option<Value>,
+    peer: Peer,
     requests: &mpsc::Sender<Request>,
 ) -> Result<Value, Refusal> {
     let stopping =
         || Refusal::new(crate::node::RefusalKind::Stopping, "node", "it is stopping", "start it again first");
     let (reply, answer) = oneshot::channel();
-    requests.send(Request { method, params, reply }).await.map_err(|_| stopping())?;
+    requests.send(Request { method, params, peer, reply }).await.map_err(|_| stopping())?;
     answer.await.map_err(|_| stopping())?
 }
 
