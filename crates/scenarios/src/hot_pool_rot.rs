@@ -42,9 +42,18 @@ struct Stage {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    run_with(run, false)
+}
+
+/// With a log of few segments, most of which failing writes put out of use: then writes and settling may fail, and always end.
+pub(crate) fn run_small(run: &mut Run) -> Result<(), Failure> {
+    run_with(run, true)
+}
+
+fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     // More than failing writes put out of use: see `faults`.
-    let segments = rng.between(20, 30);
+    let segments = if small { rng.between(8, 14) } else { rng.between(20, 30) };
     let plan = Plan::pick(rng);
     let plan = Plan {
         mapped: false,
@@ -76,7 +85,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         stage.open(world, rng)?;
         stage.ledger.borrow_mut().rots = true;
         for path in [LOG, CAPACITY] {
-            world.set_disk_faults(node, path, faults(rng, path, plan));
+            world.set_disk_faults(node, path, faults(rng, path, plan, small));
         }
         let fork = rng.fork();
         let crew = stage.begin(world, |stage, hands| async move { stage.work(hands, fork).await });
@@ -102,15 +111,19 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
 }
 
 /// What the disks do wrong while the pool is open.
-fn faults(rng: &mut Rng, path: &str, plan: Plan) -> DiskFaults {
+fn faults(rng: &mut Rng, path: &str, plan: Plan, small: bool) -> DiskFaults {
     let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
     DiskFaults {
         read_error: pick(5, 50),
         latent_error: pick(5, 50),
         bit_rot: pick(5, 50),
         // Each takes a segment of the log out of use. With hardly any left, room for the record that says that a block is lost
-        // would have to come from the very checkpoint that waits for it.
-        write_error: if path == LOG { pick(50, 200) } else { pick(10, 100) },
+        // would have to come from the very checkpoint that waits for it: settling fails.
+        write_error: match path {
+            LOG if small => pick(2, 50),
+            LOG => pick(50, 200),
+            _ => pick(10, 100),
+        },
         slow: pick(5, 100),
         damage_from: if path == LOG { 16 * 4096 } else { plan.superblock().regions[0].data_start() * 4096 },
         ..DiskFaults::default()

@@ -128,6 +128,12 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_rot::run,
     },
     Scenario {
+        name: "hot-pool-rot-small",
+        about: "the same with a log of few segments, most of which failing writes put out of use: writes may fail then, and \
+                none waits for ever",
+        run: hot_pool_rot::run_small,
+    },
+    Scenario {
         name: "hot-pool-images",
         about: "what a crash would leave of a hot pool at its write boundaries, opened and read twice; every \
                 acknowledged write is there, nothing is torn, both recoveries agree",

@@ -183,7 +183,15 @@ impl Log {
                 self.refuse(class);
                 return true;
             }
-            if !state.ring.may_open(class) || !state.block.is_idle() {
+            if !state.block.is_idle() {
+                return false;
+            }
+            if !state.ring.may_open(class) {
+                let leaves = state.open.is_some() && state.ring.is_full(class);
+                drop(state);
+                if leaves {
+                    self.close();
+                }
                 return false;
             }
             class
@@ -201,7 +209,7 @@ impl Log {
     }
 
     /// No segment is left for `class`: tells the writers that wait.
-    fn refuse(&self, class: Class) {
+    pub(super) fn refuse(&self, class: Class) {
         let (refused, status) = {
             let state = &mut *self.state.borrow_mut();
             let queue = std::mem::take(&mut state.queues[class as usize]);

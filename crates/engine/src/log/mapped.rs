@@ -30,7 +30,13 @@ impl Log {
                             self.retire(Status::of_errno(errno, Op::Write));
                         }
                     }
-                    Opening::Full => return None,
+                    Opening::Full => {
+                        if self.state.borrow().ring.is_full(class) {
+                            self.store_summary_page();
+                            self.state.borrow_mut().open = None;
+                        }
+                        return None;
+                    }
                     Opening::Never(status) => return Some(Err(status)),
                 }
                 continue;

@@ -282,6 +282,8 @@ pub struct Log {
     summaries_early: Cell<bool>,
     /// See [`close_for_good`](Self::close_for_good).
     closed: Cell<bool>,
+    /// See [`is_hopeless`](Self::is_hopeless).
+    refused: Cell<bool>,
 }
 
 impl Log {
@@ -326,6 +328,7 @@ impl Log {
             tickets: Cell::new(0),
             summaries_early: Cell::new(false),
             closed: Cell::new(false),
+            refused: Cell::new(false),
         })
     }
 
@@ -433,8 +436,44 @@ impl Log {
         let state = &mut *self.state.borrow_mut();
         let open = state.open.as_ref().map_or(u64::MAX, |open| open.sequence);
         state.ring.release(tail.segment.min(open));
+        self.refused.set(self.refused.get() && state.ring.is_full(Class::Internal));
         if state.queues.iter().any(|queue| !queue.is_empty()) {
             self.arm();
+        }
+    }
+
+    /// Whether no segment is free, the reserve included: only a release helps records on.
+    pub fn is_cramped(&self) -> bool {
+        self.state.borrow().ring.is_full(Class::Internal)
+    }
+
+    /// Whether records wait for a release.
+    pub fn is_stalled(&self) -> bool {
+        let state = self.state.borrow();
+        state.ring.is_full(Class::Internal) && !state.queues[Class::Internal as usize].is_empty()
+    }
+
+    /// Whether it is cramped and likely to stay so: segments are out of use, or records had to be refused since the last release.
+    pub fn is_hopeless(&self) -> bool {
+        let state = self.state.borrow();
+        state.ring.is_full(Class::Internal) && (state.ring.retired() > 0 || self.refused.get())
+    }
+
+    /// Whether records had to be refused since the last release.
+    pub fn has_refused(&self) -> bool {
+        self.refused.get()
+    }
+
+    /// Refuses what waits for a segment of a log that [is cramped](Self::is_cramped). For who knows that no release will come
+    /// before these records have ended.
+    pub fn refuse_waiting(&self) {
+        let state = self.state.borrow();
+        let waits = state.open.is_none() && state.block.is_idle() && !state.queues[Class::Internal as usize].is_empty();
+        if waits && state.ring.is_full(Class::Internal) {
+            drop(state);
+            self.refused.set(true);
+            self.refuse(Class::Internal);
+            self.changed.notify_all();
         }
     }
 

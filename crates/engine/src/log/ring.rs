@@ -92,6 +92,12 @@ impl Ring {
         self.free > if class == Class::User { self.reserve } else { 0 }
     }
 
+    /// Whether records of `class` wait for a release. The segment being written, which has no room for them, is left then:
+    /// nothing in it may be needed any more, and it may be all that there is to release.
+    pub(super) fn is_full(&self, class: Class) -> bool {
+        class == Class::Internal && self.free == 0
+    }
+
     /// The next segment has this sequence at least, whatever is released until then.
     pub(super) fn next_least(&self) -> u64 {
         self.next

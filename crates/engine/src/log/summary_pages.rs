@@ -85,7 +85,7 @@ impl Log {
     }
 
     /// Stores the page that is being filled, and begins another. All of its records are durable.
-    fn store_summary_page(&self) {
+    pub(super) fn store_summary_page(&self) {
         let state = &mut *self.state.borrow_mut();
         let pages = &mut state.pages;
         if pages.about.records == 0 || pages.stored == pages.max {

@@ -231,6 +231,34 @@ fn users_wait_for_space_in_order_while_internal_records_use_the_reserve() {
     }
 }
 
+#[test]
+fn a_full_log_leaves_its_last_segment_so_that_all_can_be_released_or_what_waits_refused() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        let (log, notes) = open(&medium, Head::empty(), START, 1);
+        let mut rng = Rng::new(1);
+        let mut append = || {
+            let payload = payload(&reactor, &mut rng, 64 * BLOCK_BYTES);
+            log.append(Record::Write { first: 0, crcs: crcs(&payload) }, payload, Class::Internal)
+        };
+        let waits: Vec<_> = (0..7).map(|_| append()).collect();
+        turns(&reactor, 200);
+        assert_eq!((notes.placed.borrow().len(), log.is_stalled(), log.is_hopeless()), (6, true, false));
+        assert_eq!(log.segment_ahead(), 7, "no segment waits to be filled");
+        log.release(LogTail { segment: log.segment_ahead(), lsn: 7 });
+        for wait in waits {
+            assert!(block_on(&reactor, wait).result.is_ok());
+        }
+        assert!(!log.is_stalled());
+        let mut waits: Vec<_> = (0..6).map(|_| append()).collect();
+        turns(&reactor, 200);
+        log.refuse_waiting();
+        assert!(log.is_hopeless());
+        assert_eq!(block_on(&reactor, waits.pop().unwrap()).result, Err(Status::NoSpace));
+        assert!(waits.into_iter().all(|wait| block_on(&reactor, wait).result.is_ok()));
+    }
+}
+
 /// Ten writes of a block each, one after the other; each is a group of its own on a block log.
 fn ten_writes(reactor: &Rc<Reactor>, medium: &Medium) -> Vec<(Record, Placed)> {
     let (log, notes) = open(medium, Head::empty(), START, 1);

@@ -87,10 +87,11 @@ impl Shard {
                     self.pool_name,
                     self.number
                 );
+                self.relieve().await;
                 self.doze(RETRY_NS, Listens::Nothing).await;
             } else if house.writes.get() != writes {
                 continue;
-            } else if self.pace.waiting() > 0 {
+            } else if self.pace.waiting() > 0 || self.log.is_stalled() {
                 // Who was let in may have ended without a record (no extent was free, nothing was left to trim): what was
                 // granted to it is there again, and nobody has told. With everything in a checkpoint, more room than now
                 // there will not be: segments are out of use. Then the first goes on, and fails if it must.
@@ -123,7 +124,7 @@ impl Shard {
         let house = &self.house;
         house.listens.set(listens);
         // What there is has been looked at: there may be something to do when the log is fuller than now.
-        house.call_share.set(START.max(self.fill().share() + 1));
+        house.call_share.set((self.fill().share() + 1).clamp(START, 256));
         let called = house.call.wait_until(|| house.listens.get() != listens || house.stopping.get());
         let _ = self.reactor.timeout(ns, called).await;
         house.listens.set(Listens::Nothing);
@@ -131,7 +132,7 @@ impl Shard {
 
     /// Where replay would have to begin if a checkpoint were made now. With nothing dirty, no segment is needed but the open
     /// one: what is closed, by an opening or a failed write, need not wait for a record behind it to be free.
-    fn tail(&self) -> LogTail {
+    pub(super) fn tail(&self) -> LogTail {
         self.index.tail().unwrap_or_else(|| {
             let next = self.index.next();
             LogTail { segment: next.segment.max(self.log.segment_ahead()), lsn: next.lsn }
@@ -202,6 +203,7 @@ impl Shard {
     async fn destage_some(self: &Rc<Self>) -> Result<(), Status> {
         if !self.destage_round().await? {
             // What could be destaged is held back, by somebody who is waiting for a device.
+            self.unblock();
             self.reactor.sleep_ns(HELD_BACK_NS).await;
         }
         Ok(())
@@ -222,7 +224,7 @@ impl Shard {
         }
         let mut ended = Ok(false);
         for destage in round {
-            let clean = destage.await;
+            let clean = self.unless_cramped(destage).await;
             ended = ended.and_then(|any| Ok(any | clean?));
         }
         ended
@@ -250,6 +252,10 @@ impl Shard {
         }
         self.house.checkpointing.set(false);
         self.settled.notify_all();
+    }
+
+    pub(super) fn is_checkpointing(&self) -> bool {
+        self.house.checkpointing.get()
     }
 
     async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {

@@ -7,6 +7,7 @@
 mod audit;
 mod bypass;
 mod close;
+mod cramped;
 mod data;
 mod destage;
 mod dirty;

@@ -82,19 +82,23 @@ impl Pace {
 
     /// Waits for the turn of a write of `bytes`, and takes its credit. The log may have filled again when the caller goes
     /// on, by records that do not ask.
-    pub(crate) async fn admit(&self, bytes: u64) {
+    /// It has its turn from this call on.
+    pub(crate) fn admit(&self, bytes: u64) -> impl Future<Output = ()> + '_ {
         self.waits.set(self.waits.get() + 1);
         let id = self.next.replace(self.next.get() + 1);
         self.waiting.borrow_mut().push_back(Waiter { id, bytes, waker: None });
-        let _leave = Leave { pace: self, id, bytes };
-        poll_fn(|cx| match self.find(id) {
-            Some(index) => {
-                self.waiting.borrow_mut()[index].waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            None => Poll::Ready(()),
-        })
-        .await;
+        let leave = Leave { pace: self, id, bytes };
+        async move {
+            poll_fn(|cx| match self.find(id) {
+                Some(index) => {
+                    self.waiting.borrow_mut()[index].waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            })
+            .await;
+            drop(leave);
+        }
     }
 
     fn find(&self, id: u64) -> Option<usize> {

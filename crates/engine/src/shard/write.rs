@@ -83,8 +83,10 @@ impl Shard {
             }
             self.locks.passable(&target.range()).await;
             if !self.pace.admits(bytes, self.fill()) {
+                // Waiting before the housekeeper hears of it: that is what it looks for.
+                let turn = self.pace.admit(bytes);
                 self.house.wrote(self);
-                self.pace.admit(bytes).await;
+                turn.await;
             }
             if self.may_append(target) {
                 return Ok(());
