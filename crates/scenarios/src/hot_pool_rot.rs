@@ -279,7 +279,10 @@ impl Stage {
         };
         let mut last = None;
         let scanned = scan(&medium, geometry, tail, &mut |record, placed| last = Some((record.clone(), placed))).await;
-        scanned.expect("a log on a disk that is well");
+        if let Err(error) = scanned {
+            // A block that went bad before, and that nobody but this search needs.
+            return self.sim.note(format!("the end of the log is not found: {error}"));
+        }
         let (record, placed) = last.expect("something was written");
         assert!(matches!(record, Record::Write { .. }), "{record:?}");
         let block = first_block + placed.at.bytes() / 4096 - in_header as u64;
