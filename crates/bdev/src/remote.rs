@@ -1,7 +1,8 @@
 //! A device served by one reactor for all: other reactors send it their operations and get them back, buffers and all.
 //!
 //! For devices that cannot have a channel on every core (one hardware queue, one file that must be written by one
-//! thread). When that reactor stops, operations end as [`Status::Gone`]. Nothing is allocated per operation: the operation travels inside the message, the answer inside another.
+//! thread). When that reactor stops, operations end as [`Status::Gone`]. Nothing is allocated per operation: the
+//! operation travels inside the message, the answer inside another.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Io, Status};

@@ -1,7 +1,8 @@
 //! NVMe and NVMe over Fabrics: the bytes, the rules and the two state machines, target and host.
 //!
-//! Everything but [`tcp_target`] and [`initiator`] does no I/O: no sockets, no executor, no clock. Bytes, time and namespaces
-//! are handed in; bytes, completions and events are handed out. That is why the same code runs under the real network, in the simulator and in a fuzzer.
+//! Everything but [`tcp_target`] and [`initiator`] does no I/O: no sockets, no executor, no clock. Bytes, time and
+//! namespaces are handed in; bytes, completions and events are handed out. That is why the same code runs under the
+//! real network, in the simulator and in a fuzzer.
 //!
 //! * [`spec`]: layouts and values of the specifications (NVMe Base 2.0, NVM Command Set 1.0, TCP Transport 1.0).
 //! * [`tcp`]: PDUs of the TCP transport: encoding, incremental decoding, and the rules whose breach ends a connection.

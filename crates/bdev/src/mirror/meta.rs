@@ -1,4 +1,5 @@
-//! What superblocks and bitmap pages say when a mirror is opened. Pure decisions are functions of superblocks, so that they can be tested without devices.
+//! What superblocks and bitmap pages say when a mirror is opened. Pure decisions are functions of superblocks, so that
+//! they can be tested without devices.
 
 use super::format::{BitmapPage, LegRecord, LegState, Superblock};
 use crate::slots::Slots;

@@ -1,5 +1,6 @@
-//! The segments of a mapped log: by the pages of their summary, then record by record. Every record has its own fence, so at most the last one is torn; whatever lies behind a
-//! record that does not decode was stored after that one was durable.
+//! The segments of a mapped log: by the pages of their summary, then record by record. Every record has its own fence,
+//! so at most the last one is torn; whatever lies behind a record that does not decode was stored after that one was
+//! durable.
 
 use super::{LogError, Scan};
 use crate::format::record::{self, HEADER_BYTES_MAX, Header, NUMBER_MAX, NoRecord, Record, UNIT};
