@@ -205,3 +205,34 @@ fn the_doctor_names_what_is_in_the_way_of_a_configuration_and_finds_nothing_when
     let run = remuda(&["doctor", "--config", &dir.path().join("bad.toml").to_string_lossy()]);
     assert!(run.code == 1 && run.out.contains("remuda config check"), "{}", run.out);
 }
+
+#[test]
+fn a_bundle_has_what_node_and_machine_say_and_works_without_a_node() {
+    let node = Node::start("[[device]]\nname = 'm'\nkind = 'mem'\nsize = '64MiB'\n");
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("bundle.tar.gz");
+    let file = archive.display().to_string();
+    let made = node.json(&["debug", "bundle", &file]);
+    let names = names_in(&archive);
+    for name in ["README", "doctor.json", "config.toml", "node/devices.json", "process/status", "machine/proc-meminfo"]
+    {
+        assert!(names.iter().any(|found| found.ends_with(name)), "{name} is not in {names:?}");
+    }
+    assert_eq!(made["files"].as_u64(), Some(names.len() as u64));
+    // What is there is not overwritten.
+    let again = node.run(&["debug", "bundle", &file]);
+    assert_eq!(again.code, 1, "{}", again.err);
+    assert!(again.err.contains("name another file"), "{}", again.err);
+
+    let alone = dir.path().join("alone.tar.gz");
+    let run = remuda(&["--socket", "/nowhere/remuda.sock", "debug", "bundle", &alone.display().to_string()]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(names_in(&alone).iter().any(|found| found.ends_with("node/status.json.error")));
+}
+
+fn names_in(archive: &std::path::Path) -> Vec<String> {
+    let file = std::fs::File::open(archive).expect("the archive is there");
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let entries = archive.entries().expect("an archive");
+    entries.map(|entry| entry.expect("an entry").path().expect("a path").display().to_string()).collect()
+}

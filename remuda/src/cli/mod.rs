@@ -1,5 +1,6 @@
 //! The command line.
 
+mod bundle;
 mod config_commands;
 pub mod exit;
 mod objects;
@@ -90,6 +91,9 @@ enum Command {
         #[command(flatten)]
         watch: watch::Watch,
     },
+    /// For somebody who is to help: what a node and its machine say of themselves
+    #[command(subcommand)]
+    Debug(DebugCommand),
     /// Call an RPC method: remuda rpc METHOD '{"name": "v0"}'
     Rpc {
         /// Method; 'rpc.discover' lists them
@@ -118,6 +122,15 @@ enum Command {
     },
     /// Print the version
     Version,
+}
+
+#[derive(Subcommand)]
+enum DebugCommand {
+    /// Write it all to one archive; no data, no keys
+    Bundle {
+        /// The archive [default: remuda-debug-TIME.tar.gz]
+        file: Option<PathBuf>,
+    },
 }
 
 /// Writes a page for each command, as `man` finds them: `remuda-pool-create.1`.
@@ -240,6 +253,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
             Ok(())
         }
+        Command::Debug(DebugCommand::Bundle { file }) => bundle::bundle(context, file),
         Command::Man { dir } => man(context, &dir),
         Command::Version => {
             let version = env!("CARGO_PKG_VERSION");

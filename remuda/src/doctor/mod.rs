@@ -65,8 +65,26 @@ impl Finding {
 
 /// Runs the checks and shows what they found; fails when there is a problem.
 pub fn run(context: &Context, args: &DoctorArgs) -> Result<(), Failure> {
+    let findings = findings(context, args.config.as_deref());
+    let count = |level: Level| findings.iter().filter(|finding| finding.level == level).count();
+    let (problems, notes) = (count(Level::Problem), count(Level::Note));
+    if context.json {
+        output::print_json(&json!({ "problems": problems, "notes": notes, "findings": findings }));
+    } else {
+        output::print_line(&to_text(&findings));
+        let plural = crate::config::diagnostic::plural;
+        let counts = format!("{problems} problem{}, {notes} note{}", plural(problems), plural(notes));
+        let hint =
+            if args.config.is_none() { "; with --config FILE it looks at ports, devices and memory too" } else { "" };
+        output::print_line(&format!("\n{counts}{hint}"));
+    }
+    if problems > 0 { Err(Failure::quiet(Exit::Failed)) } else { Ok(()) }
+}
+
+/// Runs the checks, on what the configuration at a path needs as well.
+pub fn findings(context: &Context, config: Option<&str>) -> Vec<Finding> {
     let view = View::of_this_machine();
-    let loaded = args.config.as_ref().map(|path| (path, Config::load(path)));
+    let loaded = config.map(|path| (path, Config::load(path)));
     let config = loaded.as_ref().and_then(|(_, loaded)| loaded.as_ref().ok());
     let socket = config.map_or_else(|| context.socket(), |config| config.node.rpc_socket.clone());
     let (is_running, about_node) = node::check(&socket);
@@ -81,19 +99,7 @@ pub fn run(context: &Context, args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(config) = config {
         findings.extend(storage::check(&view, config, is_running));
     }
-    let count = |level: Level| findings.iter().filter(|finding| finding.level == level).count();
-    let (problems, notes) = (count(Level::Problem), count(Level::Note));
-    if context.json {
-        output::print_json(&json!({ "problems": problems, "notes": notes, "findings": findings }));
-    } else {
-        output::print_line(&to_text(&findings));
-        let plural = crate::config::diagnostic::plural;
-        let counts = format!("{problems} problem{}, {notes} note{}", plural(problems), plural(notes));
-        let hint =
-            if args.config.is_none() { "; with --config FILE it looks at ports, devices and memory too" } else { "" };
-        output::print_line(&format!("\n{counts}{hint}"));
-    }
-    if problems > 0 { Err(Failure::quiet(Exit::Failed)) } else { Ok(()) }
+    findings
 }
 
 fn of_bad_config(path: &str, error: &BadConfig) -> Finding {
