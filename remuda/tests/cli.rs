@@ -148,11 +148,13 @@ fn metrics_and_health_are_served() {
 }
 
 #[test]
-fn the_reference_in_the_repository_is_the_programs_own() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/config.md");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let hint = "run: remuda config reference > docs/operating/config.md";
-    assert_eq!(text.trim(), remuda(&["config", "reference"]).out.trim(), "{hint}");
+fn the_references_in_the_repository_are_the_programs_own() {
+    for (file, command) in [("config.md", ["config", "reference"]), ("rpc.md", ["rpc", "--reference"])] {
+        let path = format!("{}/../docs/operating/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let hint = format!("run: remuda {} > docs/operating/{file}", command.join(" "));
+        assert_eq!(text.trim(), remuda(&command).out.trim(), "{hint}");
+    }
 }
 
 #[test]

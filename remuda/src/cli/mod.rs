@@ -97,10 +97,14 @@ enum Command {
     /// Call an RPC method: remuda rpc METHOD '{"name": "v0"}'
     Rpc {
         /// Method; 'rpc.discover' lists them
-        method: String,
+        #[arg(required_unless_present = "reference")]
+        method: Option<String>,
         /// Parameters, a JSON object
         #[arg(default_value = "{}")]
         params: String,
+        /// Print every method and parameter, as Markdown
+        #[arg(long, conflicts_with = "method")]
+        reference: bool,
     },
     /// Load a device or an NVMe/TCP target and measure it
     #[command(subcommand)]
@@ -241,7 +245,12 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         }
         Command::Stats => status::stats(context),
         Command::Top { watch } => top::top(context, &watch),
-        Command::Rpc { method, params } => {
+        Command::Rpc { reference: true, .. } => {
+            output::print_line(crate::rpc::reference::markdown().trim_end());
+            Ok(())
+        }
+        Command::Rpc { method, params, .. } => {
+            let method = method.unwrap_or_default();
             let wrong = |error| Failure::new(Exit::Usage, format!("the parameters are not JSON: {error}"));
             let params = serde_json::from_str(&params).map_err(wrong)?;
             output::print_json(&context.call(&method, params)?);

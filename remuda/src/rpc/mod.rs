@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod client;
 pub mod methods;
+pub mod reference;
 pub mod server;
 
 /// Longest line of either direction.
