@@ -53,10 +53,14 @@ impl FlushLine {
 
     /// A flush has ended: the number of the last one that can have been under way beside it.
     fn end(&self, place: Place<'_>, succeeded: bool) -> u64 {
+        let begun = {
+            let mut state = self.state();
+            // Before it leaves: who finds it gone must find that it failed.
+            state.failed |= !succeeded;
+            state.begun
+        };
         drop(place);
-        let mut state = self.state();
-        state.failed |= !succeeded;
-        state.begun
+        begun
     }
 
     /// Whether all flushes up to a number have ended.

@@ -52,10 +52,31 @@ impl Node {
             }
             self.subsystems.insert(nqn, Subsystem { origin: Origin::Runtime, record, configured: None });
         }
+        self.forget_reservations()?;
         for nqn in self.subsystems.keys().cloned().collect::<Vec<_>>() {
             self.announce(&nqn).await?;
         }
         self.remember_shown()
+    }
+
+    /// Reservations of namespaces that a changed configuration file has taken away end with them.
+    fn forget_reservations(&mut self) -> Result<(), Refusal> {
+        let mut state = self.state.clone();
+        for (nqn, kept) in &mut state.reservations {
+            let shown = self.subsystems.get(nqn).map_or(&[][..], |subsystem| &subsystem.record.namespaces);
+            kept.retain(|nsid, _| shown.iter().any(|namespace| namespace.nsid == *nsid));
+        }
+        state.reservations.retain(|_, kept| !kept.is_empty());
+        if state.reservations.len() == self.state.reservations.len()
+            && state.reservations.values().map(|kept| kept.len()).eq(self
+                .state
+                .reservations
+                .values()
+                .map(|kept| kept.len()))
+        {
+            return Ok(());
+        }
+        self.remember(state)
     }
 
     /// Tells the target how a subsystem should be. Namespaces whose volume is closed are left out; one in a pool that is

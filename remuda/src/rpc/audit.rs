@@ -27,16 +27,17 @@ pub struct Peer {
 /// See the module.
 pub struct Audit {
     path: PathBuf,
-    file: Option<File>,
     /// The last attempt failed, and that was told.
     told: bool,
+    /// The last attempt may have left a part of a line.
+    torn: bool,
     bytes_max: u64,
 }
 
 impl Audit {
     /// An audit log in this directory.
     pub fn new(state_dir: &Path) -> Audit {
-        Audit { path: state_dir.join("audit.log"), file: None, told: false, bytes_max: BYTES_MAX }
+        Audit { path: state_dir.join("audit.log"), told: false, torn: false, bytes_max: BYTES_MAX }
     }
 
     /// Records a request that has ended; questions are passed over.
@@ -73,21 +74,24 @@ impl Audit {
     }
 
     fn write(&mut self, line: &str) -> io::Result<()> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?,
-        };
+        // Opened each time: it may have been moved away meanwhile, and requests are few.
+        let mut file = self.open()?;
         let written = file.metadata()?.len();
-        let mut file = file;
         if written > 0 && written + line.len() as u64 > self.bytes_max {
             let mut former = self.path.clone().into_os_string();
             former.push(".1");
             std::fs::rename(&self.path, former)?;
-            file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+            file = self.open()?;
         }
-        file.write_all(line.as_bytes())?;
-        self.file = Some(file);
-        Ok(())
+        // Behind a line that could be written in part only.
+        let gap = if std::mem::take(&mut self.torn) { "\n" } else { "" };
+        let ended = file.write_all(format!("{gap}{line}").as_bytes());
+        self.torn = ended.is_err();
+        ended
+    }
+
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
     }
 }
 

@@ -439,7 +439,8 @@ impl Inner {
             } else {
                 original.iter_mut().map(|buf| buf.duplicate()).collect()
             };
-            let (op, flags, stream, nblocks, tag) = (io.op, io.flags, io.stream, io.nblocks, io.tag);
+            // Without the tag: a leg that cut the write short, at an abort, would count as failed.
+            let (op, flags, stream, nblocks, tag) = (io.op, io.flags, io.stream, io.nblocks, 0);
             let lba = Lba(io.lba.0 + self.shared.data_start);
             parts.push(self.channel(*leg).submit(Io { op, flags, stream, nblocks, lba, arg: 0, tag, bufs }));
         }

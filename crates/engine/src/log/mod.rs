@@ -351,7 +351,8 @@ impl Log {
         if self.closed.get() {
             return Some(Err(Status::Gone));
         }
-        if !self.medium.is_mapped() || !self.state.borrow().queues[Class::User as usize].is_empty() {
+        // Not even before records of the other class: the one that allocates the extent may be among them.
+        if !self.medium.is_mapped() || self.state.borrow().queues.iter().any(|queue| !queue.is_empty()) {
             return None;
         }
         self.place(&mut record, payload, Class::User)
@@ -408,7 +409,8 @@ impl Log {
         let state = self.state.borrow();
         let pages = if self.medium.is_mapped() { state.pages.bytes() } else { 0 };
         let rest = state.open.as_ref().map_or(0, |open| self.geometry.segment_bytes() - open.used - pages);
-        state.ring.free() > 0 || rest >= state.queued_bytes + bytes + SEGMENT_ENDS_MAX
+        let summary = state.block.summary.bytes() as u64;
+        state.ring.free() > 0 || rest >= state.queued_bytes + bytes + summary + SEGMENT_ENDS_MAX
     }
 
     /// Bytes of a mapped segment of whole blocks that its summary takes, beyond what [`SEGMENT_WASTE_MAX`] has for that: some

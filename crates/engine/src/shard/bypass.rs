@@ -102,6 +102,9 @@ impl Shard {
             // The log takes it all the same, and tells what is wrong when it cannot be destaged.
             return Err(outcome.bufs);
         }
+        if self.note_slice(&target).await.is_err() {
+            return Err(outcome.bufs);
+        }
         add(&self.counters.bypassed_bytes, target.bytes as u64);
         for (index, part) in crcs.chunks(RECORD_BLOCKS_MAX as usize).enumerate() {
             let first = first + index as u32 * RECORD_BLOCKS_MAX;

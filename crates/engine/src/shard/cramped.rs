@@ -31,6 +31,13 @@ impl Shard {
 
     /// When all that could be destaged is held back: it may be by somebody who waits for room that only destage makes.
     pub(super) fn unblock(&self) {
+        let now_ns = self.reactor.now_ns();
+        let since_ns = self.house.blocked_since.get().unwrap_or(now_ns);
+        self.house.blocked_since.set(Some(since_ns));
+        let wait_ns = if self.log.has_refused() { WAIT_AGAIN_NS } else { WAIT_NS };
+        if now_ns - since_ns < wait_ns {
+            return;
+        }
         let is_under_way = self.is_checkpointing() || self.index.destages_under_way() > 0;
         if !is_under_way && self.durable_tail().segment >= self.tail().segment {
             self.log.refuse_waiting();

@@ -39,24 +39,26 @@ impl Shard {
     pub(super) async fn destage(self: &Rc<Self>, extent: u32, taken: DirtyExtent) -> Result<bool, Status> {
         // Of a free extent only a move speaks, which has not come to its end.
         let held_back = self.held_back.borrow().contains(&extent) || self.meta.descriptor(extent).is_free();
-        let mut ended = if held_back { Ok(false) } else { self.destage_steps(extent, &taken).await };
+        let mut ended = if held_back { Ok(Destaged::InPart) } else { self.destage_steps(extent, &taken).await };
         match ended {
             Ok(_) if !held_back => self.patience.answered(Refused::Place(extent)),
             // Should a move not be possible, the extent stays where it is, and is tried again.
             Err(Status::WriteError)
                 if self.is_given_up(Refused::Place(extent)) && self.relocate(extent).await.is_ok() =>
             {
-                ended = Ok(true);
+                ended = Ok(Destaged::Whole);
             }
             _ => {}
         }
-        self.index.settle(extent, ended == Ok(true));
+        // An extent that has been left is nothing to the index any more, and may be somebody else's by now.
+        if ended != Ok(Destaged::Left) {
+            self.index.settle(extent, ended == Ok(Destaged::Whole));
+        }
         self.settled.notify_all();
-        ended
+        ended.map(|destaged| destaged != Destaged::InPart)
     }
 
-    /// True when the map page has everything that was taken.
-    async fn destage_steps(self: &Rc<Self>, extent: u32, taken: &DirtyExtent) -> Result<bool, Status> {
+    async fn destage_steps(self: &Rc<Self>, extent: u32, taken: &DirtyExtent) -> Result<Destaged, Status> {
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;
         // Before anything is merged: deltas over a block that only a damaged page knew make it lost.
@@ -67,7 +69,8 @@ impl Shard {
                     self.overwrite_unmerged(owner, first + index).await?;
                 }
                 if !self.log.has_room(MERGE_BYTES_MAX) {
-                    return self.evacuate(extent).await;
+                    let left = self.evacuate(extent).await?;
+                    return Ok(if left { Destaged::Left } else { Destaged::InPart });
                 }
                 self.merge(owner.volume, owner.vextent, index).await?;
             }
@@ -93,7 +96,7 @@ impl Shard {
             self.index.settled(*block, *place);
         }
         self.index.settled_holes(taken, &moved);
-        waiting.map_or(Ok(all), Err)
+        waiting.map_or(Ok(if all { Destaged::Whole } else { Destaged::InPart }), Err)
     }
 
     /// See [`Defect::OverwriteUnmerged`].
@@ -221,6 +224,17 @@ impl Shard {
         let record = Record::Lost { first: lost.block, blocks: 1 };
         self.log.append(record, SgList::new(), Class::Internal).await.result.map(|_| ())
     }
+}
+
+/// How a destage has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destaged {
+    /// The map page has everything that was taken.
+    Whole,
+    /// Something is left, to be tried again.
+    InPart,
+    /// What the extent had is in another one.
+    Left,
 }
 
 /// Why a block is not moved.

@@ -23,7 +23,7 @@ impl Shard {
     pub(super) async fn evacuate(self: &Rc<Self>, extent: u32) -> Result<bool, Status> {
         let owner = self.meta.descriptor(extent);
         let whole = Target { volume: owner.volume, vextent: owner.vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
-        let _held = self.locks.lock(whole.range()).await;
+        let held = self.locks.lock(whole.range()).await;
         self.log.barrier().await;
         let tail = self.index.tail_without(extent);
         if self.index.is_named(extent, tail) {
@@ -35,6 +35,10 @@ impl Shard {
         self.held_back.borrow_mut().push(new);
         let moved = self.evacuate_to(new, extent, &whole).await;
         self.let_go(new);
+        if moved == Err(Status::Gone) {
+            // Closing, and the change is not durable: nothing may be written to the extent any more.
+            std::mem::forget(held);
+        }
         moved?;
         tracing::info!(
             "pool '{}': the log of shard {} has no room to merge extent {extent}; it has moved to extent {new}",
@@ -47,7 +51,8 @@ impl Shard {
     async fn evacuate_to(self: &Rc<Self>, new: u32, extent: u32, whole: &Target) -> Result<(), Status> {
         match self.copy_extent(whole, extent, new).await {
             Ok(fates) => {
-                self.checkpoint_after(|| self.settle_in(extent, new, &fates)).await;
+                let settled = self.checkpoint_after(|| self.settle_in(extent, new, &fates)).await;
+                settled.map_err(|_| Status::Gone)?;
                 self.report_lost(extent, &fates);
                 self.patience.answered(Refused::Place(extent));
                 Ok(())

@@ -49,6 +49,8 @@ pub(super) struct House {
     /// The tail in the last checkpoint.
     checkpoint: Cell<Option<LogTail>>,
     last_error: Cell<Option<Status>>,
+    /// Since when all that could be destaged is held back.
+    pub(super) blocked_since: Cell<Option<u64>>,
 }
 
 impl House {
@@ -201,7 +203,9 @@ impl Shard {
 
     /// Destages a round of extents at the same time.
     async fn destage_some(self: &Rc<Self>) -> Result<(), Status> {
-        if !self.destage_round().await? {
+        if self.destage_round().await? {
+            self.house.blocked_since.set(None);
+        } else {
             // What could be destaged is held back, by somebody who is waiting for a device.
             self.unblock();
             self.reactor.sleep_ns(HELD_BACK_NS).await;
@@ -241,17 +245,28 @@ impl Shard {
         ended
     }
 
-    /// Changes something that only a checkpoint can make hold, and makes checkpoints until one has succeeded. None that is
-    /// under way may have a part of the change.
-    pub(super) async fn checkpoint_after(self: &Rc<Self>, change: impl FnOnce()) {
+    /// Changes something that only a checkpoint can make hold, and makes checkpoints until one has succeeded, or the shard is
+    /// being closed. None that is under way may have a part of the change.
+    pub(super) async fn checkpoint_after(self: &Rc<Self>, change: impl FnOnce()) -> Result<(), Status> {
         self.settled.wait_until(|| !self.house.checkpointing.get()).await;
         self.house.checkpointing.set(true);
         change();
-        while self.checkpoint_alone().await.is_err() && !self.house.stopping.get() {
+        let mut ended = self.make_checkpoint().await;
+        while let Err(status) = ended
+            && !self.house.stopping.get()
+        {
+            self.house.last_error.set(Some(status));
+            tracing::warn!(
+                "pool '{}': the checkpoint of shard {} that a change waits for failed: {status}; it is tried again",
+                self.pool_name,
+                self.number
+            );
             self.reactor.sleep_ns(RETRY_NS).await;
+            ended = self.make_checkpoint().await;
         }
         self.house.checkpointing.set(false);
         self.settled.notify_all();
+        ended
     }
 
     pub(super) fn is_checkpointing(&self) -> bool {
@@ -259,6 +274,11 @@ impl Shard {
     }
 
     async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {
+        self.make_checkpoint().await?;
+        self.journal.compact().await
+    }
+
+    async fn make_checkpoint(self: &Rc<Self>) -> Result<(), Status> {
         let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.tail() };
         if self.is_broken(Defect::ReleaseEarly) {
             self.log.release(tail);
@@ -282,7 +302,7 @@ impl Shard {
                 self.journal.retire(volume, slice);
             }
         }
-        self.journal.compact().await
+        Ok(())
     }
 
     /// Where the durable checkpoint begins its replay.

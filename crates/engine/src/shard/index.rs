@@ -348,6 +348,7 @@ impl Index {
         let mut state = self.state.borrow_mut();
         state.places.detach(volume, vextent);
         state.places.vacate(extent);
+        state.name_refused(extent);
     }
 
     /// Takes a free extent for nobody yet.
@@ -360,6 +361,12 @@ impl Index {
         let mut state = self.state.borrow_mut();
         state.clear(extent, self.defect);
         state.places.vacate(extent);
+        state.name_refused(extent);
+    }
+
+    /// A record that says whose the extent is was refused.
+    pub(crate) fn name_refused(&self, extent: u32) {
+        self.state.borrow_mut().name_refused(extent);
     }
 
     /// Where replay would begin if an extent were clean.
@@ -524,6 +531,11 @@ impl State {
         }
         self.dirty.unmark_all(extent);
         self.dirty.forget(extent);
+    }
+
+    /// A record about an extent was refused, and may be in the log all the same, as the last one.
+    fn name_refused(&mut self, extent: u32) {
+        self.named.insert(extent, self.last.lsn + 1);
     }
 
     /// A record about blocks of an extent that nobody has: a move begins with such.

@@ -57,7 +57,10 @@ impl Shard {
                     whole.volume
                 );
             }
-            Err(_) => self.index.unreserve(new),
+            Err(_) => {
+                self.index.unreserve(new);
+                self.index.name_refused(extent);
+            }
         }
         moved
     }

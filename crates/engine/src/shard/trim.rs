@@ -1,6 +1,6 @@
 //! Making blocks holes: by a record for parts of an extent, by giving the extent back when all of it goes.
 
-use super::{BLOCK, Shard, Target};
+use super::{BLOCK, Defect, Shard, Target};
 use crate::log::{Class, Record};
 use crate::units::EXTENT_BLOCKS;
 use bdev::Status;
@@ -85,8 +85,25 @@ impl Shard {
         if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
             return Ok(());
         }
+        self.note_slice(&whole).await?;
+        if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
+            return Ok(());
+        }
         let record = Record::Free { extent, unusable: false };
-        self.log.append(record, SgList::new(), Class::Internal).await.result.map(|_| ())
+        let freed = self.log.append(record, SgList::new(), Class::Internal).await.result;
+        if freed.is_err() {
+            self.index.name_refused(extent);
+        }
+        freed.map(|_| ())
+    }
+
+    /// The journal has the slice when this returns, and until something waits. A checkpoint may have taken it out while the
+    /// caller waited.
+    pub(super) async fn note_slice(&self, target: &Target) -> Result<(), Status> {
+        while !self.journal.contains(target.volume, target.slice()) && !self.is_broken(Defect::SkipJournal) {
+            self.journal.add(target.volume, target.slice()).await?;
+        }
+        Ok(())
     }
 
     /// Gives back the extents `first .. end` of a volume.

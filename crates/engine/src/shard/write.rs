@@ -126,6 +126,9 @@ impl Shard {
         if !super::data::equal(&found.bufs, expected) {
             return Outcome { status: Status::Miscompare, bufs: new };
         }
+        if let Err(status) = self.note_slice(&target).await {
+            return Outcome { status, bufs: new };
+        }
         self.clone().append(target, new).await
     }
 

@@ -135,7 +135,8 @@ impl Connection {
     /// The same for a command that has waited since it arrived: what is in force now counts. A namespace that has gone
     /// meanwhile lets the command end on its device.
     pub(super) fn admit_again(&self, command: &IoCommand) -> Result<(), Status> {
-        self.namespace(command.nsid).map_or(Ok(()), |namespace| self.admit(command, &namespace))
+        let namespace = self.namespace(command.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+        self.admit(command, &namespace)
     }
 
     #[inline]

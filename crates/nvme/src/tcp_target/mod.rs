@@ -151,10 +151,13 @@ impl Shared {
     }
 
     fn set_access(&self, subsystem: SubsystemId, nsid: u32, access: Option<Access>) {
-        if let Some(export) = self.lock().get_mut(&(subsystem, nsid)) {
+        let mut exports = self.lock();
+        let Some(export) = exports.get_mut(&(subsystem, nsid)) else { return };
+        // Every queue looks again after a change, so what is none must not look like one.
+        if export.access.as_deref() != access.as_ref() {
             export.access = access.map(Arc::new);
+            self.generation.fetch_add(1, Ordering::Release);
         }
-        self.generation.fetch_add(1, Ordering::Release);
     }
 
     fn unexport(&self, subsystem: SubsystemId, nsid: u32) {

@@ -1,6 +1,6 @@
 //! Reservation commands: from a queue to the home, into force on every reactor, and back as an answer.
 //!
-//! One change of reservations at a time: planned, kept where it has to last, put in force, and known to every reactor before
+//! One change of a namespace's reservations at a time: planned, kept where it has to last, put in force, and known to every reactor before
 //! the next one is planned and before it is acknowledged. From then on no queue admits what it forbids. What was admitted
 //! before goes on, except that a preemption with abort is acknowledged only when nothing of the preempted hosts is left in
 //! any device (`preempt.rs`).
@@ -17,34 +17,64 @@ use crate::target::{ControllerHandle, Keep, PlannedReservation, SubsystemId};
 use reactor::sync::Notify;
 use reactor::{Buf, SgList};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+type Key = (SubsystemId, u32);
 
 /// What the home needs to let changes of reservations go one after the other.
 #[derive(Default)]
 pub(super) struct Reserving {
-    under_way: Cell<bool>,
+    /// Namespaces whose reservations are being changed.
+    under_way: RefCell<BTreeSet<Key>>,
+    /// Preemptions, by number, whose hosts may still have commands in devices.
+    ending: RefCell<BTreeMap<u64, Key>>,
+    next_ending: Cell<u64>,
     /// What became of saves, by their numbers.
     saves: RefCell<BTreeMap<u64, Option<bool>>>,
     next_save: Cell<u64>,
     moved: Notify,
 }
 
-/// The right to change reservations, until it is dropped.
-struct Turn<'a>(&'a Reserving);
+/// The right to change reservations of a namespace, until it is dropped.
+struct Turn<'a>(&'a Reserving, Key);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.under_way.set(false);
+        self.0.under_way.borrow_mut().remove(&self.1);
+        self.0.moved.notify_all();
+    }
+}
+
+/// A preemption whose hosts may still have commands in devices.
+struct Ending<'a>(&'a Reserving, u64);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.ending.borrow_mut().remove(&self.1);
         self.0.moved.notify_all();
     }
 }
 
 impl Reserving {
-    async fn turn(&self) -> Turn<'_> {
-        self.moved.wait_until(|| !self.under_way.get()).await;
-        self.under_way.set(true);
-        Turn(self)
+    async fn turn(&self, key: Key) -> Turn<'_> {
+        self.moved.wait_until(|| !self.under_way.borrow().contains(&key)).await;
+        self.under_way.borrow_mut().insert(key);
+        Turn(self, key)
+    }
+
+    fn begin_ending(&self, key: Key) -> Ending<'_> {
+        let number = self.next_ending.replace(self.next_ending.get() + 1);
+        self.ending.borrow_mut().insert(number, key);
+        Ending(self, number)
+    }
+
+    /// Waits for the preemptions of a namespace that have begun by now: who asks for one again must not be told that the
+    /// hosts are gone before they are.
+    async fn all_ended(&self, key: Key) {
+        let next = self.next_ending.get();
+        let is_over = || self.ending.borrow().range(..next).all(|(_, other)| *other != key);
+        self.moved.wait_until(is_over).await;
     }
 }
 
@@ -56,18 +86,25 @@ impl Home {
         nsid: u32,
         request: Request,
     ) -> Result<(), Status> {
-        let turn = self.reserving.turn().await;
+        let subsystem = self.with_target(|target| target.controller(controller).map(|found| found.subsystem()));
+        let subsystem = subsystem.ok_or(Status::ABORTED_SQ_DELETION.dnr())?;
+        let turn = self.reserving.turn((subsystem, nsid)).await;
         let planned = self.with_target(|target| target.plan_reservation(controller, nsid, &request))?;
-        let (subsystem, nsid) = planned.namespace();
+        assert_eq!(planned.namespace(), (subsystem, nsid), "the namespace whose turn it is");
         self.keep_reservation(&planned).await?;
         let preempted = self.change(|target| target.commit_reservation(planned))?;
         // Where this message has been, every later command is judged by the new state.
         for index in 0..self.shared.loads.len() {
             self.reactor.try_call_on(index, |_| async {}).await;
         }
+        let ending = (!preempted.is_empty()).then(|| self.reserving.begin_ending((subsystem, nsid)));
         drop(turn);
         if !preempted.is_empty() {
             self.end_commands(subsystem, nsid, &preempted).await;
+        }
+        drop(ending);
+        if request.aborts() {
+            self.reserving.all_ended((subsystem, nsid)).await;
         }
         Ok(())
     }

@@ -223,7 +223,12 @@ impl Lane {
         let tagged: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).io.tag == tag).collect();
         let mut cids = Vec::new();
         for id in tagged {
-            if inner.requests.get(id).in_flight == 0 {
+            let request = inner.requests.get(id);
+            if request.in_flight == 0 && request.losses > 0 && request.io.op.modifies() {
+                // A connection that is lost may still carry it out: it has not ended before its replay has.
+                continue;
+            }
+            if request.in_flight == 0 {
                 inner.dequeue(id);
                 inner.requests.finish(id, Outcome::Ended(Status::Aborted));
             } else if let Some(link) = &inner.link {

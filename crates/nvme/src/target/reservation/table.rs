@@ -52,6 +52,14 @@ pub enum Request {
     Persistence(bool),
 }
 
+impl Request {
+    /// Whether commands of other hosts are to end before it is acknowledged.
+    pub fn aborts(&self) -> bool {
+        let Request::Command(ReservationCommand::Acquire { action, .. }, _) = self else { return false };
+        *action == AcquireAction::PreemptAndAbort
+    }
+}
+
 /// What follows from a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
