@@ -150,8 +150,7 @@ impl Shard {
                 }
             }
         }
-        let bytes = blocks_read * BLOCK_BYTES as u64;
-        bytes
+        blocks_read * BLOCK_BYTES as u64
     }
 
     /// Waits for as long as these bytes take at the scrub's pace.
