@@ -9,6 +9,7 @@
 //! then, and does not count. Until the checkpoint is durable the volume's extent is held: a write to it would be in a record
 //! that means nothing after a crash. And until then the old extent is not free.
 
+use super::locks::Held;
 use super::patience::Refused;
 use super::relocate::Fate;
 use super::{BLOCK, Shard, Target};
@@ -33,12 +34,8 @@ impl Shard {
         }
         let Some(new) = self.index.reserve_unnamed(tail) else { return Err(Status::NoSpace) };
         self.held_back.borrow_mut().push(new);
-        let moved = self.evacuate_to(new, extent, &whole).await;
+        let moved = self.evacuate_to(new, extent, &whole, held).await;
         self.let_go(new);
-        if moved == Err(Status::Gone) {
-            // Closing, and the change is not durable: nothing may be written to the extent any more.
-            std::mem::forget(held);
-        }
         moved?;
         tracing::info!(
             "pool '{}': the log of shard {} has no room to merge extent {extent}; it has moved to extent {new}",
@@ -48,11 +45,16 @@ impl Shard {
         Ok(true)
     }
 
-    async fn evacuate_to(self: &Rc<Self>, new: u32, extent: u32, whole: &Target) -> Result<(), Status> {
+    /// Writers to the extent wait while `held` is there.
+    async fn evacuate_to(self: &Rc<Self>, new: u32, extent: u32, whole: &Target, held: Held<'_>) -> Result<(), Status> {
         match self.copy_extent(whole, extent, new).await {
             Ok(fates) => {
                 let settled = self.checkpoint_after(|| self.settle_in(extent, new, &fates)).await;
-                settled.map_err(|_| Status::Gone)?;
+                if settled.is_err() {
+                    // Closing, and the change is not durable: nothing may be written to the extent any more.
+                    std::mem::forget(held);
+                    return Err(Status::Gone);
+                }
                 self.report_lost(extent, &fates);
                 self.patience.answered(Refused::Place(extent));
                 Ok(())
