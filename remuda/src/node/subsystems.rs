@@ -3,7 +3,7 @@
 use super::export::{NamespaceSpec, SubsystemSpec};
 use super::refusal::Refusal;
 use super::reservations;
-use super::state::{Origin, SubsystemOverlay};
+use super::state::{Origin, State, SubsystemOverlay};
 use super::view::{HostView, NamespaceView, SubsystemView};
 use super::{NamespaceRecord, Node, OBJECTS_MAX, Subsystem, SubsystemRecord};
 use crate::config::{check_ascii, check_nqn};
@@ -18,6 +18,14 @@ const MODEL_DEFAULT: &str = "Remuda";
 fn new_serial() -> String {
     let bytes = *Uuid::new_v4().as_bytes();
     format!("RM{}", bytes[..8].iter().map(|byte| format!("{byte:02X}")).collect::<String>())
+}
+
+/// A namespace that is no longer shown takes its reservations with it, whatever is shown in its place.
+fn end_reservations(state: &mut State, nqn: &str, shown: &[NamespaceRecord]) {
+    if let Some(kept) = state.reservations.get_mut(nqn) {
+        kept.retain(|nsid, _| shown.iter().any(|namespace| namespace.nsid == *nsid));
+    }
+    state.reservations.retain(|_, kept| !kept.is_empty());
 }
 
 impl Node {
@@ -62,21 +70,11 @@ impl Node {
     /// Reservations of namespaces that a changed configuration file has taken away end with them.
     fn forget_reservations(&mut self) -> Result<(), Refusal> {
         let mut state = self.state.clone();
-        for (nqn, kept) in &mut state.reservations {
+        for nqn in self.state.reservations.keys() {
             let shown = self.subsystems.get(nqn).map_or(&[][..], |subsystem| &subsystem.record.namespaces);
-            kept.retain(|nsid, _| shown.iter().any(|namespace| namespace.nsid == *nsid));
+            end_reservations(&mut state, nqn, shown);
         }
-        state.reservations.retain(|_, kept| !kept.is_empty());
-        if state.reservations.len() == self.state.reservations.len()
-            && state.reservations.values().map(|kept| kept.len()).eq(self
-                .state
-                .reservations
-                .values()
-                .map(|kept| kept.len()))
-        {
-            return Ok(());
-        }
-        self.remember(state)
+        if state == self.state { Ok(()) } else { self.remember(state) }
     }
 
     /// Tells the target how a subsystem should be. Namespaces whose volume is closed are left out; one in a pool that is
@@ -205,11 +203,7 @@ impl Node {
     /// Remembers `subsystem` as it now is, and tells the target.
     async fn change(&mut self, nqn: &str, subsystem: Subsystem) -> Result<SubsystemView, Refusal> {
         let mut state = self.state.clone();
-        // A namespace that is taken away takes its reservations with it, whatever is shown in its place.
-        if let Some(kept) = state.reservations.get_mut(nqn) {
-            kept.retain(|nsid, _| subsystem.record.namespaces.iter().any(|namespace| namespace.nsid == *nsid));
-        }
-        state.reservations.retain(|_, kept| !kept.is_empty());
+        end_reservations(&mut state, nqn, &subsystem.record.namespaces);
         match &subsystem.configured {
             None => {
                 state.subsystems.insert(nqn.to_string(), subsystem.record.clone());

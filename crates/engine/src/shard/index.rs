@@ -371,14 +371,13 @@ impl Index {
 
     /// Where replay would begin if an extent were clean.
     pub(crate) fn tail_without(&self, extent: u32) -> LogTail {
-        let state = self.state.borrow();
-        let next = LogTail { segment: state.last.segment, lsn: state.last.lsn + 1 };
-        state.dirty.oldest_but(extent).unwrap_or(next)
+        let oldest = self.state.borrow().dirty.oldest_but(extent);
+        oldest.unwrap_or_else(|| self.next())
     }
 
     /// Whether a record from `tail` on says whose an extent is.
     pub(crate) fn is_named(&self, extent: u32, tail: LogTail) -> bool {
-        self.state.borrow().named.get(&extent).is_some_and(|lsn| *lsn >= tail.lsn)
+        self.state.borrow().is_named(extent, tail)
     }
 
     /// Takes a free extent for nobody yet, one of which no record from `tail` on speaks.
@@ -387,7 +386,7 @@ impl Index {
         let mut passed = Vec::new();
         let found = loop {
             match state.places.reserve() {
-                Some(extent) if state.named.get(&extent).is_some_and(|lsn| *lsn >= tail.lsn) => passed.push(extent),
+                Some(extent) if state.is_named(extent, tail) => passed.push(extent),
                 found => break found,
             }
         };
@@ -400,9 +399,7 @@ impl Index {
         let mut state = self.state.borrow_mut();
         let owner = self.meta.descriptor(extent);
         state.clear(extent, self.defect);
-        state.places.assign(new, owner.volume, owner.vextent);
-        self.meta
-            .set_descriptor(new, Descriptor { volume: owner.volume, vextent: owner.vextent, ..Descriptor::default() });
+        state.give(&self.meta, new, owner.volume, owner.vextent);
         self.meta.set_descriptor(extent, Descriptor::default());
         let last = state.last.lsn;
         state.named.insert(extent, last);
@@ -531,6 +528,11 @@ impl State {
         }
         self.dirty.unmark_all(extent);
         self.dirty.forget(extent);
+    }
+
+    /// See [`Index::is_named`].
+    fn is_named(&self, extent: u32, tail: LogTail) -> bool {
+        self.named.get(&extent).is_some_and(|lsn| *lsn >= tail.lsn)
     }
 
     /// A record about an extent was refused, and may be in the log all the same, as the last one.

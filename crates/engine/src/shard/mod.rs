@@ -48,9 +48,9 @@ pub(crate) use open::{ShardParts, fits};
 pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
 pub(crate) use verify::BadBlock;
 
-/// Log bytes that merging the deltas over one block takes at most: a group of a header and a block.
 /// A block in offsets and lengths inside of an extent.
 const BLOCK: u32 = BLOCK_BYTES as u32;
+/// Log bytes that merging the deltas over one block takes at most: a group of a header and a block.
 const MERGE_BYTES_MAX: u64 = 2 * BLOCK_BYTES as u64;
 /// Times that a read is planned anew because blocks moved meanwhile, before it waits a turn between attempts.
 const EAGER_ATTEMPTS: u32 = 8;
