@@ -281,6 +281,10 @@ impl Medium for Inner {
             self.transfer_bounced(&io, offset, bufs).await
         };
         io.bufs = bufs;
+        let result = match result {
+            Ok(()) if io.op != Op::Read && io.flags.has(Flags::FUA) && self.is_cached() => self.flush().await,
+            result => result,
+        };
         io.done(steps::status_of(result))
     }
 }
@@ -291,6 +295,13 @@ impl Inner {
         self.align == 1 || bufs.iter().all(|buf| (buf.as_ptr() as usize | buf.len()) & mask == 0)
     }
 
+    /// Whether writes go to the page cache. There the kernel tells a descriptor once that bytes were lost on their way to the
+    /// disk: a durable write would take that word from the flush that it was for. So these are writes and flushes, and all
+    /// flushes stand in one line.
+    fn is_cached(&self) -> bool {
+        self.align == 1
+    }
+
     /// Goes on after short transfers until everything is moved.
     async fn transfer_direct(&self, io: &Io, offset: u64, bufs: SgList) -> (Result<(), Status>, SgList) {
         let (mut moved, mut rest, mut at) = (SgList::new(), bufs, offset);
@@ -298,7 +309,7 @@ impl Inner {
             let wanted = reactor::buf::sg_len(&rest);
             let completion = match io.op {
                 Op::Read => self.file.read(at, rest).await,
-                _ => self.file.write(at, rest, io.flags.has(Flags::FUA)).await,
+                _ => self.file.write(at, rest, io.flags.has(Flags::FUA) && !self.is_cached()).await,
             };
             rest = completion.bufs;
             match completion.result {

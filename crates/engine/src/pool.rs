@@ -590,13 +590,22 @@ impl Pool {
         for home in homes {
             let (devices, shared, superblock) = (devices.clone(), self.shared.clone(), superblock.clone());
             let open = move |there: Rc<Reactor>| async move {
-                let mut found = PoolRecovery::default();
+                let (mut found, mut outcome) = (PoolRecovery::default(), Ok(()));
                 for number in (0..superblock.shards).filter(|number| shared.home_of(*number) == home) {
-                    let recovery = open_shard(&there, number, &devices, &shared, &superblock, tuning).await?;
-                    found.records += recovery.records;
-                    found.log_blocks += recovery.log_blocks;
+                    match open_shard(&there, number, &devices, &shared, &superblock, tuning).await {
+                        Ok(recovery) => {
+                            found.records += recovery.records;
+                            found.log_blocks += recovery.log_blocks;
+                        }
+                        Err(error) => {
+                            outcome = Err(error);
+                            break;
+                        }
+                    }
                 }
-                Ok::<_, PoolError>(found)
+                // Not before: hosts wait for the last one to be open, and nobody for what the first has to destage.
+                shared.table(&there).shards.borrow().values().for_each(Shard::start_upkeep);
+                outcome.map(|()| found)
             };
             opening.push(IoFuture::new(reactor.call_on(home, open)));
         }

@@ -39,6 +39,9 @@ pub enum PollPolicy {
 /// 50 us: above the 9-12 us round trip of a busy loopback connection, far below what a person notices on a CPU graph.
 pub const SPIN_MAX_NS_DEFAULT: u64 = 50_000;
 
+/// A turn that has lasted so long keeps those waiting who have something to be done at once.
+const LONG_TURN_NS: u64 = 150_000;
+
 /// How a reactor is set up.
 #[derive(Clone, Debug)]
 pub struct ReactorConfig {
@@ -110,6 +113,8 @@ pub struct Reactor {
     keep: Keep,
     events: RefCell<Vec<Event>>,
     due: RefCell<Vec<Waker>>,
+    /// Tasks that have given way, until the next turn.
+    yielded: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
     next_poller: Cell<u64>,
     stopping: Cell<bool>,
@@ -145,6 +150,7 @@ impl Reactor {
             keep: Keep::default(),
             events: RefCell::default(),
             due: RefCell::default(),
+            yielded: RefCell::default(),
             now_ns: Cell::new(now_ns),
             next_poller: Cell::new(0),
             stopping: Cell::new(false),
@@ -276,17 +282,28 @@ impl Reactor {
         .await
     }
 
-    /// Lets other tasks run once.
+    /// Gives way until the next turn: to other tasks, and to sockets, messages and completions that have come meanwhile.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         std::future::poll_fn(|cx| {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            cx.waker().wake_by_ref();
+            self.yielded.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })
         .await;
+    }
+
+    /// Turns taken so far.
+    pub fn turns(&self) -> u64 {
+        self.stats.read_turns()
+    }
+
+    /// Whether this turn has taken longer than background work should make hosts wait. Such work asks between its parts and
+    /// [gives way](Self::yield_now); in a simulated world turns take no time.
+    pub fn is_turn_long(&self) -> bool {
+        self.clock_ns().saturating_sub(self.now_ns.get()) > LONG_TURN_NS
     }
 
     // --- other reactors ---------------------------------------------------------------------------------------------
@@ -527,6 +544,7 @@ impl Reactor {
         }
         self.events.replace(events);
         work += self.fire_timers();
+        self.wake_yielded();
         work += self.run_pollers();
         let choose = |ready| self.driver.choose(ready);
         let shuffle: Option<&dyn Fn(usize) -> usize> = if self.driver.shuffles() { Some(&choose) } else { None };
@@ -543,6 +561,13 @@ impl Reactor {
         due.drain(..).for_each(Waker::wake);
         self.due.replace(due);
         fired
+    }
+
+    fn wake_yielded(&self) {
+        let mut yielded = self.yielded.take();
+        yielded.drain(..).for_each(Waker::wake);
+        // Keeps the capacity; waking runs nobody, so none has been added.
+        self.yielded.replace(yielded);
     }
 
     fn run_pollers(&self) -> usize {
@@ -577,6 +602,7 @@ impl Reactor {
     /// Whether a turn would find something to do without asking the driver.
     pub fn has_work(&self) -> bool {
         self.exec.has_ready()
+            || !self.yielded.borrow().is_empty()
             || !self.door.is_empty()
             || !self.outbox.borrow().is_empty()
             || !self.turn_ends.borrow().is_empty()
@@ -661,6 +687,7 @@ impl Reactor {
         self.exec.close();
         self.pollers.borrow_mut().clear();
         self.turn_ends.borrow_mut().clear();
+        self.yielded.borrow_mut().clear();
         self.keep.clear();
         while self.door.pop().is_some() {}
         let index = self.index;

@@ -38,6 +38,10 @@ impl ReactorStats {
         self.worked.store(work > 0, Relaxed);
     }
 
+    pub(crate) fn read_turns(&self) -> u64 {
+        self.turns.load(Relaxed)
+    }
+
     pub(crate) fn last_turn_worked(&self) -> bool {
         self.worked.load(Relaxed)
     }

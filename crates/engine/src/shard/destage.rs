@@ -23,8 +23,8 @@ use std::rc::Rc;
 const WRITES_MAX: usize = 8;
 const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
 
-/// Runs of one extent that are moved in one turn: a device that answers at once must not keep the writers waiting for as
-/// long as whole extents take.
+/// Runs of one extent that are moved before what they have earned is told, and others have their turn: a device that answers
+/// at once must not keep the writers waiting for as long as whole extents take.
 const RUNS_PER_TURN: usize = 8;
 
 /// A block of the log on its way.
@@ -128,10 +128,14 @@ impl Shard {
                 continue;
             }
             runs += 1;
-            if runs % RUNS_PER_TURN == 0 {
+            if runs % RUNS_PER_TURN == 0 || !self.may_move_now() {
                 self.pace.earned(std::mem::take(&mut blocks) * BLOCK_BYTES as u64, self.fill());
                 self.reactor.yield_now().await;
+                while !self.may_move_now() {
+                    self.reactor.yield_now().await;
+                }
             }
+            self.moved_in.set(self.reactor.turns());
             let run = run_length(&moving[at..]);
             let mut buf = bdev::steps::alloc(&self.reactor, run * BLOCK_BYTES).await?;
             let (good, stop) = self.read_run(&moving[at..at + run], &mut buf).await?;
@@ -169,6 +173,11 @@ impl Shard {
             self.give_up(owner, lost).await?;
         }
         Ok(waiting)
+    }
+
+    /// Whether this turn has time for a run. One in each there is always, however long hosts make it.
+    fn may_move_now(&self) -> bool {
+        self.moved_in.get() != self.reactor.turns() || !self.reactor.is_turn_long()
     }
 
     /// Reads a run of blocks from the log: how many, up to the first that cannot be read, and what is to become of that.

@@ -94,12 +94,15 @@ pub(crate) struct DirtyExtents {
 
 impl DirtyExtents {
     pub(crate) fn new(extents: u32) -> DirtyExtents {
-        DirtyExtents { index: vec![NONE; extents as usize], ..DirtyExtents::default() }
+        // Room for all is asked for at once and not touched: growing would copy it again and again, in a replay above all.
+        let slab = Vec::with_capacity(extents as usize);
+        DirtyExtents { index: vec![NONE; extents as usize], slab, ..DirtyExtents::default() }
     }
 
     /// More extents exist.
     pub(crate) fn grow(&mut self, extents: u32) {
         self.index.resize(extents as usize, NONE);
+        self.slab.reserve_exact(extents as usize - self.slab.len());
     }
 
     #[inline]
@@ -259,7 +262,7 @@ impl DirtyExtents {
 
     /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.index.capacity() * 4 + self.slab.capacity() * size_of::<DirtyExtent>() + self.queue.capacity() * 24
+        self.index.capacity() * 4 + self.slab.len() * size_of::<DirtyExtent>() + self.queue.capacity() * 24
     }
 
     /// Dirty blocks in all extents.

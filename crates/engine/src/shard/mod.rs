@@ -206,6 +206,8 @@ pub(crate) struct Shard {
     streams: bypass::Streams,
     /// The first record that was replayed, and its segment.
     first: LogTail,
+    /// The turn in which destage last moved something.
+    moved_in: Cell<u64>,
     /// Blocks being merged in the background, so that none is merged twice.
     merging: RefCell<smallvec::SmallVec<[u32; 8]>>,
 }

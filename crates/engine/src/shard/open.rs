@@ -85,11 +85,14 @@ impl<'a> Replay<'a> {
 }
 
 impl Shard {
-    /// Opens a shard and starts its upkeep.
+    /// Opens a shard. Its [upkeep](Self::start_upkeep) is still to be started, and must be before it is closed.
     pub(crate) async fn open(parts: ShardParts) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
-        let (shard, recovery) = Shard::recover(parts, true).await?;
-        shard.reactor.spawn(shard.clone().keep_house());
-        Ok((shard, recovery))
+        Shard::recover(parts, true).await
+    }
+
+    /// Begins to destage and to make checkpoints.
+    pub(crate) fn start_upkeep(self: &Rc<Self>) {
+        self.reactor.spawn(self.clone().keep_house());
     }
 
     /// A shard to read from, without upkeep: nothing is written. Its epoch need not be durable.
@@ -177,6 +180,7 @@ impl Shard {
             settled: Default::default(),
             held_back: Default::default(),
             streams: Default::default(),
+            moved_in: std::cell::Cell::new(u64::MAX),
             merging: Default::default(),
             first: tail,
         });

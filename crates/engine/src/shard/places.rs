@@ -60,6 +60,11 @@ impl Places {
         self.extents = extents;
     }
 
+    /// So many extents are about to be assigned, whole slices mostly.
+    pub(crate) fn expect(&mut self, extents: usize) {
+        self.slices.reserve(extents / SLICE_EXTENTS as usize);
+    }
+
     /// Where an extent of a volume is.
     #[inline]
     pub(crate) fn get(&self, volume: u32, vextent: u32) -> Option<u32> {
