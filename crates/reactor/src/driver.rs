@@ -268,6 +268,12 @@ impl Slice {
         Slice { start: self.start.wrapping_add(bytes), len: self.len - bytes }
     }
 
+    /// The first `bytes` of the slice.
+    pub fn shortened(&self, bytes: usize) -> Slice {
+        assert!(bytes <= self.len);
+        Slice { start: self.start, len: bytes }
+    }
+
     /// Copies the bytes to `target`, for drivers that keep what is sent.
     ///
     /// # Safety

@@ -119,10 +119,19 @@ impl<P> Output<P> {
 
     /// The slices to send next. `slices_of` adds those of a payload without its first so many bytes.
     pub(crate) fn gather(&mut self, slices_of: impl Fn(&P, usize, &mut Vec<Slice>)) -> &[Slice] {
+        self.gather_up_to(usize::MAX, slices_of)
+    }
+
+    /// As [`gather`](Self::gather), no more than `bytes_max`.
+    pub(crate) fn gather_up_to(
+        &mut self,
+        bytes_max: usize,
+        slices_of: impl Fn(&P, usize, &mut Vec<Slice>),
+    ) -> &[Slice] {
         self.slices.clear();
         let (mut at, mut skip, mut bytes) = (self.heads_sent, self.first_sent, 0);
         for piece in &self.pieces {
-            if self.slices.len() >= SLICES_MAX || bytes >= SEND_BYTES_MAX {
+            if self.slices.len() >= SLICES_MAX || bytes >= SEND_BYTES_MAX.min(bytes_max) {
                 break;
             }
             let left = piece.len() - skip;
@@ -136,6 +145,15 @@ impl<P> Output<P> {
             }
             bytes += left;
             skip = 0;
+        }
+        let mut over = bytes.saturating_sub(bytes_max);
+        while over > 0
+            && let Some(last) = self.slices.pop()
+        {
+            if last.len() > over {
+                self.slices.push(last.shortened(last.len() - over));
+            }
+            over = over.saturating_sub(last.len());
         }
         &self.slices
     }

@@ -6,13 +6,14 @@
 
 use super::cid_map::CidMap;
 use super::cid_set::CidSet;
-use super::flights::Flights;
+use super::flights::{Flight, Flights};
 use super::fused::FusedPair;
 use super::local::{Local, Namespace};
-use super::output::Output;
+use super::output::{Flushed, Output};
 use super::pace::Pace;
 use super::progress::Progress;
 use super::room::{Place, Room, Turn};
+use super::share::HostShare;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::SubsystemId;
@@ -26,7 +27,7 @@ use base::Errno;
 use reactor::buf::sg_len;
 use reactor::sync::Notify;
 use reactor::{Buf, Reactor, SgList, TcpStream, TurnEnd};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
@@ -101,7 +102,7 @@ pub(super) struct Connection {
     pub(super) output: RefCell<Output>,
     pub(super) pace: Cell<Pace>,
     pub(super) flush_queued: Cell<bool>,
-    pub(super) socket_full: Cell<bool>,
+    pub(super) sends_later: Cell<bool>,
     pub(super) ended: Cell<Option<End>>,
     /// Notified when the connection becomes a queue, when it ends, and after that when a command of it ends.
     pub(super) settled: Notify,
@@ -119,6 +120,10 @@ pub(super) struct Connection {
     outstanding: RefCell<CidSet>,
     /// Commands that devices have.
     pub(super) flights: Flights,
+    /// What its host has of this reactor; I/O queues have one.
+    pub(super) share: OnceCell<Rc<HostShare>>,
+    /// Units of that since they were last taken from here.
+    pub(super) spent: Cell<u32>,
     /// When something was last received.
     pub(super) heard_ns: Cell<u64>,
     /// The controller's write cache is switched off: every write is durable when it completes.
@@ -151,7 +156,7 @@ impl Connection {
             output: RefCell::default(),
             pace: Cell::new(Pace::new()),
             flush_queued: Cell::new(false),
-            socket_full: Cell::new(false),
+            sends_later: Cell::new(false),
             ended: Cell::new(None),
             settled: Notify::default(),
             read_notify: Notify::default(),
@@ -163,6 +168,8 @@ impl Connection {
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
             outstanding: RefCell::new(CidSet::new()),
             flights: Flights::default(),
+            share: OnceCell::new(),
+            spent: Cell::new(0),
             heard_ns: Cell::new(0),
             write_through: Cell::new(false),
             via,
@@ -181,6 +188,9 @@ impl Connection {
         assert_eq!(self.role.get(), Role::None, "a connection becomes a queue once");
         self.role.set(if owner.qid == 0 { Role::Admin } else { Role::Io });
         self.owner.set(Some(owner));
+        if owner.qid != 0 {
+            self.share.get_or_init(|| self.local.shares.of(owner.host));
+        }
         let mut queue = Queue::new(owner.qid, entries, flow_control);
         queue.submit().expect("a fresh queue has room for Connect");
         self.queue.set(queue);
@@ -233,7 +243,7 @@ impl Connection {
     /// Whether a host that does not read has so much waiting for it that nothing more is received from it.
     #[inline]
     pub(super) fn is_congested(&self) -> bool {
-        self.socket_full.get() && {
+        self.sends_later.get() && {
             let output = self.output.borrow();
             output.bytes() >= HELD_BYTES_MAX || output.header_bytes() >= UNSENT_HEADER_BYTES_MAX
         }
@@ -247,7 +257,7 @@ impl Connection {
     /// A last attempt to send what is queued; the rest is dropped.
     pub(super) fn flush_last(&self) {
         let mut output = self.output.borrow_mut();
-        let _ = output.flush(&self.stream);
+        let _ = output.flush(&self.stream, usize::MAX);
         output.discard();
     }
 
@@ -289,6 +299,32 @@ impl Connection {
 
     pub(super) fn is_ended(&self) -> bool {
         self.ended.get().is_some()
+    }
+
+    /// A device has taken a command and not ended it.
+    #[inline]
+    pub(super) fn take_off(&self) -> Flight {
+        if let Some(share) = self.share.get() {
+            share.take_off();
+        }
+        self.flights.take_off()
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(super) fn land(&self, flight: Flight) {
+        if let Some(share) = self.share.get() {
+            share.land();
+        }
+        self.flights.land(flight);
+    }
+
+    /// Waits for the next turn, or for as long as devices have enough of this host's commands.
+    pub(super) async fn its_turn(&self) {
+        match self.share.get() {
+            Some(share) if share.is_full() => drop(self.or_ended(share.has_room()).await),
+            _ => self.reactor.yield_now().await,
+        }
     }
 
     // --- counting commands ------------------------------------------------------------------------------------------
@@ -420,14 +456,23 @@ impl Connection {
 
     fn flush(self: &Rc<Self>) {
         self.change_pace(Pace::flushed);
-        if self.socket_full.get() {
+        if self.sends_later.get() {
             return;
         }
-        let flushed = self.output.borrow_mut().flush(&self.stream);
+        let flushed = self.output.borrow_mut().flush(&self.stream, self.send_max());
         match flushed {
-            Ok(true) => self.note_read(),
-            Ok(false) => self.wait_for_socket(),
+            Ok(Flushed::All) => self.note_read(),
+            Ok(left) => self.send_later(left),
             Err(errno) => self.end(End::Network(errno)),
+        }
+    }
+
+    /// Bytes that may be sent at once: with several hosts on this reactor no more than a part of the turn is worth.
+    #[inline]
+    fn send_max(&self) -> usize {
+        match self.share.get() {
+            Some(share) if self.local.shares.are_needed(self.reactor.now_ns()) => share.send_max(),
+            _ => usize::MAX,
         }
     }
 
@@ -438,14 +483,18 @@ impl Connection {
         self.room.wake_first();
     }
 
-    /// The socket is full: one task waits for it, with a limit on how slowly the host may read.
-    fn wait_for_socket(self: &Rc<Self>) {
-        self.socket_full.set(true);
+    /// Something is left: one task sends it, in the turns that follow or when the socket takes more, with a limit on how
+    /// slowly the host may read.
+    fn send_later(self: &Rc<Self>, mut left: Flushed) {
+        self.sends_later.set(true);
         let this = self.clone();
         self.reactor.spawn(async move {
             let config = &this.local.config;
             let mut progress = Progress::new(this.reactor.clock_ns(), config.stall_timeout_ns, config.stall_bytes_min);
             loop {
+                if left == Flushed::Part {
+                    this.reactor.yield_now().await;
+                }
                 let patience_ns = progress.left_ns(this.reactor.clock_ns());
                 let writable = this.or_ended(this.stream.writable());
                 match this.reactor.timeout(patience_ns, writable).await {
@@ -456,15 +505,16 @@ impl Connection {
                     Some(Some(Ok(()))) => {}
                 }
                 let waiting = this.output.borrow().bytes();
-                let flushed = this.output.borrow_mut().flush(&this.stream);
+                let flushed = this.output.borrow_mut().flush(&this.stream, this.send_max());
                 match flushed {
-                    Ok(is_empty) => {
+                    Ok(flushed) => {
                         progress.took(waiting - this.output.borrow().bytes());
-                        this.socket_full.set(!is_empty);
+                        this.sends_later.set(flushed != Flushed::All);
                         this.note_read();
-                        if is_empty {
+                        if flushed == Flushed::All {
                             return;
                         }
+                        left = flushed;
                     }
                     Err(errno) => return this.end(End::Network(errno)),
                 }
@@ -477,7 +527,7 @@ impl Connection {
         if let Some((pdu, len)) = encode_term(Side::Target, fault, offending) {
             let mut output = self.output.borrow_mut();
             output.copied(&pdu[..len]);
-            let _ = output.flush(&self.stream);
+            let _ = output.flush(&self.stream, usize::MAX);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Pending};
 use super::local::Namespace;
-use super::pieces;
+use super::{pieces, share};
 use crate::spec::opcode::FABRICS;
 use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
@@ -90,6 +90,8 @@ impl Connection {
             return Err(Status::INVALID_OPCODE.dnr());
         }
         self.admit(&command, &namespace)?;
+        let read_bytes = if command.op == IoOp::Read { command.data_len } else { 0 };
+        self.spent.set(self.spent.get() + 1 + (read_bytes >> share::UNIT_SHIFT));
         if !command.op.takes_data() {
             return self.without_data(sqe, &command, namespace);
         }
@@ -234,10 +236,10 @@ impl Connection {
             Ok(done) => self.conclude(cid, done, share),
             Err(begun) => {
                 namespace.at_once.set(false);
-                let (this, flight) = (self.clone(), self.flights.take_off());
+                let (this, flight) = (self.clone(), self.take_off());
                 self.reactor.spawn_eager(async move {
                     let done = begun.await;
-                    this.flights.land(flight);
+                    this.land(flight);
                     this.conclude(cid, done, share);
                 });
             }
@@ -246,10 +248,10 @@ impl Connection {
 
     #[cold]
     fn start_in_pieces(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, io: Io, share: usize) {
-        let (this, flight) = (self.clone(), self.flights.take_off());
+        let (this, flight) = (self.clone(), self.take_off());
         self.reactor.spawn_eager(async move {
             let done = pieces::carry_out(&this.reactor, &namespace, io).await;
-            this.flights.land(flight);
+            this.land(flight);
             this.conclude(cid, done, share);
         });
     }
@@ -339,7 +341,7 @@ impl Connection {
             // A device that frees nothing may ignore the advice (NVM Command Set 1.0, section 3.2.3).
             return self.answer_status(cid, Status::SUCCESS);
         }
-        let (this, flight) = (self.clone(), self.flights.take_off());
+        let (this, flight) = (self.clone(), self.take_off());
         self.reactor.spawn_eager(async move {
             let mut status = Status::SUCCESS;
             for (start, count) in ranges {
@@ -350,7 +352,7 @@ impl Connection {
                     break;
                 }
             }
-            this.flights.land(flight);
+            this.land(flight);
             this.answer_status(cid, status);
         });
     }

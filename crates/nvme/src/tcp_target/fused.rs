@@ -174,10 +174,10 @@ impl Connection {
         let flags = if write.fua || self.write_through.get() { Flags::FUA } else { Flags::NONE };
         let tag = self.tag(compare.cid);
         let io = Io { bufs, flags, tag, ..Io::new(Op::CompareAndWrite, Lba(write.slba), write.block_count) };
-        let (this, flight) = (self.clone(), self.flights.take_off());
+        let (this, flight) = (self.clone(), self.take_off());
         self.reactor.spawn_eager(async move {
             let done = namespace.channel.submit(io).await;
-            this.flights.land(flight);
+            this.land(flight);
             match done.status {
                 bdev::Status::Ok => answer(&this, Status::SUCCESS, Status::SUCCESS),
                 other => answer(&this, status_for_host(other, Op::Compare), failed),

@@ -506,7 +506,8 @@ async fn keep_time(home: Rc<Home>) {
             let _ = reactor.timeout(deadline_ns - now_ns, moved.notified()).await;
         }
         let Some(home) = weak.upgrade() else { return };
-        let now_ns = reactor.now_ns();
+        // As late as the look above: by the time of a turn that began long ago the deadline would be to come for ever.
+        let now_ns = reactor.clock_ns();
         home.listen_to_silent(now_ns).await;
         home.target.borrow_mut().handle_timeout(now_ns);
         home.carry_out();

@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, End, HELD_BYTES_MAX};
 use super::receive::Receiver;
+use super::share::Shares;
 use super::{Config, Export, Shared};
 use crate::target::reservation::Access;
 use crate::target::{self, SubsystemId};
@@ -60,6 +61,8 @@ pub(super) struct Local {
     /// Connections that have ended with commands in devices.
     leaving: RefCell<Vec<Weak<Connection>>>,
     held_max: Cell<usize>,
+    /// What hosts have of this reactor.
+    pub(super) shares: Shares,
     /// Connections that have answers to flush at the end of this turn.
     pub(super) answering: Cell<usize>,
     /// The task that looks for hosts which do not send the data they were asked for runs.
@@ -78,6 +81,7 @@ impl Local {
             connections: RefCell::default(),
             leaving: RefCell::default(),
             held_max: Cell::new(HELD_BYTES_MAX),
+            shares: Shares::default(),
             answering: Cell::new(0),
             watching_transfers: Cell::new(false),
         })
@@ -99,6 +103,9 @@ impl Local {
         self.reactor.spawn(async move {
             let end = Receiver::new(connection.clone()).run().await;
             tracing::debug!(connection = id, %peer, ?end, "connection ended");
+            if let Some(share) = connection.share.get() {
+                share.leave(connection.id);
+            }
             connection.finish(end).await;
             this.connections.borrow_mut().remove(&id);
             if !connection.flights.is_empty() {

@@ -23,6 +23,7 @@ mod progress;
 mod receive;
 mod reserve;
 mod room;
+mod share;
 mod store;
 
 use crate::spec::Nqn;

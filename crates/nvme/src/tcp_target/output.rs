@@ -6,6 +6,17 @@ use reactor::{Buf, Errno, SgList, Slice, TcpStream};
 /// The send queue of one connection.
 pub(super) type Output = tcp::output::Output<Buf>;
 
+/// How a flush has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Nothing is left.
+    All,
+    /// As much as was allowed has left.
+    Part,
+    /// The socket is full.
+    Full,
+}
+
 impl Output {
     /// Queues payload.
     #[inline]
@@ -16,16 +27,23 @@ impl Output {
         }
     }
 
-    /// Sends what the socket takes. `Ok(true)`: everything; `Ok(false)`: the socket is full.
-    pub(super) fn flush(&mut self, stream: &TcpStream) -> Result<bool, Errno> {
+    /// Sends what the socket takes, up to `bytes_max`.
+    pub(super) fn flush(&mut self, stream: &TcpStream, mut bytes_max: usize) -> Result<Flushed, Errno> {
         while self.bytes() > 0 {
-            let slices = self.gather(|buf, sent, slices| slices.push(Slice::of_buf(buf).advanced(sent)));
+            if bytes_max == 0 {
+                return Ok(Flushed::Part);
+            }
+            let slices =
+                self.gather_up_to(bytes_max, |buf, sent, slices| slices.push(Slice::of_buf(buf).advanced(sent)));
             match stream.try_send(slices) {
-                Ok(sent) => self.advance(sent, drop),
-                Err(Errno::EAGAIN) => return Ok(false),
+                Ok(sent) => {
+                    self.advance(sent, drop);
+                    bytes_max -= sent;
+                }
+                Err(Errno::EAGAIN) => return Ok(Flushed::Full),
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(Flushed::All)
     }
 }

@@ -1,10 +1,12 @@
 //! Receiving: bytes from the socket through the decoder to commands and to the buffers that wait for data.
 //!
 //! All connections of a reactor receive into one buffer, so an idle connection holds no memory. Payload remainders of some
-//! size go straight from the socket into their destination.
+//! size go straight from the socket into their destination. Where hosts share the reactor, what is more than a host's part
+//! of the turn is kept for the next.
 
 use super::connection::{Connection, End, Role};
 use super::execute::CapsuleData;
+use super::share::{self, HostShare};
 use crate::spec::Sqe;
 use crate::tcp::{DataHeader, Decoder, Encoder, Fault, Header, IcReq, Item, Side, TransportOptions, negotiate};
 use base::Errno;
@@ -34,24 +36,62 @@ enum Incoming {
     Ignored,
 }
 
+/// How a receive has ended.
+enum Received {
+    /// The socket has nothing more.
+    Drained,
+    /// The socket may have more.
+    More,
+    /// The host has had its part of this turn; something may be kept.
+    Enough,
+}
+
+/// Received bytes whose turn has not come.
+struct Kept {
+    buf: Buf,
+    at: usize,
+}
+
+/// What may be done for a connection in this turn.
+struct Part {
+    share: Rc<HostShare>,
+    units: u32,
+}
+
+impl Part {
+    fn is_over(&self) -> bool {
+        self.units == 0 || self.share.is_full()
+    }
+
+    /// Takes away what the last bytes were worth.
+    fn spend(&mut self, connection: &Connection, bytes: usize) {
+        let units = connection.spent.take() + (bytes >> share::UNIT_SHIFT) as u32;
+        self.units = self.units.saturating_sub(units);
+    }
+}
+
 /// The receiving half of a connection.
 pub(super) struct Receiver {
     connection: Rc<Connection>,
     decoder: Decoder,
     incoming: Incoming,
+    kept: Option<Kept>,
     /// The in-capsule limit of the queue was set.
     limit_known: bool,
 }
 
 impl Receiver {
     pub(super) fn new(connection: Rc<Connection>) -> Receiver {
-        Receiver { connection, decoder: Decoder::new(Side::Target), incoming: Incoming::None, limit_known: false }
+        let (decoder, incoming) = (Decoder::new(Side::Target), Incoming::None);
+        Receiver { connection, decoder, incoming, kept: None, limit_known: false }
     }
 
     /// Receives until the connection ends; says why.
     pub(super) async fn run(mut self) -> End {
         loop {
-            if let Some(end) = self.connection.readable_or_ended().await {
+            if self.kept.is_none()
+                && let Some(end) = self.connection.readable_or_ended().await
+            {
                 return end;
             }
             for round in 1.. {
@@ -62,12 +102,16 @@ impl Receiver {
                     return end;
                 }
                 match self.receive() {
-                    Ok(true) if round < RECEIVES_PER_WAKE => {}
-                    Ok(true) => {
+                    Ok(Received::More) if round < RECEIVES_PER_WAKE => {}
+                    Ok(Received::More) => {
                         self.connection.reactor.yield_now().await;
                         break;
                     }
-                    Ok(false) => break,
+                    Ok(Received::Enough) => {
+                        self.connection.its_turn().await;
+                        break;
+                    }
+                    Ok(Received::Drained) => break,
                     Err(End::Fault(fault)) => {
                         self.connection.send_termination(fault, self.decoder.offending_header());
                         return End::Fault(fault);
@@ -83,19 +127,35 @@ impl Receiver {
         }
     }
 
-    /// One receive and what follows from it; `Ok(false)` when the socket is drained.
-    fn receive(&mut self) -> Result<bool, End> {
+    /// One receive and what follows from it.
+    fn receive(&mut self) -> Result<Received, End> {
         self.connection.note_activity();
         if !self.limit_known && self.connection.role.get() == Role::Io {
             self.limit_known = true;
             self.decoder.set_capsule_data_max(self.connection.local.config.model.capsule_data_max);
         }
+        let mut part = self.part();
+        if part.as_ref().is_some_and(Part::is_over) {
+            return Ok(Received::Enough);
+        }
+        if let Some(Kept { mut buf, at }) = self.kept.take() {
+            let end = buf.len();
+            let at = self.process(&mut buf, at, end, &mut part)?;
+            if at < end {
+                self.kept = Some(Kept { buf, at });
+            }
+            return Ok(Received::Enough);
+        }
         let mut received = self.connection.local.take_receive_buf();
-        let room = received.len();
-        let outcome = self.receive_into(&mut received);
+        let room = if part.is_some() { share::RECEIVE_BYTES.min(received.len()) } else { received.len() };
+        let outcome = self.receive_into(&mut received, room, part.is_some());
         let processed = match outcome {
-            Ok(bytes) => self.process(&mut received, bytes).map(|()| bytes == room),
-            Err(Errno::EAGAIN) => Ok(false),
+            Ok(end) => self.process_and_keep(&mut received, end, &mut part).map(|is_all| match is_all {
+                true if end < room => Received::Drained,
+                true if part.is_none() => Received::More,
+                _ => Received::Enough,
+            }),
+            Err(Errno::EAGAIN) => Ok(Received::Drained),
             Err(Errno::ENOTCONN) => Err(End::Closed),
             Err(errno) => Err(End::Network(errno)),
         };
@@ -103,28 +163,61 @@ impl Receiver {
         processed
     }
 
-    /// Receives into the rest of the arriving payload, if that is large, and into `received`; returns the bytes there.
-    fn receive_into(&mut self, received: &mut Buf) -> Result<usize, Errno> {
-        let direct = self.decoder.payload_arriving() as usize;
+    /// What may be done in this turn; none where this host is alone, and for what is not I/O.
+    #[inline]
+    fn part(&self) -> Option<Part> {
+        let connection = &self.connection;
+        let share = connection.share.get()?;
+        let (shares, now_ns) = (&connection.local.shares, connection.reactor.now_ns());
+        shares.heard(share, now_ns);
+        connection.spent.set(0);
+        let units = || share.take_part(connection.id, connection.reactor.turns()).unwrap_or(0);
+        shares.are_needed(now_ns).then(|| Part { share: share.clone(), units: units() })
+    }
+
+    /// Carries out what has been received, up to the end of this turn's part, and keeps the rest. Whether that is all.
+    fn process_and_keep(&mut self, received: &mut Buf, end: usize, part: &mut Option<Part>) -> Result<bool, End> {
+        let at = self.process(received, 0, end, part)?;
+        if at == end {
+            return Ok(true);
+        }
+        let rest = &received.as_slice()[at..end];
+        let buf = match self.connection.reactor.pool().try_alloc(rest.len()) {
+            Some(mut buf) => {
+                buf.as_mut_slice().copy_from_slice(rest);
+                buf
+            }
+            None => Buf::from_vec(rest.to_vec()),
+        };
+        self.kept = Some(Kept { buf, at: 0 });
+        Ok(false)
+    }
+
+    /// Receives into the rest of the arriving payload, if that is large, and into the first `room` bytes of `received`; returns
+    /// the bytes there. `in_part` bounds the first as well.
+    fn receive_into(&mut self, received: &mut Buf, room: usize, in_part: bool) -> Result<usize, Errno> {
+        let arriving = self.decoder.payload_arriving() as usize;
+        let direct = if in_part { arriving.min(share::DIRECT_BYTES) } else { arriving };
+        let received = &mut received.as_mut_slice()[..room];
         let connection = self.connection.clone();
         if direct < DIRECT_MIN {
-            return connection.stream.try_recv(received.as_mut_slice()).and_then(not_closed);
+            return connection.stream.try_recv(received).and_then(not_closed);
         }
         let mut pending = connection.pending.borrow_mut();
         let target: &mut [u8] = match &mut self.incoming {
             Incoming::Capsule { buf, .. } => {
-                let start = buf.len() - direct;
-                &mut buf.as_mut_slice()[start..]
+                let start = buf.len() - arriving;
+                &mut buf.as_mut_slice()[start..start + direct]
             }
             Incoming::Data { cid, offset, .. } => match pending.get_mut(*cid) {
                 Some(command) => &mut command.buf.as_mut_slice()[*offset..*offset + direct],
                 None => return Err(Errno::ECONNRESET),
             },
             _ => {
-                return connection.stream.try_recv(received.as_mut_slice()).and_then(not_closed);
+                return connection.stream.try_recv(received).and_then(not_closed);
             }
         };
-        let bytes = connection.stream.try_recv_vectored(&mut [&mut *target, received.as_mut_slice()])?;
+        let bytes = connection.stream.try_recv_vectored(&mut [&mut *target, received])?;
         not_closed(bytes)?;
         let placed = bytes.min(target.len());
         let mut piece: &[u8] = &target[..placed];
@@ -133,12 +226,22 @@ impl Receiver {
         if let Incoming::Data { offset, .. } = &mut self.incoming {
             *offset += placed;
         }
+        connection.spent.set(connection.spent.get() + (placed >> share::UNIT_SHIFT) as u32);
         Ok(bytes - placed)
     }
 
-    fn process(&mut self, received: &mut Buf, end: usize) -> Result<(), End> {
-        let mut at = 0;
+    /// Carries out the received bytes in `at..end`; where it has stopped, which is before the end when the turn's part is over.
+    fn process(
+        &mut self,
+        received: &mut Buf,
+        mut at: usize,
+        end: usize,
+        part: &mut Option<Part>,
+    ) -> Result<usize, End> {
         loop {
+            if at < end && part.as_ref().is_some_and(Part::is_over) {
+                return Ok(at);
+            }
             let bytes = &received.as_slice()[at..end];
             let mut input = bytes;
             let item = self.decoder.next(&mut input).map_err(End::Fault)?;
@@ -154,7 +257,7 @@ impl Receiver {
                 crate::fuzz::count_pdu();
             }
             match &item {
-                None => return Ok(()),
+                None => return Ok(end),
                 Some(Item::Whole { header, data, digest_ok }) => {
                     let range = range_of(data);
                     self.whole(header, received, range, *digest_ok)?;
@@ -165,6 +268,9 @@ impl Receiver {
             }
             if let Some(end) = self.connection.ended.get() {
                 return Err(end);
+            }
+            if let Some(part) = part {
+                part.spend(&self.connection, at - start);
             }
         }
     }
