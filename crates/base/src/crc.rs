@@ -6,6 +6,11 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// CRC-32 (ISO-HDLC, as in zip and Ethernet): the checksum of NVMe secrets.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iso_hdlc(bytes)
+}
+
 /// CRC32C over several slices in turn, for scattered payloads.
 pub fn crc32c_slices<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);

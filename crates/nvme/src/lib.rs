@@ -8,11 +8,13 @@
 //! * [`tcp`]: PDUs of the TCP transport: encoding, incremental decoding, and the rules whose breach ends a connection.
 //! * [`target`]: subsystems, controllers and queues as a host sees them.
 //! * [`tcp_target`]: the target on reactors and sockets.
+//! * [`auth`]: in-band authentication, both sides.
 //! * [`host`]: what an initiator needs to build commands and to understand the answers.
 //! * [`initiator`]: the host on reactors and sockets, as a library and as a block device.
 
 #![forbid(unsafe_code)]
 
+pub mod auth;
 pub mod host;
 pub mod initiator;
 pub mod spec;
