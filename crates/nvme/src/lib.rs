@@ -17,6 +17,7 @@
 pub mod auth;
 pub mod host;
 pub mod initiator;
+mod power;
 pub mod spec;
 pub mod target;
 pub mod tcp;

@@ -133,6 +133,11 @@ impl ControllerSide {
         !matches!(self.state, State::Resting)
     }
 
+    /// Whether a power is being computed for it.
+    pub fn is_computing(&self) -> bool {
+        matches!(self.state, State::Public(_) | State::Shared(..))
+    }
+
     /// Takes a message of the host (Authentication Send). `policy` is `None` for a host without key. `None` is returned while
     /// a power is computed: no message may come then.
     pub fn take(
@@ -143,7 +148,7 @@ impl ControllerSide {
         names: &Names<'_>,
         random: Random<'_>,
     ) -> Option<Taken> {
-        if matches!(self.state, State::Public(_) | State::Shared(..)) {
+        if self.is_computing() {
             return None;
         }
         if now_ns.saturating_sub(self.moved_ns) > PATIENCE_NS {
@@ -256,13 +261,19 @@ impl ControllerSide {
         Ok(Taken::Compute(power))
     }
 
-    /// Goes on with the power that was asked for.
-    ///
-    /// # Panics
-    /// If none was.
-    pub fn computed(&mut self, now_ns: u64, power: &[u8], policy: Option<&Policy>, names: &Names<'_>) -> Outcome {
+    /// Goes on with the power that was asked for. `None` if none was: the queue has become another one meanwhile.
+    pub fn computed(
+        &mut self,
+        now_ns: u64,
+        power: &[u8],
+        policy: Option<&Policy>,
+        names: &Names<'_>,
+    ) -> Option<Outcome> {
+        if !self.is_computing() {
+            return None;
+        }
         self.moved_ns = now_ns;
-        match core::mem::replace(&mut self.state, State::Resting) {
+        Some(match core::mem::replace(&mut self.state, State::Resting) {
             State::Public(mut exchange) => {
                 exchange.public = power.to_vec();
                 self.state = State::Offered(exchange);
@@ -275,8 +286,8 @@ impl ControllerSide {
                     Outcome::Open
                 })
             }
-            _ => panic!("a power is brought to who asked for one"),
-        }
+            _ => unreachable!("it waits for a power"),
+        })
     }
 
     fn verify(

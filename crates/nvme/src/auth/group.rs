@@ -190,6 +190,13 @@ impl Exponentiation {
         true
     }
 
+    /// Makes as many multiplications as take some ten microseconds; false when nothing is left to do.
+    pub fn turn(&mut self) -> bool {
+        // A multiplication takes the square of the length.
+        let multiplications = (DhGroup::LEN_MAX / self.group.len()).pow(2);
+        (0..multiplications).all(|_| self.step())
+    }
+
     /// The table's entry for the next window; every entry is read, whichever it is.
     fn look_up(&self) -> BoxedMontyForm {
         let byte = self.exponent[self.windows_done / 2];

@@ -224,6 +224,91 @@ impl PropertyCommand {
     }
 }
 
+/// Connect's answer: an authentication transaction is required (Base 2.0, section 6.3, AUTHREQ).
+pub const CONNECT_AUTHENTICATION_REQUIRED: u32 = 1 << 17;
+/// Connect's answer: an authentication transaction is required, and a secure channel made from it.
+pub const CONNECT_SECURE_CHANNEL_REQUIRED: u32 = 1 << 18;
+
+/// Authentication Send and Receive (Base 2.0, sections 6.2 and 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct AuthenticationCommand {
+    /// 7Fh.
+    pub opcode: u8,
+    /// Reserved here, but hosts set PSDT.
+    pub flags: u8,
+    /// Command identifier.
+    pub cid: U16,
+    /// 05h or 06h.
+    pub fctype: u8,
+    /// Reserved.
+    pub reserved5: [u8; 19],
+    /// Where the message is, or goes.
+    pub sgl: SglDescriptor,
+    /// Reserved.
+    pub reserved40: u8,
+    /// Security protocol specific, byte 0: 01h.
+    pub spsp0: u8,
+    /// Security protocol specific, byte 1: 01h.
+    pub spsp1: u8,
+    /// Security protocol: E9h, the one that NVM Express has for itself.
+    pub secp: u8,
+    /// Bytes of the message, or room for it.
+    pub len: U32,
+    /// Reserved.
+    pub reserved48: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<AuthenticationCommand>() == 64);
+    assert!(core::mem::offset_of!(AuthenticationCommand, secp) == 43);
+    assert!(core::mem::offset_of!(AuthenticationCommand, len) == 44);
+};
+
+impl AuthenticationCommand {
+    /// The view of a command.
+    pub fn of(sqe: &Sqe) -> &Self {
+        transmute_ref!(sqe)
+    }
+
+    /// Sends a message of `len` bytes that travels in the capsule.
+    pub fn send(cid: u16, len: u32) -> Self {
+        Self::new(cid, FabricsType::AuthenticationSend, SglDescriptor::in_capsule(0, len), len)
+    }
+
+    /// Receives a message of at most `len` bytes.
+    pub fn receive(cid: u16, len: u32) -> Self {
+        Self::new(cid, FabricsType::AuthenticationReceive, SglDescriptor::transport(len), len)
+    }
+
+    fn new(cid: u16, fctype: FabricsType, sgl: SglDescriptor, len: u32) -> Self {
+        AuthenticationCommand {
+            opcode: FABRICS,
+            flags: FLAG_SGL,
+            cid: U16::new(cid),
+            fctype: fctype as u8,
+            reserved5: [0; 19],
+            sgl,
+            reserved40: 0,
+            spsp0: 1,
+            spsp1: 1,
+            secp: 0xe9,
+            len: U32::new(len),
+            reserved48: [0; 16],
+        }
+    }
+
+    /// Whether it carries a message of this protocol.
+    pub const fn is_dhchap(&self) -> bool {
+        matches!((self.secp, self.spsp0, self.spsp1), (0xe9, 1, 1))
+    }
+
+    /// As a submission queue entry.
+    pub fn to_sqe(self) -> Sqe {
+        transmute!(self)
+    }
+}
+
 /// Disconnect (Base 2.0, section 6): only the record format is of interest.
 pub fn disconnect(cid: u16) -> Sqe {
     let mut sqe = Sqe::new(FABRICS, cid, 0);

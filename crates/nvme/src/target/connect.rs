@@ -7,7 +7,8 @@ use zerocopy::FromBytes;
 use super::controller::{Association, Controller};
 use super::{ControllerHandle, SubsystemId, Target};
 use crate::spec::fabrics::{
-    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CNTLID_MAX, ConnectCommand, ConnectData, InvalidParameter,
+    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CNTLID_MAX, CONNECT_AUTHENTICATION_REQUIRED, ConnectCommand,
+    ConnectData, InvalidParameter,
 };
 use crate::spec::opcode::FabricsType;
 use crate::spec::{Cqe, Nqn, Sqe, Status};
@@ -25,6 +26,8 @@ pub struct Connected {
     pub entries: u16,
     /// Whether completions carry the submission queue head.
     pub flow_control: bool,
+    /// The host has to authenticate itself before anything else.
+    pub needs_authentication: bool,
     /// The answer to Connect.
     pub cqe: Cqe,
 }
@@ -105,12 +108,17 @@ impl Target {
             qid => self.connect_io(now_ns, &association, qid)?,
         };
         let flow_control = command.cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
-        let mut cqe = Cqe::success(command.cid.get(), u32::from(self.controllers[&handle].cntlid()));
+        let controller = &self.controllers[&handle];
+        let needs_authentication = self.subsystems[&subsystem].policy(controller.host_nqn()).is_some();
+        let required = if needs_authentication { CONNECT_AUTHENTICATION_REQUIRED } else { 0 };
+        let mut cqe = Cqe::success(command.cid.get(), u32::from(controller.cntlid()) | required);
         if !flow_control {
             cqe.sqhd.set(0xffff); // "Granted", as the response of Connect has it (Base 2.0, section 6.3).
         }
         let qid = command.qid.get();
-        Ok(Connected { controller: handle, subsystem, qid, entries: sqsize + 1, flow_control, cqe })
+        self.dialogues.remove(&(handle, qid));
+        let entries = sqsize + 1;
+        Ok(Connected { controller: handle, subsystem, qid, entries, flow_control, needs_authentication, cqe })
     }
 
     /// The admin queue makes a controller: this target follows the dynamic controller model.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod auth;
 mod connect;
 mod controller;
 mod discovery;
@@ -30,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 pub use admin::{AdminOutcome, cross_reset_done};
+pub use auth::{AuthOutcome, HostPolicy};
 pub use connect::Connected;
 pub use controller::{Controller, ControllerState};
 pub use event::AER_MAX;
@@ -37,6 +39,7 @@ use instance::Instances;
 pub use model::{Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig};
 pub use reserve::{Keep, PlannedReservation};
 
+use crate::auth::ControllerSide;
 use crate::spec::opcode::{FABRICS, FabricsType};
 use crate::spec::{Cqe, Nqn, Sqe, Status, fabrics};
 
@@ -114,6 +117,8 @@ pub struct Target {
     controllers: BTreeMap<ControllerHandle, Controller>,
     /// Reservations of namespaces with which anybody has registered.
     tables: BTreeMap<(SubsystemId, u32), reservation::Table>,
+    /// Authentications of queues, of those that have begun one.
+    dialogues: BTreeMap<(ControllerHandle, u16), ControllerSide>,
     ports: BTreeMap<u16, SocketAddr>,
     /// Generation of the discovery log: changes whenever any host's view of it may.
     generation: u64,
@@ -138,6 +143,7 @@ impl Target {
             subsystems,
             controllers: BTreeMap::new(),
             tables: BTreeMap::new(),
+            dialogues: BTreeMap::new(),
             ports: BTreeMap::new(),
             generation: 1,
             next_subsystem: DISCOVERY.0 + 1,
@@ -217,13 +223,14 @@ impl Target {
             Some(FabricsType::PropertySet) if qid == 0 => {
                 (controller.property_set(sqe, handle, &mut self.instances, &mut self.events), false)
             }
-            // Authentication is a later part; a type that is unknown, or not for this queue, is no opcode here.
+            // A type that is unknown, or not for this queue. Authentication comes with data and goes another way.
             _ => refuse(Status::INVALID_OPCODE),
         }
     }
 
     /// A queue's connection is gone, for whatever reason. The end of the admin queue is the end of the controller.
     pub fn queue_closed(&mut self, handle: ControllerHandle, qid: u16) {
+        self.dialogues.remove(&(handle, qid));
         if qid == 0 {
             self.close_controller(handle);
         } else if let Some(controller) = self.controllers.get_mut(&handle) {
@@ -247,6 +254,7 @@ impl Target {
 
     fn close_controller(&mut self, handle: ControllerHandle) {
         if self.controllers.remove(&handle).is_some() {
+            self.dialogues.retain(|(of, _), _| *of != handle);
             self.events.push_back(TargetEvent::CloseController { controller: handle });
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::auth::HostPolicy;
 use crate::spec::Nqn;
 use crate::spec::reservation::{RESCAP_IGNORE_KEY, RESCAP_PERSISTENCE, RESCAP_TYPES};
 use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
@@ -222,6 +223,8 @@ pub struct Subsystem {
     config: SubsystemConfig,
     namespaces: BTreeMap<u32, Namespace>,
     hosts: BTreeSet<Nqn>,
+    /// How those of them authenticate that have to.
+    policies: BTreeMap<Nqn, HostPolicy>,
     /// The SMART log's content.
     pub(super) health: Health,
     /// Where the search for a free controller identifier starts: identifiers are not reused at once.
@@ -237,6 +240,7 @@ impl Subsystem {
             config,
             namespaces: BTreeMap::new(),
             hosts: BTreeSet::new(),
+            policies: BTreeMap::new(),
             health: Health::default(),
             next_cntlid: 1,
         })
@@ -323,6 +327,22 @@ impl Subsystem {
             return Err(ModelError::HostsFull);
         }
         self.hosts.insert(host);
+        Ok(())
+    }
+
+    /// How a host authenticates; `None` if it need not.
+    pub fn policy(&self, host: &Nqn) -> Option<&HostPolicy> {
+        self.policies.get(host)
+    }
+
+    pub(super) fn set_policy(&mut self, host: &Nqn, policy: Option<HostPolicy>) -> Result<(), ModelError> {
+        match policy {
+            None => drop(self.policies.remove(host)),
+            Some(_) if self.policies.len() >= HOSTS_MAX && !self.policies.contains_key(host) => {
+                return Err(ModelError::HostsFull);
+            }
+            Some(policy) => drop(self.policies.insert(host.clone(), policy)),
+        }
         Ok(())
     }
 

@@ -16,10 +16,10 @@ use super::room::{Place, Room, Turn};
 use super::share::HostShare;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::ControllerHandle;
-use crate::target::SubsystemId;
 use crate::target::io::IoCommand;
 use crate::target::queue::{FusedSlot, Queue};
 use crate::target::reservation::HostId;
+use crate::target::{Connected, SubsystemId};
 use crate::tcp::pdu::encode_term;
 use crate::tcp::r2t::R2T_MAX;
 use crate::tcp::{DataHeader, Encoder, Fault, R2tTable, Side};
@@ -46,6 +46,8 @@ const TRANSFER_WATCH_NS: u64 = 1_000_000_000;
 pub(super) enum Role {
     /// Before a successful Connect.
     None,
+    /// A queue whose host has yet to authenticate itself.
+    Unproven,
     Admin,
     Io,
 }
@@ -61,6 +63,8 @@ pub(super) enum End {
     Fault(Fault),
     /// The host sent more commands than its queue holds.
     Overrun,
+    /// The host did not authenticate itself.
+    Unproven,
     /// The controller was torn down, or the target stops.
     TornDown,
     /// No progress for too long.
@@ -70,7 +74,7 @@ pub(super) enum End {
 /// A command whose data is on its way from the host.
 pub(super) struct Pending {
     pub(super) sqe: Sqe,
-    /// How an I/O command will be carried out; `None` on an admin queue.
+    /// How an I/O command will be carried out; `None` for an admin or Fabrics command.
     pub(super) io: Option<(IoCommand, Rc<Namespace>)>,
     pub(super) buf: Buf,
     pub(super) digest_ok: bool,
@@ -184,9 +188,14 @@ impl Connection {
     }
 
     /// Fixes what depends on the queue, after a successful Connect. The Connect command itself is still to be answered.
-    pub(super) fn become_queue(&self, owner: Owner, entries: u16, flow_control: bool) {
+    pub(super) fn become_queue(&self, owner: Owner, connected: &Connected) {
         assert_eq!(self.role.get(), Role::None, "a connection becomes a queue once");
-        self.role.set(if owner.qid == 0 { Role::Admin } else { Role::Io });
+        let Connected { entries, flow_control, .. } = *connected;
+        self.role.set(match owner.qid {
+            _ if connected.needs_authentication => Role::Unproven,
+            0 => Role::Admin,
+            _ => Role::Io,
+        });
         self.owner.set(Some(owner));
         if owner.qid != 0 {
             self.share.get_or_init(|| self.local.shares.of(owner.host));

@@ -22,14 +22,19 @@ const NOTE_INTERVAL_NS: u64 = 500_000_000;
 const RECORDS_MAX: usize = 64;
 
 impl Connection {
-    /// Ends the connection unless it becomes a queue in time: half-open connections cost nothing for long.
+    /// Ends the connection unless it becomes a queue in time, and its host authenticates itself if it has to: half-open connections cost nothing for long.
     pub(super) fn watch_handshake(self: &Rc<Self>) {
         let this = self.clone();
         self.reactor.spawn(async move {
             let patience_ns = this.local.config.handshake_timeout_ns;
             let settled = this.settled.wait_until(|| this.role.get() != Role::None || this.is_ended());
             if this.reactor.timeout(patience_ns, settled).await.is_none() {
-                this.end(End::Stalled);
+                return this.end(End::Stalled);
+            }
+            let patience_ns = this.local.config.authentication_timeout_ns;
+            let proven = this.settled.wait_until(|| this.role.get() != Role::Unproven || this.is_ended());
+            if this.reactor.timeout(patience_ns, proven).await.is_none() {
+                this.end(End::Unproven);
             }
         });
     }
@@ -68,7 +73,7 @@ impl Connection {
                     this.write_through.set(write_through);
                     let Connected { controller, subsystem, qid, .. } = connected;
                     let owner = Owner { controller, subsystem, host, qid };
-                    this.become_queue(owner, connected.entries, connected.flow_control);
+                    this.become_queue(owner, &connected);
                     this.settled.notify_all();
                     if this.is_ended() {
                         this.tell_closed();
@@ -86,7 +91,7 @@ impl Connection {
             return;
         }
         if sqe.opcode == FABRICS {
-            return self.fabrics_command(sqe);
+            return self.fabrics_command(sqe, data, digest_ok);
         }
         if let Err(status) = self.try_admin_command(sqe, data, digest_ok) {
             self.answer_status(sqe.cid.get(), status);
@@ -145,7 +150,10 @@ impl Connection {
     }
 
     /// A Fabrics command after Connect, on either kind of queue.
-    pub(super) fn fabrics_command(self: &Rc<Self>, sqe: &Sqe) {
+    pub(super) fn fabrics_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) {
+        if self.authentication_command(sqe, data, digest_ok) {
+            return;
+        }
         let owner = self.owner.get().expect("a queue has an owner");
         let (this, shared, sqe) = (self.clone(), self.local.shared.clone(), *sqe);
         self.reactor.spawn(async move {
@@ -205,7 +213,7 @@ impl Connection {
         self.flush_last();
         self.drop_waiting();
         self.tell_closed();
-        if matches!(end, End::Fault(_) | End::Overrun) {
+        if matches!(end, End::Fault(_) | End::Overrun | End::Unproven) {
             self.stream.drain(LINGER_NS, LINGER_BYTES_MAX).await;
         }
         self.stream.close();

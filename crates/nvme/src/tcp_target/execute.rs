@@ -63,7 +63,7 @@ impl Connection {
     fn try_io_command(self: &Rc<Self>, sqe: &Sqe, data: CapsuleData<'_>, digest_ok: bool) -> Result<(), Status> {
         if sqe.opcode == FABRICS {
             self.fused_interrupted(sqe);
-            self.fabrics_command(sqe);
+            self.fabrics_command(sqe, data, digest_ok);
             return Ok(());
         }
         let namespace = self.namespace(sqe.nsid.get());
@@ -428,6 +428,9 @@ impl Connection {
             Some((command, namespace)) => self.with_data(&command, namespace, buf, share),
             None => {
                 self.release_share(share);
+                if sqe.opcode == FABRICS {
+                    return self.take_message(sqe, buf.as_slice().to_vec());
+                }
                 self.admin_with_data(sqe, buf.as_slice().to_vec());
             }
         }

@@ -6,6 +6,7 @@
 //!
 //! Not here: what commands mean ([`crate::target`]), what PDUs look like ([`crate::tcp`]), who may listen where (the node).
 
+mod authenticate;
 mod cid_map;
 mod cid_set;
 mod connection;
@@ -26,6 +27,7 @@ mod room;
 mod share;
 mod store;
 
+use crate::auth::Policy;
 use crate::spec::Nqn;
 use crate::target::reservation::{Access, Table};
 use crate::target::{self, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
@@ -55,6 +57,8 @@ pub struct Config {
     pub c2h_success: bool,
     /// Time from accepting a connection to a successful Connect, ns.
     pub handshake_timeout_ns: u64,
+    /// Time from a successful Connect until a host that has to authenticate itself has done so, ns.
+    pub authentication_timeout_ns: u64,
     /// Time for which a host may refuse to take data, or to send data that it was asked for, ns.
     pub stall_timeout_ns: u64,
     /// Bytes that a host must take in each `stall_timeout_ns` while more wait for it than its socket holds.
@@ -71,6 +75,7 @@ impl Default for Config {
             allow_digests: true,
             c2h_success: true,
             handshake_timeout_ns: 10_000_000_000,
+            authentication_timeout_ns: 60_000_000_000,
             stall_timeout_ns: 30_000_000_000,
             stall_bytes_min: 64 << 10,
             reservation_store: None,
@@ -305,6 +310,23 @@ impl TargetHome {
         let id = self.find(nqn)?;
         let host = parse_nqn(host)?;
         self.home().change(|target| target.allow_host(id, host))?;
+        Ok(())
+    }
+
+    /// States how a host authenticates to a subsystem from its next connection on; `None` is not at all. Pairs of keys but
+    /// the first are good for `former_for_ns` from now on.
+    pub fn set_host_policy(
+        &self,
+        nqn: &str,
+        host: &str,
+        policy: Option<Policy>,
+        former_for_ns: u64,
+    ) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let host = parse_nqn(host)?;
+        let former_until_ns = Some(self.reactor.now_ns().saturating_add(former_for_ns));
+        let policy = policy.map(|policy| target::HostPolicy { policy, former_until_ns });
+        self.home().change(|target| target.set_host_policy(id, &host, policy))?;
         Ok(())
     }
 

@@ -370,6 +370,7 @@ impl Receiver {
         match self.connection.role.get() {
             Role::Io => self.connection.io_command(sqe, data, digest_ok),
             Role::Admin => self.connection.admin_command(sqe, data, digest_ok),
+            Role::Unproven => self.connection.unproven_command(sqe, data, digest_ok),
             Role::None => self.connection.first_command(sqe, data, digest_ok),
         }
     }

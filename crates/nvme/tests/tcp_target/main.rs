@@ -1,5 +1,6 @@
 //! The TCP target over real sockets: reactors of this process, and hosts that are scripted PDU by PDU.
 
+mod authentication;
 mod changes;
 mod commands;
 mod hostile;

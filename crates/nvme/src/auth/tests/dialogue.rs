@@ -35,7 +35,10 @@ impl Controller {
             let taken = self.side.take(self.now_ns, message, policy, names, &mut |out| random.fill(out));
             match taken.expect("no power is under way") {
                 Taken::Done(outcome) => outcome,
-                Taken::Compute(power) => self.side.computed(self.now_ns, &power.run(), self.policy.as_ref(), names),
+                Taken::Compute(power) => self
+                    .side
+                    .computed(self.now_ns, &power.run(), self.policy.as_ref(), names)
+                    .expect("it was asked for"),
             }
         })
     }

@@ -47,7 +47,7 @@ proptest! {
                 let outcome = match taken.expect("no power is under way") {
                     Taken::Done(outcome) => outcome,
                     // What the power is makes no difference to the state.
-                    Taken::Compute(_) => side.computed(1, &[9; 256], Some(&policy), names),
+                    Taken::Compute(_) => side.computed(1, &[9; 256], Some(&policy), names).expect("it was asked for"),
                 };
                 assert_ne!(outcome, Outcome::Authenticated);
                 if *receives && let Some(given) = side.give(1, 4096) {

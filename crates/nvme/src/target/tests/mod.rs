@@ -361,7 +361,7 @@ fn disconnect_closes_io_queues_only() {
 }
 
 #[test]
-fn properties_are_for_the_admin_queue_and_authentication_is_no_opcode() {
+fn properties_are_for_the_admin_queue_and_unknown_types_are_refused() {
     let mut bench = Bench::new();
     let controller = bench.ready();
     let property = command::get_status();
