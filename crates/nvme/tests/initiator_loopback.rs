@@ -2,7 +2,10 @@
 //! a target that goes and comes back, and no allocation per operation.
 
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Lba, MemDevice, Op, Status, conformance};
-use nvme::initiator::{CommandError, HostIdentity, NvmfDevice, Options, Replay, discover};
+use nvme::auth::{Failure, Hash, HostKeys, KeyPair, Policy, Secret};
+use nvme::initiator::{
+    AuthenticationError, CommandError, ConnectError, HostIdentity, NvmfDevice, Options, Replay, discover,
+};
 use nvme::spec::Nqn;
 use nvme::spec::reservation::{Keys, PersistenceChange, RegisterAction, ReservationCommand, ReservationType};
 use nvme::target::SubsystemConfig;
@@ -337,4 +340,53 @@ fn operations_do_not_allocate_once_warm() {
         let allocations = allocations.unwrap();
         assert!(allocations.iter().all(|count| *count < 40), "digests {digests}: {allocations:?}");
     }
+}
+
+#[test]
+fn a_host_with_the_right_keys_is_let_in_on_every_queue_and_others_are_told_why() {
+    let bench = start(3);
+    let secret = |seed: u8| Arc::new(Secret::generate(Some(Hash::Sha384), &mut |bytes| bytes.fill(seed)));
+    let pair = KeyPair { host: secret(1), controller: Some(secret(2)) };
+    let host_nqn = options(bench.address, false).host.nqn.to_string();
+    let set =
+        move |home: &nvme::tcp_target::TargetHome| home.set_host_policy(NQN, &host_nqn, Some(Policy::new(pair)), 0);
+    bench.target.call(set).unwrap();
+    let both = HostKeys { controller: Some(secret(2)), ..HostKeys::new(secret(1)) };
+    for (keys, expected) in [
+        (Some(HostKeys::new(secret(1))), Ok(())),
+        (Some(both), Ok(())),
+        (None, Err(AuthenticationError::NoKey)),
+        (Some(HostKeys::new(secret(3))), Err(AuthenticationError::Refused(Failure::Failed))),
+        (
+            Some(HostKeys { controller: Some(secret(3)), ..HostKeys::new(secret(1)) }),
+            Err(AuthenticationError::Distrusted(Failure::Failed)),
+        ),
+    ] {
+        let options = Options { keys, ..options(bench.address, true) };
+        let outcome = bench.runtime.handles()[1].call_async(move |reactor| async move {
+            let device = match NvmfDevice::open(&reactor, "remote", &options, None).await {
+                Ok(device) => device,
+                Err(ConnectError::Authentication { queue: 0, error, .. }) => return Err(error),
+                Err(other) => panic!("{other}"),
+            };
+            let channel = device.open_channel(&reactor).unwrap();
+            let done = channel.submit(Io::new(Op::WriteZeroes, Lba(0), 8)).await;
+            assert!(done.status.is_ok(), "{}", done.status);
+            device.close().await;
+            Ok(())
+        });
+        assert_eq!(outcome, Some(expected));
+    }
+}
+
+#[test]
+fn a_host_that_wants_proof_does_not_do_without_where_the_target_asks_for_nothing() {
+    let bench = start(2);
+    let secret = Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(1)));
+    let keys = HostKeys { controller: Some(secret.clone()), ..HostKeys::new(secret) };
+    let options = Options { keys: Some(keys), ..options(bench.address, false) };
+    let outcome = bench.runtime.handles()[1]
+        .call_async(move |reactor| async move { NvmfDevice::open(&reactor, "remote", &options, None).await.err() });
+    let Some(Some(ConnectError::Authentication { error, .. })) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(error, AuthenticationError::Refused(Failure::NotUsable));
 }

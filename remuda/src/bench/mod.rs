@@ -104,6 +104,12 @@ Examples:
         /// The name given to the target [default: a new one]
         #[arg(long)]
         host_nqn: Option<String>,
+        /// File with the key that this host proves to have
+        #[arg(long, value_name = "FILE")]
+        dhchap_key: Option<String>,
+        /// File with the key that the target has to prove to have
+        #[arg(long, value_name = "FILE", requires = "dhchap_key")]
+        dhchap_ctrl_key: Option<String>,
         /// Checksums of PDU headers
         #[arg(long)]
         header_digest: bool,
@@ -264,7 +270,19 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
         BenchCommand::Device { kind, keys, load, .. } => {
             (What::Devices(vec![from_words(&kind.unwrap_or_default(), &keys)?]), load)
         }
-        BenchCommand::Nvmf { addr, port, nqn, nsid, host_nqn, header_digest, data_digest, loss_timeout, load } => {
+        BenchCommand::Nvmf {
+            addr,
+            port,
+            nqn,
+            nsid,
+            host_nqn,
+            dhchap_key,
+            dhchap_ctrl_key,
+            header_digest,
+            data_digest,
+            loss_timeout,
+            load,
+        } => {
             for name in [Some(&nqn), host_nqn.as_ref()].into_iter().flatten() {
                 crate::config::check_nqn(name).map_err(|reason| Failure::new(Exit::Usage, reason))?;
             }
@@ -273,6 +291,8 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
                 nqn,
                 nsid,
                 host_nqn,
+                dhchap_key,
+                dhchap_ctrl_key,
                 queues: Some(load.jobs() as u16),
                 queue_depth: load.qd.clamp(32, 1023) as u16,
                 header_digest,

@@ -3,6 +3,7 @@
 mod bundle;
 mod config_commands;
 pub mod exit;
+mod keys;
 mod objects;
 pub mod output;
 mod pool_care;
@@ -72,6 +73,9 @@ enum Command {
     /// Hosts: who may connect
     #[command(subcommand)]
     Host(objects::HostCommand),
+    /// Keys with which hosts and nodes authenticate each other
+    #[command(subcommand)]
+    Key(keys::KeyCommand),
     /// The configuration file: check, example, reference
     #[command(subcommand)]
     Config(config_commands::ConfigCommand),
@@ -236,6 +240,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Pool(command) => pools::pool(context, command),
         Command::Volume(command) => objects::volume(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
+        Command::Key(command) => keys::key(command),
         Command::Host(command) => objects::host(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),

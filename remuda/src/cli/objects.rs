@@ -239,9 +239,53 @@ Examples:
     },
 }
 
+/// How a host authenticates.
+#[derive(clap::Args)]
+pub struct HostKeyArgs {
+    /// File with the key that the host proves to have; see 'remuda key generate'
+    #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "no_dhchap")]
+    dhchap_key: Option<String>,
+    /// File with the key that the node proves to have when the host asks
+    #[arg(long, value_name = "FILE", requires = "dhchap_key")]
+    dhchap_ctrl_key: Option<String>,
+    /// Hashes that may be used, the preferred one first [default: sha512,sha384,sha256]
+    #[arg(long, value_name = "HASH,..", value_delimiter = ',', requires = "dhchap_key")]
+    dhchap_hash: Vec<String>,
+    /// Diffie-Hellman groups that may be used, the preferred one first [default: all, ffdhe3072 first]
+    #[arg(long, value_name = "GROUP,..", value_delimiter = ',', requires = "dhchap_key")]
+    dhchap_dhgroup: Vec<String>,
+    /// How long the key until now is good beside the new one
+    #[arg(long, value_name = "TIME", requires = "dhchap_key", value_parser = humantime::parse_duration)]
+    grace: Option<std::time::Duration>,
+    /// Take the host's key away
+    #[arg(long, requires = "host")]
+    no_dhchap: bool,
+}
+
+impl HostKeyArgs {
+    fn store(&self, params: &mut Map<String, Value>) {
+        for (name, file) in [("dhchap_key", &self.dhchap_key), ("dhchap_ctrl_key", &self.dhchap_ctrl_key)] {
+            params.extend(file.iter().map(|file| (name.to_string(), json!(file))));
+        }
+        make_path_absolute(params);
+        for (name, words) in [("dhchap_hash", &self.dhchap_hash), ("dhchap_dhgroup", &self.dhchap_dhgroup)] {
+            params.extend((!words.is_empty()).then(|| (name.to_string(), json!(words))));
+        }
+        params.extend(self.grace.map(|grace| ("grace".to_string(), json!(format!("{}s", grace.as_secs())))));
+        params.extend(self.no_dhchap.then(|| ("no_dhchap".to_string(), json!(true))));
+    }
+}
+
 #[derive(Subcommand)]
 pub enum HostCommand {
-    /// Let a host connect to a subsystem
+    /// Let a host connect to a subsystem, give it a key, or another one
+    #[command(after_help = "\
+With a key the host has to authenticate itself (DH-HMAC-CHAP) from its next connection on; connections that exist stay.
+
+Examples:
+  remuda host allow NQN HOST
+  remuda key generate host.key && remuda host allow NQN HOST --dhchap-key host.key
+  remuda host allow NQN HOST --dhchap-key new.key --grace 7d")]
     Allow {
         /// The subsystem
         nqn: String,
@@ -251,6 +295,8 @@ pub enum HostCommand {
         /// Every host
         #[arg(long, conflicts_with = "host")]
         any: bool,
+        #[command(flatten)]
+        keys: HostKeyArgs,
     },
     /// Take a host's permission back; it is disconnected
     Disallow {
@@ -441,8 +487,9 @@ pub fn key_values(words: &[String]) -> Result<Map<String, Value>, Failure> {
 
 /// The node has a working directory of its own.
 fn make_path_absolute(params: &mut Map<String, Value>) {
-    for key in ["path", "key_file"] {
+    for key in ["path", "key_file", "dhchap_key", "dhchap_ctrl_key"] {
         if let Some(Value::String(path)) = params.get_mut(key)
+            && !path.contains("DHHC-1:")
             && let Ok(absolute) = std::path::absolute(&*path)
         {
             *path = absolute.to_string_lossy().into_owned();
@@ -629,9 +676,12 @@ pub fn connect_line(address: &str, nqn: &str) -> Option<String> {
 
 pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
     match command {
-        HostCommand::Allow { nqn, host: Some(host), .. } => {
-            let text = format!("'{host}' may connect to '{nqn}'");
-            context.call_and_show("subsystem.allow_host", json!({ "nqn": nqn, "host": host }), |_: Value| text)
+        HostCommand::Allow { nqn, host: Some(host), keys, .. } => {
+            let with = if keys.dhchap_key.is_some() { " with its key" } else { "" };
+            let text = format!("'{host}' may connect to '{nqn}'{with}");
+            let mut params = Map::from_iter([("nqn".into(), json!(nqn)), ("host".into(), json!(host))]);
+            keys.store(&mut params);
+            context.call_and_show("subsystem.allow_host", Value::Object(params), |_: Value| text)
         }
         HostCommand::Disallow { nqn, host: Some(host), .. } => {
             let text = format!("'{host}' may no longer connect to '{nqn}'");
@@ -648,8 +698,15 @@ pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
         HostCommand::List { nqn } => {
             let params = nqn.map_or(json!({}), |nqn| json!({ "nqn": nqn }));
             context.call_and_show("host.list", params, |hosts: Vec<HostView>| {
-                let rows = hosts.into_iter().map(|host| vec![host.host, host.subsystem]);
-                output::table(&["HOST", "SUBSYSTEM"], rows.collect())
+                let rows = hosts.into_iter().map(|host| {
+                    let key = match &host.dhchap {
+                        None => "-",
+                        Some(key) if key.both_sides => "both sides",
+                        Some(_) => "host",
+                    };
+                    vec![host.host, host.subsystem, key.to_string()]
+                });
+                output::table(&["HOST", "SUBSYSTEM", "AUTHENTICATES"], rows.collect())
             })
         }
     }

@@ -3,6 +3,7 @@
 
 use super::device::{DeviceEntry, DeviceParams};
 use super::diagnostic::{Problems, nearest};
+use super::host_key::read_dhchap_key;
 use super::value::{Located, Span};
 use super::{Config, LogDef, PoolDef, PoolEntry, VolumeEntry};
 use base::ByteSize;
@@ -293,7 +294,25 @@ impl<'a> Check<'a, '_> {
                         self.add(&device.resource_span, "key_file", message, Some(help));
                     }
                 }
+                DeviceParams::Nvmf { dhchap_key, dhchap_ctrl_key, .. } => {
+                    for (key, file) in [("dhchap_key", dhchap_key), ("dhchap_ctrl_key", dhchap_ctrl_key)] {
+                        if let Some(Err((message, help))) = file.as_ref().map(|file| read_dhchap_key(file)) {
+                            self.add(&device.resource_span, key, message, Some(help));
+                        }
+                    }
+                }
                 _ => {}
+            }
+        }
+        for entry in config.subsystems.iter().flat_map(|subsystem| &subsystem.host_keys) {
+            for (key, file) in
+                [("dhchap_key", Some(&entry.key_file)), ("dhchap_ctrl_key", entry.ctrl_key_file.as_ref())]
+            {
+                if let Some(file) = file
+                    && let Err((message, help)) = read_dhchap_key(&file.value)
+                {
+                    self.add(&file.span, key, message, Some(help));
+                }
             }
         }
     }

@@ -125,6 +125,8 @@ const NVMF: &[Key] = &[
     key("nqn", Form::Text, "required", "The subsystem's name."),
     key("nsid", Form::Count(1, 0xFFFF_FFFE), "1", "The namespace."),
     key("host_nqn", Form::Text, "this node's", "The name given to the target."),
+    key("dhchap_key", Form::Text, "none", "File with the key that this node proves to have (DH-HMAC-CHAP)."),
+    key("dhchap_ctrl_key", Form::Text, "none", "File with the key that the target has to prove to have."),
     key("queues", Form::Count(1, 64), "one per reactor", "I/O queues."),
     key("queue_depth", Form::Count(2, 1024), "128", "Commands per queue."),
     key("header_digest", Form::Flag, "false", "Checksums of PDU headers."),
@@ -219,6 +221,12 @@ pub enum DeviceParams {
         nqn: String,
         nsid: u32,
         host_nqn: Option<String>,
+        /// File with the key that this host proves to have.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dhchap_key: Option<String>,
+        /// File with the key that the target has to prove to have.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dhchap_ctrl_key: Option<String>,
         queues: Option<u16>,
         queue_depth: u16,
         header_digest: bool,
@@ -448,11 +456,18 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             {
                 section.wrong(host.span.clone(), "host_nqn", reason, None);
             }
+            let (dhchap_key, ctrl_key) = (section.text("dhchap_key"), section.text("dhchap_ctrl_key"));
+            if let (None, Some(ctrl_key)) = (&dhchap_key, &ctrl_key) {
+                let message = "a target proves itself to a host that authenticates itself";
+                section.wrong(ctrl_key.span.clone(), "dhchap_ctrl_key", message, Some("add 'dhchap_key'".into()));
+            }
             DeviceParams::Nvmf {
                 address: address_text,
                 nqn: nqn.value,
                 nsid: section.count("nsid").map_or(1, |nsid| nsid.value as u32),
                 host_nqn: host_nqn.map(|host| host.value),
+                dhchap_key: dhchap_key.map(|file| file.value),
+                dhchap_ctrl_key: ctrl_key.map(|file| file.value),
                 queues: section.count("queues").map(|queues| queues.value as u16),
                 queue_depth: section.count("queue_depth").map_or(128, |depth| depth.value as u16),
                 header_digest: section.flag("header_digest").is_some_and(|flag| flag.value),

@@ -5,6 +5,7 @@ pub mod change;
 mod check;
 pub mod device;
 pub mod diagnostic;
+pub mod host_key;
 pub mod pool;
 pub mod reference;
 pub mod section;
@@ -16,6 +17,7 @@ pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use pool::{LogDef, PoolDef, PoolEntry};
 pub use section::show_duration_ns;
 
+use host_key::HostKeyEntry;
 use section::{Form, Key, Section, key};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -50,7 +52,12 @@ pub const NODE: &[Key] = &[
 /// Keys of `[nvmf]`.
 pub const NVMF: &[Key] = &[
     key("listen", Form::TextList, "[] (no target)", "Addresses of the NVMe/TCP target."),
-    key("insecure", Form::Flag, "false", "Allow addresses other than loopback although hosts are not authenticated."),
+    key(
+        "insecure",
+        Form::Flag,
+        "false",
+        "Allow addresses other than loopback although nothing is encrypted and hosts without a key are not authenticated.",
+    ),
     key("digests", Form::Flag, "true", "Grant header and data digests to hosts that ask for them."),
     key("max_connections", Form::Count(1, 65_536), "1024", "Most TCP connections."),
     key("io_queues", Form::Count(1, 256), "64", "Most I/O queues of one controller."),
@@ -96,6 +103,12 @@ pub const SUBSYSTEM: &[Key] = &[
     key("nqn", Form::Text, "required", "Its NVMe name, such as \"nqn.2026-11.org.example:disks\"."),
     key("allow_any_host", Form::Flag, "false", "Whether every host may connect."),
     key("hosts", Form::TextList, "[]", "NQNs of the hosts that may connect."),
+    key(
+        "host_keys",
+        Form::Special("list of {host, dhchap_key, ...}"),
+        "[]",
+        "Hosts that have to authenticate themselves.",
+    ),
     key("serial", Form::Text, "generated once", "Serial number, up to 20 printable characters."),
     key("model", Form::Text, "Remuda", "Model number, up to 40 printable characters."),
     key("namespaces", Form::Special("list of {nsid, volume}, or of volume names"), "[]", "Its volumes."),
@@ -201,6 +214,8 @@ pub struct SubsystemEntry {
     pub allow_any_host: bool,
     /// Hosts that may connect.
     pub hosts: Vec<Located<String>>,
+    /// How those authenticate themselves that have to.
+    pub host_keys: Vec<HostKeyEntry>,
     /// Serial number, if fixed.
     pub serial: Option<String>,
     /// Model number, if not the default.
@@ -321,7 +336,9 @@ fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
     }
     let mut subsystems = Vec::new();
     for (table, span) in many(&table, "subsystem", problems) {
-        subsystems.extend(read_subsystem(table, span, problems));
+        let mut entry = read_subsystem(table, span, problems);
+        entry.iter_mut().for_each(|entry| host_key::resolve_host_keys(source, &mut entry.host_keys));
+        subsystems.extend(entry);
     }
     Some(Config { source: source.clone(), node, nvmf, devices, pools, volumes, pool_volumes, subsystems, broken })
 }
@@ -337,6 +354,11 @@ fn resolve_paths(source: &Source, mut entry: DeviceEntry) -> DeviceEntry {
     match &mut entry.def.params {
         DeviceParams::File { path, .. } | DeviceParams::Encrypt { key_file: path, .. } => {
             *path = resolve(source, path).to_string_lossy().into_owned();
+        }
+        DeviceParams::Nvmf { dhchap_key, dhchap_ctrl_key, .. } => {
+            for path in dhchap_key.iter_mut().chain(dhchap_ctrl_key) {
+                *path = resolve(source, path).to_string_lossy().into_owned();
+            }
         }
         _ => {}
     }
@@ -511,8 +533,8 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
                 section.wrong(text.span, "listen", format!("{address} is named twice"), None);
             }
             Ok(address) if !address.ip().is_loopback() && !insecure => {
-                let help = "hosts are not authenticated yet: listen on 127.0.0.1, or set insecure = true if everyone who \
-                            can reach this address may use the volumes";
+                let help = "nothing is encrypted, and hosts without a key are not authenticated: listen on 127.0.0.1, or set \
+                            insecure = true if everyone on the way to this address may read what is sent";
                 let message = format!("{address} is not a loopback address");
                 section.wrong(text.span, "listen", message, Some(help.to_string()));
             }
@@ -652,6 +674,7 @@ fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut Problems) ->
             help,
         );
     }
+    let host_keys = host_key::read_host_keys(&mut section, &hosts, any.as_ref().is_some_and(|any| any.value));
     let (serial, model) = (section.text("serial"), section.text("model"));
     for (key, text, max) in [("serial", &serial, 20), ("model", &model, 40)] {
         if let Some(text) = text
@@ -665,6 +688,7 @@ fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut Problems) ->
         nqn: nqn?,
         allow_any_host: any.is_some_and(|any| any.value),
         hosts,
+        host_keys,
         serial: serial.map(|serial| serial.value),
         model: model.map(|model| model.value),
         namespaces,

@@ -1,6 +1,7 @@
 //! The reference of the configuration file and an example, both from the tables that the reader uses.
 
 use super::device::{KINDS, keys_of};
+use super::host_key::HOST_KEY;
 use super::pool::{POOL, POOL_PMEM};
 use super::section::Key;
 use super::{NAMESPACE, NODE, NVMF, SUBSYSTEM, VOLUME};
@@ -25,6 +26,7 @@ pub fn markdown() -> String {
     let about = "A volume is a contiguous part of a device, or all of it, or a thin volume in a pool.";
     section(&mut out, "## `[[volume]]`", about, VOLUME);
     section(&mut out, "## `[[subsystem]]`", "What NVMe/TCP hosts connect to.", SUBSYSTEM);
+    section(&mut out, "### `host_keys`", "Each entry, see [security.md](security.md):", HOST_KEY);
     section(&mut out, "### `namespaces`", "Each entry:", NAMESPACE);
     out
 }

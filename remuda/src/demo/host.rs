@@ -125,6 +125,8 @@ pub fn remote_volume(name: &str, port: u16, nqn: &str) -> DeviceDef {
         nqn: nqn.to_string(),
         nsid: 1,
         host_nqn: None,
+        dhchap_key: None,
+        dhchap_ctrl_key: None,
         queues: None,
         queue_depth: 128,
         header_digest: false,

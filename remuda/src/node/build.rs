@@ -4,6 +4,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
 use super::view::{DeviceView, LegView, MirrorView};
+use crate::config::host_key::read_dhchap_key;
 use crate::config::{DeviceDef, DeviceParams};
 use base::{ByteSize, Errno};
 use bdev::{
@@ -11,6 +12,7 @@ use bdev::{
     FileDeviceOptions, Flags, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, StatsDevice, Status,
     When,
 };
+use nvme::auth::HostKeys;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
 use reactor::{Reactor, ReactorHandle};
@@ -203,6 +205,8 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
         nqn,
         nsid,
         host_nqn,
+        dhchap_key,
+        dhchap_ctrl_key,
         queues,
         queue_depth,
         header_digest,
@@ -220,8 +224,15 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     }
     let subsystem = Nqn::new(nqn).map_err(|_| bad("nqn", nqn))?;
     let address = address.parse().map_err(|_| bad("address", address))?;
+    let read = |file: &Option<String>| {
+        let key = file.as_ref().map(|file| read_dhchap_key(file)).transpose();
+        key.map_err(|(cause, next)| Refusal::failed(object(name), cause, next))
+    };
+    let (key, controller) = (read(dhchap_key)?, read(dhchap_ctrl_key)?);
+    let keys = key.map(|key| HostKeys { controller, ..HostKeys::new(key) });
     let defaults = Options::new(address, subsystem, host);
     let options = Options {
+        keys,
         header_digest: *header_digest,
         data_digest: *data_digest,
         queue_entries: queue_depth.saturating_add(1),

@@ -3,11 +3,13 @@
 use super::refusal::Refusal;
 use super::view::ConnectedHost;
 use bdev::BlockDevice;
+use nvme::auth::Policy;
 use nvme::target::reservation::Table;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 use uuid::Uuid;
 
 /// An answer that may take a visit to the reactors.
@@ -26,6 +28,17 @@ pub struct NamespaceSpec {
     pub reservations: Option<Table>,
 }
 
+/// How a host authenticates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostKeySpec {
+    /// The host.
+    pub host: String,
+    /// Its keys, the former ones behind the present ones.
+    pub policy: Policy,
+    /// Until when the former ones are good.
+    pub former_until: SystemTime,
+}
+
 /// A subsystem as it should be.
 #[derive(Clone)]
 pub struct SubsystemSpec {
@@ -39,6 +52,8 @@ pub struct SubsystemSpec {
     pub allow_any_host: bool,
     /// Hosts that may connect.
     pub hosts: Vec<String>,
+    /// How hosts authenticate that have to.
+    pub keys: Vec<HostKeySpec>,
     /// By id.
     pub namespaces: Vec<NamespaceSpec>,
 }

@@ -12,6 +12,7 @@ mod build;
 mod devices;
 pub mod export;
 mod extents;
+mod host_keys;
 mod keys;
 mod legs;
 mod pool_care;
@@ -35,6 +36,7 @@ mod window;
 pub use awaited::Arrival;
 pub use build::{Opened, Opener, close as close_device, open_device};
 pub use export::Exporter;
+pub use host_keys::NewHostKeys;
 pub use legs::Joined;
 pub use pool_log::LogLoss;
 pub use pools::prepare_memory;
@@ -46,6 +48,7 @@ pub use state::{Origin, State, StateView, Store};
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
 use bdev::StatsDevice;
+use host_keys::HostKeys;
 use legs::LegOut;
 use pool_volumes::PoolVolumeSlot;
 use pools::PoolSlot;
@@ -93,6 +96,8 @@ pub struct Node {
     /// Those in pools.
     pool_volumes: BTreeMap<String, PoolVolumeSlot>,
     subsystems: BTreeMap<String, Subsystem>,
+    /// Keys of hosts, configured ones included.
+    host_keys: HostKeys,
     warnings: Vec<String>,
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
@@ -126,6 +131,7 @@ impl Node {
             volumes: BTreeMap::new(),
             pool_volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
+            host_keys: HostKeys::new(),
             warnings: Vec::new(),
             attempts: 0,
             started: Instant::now(),

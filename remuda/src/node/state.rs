@@ -6,6 +6,7 @@
 //! leaves the old state or the new. A file that fails its checks is refused, never repaired by guessing: an older copy
 //! would give extents away twice.
 
+use super::host_keys::HostKeys;
 use super::remote::RemoteRecord;
 use super::reservations::ReservationRecord;
 use crate::config::{DeviceDef, PoolDef};
@@ -167,6 +168,9 @@ pub struct State {
     /// Configured subsystems.
     #[serde(default)]
     pub subsystem_overlays: BTreeMap<String, SubsystemOverlay>,
+    /// Keys of hosts that were given at run time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_keys: HostKeys,
     /// Reservations that last over a loss of power, by subsystem and namespace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reservations: BTreeMap<String, BTreeMap<u32, ReservationRecord>>,
@@ -187,6 +191,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             subsystem_overlays: BTreeMap::new(),
+            host_keys: BTreeMap::new(),
             reservations: BTreeMap::new(),
         }
     }

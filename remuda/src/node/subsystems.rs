@@ -61,6 +61,7 @@ impl Node {
             self.subsystems.insert(nqn, Subsystem { origin: Origin::Runtime, record, configured: None });
         }
         self.forget_reservations()?;
+        self.load_host_keys()?;
         for nqn in self.subsystems.keys().cloned().collect::<Vec<_>>() {
             self.announce(&nqn).await?;
         }
@@ -100,6 +101,7 @@ impl Node {
             model: record.model,
             allow_any_host: record.allow_any_host,
             hosts: record.hosts,
+            keys: self.host_key_specs(nqn),
             namespaces,
         };
         self.exporter.put(spec).await
@@ -191,11 +193,18 @@ impl Node {
         }
         let mut hosts = Vec::new();
         for (name, subsystem) in self.subsystems.iter().filter(|(name, _)| nqn.is_none_or(|nqn| nqn == *name)) {
-            let view = |host: &str| HostView { host: host.to_string(), subsystem: name.clone() };
+            let view = |host: &str| HostView {
+                host: host.to_string(),
+                subsystem: name.clone(),
+                dhchap: self.host_key_view(name, host),
+            };
+            let listed = &subsystem.record.hosts;
             if subsystem.record.allow_any_host {
                 hosts.push(view("*"));
+                let keyed = self.host_keys.get(name).into_iter().flat_map(|keys| keys.keys());
+                hosts.extend(keyed.filter(|host| !listed.contains(host)).map(|host| view(host)));
             }
-            hosts.extend(subsystem.record.hosts.iter().map(|host| view(host)));
+            hosts.extend(listed.iter().map(|host| view(host)));
         }
         Ok(hosts)
     }
@@ -282,6 +291,7 @@ impl Node {
         state.subsystems.remove(nqn);
         state.reservations.remove(nqn);
         self.remember(state)?;
+        self.forget_host_keys(nqn, None)?;
         self.subsystems.remove(nqn);
         self.remember_shown()?;
         self.exporter.remove(nqn).await?;
@@ -345,23 +355,27 @@ impl Node {
         Ok(view)
     }
 
+    /// Whether a host can be let into a subsystem that exists.
+    pub(super) fn check_host_may_be_added(&self, nqn: &str, host: &str) -> Result<(), Refusal> {
+        let object = format!("subsystem '{nqn}'");
+        let hosts = &self.subsystem(nqn)?.record.hosts;
+        check_nqn(host).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
+        if hosts.len() >= HOSTS_MAX && !hosts.iter().any(|known| known == host) {
+            let cause = format!("it allows {HOSTS_MAX} hosts already");
+            return Err(Refusal::conflict(object, cause, "disallow some first"));
+        }
+        Ok(())
+    }
+
     /// Lets a host connect, or every host.
     pub async fn host_allow(&mut self, nqn: &str, host: Option<&str>) -> Result<SubsystemView, Refusal> {
         self.check_running()?;
-        let object = format!("subsystem '{nqn}'");
         let mut subsystem = self.copy_of(nqn)?;
         match host {
             None => subsystem.record.allow_any_host = true,
             Some(host) => {
-                check_nqn(host).map_err(|reason| Refusal::invalid(&object, reason, ""))?;
+                self.check_host_may_be_added(nqn, host)?;
                 let hosts = &mut subsystem.record.hosts;
-                if hosts.len() >= HOSTS_MAX {
-                    return Err(Refusal::conflict(
-                        object,
-                        format!("it allows {HOSTS_MAX} hosts already"),
-                        "disallow some first",
-                    ));
-                }
                 if !hosts.iter().any(|known| known == host) {
                     hosts.push(host.to_string());
                 }
@@ -383,6 +397,7 @@ impl Node {
                 if subsystem.record.hosts.len() == before {
                     return Err(Refusal::not_found("host", host, known.iter().map(String::as_str)));
                 }
+                self.forget_host_keys(nqn, Some(host))?;
             }
         }
         self.change(nqn, subsystem).await

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long a stopping target waits for its connections to end, and how often it looks.
 const DRAIN_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
@@ -111,9 +111,15 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
                 ..SubsystemConfig::new(name)
             };
             home.add_subsystem(config)?;
-            SubsystemSpec { allow_any_host: false, hosts: Vec::new(), namespaces: Vec::new(), ..now.clone() }
+            let (hosts, keys, namespaces) = (Vec::new(), Vec::new(), Vec::new());
+            SubsystemSpec { allow_any_host: false, hosts, keys, namespaces, ..now.clone() }
         }
     };
+    for key in now.keys.iter().filter(|key| !before.keys.contains(key)) {
+        let left = key.former_until.duration_since(SystemTime::now()).unwrap_or_default();
+        let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+        home.set_host_policy(nqn, &key.host, Some(key.policy.clone()), left_ns)?;
+    }
     for host in before.hosts.iter().filter(|host| !now.hosts.contains(host)) {
         home.disallow_host(nqn, host)?;
     }
@@ -132,6 +138,9 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
     home.refresh_sizes();
     for host in now.hosts.iter().filter(|host| !before.hosts.contains(host)) {
         home.allow_host(nqn, host)?;
+    }
+    for key in before.keys.iter().filter(|key| !now.keys.iter().any(|kept| kept.host == key.host)) {
+        home.set_host_policy(nqn, &key.host, None, 0)?;
     }
     if before.allow_any_host != now.allow_any_host {
         home.set_allow_any_host(nqn, now.allow_any_host)?;

@@ -163,6 +163,23 @@ pub struct HostView {
     pub host: String,
     /// The subsystem.
     pub subsystem: String,
+    /// How it authenticates, if it has to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap: Option<HostKeyView>,
+}
+
+/// How a host authenticates; the keys are not shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostKeyView {
+    /// The node authenticates itself too when the host asks.
+    pub both_sides: bool,
+    /// Hashes that may be used; empty is all.
+    pub hashes: Vec<String>,
+    /// Groups that may be used; empty is all.
+    pub dhgroups: Vec<String>,
+    /// Until when the key before is good too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_key_until: Option<String>,
 }
 
 /// A host with a controller.

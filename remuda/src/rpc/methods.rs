@@ -4,15 +4,17 @@
 use crate::config::LogDef;
 use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
+use crate::config::host_key;
 use crate::config::pool::{POOL_CREATE, read_pool_request};
 use crate::config::section::{Form, Key, Section, key};
 use crate::config::value::{Data, Table, from_json};
-use crate::node::NewSize;
+use crate::node::{NewHostKeys, NewSize};
 use crate::node::{Node, Refusal, RefusalKind};
 use engine::CheckOptions;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// A method as `rpc.discover` describes it.
 pub struct Method {
@@ -196,7 +198,30 @@ pub const METHODS: &[Method] = &[
         "Hides a namespace; the volume stays.",
         &[NQN, key("nsid", NSID, "required", "Namespace id.")],
     ),
-    method("subsystem.allow_host", "Lets a host connect.", &[NQN, HOST]),
+    method(
+        "subsystem.allow_host",
+        "Lets a host connect. With a key it has to authenticate itself from its next connection on.",
+        &[
+            NQN,
+            HOST,
+            key("dhchap_key", Form::Text, "as before", "File on the node with the key that the host proves to have."),
+            key(
+                "dhchap_ctrl_key",
+                Form::Text,
+                "none",
+                "File with the key that the node proves to have when the host asks.",
+            ),
+            key("dhchap_hash", Form::TextList, "all", "Hashes that may be used, the preferred one first."),
+            key("dhchap_dhgroup", Form::TextList, "all", "Groups that may be used, the preferred one first."),
+            key(
+                "grace",
+                Form::Duration,
+                "0s",
+                "How long the keys until now are good beside the new ones, at most 90 days.",
+            ),
+            key("no_dhchap", Form::Flag, "false", "Take the host's key away."),
+        ],
+    ),
     method("subsystem.disallow_host", "Takes a host's permission back and disconnects it.", &[NQN, HOST]),
     method(
         "subsystem.allow_any_host",
@@ -323,6 +348,40 @@ async fn volume_create(node: &mut Node, params: &Params) -> Result<Value, Refusa
     }
 }
 
+async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
+    let object = format!("host '{}'", params.host);
+    let wrong = |cause: &str, next: &str| Err(Refusal::invalid(&object, cause, next));
+    let Some(key_file) = &params.dhchap_key else {
+        let is_about_keys = params.dhchap_ctrl_key.is_some()
+            || params.grace_ns.is_some()
+            || !params.dhchap_hash.is_empty()
+            || !params.dhchap_dhgroup.is_empty();
+        return match params.flag {
+            _ if is_about_keys => wrong("these parameters belong to a key", "give 'dhchap_key' too"),
+            true => answer(node.host_clear_key(params.nqn(), &params.host).await?),
+            false => answer(node.host_allow(params.nqn(), Some(&params.host)).await?),
+        };
+    };
+    if params.flag {
+        return wrong("it is to have a key and to have none", "give one of 'dhchap_key' and 'no_dhchap'");
+    }
+    for path in std::iter::once(key_file).chain(&params.dhchap_ctrl_key) {
+        // What looks like a key is met with its own words, and not repeated.
+        if !std::path::Path::new(path).is_absolute() && !path.contains("DHHC-1:") {
+            return wrong(&format!("{path} is not an absolute path"), PATH_FROM_ROOT);
+        }
+    }
+    let invalid = |reason: String| Refusal::invalid(&object, reason, "");
+    let new = NewHostKeys {
+        key_file: key_file.clone(),
+        ctrl_key_file: params.dhchap_ctrl_key.clone(),
+        hashes: host_key::hashes(&params.dhchap_hash).map_err(invalid)?,
+        groups: host_key::groups(&params.dhchap_dhgroup).map_err(invalid)?,
+        grace: Duration::from_nanos(params.grace_ns.unwrap_or(0)),
+    };
+    answer(node.host_set_key(params.nqn(), &params.host, &new).await?)
+}
+
 /// Parameters, read; which are present was checked against the declaration.
 #[derive(Default)]
 struct Params {
@@ -339,6 +398,11 @@ struct Params {
     serial: Option<String>,
     model: Option<String>,
     hosts: Vec<String>,
+    dhchap_key: Option<String>,
+    dhchap_ctrl_key: Option<String>,
+    dhchap_hash: Vec<String>,
+    dhchap_dhgroup: Vec<String>,
+    grace_ns: Option<u64>,
     size: Option<u64>,
     size_text: String,
     offset: Option<u64>,
@@ -379,6 +443,8 @@ impl Params {
                         "log" => params.log = text,
                         "log_pmem" => params.log_pmem = text,
                         "leg" | "prefer" => params.leg = text,
+                        "dhchap_key" => params.dhchap_key = text,
+                        "dhchap_ctrl_key" => params.dhchap_ctrl_key = text,
                         "key_file" => params.key_file = text.unwrap_or_default(),
                         "confirm" => params.confirm = text.unwrap_or_default(),
                         "volume" => params.volume = text.unwrap_or_default(),
@@ -403,8 +469,14 @@ impl Params {
                 }
                 Form::TextList => {
                     let texts = section.texts(name).unwrap_or_default();
-                    params.hosts = texts.into_iter().map(|text| text.value).collect();
+                    let texts = texts.into_iter().map(|text| text.value).collect();
+                    match name {
+                        "dhchap_hash" => params.dhchap_hash = texts,
+                        "dhchap_dhgroup" => params.dhchap_dhgroup = texts,
+                        _ => params.hosts = texts,
+                    }
                 }
+                Form::Duration => params.grace_ns = section.duration_ns(name).map(|time| time.value),
                 other => unreachable!("no parameter has the form {other:?}"),
             }
         }
@@ -491,7 +563,7 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "subsystem.delete" => node.subsystem_delete(params.nqn()).await.map(done),
         "subsystem.add_namespace" => answer(node.namespace_add(params.nqn(), &params.volume, params.nsid).await?),
         "subsystem.remove_namespace" => answer(node.namespace_remove(params.nqn(), params.nsid.unwrap_or(0)).await?),
-        "subsystem.allow_host" => answer(node.host_allow(params.nqn(), Some(&params.host)).await?),
+        "subsystem.allow_host" => host_allow(node, &params).await,
         "subsystem.disallow_host" => answer(node.host_disallow(params.nqn(), Some(&params.host)).await?),
         "subsystem.allow_any_host" if params.flag => answer(node.host_allow(params.nqn(), None).await?),
         "subsystem.allow_any_host" => answer(node.host_disallow(params.nqn(), None).await?),

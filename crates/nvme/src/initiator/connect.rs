@@ -10,6 +10,7 @@ use crate::spec::fabrics::{ConnectData, InvalidParameter};
 use crate::tcp::negotiate::{TransportOptions, conclude};
 use crate::tcp::{Decoder, Encoder, Fault, Header, IcResp, Item, Side};
 
+use super::authenticate::{AuthenticationError, authenticate};
 use super::command::Direction;
 use super::error::{CommandError, ConnectError};
 use super::lane::Lane;
@@ -79,7 +80,7 @@ async fn receive_response(stream: &TcpStream, decoder: &mut Decoder) -> Result<I
     }
 }
 
-/// Sends Fabrics Connect for queue `qid` on a lane that has a connection. Returns the controller's identifier.
+/// Sends Fabrics Connect for queue `qid` on a lane that has a connection, and authenticates it if need be. Returns the controller's identifier.
 pub(super) async fn connect_queue(
     reactor: &Rc<Reactor>,
     lane: &Lane,
@@ -114,7 +115,18 @@ pub(super) async fn connect_queue(
     };
     let cqe = answer.map_err(|broken| failed(CommandError::Lost(broken), None))?;
     match cqe.status() {
-        status if status.is_success() => Ok(cqe.dw0() as u16),
+        status if status.is_success() => {
+            let limit_ns = options.connect_timeout_ns.max(options.admin_timeout_ns);
+            let authenticating = authenticate(reactor, lane, options, &cqe);
+            let outcome = reactor.timeout(limit_ns, authenticating).await;
+            let lost = Err(AuthenticationError::Command(CommandError::Lost(Broken::Timeout)));
+            if let Err(error) = outcome.unwrap_or(lost) {
+                lane.disconnect(Broken::Local);
+                let (address, subsystem) = (options.address, options.subsystem.clone());
+                return Err(ConnectError::Authentication { address, subsystem, queue: qid, error });
+            }
+            Ok(cqe.dw0() as u16)
+        }
         status => {
             lane.disconnect(Broken::Local);
             let invalid = status.kind() == Status::CONNECT_INVALID_PARAMETERS;

@@ -8,6 +8,7 @@ use crate::spec::fabrics::InvalidParameter;
 use crate::spec::{Nqn, Status};
 use crate::tcp::Fault;
 
+use super::authenticate::AuthenticationError;
 use super::link::Broken;
 use super::options::OptionsError;
 
@@ -70,6 +71,18 @@ pub enum ConnectError {
         /// Which field the controller did not like.
         invalid: Option<InvalidParameter>,
     },
+    /// Host and controller do not trust each other.
+    #[error("queue {queue} of {subsystem} at {address} cannot be authenticated: {error}")]
+    Authentication {
+        /// The address.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The queue.
+        queue: u16,
+        /// Why not.
+        error: AuthenticationError,
+    },
     /// A step of the set-up failed.
     #[error("controller {controller} of {subsystem}: cannot {action}: {error}")]
     Command {
@@ -119,6 +132,7 @@ impl ConnectError {
             ConnectError::Options(_) | ConnectError::Digests { .. } => false,
             ConnectError::Command { error: CommandError::Unusable(_), .. } => false,
             ConnectError::Connect { error: CommandError::Status(status), .. } => !status.do_not_retry(),
+            ConnectError::Authentication { error, .. } => error.is_transient(),
             _ => true,
         }
     }

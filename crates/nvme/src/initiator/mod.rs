@@ -8,6 +8,7 @@
 //! read that it belongs to, and a breach of the rules ends the connection with a termination that names it. What holds when
 //! connections are lost is argued in `fence`.
 
+mod authenticate;
 mod command;
 mod connect;
 mod controller;
@@ -26,6 +27,7 @@ mod shared;
 mod status;
 mod supervisor;
 
+pub use authenticate::AuthenticationError;
 pub use controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo, discover};
 pub use device::{Known, NvmfDevice, NvmfStats};
 pub use error::{CommandError, ConnectError};

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::auth::HostKeys;
 use crate::spec::Nqn;
 
 use super::command::COMMANDS_MAX;
@@ -42,6 +43,8 @@ pub struct Options {
     pub subsystem: Nqn,
     /// This host.
     pub host: HostIdentity,
+    /// What this host authenticates itself with, if it can.
+    pub keys: Option<HostKeys>,
     /// Ask for header digests; a controller that refuses is not used.
     pub header_digest: bool,
     /// Ask for data digests; a controller that refuses is not used.
@@ -114,6 +117,7 @@ impl Options {
             address,
             subsystem,
             host,
+            keys: None,
             header_digest: false,
             data_digest: false,
             queue_entries: 129,

@@ -1,0 +1,136 @@
+//! Keys of hosts for DH-HMAC-CHAP: which files, and with which hashes and groups; and the files themselves.
+
+use super::section::{Form, Key, Section, key};
+use super::value::{Data, Located, Span};
+use super::{Source, check_nqn, resolve};
+use nvme::auth::{DhGroup, Hash, Secret};
+use std::sync::Arc;
+
+/// Keys of one entry of `host_keys`.
+pub const HOST_KEY: &[Key] = &[
+    key("host", Form::Text, "required", "NQN of the host."),
+    key("dhchap_key", Form::Text, "required", "File with the key that the host proves to have."),
+    key("dhchap_ctrl_key", Form::Text, "none", "File with the key that this node proves to have when the host asks."),
+    key("dhchap_hash", Form::TextList, "sha512, sha384, sha256", "Hashes that may be used, the preferred one first."),
+    key(
+        "dhchap_dhgroup",
+        Form::TextList,
+        "ffdhe3072, 4096, 6144, 8192, 2048, null",
+        "Diffie-Hellman groups that may be used, the preferred one first; \"null\" is none.",
+    ),
+];
+
+/// How a host authenticates, as it was asked for: files that have not been read.
+#[derive(Clone, Debug)]
+pub struct HostKeyEntry {
+    /// The host.
+    pub host: Located<String>,
+    /// File with its key.
+    pub key_file: Located<String>,
+    /// File with the key of this node towards it.
+    pub ctrl_key_file: Option<Located<String>>,
+    /// Hashes; empty is all.
+    pub hashes: Vec<Hash>,
+    /// Groups; empty is all.
+    pub groups: Vec<DhGroup>,
+}
+
+/// The hashes with these names.
+pub fn hashes(names: &[String]) -> Result<Vec<Hash>, String> {
+    let find = |name: &String| Hash::from_name(name).ok_or_else(|| format!("'{name}' is not sha256, sha384 or sha512"));
+    distinct(names, find)
+}
+
+/// The groups with these names.
+pub fn groups(names: &[String]) -> Result<Vec<DhGroup>, String> {
+    let known = "null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144 or ffdhe8192";
+    distinct(names, |name| DhGroup::from_name(name).ok_or_else(|| format!("'{name}' is not {known}")))
+}
+
+fn distinct<T: PartialEq>(names: &[String], find: impl Fn(&String) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let mut found = Vec::new();
+    for name in names {
+        let one = find(name)?;
+        if found.contains(&one) {
+            return Err(format!("'{name}' is named twice"));
+        }
+        found.push(one);
+    }
+    Ok(found)
+}
+
+/// Reads `host_keys` of a subsystem whose hosts are `hosts`, or all.
+pub fn read_host_keys(section: &mut Section<'_>, hosts: &[Located<String>], any: bool) -> Vec<HostKeyEntry> {
+    let Some(value) = section.raw("host_keys") else { return Vec::new() };
+    let expected = "expected a list of {host, dhchap_key}";
+    let Data::List(items) = &value.data else {
+        section.wrong(value.span.clone(), "host_keys", expected, None);
+        return Vec::new();
+    };
+    let mut entries: Vec<HostKeyEntry> = Vec::new();
+    for item in items {
+        let Data::Table(table) = &item.data else {
+            section.wrong(item.span.clone(), "host_keys", expected, None);
+            continue;
+        };
+        let title = format!("host_keys of {}", section.title);
+        let mut inner = Section::new(title, item.span.clone(), table, &[HOST_KEY], false, section.problems);
+        inner.check_unknown(|_| None);
+        let (hash_names, group_names) = (texts(&mut inner, "dhchap_hash"), texts(&mut inner, "dhchap_dhgroup"));
+        let (hashes, groups) = (hashes(&hash_names.0), groups(&group_names.0));
+        if let Err(reason) = &hashes {
+            inner.wrong(hash_names.1, "dhchap_hash", reason, None);
+        }
+        if let Err(reason) = &groups {
+            inner.wrong(group_names.1, "dhchap_dhgroup", reason, None);
+        }
+        let (host, key_file) = (inner.need_text("host"), inner.need_text("dhchap_key"));
+        let ctrl_key_file = inner.text("dhchap_ctrl_key");
+        let (Some(host), Some(key_file)) = (host, key_file) else { continue };
+        if let Err(reason) = check_nqn(&host.value) {
+            inner.wrong(host.span.clone(), "host", reason, None);
+        } else if !any && !hosts.iter().any(|known| known.value == host.value) {
+            let help = format!("add \"{}\" to 'hosts'", host.value);
+            inner.wrong(host.span.clone(), "host", "it may not connect, so its key has no effect", Some(help));
+        }
+        if entries.iter().any(|other| other.host.value == host.value) {
+            inner.wrong(host.span.clone(), "host", "it has a key already", None);
+        }
+        let (hashes, groups) = (hashes.unwrap_or_default(), groups.unwrap_or_default());
+        entries.push(HostKeyEntry { host, key_file, ctrl_key_file, hashes, groups });
+    }
+    entries
+}
+
+fn texts(section: &mut Section<'_>, name: &str) -> (Vec<String>, Option<Span>) {
+    let texts = section.texts(name).unwrap_or_default();
+    let span = texts.first().and_then(|text| text.span.clone());
+    (texts.into_iter().map(|text| text.value).collect(), span)
+}
+
+/// Paths are relative to the configuration file.
+pub(super) fn resolve_host_keys(source: &Source, entries: &mut [HostKeyEntry]) {
+    for entry in entries {
+        for file in std::iter::once(&mut entry.key_file).chain(&mut entry.ctrl_key_file) {
+            file.value = resolve(source, &file.value).to_string_lossy().into_owned();
+        }
+    }
+}
+
+/// The key in a file, which is for its owner alone; otherwise why not, and what to do.
+pub fn read_dhchap_key(path: &str) -> Result<Arc<Secret>, (String, String)> {
+    use std::os::unix::fs::MetadataExt;
+    if path.contains("DHHC-1:") {
+        let next = "write the key to a file for its owner alone, and name that file".to_string();
+        return Err(("it is a key itself, not the name of a file".into(), next));
+    }
+    let make = || format!("make one: remuda key generate {path}");
+    let found = std::fs::metadata(path).map_err(|error| (format!("cannot read {path}: {error}"), make()))?;
+    if found.mode() & 0o077 != 0 {
+        return Err((format!("{path} can be read by others"), format!("chmod 600 {path}")));
+    }
+    let bytes = std::fs::read(path).map_err(|error| (format!("cannot read {path}: {error}"), make()))?;
+    let text = zeroize::Zeroizing::new(String::from_utf8(bytes).unwrap_or_default());
+    let secret = Secret::parse(&text).map_err(|error| (format!("{path} holds no key: {error}"), make()))?;
+    Ok(Arc::new(secret))
+}
