@@ -1,7 +1,7 @@
 # guest job: the Linux kernel's own NVMe/TCP target, obeying commands that arrive on the console.
 # Namespace 1 is /dev/vda when the caller attached a disk (it then survives a kill of the guest) or RAM.
 # env: NQN [RAM_MIB 512]
-# commands: resize NSID MIB | add-namespace NSID MIB | remove-namespace NSID | stop
+# commands: resize NSID MIB | add-namespace NSID MIB | remove-namespace NSID | set-key HOST KEY TARGET-KEY | stop
 insmod_dep brd rd_nr=1 rd_size=$((${RAM_MIB:-512} * 1024)) max_part=0
 insmod_dep nvmet-tcp
 mount -t configfs c /sys/kernel/config
@@ -10,6 +10,11 @@ add_namespace() { # NSID PATH BUFFERED
     mkdir "$S/namespaces/$1" && echo "$3" >"$S/namespaces/$1/buffered_io" &&
         echo "$2" >"$S/namespaces/$1/device_path" &&
         echo "5ca1ab1e-0000-4000-8000-00000000000$1" >"$S/namespaces/$1/device_uuid" && echo 1 >"$S/namespaces/$1/enable"
+}
+set_key() { # HOST KEY TARGET-KEY: from now on the only host
+    mkdir -p "$N/hosts/$1" && echo "$2" >"$N/hosts/$1/dhchap_key" && echo "$3" >"$N/hosts/$1/dhchap_ctrl_key" &&
+        echo 'hmac(sha384)' >"$N/hosts/$1/dhchap_hash" && echo ffdhe2048 >"$N/hosts/$1/dhchap_dhgroup" &&
+        echo 0 >"$S/attr_allow_any_host" && ln -s "$N/hosts/$1" "$S/allowed_hosts/$1"
 }
 mkdir "$S"; echo 1 >"$S/attr_allow_any_host"
 DEV=/dev/ram0; [ -b /dev/vda ] && DEV=/dev/vda
@@ -26,6 +31,7 @@ while read -r verb nsid mib </dev/ttyS0; do
     add-namespace) truncate -s "${mib}M" "/tmp/ns$nsid" && add_namespace "$nsid" "/tmp/ns$nsid" 1 || rc=1 ;;
     remove-namespace) echo 0 >"$S/namespaces/$nsid/enable" && rmdir "$S/namespaces/$nsid" && rm "/tmp/ns$nsid" || rc=1 ;;
     resize) truncate -s "${mib}M" "/tmp/ns$nsid" && echo 1 >"$S/namespaces/$nsid/revalidate_size" || rc=1 ;;
+    set-key) set_key "$nsid" $mib || rc=1 ;;
     stop) exit 0 ;;
     *) continue ;;
     esac

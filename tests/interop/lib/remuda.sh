@@ -78,6 +78,22 @@ node_resize() { # NSID MIB
     remuda volume resize "v$1" "$2MiB"
 }
 
+# Keys for authentication: the host's first and second, and the target's.
+KEYS=${INTEROP_DIR:-$W}/keys
+make_keys() {
+    mkdir -p "$KEYS"
+    for key in a b node; do "$REMUDA" key generate "$KEYS/$key"; done
+}
+node_set_key() { # HOST KEY TARGET-KEY [grace | HASH GROUP]
+    local how=()
+    case ${4:-} in
+    '') ;;
+    grace) how=(--grace 1h) ;;
+    *) how=(--dhchap-hash "$4" --dhchap-dhgroup "$5") ;;
+    esac
+    remuda host allow "$NQN" "$1" --dhchap-key "$KEYS/$2" --dhchap-ctrl-key "$KEYS/$3" "${how[@]}"
+}
+
 # Our own host against any target; every block read is checked.
 host_bench() { # ADDR PORT NQN SECONDS [ARG...]
     local addr=$1 port=$2 nqn=$3 seconds=$4; shift 4
