@@ -33,6 +33,7 @@ use crate::tcp::{
     SendParams, Side, pdu,
 };
 
+pub use crate::auth::fuzz_authentication;
 pub use crate::initiator::fuzz_host;
 
 static PDUS: AtomicU64 = AtomicU64::new(0);
@@ -721,11 +722,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn authentication_survives_a_fixed_set_of_programs() {
+        for input in inputs(4, 10_000, 128) {
+            fuzz_authentication(&input);
+        }
+    }
+
     proptest! {
         #[test]
         fn arbitrary_programs_find_nothing(input in proptest::collection::vec(any::<u8>(), 0..600)) {
             fuzz_codec(&input);
             fuzz_host(&input);
+            fuzz_authentication(&input);
             fuzz_target_state(&input);
         }
     }

@@ -201,7 +201,7 @@ impl ControllerSide {
         let hash = hash.ok_or(Failure::HashNotUsable)?;
         let group = policy.groups.iter().copied().find(|group| offer.groups.contains(group));
         let group = group.ok_or(Failure::GroupNotUsable)?;
-        let mut challenge = Zeroizing::new(vec![0; hash.len()]);
+        let mut challenge = Zeroizing::new(vec![0; hash.digest_len()]);
         random(&mut challenge);
         let exchange = Exchange {
             transaction,

@@ -63,7 +63,7 @@ impl DhGroup {
     }
 
     /// Bytes of a public value and of the shared secret; zero without an exchange.
-    pub const fn len(self) -> usize {
+    pub const fn public_len(self) -> usize {
         match self {
             DhGroup::Null => 0,
             DhGroup::Ffdhe2048 => 256,
@@ -111,7 +111,7 @@ impl DhGroup {
 
     /// The public value of an exponent, to be computed.
     pub(super) fn public(self, exponent: &[u8]) -> Exponentiation {
-        let bits = self.len() as u32 * 8;
+        let bits = self.public_len() as u32 * 8;
         let two = BoxedUint::from_be_slice(&[2], bits).expect("two fits");
         Exponentiation::new(self, two, exponent)
     }
@@ -119,10 +119,10 @@ impl DhGroup {
     /// The secret shared with the side that has this public value, to be computed. `None` for a value that no honest side has:
     /// another length, 0, 1, p - 1 and above (RFC 7919, section 5.1).
     pub(super) fn shared(self, exponent: &[u8], theirs: &[u8]) -> Option<Exponentiation> {
-        if theirs.len() != self.len() {
+        if theirs.len() != self.public_len() {
             return None;
         }
-        let bits = self.len() as u32 * 8;
+        let bits = self.public_len() as u32 * 8;
         let base = BoxedUint::from_be_slice(theirs, bits).ok()?;
         let one = BoxedUint::one_with_precision(bits);
         let last = self.modulus().as_ref().wrapping_sub(&one);
@@ -130,7 +130,7 @@ impl DhGroup {
     }
 
     fn modulus(self) -> Odd<BoxedUint> {
-        let bits = self.len() as u32 * 8;
+        let bits = self.public_len() as u32 * 8;
         let prime = BoxedUint::from_be_hex(self.prime(), bits).into_option().expect("the digits are hexadecimal");
         Odd::new(prime).into_option().expect("a large prime is odd")
     }
@@ -193,7 +193,7 @@ impl Exponentiation {
     /// Makes as many multiplications as take some ten microseconds; false when nothing is left to do.
     pub fn turn(&mut self) -> bool {
         // A multiplication takes the square of the length.
-        let multiplications = (DhGroup::LEN_MAX / self.group.len()).pow(2);
+        let multiplications = (DhGroup::LEN_MAX / self.group.public_len()).pow(2);
         (0..multiplications).all(|_| self.step())
     }
 
@@ -217,7 +217,7 @@ impl Exponentiation {
         let mut power = self.power.retrieve();
         let bytes = Zeroizing::new(power.to_be_bytes().to_vec());
         power.zeroize();
-        assert_eq!(bytes.len(), self.group.len());
+        assert_eq!(bytes.len(), self.group.public_len());
         bytes
     }
 

@@ -30,7 +30,7 @@ impl Hash {
     }
 
     /// Bytes of a digest.
-    pub const fn len(self) -> usize {
+    pub const fn digest_len(self) -> usize {
         match self {
             Hash::Sha256 => 32,
             Hash::Sha384 => 48,

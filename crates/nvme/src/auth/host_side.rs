@@ -173,7 +173,7 @@ impl HostSide {
         let transaction = self.transaction;
         let asked = Challenge { hash, value: &exchange.challenge, sequence, transaction, shared };
         let response = asked.host_answer(&self.keys.host, names);
-        let mut ours = vec![0; hash.len()];
+        let mut ours = vec![0; hash.digest_len()];
         let mut number = [0; 4];
         let mut sequence = 0;
         let expected = self.keys.controller.as_ref().map(|key| {

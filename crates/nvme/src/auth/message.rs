@@ -285,11 +285,12 @@ impl<'a> ChallengeMessage<'a> {
         let (fixed, rest) = ChallengeHeader::ref_from_prefix(message).map_err(|_| Failure::IncorrectPayload)?;
         let hash = Hash::from_u8(fixed.hash).ok_or(Failure::HashNotUsable)?;
         let group = DhGroup::from_u8(fixed.group).ok_or(Failure::GroupNotUsable)?;
-        if usize::from(fixed.hash_len) != hash.len() || usize::from(fixed.public_len.get()) != group.len() {
+        if usize::from(fixed.hash_len) != hash.digest_len() || usize::from(fixed.public_len.get()) != group.public_len()
+        {
             return Err(Failure::IncorrectPayload);
         }
-        let (challenge, rest) = rest.split_at_checked(hash.len()).ok_or(Failure::IncorrectPayload)?;
-        let public = rest.get(..group.len()).ok_or(Failure::IncorrectPayload)?;
+        let (challenge, rest) = rest.split_at_checked(hash.digest_len()).ok_or(Failure::IncorrectPayload)?;
+        let public = rest.get(..group.public_len()).ok_or(Failure::IncorrectPayload)?;
         let (transaction, sequence) = (fixed.header.transaction.get(), fixed.sequence.get());
         Ok(ChallengeMessage { transaction, hash, group, sequence, challenge, public })
     }
@@ -298,7 +299,7 @@ impl<'a> ChallengeMessage<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let header = ChallengeHeader {
             header: Header::new(TYPE_DHCHAP, ID_CHALLENGE, self.transaction),
-            hash_len: self.hash.len() as u8,
+            hash_len: self.hash.digest_len() as u8,
             reserved7: 0,
             hash: self.hash as u8,
             group: self.group as u8,
@@ -328,12 +329,13 @@ impl<'a> Reply<'a> {
     /// Reads an answer to a challenge with this hash and this group.
     pub fn parse(message: &'a [u8], hash: Hash, group: DhGroup) -> Result<Self, Failure> {
         let (fixed, rest) = ReplyHeader::ref_from_prefix(message).map_err(|_| Failure::IncorrectPayload)?;
-        if usize::from(fixed.hash_len) != hash.len() || usize::from(fixed.public_len.get()) != group.len() {
+        if usize::from(fixed.hash_len) != hash.digest_len() || usize::from(fixed.public_len.get()) != group.public_len()
+        {
             return Err(Failure::IncorrectPayload);
         }
-        let (response, rest) = rest.split_at_checked(hash.len()).ok_or(Failure::IncorrectPayload)?;
-        let (challenge, rest) = rest.split_at_checked(hash.len()).ok_or(Failure::IncorrectPayload)?;
-        let public = rest.get(..group.len()).ok_or(Failure::IncorrectPayload)?;
+        let (response, rest) = rest.split_at_checked(hash.digest_len()).ok_or(Failure::IncorrectPayload)?;
+        let (challenge, rest) = rest.split_at_checked(hash.digest_len()).ok_or(Failure::IncorrectPayload)?;
+        let public = rest.get(..group.public_len()).ok_or(Failure::IncorrectPayload)?;
         let challenge = match fixed.has_challenge {
             0 => None,
             1 => Some(challenge),
@@ -375,8 +377,8 @@ impl<'a> Success1<'a> {
         let (fixed, rest) = Success1Header::ref_from_prefix(message).map_err(|_| Failure::IncorrectPayload)?;
         let response = match fixed.has_response {
             0 => None,
-            1 if usize::from(fixed.hash_len) != hash.len() => return Err(Failure::IncorrectPayload),
-            1 => Some(rest.get(..hash.len()).ok_or(Failure::IncorrectPayload)?),
+            1 if usize::from(fixed.hash_len) != hash.digest_len() => return Err(Failure::IncorrectPayload),
+            1 => Some(rest.get(..hash.digest_len()).ok_or(Failure::IncorrectPayload)?),
             _ => return Err(Failure::IncorrectPayload),
         };
         Ok(Success1 { transaction: fixed.header.transaction.get(), response })
@@ -386,12 +388,12 @@ impl<'a> Success1<'a> {
     pub fn encode(&self, hash: Hash) -> Vec<u8> {
         let header = Success1Header {
             header: Header::new(TYPE_DHCHAP, ID_SUCCESS1, self.transaction),
-            hash_len: hash.len() as u8,
+            hash_len: hash.digest_len() as u8,
             reserved7: 0,
             has_response: self.response.is_some() as u8,
             reserved9: [0; 7],
         };
-        let none = vec![0; hash.len()];
+        let none = vec![0; hash.digest_len()];
         [header.as_bytes(), self.response.unwrap_or(&none)].concat()
     }
 }

@@ -13,6 +13,8 @@
 //! secure channel concatenation (TLS keys made from the session key), which is refused with its own reason.
 
 mod controller_side;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod group;
 mod hash;
 mod host_side;
@@ -24,6 +26,8 @@ mod secret;
 mod tests;
 
 pub use controller_side::{ControllerSide, Given, KeyPair, Outcome, Policy, Taken};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz::fuzz_authentication;
 pub use group::{DhGroup, Exponentiation};
 pub use hash::{Digest, Hash};
 pub use host_side::{HostKeys, HostSide, HostStep, Refused};

@@ -73,7 +73,7 @@ impl Secret {
 
     /// A new secret: as long as the digests of the hash that it is tied to its owner with.
     pub fn generate(transform: Option<Hash>, random: Random<'_>) -> Secret {
-        let mut key = Zeroizing::new(vec![0; transform.map_or(32, Hash::len)]);
+        let mut key = Zeroizing::new(vec![0; transform.map_or(32, Hash::digest_len)]);
         random(&mut key);
         Secret { key, transform }
     }

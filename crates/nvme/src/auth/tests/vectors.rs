@@ -70,7 +70,7 @@ fn answers_are_those_that_the_formulas_give() {
     let theirs = group.public(&[0x5a; 32]).run();
     let shared = group.shared(&[0xa5; 32], &theirs).expect("a proper value").run();
     for (hash, exchange, host_answer, controller_answer) in cases {
-        let value: Vec<u8> = (0..hash.len()).map(|index| (index * 7 + 3) as u8).collect();
+        let value: Vec<u8> = (0..hash.digest_len()).map(|index| (index * 7 + 3) as u8).collect();
         let shared = exchange.then_some(shared.as_slice());
         let asked = Challenge { hash, value: &value, sequence: 0x0102_0304, transaction: 0x0506, shared };
         let tied = Secret::parse(SECRETS[hash as usize]).expect("a secret");
@@ -144,7 +144,7 @@ fn generated_secrets_are_as_long_as_their_hash() {
 #[test]
 fn public_values_that_no_honest_side_has_are_refused() {
     let group = DhGroup::Ffdhe2048;
-    let len = group.len();
+    let len = group.public_len();
     let prime: Vec<u8> =
         (0..len).map(|at| u8::from_str_radix(&primes::FFDHE2048[at * 2..][..2], 16).expect("hex")).collect();
     let mut one = vec![0; len];
