@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, End, Owner, Role};
 use super::execute::CapsuleData;
-use super::home::Home;
+use super::home::{Home, REFUSAL_REPORT_NS};
 use crate::auth::Outcome;
 use crate::power;
 use crate::spec::fabrics::{self, AuthenticationCommand};
@@ -146,7 +146,12 @@ impl Home {
             match outcome {
                 Outcome::Open => {}
                 Outcome::Authenticated => tracing::debug!(host, subsystem, queue, "authenticated"),
+                // Whoever tries keys does not fill the log with it.
+                Outcome::Failed(reason) if self.reactor.now_ns() < self.next_failure_report_ns.get() => {
+                    tracing::debug!(host, subsystem, queue, %reason, "authentication failed; the connection is closed");
+                }
                 Outcome::Failed(reason) => {
+                    self.next_failure_report_ns.set(self.reactor.now_ns() + REFUSAL_REPORT_NS);
                     tracing::warn!(host, subsystem, queue, %reason, "authentication failed; the connection is closed");
                 }
             }

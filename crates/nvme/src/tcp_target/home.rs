@@ -43,8 +43,8 @@ const QUIESCE_MAX_NS: u64 = 20_000_000_000;
 const TURNS_TO_RECEIVE: u32 = 3;
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPTS_PER_WAKE: usize = 16;
-/// Refused connections are reported no more often than this.
-const REFUSAL_REPORT_NS: u64 = 1_000_000_000;
+/// Refused connections, and failed authentications, are reported no more often than this.
+pub(super) const REFUSAL_REPORT_NS: u64 = 1_000_000_000;
 
 /// Tells the task that accepts connections to end.
 #[derive(Default)]
@@ -82,6 +82,7 @@ pub(super) struct Home {
     deadline_moved: Rc<Notify>,
     timer_started: Cell<bool>,
     next_refusal_report_ns: Cell<u64>,
+    pub(super) next_failure_report_ns: Cell<u64>,
 }
 
 impl Home {
@@ -102,6 +103,7 @@ impl Home {
             deadline_moved: Rc::default(),
             timer_started: Cell::new(false),
             next_refusal_report_ns: Cell::new(0),
+            next_failure_report_ns: Cell::new(0),
         })
     }
 
