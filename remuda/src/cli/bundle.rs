@@ -28,6 +28,7 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("volume.list", "node/volumes.json"),
     ("subsystem.list", "node/subsystems.json"),
     ("host.list", "node/hosts.json"),
+    ("referral.list", "node/referrals.json"),
 ];
 /// What is taken of the machine.
 const MACHINE: &[&str] = &[

@@ -8,6 +8,7 @@ mod objects;
 pub mod output;
 mod pool_care;
 mod pools;
+mod referrals;
 mod sim;
 mod status;
 mod top;
@@ -73,6 +74,9 @@ enum Command {
     /// Hosts: who may connect
     #[command(subcommand)]
     Host(objects::HostCommand),
+    /// Other discovery services that hosts are told of
+    #[command(subcommand)]
+    Referral(referrals::ReferralCommand),
     /// Keys with which hosts and nodes authenticate each other
     #[command(subcommand)]
     Key(keys::KeyCommand),
@@ -242,6 +246,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Key(command) => keys::key(command),
         Command::Host(command) => objects::host(context, command),
+        Command::Referral(command) => referrals::referral(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),
         Command::LogLevel { level } => {

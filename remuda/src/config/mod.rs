@@ -58,6 +58,7 @@ pub const NVMF: &[Key] = &[
         "false",
         "Allow addresses other than loopback although nothing is encrypted and hosts without a key are not authenticated.",
     ),
+    key("referrals", Form::TextList, "[]", "Addresses of other discovery services that hosts are told of."),
     key("digests", Form::Flag, "true", "Grant header and data digests to hosts that ask for them."),
     key("max_connections", Form::Count(1, 65_536), "1024", "Most TCP connections."),
     key("io_queues", Form::Count(1, 256), "64", "Most I/O queues of one controller."),
@@ -161,6 +162,8 @@ pub struct NodeConfig {
 pub struct NvmfConfig {
     /// Addresses; none means no target.
     pub listen: Vec<SocketAddr>,
+    /// Other discovery services.
+    pub referrals: Vec<SocketAddr>,
     /// Header and data digests granted.
     pub digests: bool,
     /// TCP connections at most.
@@ -541,6 +544,20 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
             Ok(address) => listen.push(address),
         }
     }
+    let mut referrals: Vec<SocketAddr> = Vec::new();
+    for text in section.texts("referrals").unwrap_or_default() {
+        match parse_address(&text.value) {
+            Err(reason) => section.wrong(text.span, "referrals", reason, None),
+            Ok(address) if referrals.contains(&address) => {
+                section.wrong(text.span, "referrals", format!("{address} is named twice"), None);
+            }
+            Ok(_) if referrals.len() == crate::node::REFERRALS_MAX => {
+                let message = format!("at most {} are told", crate::node::REFERRALS_MAX);
+                section.wrong(text.span, "referrals", message, None);
+            }
+            Ok(address) => referrals.push(address),
+        }
+    }
     let in_capsule = section.size("in_capsule_size");
     if let Some(size) = &in_capsule
         && (size.value > 8 << 10 || !size.value.is_multiple_of(16))
@@ -567,6 +584,7 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     }
     NvmfConfig {
         listen,
+        referrals,
         digests: section.flag("digests").is_none_or(|flag| flag.value),
         max_connections: section.count("max_connections").map_or(1024, |count| count.value as u32),
         io_queues: section.count("io_queues").map_or(64, |count| count.value as u16),

@@ -71,6 +71,8 @@ pub struct ExportCounters {
 pub trait Exporter {
     /// Starts listening, once everything is there to be seen.
     fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
+    /// Tells hosts of these other discovery services, and of no others.
+    fn refer(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
     /// Where it listens.
     fn addresses(&self) -> Vec<SocketAddr>;
     /// Creates a subsystem, or changes it to this: namespaces come, go or change size, hosts lose their permission.

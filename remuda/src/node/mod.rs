@@ -22,6 +22,7 @@ pub mod pool_view;
 mod pool_volumes;
 mod pools;
 pub mod reactors;
+mod referrals;
 pub mod refusal;
 mod remote;
 mod reservations;
@@ -41,6 +42,7 @@ pub use legs::Joined;
 pub use pool_log::LogLoss;
 pub use pools::prepare_memory;
 pub use reactors::Reactors;
+pub use referrals::REFERRALS_MAX;
 pub use refusal::{Refusal, RefusalKind};
 pub use reservations::{KeepReservation, ReservationDoor};
 pub use state::{Origin, State, StateView, Store};
@@ -143,6 +145,7 @@ impl Node {
         node.open_volumes()?;
         node.open_pools().await;
         node.open_subsystems().await?;
+        node.announce_referrals().await?;
         node.exporter.listen(node.config.nvmf.listen.clone()).await?;
         if node.state != before {
             node.remember(node.state.clone())?;

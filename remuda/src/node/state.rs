@@ -13,6 +13,7 @@ use crate::config::{DeviceDef, PoolDef};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
@@ -171,6 +172,9 @@ pub struct State {
     /// Keys of hosts that were given at run time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub host_keys: HostKeys,
+    /// Discovery services that hosts are told of, those given at run time.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub referrals: BTreeSet<SocketAddr>,
     /// Reservations that last over a loss of power, by subsystem and namespace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reservations: BTreeMap<String, BTreeMap<u32, ReservationRecord>>,
@@ -192,6 +196,7 @@ impl Default for State {
             subsystems: BTreeMap::new(),
             subsystem_overlays: BTreeMap::new(),
             host_keys: BTreeMap::new(),
+            referrals: BTreeSet::new(),
             reservations: BTreeMap::new(),
         }
     }

@@ -159,6 +159,13 @@ impl Exporter for TcpExporter {
         })
     }
 
+    fn refer(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>> {
+        Box::pin(self.at_home("NVMe/TCP target", move |home| {
+            home.set_referrals(addresses.into_iter().collect());
+            Ok(())
+        }))
+    }
+
     fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.borrow().clone()
     }

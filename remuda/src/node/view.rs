@@ -156,6 +156,15 @@ pub struct SubsystemView {
     pub changed: bool,
 }
 
+/// A discovery service that hosts are told of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReferralView {
+    /// Where it is.
+    pub address: String,
+    /// Who defined it.
+    pub origin: Origin,
+}
+
 /// A host and where it is allowed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostView {

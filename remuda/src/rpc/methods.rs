@@ -31,6 +31,7 @@ pub struct Method {
 const NAME: Key = key("name", Form::Text, "required", "The object's name.");
 const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
+const ADDRESS: Key = key("address", Form::Text, "required", "The address of its port.");
 const NSID: Form = Form::Count(1, 1024);
 /// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
 const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
@@ -228,6 +229,9 @@ pub const METHODS: &[Method] = &[
         "Lets every host connect, or only those listed.",
         &[NQN, key("allow", Form::Flag, "required", "True: every host.")],
     ),
+    question("referral.list", "Other discovery services that hosts are told of.", &[]),
+    method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
+    method("referral.remove", "Tells hosts of a discovery service no longer.", &[ADDRESS]),
     question("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
 ];
 
@@ -388,6 +392,7 @@ struct Params {
     name: String,
     nqn: Option<String>,
     host: String,
+    address: String,
     device: Option<String>,
     pool: Option<String>,
     volume: String,
@@ -438,6 +443,7 @@ impl Params {
                         "model" => params.model = text,
                         "name" => params.name = checked_name(&mut section, text),
                         "host" => params.host = text.unwrap_or_default(),
+                        "address" => params.address = text.unwrap_or_default(),
                         "device" => params.device = text,
                         "pool" => params.pool = text,
                         "log" => params.log = text,
@@ -567,6 +573,9 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "subsystem.disallow_host" => answer(node.host_disallow(params.nqn(), Some(&params.host)).await?),
         "subsystem.allow_any_host" if params.flag => answer(node.host_allow(params.nqn(), None).await?),
         "subsystem.allow_any_host" => answer(node.host_disallow(params.nqn(), None).await?),
+        "referral.list" => answer(node.referral_list()),
+        "referral.add" => answer(node.referral_add(&params.address).await?),
+        "referral.remove" => answer(node.referral_remove(&params.address).await?),
         "host.list" => answer(node.host_list(params.nqn.as_deref())?),
         other => {
             Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))

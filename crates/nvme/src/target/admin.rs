@@ -100,6 +100,7 @@ impl Target {
         let discovery = View {
             subsystems: &self.subsystems,
             ports: &self.ports,
+            referrals: &self.referrals,
             generation: self.generation,
             admin_entries_max: self.config.admin_entries_max,
         };

@@ -1,6 +1,6 @@
 //! The discovery log: which subsystems a host may connect to, and where (Base 2.0, section 5.16.1.23).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use zerocopy::byteorder::little_endian::{U16, U64};
@@ -10,6 +10,7 @@ use super::controller::Controller;
 use super::log::Window;
 use super::model::Subsystem;
 use super::{DISCOVERY, SubsystemId};
+use crate::spec::Nqn;
 use crate::spec::discovery::*;
 use crate::spec::fabrics::CNTLID_DYNAMIC;
 use crate::spec::identify::store_ascii;
@@ -18,6 +19,7 @@ use crate::spec::identify::store_ascii;
 pub(super) struct View<'a> {
     pub(super) subsystems: &'a BTreeMap<SubsystemId, Subsystem>,
     pub(super) ports: &'a BTreeMap<u16, SocketAddr>,
+    pub(super) referrals: &'a BTreeSet<SocketAddr>,
     pub(super) generation: u64,
     pub(super) admin_entries_max: u16,
 }
@@ -30,7 +32,7 @@ impl View<'_> {
 
     /// Bytes of the log that this controller's host sees.
     pub(super) fn len(&self, reader: &Controller) -> u64 {
-        let entries = self.visible(reader).count() * self.ports.len();
+        let entries = self.visible(reader).count() * self.ports.len() + self.referrals.len();
         ((1 + entries) * size_of::<DiscoveryEntry>()) as u64
     }
 
@@ -38,14 +40,20 @@ impl View<'_> {
     pub(super) fn store(&self, reader: &Controller, window: &mut Window) {
         let mut at = size_of::<DiscoveryHeader>() as u64;
         let mut records = 0;
+        let mut add = |make: &dyn Fn() -> DiscoveryEntry| {
+            if window.wants(at, size_of::<DiscoveryEntry>() as u64) {
+                window.put(at, make().as_bytes());
+            }
+            at += size_of::<DiscoveryEntry>() as u64;
+            records += 1;
+        };
         for (id, subsystem) in self.visible(reader) {
             for (port, address) in self.ports {
-                if window.wants(at, size_of::<DiscoveryEntry>() as u64) {
-                    window.put(at, self.entry(id, subsystem, *port, *address, reader).as_bytes());
-                }
-                at += size_of::<DiscoveryEntry>() as u64;
-                records += 1;
+                add(&|| self.entry(id, subsystem, *port, *address, reader));
             }
+        }
+        for address in self.referrals {
+            add(&|| self.referral(*address));
         }
         let mut header = DiscoveryHeader::new_zeroed();
         header.generation = U64::new(self.generation);
@@ -62,17 +70,30 @@ impl View<'_> {
         reader: &Controller,
     ) -> DiscoveryEntry {
         let ip = if address.ip().is_unspecified() { reader.via().ip() } else { address.ip() };
+        let subtype = if id == DISCOVERY { SUBTYPE_CURRENT } else { SUBTYPE_NVM };
+        DiscoveryEntry {
+            portid: U16::new(port),
+            ..self.service(subtype, SocketAddr::new(ip, address.port()), subsystem.nqn())
+        }
+    }
+
+    /// Another discovery service.
+    fn referral(&self, address: SocketAddr) -> DiscoveryEntry {
+        self.service(SUBTYPE_REFERRAL, address, &Nqn::discovery())
+    }
+
+    fn service(&self, subtype: u8, address: SocketAddr, nqn: &Nqn) -> DiscoveryEntry {
+        let ip = address.ip();
         let mut entry = DiscoveryEntry::new_zeroed();
         entry.trtype = TRTYPE_TCP;
         entry.adrfam = if ip.is_ipv4() { ADRFAM_IPV4 } else { ADRFAM_IPV6 };
-        entry.subtype = if id == DISCOVERY { SUBTYPE_CURRENT } else { SUBTYPE_NVM };
+        entry.subtype = subtype;
         entry.treq = TREQ_NOT_REQUIRED | TREQ_DISABLE_SQ_FLOW_CONTROL;
-        entry.portid = U16::new(port);
         entry.cntlid = U16::new(CNTLID_DYNAMIC);
         entry.asqsz = U16::new(self.admin_entries_max);
         store_ascii(&mut entry.trsvcid, &address.port().to_string());
         store_ascii(&mut entry.traddr, &ip.to_string());
-        entry.subnqn = subsystem.nqn().to_field();
+        entry.subnqn = nqn.to_field();
         entry
     }
 }

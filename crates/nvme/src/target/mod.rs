@@ -120,6 +120,8 @@ pub struct Target {
     /// Authentications of queues, of those that have begun one.
     dialogues: BTreeMap<(ControllerHandle, u16), ControllerSide>,
     ports: BTreeMap<u16, SocketAddr>,
+    /// Other discovery services that hosts are told of.
+    referrals: BTreeSet<SocketAddr>,
     /// Generation of the discovery log: changes whenever any host's view of it may.
     generation: u64,
     next_subsystem: u32,
@@ -145,6 +147,7 @@ impl Target {
             tables: BTreeMap::new(),
             dialogues: BTreeMap::new(),
             ports: BTreeMap::new(),
+            referrals: BTreeSet::new(),
             generation: 1,
             next_subsystem: DISCOVERY.0 + 1,
             next_controller: 1,
@@ -380,6 +383,14 @@ impl Target {
     /// The node no longer listens there. Connections that exist stay.
     pub fn remove_port(&mut self, id: u16) {
         if self.ports.remove(&id).is_some() {
+            self.discovery_changed();
+        }
+    }
+
+    /// Other discovery services that hosts are told of, all of them.
+    pub fn set_referrals(&mut self, referrals: BTreeSet<SocketAddr>) {
+        if self.referrals != referrals {
+            self.referrals = referrals;
             self.discovery_changed();
         }
     }

@@ -36,7 +36,7 @@ use bdev::BlockDevice;
 use home::Home;
 use local::Local;
 use reactor::{BUF_BYTES_MAX, Reactor, ReactorHandle};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -343,6 +343,11 @@ impl TargetHome {
         let id = self.find(nqn)?;
         self.home().change(|target| target.set_allow_any_host(id, allow))?;
         Ok(())
+    }
+
+    /// Other discovery services that hosts are told of, all of them.
+    pub fn set_referrals(&self, referrals: BTreeSet<SocketAddr>) {
+        self.home().change(|target| target.set_referrals(referrals));
     }
 
     /// The hosts that are connected now.

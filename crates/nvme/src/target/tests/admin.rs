@@ -400,6 +400,40 @@ fn discovery_hosts_hear_of_changes_and_see_only_what_they_may() {
 }
 
 #[test]
+fn referrals_are_listed_behind_the_rest_and_their_changes_told() {
+    let mut bench = Bench::new();
+    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"));
+    let controller = bench.ready_discovery();
+    let enable = command::set_feature(Feature::AsyncEventConfiguration, event::DISCOVERY_CHANGE);
+    bench.admin(controller, enable).expect("supported");
+    bench.request_event(controller, 1);
+    let referrals: BTreeSet<SocketAddr> =
+        ["192.0.2.1:8009", "[2001:db8::2]:8009"].map(|text| text.parse().expect("address")).into();
+    bench.target.set_referrals(referrals.clone());
+    assert_eq!(bench.completions()[0].dw0(), EventResult::DISCOVERY_CHANGED.to_dw0());
+    let read = command::get_log_page(LogPage::Discovery, 0, 16 * 1024, false);
+    let (_, page) = bench.admin(controller, read).expect("supported");
+    let (generation, count) = host::info::discovery_header(&page).expect("header");
+    assert_eq!(count, 4);
+    let entry = |index: usize| {
+        let bytes = &page[1024 * (index + 1)..][..1024];
+        crate::spec::discovery::DiscoveryEntry::read_from_bytes(bytes).expect("an entry")
+    };
+    assert_eq!([0, 1, 2, 3].map(|index| entry(index).subtype), [3, 2, 1, 1]);
+    assert_eq!([0, 1, 2, 3].map(|index| entry(index).adrfam), [1, 1, 1, 2]);
+    let services: Vec<_> = host::info::discovery_entries(&page[1024 * 3..][..2048]).collect();
+    assert!(services.iter().all(|service| service.nqn.is_discovery() && !service.is_nvm && service.service == "8009"));
+    assert_eq!((services[0].address.as_str(), services[1].address.as_str()), ("192.0.2.1", "2001:db8::2"));
+    bench.request_event(controller, 2);
+    bench.target.set_referrals(referrals);
+    assert_eq!(bench.completions().len(), 0, "nothing has changed");
+    bench.target.set_referrals(BTreeSet::new());
+    assert_eq!(bench.completions().len(), 1);
+    let (_, page) = bench.admin(controller, read).expect("supported");
+    assert!(host::info::discovery_header(&page).expect("header") > (generation, 0));
+}
+
+#[test]
 fn a_discovery_controller_takes_only_what_discovery_needs() {
     let mut bench = Bench::new();
     let controller = bench.ready_discovery();
