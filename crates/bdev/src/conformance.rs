@@ -1,9 +1,9 @@
 //! What every block device must do, as checks that run on any of them, under any driver.
 //!
 //! The checks destroy the device's contents. They look at the blocks near its start, middle and end, so a large device
-//! takes no longer than a small one. All randomness comes from the seed.
+//! takes no longer than a small one. All randomness comes from the seed. Zoned devices have checks of their own.
 
-use crate::device::{BlockDevice, Channel, DeviceInfo};
+use crate::device::{BlockDevice, Channel, DeviceInfo, ZonedInfo};
 use crate::io::{Done, Flags, Io, Lba, Op, OpSet, Status};
 use crate::parts::Parts;
 use base::Rng;
@@ -62,11 +62,13 @@ type Outcome = Result<(), String>;
 type Check = for<'a> fn(&'a Subject) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 
 macro_rules! checks {
-    ($($name:ident),* $(,)?) => {
+    ($visibility:vis $($name:ident),* $(,)?) => {
         /// All checks, in the order in which they run.
-        const CHECKS: &[(&str, Check)] = &[$((stringify!($name), |subject| Box::pin($name(subject)))),*];
+        $visibility const CHECKS: &[(&str, Check)] = &[$((stringify!($name), |subject| Box::pin($name(subject)))),*];
     };
 }
+
+mod zoned;
 
 checks![
     describes_itself,
@@ -99,7 +101,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Runs all checks; stops at the first that fails.
 pub async fn run(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, options: Options) -> Result<(), Failure> {
-    for (check, action) in CHECKS {
+    let checks = if device.info().zoned.is_some() { zoned::CHECKS } else { CHECKS };
+    for (check, action) in checks {
         let failure = |detail| Failure { check, detail, seed: options.seed, device: device.name().to_string() };
         let channel = device.open_channel(reactor).map_err(|error| failure(error.to_string()))?;
         let subject = Subject {

@@ -52,6 +52,13 @@ pub struct ZonedInfo {
     pub active_zones_max: u32,
 }
 
+impl ZonedInfo {
+    /// The zone that has block `lba`.
+    pub fn zone_of(&self, lba: u64) -> u64 {
+        lba / self.zone_blocks
+    }
+}
+
 impl DeviceInfo {
     /// A device of `blocks` blocks that does reads, writes and flushes.
     pub fn basic(block_size: u32, blocks: u64) -> DeviceInfo {
@@ -86,13 +93,45 @@ impl DeviceInfo {
         if io.op == Op::Flush {
             return Ok(());
         }
-        if io.nblocks == 0 && !matches!(io.op, Op::ZoneReset | Op::ZoneOpen | Op::ZoneClose | Op::ZoneFinish) {
+        if let Some(zoned) = &self.zoned
+            && (io.op.manages_zones() || io.op == Op::ZoneReport || io.op == Op::ZoneAppend)
+        {
+            return self.check_zone(zoned, io);
+        }
+        if io.nblocks == 0 {
             return Err(Status::Invalid);
         }
         if io.lba.0 > self.blocks || io.nblocks as u64 > self.blocks - io.lba.0 {
             return Err(Status::OutOfRange);
         }
         self.check_data(io)
+    }
+
+    fn check_zone(&self, zoned: &ZonedInfo, io: &Io) -> Result<(), Status> {
+        let is_start = io.lba.0.is_multiple_of(zoned.zone_blocks);
+        if io.op.manages_zones() {
+            return match io.flags.has(crate::io::Flags::ALL_ZONES) {
+                _ if io.nblocks != 0 || !io.bufs.is_empty() => Err(Status::Invalid),
+                true => Ok(()),
+                false if io.lba.0 >= self.blocks => Err(Status::OutOfRange),
+                false if !is_start => Err(Status::Invalid),
+                false => Ok(()),
+            };
+        }
+        if io.nblocks == 0 || (io.op == Op::ZoneAppend && !is_start) {
+            return Err(Status::Invalid);
+        }
+        if io.lba.0 >= self.blocks {
+            return Err(Status::OutOfRange);
+        }
+        if io.op == Op::ZoneAppend {
+            return self.check_data(io);
+        }
+        if io.nblocks as u64 > (self.blocks - io.lba.0).div_ceil(zoned.zone_blocks) {
+            return Err(Status::OutOfRange);
+        }
+        let wanted = io.nblocks as usize * crate::zone::ZONE_RECORD_BYTES;
+        if reactor::buf::sg_len(&io.bufs) == wanted { Ok(()) } else { Err(Status::Invalid) }
     }
 
     #[inline]

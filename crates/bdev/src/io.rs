@@ -42,11 +42,15 @@ pub enum Op {
     ZoneFinish,
     /// Append `bufs` to the zone at `lba`; `Done::io.lba` is where they went.
     ZoneAppend,
+    /// Take the read-only zone at `lba` out of use.
+    ZoneOffline,
+    /// Describe `nblocks` zones, from the one that has block `lba` on, in `bufs`: a [`Zone`](crate::Zone) record each.
+    ZoneReport,
 }
 
 impl Op {
     /// Every operation, in order.
-    pub const ALL: [Op; 14] = [
+    pub const ALL: [Op; 16] = [
         Op::Read,
         Op::Write,
         Op::WriteZeroes,
@@ -61,6 +65,8 @@ impl Op {
         Op::ZoneClose,
         Op::ZoneFinish,
         Op::ZoneAppend,
+        Op::ZoneOffline,
+        Op::ZoneReport,
     ];
 
     /// The name used in metrics and configuration.
@@ -80,12 +86,19 @@ impl Op {
             Op::ZoneClose => "zone_close",
             Op::ZoneFinish => "zone_finish",
             Op::ZoneAppend => "zone_append",
+            Op::ZoneOffline => "zone_offline",
+            Op::ZoneReport => "zone_report",
         }
     }
 
     /// Whether the operation changes blocks.
     pub fn modifies(self) -> bool {
-        !matches!(self, Op::Read | Op::Flush | Op::Compare | Op::Verify)
+        !matches!(self, Op::Read | Op::Flush | Op::Compare | Op::Verify | Op::ZoneReport)
+    }
+
+    /// Whether the operation moves zones from one state to another.
+    pub const fn manages_zones(self) -> bool {
+        OpSet::ZONE_MANAGEMENT.contains(self)
     }
 }
 
@@ -106,6 +119,10 @@ impl OpSet {
         Op::Copy,
         Op::Verify,
     ]);
+
+    /// What moves zones from one state to another.
+    pub const ZONE_MANAGEMENT: OpSet =
+        OpSet::of(&[Op::ZoneReset, Op::ZoneOpen, Op::ZoneClose, Op::ZoneFinish, Op::ZoneOffline]);
 
     /// The set of `ops`.
     pub const fn of(ops: &[Op]) -> OpSet {
@@ -159,6 +176,10 @@ impl Flags {
     /// change when the blocks are written meanwhile, even after the read has ended: who computes over what it passes on,
     /// a checksum or a digest, asks for a copy.
     pub const LOAN: Flags = Flags(4);
+
+    /// Zone management of all zones that are in a state which it ends, wherever `lba` is: open those that are closed, close
+    /// those that are open, finish those that are either, reset those and the full ones, take the read-only ones offline.
+    pub const ALL_ZONES: Flags = Flags(8);
 
     /// Whether all of `other` is set.
     pub const fn has(self, other: Flags) -> bool {
@@ -289,15 +310,16 @@ pub struct Io {
     pub flags: Flags,
     /// Write stream (0 is none).
     pub stream: u16,
-    /// Number of blocks.
+    /// Number of blocks; of zones for a report; 0 for zone management.
     pub nblocks: u32,
-    /// First block.
+    /// First block; the first of the zone for zone management and appends.
     pub lba: Lba,
     /// The source block of a copy; otherwise 0.
     pub arg: u64,
     /// The caller's mark, untouched by devices; names the operation to `Channel::abort`.
     pub tag: u64,
-    /// The data: `nblocks` blocks for reads, writes, compares; twice that for compare-and-write; else empty.
+    /// The data: `nblocks` blocks for reads, writes, compares; twice that for compare-and-write; records for zone reports;
+    /// else empty.
     pub bufs: SgList,
 }
 

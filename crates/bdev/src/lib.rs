@@ -3,7 +3,7 @@
 //!
 //! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ChecksumDevice`],
 //! [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
-//! [`ErrorDevice`]. Every one passes [`conformance`].
+//! [`ErrorDevice`], and [`ZonedDevice`], which makes zones of a device without any. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
 //! from a disk.
@@ -37,6 +37,8 @@ mod split;
 mod stats;
 pub mod steps;
 mod stripe;
+mod zone;
+mod zoned;
 
 pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, DelayPolicy, Delays};
@@ -56,3 +58,5 @@ pub use remote::RemoteDevice;
 pub use spec::{Built, DeviceSpec, build};
 pub use stats::{DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};
+pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};
+pub use zoned::{ZONES_MAX, ZonedDevice, ZonedOptions};

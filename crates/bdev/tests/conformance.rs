@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{
     BlockDevice, Delay, DelayDevice, Delays, ErrorDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice,
-    MemDevice, NullDevice, StripeDevice,
+    MemDevice, NullDevice, StripeDevice, ZonedDevice, ZonedOptions,
 };
 use common::*;
 use std::sync::Arc;
@@ -97,4 +97,42 @@ fn a_deep_stack_conforms() {
         .collect();
     let stripe = Arc::new(StripeDevice::new("stripe", children, 8).unwrap());
     conforms(&reactor, Arc::new(ErrorDevice::new("error", stripe, &[], 3).unwrap()), |_| {});
+}
+
+#[test]
+fn zoned_conforms() {
+    let reactor = reactor();
+    let sizes = [(512, 64, 64), (4096, 64, 50), (4096, 2, 1), (65_536, 4, 3)];
+    for ((block_size, zone, capacity), (open, active)) in
+        sizes.into_iter().flat_map(|size| [(0, 0), (2, 4), (1, 0), (3, 3)].map(|limits| (size, limits)))
+    {
+        let options = ZonedOptions {
+            create: true,
+            zone_bytes: zone * u64::from(block_size),
+            capacity_bytes: capacity * u64::from(block_size),
+            open_zones_max: open,
+            active_zones_max: active,
+            ..ZonedOptions::default()
+        };
+        let (inner, child) = (reactor.clone(), mem_of("m", block_size, 700));
+        let device = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
+        conforms(&reactor, Arc::new(device.unwrap()), |_| {});
+    }
+}
+
+#[test]
+fn zoned_over_a_slow_file_conforms_behind_filters() {
+    let (reactor, dir) = (reactor(), disk_dir());
+    let delay = Delay { fixed_ns: 0, jitter_ns: 50_000 };
+    let child = Arc::new(DelayDevice::new(
+        "delay",
+        file(&reactor, &dir, "f", 4 << 20),
+        Delays { read: delay, write: delay, flush: delay },
+        5,
+    ));
+    let options = ZonedOptions { create: true, zone_bytes: 256 << 10, ..ZonedOptions::default() };
+    let inner = reactor.clone();
+    let zoned = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
+    let filtered = ErrorDevice::new("error", Arc::new(zoned.unwrap()), &[], 3).unwrap();
+    conforms(&reactor, Arc::new(filtered), |options| options.random_ops = 200);
 }

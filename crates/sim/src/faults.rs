@@ -242,11 +242,13 @@ pub enum Mutation {
     SkipJournal,
     /// A scenario's own defect: the engine does not note where a log ends that is closed.
     ForgetEnd,
+    /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
+    ForgetPointers,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 36] = [
+    pub const ALL: [Mutation; 37] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -283,6 +285,7 @@ impl Mutation {
         Mutation::NoReserve,
         Mutation::SkipJournal,
         Mutation::ForgetEnd,
+        Mutation::ForgetPointers,
     ];
 }
 

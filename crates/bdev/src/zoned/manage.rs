@@ -1,0 +1,133 @@
+//! Zone management: changes of state, of one zone or of all. What must last is in the table before it counts.
+
+use super::Inner;
+use super::format::{Condition, PAGE_ZONES};
+use crate::io::{Flags, Io, Lba, Op, Status};
+use crate::zone::ZoneState;
+use smallvec::SmallVec;
+use std::future::poll_fn;
+
+/// Blocks given back at once after a reset.
+const UNMAP_BLOCKS: u64 = 1 << 18;
+
+/// Zones whose states nobody else changes, and that nobody writes; let go on drop.
+struct Held<'a> {
+    inner: &'a Inner,
+    zones: SmallVec<[usize; 4]>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.inner.with(|states| self.zones.iter().for_each(|zone| states.release(*zone)));
+    }
+}
+
+impl<'a> Held<'a> {
+    /// In ascending order, so that two who want the same zones do not wait for each other.
+    async fn take(inner: &'a Inner, zones: &[usize]) -> Held<'a> {
+        let mut held = Held { inner, zones: SmallVec::new() };
+        for zone in zones {
+            poll_fn(|cx| inner.with(|states| states.poll_hold(*zone, cx.waker()))).await;
+            held.zones.push(*zone);
+            poll_fn(|cx| inner.with(|states| states.poll_quiet(*zone, cx.waker()))).await;
+        }
+        held
+    }
+}
+
+impl Inner {
+    pub(super) async fn manage(&self, io: &Io) -> Result<(), Status> {
+        let all = io.flags.has(Flags::ALL_ZONES);
+        let zones = match all {
+            true => self.with(|states| states.concerned(io.op)),
+            false => vec![(io.lba.0 / self.shared.geometry.zone_blocks) as usize],
+        };
+        if all && io.op == Op::ZoneOpen {
+            self.with(|states| states.can_open(zones.len()))?;
+        }
+        for zones in zones.chunk_by(|a, b| a / PAGE_ZONES == b / PAGE_ZONES) {
+            self.manage_zones(io.op, zones, all).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for zones of one page of the table.
+    async fn manage_zones(&self, op: Op, zones: &[usize], all: bool) -> Result<(), Status> {
+        let mut held = Held::take(self, zones).await;
+        let mut todo = SmallVec::<[usize; 4]>::new();
+        for zone in zones {
+            match self.with(|states| states.allows(op, *zone)) {
+                Ok(true) => todo.push(*zone),
+                Ok(false) => {}
+                // Of all zones, those count that are still what they were.
+                Err(_) if all => {}
+                Err(status) => return Err(status),
+            }
+        }
+        match op {
+            Op::ZoneOpen => {
+                for zone in &todo {
+                    self.with(|states| states.open(*zone, ZoneState::ExplicitlyOpen))?;
+                }
+                Ok(())
+            }
+            Op::ZoneClose => {
+                self.with(|states| todo.iter().for_each(|zone| states.set_state(*zone, ZoneState::Closed)));
+                Ok(())
+            }
+            Op::ZoneReset => self.store(&mut held, &todo, Condition::Normal, false).await,
+            Op::ZoneFinish => self.store(&mut held, &todo, Condition::Finished, true).await,
+            _ => self.store(&mut held, &todo, Condition::Offline, true).await,
+        }
+    }
+
+    /// Makes a zone read-only or offline.
+    pub(super) async fn retire(&self, zone: usize, state: ZoneState) -> Result<(), Status> {
+        let mut held = Held::take(self, &[zone]).await;
+        let condition = if state == ZoneState::ReadOnly { Condition::ReadOnly } else { Condition::Offline };
+        if self.with(|states| states.zone(zone)).state == ZoneState::Offline {
+            return if state == ZoneState::Offline { Ok(()) } else { Err(Status::ZoneInvalidTransition) };
+        }
+        self.store(&mut held, &[zone], condition, true).await
+    }
+
+    /// Gives zones of one page another state that lasts; with what was written to them, or without.
+    async fn store(
+        &self,
+        held: &mut Held<'_>,
+        zones: &[usize],
+        condition: Condition,
+        keeps_data: bool,
+    ) -> Result<(), Status> {
+        let Some(first) = zones.first() else { return Ok(()) };
+        if keeps_data {
+            self.child().submit(Io::flush()).await.status.check()?;
+        }
+        self.with(|states| zones.iter().for_each(|zone| states.prepare(*zone, condition, keeps_data)));
+        let stored = self.store_page(first / PAGE_ZONES).await;
+        for zone in zones {
+            debug_assert!(held.zones.contains(zone));
+            let given_up = self.with(|states| states.settle(*zone, stored.is_ok()));
+            self.unmap(*zone, given_up).await;
+        }
+        stored
+    }
+
+    /// Gives back what the device below holds for the first blocks of a zone, as far as it can.
+    async fn unmap(&self, zone: usize, blocks: u64) {
+        if !self.shared.base.ops.contains(Op::Unmap) {
+            return;
+        }
+        let mut at = 0;
+        while at < blocks {
+            let count = (blocks - at).min(UNMAP_BLOCKS);
+            let place = self.shared.geometry.place(zone, at);
+            let done = self.child().submit(Io::new(Op::Unmap, Lba(place), count as u32)).await;
+            if !done.status.is_ok() {
+                // Advice: the blocks are overwritten before they are read again.
+                return;
+            }
+            at += count;
+        }
+    }
+}
