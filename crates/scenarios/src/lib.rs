@@ -33,6 +33,7 @@ mod raw_file;
 mod reactor_mesh;
 mod sides;
 mod stack_faults;
+mod zoned;
 
 use base::Rng;
 use sim::{Failure, Mutation, World};
@@ -78,6 +79,12 @@ const SCENARIOS: &[Scenario] = &[
         name: "stack-faults",
         about: "a mirror over checksums over disks that rot, misdirect and lose writes silently; no read returns wrong data",
         run: stack_faults::run,
+    },
+    Scenario {
+        name: "zoned",
+        about: "zones over a failing file that are written, appended to, reset and finished under kills and power cuts; what \
+                was flushed is before the pointers, nothing old is behind them, and every write is there whole or not at all",
+        run: zoned::run,
     },
     Scenario {
         name: "net-streams",

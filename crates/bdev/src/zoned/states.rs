@@ -251,19 +251,22 @@ impl States {
 
     /// Whether there is something to do for an operation on this zone.
     pub(super) fn allows(&self, op: Op, zone: usize) -> Result<bool, Status> {
-        let state = self.cells[zone].state;
+        let Cell { state, done, stored, .. } = &self.cells[zone];
+        let state = *state;
         let is_there = match op {
             Op::ZoneReset => state == ZoneState::Empty,
             Op::ZoneClose => state == ZoneState::Closed,
-            Op::ZoneFinish => state == ZoneState::Full,
+            // Written to its end, it may not be full on the medium yet.
+            Op::ZoneFinish => state == ZoneState::Full && stored.written == *done,
             Op::ZoneOffline => state == ZoneState::Offline,
             _ => state == ZoneState::ExplicitlyOpen,
         };
         let is_first = state == ZoneState::Empty && matches!(op, Op::ZoneOpen | Op::ZoneFinish);
+        let is_unstored = state == ZoneState::Full && op == Op::ZoneFinish;
         let is_implicit = state == ZoneState::ImplicitlyOpen && op == Op::ZoneOpen;
         match is_there {
             true => Ok(false),
-            false if ends(op, state) || is_first || is_implicit => Ok(true),
+            false if ends(op, state) || is_first || is_implicit || is_unstored => Ok(true),
             false => Err(Status::ZoneInvalidTransition),
         }
     }

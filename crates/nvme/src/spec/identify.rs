@@ -86,6 +86,10 @@ pub const ONCS_RESERVATIONS: u16 = 1 << 5;
 pub const ONCS_TIMESTAMP: u16 = 1 << 6;
 /// ONCS bit 7: Verify.
 pub const ONCS_VERIFY: u16 = 1 << 7;
+/// ONCS bit 8: Copy.
+pub const ONCS_COPY: u16 = 1 << 8;
+/// CDFS bit 0: source ranges of descriptor format 0.
+pub const CDFS_FORMAT_0: u16 = 1;
 /// FUSES bit 0: Compare and Write.
 pub const FUSES_COMPARE_AND_WRITE: u16 = 1;
 /// VWC bit 0: a volatile write cache is present.

@@ -4,6 +4,7 @@
 //! decode, encode and name; the rules are in [`crate::tcp`], [`crate::target`] and [`crate::host`].
 #![forbid(unsafe_code)]
 
+pub mod copy;
 pub mod cqe;
 pub mod discovery;
 pub mod event;
@@ -18,6 +19,7 @@ pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod zns;
 
 pub use cqe::Cqe;
 pub use nqn::Nqn;

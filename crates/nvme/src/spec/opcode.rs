@@ -86,7 +86,7 @@ opcodes! {
 }
 
 opcodes! {
-    /// I/O commands of the NVM command set.
+    /// I/O commands of the NVM command set, and those of zoned namespaces (Zoned Namespace Command Set 1.1, figure 17).
     NvmOpcode {
         Flush = 0x00: "Flush";
         Write = 0x01: "Write";
@@ -101,6 +101,9 @@ opcodes! {
         ReservationAcquire = 0x11: "Reservation Acquire";
         ReservationRelease = 0x15: "Reservation Release";
         Copy = 0x19: "Copy";
+        ZoneManagementSend = 0x79: "Zone Management Send";
+        ZoneManagementReceive = 0x7a: "Zone Management Receive";
+        ZoneAppend = 0x7d: "Zone Append";
         Fabrics = 0x7f: "Fabrics";
     }
 }

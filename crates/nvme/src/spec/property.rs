@@ -60,6 +60,9 @@ impl Capabilities {
     }
 }
 
+/// CC.CSS: all command sets that the controller has.
+pub const CSS_ALL: u8 = 6;
+
 /// Controller configuration (Base 2.0, figure 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Configuration(pub u32);

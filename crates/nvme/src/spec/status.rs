@@ -191,6 +191,16 @@ statuses! {
     WRITE_TO_READ_ONLY = (1, 0x82, "attempted write to read only range");
     COMMAND_SIZE_LIMIT_EXCEEDED = (1, 0x83, "command size limit exceeded");
 
+    // Of zoned namespaces (Zoned Namespace Command Set 1.1, figure 15).
+    ZONE_BOUNDARY = (1, 0xb8, "zone boundary error");
+    ZONE_FULL = (1, 0xb9, "zone is full");
+    ZONE_READ_ONLY = (1, 0xba, "zone is read only");
+    ZONE_OFFLINE = (1, 0xbb, "zone is offline");
+    ZONE_INVALID_WRITE = (1, 0xbc, "zone invalid write");
+    ZONE_TOO_MANY_ACTIVE = (1, 0xbd, "too many active zones");
+    ZONE_TOO_MANY_OPEN = (1, 0xbe, "too many open zones");
+    ZONE_INVALID_TRANSITION = (1, 0xbf, "invalid zone state transition");
+
     WRITE_FAULT = (2, 0x80, "write fault");
     UNRECOVERED_READ_ERROR = (2, 0x81, "unrecovered read error");
     GUARD_CHECK_ERROR = (2, 0x82, "end-to-end guard check error");

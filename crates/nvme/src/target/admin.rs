@@ -13,10 +13,12 @@ use super::timestamp::TIMESTAMP_LEN;
 use super::{ControllerHandle, SubsystemId, Target, TargetEvent, feature, log};
 use crate::spec::event::EventResult;
 use crate::spec::feature::Feature;
+use crate::spec::identify::CSI_NVM;
 use crate::spec::log::LogPage;
 use crate::spec::opcode::{AdminOpcode, FABRICS};
 use crate::spec::reservation::NOTICE_MASK;
 use crate::spec::sqe::{AbortCommand, CrossControllerResetCommand, FeatureCommand, FeatureSelect, GetLogPageCommand};
+use crate::spec::zns::CSI_ZNS;
 use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Sqe, Status};
 use crate::target::queue;
 
@@ -221,6 +223,10 @@ impl Context<'_> {
             .filter(|page| log::is_supported(*page, is_discovery))
             .ok_or(Status::INVALID_LOG_PAGE)?;
         log::check_nsid(page, sqe.nsid.get())?;
+        let is_of_a_set = page == LogPage::CommandEffects && self.controller.has_all_command_sets();
+        if is_of_a_set && ![CSI_NVM, CSI_ZNS].contains(&command.csi) {
+            return Err(Status::INVALID_FIELD);
+        }
         let page_len = match page {
             LogPage::Discovery => self.discovery.len(self.controller),
             _ => log::page_len(page),
@@ -235,7 +241,7 @@ impl Context<'_> {
         let mut window = Window::new(&mut data_out[..len], command.offset);
         match page {
             LogPage::Discovery => self.discovery.store(self.controller, &mut window),
-            _ => log::store(self.controller, self.subsystem, page, &mut window),
+            _ => log::store(self.controller, self.subsystem, page, command.csi, &mut window),
         }
         if !command.retain_event {
             log::acknowledge(self.controller, page);

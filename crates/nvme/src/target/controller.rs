@@ -160,6 +160,11 @@ impl Controller {
         self.features.write_cache
     }
 
+    /// Whether its host asked for all command sets (CC.CSS = 110b), and not for the NVM command set alone.
+    pub(super) fn has_all_command_sets(&self) -> bool {
+        self.cc.css() == property::CSS_ALL
+    }
+
     /// Keep alive timeout in milliseconds, zero for none.
     pub fn kato_ms(&self) -> u32 {
         u32::try_from(self.kato_ns / NS_PER_MS).unwrap_or(u32::MAX)

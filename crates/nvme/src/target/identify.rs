@@ -7,10 +7,11 @@ use super::controller::{Controller, KAS_UNITS, VERSION};
 use super::event::AER_MAX;
 use super::feature::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use super::log::ERROR_ENTRIES_MAX;
-use super::model::{Namespace, Subsystem, TargetConfig};
+use super::model::{COPY_RANGES_MAX, Namespace, Subsystem, TargetConfig, Zoned};
 use crate::spec::feature::event;
 use crate::spec::identify::*;
 use crate::spec::sqe::IdentifyCommand;
+use crate::spec::zns::{CSI_ZNS, IdentifyZonedNamespace, OZCS_READ_ACROSS, limit};
 use crate::spec::{IDENTIFY_LEN, NSID_ALL, Sqe, Status};
 
 /// Abort commands that may be outstanding (ACL is one less).
@@ -36,20 +37,31 @@ pub(super) fn identify(
         return Err(Status::INVALID_FIELD);
     }
     let of_command_set = [Cns::CommandSetNamespace, Cns::CommandSetController, Cns::CommandSetActiveNamespaces];
-    if of_command_set.contains(&cns) && command.csi != CSI_NVM {
+    let csi = command.csi;
+    let is_known = csi == CSI_NVM || (csi == CSI_ZNS && controller.has_all_command_sets());
+    if of_command_set.contains(&cns) && !is_known {
         return Err(Status::INVALID_FIELD);
     }
+    // A host that knows the NVM command set alone must not take a zoned namespace for one of that.
+    let is_seen = |namespace: &&Namespace| namespace.zoned.is_none() || controller.has_all_command_sets();
+    let lookup = |nsid| lookup(subsystem, nsid).map(|found| found.filter(is_seen));
     match cns {
         Cns::Controller => store_controller(controller, subsystem, config, page),
-        Cns::CommandSetController => {} // No limits but MDTS: all zero (NVM Command Set 1.0, figure 102).
+        // No limits but MDTS, for appends to zones neither: all zero (NVM Command Set 1.0, figure 102; ZNS 1.1, figure 51).
+        Cns::CommandSetController => {}
         Cns::Namespace => {
-            if let Some(namespace) = lookup(subsystem, nsid)? {
+            if let Some(namespace) = lookup(nsid)? {
                 store_namespace(namespace, config, page);
             }
         }
-        Cns::CommandSetNamespace => drop(lookup(subsystem, nsid)?), // No protection information: all zero.
+        Cns::CommandSetNamespace => match lookup(nsid)? {
+            Some(namespace) if csi == CSI_ZNS => {
+                store_zoned(namespace.zoned.as_ref().ok_or(Status::INVALID_FIELD)?, page);
+            }
+            _ => {} // No protection information: all zero.
+        },
         Cns::IndependentNamespace => {
-            if let Some(namespace) = lookup(subsystem, nsid)? {
+            if let Some(namespace) = lookup(nsid)? {
                 store_independent(namespace, config, page);
             }
         }
@@ -57,19 +69,24 @@ pub(super) fn identify(
             if nsid >= NSID_ALL - 1 {
                 return Err(Status::INVALID_NAMESPACE);
             }
-            for (slot, active) in page.chunks_exact_mut(4).zip(subsystem.active_above(nsid)) {
+            let is_listed = |nsid: &u32| {
+                let namespace = subsystem.namespace(*nsid).filter(is_seen);
+                namespace.is_some_and(|found| cns == Cns::ActiveNamespaces || found.csi() == csi)
+            };
+            let listed = subsystem.active_above(nsid).filter(is_listed);
+            for (slot, active) in page.chunks_exact_mut(4).zip(listed) {
                 slot.copy_from_slice(&active.to_le_bytes());
             }
         }
         Cns::NamespaceDescriptors => {
-            let namespace = lookup(subsystem, nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
+            let namespace = lookup(nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
             store_descriptors(namespace, page);
         }
         Cns::CommandSets => {
             if command.cntid != 0xffff && command.cntid != controller.cntlid() {
                 return Err(Status::INVALID_FIELD);
             }
-            page[0] = 1 << CSI_NVM;
+            page[0] = 1 << CSI_NVM | 1 << CSI_ZNS;
         }
     }
     Ok(())
@@ -134,8 +151,9 @@ fn store_io_controller(
     id.cqes = 4 | 4 << 4;
     id.nn = U32::new(subsystem.config().nsid_max);
     id.mnan = U32::new(subsystem.config().nsid_max);
-    let io = ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_VERIFY;
+    let io = ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_VERIFY | ONCS_COPY;
     id.oncs = U16::new(io | ONCS_FEATURE_SELECT | ONCS_RESERVATIONS | ONCS_TIMESTAMP);
+    id.cdfs = U16::new(CDFS_FORMAT_0);
     id.fuses = U16::new(FUSES_COMPARE_AND_WRITE);
     id.vwc = VWC_FLUSH_ALL | if subsystem.config().volatile_cache { VWC_PRESENT } else { 0 };
     id.ofcs = U16::new(OFCS_DISCONNECT);
@@ -172,6 +190,18 @@ fn store_namespace(namespace: &Namespace, config: &TargetConfig, page: &mut Page
         let unit = U16::new(namespace.optimal_write_blocks - 1);
         (id.npwg, id.npwa, id.npdg, id.npda, id.nows) = (unit, unit, unit, unit, unit);
     }
+    id.mssrl = U16::new(namespace.copy_range_blocks_max);
+    id.mcl = U32::new(u32::from(namespace.copy_range_blocks_max) * u32::from(COPY_RANGES_MAX));
+    id.msrc = (COPY_RANGES_MAX - 1) as u8;
+    page.copy_from_slice(id.as_bytes());
+}
+
+fn store_zoned(zoned: &Zoned, page: &mut Page) {
+    let mut id = IdentifyZonedNamespace::new_zeroed();
+    id.ozcs = U16::new(OZCS_READ_ACROSS);
+    id.mar = U32::new(limit(zoned.active_zones_max));
+    id.mor = U32::new(limit(zoned.open_zones_max));
+    id.lbafe[0].zsze = U64::new(zoned.zone_blocks);
     page.copy_from_slice(id.as_bytes());
 }
 
@@ -192,5 +222,5 @@ fn store_descriptors(namespace: &Namespace, page: &mut Page) {
     }
     at = store_descriptor(page, at, NIDT_NGUID, namespace.uuid.as_bytes());
     at = store_descriptor(page, at, NIDT_UUID, namespace.uuid.as_bytes());
-    store_descriptor(page, at, NIDT_CSI, &[CSI_NVM]);
+    store_descriptor(page, at, NIDT_CSI, &[namespace.csi()]);
 }

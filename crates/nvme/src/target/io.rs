@@ -4,12 +4,14 @@
 
 use zerocopy::FromBytes;
 
-use super::model::Namespace;
+use super::model::{COPY_RANGES_MAX, Namespace, Zoned};
 use super::queue::check_flags;
 use super::reservation::AccessKind;
+use crate::spec::copy::{CopyCommand, CopyRange};
 use crate::spec::opcode::NvmOpcode;
 use crate::spec::reservation::{ReportCommand, ReservationCommand};
 use crate::spec::sqe::{BlockCommand, DsmCommand, DsmRange, Fused};
+use crate::spec::zns::{RECEIVE_REPORT, ReportFilter, ReportHeader, SendAction, ZoneReceiveCommand, ZoneSendCommand};
 use crate::spec::{NSID_ALL, Sqe, Status};
 
 /// What to do.
@@ -42,6 +44,27 @@ pub enum IoOp {
     },
     /// Change the namespace's reservations; the keys are in the data.
     Reserve(ReservationCommand),
+    /// Copy ranges: they are in the data, see [`copy_ranges`]. The first block is the destination's.
+    Copy {
+        /// Ranges in the data.
+        range_count: u16,
+    },
+    /// Change the state of the zone at the first block, or of all zones.
+    ZoneSend {
+        /// To what.
+        action: SendAction,
+        /// All zones that it is about.
+        all: bool,
+    },
+    /// Tell of zones, from that of the first block on.
+    ZoneReport {
+        /// Of which.
+        filter: ReportFilter,
+        /// Count what is told, not what there is.
+        partial: bool,
+    },
+    /// Append to the zone at the first block.
+    ZoneAppend,
     /// Tell of the namespace's reservations.
     ReservationReport {
         /// With host identifiers of 128 bits.
@@ -53,22 +76,25 @@ impl IoOp {
     /// Whether data comes from the host.
     pub const fn takes_data(self) -> bool {
         let with_keys = matches!(self, IoOp::Reserve(_));
-        with_keys || matches!(self, IoOp::Write | IoOp::Compare | IoOp::Deallocate { .. } | IoOp::Hint { .. })
+        let ranges = matches!(self, IoOp::Deallocate { .. } | IoOp::Hint { .. } | IoOp::Copy { .. });
+        with_keys || ranges || matches!(self, IoOp::Write | IoOp::Compare | IoOp::ZoneAppend)
     }
 
     /// Whether data goes to the host.
     pub const fn gives_data(self) -> bool {
-        matches!(self, IoOp::Read | IoOp::ReservationReport { .. })
+        matches!(self, IoOp::Read | IoOp::ReservationReport { .. } | IoOp::ZoneReport { .. })
     }
 
     /// As what a reservation judges it; `None` for commands that are always let through to be judged elsewhere.
     #[inline]
     pub const fn access(self) -> Option<AccessKind> {
         match self {
-            IoOp::Read | IoOp::Compare | IoOp::Verify => Some(AccessKind::Read),
+            IoOp::Read | IoOp::Compare | IoOp::Verify | IoOp::ZoneReport { .. } => Some(AccessKind::Read),
             IoOp::Write | IoOp::WriteZeroes { .. } | IoOp::Flush | IoOp::Deallocate { .. } | IoOp::Hint { .. } => {
                 Some(AccessKind::Write)
             }
+            // Who may write may read, with every type of reservation.
+            IoOp::Copy { .. } | IoOp::ZoneSend { .. } | IoOp::ZoneAppend => Some(AccessKind::Write),
             IoOp::Reserve(_) | IoOp::ReservationReport { .. } => None,
         }
     }
@@ -151,8 +177,19 @@ pub fn decode<'n>(
             let ReportCommand { len, extended } = ReportCommand::of(sqe);
             with_bytes(command, IoOp::ReservationReport { extended }, len, sqe, transfer_len_max)
         }
+        NvmOpcode::Copy => copy(command, sqe, namespace),
+        NvmOpcode::ZoneManagementSend => zone_send(command, sqe, namespace),
+        NvmOpcode::ZoneManagementReceive => zone_receive(command, sqe, namespace, transfer_len_max),
+        NvmOpcode::ZoneAppend => {
+            let zoned = zones_of(namespace)?;
+            check_write(&block, namespace)?;
+            if !block.slba.is_multiple_of(zoned.zone_blocks) {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            with_blocks(command, IoOp::ZoneAppend, &block, sqe, namespace, transfer_len_max)
+        }
         // Known, not supported: Identify does not offer them.
-        NvmOpcode::WriteUncorrectable | NvmOpcode::Copy | NvmOpcode::Fabrics => Err(Status::INVALID_OPCODE.dnr()),
+        NvmOpcode::WriteUncorrectable | NvmOpcode::Fabrics => Err(Status::INVALID_OPCODE.dnr()),
     }
 }
 
@@ -221,6 +258,91 @@ fn dataset_management(command: IoCommand, sqe: &Sqe, namespace: &Namespace) -> R
         return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
     }
     Ok(IoCommand { op: IoOp::Deallocate { range_count }, data_len, ..command })
+}
+
+fn copy(command: IoCommand, sqe: &Sqe, namespace: &Namespace) -> Result<IoCommand, Status> {
+    let CopyCommand { sdlba, range_count, format, directive_type, prinfo, fua } = CopyCommand::of(sqe);
+    if namespace.read_only {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+    }
+    if format != 0 || directive_type != 0 || prinfo != (0, 0) {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    if range_count > u32::from(COPY_RANGES_MAX) {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.dnr());
+    }
+    let data_len = range_count * size_of::<CopyRange>() as u32;
+    if sqe.sgl.length.get() < data_len {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.dnr());
+    }
+    check_range(sdlba, 1, namespace)?;
+    let op = IoOp::Copy { range_count: range_count as u16 };
+    Ok(IoCommand { op, slba: sdlba, fua, data_len, ..command })
+}
+
+/// The ranges of a Copy to block `sdlba`, checked: all of them before any is copied. `data` holds at least `range_count`.
+///
+/// # Errors
+/// Command Size Limit Exceeded, LBA Out of Range (NVM Command Set 1.0, section 3.2.2).
+pub fn copy_ranges(
+    data: &[u8],
+    range_count: u16,
+    sdlba: u64,
+    namespace: &Namespace,
+) -> Result<Vec<(u64, u32)>, Status> {
+    let (ranges, _) = <[CopyRange]>::ref_from_prefix_with_elems(data, usize::from(range_count))
+        .map_err(|_| Status::DATA_SGL_LENGTH_INVALID.dnr())?;
+    let mut total = 0;
+    for range in ranges {
+        if range.block_count() > u32::from(namespace.copy_range_blocks_max) {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.dnr());
+        }
+        check_range(range.slba.get(), range.block_count(), namespace)?;
+        total += range.block_count();
+    }
+    check_range(sdlba, total, namespace)?;
+    Ok(ranges.iter().map(|range| (range.slba.get(), range.block_count())).collect())
+}
+
+fn zones_of(namespace: &Namespace) -> Result<Zoned, Status> {
+    namespace.zoned.ok_or(Status::INVALID_OPCODE.dnr())
+}
+
+fn zone_send(command: IoCommand, sqe: &Sqe, namespace: &Namespace) -> Result<IoCommand, Status> {
+    let zoned = zones_of(namespace)?;
+    let ZoneSendCommand { slba, action, select_all: all } = ZoneSendCommand::of(sqe);
+    if namespace.read_only {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+    }
+    // There are no zone descriptor extensions to be set.
+    let is_offered = |action: &SendAction| *action != SendAction::SetExtension;
+    let action = SendAction::from_u8(action).filter(is_offered).ok_or(Status::INVALID_FIELD.dnr())?;
+    let op = IoOp::ZoneSend { action, all };
+    if all {
+        return Ok(IoCommand { op, ..command });
+    }
+    check_range(slba, 1, namespace)?;
+    if !slba.is_multiple_of(zoned.zone_blocks) {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    Ok(IoCommand { op, slba, ..command })
+}
+
+fn zone_receive(
+    command: IoCommand,
+    sqe: &Sqe,
+    namespace: &Namespace,
+    transfer_len_max: u32,
+) -> Result<IoCommand, Status> {
+    zones_of(namespace)?;
+    let ZoneReceiveCommand { slba, len, action, filter, partial } = ZoneReceiveCommand::of(sqe);
+    let filter = ReportFilter::from_u8(filter).ok_or(Status::INVALID_FIELD.dnr())?;
+    if action != RECEIVE_REPORT || len < size_of::<ReportHeader>() as u64 {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    check_range(slba, 1, namespace)?;
+    let command = IoCommand { slba, ..command };
+    with_bytes(command, IoOp::ZoneReport { filter, partial }, len, sqe, transfer_len_max)
 }
 
 /// The ranges of a Deallocate, checked: all of them before any is acted upon. `data` holds at least `range_count` of them.
@@ -339,6 +461,7 @@ mod tests {
             NvmOpcode::ReservationReport,
             NvmOpcode::ReservationAcquire,
             NvmOpcode::ReservationRelease,
+            NvmOpcode::Copy,
         ];
         for opcode in 0..=255u8 {
             // CDW10 is a block, and a reservation of type 1 to be acquired.

@@ -10,6 +10,7 @@ use super::model::{Health, Subsystem};
 use crate::spec::log::*;
 use crate::spec::opcode::{AdminOpcode, NvmOpcode};
 use crate::spec::reservation::NoticeLog;
+use crate::spec::zns::CSI_ZNS;
 use crate::spec::{Cqe, NSID_ALL, Sqe, Status};
 
 /// Entries of the error log (ELPE is one less).
@@ -132,8 +133,8 @@ pub(super) fn page_len(page: LogPage) -> u64 {
     }
 }
 
-/// Writes a page of fixed size.
-pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPage, window: &mut Window) {
+/// Writes a page of fixed size, as it is for a command set.
+pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPage, csi: u8, window: &mut Window) {
     match page {
         LogPage::Supported => {
             let mut log = SupportedLogPages::new_zeroed();
@@ -155,7 +156,7 @@ pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPag
             window.put(0, log.as_bytes());
         }
         LogPage::ChangedNamespaces => controller.changed.store(window),
-        LogPage::CommandEffects => window.put(0, effects().as_bytes()),
+        LogPage::CommandEffects => window.put(0, effects(csi).as_bytes()),
         LogPage::ReservationNotification => window.put(0, controller.notices.page().as_bytes()),
         LogPage::Ana | LogPage::Discovery => unreachable!("not a page of fixed size"),
     }
@@ -197,7 +198,7 @@ fn smart(health: &Health, errors: u64) -> SmartLog {
     log
 }
 
-fn effects() -> CommandEffectsLog {
+fn effects(csi: u8) -> CommandEffectsLog {
     use AdminOpcode as Admin;
     use NvmOpcode as Nvm;
     let mut log = CommandEffectsLog::new_zeroed();
@@ -225,8 +226,14 @@ fn effects() -> CommandEffectsLog {
     ] {
         log.io[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED);
     }
-    for opcode in [Nvm::Write, Nvm::WriteZeroes, Nvm::DatasetManagement] {
+    for opcode in [Nvm::Write, Nvm::WriteZeroes, Nvm::DatasetManagement, Nvm::Copy] {
         log.io[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED | EFFECT_CONTENT);
+    }
+    if csi == CSI_ZNS {
+        log.io[usize::from(Nvm::ZoneManagementReceive as u8)] = U32::new(EFFECT_SUPPORTED);
+        for opcode in [Nvm::ZoneManagementSend, Nvm::ZoneAppend] {
+            log.io[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED | EFFECT_CONTENT);
+        }
     }
     log
 }

@@ -36,7 +36,7 @@ pub use connect::Connected;
 pub use controller::{Controller, ControllerState};
 pub use event::AER_MAX;
 use instance::Instances;
-pub use model::{Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig};
+pub use model::{COPY_RANGES_MAX, Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig, Zoned};
 pub use reserve::{Keep, PlannedReservation};
 
 use crate::auth::ControllerSide;

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::auth::HostPolicy;
 use crate::spec::Nqn;
+use crate::spec::identify::CSI_NVM;
 use crate::spec::reservation::{RESCAP_IGNORE_KEY, RESCAP_PERSISTENCE, RESCAP_TYPES};
+use crate::spec::zns::CSI_ZNS;
 use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
 use crate::tcp::r2t::R2T_MAX;
 
@@ -94,7 +96,25 @@ pub struct Namespace {
     pub atomic_write_blocks: u32,
     /// Blocks between boundaries that an atomic write may not cross, zero for none.
     pub atomic_boundary_blocks: u16,
+    /// Blocks that a source range of a copy may have, at least one.
+    pub copy_range_blocks_max: u16,
+    /// It is of the Zoned Namespace Command Set.
+    pub zoned: Option<Zoned>,
 }
+
+/// Zones of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zoned {
+    /// Blocks from one zone to the next.
+    pub zone_blocks: u64,
+    /// Zones that may be open at once, zero for no limit.
+    pub open_zones_max: u32,
+    /// Zones that may be active at once, zero for no limit.
+    pub active_zones_max: u32,
+}
+
+/// Source ranges of one copy.
+pub const COPY_RANGES_MAX: u16 = 128;
 
 impl Namespace {
     /// A plain namespace.
@@ -110,12 +130,23 @@ impl Namespace {
             optimal_write_blocks: 0,
             atomic_write_blocks: 1,
             atomic_boundary_blocks: 0,
+            copy_range_blocks_max: ((1u32 << 20) >> block_shift) as u16,
+            zoned: None,
         }
+    }
+
+    /// Its command set.
+    pub(super) fn csi(&self) -> u8 {
+        if self.zoned.is_some() { CSI_ZNS } else { CSI_NVM }
     }
 
     fn check(&self) -> Result<(), ModelError> {
         let fits = |blocks: u64| blocks > 0 && blocks.leading_zeros() >= u32::from(self.block_shift);
         if !(9..=16).contains(&self.block_shift) || !fits(self.block_count) || self.atomic_write_blocks == 0 {
+            return Err(ModelError::BadGeometry);
+        }
+        let is_whole = |zoned: &Zoned| zoned.zone_blocks > 0 && self.block_count.is_multiple_of(zoned.zone_blocks);
+        if self.copy_range_blocks_max == 0 || !self.zoned.as_ref().is_none_or(is_whole) {
             return Err(ModelError::BadGeometry);
         }
         Ok(())

@@ -6,12 +6,14 @@ use super::{pieces, share};
 use crate::spec::opcode::FABRICS;
 use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
+use crate::spec::zns::SendAction;
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::io::{self, IoCommand, IoOp};
 use crate::target::reservation::{Access, AccessKind, HostId};
 use bdev::{Done, Flags, Io, Lba, Op};
 use reactor::{Buf, IoFuture, SgList};
 use std::rc::Rc;
+use zerocopy::byteorder::little_endian::U64;
 
 /// Data that came inside a command capsule: a range of the received bytes, or a buffer it was gathered in.
 pub(super) enum CapsuleData<'a> {
@@ -159,6 +161,25 @@ impl Connection {
                 self.report_reservations(command);
                 return Ok(());
             }
+            IoOp::ZoneReport { filter, partial } => {
+                if sqe.sgl.kind != KIND_TRANSPORT {
+                    return Err(Status::SGL_TYPE_INVALID.dnr());
+                }
+                self.report_zones(command, namespace, filter, partial);
+                return Ok(());
+            }
+            IoOp::ZoneSend { action, all } => {
+                let op = match action {
+                    SendAction::Close => Op::ZoneClose,
+                    SendAction::Finish => Op::ZoneFinish,
+                    SendAction::Open => Op::ZoneOpen,
+                    SendAction::Reset => Op::ZoneReset,
+                    SendAction::Offline => Op::ZoneOffline,
+                    SendAction::SetExtension => return Err(Status::INVALID_FIELD.dnr()),
+                };
+                let flags = if all { Flags::ALL_ZONES } else { Flags::NONE };
+                Io { flags, ..Io::new(op, lba, 0) }
+            }
             IoOp::Flush => Io::flush(),
             IoOp::Verify => Io::new(Op::Verify, lba, nblocks),
             // Deallocating has no forced unit access.
@@ -174,7 +195,7 @@ impl Connection {
     }
 
     #[inline]
-    fn write_flags(&self, command: &IoCommand) -> Flags {
+    pub(super) fn write_flags(&self, command: &IoCommand) -> Flags {
         if command.fua || self.write_through.get() { Flags::FUA } else { Flags::NONE }
     }
 
@@ -263,6 +284,8 @@ impl Connection {
         }
         if done.status.is_ok() && done.io.op == Op::Read {
             self.answer_data(Cqe::new(cid, Status::SUCCESS), done.io.bufs);
+        } else if done.status.is_ok() && done.io.op == Op::ZoneAppend {
+            self.answer(Cqe { result: U64::new(done.io.lba.0), ..Cqe::new(cid, Status::SUCCESS) });
         } else {
             self.answer_status(cid, status_for_host(done.status, done.io.op));
         }
@@ -304,14 +327,11 @@ impl Connection {
         let (lba, nblocks) = (Lba(command.slba), command.block_count);
         match command.op {
             _ if command.fused != Fused::Normal => self.fused_data(command.cid, namespace, buf, share),
-            IoOp::Write => {
+            IoOp::Write | IoOp::ZoneAppend => {
                 let flags = self.write_flags(command);
-                self.start(
-                    command.cid,
-                    namespace,
-                    Io { flags, ..Io::write(lba, nblocks, SgList::from_iter([buf])) },
-                    share,
-                );
+                let op = if command.op == IoOp::Write { Op::Write } else { Op::ZoneAppend };
+                let bufs = SgList::from_iter([buf]);
+                self.start(command.cid, namespace, Io { flags, bufs, ..Io::new(op, lba, nblocks) }, share);
             }
             IoOp::Compare => {
                 let io = Io { bufs: SgList::from_iter([buf]), ..Io::new(Op::Compare, lba, nblocks) };
@@ -320,6 +340,10 @@ impl Connection {
             IoOp::Reserve(reserve) => {
                 self.release_share(share);
                 self.reserve(command, reserve, &buf);
+            }
+            IoOp::Copy { range_count } => {
+                self.release_share(share);
+                self.copy(command, namespace, &buf, range_count);
             }
             IoOp::Deallocate { range_count } => {
                 self.release_share(share);
@@ -464,6 +488,13 @@ pub(super) fn status_for_host(status: bdev::Status, op: Op) -> Status {
         bdev::Status::ReservationConflict => Status::RESERVATION_CONFLICT.dnr(),
         bdev::Status::Os(_) if op.modifies() => Status::WRITE_FAULT.dnr(),
         bdev::Status::Os(_) => Status::UNRECOVERED_READ_ERROR.dnr(),
-        _ => Status::INTERNAL_ERROR.dnr(),
+        bdev::Status::ZoneBoundary => Status::ZONE_BOUNDARY.dnr(),
+        bdev::Status::ZoneFull => Status::ZONE_FULL.dnr(),
+        bdev::Status::ZoneReadOnly => Status::ZONE_READ_ONLY.dnr(),
+        bdev::Status::ZoneOffline => Status::ZONE_OFFLINE.dnr(),
+        bdev::Status::ZoneInvalidWrite => Status::ZONE_INVALID_WRITE.dnr(),
+        bdev::Status::ZoneTooManyActive => Status::ZONE_TOO_MANY_ACTIVE.dnr(),
+        bdev::Status::ZoneTooManyOpen => Status::ZONE_TOO_MANY_OPEN.dnr(),
+        bdev::Status::ZoneInvalidTransition => Status::ZONE_INVALID_TRANSITION.dnr(),
     }
 }

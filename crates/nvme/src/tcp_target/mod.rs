@@ -11,6 +11,7 @@ mod cid_map;
 mod cid_set;
 mod connection;
 mod control;
+mod copy;
 mod execute;
 mod flights;
 mod fused;
@@ -26,6 +27,7 @@ mod reserve;
 mod room;
 mod share;
 mod store;
+mod zones;
 
 use crate::auth::Policy;
 use crate::spec::Nqn;
@@ -279,7 +281,7 @@ impl TargetHome {
         reservations: Option<Table>,
     ) -> Result<u32, TargetError> {
         let id = self.find(nqn)?;
-        let model = model_of(&*device, uuid)?;
+        let model = model_of(&*device, uuid, self.shared.config.model.transfer_len_max)?;
         Ok(self.home().add_namespace(id, nsid, device, model, reservations)?)
     }
 
@@ -386,11 +388,16 @@ fn parse_nqn(text: &str) -> Result<Nqn, TargetError> {
     Nqn::new(text).map_err(|_| TargetError::NoSuchSubsystem(text.to_string()))
 }
 
-fn model_of(device: &dyn BlockDevice, uuid: uuid::Uuid) -> Result<target::Namespace, TargetError> {
+fn model_of(
+    device: &dyn BlockDevice,
+    uuid: uuid::Uuid,
+    transfer_len_max: u32,
+) -> Result<target::Namespace, TargetError> {
     let info = device.info();
     let refuse = |reason: &str| TargetError::Device { device: device.name().to_string(), reason: reason.to_string() };
-    if info.zoned.is_some() {
-        return Err(refuse("zoned devices need the zoned command set, which this target does not offer yet"));
+    let io_bytes_max = u64::from(info.max_io_blocks) * u64::from(info.block_size);
+    if info.zoned.is_some() && io_bytes_max < u64::from(transfer_len_max) {
+        return Err(refuse("an append to a zone cannot be split, and it takes less at once than a host may send"));
     }
     if info.blocks == 0 {
         return Err(refuse("it has no blocks"));
@@ -399,6 +406,12 @@ fn model_of(device: &dyn BlockDevice, uuid: uuid::Uuid) -> Result<target::Namesp
     model.volatile_cache = info.volatile_cache;
     model.deallocate = info.ops.contains(bdev::Op::Unmap) && info.unmap_reads_zero;
     model.optimal_write_blocks = u16::try_from(info.optimal_io_blocks).unwrap_or(0);
+    model.copy_range_blocks_max = info.max_io_blocks.clamp(1, u16::MAX.into()) as u16;
+    model.zoned = info.zoned.map(|zoned| target::Zoned {
+        zone_blocks: zoned.zone_blocks,
+        open_zones_max: zoned.open_zones_max,
+        active_zones_max: zoned.active_zones_max,
+    });
     model.atomic_write_blocks = info.atomic_write_blocks.max(1);
     model.atomic_boundary_blocks = u16::try_from(info.atomic_boundary_blocks).unwrap_or(0);
     Ok(model)
