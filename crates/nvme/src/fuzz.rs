@@ -25,7 +25,7 @@ use crate::target::queue::{FusedSlot, Queue, Sequence};
 use crate::target::reservation::Request;
 use crate::target::{
     AdminOutcome, ControllerHandle, ControllerState, Namespace, SubsystemConfig, SubsystemId, Target, TargetConfig,
-    TargetEvent,
+    TargetEvent, Zoned,
 };
 use crate::tcp::check::Phase;
 use crate::tcp::{
@@ -473,6 +473,20 @@ impl Run {
         };
         assert!(io.slba + u64::from(io.block_count) <= namespace.block_count);
         assert!(io.data_len <= 1 << 20 && io.data_len <= sqe.sgl.length.get());
+        if let IoOp::Copy { range_count } = io.op {
+            let data = program.bytes(4096);
+            if let Ok(ranges) = io::copy_ranges(data, range_count, io.slba, &namespace) {
+                let blocks = ranges.iter().map(|(_, block_count)| u64::from(*block_count)).sum::<u64>();
+                assert!(io.slba + blocks <= namespace.block_count);
+                assert!(ranges.iter().all(|(slba, count)| slba + u64::from(*count) <= namespace.block_count));
+            }
+        }
+        // The same command, where there are zones.
+        let zones = Zoned { zone_blocks: namespace.block_count, open_zones_max: 0, active_zones_max: 0 };
+        let zoned = Namespace { zoned: Some(zones), ..namespace };
+        if let Ok(io) = io::decode(&sqe, |nsid| (nsid == 1).then_some(&zoned), 1 << 20) {
+            assert!(io.slba + u64::from(io.block_count) <= zoned.block_count && io.data_len <= 1 << 20);
+        }
         if let IoOp::Deallocate { range_count } = io.op {
             let data = program.bytes(4096);
             if let Ok(ranges) = io::dsm_ranges(data, range_count, &namespace) {

@@ -71,6 +71,9 @@ impl Configuration {
     /// What a host writes to enable a Fabrics controller: enable, 64-byte SQEs, 16-byte CQEs, 4 KiB pages.
     pub const ENABLE: Configuration = Configuration(1 | 6 << 16 | 4 << 20);
 
+    /// The same for a host that knows several command sets.
+    pub const ENABLE_ALL_SETS: Configuration = Configuration(Configuration::ENABLE.0 | (CSS_ALL as u32) << 4);
+
     /// Enable.
     pub const fn enable(self) -> bool {
         self.0 & 1 != 0

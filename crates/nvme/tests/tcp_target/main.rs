@@ -3,7 +3,9 @@
 mod authentication;
 mod changes;
 mod commands;
+mod copy;
 mod hostile;
 mod reservations;
 mod rig;
 mod transport;
+mod zones;

@@ -91,7 +91,7 @@ fn other_command_sets_structures_and_short_buffers_are_refused() {
         assert_eq!(bench.admin(controller, command::identify(cns, 1, 2)), Err(Status::INVALID_FIELD));
     }
     let (_, page) = bench.admin(controller, command::identify(Cns::CommandSets, 0, 0)).expect("identified");
-    assert_eq!(page[..9], [1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(page[..9], [5, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut unknown = command::identify(Cns::Controller, 0, 0);
     unknown.cdw10 = U32::new(0xff);
     assert_eq!(bench.admin(controller, unknown), Err(Status::INVALID_FIELD));
