@@ -16,6 +16,7 @@ use crate::null::NullDevice;
 use crate::rate_limit::{Limits, RateLimitDevice};
 use crate::remote::RemoteDevice;
 use crate::stripe::StripeDevice;
+use crate::zoned::{ZonedDevice, ZonedOptions};
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -77,6 +78,8 @@ pub enum DeviceSpec {
         /// Of the random ones.
         seed: u64,
     },
+    /// One child, in zones.
+    Zoned(ZonedOptions),
     /// One child, served by the reactor that builds it.
     RemoteCore,
 }
@@ -96,6 +99,7 @@ pub enum Built {
     RateLimit(Arc<RateLimitDevice>),
     Delay(Arc<DelayDevice>),
     Error(Arc<ErrorDevice>),
+    Zoned(Arc<ZonedDevice>),
     RemoteCore(Arc<RemoteDevice>),
 }
 
@@ -114,16 +118,19 @@ impl Built {
             Built::RateLimit(device) => device.clone(),
             Built::Delay(device) => device.clone(),
             Built::Error(device) => device.clone(),
+            Built::Zoned(device) => device.clone(),
             Built::RemoteCore(device) => device.clone(),
         }
     }
 
-    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, completes checksum pages. Call it on each
+    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, completes checksum pages, makes
+    /// the pointers of zones durable. Call it on each
     /// device from the top down when the node stops.
     pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
         match self {
             Built::Mirror(device) => device.settle(reactor).await,
             Built::Checksum(device) => device.settle(reactor).await,
+            Built::Zoned(device) => device.settle(reactor).await,
             _ => Ok(()),
         }
     }
@@ -173,6 +180,9 @@ pub async fn build(
         DeviceSpec::RateLimit(limits) => Built::RateLimit(Arc::new(RateLimitDevice::new(name, child()?, *limits))),
         DeviceSpec::Delay { delays, seed } => Built::Delay(Arc::new(DelayDevice::new(name, child()?, *delays, *seed))),
         DeviceSpec::Error { rules, seed } => Built::Error(Arc::new(ErrorDevice::new(name, child()?, rules, *seed)?)),
+        DeviceSpec::Zoned(options) => {
+            Built::Zoned(Arc::new(ZonedDevice::open(reactor, name, child()?, options).await?))
+        }
         DeviceSpec::RemoteCore => Built::RemoteCore(Arc::new(RemoteDevice::new(reactor, child()?)?)),
     })
 }

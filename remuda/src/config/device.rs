@@ -23,6 +23,7 @@ pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("checksum", "Detects rot and misdirected writes with a CRC32C per block.", CHECKSUM),
     ("encrypt", "Encrypts with AES-256-XTS.", ENCRYPT),
     ("rate-limit", "Bounds operations and bytes per second.", RATE_LIMIT),
+    ("zoned", "Makes zones of a device that has none: each is written from its start on and reset as a whole.", ZONED),
     (
         "nvmf",
         "A namespace of an NVMe/TCP target. A node starts while the target is down, and takes it in, with all that stands on it, when it is there.",
@@ -120,6 +121,13 @@ const RATE_LIMIT: &[Key] = &[
     key("iops", Form::Count(1, u64::MAX), "no limit", "Most operations per second."),
     key("bandwidth", Form::Size, "no limit", "Most bytes per second."),
 ];
+const ZONED: &[Key] = &[
+    key("device", Form::Text, "required", "The device below."),
+    key("zone_size", Form::Size, "256MiB", "Bytes from one zone to the next: a power of two. Fixed when it is made."),
+    key("capacity", Form::Size, "zone_size", "Bytes of a zone that can be written. Fixed when it is made."),
+    key("max_open", Form::Count(1, u32::MAX as u64), "no limit", "Most zones open at once."),
+    key("max_active", Form::Count(1, u32::MAX as u64), "no limit", "Most zones open or closed at once."),
+];
 const NVMF: &[Key] = &[
     key("address", Form::Text, "required", "Address and port of the target, such as \"10.0.0.7:4420\"."),
     key("nqn", Form::Text, "required", "The subsystem's name."),
@@ -216,6 +224,14 @@ pub enum DeviceParams {
         iops: Option<u64>,
         bandwidth: Option<u64>,
     },
+    Zoned {
+        device: String,
+        zone_size: u64,
+        /// 0 is all of a zone.
+        capacity: u64,
+        max_open: Option<u32>,
+        max_active: Option<u32>,
+    },
     Nvmf {
         address: String,
         nqn: String,
@@ -250,6 +266,7 @@ impl DeviceDef {
             DeviceParams::Checksum { .. } => "checksum",
             DeviceParams::Encrypt { .. } => "encrypt",
             DeviceParams::RateLimit { .. } => "rate-limit",
+            DeviceParams::Zoned { .. } => "zoned",
             DeviceParams::Nvmf { .. } => "nvmf",
         }
     }
@@ -262,6 +279,7 @@ impl DeviceDef {
             | DeviceParams::Error { device, .. }
             | DeviceParams::Checksum { device }
             | DeviceParams::Encrypt { device, .. }
+            | DeviceParams::Zoned { device, .. }
             | DeviceParams::RateLimit { device, .. } => std::slice::from_ref(device),
             _ => &[],
         }
@@ -435,6 +453,28 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 section.wrong(None, "iops", "a rate limit needs 'iops' or 'bandwidth'", None);
             }
             DeviceParams::RateLimit { device, iops, bandwidth }
+        }
+        "zoned" => {
+            let device = need_child(section, &mut children)?;
+            let (zone_size, capacity) = (section.size("zone_size"), section.size("capacity"));
+            let zone_bytes = zone_size.as_ref().map_or(bdev::ZonedOptions::default().zone_bytes, |size| size.value);
+            if !zone_bytes.is_power_of_two() {
+                section.wrong(zone_size.and_then(|size| size.span), "zone_size", "it must be a power of two", None);
+            }
+            let capacity_bytes = capacity.as_ref().map_or(0, |capacity| capacity.value);
+            if capacity.is_some() && !(1..=zone_bytes).contains(&capacity_bytes) {
+                let message = format!("it must be within a zone's {zone_bytes} bytes");
+                section.wrong(capacity.and_then(|capacity| capacity.span), "capacity", message, None);
+            }
+            let (open, active) = (section.count("max_open"), section.count("max_active"));
+            if let (Some(open), Some(active)) = (&open, &active)
+                && open.value > active.value
+            {
+                section.wrong(open.span.clone(), "max_open", "more than 'max_active', and open zones are active", None);
+            }
+            let limit = |count: Option<Located<u64>>| count.map(|count| count.value as u32);
+            let (max_open, max_active) = (limit(open), limit(active));
+            DeviceParams::Zoned { device, zone_size: zone_bytes, capacity: capacity_bytes, max_open, max_active }
         }
         "nvmf" => {
             let (address, nqn) = (section.need_text("address"), section.need_text("nqn"));

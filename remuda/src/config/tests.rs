@@ -184,3 +184,14 @@ fn pools_are_checked_like_everything_else() {
     assert_problem(&format!("{good}{taken}"), "16:10:", &["already used by pool 'p'", "pool = \"p\""]);
     assert_problem(&format!("{good}{volume}offset = 0\n"), "18:10:", &["remove 'offset'"]);
 }
+
+#[test]
+fn zones_are_checked_as_far_as_they_can_be_without_the_device() {
+    let zoned = |keys: &str| format!("{MEM}[[device]]\nname='z'\nkind='zoned'\ndevice='m'\n{keys}\n");
+    assert_problem(&zoned("zone_size='3MiB'"), "9:11:", &["a power of two"]);
+    assert_problem(&zoned("zone_size='4MiB'\ncapacity='5MiB'"), "10:10:", &["within a zone's 4194304 bytes"]);
+    assert_problem(&zoned("max_open=3\nmax_active=2"), "9:10:", &["open zones are active"]);
+    assert_problem(&zoned("zone_sice='4MiB'"), "9:1:", &["did you mean 'zone_size'"]);
+    let good = zoned("zone_size='4MiB'\ncapacity='3MiB'\nmax_open=2\nmax_active=2");
+    assert!(Config::parse("/x/node.toml", good).is_ok());
+}

@@ -10,7 +10,7 @@ use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
     FileDeviceOptions, Flags, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, StatsDevice, Status,
-    When,
+    When, ZonedOptions,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
@@ -195,6 +195,14 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
             };
         }
         DeviceParams::RateLimit { .. } => DeviceSpec::RateLimit(limits(&def.params)),
+        DeviceParams::Zoned { zone_size, capacity, max_open, max_active, .. } => DeviceSpec::Zoned(ZonedOptions {
+            create: opener.make,
+            force: false,
+            zone_bytes: *zone_size,
+            capacity_bytes: *capacity,
+            open_zones_max: max_open.unwrap_or(0),
+            active_zones_max: max_active.unwrap_or(0),
+        }),
         DeviceParams::Nvmf { .. } => unreachable!("remote namespaces are opened by their own kind"),
     }])
 }
@@ -351,7 +359,7 @@ pub async fn resize(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>, block
 pub async fn close(reactor: &ReactorHandle, opened: &Opened) -> Result<(), Refusal> {
     let object = object(opened.device.name());
     match opened.handle.clone() {
-        Handle::Local(built @ (Built::Mirror(_) | Built::Checksum(_))) => {
+        Handle::Local(built @ (Built::Mirror(_) | Built::Checksum(_) | Built::Zoned(_))) => {
             on_reactor_async(reactor, move |reactor| async move { built.settle(&reactor).await })
                 .await?
                 .map_err(|error| refused(object, error))

@@ -172,12 +172,17 @@ impl Node {
 
     /// A device that a pool stands on, open.
     pub(super) fn device_below(&self, def: &PoolDef, device: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
-        self.open_device(device).map_err(|refusal| Refusal {
+        let found = self.open_device(device).map_err(|refusal| Refusal {
             object: object(&def.name),
             cause: format!("{}: {}", refusal.object, refusal.cause),
             next: try_again(&def.name),
             ..refusal
-        })
+        })?;
+        if found.info().zoned.is_some() {
+            let cause = format!("device '{device}' is zoned, and a pool writes in place");
+            return Err(Refusal::invalid(object(&def.name), cause, "name the device below it, or another one"));
+        }
+        Ok(found)
     }
 
     /// A pool's log device, and what keeps others from mapping it.

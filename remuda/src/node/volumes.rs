@@ -193,6 +193,10 @@ impl Node {
             let cause = format!("its place does not fit the block size {block} of device '{}'", record.device);
             return Err(Refusal::failed(object, cause, "restore the device's block size"));
         }
+        if info.zoned.is_some() && (record.offset, record.size) != (0, info.bytes()) {
+            let cause = format!("device '{}' is zoned, and zones are not shared among volumes", record.device);
+            return Err(Refusal::invalid(object, cause, "leave 'size' and 'offset' out: the volume takes it whole"));
+        }
         let window = Window::new(name, device, record.offset / block, record.size / block);
         Ok(Arc::new(StatsDevice::new(Arc::new(window))))
     }
@@ -327,6 +331,10 @@ impl Node {
         self.check_running()?;
         if self.pool_volumes.contains_key(name) {
             return self.pool_volume_resize(name, new, shrink).await;
+        }
+        if self.volume_device(name).is_ok_and(|volume| volume.info().zoned.is_some()) {
+            let cause = "it is a zoned device, whose number of zones is fixed";
+            return Err(Refusal::invalid(format!("volume '{name}'"), cause, "make a zoned device of the other size"));
         }
         let object = format!("volume '{name}'");
         let record = self.record(name)?.clone();
