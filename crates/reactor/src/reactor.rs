@@ -72,6 +72,10 @@ pub trait Poller {
     fn poll(&self) -> usize;
     /// Longest time the reactor may sleep between polls; `None` when a wake-up is arranged elsewhere.
     fn sleep_max_ns(&self) -> Option<u64>;
+    /// Called right before a sleep: arranges the wake-up, then looks again. True when there is work after all.
+    fn arm(&self) -> bool {
+        false
+    }
 }
 
 /// Work gathered during a turn and done once at its end, such as sending what a connection has queued.
@@ -579,6 +583,11 @@ impl Reactor {
         pollers.iter().map(|poller| poller.poll()).sum()
     }
 
+    /// Lets every poller prepare for a sleep; whether one has found work.
+    fn arm_pollers(&self) -> bool {
+        self.pollers.borrow().iter().fold(false, |found, (_, poller)| poller.arm() || found)
+    }
+
     fn run_turn_ends(&self) -> usize {
         let mut done = 0;
         loop {
@@ -623,7 +632,7 @@ impl Reactor {
         gate.prepare_sleep();
         self.pool.collect_foreign();
         let mut events = self.events.take();
-        if self.has_work() {
+        if self.arm_pollers() || self.has_work() {
             gate.awake();
             self.driver.poll(&mut events);
         } else {

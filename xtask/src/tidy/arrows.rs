@@ -16,6 +16,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("remuda-reactor", &["remuda-base"]),
     ("remuda-bdev", &["remuda-reactor"]),
     ("remuda-nvme", &["remuda-bdev"]),
+    ("remuda-vhost", &["remuda-bdev"]),
     ("remuda-engine", &["remuda-bdev"]),
     ("remuda-fs", &["remuda-bdev"]),
     ("remuda-kv", &["remuda-bdev"]),
@@ -24,7 +25,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("remuda-cluster", &["remuda-volume"]),
     ("remuda-sim", &["remuda-reactor"]),
     ("remuda-scenarios", &["remuda-cluster", "remuda-object", "remuda-sim"]),
-    ("remuda", &["remuda-scenarios"]),
+    ("remuda", &["remuda-scenarios", "remuda-vhost"]),
     ("xtask", &[]),
 ];
 

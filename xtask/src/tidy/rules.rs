@@ -15,6 +15,7 @@ const LONG: &[(&str, &str)] = &[];
 /// Library files besides the Linux driver that may name the operating system, with why.
 const SYSTEM: &[(&str, &str)] = &[
     ("crates/reactor/src/linux/", "the Linux driver"),
+    ("crates/vhost/src/unix/", "the sockets, eventfds and shared memory of vhost-user front ends"),
     ("crates/reactor/src/arena.rs", "maps the memory that buffers are cut from, in both worlds"),
 ];
 

@@ -1,0 +1,162 @@
+//! A device as a guest sees it: features, configuration space, and what its requests are worth in blocks.
+
+use crate::spec::{CONFIG_WRITEBACK, Config, SECTOR_BYTES, feature};
+use bdev::{BlockDevice, Flags, Op};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zerocopy::IntoBytes;
+
+/// Most queues of a disk.
+pub const QUEUES_MAX: u16 = 256;
+/// Largest segment of a request, bytes.
+const SEGMENT_BYTES_MAX: u32 = 1 << 20;
+/// Most data segments of a request: a queue of 128 entries holds one with its header and its status.
+const SEGMENTS_MAX: u32 = 126;
+/// Ranges of one discard or write-zeroes request.
+pub const RANGES_MAX: usize = 16;
+/// Bytes of one such range: none keeps the device for long.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// A device and how it is shown.
+pub struct Disk {
+    device: Arc<dyn BlockDevice>,
+    read_only: bool,
+    queues: u16,
+    serial: String,
+    /// What the guest has chosen: true is a cache that flushes empty.
+    writeback: AtomicBool,
+}
+
+impl Disk {
+    /// Shows `device` with up to `queues` queues under a serial number.
+    pub fn new(device: Arc<dyn BlockDevice>, queues: u16, read_only: bool, serial: String) -> Disk {
+        Disk { device, read_only, queues, serial, writeback: AtomicBool::new(true) }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Whether writes are refused.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Most queues.
+    pub fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    /// What Get ID answers.
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// Virtio features on offer.
+    pub fn features(&self) -> u64 {
+        let ops = self.device.info().ops;
+        let mut bits = feature::VERSION_1
+            | feature::EVENT_IDX
+            | feature::INDIRECT
+            | feature::PROTOCOL_FEATURES
+            | feature::SIZE_MAX
+            | feature::SEG_MAX
+            | feature::BLK_SIZE
+            | feature::TOPOLOGY
+            | feature::FLUSH
+            | feature::CONFIG_WCE
+            | feature::MQ;
+        if self.read_only {
+            return bits | feature::RO;
+        }
+        if ops.contains(Op::Unmap) {
+            bits |= feature::DISCARD;
+        }
+        if ops.contains(Op::WriteZeroes) {
+            bits |= feature::WRITE_ZEROES;
+        }
+        bits
+    }
+
+    /// The configuration space now.
+    pub fn config(&self) -> Config {
+        let info = self.device.info();
+        let ops = info.ops;
+        let sectors_per_block = u64::from(info.block_size) / SECTOR_BYTES;
+        let range_sectors = (RANGE_BYTES_MAX / SECTOR_BYTES) as u32;
+        let physical = (u64::from(info.optimal_io_blocks) * u64::from(info.block_size)).min(4096);
+        let physical = physical.max(u64::from(info.block_size)).next_power_of_two();
+        let mut config = Config {
+            capacity: info.blocks.saturating_mul(sectors_per_block),
+            size_max: SEGMENT_BYTES_MAX,
+            seg_max: SEGMENTS_MAX,
+            blk_size: info.block_size,
+            physical_block_exp: (physical / u64::from(info.block_size)).trailing_zeros() as u8,
+            min_io_size: 1,
+            opt_io_size: info.optimal_io_blocks,
+            writeback: self.writeback.load(Ordering::Relaxed) as u8,
+            num_queues: self.queues,
+            ..Config::default()
+        };
+        if ops.contains(Op::Unmap) {
+            config.max_discard_sectors = range_sectors;
+            config.max_discard_seg = RANGES_MAX as u32;
+            config.discard_sector_alignment = sectors_per_block as u32;
+        }
+        if ops.contains(Op::WriteZeroes) {
+            config.max_write_zeroes_sectors = range_sectors;
+            config.max_write_zeroes_seg = RANGES_MAX as u32;
+            config.write_zeroes_may_unmap = (ops.contains(Op::Unmap) && info.unmap_reads_zero) as u8;
+        }
+        config
+    }
+
+    /// `len` bytes of the configuration space from `offset` on; zeroes past its end.
+    pub fn config_bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        let config = self.config();
+        let all = config.as_bytes();
+        (offset..offset + len).map(|at| all.get(at).copied().unwrap_or(0)).collect()
+    }
+
+    /// The guest writes to the configuration space; false when it may not. Only `writeback` can be written.
+    pub fn set_config(&self, offset: usize, bytes: &[u8]) -> bool {
+        let config = self.config();
+        let all = config.as_bytes();
+        for (at, byte) in (offset..).zip(bytes) {
+            match *byte {
+                0 | 1 if at == CONFIG_WRITEBACK => self.writeback.store(*byte == 1, Ordering::Relaxed),
+                // Front ends write back all that they have read.
+                same if all.get(at).copied().unwrap_or(0) == same => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// A new guest: whatever the last one chose ends.
+    pub fn reset(&self) {
+        self.writeback.store(true, Ordering::Relaxed);
+    }
+
+    /// Flags of writes: durable at once for guests that know no flush, and those that want it.
+    #[inline]
+    pub fn write_flags(&self, features: u64) -> Flags {
+        let flushes = features & feature::FLUSH != 0;
+        let wants_cache = features & feature::CONFIG_WCE == 0 || self.writeback.load(Ordering::Relaxed);
+        if flushes && wants_cache { Flags::NONE } else { Flags::FUA }
+    }
+
+    /// Blocks of a range of bytes; `None` when it begins or ends inside a block or goes past the end.
+    #[inline]
+    pub fn blocks(&self, sector: u64, bytes: u64) -> Option<(u64, u64)> {
+        let info = self.device.info();
+        let size = u64::from(info.block_size);
+        let start = sector.checked_mul(SECTOR_BYTES)?;
+        if !start.is_multiple_of(size) || !bytes.is_multiple_of(size) {
+            return None;
+        }
+        let (lba, count) = (start / size, bytes / size);
+        (lba <= info.blocks && count <= info.blocks - lba).then_some((lba, count))
+    }
+}

@@ -1,0 +1,394 @@
+//! A virtqueue at work on one reactor.
+//!
+//! ```text
+//! Polled --found nothing: before a sleep, or many times--> Armed --kick--> Polled
+//! ```
+//! While it is *polled*, every turn looks at the available index, and the guest is told not to kick. Before the reactor
+//! sleeps, the queue asks for kicks and looks once more. Completions gather during a turn; at its end they become visible
+//! together, with one call of the guest, if it wants one.
+//!
+//! No more requests are under way than the queue has entries: a descriptor that is taken twice stops the queue, like
+//! anything else in it that makes no sense. A stopped queue stays so until the front end starts it anew.
+
+use crate::disk::Disk;
+use crate::inflight::Inflight;
+use crate::memory::Memory;
+use crate::request::{Kind, Outcome, Request, Step};
+use crate::spec::{feature, status};
+use crate::split::{Layout, RingError, SplitRing};
+use crate::stats::Counters;
+use bdev::Channel;
+use reactor::sync::Notify;
+use reactor::{IoFuture, Reactor, TurnEnd};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Requests taken from a queue in one turn.
+const BUDGET: u16 = 64;
+/// Polls in a row that find nothing and make a queue ask for kicks although its reactor does not sleep: others keep it
+/// awake, and looking at idle queues costs them.
+const EMPTY_POLLS_MAX: u32 = 4096;
+
+/// How a guest is told that requests have ended, or that its queue is broken.
+pub trait Bell: Send {
+    /// Tells it.
+    fn ring(&self);
+}
+
+/// What a queue is made of.
+pub(crate) struct Parts {
+    pub name: String,
+    pub disk: Arc<Disk>,
+    pub channel: Rc<dyn Channel>,
+    pub memory: Arc<Memory>,
+    pub layout: Layout,
+    /// Negotiated virtio features.
+    pub features: u64,
+    /// Where to go on; with `inflight` what that says counts.
+    pub next_available: u16,
+    pub inflight: Option<Inflight>,
+    pub call: Option<Box<dyn Bell>>,
+    pub error: Option<Box<dyn Bell>>,
+    pub counters: Arc<Counters>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Polled,
+    Armed,
+    /// It takes no more requests.
+    Stopped,
+}
+
+/// See the module.
+pub(crate) struct Queue {
+    name: String,
+    reactor: Rc<Reactor>,
+    disk: Arc<Disk>,
+    channel: Rc<dyn Channel>,
+    features: u64,
+    memory: RefCell<Rc<Arc<Memory>>>,
+    ring: RefCell<SplitRing>,
+    inflight: RefCell<Option<Inflight>>,
+    state: Cell<State>,
+    empty_polls: Cell<u32>,
+    /// Chains under way, by their first descriptor.
+    taken: RefCell<Vec<bool>>,
+    under_way: Cell<usize>,
+    /// Requests that have ended in this turn: first descriptor, bytes written.
+    ended: RefCell<Vec<(u16, u32)>>,
+    spare: RefCell<Vec<Box<Request>>>,
+    call: RefCell<Option<Box<dyn Bell>>>,
+    error: RefCell<Option<Box<dyn Bell>>>,
+    counters: Arc<Counters>,
+    /// It has stopped, or the last request has ended.
+    changed: Notify,
+}
+
+impl Queue {
+    /// Starts a queue: what was under way before goes on, and the first poll looks for more.
+    pub(crate) fn start(reactor: &Rc<Reactor>, parts: Parts) -> Result<Rc<Queue>, RingError> {
+        let Parts {
+            name,
+            disk,
+            channel,
+            memory,
+            layout,
+            features,
+            next_available,
+            mut inflight,
+            call,
+            error,
+            counters,
+        } = parts;
+        let mut ring = SplitRing::new(&memory, layout, features & feature::EVENT_IDX != 0, next_available)?;
+        let left = match &mut inflight {
+            Some(inflight) => inflight.recover(ring.next_used())?,
+            None => Vec::new(),
+        };
+        if inflight.is_some() {
+            // What was taken is known better here than by a front end that lost its daemon.
+            ring.set_next_available(ring.next_used().wrapping_add(left.len() as u16));
+        }
+        ring.disarm(&memory)?;
+        let queue = Rc::new(Queue {
+            name,
+            reactor: reactor.clone(),
+            disk,
+            channel,
+            features,
+            memory: RefCell::new(Rc::new(memory)),
+            ring: RefCell::new(ring),
+            inflight: RefCell::new(inflight),
+            state: Cell::new(State::Polled),
+            empty_polls: Cell::new(0),
+            taken: RefCell::new(vec![false; layout.entries.into()]),
+            under_way: Cell::new(0),
+            ended: RefCell::new(Vec::with_capacity(layout.entries.into())),
+            spare: RefCell::default(),
+            call: RefCell::new(call),
+            error: RefCell::new(error),
+            counters,
+            changed: Notify::default(),
+        });
+        queue.counters.resubmitted.add(left.len() as u64);
+        for head in left {
+            if let Err(error) = queue.begin(head) {
+                queue.fail(error);
+                break;
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Looks for requests and begins them; returns how many.
+    #[inline]
+    pub(crate) fn poll(self: &Rc<Self>) -> usize {
+        if self.state.get() != State::Polled {
+            return 0;
+        }
+        match self.take_some() {
+            Ok(0) => {
+                let empty = self.empty_polls.get() + 1;
+                self.empty_polls.set(empty);
+                if empty >= EMPTY_POLLS_MAX {
+                    self.arm();
+                }
+                0
+            }
+            Ok(count) => {
+                self.empty_polls.set(0);
+                count
+            }
+            Err(error) => {
+                self.fail(error);
+                1
+            }
+        }
+    }
+
+    fn take_some(self: &Rc<Self>) -> Result<usize, RingError> {
+        let waiting = self.ring.borrow().waiting(&self.memory.borrow())?;
+        let count = waiting.min(BUDGET);
+        for _ in 0..count {
+            let head = self.ring.borrow_mut().take(&self.memory.borrow())?;
+            self.begin(head)?;
+        }
+        Ok(count.into())
+    }
+
+    /// Asks for kicks; true when requests are there after all.
+    pub(crate) fn arm(&self) -> bool {
+        if self.state.get() != State::Polled {
+            return false;
+        }
+        let mut ring = self.ring.borrow_mut();
+        let memory = self.memory.borrow();
+        match ring.arm(&memory) {
+            Ok(false) => {
+                self.state.set(State::Armed);
+                false
+            }
+            // (an error is met again by the next poll)
+            Ok(true) | Err(_) => {
+                self.empty_polls.set(0);
+                true
+            }
+        }
+    }
+
+    /// The guest says that there is something.
+    pub(crate) fn kicked(self: &Rc<Self>) {
+        self.counters.kicks.add(1);
+        if self.state.get() == State::Armed {
+            let disarmed = self.ring.borrow_mut().disarm(&self.memory.borrow());
+            self.state.set(State::Polled);
+            self.empty_polls.set(0);
+            if let Err(error) = disarmed {
+                self.fail(error);
+            }
+        }
+    }
+
+    fn begin(self: &Rc<Self>, head: u16) -> Result<(), RingError> {
+        if std::mem::replace(&mut self.taken.borrow_mut()[usize::from(head)], true) {
+            return Err(RingError::Twice(head));
+        }
+        if let Some(inflight) = &mut *self.inflight.borrow_mut() {
+            inflight.taken(head)?;
+        }
+        let mut request = self.spare.borrow_mut().pop().unwrap_or_default();
+        request.head = head;
+        let layout = self.ring.borrow().layout();
+        let memory = self.memory.borrow().clone();
+        let may_indirect = self.features & feature::INDIRECT != 0;
+        let walked = request.chain.walk(&memory, layout.table, layout.entries, head, may_indirect);
+        walked.map_err(|error| RingError::Chain { head, error })?;
+        request.open(&memory)?;
+        self.under_way.set(self.under_way.get() + 1);
+        match request.step(&self.disk, &self.reactor, self.features) {
+            Step::Ended(outcome) => self.end(request, outcome),
+            Step::Submit(io) => match IoFuture::begin(&self.channel, |channel| channel.submit(io)) {
+                Ok(done) => {
+                    let outcome = request.conclude(&done);
+                    self.end(request, outcome);
+                }
+                Err(begun) => {
+                    let this = self.clone();
+                    self.reactor.spawn_eager(async move {
+                        let done = begun.await;
+                        let outcome = request.conclude(&done);
+                        drop(done);
+                        this.end(request, outcome);
+                    });
+                }
+            },
+            Step::Pieces => {
+                let this = self.clone();
+                self.reactor.spawn_eager(async move {
+                    let outcome = request.pieces(&this.disk, &this.reactor, &*this.channel, this.features).await;
+                    this.end(request, outcome);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self: &Rc<Self>, mut request: Box<Request>, outcome: Outcome) {
+        self.count(&request, outcome);
+        let answered = request.answer(outcome);
+        let written = outcome.bytes.saturating_add(1).min(u64::from(u32::MAX)) as u32;
+        let mut ended = self.ended.borrow_mut();
+        if ended.is_empty() {
+            self.reactor.at_turn_end(self.clone());
+        }
+        ended.push((request.head, written));
+        drop(ended);
+        self.under_way.set(self.under_way.get() - 1);
+        if !answered {
+            let outside = request.chain.writable.last().map_or(0, |segment| segment.address);
+            self.fail(RingError::Outside(crate::memory::Outside { address: outside, bytes: 1 }));
+        }
+        request.memory = None;
+        self.spare.borrow_mut().push(request);
+    }
+
+    fn count(&self, request: &Request, outcome: Outcome) {
+        let counters = &self.counters;
+        if outcome.status != status::OK {
+            counters.errors.add(1);
+        }
+        match request.kind() {
+            Kind::Read => {
+                counters.reads.add(1);
+                counters.read_bytes.add(outcome.bytes);
+            }
+            Kind::Write => {
+                counters.writes.add(1);
+                counters.write_bytes.add(if outcome.status == status::OK { request.written() } else { 0 });
+            }
+            Kind::Flush => counters.flushes.add(1),
+            Kind::Ranges => counters.discards.add(1),
+            Kind::Other => counters.other.add(1),
+        }
+    }
+
+    /// Makes what has ended visible, and calls the guest.
+    fn publish(&self) -> Result<(), RingError> {
+        let mut ended = self.ended.borrow_mut();
+        let memory = self.memory.borrow();
+        let (mut ring, mut inflight) = (self.ring.borrow_mut(), self.inflight.borrow_mut());
+        let mut taken = self.taken.borrow_mut();
+        for (head, written) in ended.iter().copied() {
+            ring.put(&memory, head, written)?;
+            taken[usize::from(head)] = false;
+            if let Some(inflight) = &mut *inflight {
+                inflight.put(head)?;
+            }
+        }
+        let call = ring.publish(&memory)?;
+        if let Some(inflight) = &mut *inflight {
+            inflight.published(ended.iter().map(|(head, _)| *head), ring.next_used())?;
+        }
+        ended.clear();
+        if call && let Some(bell) = &*self.call.borrow() {
+            self.counters.calls.add(1);
+            bell.ring();
+        }
+        Ok(())
+    }
+
+    /// The guest has written what makes no sense: nothing more is taken, and it is told so.
+    #[cold]
+    fn fail(&self, error: RingError) {
+        if self.state.replace(State::Stopped) == State::Stopped {
+            return;
+        }
+        tracing::warn!(queue = %self.name, "virtqueue stopped: {error}");
+        self.counters.stopped.add(1);
+        if let Some(bell) = &*self.error.borrow() {
+            bell.ring();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Takes no more requests, and waits for those under way; then the number of the next available entry.
+    pub(crate) async fn stop(&self) -> u16 {
+        self.state.set(State::Stopped);
+        self.changed.notify_all();
+        self.changed.wait_until(|| self.under_way.get() == 0 && self.ended.borrow().is_empty()).await;
+        self.ring.borrow().next_available()
+    }
+
+    /// Whether it takes no more requests.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.get() == State::Stopped
+    }
+
+    /// Notified when it stops.
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// Guest memory was shared anew. Requests under way keep the memory that they began with.
+    pub(crate) fn set_memory(&self, memory: Arc<Memory>, layout: Layout) {
+        let moved = self.ring.borrow_mut().moved(&memory, layout);
+        match moved {
+            Ok(()) => {
+                self.memory.replace(Rc::new(memory));
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Another way to call the guest; it is called at once, in case a call was lost.
+    pub(crate) fn set_call(&self, call: Option<Box<dyn Bell>>) {
+        self.call.replace(call);
+        self.call_now();
+    }
+
+    /// Calls the guest although nothing has ended.
+    pub(crate) fn call_now(&self) {
+        if let Some(bell) = &*self.call.borrow() {
+            bell.ring();
+        }
+    }
+
+    /// Another way to tell that the queue is broken.
+    pub(crate) fn set_error(&self, error: Option<Box<dyn Bell>>) {
+        self.error.replace(error);
+    }
+}
+
+impl TurnEnd for Queue {
+    fn turn_end(self: Rc<Self>) {
+        if let Err(error) = self.publish() {
+            self.ended.borrow_mut().clear();
+            self.fail(error);
+        }
+        if self.under_way.get() == 0 {
+            self.changed.notify_all();
+        }
+    }
+}
