@@ -29,6 +29,7 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("subsystem.list", "node/subsystems.json"),
     ("host.list", "node/hosts.json"),
     ("referral.list", "node/referrals.json"),
+    ("vhost.list", "node/vhosts.json"),
 ];
 /// What is taken of the machine.
 const MACHINE: &[&str] = &[

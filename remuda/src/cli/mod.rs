@@ -12,6 +12,7 @@ mod referrals;
 mod sim;
 mod status;
 mod top;
+mod vhost;
 mod watch;
 
 use crate::bench;
@@ -71,6 +72,9 @@ enum Command {
     /// Subsystems: what NVMe/TCP hosts connect to
     #[command(subcommand)]
     Subsystem(objects::SubsystemCommand),
+    /// Doors for virtual machines on this machine: vhost-user-blk sockets
+    #[command(subcommand)]
+    Vhost(vhost::VhostCommand),
     /// Hosts: who may connect
     #[command(subcommand)]
     Host(objects::HostCommand),
@@ -245,6 +249,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Volume(command) => objects::volume(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Key(command) => keys::key(command),
+        Command::Vhost(command) => vhost::vhost(context, command),
         Command::Host(command) => objects::host(context, command),
         Command::Referral(command) => referrals::referral(context, command),
         Command::Config(command) => config_commands::run(context, command),

@@ -22,8 +22,8 @@ pub fn status(context: &Context) -> Result<(), Failure> {
             (
                 "objects",
                 format!(
-                    "{} devices, {} pools, {} volumes, {} subsystems",
-                    status.devices, status.pools, status.volumes, status.subsystems
+                    "{} devices, {} pools, {} volumes, {} subsystems, {} vhost doors",
+                    status.devices, status.pools, status.volumes, status.subsystems, status.vhosts
                 ),
             ),
         ]);

@@ -5,7 +5,7 @@ use super::device::{DeviceEntry, DeviceParams};
 use super::diagnostic::{Problems, nearest};
 use super::host_key::read_dhchap_key;
 use super::value::{Located, Span};
-use super::{Config, LogDef, PoolDef, PoolEntry, VolumeEntry};
+use super::{Config, LogDef, PoolDef, PoolEntry, VhostEntry, VolumeEntry};
 use base::ByteSize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +20,7 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.volumes();
     check.pool_volumes();
     check.namespaces();
+    check.vhosts();
     check.resources();
 }
 
@@ -252,6 +253,25 @@ impl<'a> Check<'a, '_> {
                     let message = format!("volume '{}' is a namespace of this subsystem already", volume.value);
                     self.add(&volume.span, "volume", message, None);
                 }
+            }
+        }
+    }
+
+    fn vhosts(&mut self) {
+        let config = self.config;
+        let names = config.vhosts.iter().map(|vhost| (&vhost.name.value, &vhost.name.span));
+        self.duplicates_among("vhost", "name", names);
+        for (index, vhost) in config.vhosts.iter().enumerate() {
+            let names = config.volumes.iter().map(|volume| volume.name.value.as_str());
+            let names = names.chain(config.pool_volumes.iter().map(|volume| volume.name.value.as_str()));
+            if !names.clone().any(|known| known == vhost.volume.value) {
+                self.unknown("volume", "volume", &vhost.volume, names);
+            }
+            let Some(socket) = &vhost.socket else { continue };
+            let same = |other: &&VhostEntry| other.socket.as_ref().is_some_and(|path| path.value == socket.value);
+            if let Some(other) = config.vhosts[..index].iter().find(same) {
+                let message = format!("vhost '{}' has the socket {} too", other.name.value, socket.value.display());
+                self.add(&socket.span, "socket", message, None);
             }
         }
     }

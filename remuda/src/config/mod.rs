@@ -10,12 +10,14 @@ pub mod pool;
 pub mod reference;
 pub mod section;
 pub mod value;
+pub mod vhost;
 
 pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use pool::{LogDef, PoolDef, PoolEntry};
 pub use section::show_duration_ns;
+pub use vhost::{VHOST, VhostEntry};
 
 use host_key::HostKeyEntry;
 use section::{Form, Key, Section, key};
@@ -255,6 +257,8 @@ pub struct Config {
     pub pool_volumes: Vec<PoolVolumeEntry>,
     /// `[[subsystem]]`.
     pub subsystems: Vec<SubsystemEntry>,
+    /// `[[vhost]]`.
+    pub vhosts: Vec<VhostEntry>,
     /// Names of devices, pools and volumes whose sections are wrong: references to them are not wrong as well.
     broken: Vec<String>,
 }
@@ -296,7 +300,7 @@ fn resolve(source: &Source, path: &str) -> PathBuf {
     base.join(path)
 }
 
-const SECTIONS: [&str; 6] = ["node", "nvmf", "device", "pool", "volume", "subsystem"];
+const SECTIONS: [&str; 7] = ["node", "nvmf", "device", "pool", "volume", "subsystem", "vhost"];
 
 fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
     let (table, errors) = toml::de::DeTable::parse_recoverable(&source.text);
@@ -343,7 +347,22 @@ fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
         entry.iter_mut().for_each(|entry| host_key::resolve_host_keys(source, &mut entry.host_keys));
         subsystems.extend(entry);
     }
-    Some(Config { source: source.clone(), node, nvmf, devices, pools, volumes, pool_volumes, subsystems, broken })
+    let mut vhosts = Vec::new();
+    for (table, span) in many(&table, "vhost", problems) {
+        vhosts.extend(vhost::read_vhost(table, span, problems, |path| resolve(source, path)));
+    }
+    Some(Config {
+        source: source.clone(),
+        node,
+        nvmf,
+        devices,
+        pools,
+        volumes,
+        pool_volumes,
+        subsystems,
+        vhosts,
+        broken,
+    })
 }
 
 fn name_in(table: &Table) -> Option<String> {
@@ -381,12 +400,19 @@ fn unknown_section(name: &Located<String>, value: &Value, problems: &mut Problem
         Data::List(items) => !items.iter().any(|item| matches!(item.data, Data::Table(_))),
         _ => true,
     };
-    let owner = [("[node]", NODE), ("[nvmf]", NVMF), ("[[volume]]", VOLUME), ("[[subsystem]]", SUBSYSTEM)];
+    let owner = [
+        ("[node]", NODE),
+        ("[nvmf]", NVMF),
+        ("[[volume]]", VOLUME),
+        ("[[subsystem]]", SUBSYSTEM),
+        ("[[vhost]]", VHOST),
+    ];
     let owner = owner.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name.value));
     let help = match (owner, nearest(&name.value, SECTIONS)) {
         (Some((section, _)), _) if is_key => format!("'{}' belongs below {section}", name.value),
         (_, Some(near)) => format!("did you mean '{near}'?"),
-        _ => "the sections are [node], [nvmf], [[device]], [pool.NAME], [[volume]] and [[subsystem]]".to_string(),
+        _ => "the sections are [node], [nvmf], [[device]], [pool.NAME], [[volume]], [[subsystem]] and [[vhost]]"
+            .to_string(),
     };
     let what = if is_key { "key" } else { "section" };
     problems.add(name.span.clone(), &name.value, format!("unknown {what} '{}'", name.value), Some(help));

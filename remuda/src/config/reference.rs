@@ -4,7 +4,7 @@ use super::device::{KINDS, keys_of};
 use super::host_key::HOST_KEY;
 use super::pool::{POOL, POOL_PMEM};
 use super::section::Key;
-use super::{NAMESPACE, NODE, NVMF, SUBSYSTEM, VOLUME};
+use super::{NAMESPACE, NODE, NVMF, SUBSYSTEM, VHOST, VOLUME};
 use std::fmt::Write as _;
 
 /// Markdown text about every section and key.
@@ -28,6 +28,8 @@ pub fn markdown() -> String {
     section(&mut out, "## `[[subsystem]]`", "What NVMe/TCP hosts connect to.", SUBSYSTEM);
     section(&mut out, "### `host_keys`", "Each entry, see [security.md](security.md):", HOST_KEY);
     section(&mut out, "### `namespaces`", "Each entry:", NAMESPACE);
+    let about = "What a virtual machine on this machine has as a disk, over vhost-user-blk. See [vhost.md](vhost.md).";
+    section(&mut out, "## `[[vhost]]`", about, VHOST);
     out
 }
 

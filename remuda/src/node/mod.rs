@@ -30,6 +30,7 @@ pub mod state;
 pub mod stats;
 mod subsystems;
 mod target;
+mod vhost;
 pub mod view;
 mod volumes;
 mod window;
@@ -59,6 +60,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 pub use target::TcpExporter;
+use vhost::VhostSlot;
 use view::StatusView;
 pub use volumes::NewSize;
 
@@ -100,6 +102,8 @@ pub struct Node {
     subsystems: BTreeMap<String, Subsystem>,
     /// Keys of hosts, configured ones included.
     host_keys: HostKeys,
+    /// Doors for virtual machines.
+    vhosts: BTreeMap<String, VhostSlot>,
     warnings: Vec<String>,
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
@@ -134,6 +138,7 @@ impl Node {
             pool_volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             host_keys: HostKeys::new(),
+            vhosts: BTreeMap::new(),
             warnings: Vec::new(),
             attempts: 0,
             started: Instant::now(),
@@ -146,6 +151,7 @@ impl Node {
         node.open_pools().await;
         node.open_subsystems().await?;
         node.announce_referrals().await?;
+        node.open_doors().await?;
         node.exporter.listen(node.config.nvmf.listen.clone()).await?;
         if node.state != before {
             node.remember(node.state.clone())?;
@@ -207,6 +213,7 @@ impl Node {
                 }
             }
         }
+        closed.extend(self.closed_doors());
         closed
     }
 
@@ -240,6 +247,7 @@ impl Node {
             pools: self.pools.len(),
             volumes: self.state.volumes.len() + self.pool_volumes.len(),
             subsystems: self.subsystems.len(),
+            vhosts: self.vhosts.len(),
             reactors: self.reactors.views().await,
             warnings,
         }
@@ -268,6 +276,7 @@ impl Node {
     pub async fn drain(&mut self) {
         self.stopping = true;
         self.exporter.drain().await;
+        self.close_doors().await;
         self.close_pools().await;
         // A device is closed before those it stands on: deeper ones hold what it writes while it settles.
         let mut slots: Vec<(&String, &DeviceSlot)> = self.devices.iter().collect();
@@ -289,6 +298,7 @@ impl Node {
 
     /// Ends the reactors.
     pub fn stop(mut self) {
+        self.vhosts.clear();
         self.volumes.clear();
         self.pool_volumes.clear();
         self.pools.clear();

@@ -362,8 +362,7 @@ impl Node {
         let volumes: Vec<String> = self.volumes_of_pool(name).map(str::to_string).collect();
         for volume in &volumes {
             if let Some(export) = self.exports_of(volume).first() {
-                let (nqn, nsid) = export.rsplit_once('/').unwrap_or((export, ""));
-                let next = format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}");
+                let next = Node::end_export(export);
                 return Err(Refusal::conflict(object(name), format!("hosts may use its volume '{volume}'"), next));
             }
         }

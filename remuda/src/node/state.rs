@@ -121,6 +121,19 @@ pub struct KeyOverlay {
     pub previous: Option<String>,
 }
 
+/// A door for a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhostRecord {
+    /// The volume behind it.
+    pub volume: String,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Most queues.
+    pub queues: u16,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
 /// What hosts were told of a volume in a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownVolume {
@@ -178,6 +191,9 @@ pub struct State {
     /// Reservations that last over a loss of power, by subsystem and namespace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reservations: BTreeMap<String, BTreeMap<u32, ReservationRecord>>,
+    /// Doors for virtual machines made at run time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vhosts: BTreeMap<String, VhostRecord>,
 }
 
 impl Default for State {
@@ -198,6 +214,7 @@ impl Default for State {
             host_keys: BTreeMap::new(),
             referrals: BTreeSet::new(),
             reservations: BTreeMap::new(),
+            vhosts: BTreeMap::new(),
         }
     }
 }

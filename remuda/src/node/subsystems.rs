@@ -107,7 +107,7 @@ impl Node {
         self.exporter.put(spec).await
     }
 
-    /// Tells the target about every subsystem that shows `volume`.
+    /// Tells the target about every subsystem that shows `volume`, and the doors that do.
     pub(super) async fn announce_volume(&mut self, volume: &str) -> Result<(), Refusal> {
         let shows =
             |subsystem: &&Subsystem| subsystem.record.namespaces.iter().any(|namespace| namespace.volume == volume);
@@ -115,6 +115,7 @@ impl Node {
         for nqn in nqns.collect::<Vec<_>>() {
             self.announce(&nqn).await?;
         }
+        self.announce_to_doors(volume).await;
         Ok(())
     }
 
@@ -130,17 +131,30 @@ impl Node {
             self.announce_without(&nqn, &volumes).await?;
             self.announce(&nqn).await?;
         }
+        for volume in &volumes {
+            self.announce_to_doors(volume).await;
+        }
         self.remember_shown()
     }
 
-    /// Namespaces that show `volume`, as `NQN/nsid`.
+    /// Namespaces that show `volume`, as `NQN/nsid`, and doors, as `vhost/NAME`.
     pub(super) fn exports_of(&self, volume: &str) -> Vec<String> {
         let mut exports = Vec::new();
         for (nqn, subsystem) in &self.subsystems {
             let shown = subsystem.record.namespaces.iter().filter(|namespace| namespace.volume == volume);
             exports.extend(shown.map(|namespace| format!("{nqn}/{}", namespace.nsid)));
         }
+        exports.extend(self.doors_of(volume));
         exports
+    }
+
+    /// How one of [`exports_of`](Self::exports_of) is ended.
+    pub(super) fn end_export(export: &str) -> String {
+        if let Some(door) = export.strip_prefix("vhost/") {
+            return format!("delete the door first: remuda vhost delete {door}");
+        }
+        let (nqn, nsid) = export.rsplit_once('/').unwrap_or((export, ""));
+        format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}")
     }
 
     fn subsystem(&self, nqn: &str) -> Result<&Subsystem, Refusal> {

@@ -82,7 +82,7 @@ pub struct VolumeView {
     pub uuid: Uuid,
     /// How far it could grow where it is; in a pool, without regard to the pool's free space.
     pub size_max: u64,
-    /// Namespaces that show it, as `NQN/nsid`.
+    /// Namespaces and doors that show it, as `NQN/nsid` and `vhost/NAME`.
     pub exports: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
@@ -163,6 +163,62 @@ pub struct ReferralView {
     pub address: String,
     /// Who defined it.
     pub origin: Origin,
+}
+
+/// What guests have asked a door for since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhostCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and write zeroes.
+    pub discards: u64,
+    /// Other requests.
+    pub other: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Times a guest said that there is something to do.
+    pub kicks: u64,
+    /// Times a guest was told that something is done.
+    pub calls: u64,
+    /// Queues stopped because what a guest wrote into them makes no sense.
+    pub queues_stopped: u64,
+    /// Requests that were under way when an earlier connection was lost, and were carried out after that.
+    pub resubmitted: u64,
+}
+
+/// A door for a virtual machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VhostView {
+    /// Name.
+    pub name: String,
+    /// The volume behind it.
+    pub volume: String,
+    /// Its socket.
+    pub socket: String,
+    /// Most queues.
+    pub queues_max: u16,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// What guests see as the serial number of the disk.
+    pub serial: String,
+    /// Who defined it.
+    pub origin: Origin,
+    /// `listening`, `connected`, or why it is not open.
+    pub state: String,
+    /// Process id of the virtual machine monitor that is connected.
+    pub peer: Option<u32>,
+    /// Queues at work.
+    pub queues: usize,
+    /// What guests have asked for.
+    pub counters: VhostCounters,
 }
 
 /// A host and where it is allowed.
@@ -256,6 +312,9 @@ pub struct StatusView {
     pub volumes: usize,
     /// Number of subsystems.
     pub subsystems: usize,
+    /// Number of doors for virtual machines.
+    #[serde(default)]
+    pub vhosts: usize,
     /// Reactors.
     pub reactors: Vec<ReactorView>,
     /// Things that want attention.

@@ -385,13 +385,12 @@ impl Node {
         self.announce_volume(name).await
     }
 
-    /// No namespace shows it.
+    /// No namespace and no door shows it.
     pub(super) fn check_not_exported(&self, name: &str) -> Result<(), Refusal> {
         let exports = self.exports_of(name);
         let Some(first) = exports.first() else { return Ok(()) };
         let cause = format!("hosts may use it as {}", exports.join(", "));
-        let (nqn, nsid) = first.rsplit_once('/').unwrap_or((first, ""));
-        let next = format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}");
+        let next = Node::end_export(first);
         Err(Refusal::conflict(format!("volume '{name}'"), cause, next))
     }
 

@@ -8,6 +8,7 @@ use crate::config::host_key;
 use crate::config::pool::{POOL_CREATE, read_pool_request};
 use crate::config::section::{Form, Key, Section, key};
 use crate::config::value::{Data, Table, from_json};
+use crate::config::vhost;
 use crate::node::{NewHostKeys, NewSize};
 use crate::node::{Node, Refusal, RefusalKind};
 use engine::CheckOptions;
@@ -232,6 +233,20 @@ pub const METHODS: &[Method] = &[
     question("referral.list", "Other discovery services that hosts are told of.", &[]),
     method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
     method("referral.remove", "Tells hosts of a discovery service no longer.", &[ADDRESS]),
+    method(
+        "vhost.create",
+        "Opens a door for a virtual machine: a vhost-user-blk socket for a volume.",
+        &[
+            NAME,
+            key("volume", Form::Text, "required", "The volume."),
+            key("socket", Form::Text, "vhost-NAME.sock beside the RPC socket", "Where the socket is made."),
+            key("queues", vhost::QUEUES, "16", "Most queues."),
+            key("read_only", Form::Flag, "false", "Whether writes are refused."),
+        ],
+    ),
+    question("vhost.list", "All doors for virtual machines.", &[]),
+    question("vhost.show", "One door, with what it has done.", &[NAME]),
+    method("vhost.delete", "Closes a door and disconnects its virtual machine; the volume stays.", &[NAME]),
     question("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
 ];
 
@@ -386,6 +401,16 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
     answer(node.host_set_key(params.nqn(), &params.host, &new).await?)
 }
 
+async fn vhost_create(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
+    let socket = params.socket.as_ref().map(std::path::PathBuf::from);
+    if let Some(path) = socket.as_ref().filter(|path| !path.is_absolute()) {
+        let cause = format!("{} is not an absolute path", path.display());
+        return Err(Refusal::invalid(format!("vhost '{}'", params.name), cause, PATH_FROM_ROOT));
+    }
+    let queues = params.queues.unwrap_or(vhost::QUEUES_DEFAULT);
+    answer(node.vhost_create(&params.name, &params.volume, socket, queues, params.flag).await?)
+}
+
 /// Parameters, read; which are present was checked against the declaration.
 #[derive(Default)]
 struct Params {
@@ -417,6 +442,8 @@ struct Params {
     log_pmem: Option<String>,
     log_size: Option<u64>,
     nsid: Option<u32>,
+    socket: Option<String>,
+    queues: Option<u16>,
     flag: bool,
     /// Names of the flags that are set, of methods that have several.
     flags: BTreeSet<&'static str>,
@@ -454,6 +481,7 @@ impl Params {
                         "key_file" => params.key_file = text.unwrap_or_default(),
                         "confirm" => params.confirm = text.unwrap_or_default(),
                         "volume" => params.volume = text.unwrap_or_default(),
+                        "socket" => params.socket = text,
                         "size" => params.size_text = text.unwrap_or_default(),
                         other => unreachable!("text parameter '{other}' has no place"),
                     }
@@ -466,6 +494,9 @@ impl Params {
                 Form::Size if name == "log_size" => params.log_size = section.size(name).map(|size| size.value),
                 Form::Size if name == "block_size" => params.block_size = section.size(name).map(|size| size.value),
                 Form::Size => params.offset = section.size(name).map(|size| size.value),
+                Form::Count(..) if name == "queues" => {
+                    params.queues = section.count(name).map(|queues| queues.value as u16)
+                }
                 Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
                 Form::Flag => {
                     params.flag = section.flag(name).is_some_and(|flag| flag.value);
@@ -576,6 +607,10 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
         "referral.remove" => answer(node.referral_remove(&params.address).await?),
+        "vhost.create" => vhost_create(node, &params).await,
+        "vhost.list" => answer(node.vhost_list()),
+        "vhost.show" => answer(node.vhost_show(&params.name)?),
+        "vhost.delete" => node.vhost_delete(&params.name).await.map(done),
         "host.list" => answer(node.host_list(params.nqn.as_deref())?),
         other => {
             Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))

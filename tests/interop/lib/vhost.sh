@@ -1,0 +1,55 @@
+# A volume of a hot pool as the disk of a virtual machine. No network: QEMU and the node share memory and a socket.
+# Expects: REMUDA, INTEROP_DIR, and what lib/remuda.sh expects of `remuda` calls.
+VHOST_MIB=256
+
+vhost_config() { # BLOCK_SIZE
+    cat <<CONFIG
+[node]
+state_dir = "$W/state"
+rpc_socket = "$W/rpc.sock"
+metrics_listen = "off"
+reactors = 2
+CONFIG
+    file_device capacity $((VHOST_MIB * 3)) 4096
+    echo "[pool.hot]"
+    echo "log = { pmem = \"$W/hot.log\", size = \"${LOG_MIB}MiB\", volatile = true }"
+    echo 'capacity = "capacity"'
+    v0_on 'pool = "hot"' "size = \"${VHOST_MIB}MiB\"" "block_size = $1"
+    printf '%s\n' '[[vhost]]' 'name = "vm0"' 'volume = "v0"' "socket = \"$W/vm0.sock\"" 'queues = 4'
+}
+vhost_start() {
+    (node_serve) </dev/null >>"$W/log" 2>&1 &
+    echo $! >"$W/pid"
+    disown
+    wait_until 20 node_ready
+}
+# What a job in the guest has done to the node.
+vhost_do() { # VERB [ARG]
+    case $1 in
+    # (a killed node needs a moment to let go of its state directory)
+    restart) stop_pid "$W/pid" KILL; sleep "${DOWN_S:-1}"; vhost_start ;;
+    resize) remuda volume resize v0 "$2MiB" >/dev/null ;;
+    *) die "no verb $1 for a vhost job" ;;
+    esac
+}
+vhost() ( # KERNEL BLOCK_SIZE [VAR=value ...]
+    local kernel=$1 block_size=$2 guest status=0; shift 2
+    guest=$("$GUEST_SH/guest-build.sh" "$kernel")
+    W=$INTEROP_DIR/vhost
+    rm -rf "$W"; mkdir -p "$W"
+    trap 'stop_pid "$W/pid" KILL' EXIT
+    vhost_config "$block_size" >"$W/node.toml"
+    vhost_start
+    serial=$(remuda --json vhost show vm0 | sed -n 's/.*"serial": *"\([^"]*\)".*/\1/p')
+    export W REMUDA INTEROP_DIR
+    HOSTCMD="$INTEROP/lib/vhost-do" LOG=$W/console \
+        "$GUEST_SH/guest-run.sh" "$guest" "$GUEST_SH/job-vhost.sh" \
+        SERIAL="$serial" MIB=$VHOST_MIB BLOCK_SIZE="$block_size" QUEUES=1 "$@" -- \
+        -object memory-backend-memfd,id=mem,size=1024M,share=on -machine memory-backend=mem \
+        -chardev socket,id=disk0,path="$W/vm0.sock",reconnect=1 \
+        -device vhost-user-blk-pci,chardev=disk0,num-queues=4,queue-size=128 || status=$?
+    remuda vhost show vm0 || status=$?
+    stop_pid "$W/pid" || status=$?
+    [ $status = 0 ] || tail -n 20 "$W/log"
+    return $status
+)
