@@ -4,7 +4,7 @@ use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
 use crate::node::stats::Counted;
-use crate::node::view::{DeviceView, LegView, MirrorView};
+use crate::node::view::{DeviceView, LegView, MirrorView, VhostView};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -36,6 +36,7 @@ struct Objects {
     pools: Vec<PoolView>,
     connections: u64,
     counted: Vec<Counted>,
+    vhosts: Vec<VhostView>,
 }
 
 struct Gauge {
@@ -72,6 +73,7 @@ impl Metrics {
         objects.pools = pools;
         objects.connections = connections;
         objects.counted = node.counted();
+        objects.vhosts = node.vhost_list();
     }
 
     /// `/healthz` says so from now on.
@@ -120,6 +122,7 @@ impl Metrics {
         );
         render_mirrors(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
+        render_vhosts(&mut out, &objects.vhosts);
         render_counted(&mut out, &objects.counted);
         out
     }
@@ -250,6 +253,49 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
             for (number, shard) in pool.open.iter().flat_map(|open| &open.shards).enumerate() {
                 let _ = writeln!(out, "{name}{{pool=\"{}\",shard=\"{number}\"}} {}", pool.name, value(shard));
             }
+        }
+    }
+}
+
+type VhostSeries = (&'static str, &'static str, &'static str, fn(&VhostView) -> u64);
+
+/// What is told of every door for a virtual machine: name, type, help and value.
+const VHOST_SERIES: [VhostSeries; 9] = [
+    ("remuda_vhost_connected", "gauge", "1 while a virtual machine is connected.", |door| door.peer.is_some() as u64),
+    ("remuda_vhost_queues", "gauge", "Queues at work.", |door| door.queues as u64),
+    ("remuda_vhost_read_bytes_total", "counter", "Bytes read by guests.", |door| door.counters.read_bytes),
+    ("remuda_vhost_write_bytes_total", "counter", "Bytes written by guests.", |door| door.counters.write_bytes),
+    ("remuda_vhost_errors_total", "counter", "Requests that failed.", |door| door.counters.errors),
+    ("remuda_vhost_kicks_total", "counter", "Kicks by guests.", |door| door.counters.kicks),
+    ("remuda_vhost_calls_total", "counter", "Calls of guests.", |door| door.counters.calls),
+    ("remuda_vhost_stopped_queues_total", "counter", "Queues stopped for what was in them.", |door| {
+        door.counters.queues_stopped
+    }),
+    ("remuda_vhost_resubmitted_total", "counter", "Requests carried on from lost connections.", |door| {
+        door.counters.resubmitted
+    }),
+];
+
+/// Doors for virtual machines.
+fn render_vhosts(out: &mut String, doors: &[VhostView]) {
+    for (name, kind, help, value) in VHOST_SERIES {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for door in doors {
+            let _ = writeln!(out, "{name}{{name=\"{}\",volume=\"{}\"}} {}", door.name, door.volume, value(door));
+        }
+    }
+    let name = "remuda_vhost_requests_total";
+    let _ = writeln!(out, "# HELP {name} Requests of guests that have ended.\n# TYPE {name} counter");
+    for door in doors {
+        let VhostView { name: door_name, volume, counters, .. } = door;
+        for (kind, count) in [
+            ("read", counters.reads),
+            ("write", counters.writes),
+            ("flush", counters.flushes),
+            ("discard", counters.discards),
+            ("other", counters.other),
+        ] {
+            let _ = writeln!(out, "{name}{{name=\"{door_name}\",volume=\"{volume}\",kind=\"{kind}\"}} {count}");
         }
     }
 }

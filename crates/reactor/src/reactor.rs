@@ -583,9 +583,9 @@ impl Reactor {
         pollers.iter().map(|poller| poller.poll()).sum()
     }
 
-    /// Lets every poller prepare for a sleep; whether one has found work.
+    /// Lets pollers prepare for a sleep; true as soon as one has found work, since there is no sleep then.
     fn arm_pollers(&self) -> bool {
-        self.pollers.borrow().iter().fold(false, |found, (_, poller)| poller.arm() || found)
+        self.pollers.borrow().iter().any(|(_, poller)| poller.arm())
     }
 
     fn run_turn_ends(&self) -> usize {

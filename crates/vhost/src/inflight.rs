@@ -80,7 +80,8 @@ impl Inflight {
 
     /// A chain was taken.
     pub fn taken(&mut self, head: u16) -> Result<(), Outside> {
-        self.counter += 1;
+        // (a front end may have set it to anything: it tells an order, and nothing else)
+        self.counter = self.counter.wrapping_add(1);
         self.memory.write(self.entry_at(head) + 8, &self.counter.to_le_bytes())?;
         // (ordered by the two stores being in one thread; the reader comes after this process has ended)
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);

@@ -47,6 +47,7 @@ impl Poller for Queues {
     }
 
     fn arm(&self) -> bool {
-        self.0.borrow().iter().fold(false, |found, queue| queue.arm() || found)
+        // (who has found work keeps the reactor awake: the others are asked again before its next sleep)
+        self.0.borrow().iter().any(|queue| queue.arm())
     }
 }

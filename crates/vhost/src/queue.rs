@@ -68,7 +68,7 @@ pub(crate) struct Queue {
     disk: Arc<Disk>,
     channel: Rc<dyn Channel>,
     features: u64,
-    memory: RefCell<Rc<Arc<Memory>>>,
+    memory: RefCell<Rc<Memory>>,
     ring: RefCell<SplitRing>,
     inflight: RefCell<Option<Inflight>>,
     state: Cell<State>,
@@ -78,7 +78,7 @@ pub(crate) struct Queue {
     under_way: Cell<usize>,
     /// Requests that have ended in this turn: first descriptor, bytes written.
     ended: RefCell<Vec<(u16, u32)>>,
-    spare: RefCell<Vec<Box<Request>>>,
+    spare: RefCell<Vec<Request>>,
     call: RefCell<Option<Box<dyn Bell>>>,
     error: RefCell<Option<Box<dyn Bell>>>,
     counters: Arc<Counters>,
@@ -118,7 +118,7 @@ impl Queue {
             disk,
             channel,
             features,
-            memory: RefCell::new(Rc::new(memory)),
+            memory: RefCell::new(Rc::new(Memory::clone(&memory))),
             ring: RefCell::new(ring),
             inflight: RefCell::new(inflight),
             state: Cell::new(State::Polled),
@@ -255,9 +255,14 @@ impl Queue {
         Ok(())
     }
 
-    fn end(self: &Rc<Self>, mut request: Box<Request>, outcome: Outcome) {
+    fn end(self: &Rc<Self>, mut request: Request, outcome: Outcome) {
         self.count(&request, outcome);
-        let answered = request.answer(outcome);
+        self.under_way.set(self.under_way.get() - 1);
+        if !request.answer(outcome) {
+            // Nobody could tell what became of it: it is not used.
+            let address = request.chain.writable.last().map_or(0, |segment| segment.address);
+            return self.fail(RingError::Outside(crate::memory::Outside { address, bytes: 1 }));
+        }
         let written = outcome.bytes.saturating_add(1).min(u64::from(u32::MAX)) as u32;
         let mut ended = self.ended.borrow_mut();
         if ended.is_empty() {
@@ -265,11 +270,6 @@ impl Queue {
         }
         ended.push((request.head, written));
         drop(ended);
-        self.under_way.set(self.under_way.get() - 1);
-        if !answered {
-            let outside = request.chain.writable.last().map_or(0, |segment| segment.address);
-            self.fail(RingError::Outside(crate::memory::Outside { address: outside, bytes: 1 }));
-        }
         request.memory = None;
         self.spare.borrow_mut().push(request);
     }
@@ -322,6 +322,7 @@ impl Queue {
     /// The guest has written what makes no sense: nothing more is taken, and it is told so.
     #[cold]
     fn fail(&self, error: RingError) {
+        self.changed.notify_all();
         if self.state.replace(State::Stopped) == State::Stopped {
             return;
         }
@@ -330,7 +331,6 @@ impl Queue {
         if let Some(bell) = &*self.error.borrow() {
             bell.ring();
         }
-        self.changed.notify_all();
     }
 
     /// Takes no more requests, and waits for those under way; then the number of the next available entry.
@@ -356,7 +356,7 @@ impl Queue {
         let moved = self.ring.borrow_mut().moved(&memory, layout);
         match moved {
             Ok(()) => {
-                self.memory.replace(Rc::new(memory));
+                self.memory.replace(Rc::new(Memory::clone(&memory)));
             }
             Err(error) => self.fail(error),
         }

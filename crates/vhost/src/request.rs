@@ -8,7 +8,6 @@ use crate::split::RingError;
 use bdev::{Channel, Done, Flags, Io, Lba, Op, Status};
 use reactor::{BUF_BYTES_MAX, Buf, Reactor, SgList};
 use std::rc::Rc;
-use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 const HEADER_BYTES: usize = size_of::<RequestHeader>();
@@ -30,7 +29,7 @@ pub(crate) enum Kind {
 pub(crate) struct Request {
     pub head: u16,
     pub chain: Chain,
-    pub memory: Option<Rc<Arc<Memory>>>,
+    pub memory: Option<Rc<Memory>>,
     header: RequestHeader,
     /// Bytes before the status, of what the device writes.
     room: u64,
@@ -63,7 +62,7 @@ pub(crate) enum Step {
 
 impl Request {
     /// Reads the header; an error when there is none, or no place for a status.
-    pub(crate) fn open(&mut self, memory: &Rc<Arc<Memory>>) -> Result<(), RingError> {
+    pub(crate) fn open(&mut self, memory: &Rc<Memory>) -> Result<(), RingError> {
         let (readable, writable) = (chain::bytes(&self.chain.readable), chain::bytes(&self.chain.writable));
         if readable < HEADER_BYTES as u64 || writable == 0 {
             return Err(RingError::NoRequest { head: self.head, readable, writable });

@@ -4,7 +4,7 @@ use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::show_duration_ns;
 use crate::node::stats::StatsView;
-use crate::node::view::{ConnectedHost, ReactorView, StatusView};
+use crate::node::view::{ConnectedHost, ConnectedVhost, ReactorView, StatusView};
 use base::ByteSize;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -33,6 +33,10 @@ pub fn status(context: &Context) -> Result<(), Failure> {
             text += "\n\n";
             text += &hosts(&status.hosts);
         }
+        if !status.machines.is_empty() {
+            text += "\n\n";
+            text += &vhosts(&status.machines);
+        }
         for warning in &status.warnings {
             text += &format!("\nwarning: {warning}");
         }
@@ -46,6 +50,14 @@ pub fn hosts(hosts: &[ConnectedHost]) -> String {
         vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
     });
     output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect())
+}
+
+/// Doors that virtual machines are connected to.
+pub fn vhosts(doors: &[ConnectedVhost]) -> String {
+    let rows = doors
+        .iter()
+        .map(|door| vec![door.name.clone(), door.volume.clone(), door.peer.to_string(), door.queues.to_string()]);
+    output::table(&["VHOST", "VOLUME", ">PROCESS", ">QUEUES"], rows.collect())
 }
 
 /// Reactors and where their time went.

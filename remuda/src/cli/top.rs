@@ -40,9 +40,10 @@ fn show(before: &Look, after: &Look, elapsed: Duration) -> Shown {
         std::cmp::Reverse(number(object, "reads_per_second") + number(object, "writes_per_second"))
     });
     let text = text(&reactors, &objects, after);
-    let hosts = json!(after.status.hosts);
+    let (hosts, machines) = (json!(after.status.hosts), json!(after.status.machines));
     let json = json!({
-        "reactors": reactors, "objects": objects, "hosts": hosts, "connections": after.stats.connections
+        "reactors": reactors, "objects": objects, "hosts": hosts, "machines": machines,
+        "connections": after.stats.connections
     });
     Shown { json, text }
 }
@@ -138,6 +139,10 @@ fn text(reactors: &[ReactorView], objects: &[Value], look: &Look) -> String {
     text += &if objects.is_empty() { "no volumes".to_string() } else { output::table(&headings, rows.collect()) };
     text += "\n\n";
     text += &if look.status.hosts.is_empty() { "no hosts".to_string() } else { status::hosts(&look.status.hosts) };
+    if !look.status.machines.is_empty() {
+        text += "\n\n";
+        text += &status::vhosts(&look.status.machines);
+    }
     look.status.warnings.iter().for_each(|warning| text += &format!("\nwarning: {warning}"));
     text
 }

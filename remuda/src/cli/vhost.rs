@@ -14,11 +14,11 @@ pub enum VhostCommand {
     #[command(after_help = "\
 The virtual machine needs memory that can be shared, and QEMU one queue or more:
   -object memory-backend-memfd,id=mem,size=1G,share=on -machine q35,memory-backend=mem
-  -chardev socket,id=disk0,path=SOCKET,reconnect=1 -device vhost-user-blk-pci,chardev=disk0
+  -chardev socket,id=disk0,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=disk0
 
 Examples:
   remuda vhost create vm0 --volume v0
-  remuda vhost create vm1 --volume v1 --socket /run/vm/vm1.sock --queues 4 --read-only")]
+  remuda vhost create vm1 --volume v1 --path /run/vm/vm1.sock --queues 4 --read-only")]
     Create {
         /// Name
         name: String,
@@ -26,8 +26,8 @@ Examples:
         #[arg(long)]
         volume: String,
         /// Where the socket is made [default: vhost-NAME.sock beside the RPC socket]
-        #[arg(long, value_name = "PATH")]
-        socket: Option<PathBuf>,
+        #[arg(long)]
+        path: Option<PathBuf>,
         /// Most queues [default: 16]
         #[arg(long)]
         queues: Option<u16>,
@@ -51,10 +51,10 @@ Examples:
 
 pub fn vhost(context: &Context, command: VhostCommand) -> Result<(), Failure> {
     match command {
-        VhostCommand::Create { name, volume, socket, queues, read_only } => {
+        VhostCommand::Create { name, volume, path, queues, read_only } => {
             let mut params = json!({ "name": name, "volume": volume, "read_only": read_only });
-            if let Some(socket) = socket {
-                let absolute = std::path::absolute(&socket).unwrap_or(socket);
+            if let Some(path) = path {
+                let absolute = std::path::absolute(&path).unwrap_or(path);
                 params["socket"] = json!(absolute.display().to_string());
             }
             if let Some(queues) = queues {

@@ -243,6 +243,7 @@ impl Node {
             metrics: self.metrics.clone(),
             connections: seen.connections,
             hosts: seen.hosts,
+            machines: self.machines(),
             devices: self.devices.len(),
             pools: self.pools.len(),
             volumes: self.state.volumes.len() + self.pool_volumes.len(),

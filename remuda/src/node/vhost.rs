@@ -5,7 +5,7 @@
 
 use super::refusal::Refusal;
 use super::state::{Origin, VhostRecord};
-use super::view::{VhostCounters, VhostView};
+use super::view::{ConnectedVhost, VhostCounters, VhostView};
 use super::{Node, OBJECTS_MAX};
 use crate::config::vhost::check_socket;
 use std::path::{Path, PathBuf};
@@ -87,17 +87,18 @@ impl Node {
     /// Opens a door if its volume is there, and keeps it in any case.
     async fn add_door(&mut self, name: String, record: VhostRecord, origin: Origin) -> Result<(), Refusal> {
         let live = match self.volumes.contains_key(&record.volume) {
-            true => Ok(self.open_door(&name, &record).await?),
+            true => Ok(self.open_door(&name, &record, LISTEN_PATIENCE).await?),
             false => Err(format!("volume '{}' is not open", record.volume)),
         };
         self.vhosts.insert(name, VhostSlot { origin, record, live });
         Ok(())
     }
 
-    async fn open_door(&self, name: &str, record: &VhostRecord) -> Result<Door, Refusal> {
+    /// Opens a door; a socket that is in use may become free for so long.
+    async fn open_door(&self, name: &str, record: &VhostRecord, patience: Duration) -> Result<Door, Refusal> {
         let device = self.volume_device(&record.volume)?;
         let serial = self.door_serial(&record.volume);
-        let deadline = Instant::now() + LISTEN_PATIENCE;
+        let deadline = Instant::now() + patience;
         loop {
             let options = DoorOptions {
                 name: name.to_string(),
@@ -139,7 +140,7 @@ impl Node {
                 Ok(door) => door.device_changed(),
                 Err(_) if self.volumes.contains_key(volume) => {
                     let record = slot.record.clone();
-                    match self.open_door(&name, &record).await {
+                    match self.open_door(&name, &record, Duration::ZERO).await {
                         Ok(door) => {
                             tracing::info!(vhost = %name, volume, "open now");
                             self.vhosts.get_mut(&name).expect("it is there").live = Ok(door);
@@ -199,6 +200,15 @@ impl Node {
         self.vhosts.iter().map(|(name, slot)| self.vhost_view(name, slot)).collect()
     }
 
+    /// Doors that are in use.
+    pub(super) fn machines(&self) -> Vec<ConnectedVhost> {
+        let connected = self.vhost_list().into_iter().filter_map(|door| {
+            let VhostView { name, volume, queues, .. } = door;
+            Some(ConnectedVhost { name, volume, peer: door.peer?, queues })
+        });
+        connected.collect()
+    }
+
     /// One door.
     pub fn vhost_show(&self, name: &str) -> Result<VhostView, Refusal> {
         let known = self.vhosts.keys().map(String::as_str);
@@ -232,7 +242,7 @@ impl Node {
             return Err(Refusal::conflict(object, cause, "choose another socket"));
         }
         let record = VhostRecord { volume: volume.to_string(), socket, queues, read_only };
-        let door = self.open_door(name, &record).await?;
+        let door = self.open_door(name, &record, Duration::ZERO).await?;
         let mut state = self.state.clone();
         state.vhosts.insert(name.to_string(), record.clone());
         if let Err(refusal) = self.remember(state) {

@@ -262,6 +262,19 @@ pub struct ConnectedHost {
     pub keep_alive_ms: u32,
 }
 
+/// A door that a virtual machine is connected to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectedVhost {
+    /// The door.
+    pub name: String,
+    /// The volume behind it.
+    pub volume: String,
+    /// Process id of the virtual machine monitor.
+    pub peer: u32,
+    /// Queues at work.
+    pub queues: usize,
+}
+
 /// One reactor's time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReactorView {
@@ -304,6 +317,9 @@ pub struct StatusView {
     pub connections: u64,
     /// Hosts with a controller.
     pub hosts: Vec<ConnectedHost>,
+    /// Virtual machines at doors.
+    #[serde(default)]
+    pub machines: Vec<ConnectedVhost>,
     /// Number of devices.
     pub devices: usize,
     /// Number of pools.

@@ -177,7 +177,7 @@ impl Shared {
     }
 }
 
-/// See the module. It is closed when dropped.
+/// See the module. Dropping it ends it too, without waiting for requests under way.
 pub struct Door {
     shared: Arc<Shared>,
     listener: UnixListener,
@@ -240,18 +240,22 @@ impl Door {
 
     /// Ends the connection and the door. Waits until requests under way have ended.
     pub fn close(mut self) {
+        let thread = self.thread.take();
         self.end();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
     }
 
-    fn end(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        self.shared.closing.store(true, Ordering::Release);
+    fn end(&self) {
+        if self.shared.closing.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let _ = std::fs::remove_file(&self.path);
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(stream) = &*lock(&self.shared.current) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
-        let _ = thread.join();
     }
 }
 
