@@ -219,6 +219,7 @@ fn front_ends_take_turns_and_what_they_tell_wrongly_is_refused() {
         assert_eq!(host.status().peer, Some(std::process::id()));
     }
     let mut guest = Guest::connect(&host.socket(), Wish::default());
+    assert_eq!(guest.front.get_protocol_features().unwrap().bits(), vhost_door::message::protocol::OFFERED);
     assert!(guest.front.set_vring_enable(9, true).is_err());
     assert!(guest.front.set_vring_num(0, 3).is_err());
     assert_eq!(guest.ask(0, request::FLUSH, 0, &[], 0).status, status::OK);

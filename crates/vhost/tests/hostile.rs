@@ -112,7 +112,7 @@ fn a_guest_that_writes_anything_anywhere_breaks_its_own_queues_and_nothing_else(
                 let value = numbers.next() >> (numbers.next() % 64);
                 guest.write(at, &value.to_le_bytes()[..1 + numbers.next() as usize % 8]);
             }
-            guest.offer(0, if numbers.next() % 16 == 0 { numbers.next() as u16 } else { head });
+            guest.offer(0, if numbers.next().is_multiple_of(16) { numbers.next() as u16 } else { head });
             guest.kick(0);
         }
         let taken = || guest.used(0) == guest.rings[0].available;

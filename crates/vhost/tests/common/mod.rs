@@ -22,7 +22,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 pub const MEMORY_BYTES: u64 = 32 << 20;
 /// Where the front end has the memory, as far as it tells.
 pub const USER_BASE: u64 = 0x7f00_0000_0000;
-pub const ENTRIES: u16 = 64;
+pub const ENTRIES: u16 = 128;
 const QUEUE_BYTES: u64 = 0x1_0000;
 const AVAILABLE: u64 = 0x4000;
 const USED: u64 = 0x6000;
@@ -32,6 +32,8 @@ const BUFFERS: u64 = 0x10_0000;
 const BUFFER_BYTES: u64 = 0x2_0000;
 /// Descriptors set aside for a chain: header, data, status.
 const CHAIN: u16 = 4;
+/// Chains that may be under way on a queue.
+pub const CHAINS_MAX: u64 = (ENTRIES / CHAIN) as u64;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node with one door.
@@ -209,8 +211,9 @@ impl Guest {
                 | VhostUserProtocolFeatures::INFLIGHT_SHMFD
                 | VhostUserProtocolFeatures::RESET_DEVICE
                 | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
-            assert!(front.get_protocol_features().unwrap().contains(wanted));
-            front.set_protocol_features(wanted).unwrap();
+            // (`load` meets others, which offer less)
+            let offered = front.get_protocol_features().unwrap() & wanted;
+            front.set_protocol_features(offered).unwrap();
             front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         }
         if let Some((area, file)) = &wish.area {
@@ -362,6 +365,24 @@ impl Guest {
     pub fn ask(&mut self, queue: usize, kind: u32, sector: u64, data: &[u8], room: u32) -> Ended {
         self.submit(queue, kind, sector, data, room);
         self.next(queue)
+    }
+
+    /// Whether the device asked for a kick with an entry that became available after `before`.
+    pub fn wants_kick(&self, queue: usize, before: u16) -> bool {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let Ring { base, available, .. } = &self.rings[queue];
+        let event = self.u16_at(base + USED + 4 + u64::from(ENTRIES) * 8);
+        available.wrapping_sub(event).wrapping_sub(1) < available.wrapping_sub(before)
+    }
+
+    /// The status of a request that has ended, of which there is one; its chain is the next to be used.
+    pub fn next_status(&mut self, queue: usize) -> u8 {
+        let seen = self.rings[queue].used_seen;
+        let entry = self.read(self.rings[queue].base + USED + 4 + u64::from(seen % ENTRIES) * 8, 4);
+        self.rings[queue].used_seen = seen.wrapping_add(1);
+        let head = u32::from_le_bytes(entry.try_into().unwrap()) as u16;
+        self.rings[queue].next_chain = head;
+        self.read(self.buffer(queue, head) + 32, 1)[0]
     }
 
     /// `used_event` of a queue: be called when that entry is used.
