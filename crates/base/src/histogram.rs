@@ -72,6 +72,35 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// Adds what `shared` has counted so far, without making a copy of it.
+    pub fn merge_shared(&mut self, shared: &AtomicHistogram) {
+        let mut added = 0;
+        for (mine, theirs) in self.buckets.iter_mut().zip(shared.buckets.iter()) {
+            let count = theirs.load(Relaxed);
+            *mine += count;
+            added += count;
+        }
+        // As in a snapshot, the total is that of the buckets.
+        self.count += added;
+        self.sum = self.sum.wrapping_add(shared.sum.load(Relaxed));
+        self.max = self.max.max(shared.max.load(Relaxed));
+    }
+
+    /// What was counted after `earlier`, an older state of the same counts. Of the largest value, its bucket is known.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let mut later = Histogram::default();
+        for (bucket, (now, then)) in self.buckets.iter().zip(earlier.buckets.iter()).enumerate() {
+            let count = now.saturating_sub(*then);
+            if count > 0 {
+                later.buckets[bucket] = count;
+                later.count += count;
+                later.max = bucket_upper(bucket).min(self.max);
+            }
+        }
+        later.sum = self.sum.saturating_sub(earlier.sum);
+        later
+    }
+
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.count
@@ -206,5 +235,24 @@ mod tests {
         (0..500).for_each(|v| shared.record(v * 1000));
         let copy = shared.snapshot();
         assert_eq!((copy.count(), copy.max()), (500, 499_000));
+        let mut merged = Histogram::default();
+        merged.merge_shared(&shared);
+        merged.merge_shared(&shared);
+        assert_eq!((merged.count(), merged.sum(), merged.max()), (1000, 2 * copy.sum(), 499_000));
+        assert_eq!(merged.percentile(30.0), copy.percentile(30.0));
+    }
+
+    #[test]
+    fn what_came_since_an_earlier_state_is_all_that_is_counted() {
+        let mut histogram = Histogram::default();
+        (0..100).for_each(|_| histogram.record(5_000_000));
+        let earlier = histogram.clone();
+        (0..1000u64).for_each(|v| histogram.record(v * 100));
+        let later = histogram.since(&earlier);
+        assert_eq!((later.count(), later.sum()), (1000, (0..1000).map(|v| v * 100).sum()));
+        assert!((99_900..=101_500).contains(&later.max()), "{}", later.max());
+        assert!(later.percentile(50.0).abs_diff(50_000) < 1_000);
+        // Counters that went back (another object of the same name) give nothing, not a wrapped number.
+        assert_eq!((earlier.since(&histogram).count(), earlier.since(&histogram).percentile(99.0)), (0, 0));
     }
 }

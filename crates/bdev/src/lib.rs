@@ -56,7 +56,7 @@ pub use null::NullDevice;
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy};
 pub use remote::RemoteDevice;
 pub use spec::{Built, DeviceSpec, build};
-pub use stats::{DeviceStats, LatencyClass, OpCounts, StatsDevice};
+pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};
 pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};
 pub use zoned::{ZONES_MAX, ZonedDevice, ZonedOptions};

@@ -60,6 +60,14 @@ pub struct OpCounts {
     pub errors: u64,
 }
 
+impl OpCounts {
+    fn add(&mut self, counts: &[AtomicU64; 3]) {
+        self.ops += counts[0].load(Relaxed);
+        self.blocks += counts[1].load(Relaxed);
+        self.errors += counts[2].load(Relaxed);
+    }
+}
+
 /// Counters of a device, all channels together.
 #[derive(Clone, Default)]
 pub struct DeviceStats {
@@ -88,17 +96,24 @@ impl DeviceStats {
 
     fn add(&mut self, channel: &Counters) {
         for (sum, counts) in self.ops.iter_mut().zip(&channel.ops) {
-            sum.ops += counts[0].load(Relaxed);
-            sum.blocks += counts[1].load(Relaxed);
-            sum.errors += counts[2].load(Relaxed);
+            sum.add(counts);
         }
         for (sum, histogram) in self.latency.iter_mut().zip(&channel.latency) {
-            sum.merge(&histogram.snapshot());
+            sum.merge_shared(histogram);
         }
         self.depth += channel.depth.load(Relaxed);
         self.depth_max = self.depth_max.max(channel.depth_max.load(Relaxed));
         self.abandoned += channel.abandoned.load(Relaxed);
     }
+}
+
+/// The counters of a device without its latencies: what can be read often, of many devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// By operation, in the order of [`Op::ALL`].
+    pub ops: [OpCounts; OPS],
+    /// Operations under way.
+    pub depth: u64,
 }
 
 /// Written by one reactor, read by anyone.
@@ -170,6 +185,26 @@ impl StatsDevice {
         let mut sum = state.closed.clone();
         state.open.iter().for_each(|counters| sum.add(counters));
         sum
+    }
+
+    /// The counters alone: a few loads for each channel.
+    pub fn counts(&self) -> DeviceCounts {
+        let state = self.shared.state.lock().expect("nothing panics while holding the registry");
+        let mut sum = DeviceCounts { ops: state.closed.ops, depth: state.closed.depth };
+        for channel in &state.open {
+            for (sum, counts) in sum.ops.iter_mut().zip(&channel.ops) {
+                sum.add(counts);
+            }
+            sum.depth += channel.depth.load(Relaxed);
+        }
+        sum
+    }
+
+    /// Adds the latencies of one class to `sum`.
+    pub fn add_latencies(&self, class: LatencyClass, sum: &mut Histogram) {
+        let state = self.shared.state.lock().expect("nothing panics while holding the registry");
+        sum.merge(&state.closed.latency[class as usize]);
+        state.open.iter().for_each(|channel| sum.merge_shared(&channel.latency[class as usize]));
     }
 }
 
