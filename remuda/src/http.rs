@@ -1,5 +1,6 @@
-//! `/metrics` in the Prometheus text format, and `/healthz`.
+//! `/metrics` in the Prometheus text format, and `/healthz`; the console joins them.
 
+use crate::console::Console;
 use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
@@ -34,6 +35,7 @@ struct Objects {
     devices: Vec<Gauge>,
     volumes: Vec<Gauge>,
     pools: Vec<PoolView>,
+    problems: usize,
     connections: u64,
     counted: Vec<Counted>,
     vhosts: Vec<VhostView>,
@@ -43,6 +45,7 @@ struct Gauge {
     name: String,
     kind: String,
     size: u64,
+    open: bool,
     mirror: Option<MirrorView>,
 }
 
@@ -57,20 +60,22 @@ impl Metrics {
     pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
-            let DeviceView { name, kind, size, mirror, .. } = device;
-            Gauge { name, kind, size, mirror }
+            let DeviceView { name, kind, size, mirror, state, .. } = device;
+            Gauge { name, kind, size, open: state == "open", mirror }
         });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| {
-            let (name, size) = (volume.name, volume.size);
-            Gauge { name, kind: "volume".into(), size, mirror: None }
+            let (name, size, open) = (volume.name, volume.size, volume.state == "open");
+            Gauge { name, kind: "volume".into(), size, open, mirror: None }
         });
         let pools = node.pool_list().await;
+        let problems = node.problems(&pools).len();
         let connections = node.exporter().counters().await.connections;
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.pools = pools;
+        objects.problems = problems;
         objects.connections = connections;
         objects.counted = node.counted();
         objects.vhosts = node.vhost_list();
@@ -112,8 +117,17 @@ impl Metrics {
             let each = gauges.iter();
             each.map(|one| (format!("{{name=\"{}\",kind=\"{}\"}}", one.name, one.kind), one.size as f64)).collect()
         };
+        let open = |gauges: &[Gauge]| {
+            let each = gauges.iter();
+            each.map(|one| (format!("{{name=\"{}\",kind=\"{}\"}}", one.name, one.kind), one.open as u8 as f64))
+                .collect()
+        };
+        let problems = vec![(String::new(), objects.problems as f64)];
+        family("remuda_problems", "gauge", "Things that want attention; 'remuda status' lists them.", problems);
         family("remuda_device_size_bytes", "gauge", "Size of a device.", sizes(&objects.devices));
+        family("remuda_device_open", "gauge", "1 if a device is open.", open(&objects.devices));
         family("remuda_volume_size_bytes", "gauge", "Size of a volume.", sizes(&objects.volumes));
+        family("remuda_volume_open", "gauge", "1 if a volume is open.", open(&objects.volumes));
         family(
             "remuda_nvmf_connections",
             "gauge",
@@ -354,9 +368,13 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 }
 
 /// Serves for as long as it is polled.
-pub async fn serve(listener: TcpListener, metrics: Metrics) {
+pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Console>) {
     let router =
         Router::new().route("/metrics", get(show_metrics)).route("/healthz", get(show_health)).with_state(metrics);
+    let router = match console {
+        Some(console) => console.add_to(router),
+        None => router,
+    };
     if let Err(error) = axum::serve(listener, router).await {
         tracing::warn!("metrics: {error}");
     }

@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod config;
+mod console;
 mod demo;
 mod doctor;
 mod http;

@@ -4,6 +4,7 @@
 
 use crate::cli::exit::{Exit, Failure};
 use crate::config::Config;
+use crate::console::Console;
 use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
@@ -114,11 +115,14 @@ async fn run(
 ) -> Result<Node, Failure> {
     let (sender, mut requests) = mpsc::channel::<Request>(QUEUE_MAX);
     let (metrics, mut scrapes) = http::Metrics::new(&node);
+    let (console, mut looks) = Console::new(&node.config().node, process.log.recent());
+    let console = node.config().node.console.then_some(console);
     if let Some(address) = node.config().node.metrics {
         match http::bind(address).await {
             Ok((listener, address)) => {
                 node.metrics = Some(format!("http://{address}/metrics"));
-                tokio::spawn(http::serve(listener, metrics.clone()));
+                node.console = console.is_some().then(|| format!("http://{address}/"));
+                tokio::spawn(http::serve(listener, metrics.clone(), console));
             }
             Err(error) if node.config().node.metrics_explicit => {
                 let message = format!("metrics_listen {address}: {error}; choose another address, or \"off\"");
@@ -168,6 +172,9 @@ async fn run(
                     metrics.update(&node).await;
                     let _ = done.send(());
                 }
+                Some(reply) = looks.recv() => {
+                    let _ = reply.send(node.look().await);
+                }
             }
         }
     };
@@ -175,6 +182,8 @@ async fn run(
     tokio::task::yield_now().await;
     tracing::info!("stopping ({cause}): draining and flushing");
     metrics.stopping();
+    // Whoever waits for a look is told that there will be none.
+    drop(looks);
     let deadline = Duration::from_nanos(node.config().node.drain_timeout_ns);
     if tokio::time::timeout(deadline, node.drain()).await.is_err() {
         tracing::error!("not everything was drained and flushed within {deadline:?}");

@@ -19,6 +19,7 @@ pub fn status(context: &Context) -> Result<(), Failure> {
             ("state", status.state_dir.clone()),
             ("NVMe/TCP", format!("{} ({} connections)", none(&status.nvmf_listen), status.connections)),
             ("metrics", status.metrics.clone().unwrap_or("off".into())),
+            ("console", status.console.clone().unwrap_or("off".into())),
             (
                 "objects",
                 format!(

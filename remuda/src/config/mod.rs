@@ -47,7 +47,14 @@ pub const NODE: &[Key] = &[
     key("buffer_memory", Form::Size, "64MiB", "I/O buffers of each reactor, at most."),
     key("log_level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "info", "What is logged."),
     key("log_format", Form::Choice(&["text", "json"]), "text", "How it is logged."),
-    key("metrics_listen", Form::Text, METRICS_DEFAULT, "Address of /metrics and /healthz, or \"off\"."),
+    key("metrics_listen", Form::Text, METRICS_DEFAULT, "Address of the console, /metrics and /healthz, or \"off\"."),
+    key("console", Form::Flag, "true", "Serve the console for browsers, which can look and change nothing."),
+    key(
+        "console_names",
+        Form::TextList,
+        "[]",
+        "Names by which browsers may call the console, besides addresses, localhost and the machine's own.",
+    ),
     key("drain_timeout", Form::Duration, "10s", "How long a stopping node waits for I/O under way."),
 ];
 
@@ -155,6 +162,10 @@ pub struct NodeConfig {
     pub metrics: Option<SocketAddr>,
     /// The address was written down, so failing to use it is an error.
     pub metrics_explicit: bool,
+    /// The console is served beside the metrics.
+    pub console: bool,
+    /// Names under which it answers.
+    pub console_names: Vec<String>,
     /// Nanoseconds.
     pub drain_timeout_ns: u64,
 }
@@ -501,6 +512,15 @@ fn read_node((table, span): (&Table, Option<Span>), source: &Source, problems: &
             }
         },
     };
+    let console_names = section.texts("console_names").unwrap_or_default();
+    for name in &console_names {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if name.value.is_empty() || !name.value.bytes().all(plain) {
+            let message = format!("'{}' is not a name of a machine", name.value);
+            let help = "names alone, without http:// and port".to_string();
+            section.wrong(name.span.clone(), "console_names", message, Some(help));
+        }
+    }
     NodeConfig {
         state_dir,
         rpc_socket,
@@ -511,6 +531,8 @@ fn read_node((table, span): (&Table, Option<Span>), source: &Source, problems: &
         log_json: section.choice("log_format").is_some_and(|format| format.value == "json"),
         metrics,
         metrics_explicit,
+        console: section.flag("console").is_none_or(|console| console.value),
+        console_names: console_names.into_iter().map(|name| name.value).collect(),
         drain_timeout_ns: section.duration_ns("drain_timeout").map_or(10_000_000_000, |timeout| timeout.value),
     }
 }

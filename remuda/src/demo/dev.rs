@@ -102,6 +102,7 @@ fn welcome(status: &StatusView, socket: &Path, dir: &Path) -> String {
     let (ip, port) = address.rsplit_once(':').unwrap_or((address, ""));
     let socket = socket.display();
     let metrics = status.metrics.as_deref().unwrap_or("off");
+    let console = status.console.as_deref().unwrap_or("off");
     let connect = connect_line(address, NQN).unwrap_or_default();
     let dir = dir.display();
     format!(
@@ -114,6 +115,7 @@ A node is running; Ctrl-C stops it, and 'remuda dev' brings it back as it was.
                 namespace 2: volume 'fast', 256 MiB of memory
   commands    {socket}
   metrics     {metrics}
+  console     {console}
 
 In another terminal:
 

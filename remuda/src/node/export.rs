@@ -83,6 +83,8 @@ pub trait Exporter {
     fn counters(&self) -> Answer<'_, ExportCounters>;
     /// The reservations of a subsystem's namespaces.
     fn reservations<'a>(&'a self, nqn: &'a str) -> Answer<'a, Vec<(u32, Table)>>;
+    /// The same of several subsystems, in their order and in one visit.
+    fn reservations_of(&self, nqns: Vec<String>) -> Answer<'_, Vec<Vec<(u32, Table)>>>;
     /// Takes no more connections, lets commands under way end, and closes. Returns when done; the caller has a deadline.
     fn drain(&self) -> Answer<'_, ()>;
 }

@@ -15,6 +15,7 @@ mod extents;
 mod host_keys;
 mod keys;
 mod legs;
+pub mod look;
 mod pool_care;
 pub mod pool_check;
 mod pool_log;
@@ -53,6 +54,7 @@ use awaited::Awaited;
 use bdev::StatsDevice;
 use host_keys::HostKeys;
 use legs::LegOut;
+use pool_view::PoolView;
 use pool_volumes::PoolVolumeSlot;
 use pools::PoolSlot;
 use state::{NamespaceRecord, SubsystemRecord};
@@ -110,6 +112,8 @@ pub struct Node {
     started: Instant,
     /// Address of `/metrics`, once it is known.
     pub metrics: Option<String>,
+    /// Address of the console, once it is known.
+    pub console: Option<String>,
     /// No more changes.
     pub stopping: bool,
 }
@@ -143,6 +147,7 @@ impl Node {
             attempts: 0,
             started: Instant::now(),
             metrics: None,
+            console: None,
             stopping: false,
         };
         let before = node.state.clone();
@@ -224,12 +229,11 @@ impl Node {
 
     /// The node as a whole.
     pub async fn status(&self) -> StatusView {
-        let mut warnings = self.warnings.clone();
-        warnings.extend(self.closed());
-        for pool in self.pool_list().await {
-            let (name, state) = (&pool.name, &pool.state);
-            warnings.extend(pool.problems.iter().map(|problem| format!("pool '{name}' ({state}): {problem}")));
-        }
+        self.status_with(&self.pool_list().await).await
+    }
+
+    /// The same, with the pools as they were seen a moment ago.
+    async fn status_with(&self, pools: &[PoolView]) -> StatusView {
         let seen = self.exporter.counters().await;
         StatusView {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -241,6 +245,7 @@ impl Node {
                 .map_or_else(|_| self.config.source.path.clone(), |path| path.display().to_string()),
             nvmf_listen: self.addresses(),
             metrics: self.metrics.clone(),
+            console: self.console.clone(),
             connections: seen.connections,
             hosts: seen.hosts,
             machines: self.machines(),
@@ -250,8 +255,19 @@ impl Node {
             subsystems: self.subsystems.len(),
             vhosts: self.vhosts.len(),
             reactors: self.reactors.views().await,
-            warnings,
+            warnings: self.problems(pools),
         }
+    }
+
+    /// What wants attention; `pools` as they were seen a moment ago.
+    pub fn problems(&self, pools: &[PoolView]) -> Vec<String> {
+        let mut problems = self.warnings.clone();
+        problems.extend(self.closed());
+        for pool in pools {
+            let (name, state) = (&pool.name, &pool.state);
+            problems.extend(pool.problems.iter().map(|problem| format!("pool '{name}' ({state}): {problem}")));
+        }
+        problems
     }
 
     /// The configuration it was started with.

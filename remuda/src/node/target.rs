@@ -207,6 +207,14 @@ impl Exporter for TcpExporter {
         })
     }
 
+    fn reservations_of(&self, nqns: Vec<String>) -> Answer<'_, Vec<Vec<(u32, Table)>>> {
+        Box::pin(async move {
+            let each =
+                move |home: &TargetHome| nqns.iter().map(|nqn| home.reservations(nqn).unwrap_or_default()).collect();
+            self.at_home("NVMe/TCP target", move |home| Ok(each(home))).await.unwrap_or_default()
+        })
+    }
+
     fn drain(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             let closing = self.at_home("NVMe/TCP target", |home| {

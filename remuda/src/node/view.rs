@@ -313,6 +313,9 @@ pub struct StatusView {
     pub nvmf_listen: Vec<String>,
     /// Address of `/metrics`.
     pub metrics: Option<String>,
+    /// Address of the console for browsers.
+    #[serde(default)]
+    pub console: Option<String>,
     /// Connected hosts' TCP connections.
     pub connections: u64,
     /// Hosts with a controller.
