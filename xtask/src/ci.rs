@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
     Step { name: "sim", about: "every scenario over many seeds; one run twice, same trace", run: sim::run_bounded },
     Step { name: "fuzz", about: "every fuzz target for a bounded time", run: fuzz::run_bounded },
     Step { name: "demo", about: "the demo, as a newcomer runs it", run: demo },
+    Step { name: "console", about: "the console in a headless Chromium", run: console },
     Step { name: "interop", about: "the Linux kernel's host and target, the short list", run: interop },
 ];
 
@@ -100,6 +101,12 @@ fn test() -> Result<()> {
 
 fn demo() -> Result<()> {
     run::checked(run::remuda().arg("demo"))
+}
+
+fn console() -> Result<()> {
+    run::checked(
+        std::process::Command::new(run::root().join("tests/console/run")).arg("--remuda").arg(run::release_binary()),
+    )
 }
 
 fn interop() -> Result<()> {

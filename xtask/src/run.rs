@@ -23,9 +23,14 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
+/// Where the release build of the `remuda` binary is.
+pub fn release_binary() -> PathBuf {
+    target_dir().join("release/remuda")
+}
+
 /// The release build of the `remuda` binary.
 pub fn remuda() -> Command {
-    Command::new(target_dir().join("release/remuda"))
+    Command::new(release_binary())
 }
 
 /// Builds what [`remuda`] names.
