@@ -210,6 +210,13 @@ fn statistics_count_what_happened() {
     let writes = LatencyClass::Write;
     assert_eq!(after.latency_of(writes).count() - before.latency_of(writes).count(), 10);
     assert_eq!(after.depth, 0);
+    // What is read often says the same.
+    let counts = device.counts();
+    assert_eq!((counts.ops, counts.depth), (after.ops, 0));
+    let mut latencies = before.latency_of(LatencyClass::Flush).clone();
+    device.add_latencies(writes, &mut latencies);
+    let flushes = before.latency_of(LatencyClass::Flush).count();
+    assert_eq!(latencies.count(), flushes + after.latency_of(writes).count());
 }
 
 fn two_reactors() -> Runtime {
