@@ -288,9 +288,11 @@ impl Reactor {
 
     /// Gives way until the next turn: to other tasks, and to sockets, messages and completions that have come meanwhile.
     pub async fn yield_now(&self) {
-        let mut yielded = false;
+        let mut since = None;
         std::future::poll_fn(|cx| {
-            if std::mem::replace(&mut yielded, true) {
+            // Something else may wake the task before the turn is over.
+            let turn = self.turns();
+            if *since.get_or_insert(turn) != turn {
                 return Poll::Ready(());
             }
             self.yielded.borrow_mut().push(cx.waker().clone());

@@ -10,6 +10,7 @@ use super::format::{Condition, Entry, PAGE_ZONES};
 use crate::io::{Op, Status};
 use crate::zone::{Zone, ZoneState};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
 
 /// Zones that are written and not in the table yet, as they were when a flush began.
@@ -26,6 +27,8 @@ pub(super) struct Unstored {
 /// One zone.
 struct Cell {
     state: ZoneState,
+    /// Its place in the order of opening, while it is open.
+    opened: u64,
     /// Where the next write goes; writes before it may be under way.
     pointer: u64,
     /// Written and acknowledged.
@@ -74,7 +77,8 @@ pub(super) struct States {
     cells: Box<[Cell]>,
     pub(super) pages: Box<[PageState]>,
     /// The longest open first.
-    open: Vec<usize>,
+    open: BTreeMap<u64, usize>,
+    next_opened: u64,
     active: u32,
     unstored: Vec<usize>,
     waiting: Vec<(usize, Waker)>,
@@ -91,6 +95,7 @@ impl States {
     ) -> States {
         let cell = |stored: Entry| Cell {
             state: recovered(stored, geometry.capacity_blocks),
+            opened: 0,
             pointer: stored.written,
             done: stored.written,
             durable: stored.written,
@@ -104,9 +109,19 @@ impl States {
         };
         let cells: Box<[Cell]> = entries.map(cell).collect();
         let active = cells.iter().filter(|cell| cell.state.is_active()).count() as u32;
-        let (open, unstored, waiting) = (Vec::new(), Vec::new(), Vec::new());
-        let woken = SmallVec::new();
-        States { geometry, open_max, active_max, cells, pages: pages.into(), open, active, unstored, waiting, woken }
+        States {
+            geometry,
+            open_max,
+            active_max,
+            cells,
+            pages: pages.into(),
+            open: BTreeMap::new(),
+            next_opened: 0,
+            active,
+            unstored: Vec::new(),
+            waiting: Vec::new(),
+            woken: SmallVec::new(),
+        }
     }
 
     pub(super) fn take_woken(&mut self) -> SmallVec<[Waker; 4]> {
@@ -242,7 +257,7 @@ impl States {
 
     /// Whether so many closed zones can be opened.
     pub(super) fn can_open(&self, closed: usize) -> Result<(), Status> {
-        let explicit = self.open.iter().filter(|zone| self.cells[**zone].state == ZoneState::ExplicitlyOpen).count();
+        let explicit = self.open.values().filter(|zone| self.cells[**zone].state == ZoneState::ExplicitlyOpen).count();
         match self.open_max as usize {
             max if max > 0 && explicit + closed > max => Err(Status::ZoneTooManyOpen),
             _ => Ok(()),
@@ -286,7 +301,7 @@ impl States {
         }
         if self.open_max > 0 && self.open.len() >= self.open_max as usize {
             let is_implicit = |zone: &&usize| self.cells[**zone].state == ZoneState::ImplicitlyOpen;
-            let first = *self.open.iter().find(is_implicit).ok_or(Status::ZoneTooManyOpen)?;
+            let first = *self.open.values().find(is_implicit).ok_or(Status::ZoneTooManyOpen)?;
             self.set_state(first, ZoneState::Closed);
         }
         self.set_state(zone, target);
@@ -296,9 +311,11 @@ impl States {
     pub(super) fn set_state(&mut self, zone: usize, state: ZoneState) {
         let old = std::mem::replace(&mut self.cells[zone].state, state);
         if old.is_open() && !state.is_open() {
-            self.open.retain(|open| *open != zone);
+            self.open.remove(&self.cells[zone].opened);
         } else if state.is_open() && !old.is_open() {
-            self.open.push(zone);
+            self.cells[zone].opened = self.next_opened;
+            self.open.insert(self.next_opened, zone);
+            self.next_opened += 1;
         }
         self.active += u32::from(state.is_active());
         self.active -= u32::from(old.is_active());
@@ -369,6 +386,8 @@ impl States {
         let cell = &mut self.cells[zone];
         let entry = cell.pending.take().expect("it has been prepared");
         if !is_stored {
+            // Somebody else may have written the page meanwhile, with what was pending.
+            self.pages[zone / PAGE_ZONES].in_doubt = true;
             return 0;
         }
         let given_up = cell.done - entry.written;

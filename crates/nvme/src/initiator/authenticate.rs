@@ -82,7 +82,7 @@ async fn converse(
     loop {
         let mut step = side.take(&receive(reactor, lane).await?, &names, &mut random);
         while let Ok(HostStep::Compute(exponentiation)) = step {
-            let power = power::compute(reactor, exponentiation).await;
+            let power = power::compute(reactor, exponentiation, || true).await.expect("it is wanted");
             step = side.computed(&power, &names, &mut random);
         }
         match step {

@@ -147,7 +147,9 @@ impl Target {
         let Some(controller) = self.controllers.get_mut(&handle) else {
             return AuthOutcome::status(cid, Status::ABORTED_SQ_DELETION.dnr());
         };
-        controller.note_activity(now_ns);
+        if qid == 0 {
+            controller.note_activity(now_ns);
+        }
         let subsystem = &self.subsystems[&controller.subsystem()];
         let policy = subsystem.policy(controller.host_nqn()).map(|policy| policy.at(now_ns));
         let names = Names { host: controller.host_nqn(), subsystem: subsystem.nqn() };

@@ -71,9 +71,9 @@ impl Connection {
 
     /// A message of the host is here.
     pub(super) fn take_message(self: &Rc<Self>, sqe: Sqe, message: Vec<u8>) {
-        let shared = self.local.shared.clone();
+        let (shared, id) = (self.local.shared.clone(), self.id);
         self.converse(move |reactor, owner| async move {
-            Home::of(&reactor, &shared).take_message(owner, &sqe, &message).await
+            Home::of(&reactor, &shared).take_message(owner, id, &sqe, &message).await
         });
     }
 
@@ -111,8 +111,14 @@ impl Connection {
 }
 
 impl Home {
-    async fn take_message(self: &Rc<Self>, owner: Owner, sqe: &Sqe, message: &[u8]) -> Reply {
+    async fn take_message(self: &Rc<Self>, owner: Owner, connection: u64, sqe: &Sqe, message: &[u8]) -> Reply {
         let Owner { controller, qid, .. } = owner;
+        // The queue may be another connection's by the time that a power is there, with a dialogue of its own.
+        let is_here = || self.is_queue(controller, qid, connection);
+        let failed = |status| Reply { cqe: Cqe::new(sqe.cid.get(), status), data: Vec::new(), outcome: Outcome::Open };
+        if !is_here() {
+            return failed(Status::ABORTED_SQ_DELETION.dnr());
+        }
         let mut random = |bytes: &mut [u8]| self.reactor.driver().fill_secret(bytes);
         let mut taken = self.change(|target| {
             target.authentication_send(self.reactor.now_ns(), controller, qid, sqe, message, &mut random)
@@ -121,7 +127,12 @@ impl Home {
             match taken {
                 AuthOutcome::Answer { cqe, data, outcome } => return self.conclude(owner, cqe, data, outcome),
                 AuthOutcome::Compute(power) => {
-                    let power = power::compute(&self.reactor, power).await;
+                    if power::is_busy(&self.reactor) {
+                        return failed(Status::INTERNAL_ERROR);
+                    }
+                    let Some(power) = power::compute(&self.reactor, power, is_here).await else {
+                        return failed(Status::ABORTED_SQ_DELETION.dnr());
+                    };
                     let (now_ns, cid) = (self.reactor.now_ns(), sqe.cid.get());
                     taken = self.change(|target| target.authentication_computed(now_ns, controller, qid, cid, &power));
                 }

@@ -13,7 +13,7 @@ use super::output::{Flushed, Output};
 use super::pace::Pace;
 use super::progress::Progress;
 use super::room::{Place, Room, Turn};
-use super::share::HostShare;
+use super::share::{self, HostShare};
 use crate::spec::{Cqe, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::io::IoCommand;
@@ -328,10 +328,17 @@ impl Connection {
         self.flights.land(flight);
     }
 
+    /// A command takes its host's part of the turn, a unit and what it moves.
+    #[inline]
+    pub(super) fn spend(&self, bytes: u64) {
+        let units = u32::try_from(bytes >> share::UNIT_SHIFT).unwrap_or(u32::MAX);
+        self.spent.set(self.spent.get().saturating_add(1).saturating_add(units));
+    }
+
     /// Waits for the next turn, or for as long as devices have enough of this host's commands.
     pub(super) async fn its_turn(&self) {
         match self.share.get() {
-            Some(share) if share.is_full() => drop(self.or_ended(share.has_room()).await),
+            Some(share) if share.is_full() => drop(self.or_ended(share.has_room(&self.reactor)).await),
             _ => self.reactor.yield_now().await,
         }
     }
@@ -468,20 +475,25 @@ impl Connection {
         if self.sends_later.get() {
             return;
         }
-        let flushed = self.output.borrow_mut().flush(&self.stream, self.send_max());
-        match flushed {
+        match self.flush_part() {
             Ok(Flushed::All) => self.note_read(),
             Ok(left) => self.send_later(left),
             Err(errno) => self.end(End::Network(errno)),
         }
     }
 
-    /// Bytes that may be sent at once: with several hosts on this reactor no more than a part of the turn is worth.
+    /// Sends what the socket takes; with several hosts on this reactor no more than this host's part of the turn.
     #[inline]
-    fn send_max(&self) -> usize {
+    fn flush_part(&self) -> Result<Flushed, Errno> {
+        let mut output = self.output.borrow_mut();
         match self.share.get() {
-            Some(share) if self.local.shares.are_needed(self.reactor.now_ns()) => share.send_max(),
-            _ => usize::MAX,
+            Some(share) if self.local.shares.are_needed(self.reactor.now_ns()) => {
+                let (turn, before) = (self.reactor.turns(), output.bytes());
+                let flushed = output.flush(&self.stream, share.send_max(turn));
+                share.sent(turn, before - output.bytes());
+                flushed
+            }
+            _ => output.flush(&self.stream, usize::MAX),
         }
     }
 
@@ -514,8 +526,7 @@ impl Connection {
                     Some(Some(Ok(()))) => {}
                 }
                 let waiting = this.output.borrow().bytes();
-                let flushed = this.output.borrow_mut().flush(&this.stream, this.send_max());
-                match flushed {
+                match this.flush_part() {
                     Ok(flushed) => {
                         progress.took(waiting - this.output.borrow().bytes());
                         this.sends_later.set(flushed != Flushed::All);

@@ -25,12 +25,23 @@ impl Connection {
             Err(status) => return self.answer_status(cid, status),
         };
         let (flags, tag) = (self.write_flags(command), self.tag(cid));
-        let (this, mut to, flight) = (self.clone(), command.slba, self.flights.take_off());
+        let (this, command, mut to) = (self.clone(), *command, command.slba);
+        let blocks: u64 = ranges.iter().map(|(_, count)| u64::from(*count)).sum();
+        self.spend(blocks << namespace.model.block_shift);
         self.reactor.spawn_eager(async move {
+            // For the one buffer that it may need.
+            if this.take_share(cid, PIECE_BYTES).await.is_none() {
+                return this.answer_status(cid, Status::ABORT_REQUESTED);
+            }
+            if let Err(status) = this.admit_again(&command) {
+                this.release_share(PIECE_BYTES);
+                return this.answer_status(cid, status);
+            }
+            let flight = this.take_off();
             let mut cqe = Cqe::new(cid, Status::SUCCESS);
             for (index, (slba, count)) in ranges.into_iter().enumerate() {
                 let io = Io { flags, tag, arg: slba, ..Io::new(Op::Copy, Lba(to), count) };
-                let status = carry_out(&this.reactor, &namespace, io).await;
+                let status = this.copy_range(&namespace, io).await;
                 if !status.is_ok() {
                     cqe = Cqe { result: U64::new(index as u64), ..Cqe::new(cid, status_for_host(status, Op::Write)) };
                     break;
@@ -38,16 +49,27 @@ impl Connection {
                 to += u64::from(count);
                 this.reactor.yield_now().await;
             }
-            this.flights.land(flight);
+            this.land(flight);
+            this.release_share(PIECE_BYTES);
             this.answer(cqe);
         });
     }
+
+    async fn copy_range(&self, namespace: &Namespace, io: Io) -> bdev::Status {
+        match self.may_go_on(namespace, Op::Copy) {
+            Err(status) => status,
+            Ok(()) if namespace.does(Op::Copy, io.nblocks) => namespace.channel.submit(io).await.status,
+            Ok(()) => carry_out(&self.reactor, namespace, io, || self.may_go_on(namespace, Op::Copy)).await,
+        }
+    }
 }
 
-async fn carry_out(reactor: &Rc<Reactor>, namespace: &Namespace, io: Io) -> bdev::Status {
-    if namespace.does(Op::Copy, io.nblocks) {
-        return namespace.channel.submit(io).await.status;
-    }
+async fn carry_out(
+    reactor: &Rc<Reactor>,
+    namespace: &Namespace,
+    io: Io,
+    may_go_on: impl Fn() -> Result<(), bdev::Status>,
+) -> bdev::Status {
     let block_shift = namespace.model.block_shift;
     let most = ((PIECE_BYTES >> block_shift).max(1) as u32).min(namespace.max_io_blocks);
     let step = most.min(io.nblocks);
@@ -60,6 +82,9 @@ async fn carry_out(reactor: &Rc<Reactor>, namespace: &Namespace, io: Io) -> bdev
     let backwards = io.lba.0 > io.arg && io.lba.0 - io.arg < u64::from(io.nblocks) && namespace.model.zoned.is_none();
     let mut moved = 0;
     while moved < io.nblocks {
+        if let Err(status) = may_go_on() {
+            return status;
+        }
         let count = step.min(io.nblocks - moved);
         let at = u64::from(if backwards { io.nblocks - moved - count } else { moved });
         let unused = reactor::buf::sg_split_off(&mut scratch, (count as usize) << block_shift);

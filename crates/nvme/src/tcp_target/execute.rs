@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Pending};
 use super::local::Namespace;
-use super::{pieces, share};
+use super::pieces;
 use crate::spec::opcode::FABRICS;
 use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
@@ -92,8 +92,12 @@ impl Connection {
             return Err(Status::INVALID_OPCODE.dnr());
         }
         self.admit(&command, &namespace)?;
-        let read_bytes = if command.op == IoOp::Read { command.data_len } else { 0 };
-        self.spent.set(self.spent.get() + 1 + (read_bytes >> share::UNIT_SHIFT));
+        let moved_bytes = match command.op {
+            IoOp::Read => u64::from(command.data_len),
+            IoOp::Verify | IoOp::WriteZeroes { .. } => u64::from(command.block_count) << namespace.model.block_shift,
+            _ => 0,
+        };
+        self.spend(moved_bytes);
         if !command.op.takes_data() {
             return self.without_data(sqe, &command, namespace);
         }
@@ -141,6 +145,20 @@ impl Connection {
     pub(super) fn admit_again(&self, command: &IoCommand) -> Result<(), Status> {
         let namespace = self.namespace(command.nsid).ok_or(Status::INVALID_NAMESPACE)?;
         self.admit(command, &namespace)
+    }
+
+    /// Whether an operation of several pieces goes on with the next: its host is there, and may still do it. Nobody can cut short
+    /// what no device has at that moment, and whoever fences a host off waits for the end.
+    pub(super) fn may_go_on(&self, namespace: &Namespace, op: Op) -> Result<(), bdev::Status> {
+        if self.is_ended() {
+            return Err(bdev::Status::Aborted);
+        }
+        let now = self.namespace(namespace.nsid).ok_or(bdev::Status::Gone)?;
+        let kind = if op.modifies() { AccessKind::Write } else { AccessKind::Read };
+        match &now.access {
+            Some(access) => self.admit_by(access, Some(kind)).map_err(|_| bdev::Status::ReservationConflict),
+            None => Ok(()),
+        }
     }
 
     #[inline]
@@ -271,7 +289,9 @@ impl Connection {
     fn start_in_pieces(self: &Rc<Self>, cid: u16, namespace: Rc<Namespace>, io: Io, share: usize) {
         let (this, flight) = (self.clone(), self.take_off());
         self.reactor.spawn_eager(async move {
-            let done = pieces::carry_out(&this.reactor, &namespace, io).await;
+            let op = io.op;
+            let may_go_on = || this.may_go_on(&namespace, op);
+            let done = pieces::carry_out(&this.reactor, &namespace, io, may_go_on).await;
             this.land(flight);
             this.conclude(cid, done, share);
         });
@@ -370,7 +390,8 @@ impl Connection {
             let mut status = Status::SUCCESS;
             for (start, count) in ranges {
                 let io = Io { tag: this.tag(cid), ..Io::new(Op::Unmap, Lba(start), count) };
-                let done = pieces::carry_out(&this.reactor, &namespace, io).await;
+                let may_go_on = || this.may_go_on(&namespace, Op::Unmap);
+                let done = pieces::carry_out(&this.reactor, &namespace, io, may_go_on).await;
                 if !done.status.is_ok() {
                     status = status_for_host(done.status, Op::Unmap);
                     break;

@@ -451,6 +451,11 @@ impl Home {
         }
     }
 
+    /// Whether a queue is this connection.
+    pub(super) fn is_queue(&self, controller: ControllerHandle, qid: u16, connection: u64) -> bool {
+        self.queues.borrow().get(&(controller, qid)).is_some_and(|place| place.connection == connection)
+    }
+
     fn close_queue(&self, controller: ControllerHandle, qid: u16) {
         self.at_queue(controller, qid, |connection| connection.end(End::TornDown));
         self.queues.borrow_mut().remove(&(controller, qid));

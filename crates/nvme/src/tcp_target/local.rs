@@ -20,6 +20,7 @@ const RECEIVE_BYTES: usize = 256 << 10;
 
 /// A namespace as an I/O queue uses it.
 pub(super) struct Namespace {
+    pub(super) nsid: u32,
     pub(super) model: target::Namespace,
     pub(super) channel: Rc<dyn Channel>,
     pub(super) ops: OpSet,
@@ -103,9 +104,6 @@ impl Local {
         self.reactor.spawn(async move {
             let end = Receiver::new(connection.clone()).run().await;
             tracing::debug!(connection = id, %peer, ?end, "connection ended");
-            if let Some(share) = connection.share.get() {
-                share.leave(connection.id);
-            }
             connection.finish(end).await;
             this.connections.borrow_mut().remove(&id);
             if !connection.flights.is_empty() {
@@ -225,6 +223,7 @@ impl Local {
             },
         };
         Some(Rc::new(Namespace {
+            nsid,
             model,
             channel,
             ops: info.ops,

@@ -15,8 +15,13 @@ use std::rc::Rc;
 /// Bytes read or written at once for a command that the device lacks: at most one such buffer per command.
 const SCRATCH_BYTES: usize = 64 << 10;
 
-/// Carries out an operation piece by piece. Its buffers come back with it.
-pub(super) async fn carry_out(reactor: &Rc<Reactor>, namespace: &Namespace, mut io: Io) -> Done {
+/// Carries out an operation piece by piece, as long as it may go on. Its buffers come back with it.
+pub(super) async fn carry_out(
+    reactor: &Rc<Reactor>,
+    namespace: &Namespace,
+    mut io: Io,
+    may_go_on: impl Fn() -> Result<(), Status>,
+) -> Done {
     let block_shift = namespace.model.block_shift;
     let is_native = namespace.ops.contains(io.op);
     let scratch_blocks = (SCRATCH_BYTES >> block_shift).max(1) as u32;
@@ -26,6 +31,10 @@ pub(super) async fn carry_out(reactor: &Rc<Reactor>, namespace: &Namespace, mut 
     let mut scratch = if is_native { SgList::new() } else { scratch(reactor, (step as usize) << block_shift) };
     let (mut at, mut status) = (0, Status::Ok);
     while at < io.nblocks && status.is_ok() {
+        if let Err(refused) = may_go_on() {
+            status = refused;
+            break;
+        }
         let count = step.min(io.nblocks - at);
         let lba = Lba(io.lba.0 + u64::from(at));
         let bytes = (count as usize) << block_shift;

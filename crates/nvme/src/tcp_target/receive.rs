@@ -129,7 +129,6 @@ impl Receiver {
 
     /// One receive and what follows from it.
     fn receive(&mut self) -> Result<Received, End> {
-        self.connection.note_activity();
         if !self.limit_known && self.connection.role.get() == Role::Io {
             self.limit_known = true;
             self.decoder.set_capsule_data_max(self.connection.local.config.model.capsule_data_max);
@@ -149,6 +148,9 @@ impl Receiver {
         let mut received = self.connection.local.take_receive_buf();
         let room = if part.is_some() { share::RECEIVE_BYTES.min(received.len()) } else { received.len() };
         let outcome = self.receive_into(&mut received, room, part.is_some());
+        if outcome.is_ok() {
+            self.heard();
+        }
         let processed = match outcome {
             Ok(end) => self.process_and_keep(&mut received, end, &mut part).map(|is_all| match is_all {
                 true if end < room => Received::Drained,
@@ -167,12 +169,26 @@ impl Receiver {
     #[inline]
     fn part(&self) -> Option<Part> {
         let connection = &self.connection;
-        let share = connection.share.get()?;
-        let (shares, now_ns) = (&connection.local.shares, connection.reactor.now_ns());
-        shares.heard(share, now_ns);
+        let share = connection.share.get().filter(|_| connection.role.get() == Role::Io)?;
+        if !connection.local.shares.are_needed(connection.reactor.now_ns()) {
+            return None;
+        }
         connection.spent.set(0);
-        let units = || share.take_part(connection.id, connection.reactor.turns()).unwrap_or(0);
-        shares.are_needed(now_ns).then(|| Part { share: share.clone(), units: units() })
+        let units = share.take_part(connection.id, connection.reactor.turns()).unwrap_or(0);
+        Some(Part { share: share.clone(), units })
+    }
+
+    /// Something has come from the host.
+    #[inline]
+    fn heard(&self) {
+        let connection = &self.connection;
+        // Whoever has not proven who it is does not keep the host alive that it may not be.
+        if connection.role.get() != Role::Unproven {
+            connection.note_activity();
+            if let Some(share) = connection.share.get() {
+                connection.local.shares.heard(share, connection.reactor.now_ns());
+            }
+        }
     }
 
     /// Carries out what has been received, up to the end of this turn's part, and keeps the rest. Whether that is all.

@@ -9,6 +9,7 @@
 //! Hosts are told apart by their identifiers, so more connections do not make a larger part.
 
 use crate::target::reservation::HostId;
+use reactor::Reactor;
 use reactor::sync::Notify;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,10 +77,14 @@ pub(super) struct HostShare {
     turn: Cell<u64>,
     taking_part: Cell<u32>,
     took_part: Cell<u32>,
-    /// Connections that wait to take part, in the order in which they are let in.
-    line: RefCell<VecDeque<u64>>,
+    /// Connections that wait to take part, in the order in which they are let in, and the turns in which they last asked.
+    line: RefCell<VecDeque<(u64, u64)>>,
+    /// The last turn in which something was sent to the host, and how much.
+    sent: Cell<(u64, usize)>,
     /// Commands that devices have.
     flying: Cell<u32>,
+    /// None of them has ended for a while: holding the rest back gains nothing, and may not be because of one device.
+    stuck: Cell<bool>,
     landed: Notify,
 }
 
@@ -91,7 +96,9 @@ impl Default for HostShare {
             taking_part: Cell::new(0),
             took_part: Cell::new(0),
             line: RefCell::default(),
+            sent: Cell::new((0, 0)),
             flying: Cell::new(0),
+            stuck: Cell::new(false),
             landed: Notify::default(),
         }
     }
@@ -106,13 +113,16 @@ impl HostShare {
             self.turn.set(turn);
             self.took_part.set(before);
             self.taking_part.set(0);
+            // Who did not ask again wants nothing any more, and nobody waits for it.
+            self.line.borrow_mut().retain(|(_, asked)| asked + 1 >= turn);
         }
         let mut line = self.line.borrow_mut();
-        let place = line.iter().position(|other| *other == connection);
+        let place = line.iter().position(|(other, _)| *other == connection);
         let left = CONNECTIONS_PER_TURN - self.taking_part.get();
         if place.unwrap_or(line.len()) >= left as usize {
-            if place.is_none() {
-                line.push_back(connection);
+            match place {
+                Some(place) => line[place].1 = turn,
+                None => line.push_back((connection, turn)),
             }
             return None;
         }
@@ -121,14 +131,17 @@ impl HostShare {
         Some(UNITS_PER_TURN / self.taking_part.get().max(self.took_part.get()))
     }
 
-    /// A connection has gone.
-    pub(super) fn leave(&self, connection: u64) {
-        self.line.borrow_mut().retain(|other| *other != connection);
+    /// Bytes that one of its connections may send now: what the turn has left for the host, and a little in any case.
+    pub(super) fn send_max(&self, turn: u64) -> usize {
+        let (last, bytes) = self.sent.get();
+        let sent = if last == turn { bytes } else { 0 };
+        DIRECT_BYTES.saturating_sub(sent).max(1 << UNIT_SHIFT)
     }
 
-    /// Bytes that one of its connections may send at once.
-    pub(super) fn send_max(&self) -> usize {
-        (DIRECT_BYTES / self.taking_part.get().max(self.took_part.get()).max(1) as usize).max(1 << UNIT_SHIFT)
+    /// So much has been sent to the host.
+    pub(super) fn sent(&self, turn: u64, bytes: usize) {
+        let (last, before) = self.sent.get();
+        self.sent.set((turn, if last == turn { before + bytes } else { bytes }));
     }
 
     /// A device has taken a command.
@@ -142,6 +155,7 @@ impl HostShare {
     pub(super) fn land(&self) {
         let flying = self.flying.get() - 1;
         self.flying.set(flying);
+        self.stuck.set(false);
         if flying + 1 == FLYING_MAX {
             self.landed.notify_all();
         }
@@ -150,12 +164,14 @@ impl HostShare {
     /// Whether devices have as many commands as they may of a host beside others.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.flying.get() >= FLYING_MAX
+        self.flying.get() >= FLYING_MAX && !self.stuck.get()
     }
 
-    /// Waits until devices may have more.
-    pub(super) async fn has_room(&self) {
-        self.landed.wait_until(|| !self.is_full()).await;
+    /// Waits until devices may have more, which is when some have ended, or none has for a while.
+    pub(super) async fn has_room(&self, reactor: &Rc<Reactor>) {
+        if reactor.timeout(RECENT_NS, self.landed.wait_until(|| !self.is_full())).await.is_none() {
+            self.stuck.set(true);
+        }
     }
 }
 
@@ -190,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_connections_each_has_its_turn_and_who_has_gone_is_not_waited_for() {
+    fn of_many_connections_each_has_its_turn_and_nobody_waits_for_one_that_wants_nothing() {
         let share = Shares::default().of(HostId([1; 16]));
         let mut had = [0; 7];
         for turn in 1..=70 {
@@ -200,9 +216,19 @@ mod tests {
         }
         // Who asks first in a turn is in line a little earlier.
         assert!(had.iter().all(|turns| (16..=24).contains(turns)), "{had:?}");
-        share.leave(0);
-        assert!((71..75).any(|turn| share.take_part(1, turn).is_some()));
-        assert!(!share.line.borrow().contains(&0));
+        assert!(share.line.borrow().len() >= 2);
+        assert_eq!(share.take_part(9, 71), None, "others are before it");
+        assert!(share.take_part(9, 72).is_some(), "they have not asked again");
+    }
+
+    #[test]
+    fn what_is_sent_to_all_connections_of_a_host_counts_together() {
+        let share = Shares::default().of(HostId([1; 16]));
+        assert_eq!(share.send_max(1), DIRECT_BYTES);
+        share.sent(1, DIRECT_BYTES - 5000);
+        assert_eq!(share.send_max(1), 5000);
+        share.sent(1, 5000);
+        assert_eq!((share.send_max(1), share.send_max(2)), (4096, DIRECT_BYTES));
     }
 
     #[test]
@@ -217,15 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn room_is_told_of_when_there_is_some_again() {
+    fn there_is_room_when_some_have_landed_and_when_none_does() {
         let share = Shares::default().of(HostId::NONE);
         (0..FLYING_MAX + 1).for_each(|_| share.take_off());
-        let mut waiting = std::pin::pin!(share.has_room());
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        assert!(share.is_full());
         share.land();
-        assert!(waiting.as_mut().poll(&mut cx).is_pending() && share.is_full());
+        assert!(share.is_full());
+        share.stuck.set(true);
+        assert!(!share.is_full());
         share.land();
-        assert!(waiting.as_mut().poll(&mut cx).is_ready() && !share.is_full());
+        assert!(!share.is_full() && !share.stuck.get());
+        share.take_off();
+        assert!(share.is_full(), "something has landed: it is not stuck");
     }
 }

@@ -7,7 +7,7 @@ use crate::spec::zns::{ReportFilter, ReportHeader, ZONE_TYPE_SEQUENTIAL, ZoneDes
 use crate::spec::{Cqe, Status};
 use crate::target::io::IoCommand;
 use bdev::{Io, Lba, Op, ZONE_RECORD_BYTES, Zone, ZoneState};
-use reactor::{Buf, SgList};
+use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::U64;
@@ -24,19 +24,22 @@ impl Connection {
         filter: ReportFilter,
         partial: bool,
     ) {
-        let (this, command, flight) = (self.clone(), *command, self.flights.take_off());
+        let (this, command) = (self.clone(), *command);
         self.reactor.spawn(async move {
             let len = command.data_len as usize;
-            // A host that asks for much and reads nothing waits for itself.
+            // A host that asks for much and reads nothing waits for itself; it is not under way before.
             if this.take_share(command.cid, len).await.is_none() {
-                this.flights.land(flight);
                 return this.answer_status(command.cid, Status::ABORT_REQUESTED);
             }
             let report = match this.admit_again(&command) {
-                Ok(()) => report(&namespace, command.slba, len, filter, partial).await,
+                Ok(()) => {
+                    let flight = this.take_off();
+                    let report = report(&this.reactor, &namespace, command.slba, len, filter, partial).await;
+                    this.land(flight);
+                    report
+                }
                 Err(status) => Err(status),
             };
-            this.flights.land(flight);
             this.release_share(len);
             match report {
                 Ok(data) => {
@@ -51,6 +54,7 @@ impl Connection {
 
 /// The data of a report of `len` bytes, a header at least.
 async fn report(
+    reactor: &Reactor,
     namespace: &Namespace,
     slba: u64,
     len: usize,
@@ -80,6 +84,7 @@ async fn report(
             }
         }
         zone += count;
+        reactor.yield_now().await;
     }
     let zone_count = U64::new(if partial { stored as u64 } else { matching });
     data[..header_len].copy_from_slice(ReportHeader { zone_count, ..ReportHeader::default() }.as_bytes());
