@@ -171,7 +171,7 @@ impl Sample {
         (seq, at_ms): (u64, u64),
         log: Vec<Line>,
     ) -> (Sample, Before) {
-        let Look { status, devices, pools, volumes, subsystems, counted, at: _ } = look;
+        let Look { status, devices, pools, volumes, subsystems, counted, at: _, took: _ } = look;
         let (counts, between) = before.counts.read(&counted, elapsed);
         let reactors = status.reactors.iter();
         let reactors = reactors.map(|now| reactor(before.reactors.iter().find(|then| then.index == now.index), now));

@@ -1,8 +1,8 @@
 //! Samples for whoever watches: one look at the node serves all, and nobody watching means no looks.
 //!
 //! A watcher asks for the sample after the one that it has, and waits for it. Somebody waiting is what makes the sampler
-//! look: a second after it last did, or later when looking takes long, so that it never takes more than a fiftieth of the
-//! control thread's time.
+//! look: a second after it last did, or later when looking takes long, so that it takes no more than a fiftieth of the
+//! control thread's time. It is never put off so long that a page takes the node for gone.
 
 use super::sample::{Before, Point, Sample};
 use crate::log::Recent;
@@ -19,6 +19,8 @@ pub const WATCHERS_MAX: usize = 16;
 const EVERY: Duration = Duration::from_secs(1);
 /// Looking may take this part of the time.
 const SHARE: u32 = 50;
+/// Time between two looks at most, however long they take: a page waits 30 s for an answer.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// From a first look, which nothing can be compared with, to the next.
 const FIRST: Duration = Duration::from_millis(250);
 /// A look older than this is compared with no more, and a sample is no more handed out.
@@ -54,6 +56,23 @@ enum Latest {
     Stopping,
 }
 
+impl Latest {
+    /// Whether there is nothing to wait for: a sample after number `after`, or the end. A watcher that gets its turn late
+    /// still takes the sample that was made for it, for no other would come unless asked for.
+    fn ends_wait(&self, after: u64) -> bool {
+        match self {
+            Latest::None => false,
+            Latest::Sample { seq, .. } => *seq > after,
+            Latest::Stopping => true,
+        }
+    }
+}
+
+/// Time from a look to the next when sampling took `took`.
+fn pause(took: Duration) -> Duration {
+    took.saturating_mul(SHARE).clamp(EVERY, PAUSE_MAX)
+}
+
 /// Makes the samples; runs for as long as the node.
 pub struct Sampler {
     looks: Looks,
@@ -77,20 +96,15 @@ impl Samples {
     pub async fn next(&self, after: u64) -> Result<Bytes, NoSample> {
         let _place = self.places.try_acquire().map_err(|_| NoSample::Crowded)?;
         let mut latest = self.latest.clone();
-        let newest = match &*latest.borrow() {
-            Latest::Sample { seq, .. } => *seq,
+        let after = match &*latest.borrow() {
+            Latest::Sample { seq, made, .. } if made.elapsed() >= STALE => *seq,
+            Latest::Sample { seq, .. } if after <= *seq => after,
             _ => 0,
         };
-        let after = if after > newest { 0 } else { after };
-        let fresh = |latest: &Latest| match latest {
-            Latest::None => false,
-            Latest::Sample { seq, made, .. } => *seq > after && made.elapsed() < STALE,
-            Latest::Stopping => true,
-        };
-        if !fresh(&latest.borrow()) {
+        if !latest.borrow().ends_wait(after) {
             self.wanted.notify_one();
         }
-        match latest.wait_for(fresh).await.as_deref() {
+        match latest.wait_for(|latest| latest.ends_wait(after)).await.as_deref() {
             Ok(Latest::Sample { json, .. }) => Ok(json.clone()),
             _ => Err(NoSample::Stopping),
         }
@@ -109,8 +123,8 @@ impl Sampler {
         let (mut before, mut looked, mut took, mut seq) = (Before::default(), None::<Instant>, Duration::ZERO, 0);
         loop {
             self.wanted.notified().await;
-            match looked.filter(|at| at.elapsed() < STALE + took * SHARE) {
-                Some(at) => tokio::time::sleep_until((at + EVERY.max(took * SHARE)).into()).await,
+            match looked.filter(|at| at.elapsed() < STALE + pause(took)) {
+                Some(at) => tokio::time::sleep_until((at + pause(took)).into()).await,
                 None => {
                     let Some(look) = self.look().await else { break };
                     looked = Some(look.at);
@@ -118,8 +132,8 @@ impl Sampler {
                     tokio::time::sleep(FIRST).await;
                 }
             }
-            let began = Instant::now();
             let Some(look) = self.look().await else { break };
+            let (began, looking) = (Instant::now(), look.took);
             seq += 1;
             let elapsed = looked.map_or(FIRST, |then| look.at - then);
             looked = Some(look.at);
@@ -128,7 +142,7 @@ impl Sampler {
             before = next;
             self.remember(sample.point());
             let json = serde_json::to_vec(&sample).expect("names and numbers serialise").into();
-            took = began.elapsed();
+            took = looking + began.elapsed();
             self.sender.send_replace(Latest::Sample { seq, made: Instant::now(), json });
         }
         self.sender.send_replace(Latest::Stopping);
@@ -164,6 +178,7 @@ mod tests {
         let status: StatusView = serde_json::from_value(status).expect("all fields are there");
         Look {
             at: Instant::now(),
+            took: Duration::ZERO,
             status,
             devices: Vec::new(),
             pools: Vec::new(),
@@ -234,6 +249,37 @@ mod tests {
             let last = wait();
             tokio::task::yield_now().await;
             assert!(!last.is_finished(), "it has the place of the one that left");
+        });
+    }
+
+    #[test]
+    fn looking_has_a_fiftieth_of_the_time_but_is_never_put_off_for_long() {
+        let pauses = [0, 10, 30, 20_000].map(|ms| pause(Duration::from_millis(ms)).as_millis());
+        assert_eq!(pauses, [1_000, 1_000, 1_500, 10_000]);
+        assert_eq!(pause(Duration::MAX), PAUSE_MAX);
+    }
+
+    #[test]
+    fn a_watcher_takes_the_sample_it_asked_for_however_late_and_one_that_comes_later_asks_for_another() {
+        run(async {
+            let (looks, _unanswered) = mpsc::channel(1);
+            let (samples, sampler) = new(looks, Recent::default());
+            let watch = |after| {
+                let samples = samples.clone();
+                tokio::spawn(async move { samples.next(after).await })
+            };
+            let waiting = watch(0);
+            tokio::task::yield_now().await;
+            sampler.wanted.notified().await;
+            let made = Instant::now().checked_sub(STALE * 2).expect("the machine is up for longer");
+            let json = Bytes::from_static(b"late");
+            sampler.sender.send_replace(Latest::Sample { seq: 1, made, json: json.clone() });
+            assert_eq!(waiting.await.expect("it ends"), Ok(json));
+            let later = watch(0);
+            sampler.wanted.notified().await;
+            assert!(!later.is_finished(), "what is old is handed to nobody else");
+            sampler.sender.send_replace(Latest::Stopping);
+            assert_eq!(later.await.expect("it ends"), Err(NoSample::Stopping));
         });
     }
 }

@@ -5,12 +5,14 @@ use super::pool_view::PoolView;
 use super::reservations;
 use super::stats::Counted;
 use super::view::{DeviceView, StatusView, SubsystemView, VolumeView};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What there is, and how it is doing.
 pub struct Look {
     /// When.
     pub at: Instant,
+    /// How long it took, without the wait for the node's turn.
+    pub took: Duration,
     /// The node as a whole.
     pub status: StatusView,
     /// Devices.
@@ -28,6 +30,7 @@ pub struct Look {
 impl Node {
     /// Looks.
     pub async fn look(&self) -> Look {
+        let began = Instant::now();
         let pools = self.pool_list().await;
         let mut subsystems = self.subsystem_list();
         let nqns = subsystems.iter().map(|subsystem| subsystem.nqn.clone()).collect();
@@ -35,14 +38,9 @@ impl Node {
         for (subsystem, tables) in subsystems.iter_mut().zip(&reserved) {
             subsystem.reservations = tables.iter().map(|(nsid, table)| reservations::view(*nsid, table)).collect();
         }
-        Look {
-            at: Instant::now(),
-            status: self.status_with(&pools).await,
-            devices: self.device_list(),
-            pools,
-            volumes: self.volume_list(),
-            subsystems,
-            counted: self.counted(),
-        }
+        let at = Instant::now();
+        let status = self.status_with(&pools).await;
+        let (devices, volumes, counted) = (self.device_list(), self.volume_list(), self.counted());
+        Look { at, took: began.elapsed(), status, devices, pools, volumes, subsystems, counted }
     }
 }
