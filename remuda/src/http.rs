@@ -1,5 +1,7 @@
 //! `/metrics` in the Prometheus text format, and `/healthz`; the console joins them.
 
+mod connections;
+
 use crate::console::Console;
 use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
@@ -375,9 +377,7 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Cons
         Some(console) => console.add_to(router),
         None => router,
     };
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::warn!("metrics: {error}");
-    }
+    connections::serve(listener, router, connections::LIMITS).await;
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
