@@ -46,7 +46,7 @@ class Looking:
         self.threads += [threading.Thread(target=self.scrape) for _ in range(scrapers)]
 
     def get(self, path):
-        return urllib.request.urlopen(self.console + path).read()
+        return urllib.request.urlopen(urllib.request.Request(self.console + path, headers={"X-Remuda": "1"})).read()
 
     def watch(self):
         after = 0

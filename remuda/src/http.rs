@@ -2,7 +2,7 @@
 
 mod connections;
 
-use crate::console::Console;
+use crate::console::{Console, Names, guard_scrapes};
 use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
@@ -11,6 +11,7 @@ use crate::node::view::{DeviceView, LegView, MirrorView, VhostView};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use bdev::{BlockDevice, LatencyClass, Op};
@@ -29,6 +30,7 @@ pub struct Metrics {
     reactors: Vec<Meter>,
     objects: Arc<Mutex<Objects>>,
     refresh: mpsc::Sender<oneshot::Sender<()>>,
+    names: Names,
 }
 
 #[derive(Default)]
@@ -55,7 +57,8 @@ impl Metrics {
     /// The metrics of `node`, and the requests to [`update`](Self::update) them and to say when that is done.
     pub fn new(node: &Node) -> (Metrics, mpsc::Receiver<oneshot::Sender<()>>) {
         let (refresh, requests) = mpsc::channel(SCRAPES_MAX);
-        (Metrics { reactors: node.reactors().meters(), objects: Arc::default(), refresh }, requests)
+        let names = Names::new(&node.config().node.console_names);
+        (Metrics { reactors: node.reactors().meters(), objects: Arc::default(), refresh, names }, requests)
     }
 
     /// Notes which objects there are.
@@ -371,8 +374,8 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Console>) {
-    let router =
-        Router::new().route("/metrics", get(show_metrics)).route("/healthz", get(show_health)).with_state(metrics);
+    let scrapes = get(show_metrics).route_layer(from_fn_with_state(metrics.names.clone(), guard_scrapes));
+    let router = Router::new().route("/metrics", scrapes).route("/healthz", get(show_health)).with_state(metrics);
     let router = match console {
         Some(console) => console.add_to(router),
         None => router,

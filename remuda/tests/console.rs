@@ -48,7 +48,7 @@ fn request(node: &Node, method: &str, path: &str, headers: &str) -> Answer {
 }
 
 fn get(node: &Node, path: &str) -> Answer {
-    request(node, "GET", path, "Host: 127.0.0.1\r\n")
+    request(node, "GET", path, "Host: 127.0.0.1\r\nX-Remuda: 1\r\n")
 }
 
 /// What stands in `text` after each `before`, up to the next quotation mark.
@@ -110,14 +110,63 @@ fn names_of_other_machines_and_pages_of_other_sites_get_no_answer() {
         }
         assert_eq!(ask(&node, &format!("GET {path} HTTP/1.0\r\n\r\n")).status, 421, "without a name at all");
         for host in ["localhost", "[::1]:9420", "node7.example:80"] {
-            assert_eq!(request(&node, "GET", path, &format!("Host: {host}\r\n")).status, 200, "{path} as {host}");
+            assert_eq!(
+                request(&node, "GET", path, &format!("Host: {host}\r\nX-Remuda: 1\r\n")).status,
+                200,
+                "{path} as {host}"
+            );
         }
-        let foreign = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n";
-        assert_eq!(request(&node, "GET", path, foreign).status, 403, "{path} from another site");
-        let link = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n";
-        assert_eq!(request(&node, "GET", path, link).status, 200, "{path} by a link");
+        for site in ["cross-site", "same-site"] {
+            let foreign =
+                format!("Host: localhost\r\nX-Remuda: 1\r\nSec-Fetch-Site: {site}\r\nSec-Fetch-Mode: no-cors\r\n");
+            assert_eq!(request(&node, "GET", path, &foreign).status, 403, "{path} from another site");
+        }
     }
-    assert_eq!(request(&node, "GET", "/metrics", "Host: prometheus-calls-it-so\r\n").status, 200);
+    let link = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n";
+    assert_eq!(request(&node, "GET", "/", link).status, 200, "by a link");
+}
+
+#[test]
+fn data_are_for_those_who_ask_for_them_on_purpose() {
+    let node = Node::start("");
+    for path in ["/console/sample", "/console/history"] {
+        for header in ["", "X-Remuda: 0\r\n"] {
+            let refused = request(&node, "GET", path, &format!("Host: localhost\r\n{header}"));
+            assert!(refused.status == 403 && refused.body.contains("X-Remuda: 1"), "{path}: {}", refused.body);
+        }
+        let asks_leave = "Origin: http://evil.example\r\nAccess-Control-Request-Method: GET\r\n\
+                          Access-Control-Request-Headers: x-remuda\r\n";
+        let leave = request(&node, "OPTIONS", path, &format!("Host: localhost\r\n{asks_leave}"));
+        assert!(leave.status == 403 && leave.header("access-control-allow-headers").is_none(), "{path}");
+        assert_eq!(get(&node, path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn metrics_are_for_programs_by_any_name_and_for_browsers_by_ours() {
+    for config in ["", "console = false\n"] {
+        let node = Node::start(&format!("{config}console_names = ['node7.example']\n"));
+        let status = |headers: &str| request(&node, "GET", "/metrics", headers).status;
+        let browser = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept-Language: en\r\n";
+        for agent in ["", "User-Agent: Prometheus/3.5.0\r\nAccept: text/plain\r\n"] {
+            assert_eq!(status(&format!("Host: prometheus-calls-it-so:9420\r\n{agent}")), 200, "{agent}");
+        }
+        for host in ["localhost", "127.0.0.1:9420", "node7.example"] {
+            assert_eq!(status(&format!("Host: {host}\r\n{browser}")), 200, "{host}");
+            let same = format!("Host: {host}\r\n{browser}Origin: http://{host}\r\nSec-Fetch-Site: same-origin\r\n");
+            assert_eq!(status(&same), 200, "{host}");
+        }
+        for sign in
+            [browser, "Accept-Language: en\r\n", "Sec-Fetch-Site: same-origin\r\n", "Referer: http://evil.example/\r\n"]
+        {
+            assert_eq!(status(&format!("Host: evil.example:9420\r\n{sign}")), 421, "a rebound name, told by {sign}");
+        }
+        for foreign in ["Origin: http://evil.example\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"] {
+            assert_eq!(status(&format!("Host: localhost\r\n{foreign}")), 403, "{foreign}");
+        }
+        let link = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n";
+        assert_eq!(status(&format!("Host: localhost\r\n{browser}{link}")), 200, "by a link");
+    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! What every answer of the console carries, and which requests get one.
+//! What every answer of the console and `/metrics` carries, and which requests get one.
 //!
 //! A page of another site can have its own name point at this machine (DNS rebinding) and would then be of one origin with
 //! the console. Such a page calls the console by that name: only addresses, `localhost`, the machine's name and those that
-//! the configuration lists are answered.
+//! the configuration lists are answered. Programs that scrape `/metrics` may call it what they like: no page sends what they
+//! send.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, Ipv6Addr};
@@ -57,26 +58,73 @@ impl Names {
     }
 }
 
+/// The header that a request for data has to carry. Another site's page can make a browser send it only after asking for
+/// leave, which nobody gets.
+const OWN: HeaderName = HeaderName::from_static("x-remuda");
+
 /// Answers requests for one of `names` alone, and adds the headers to every answer.
 pub async fn guard(State(names): State<Names>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let ours = host.is_some_and(|host| names.has(host));
-    // Another site may not make a browser wait here either: places for watchers are few.
-    let foreign = request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site");
-    let navigation = request.headers().get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
-    let mut response = if !ours {
-        let text = "This console answers to addresses, localhost and the machine's name. Call it by one of them, or add \
-                    the name to console_names in the configuration.\n";
-        (StatusCode::MISDIRECTED_REQUEST, text).into_response()
-    } else if foreign && !navigation {
-        (StatusCode::FORBIDDEN, "This is for the console's own pages.\n").into_response()
-    } else {
-        next.run(request).await
+    let refusal = misnamed(&names, request.headers()).or_else(|| foreign(request.headers()));
+    answer(refusal, request, next).await
+}
+
+/// The same for `/metrics`, where only browsers have to use one of `names`.
+pub async fn guard_scrapes(State(names): State<Names>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let misnamed = misnamed(&names, headers).filter(|_| from_browser(headers));
+    let refusal = misnamed.or_else(|| foreign(headers));
+    answer(refusal, request, next).await
+}
+
+/// Answers what asks for data on purpose: places for watchers are few.
+pub async fn guard_data(request: Request, next: Next) -> Response {
+    if request.headers().get(OWN).is_some_and(|value| value == "1") {
+        return next.run(request).await;
+    }
+    (StatusCode::FORBIDDEN, "Send the header 'X-Remuda: 1': pages of other sites cannot.\n").into_response()
+}
+
+async fn answer(refusal: Option<Response>, request: Request, next: Next) -> Response {
+    let mut response = match refusal {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The refusal of a request that calls us by none of `names`.
+fn misnamed(names: &Names, headers: &HeaderMap) -> Option<Response> {
+    let ours = text_of(headers, header::HOST).is_some_and(|host| names.has(host));
+    let text = "This node answers browsers that call it by an address, localhost or the machine's name. Call it by one of \
+                them, or add the name to console_names in the configuration.\n";
+    (!ours).then(|| (StatusCode::MISDIRECTED_REQUEST, text).into_response())
+}
+
+/// The refusal of what a page of another site asks for. Following a link is the user's doing, and shows that page nothing.
+fn foreign(headers: &HeaderMap) -> Option<Response> {
+    let site = headers.get("sec-fetch-site").is_some_and(|site| site != "none" && site != "same-origin");
+    let host = text_of(headers, header::HOST);
+    let origin = headers.get(header::ORIGIN).is_some_and(|origin| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        origin.is_none_or(|(_, origin)| Some(origin) != host)
+    });
+    let navigation = headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
+    let refused = origin || site && !navigation;
+    refused.then(|| (StatusCode::FORBIDDEN, "This is not for pages of other sites.\n").into_response())
+}
+
+/// Whether a browser sends this. Pages of some can change the User-Agent, but not all that browsers add.
+fn from_browser(headers: &HeaderMap) -> bool {
+    let signs = ["accept-language", "cookie", "origin", "referer", "sec-fetch-mode", "sec-fetch-site"];
+    text_of(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("Mozilla/"))
+        || signs.iter().any(|sign| headers.contains_key(*sign))
 }
 
 #[cfg(test)]

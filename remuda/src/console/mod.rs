@@ -15,10 +15,11 @@ use crate::node::look::Look;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use guard::{Names, guard};
+pub use guard::{Names, guard_scrapes};
+use guard::{guard, guard_data};
 use sampler::{NoSample, Sampler, Samples};
 use tokio::sync::{mpsc, oneshot};
 
@@ -55,7 +56,9 @@ impl Console {
     /// Adds the console to `router`, and starts what makes its samples.
     pub fn add_to(self, router: Router) -> Router {
         tokio::spawn(self.sampler.run());
-        let data = Router::new().route("/console/sample", get(sample)).route("/console/history", get(history));
+        let data = Router::new()
+            .route("/console/sample", get(sample).route_layer(from_fn(guard_data)))
+            .route("/console/history", get(history).route_layer(from_fn(guard_data)));
         let console = FILES.iter().fold(data, |router, (path, kind, content)| {
             router.route(path, get(move || async move { ([(header::CONTENT_TYPE, *kind)], *content) }))
         });

@@ -90,7 +90,8 @@ function take(sample) {
 }
 
 async function ask(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
+  const signal = AbortSignal.timeout(ANSWER_MS);
+  const answer = await fetch(path, { signal, cache: "no-store", headers: { "X-Remuda": "1" } });
   if (answer.ok) return answer.json();
   const told = answer.headers.get("content-type") === "application/json" ? (await answer.json()).problem : "";
   throw new Error(told || `the node answered ${answer.status}`);
