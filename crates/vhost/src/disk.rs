@@ -1,9 +1,8 @@
 //! A device as a guest sees it: features, configuration space, and what its requests are worth in blocks.
 
-use crate::spec::{CONFIG_WRITEBACK, Config, SECTOR_BYTES, feature};
+use crate::spec::{Config, SECTOR_BYTES, feature};
 use bdev::{BlockDevice, Flags, Op};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::IntoBytes;
 
 /// Most queues of a disk.
@@ -23,14 +22,12 @@ pub struct Disk {
     read_only: bool,
     queues: u16,
     serial: String,
-    /// What the guest has chosen: true is a cache that flushes empty.
-    writeback: AtomicBool,
 }
 
 impl Disk {
     /// Shows `device` with up to `queues` queues under a serial number.
     pub fn new(device: Arc<dyn BlockDevice>, queues: u16, read_only: bool, serial: String) -> Disk {
-        Disk { device, read_only, queues, serial, writeback: AtomicBool::new(true) }
+        Disk { device, read_only, queues, serial }
     }
 
     /// The device.
@@ -53,7 +50,8 @@ impl Disk {
         &self.serial
     }
 
-    /// Virtio features on offer.
+    /// Virtio features on offer. Not among them is that the guest chooses the cache: no front end tells a daemon that it
+    /// meets again what was chosen, so that a guest that had given up its flushes would lose what it thinks durable.
     pub fn features(&self) -> u64 {
         let ops = self.device.info().ops;
         let mut bits = feature::VERSION_1
@@ -65,7 +63,6 @@ impl Disk {
             | feature::BLK_SIZE
             | feature::TOPOLOGY
             | feature::FLUSH
-            | feature::CONFIG_WCE
             | feature::MQ;
         if self.read_only {
             return bits | feature::RO;
@@ -95,7 +92,7 @@ impl Disk {
             physical_block_exp: (physical / u64::from(info.block_size)).trailing_zeros() as u8,
             min_io_size: 1,
             opt_io_size: info.optimal_io_blocks,
-            writeback: self.writeback.load(Ordering::Relaxed) as u8,
+            writeback: 1,
             num_queues: self.queues,
             ..Config::default()
         };
@@ -119,32 +116,15 @@ impl Disk {
         (offset..offset + len).map(|at| all.get(at).copied().unwrap_or(0)).collect()
     }
 
-    /// The guest writes to the configuration space; false when it may not. Only `writeback` can be written.
-    pub fn set_config(&self, offset: usize, bytes: &[u8]) -> bool {
-        let config = self.config();
-        let all = config.as_bytes();
-        for (at, byte) in (offset..).zip(bytes) {
-            match *byte {
-                0 | 1 if at == CONFIG_WRITEBACK => self.writeback.store(*byte == 1, Ordering::Relaxed),
-                // Front ends write back all that they have read.
-                same if all.get(at).copied().unwrap_or(0) == same => {}
-                _ => return false,
-            }
-        }
-        true
+    /// Whether the configuration space has these bytes from `offset` on.
+    pub fn config_is(&self, offset: usize, bytes: &[u8]) -> bool {
+        self.config_bytes(offset, bytes.len()) == bytes
     }
 
-    /// A new guest: whatever the last one chose ends.
-    pub fn reset(&self) {
-        self.writeback.store(true, Ordering::Relaxed);
-    }
-
-    /// Flags of writes: durable at once for guests that know no flush, and those that want it.
+    /// Flags of writes: durable at once for guests that know no flush.
     #[inline]
     pub fn write_flags(&self, features: u64) -> Flags {
-        let flushes = features & feature::FLUSH != 0;
-        let wants_cache = features & feature::CONFIG_WCE == 0 || self.writeback.load(Ordering::Relaxed);
-        if flushes && wants_cache { Flags::NONE } else { Flags::FUA }
+        if features & feature::FLUSH != 0 { Flags::NONE } else { Flags::FUA }
     }
 
     /// Blocks of a range of bytes; `None` when it begins or ends inside a block or goes past the end.

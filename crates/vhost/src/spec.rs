@@ -21,7 +21,7 @@ pub mod feature {
     pub const FLUSH: u64 = 1 << 9;
     /// The topology fields hold.
     pub const TOPOLOGY: u64 = 1 << 10;
-    /// `writeback` can be set.
+    /// `writeback` can be set (not offered).
     pub const CONFIG_WCE: u64 = 1 << 11;
     /// Several queues.
     pub const MQ: u64 = 1 << 12;
@@ -138,6 +138,3 @@ pub struct Config {
     pub unused1: [u8; 3],
 }
 const _: () = assert!(size_of::<Config>() == 60);
-/// Where `writeback` lies.
-pub const CONFIG_WRITEBACK: usize = 32;
-const _: () = assert!(std::mem::offset_of!(Config, writeback) == CONFIG_WRITEBACK);

@@ -88,7 +88,6 @@ impl Session {
         let served = self.serve();
         self.stop_all();
         *self.shared.lock_backend() = None;
-        self.shared.disk.reset();
         served
     }
 
@@ -163,7 +162,6 @@ impl Session {
 
     fn reset(&mut self) {
         self.stop_all();
-        self.shared.disk.reset();
         self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
     }
 
@@ -456,8 +454,9 @@ impl Session {
         let bytes = &message.body[size_of::<ConfigHeader>()..];
         let bytes = bytes.get(..told.bytes as usize).ok_or("a change of the configuration space is cut short")?;
         let offset = told.offset as usize;
-        if offset > CONFIG_BYTES_MAX || !self.shared.disk.set_config(offset, bytes) {
-            return Err("only the write cache can be set in the configuration space".into());
+        // Nothing in it can be set; front ends write back all that they have read.
+        if offset > CONFIG_BYTES_MAX || !self.shared.disk.config_is(offset, bytes) {
+            return Err("nothing can be set in the configuration space".into());
         }
         Ok(())
     }
