@@ -8,7 +8,9 @@
 //! A crash between `used.idx` and the last step is seen by `used_idx` being behind: what is on the list of the last batch
 //! was used. The front end gives this memory back, so nothing in it is trusted: indices are checked.
 
+use crate::chain::ChainError;
 use crate::memory::{Memory, Outside};
+use crate::split::RingError;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -106,8 +108,8 @@ impl Inflight {
     }
 
     /// Begins, or goes on after a crash: chains taken and not used, in the order they were taken in. `used` is the queue's
-    /// used index.
-    pub fn recover(&mut self, used: u16) -> Result<Vec<u16>, Outside> {
+    /// used index, `ring` are its entries: the area may have more, but none of those can be under way.
+    pub fn recover(&mut self, used: u16, ring: u16) -> Result<Vec<u16>, RingError> {
         let mut raw = [0; HEADER_BYTES as usize];
         self.memory.read(self.at, &mut raw)?;
         let header: Header = zerocopy::transmute!(raw);
@@ -132,6 +134,10 @@ impl Inflight {
             let entry = self.entry(head)?;
             self.counter = self.counter.max(u64::from_le(entry.counter));
             if entry.inflight != 0 {
+                if head >= ring {
+                    let error = ChainError::NoSuchDescriptor { index: head, entries: ring };
+                    return Err(RingError::Chain { head, error });
+                }
                 under_way.push((u64::from_le(entry.counter), head));
             }
         }

@@ -10,6 +10,7 @@
 //! No more requests are under way than the queue has entries: a descriptor that is taken twice stops the queue, like
 //! anything else in it that makes no sense. A stopped queue stays so until the front end starts it anew.
 
+use crate::chain::ChainError;
 use crate::disk::Disk;
 use crate::inflight::Inflight;
 use crate::memory::Memory;
@@ -104,7 +105,7 @@ impl Queue {
         } = parts;
         let mut ring = SplitRing::new(&memory, layout, features & feature::EVENT_IDX != 0, next_available)?;
         let left = match &mut inflight {
-            Some(inflight) => inflight.recover(ring.next_used())?,
+            Some(inflight) => inflight.recover(ring.next_used(), layout.entries)?,
             None => Vec::new(),
         };
         if inflight.is_some() {
@@ -212,8 +213,13 @@ impl Queue {
     }
 
     fn begin(self: &Rc<Self>, head: u16) -> Result<(), RingError> {
-        if std::mem::replace(&mut self.taken.borrow_mut()[usize::from(head)], true) {
-            return Err(RingError::Twice(head));
+        match self.taken.borrow_mut().get_mut(usize::from(head)) {
+            Some(taken) if !*taken => *taken = true,
+            Some(_) => return Err(RingError::Twice(head)),
+            None => {
+                let error = ChainError::NoSuchDescriptor { index: head, entries: self.ring.borrow().layout().entries };
+                return Err(RingError::Chain { head, error });
+            }
         }
         if let Some(inflight) = &mut *self.inflight.borrow_mut() {
             inflight.taken(head)?;

@@ -8,6 +8,7 @@ use reactor::{IoFuture, Reactor};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use vhost::VhostBackend;
 use vhost_door::spec::{request, status};
 
 /// Its writes never end.
@@ -126,6 +127,24 @@ fn an_area_that_makes_no_sense_is_refused_or_followed_within_its_bounds() {
     // All its entries are said to be under way, and their chains are empty: the queue stops.
     let guest = Guest::connect(&host.socket(), wish);
     until("the queue to stop", || host.status().totals.stopped == 1);
+    drop(guest);
+    let mut next = Guest::connect(&host.socket(), Wish::default());
+    assert_eq!(next.ask(0, request::FLUSH, 0, &[], 0).status, status::OK);
+}
+
+#[test]
+fn an_area_larger_than_the_ring_starts_it_unless_it_notes_what_the_ring_cannot_hold() {
+    use std::os::unix::fs::FileExt;
+    let host = Host::new(memory_device(4));
+    let mut guest = Guest::connect(&host.socket(), Wish { queues: 0, ..Wish::default() });
+    let area = guest.new_area_of(1, 2 * common::ENTRIES);
+    drop(guest);
+    let wish = || Wish { area: Some((area.0, area.1.try_clone().unwrap())), ..Wish::default() };
+    let mut guest = Guest::connect(&host.socket(), wish());
+    assert_eq!(guest.ask(0, request::FLUSH, 0, &[], 0).status, status::OK);
+    guest.front.get_vring_base(0).unwrap();
+    area.1.write_all_at(&[1], 16 + u64::from(common::ENTRIES) * 16).unwrap();
+    assert!(guest.front.set_vring_kick(0, &guest.rings[0].kick).is_err(), "the queue is refused");
     drop(guest);
     let mut next = Guest::connect(&host.socket(), Wish::default());
     assert_eq!(next.ask(0, request::FLUSH, 0, &[], 0).status, status::OK);

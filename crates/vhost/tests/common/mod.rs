@@ -248,7 +248,11 @@ impl Guest {
     }
 
     pub fn new_area(&mut self, queues: u16) -> (VhostUserInflight, File) {
-        let asked = VhostUserInflight::new(0, 0, queues, ENTRIES);
+        self.new_area_of(queues, ENTRIES)
+    }
+
+    pub fn new_area_of(&mut self, queues: u16, entries: u16) -> (VhostUserInflight, File) {
+        let asked = VhostUserInflight::new(0, 0, queues, entries);
         self.front.get_inflight_fd(&asked).unwrap()
     }
 
