@@ -8,8 +8,10 @@ use crate::memory::{Memory, Outside};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most descriptors of one chain, in a table of its own as well: the most that QEMU takes.
-pub const DESCRIPTORS_MAX: u16 = 1024;
+/// Most entries of a table of descriptors: the most that QEMU takes.
+pub const TABLE_ENTRIES_MAX: u16 = 1024;
+/// Most descriptors of one chain: as many data segments as guests are told, a header and a status.
+pub const DESCRIPTORS_MAX: u16 = crate::disk::SEGMENTS_MAX as u16 + 2;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: u64 = 16;
 
@@ -58,6 +60,9 @@ pub enum ChainError {
     /// More descriptors than the table has.
     #[error("it has more descriptors than its table: it loops")]
     Loop,
+    /// More descriptors than a request may have.
+    #[error("it has more than {DESCRIPTORS_MAX} descriptors")]
+    TooMany,
     /// A table outside the shared memory.
     #[error("its table at {:#x}+{} is outside the shared memory", .0.address, .0.bytes)]
     TableOutside(Outside),
@@ -102,12 +107,13 @@ impl Chain {
         self.readable.clear();
         self.writable.clear();
         let (mut table, mut entries, mut inside) = (table, entries, false);
-        let (mut index, mut left, mut total) = (head, entries.min(DESCRIPTORS_MAX), 0u64);
+        let (mut index, mut left, mut total) = (head, DESCRIPTORS_MAX.min(entries), 0u64);
         loop {
             if index >= entries {
                 return Err(ChainError::NoSuchDescriptor { index, entries });
             }
-            left = left.checked_sub(1).ok_or(ChainError::Loop)?;
+            let too_many = if entries > DESCRIPTORS_MAX { ChainError::TooMany } else { ChainError::Loop };
+            left = left.checked_sub(1).ok_or(too_many)?;
             let address = table.wrapping_add(u64::from(index) * DESCRIPTOR_BYTES);
             let mut raw = [0; DESCRIPTOR_BYTES as usize];
             memory.read(address, &mut raw).map_err(ChainError::TableOutside)?;
@@ -119,12 +125,12 @@ impl Chain {
                 }
                 let good = len > 0 && u64::from(len).is_multiple_of(DESCRIPTOR_BYTES);
                 let count = u64::from(len) / DESCRIPTOR_BYTES;
-                if !good || count > u64::from(DESCRIPTORS_MAX) {
+                if !good || count > u64::from(TABLE_ENTRIES_MAX) {
                     return Err(ChainError::TableLength(len));
                 }
                 table = u64::from_le(one.address);
                 memory.check(table, u64::from(len)).map_err(ChainError::TableOutside)?;
-                (entries, inside, index, left) = (count as u16, true, 0, count as u16);
+                (entries, inside, index, left) = (count as u16, true, 0, DESCRIPTORS_MAX.min(count as u16));
                 continue;
             }
             total += u64::from(len);

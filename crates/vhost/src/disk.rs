@@ -10,11 +10,13 @@ pub const QUEUES_MAX: u16 = 256;
 /// Largest segment of a request, bytes.
 const SEGMENT_BYTES_MAX: u32 = 1 << 20;
 /// Most data segments of a request: a queue of 128 entries holds one with its header and its status.
-const SEGMENTS_MAX: u32 = 126;
+pub const SEGMENTS_MAX: u32 = 126;
+/// Most bytes of data of a request: what the two above come to.
+pub const REQUEST_BYTES_MAX: u64 = SEGMENT_BYTES_MAX as u64 * SEGMENTS_MAX as u64;
 /// Ranges of one discard or write-zeroes request.
 pub const RANGES_MAX: usize = 16;
 /// Bytes of one such range: none keeps the device for long.
-const RANGE_BYTES_MAX: u64 = 1 << 30;
+pub const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// A device and how it is shown.
 pub struct Disk {

@@ -22,11 +22,16 @@ use bdev::Channel;
 use reactor::sync::Notify;
 use reactor::{IoFuture, Reactor, TurnEnd};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests taken from a queue in one turn.
+/// Requests taken from a queue in one turn, and bytes of their data: more would make others wait.
 const BUDGET: u16 = 64;
+const BUDGET_BYTES: u64 = 4 << 20;
+/// Requests between two looks at the clock.
+const CLOCK_EVERY: u16 = 8;
 /// Polls in a row that find nothing and make a queue ask for kicks although its reactor does not sleep: others keep it
 /// awake, and looking at idle queues costs them.
 const EMPTY_POLLS_MAX: u32 = 4096;
@@ -52,6 +57,8 @@ pub(crate) struct Parts {
     pub call: Option<Box<dyn Bell>>,
     pub error: Option<Box<dyn Bell>>,
     pub counters: Arc<Counters>,
+    /// The door ends: requests in pieces do not go on.
+    pub closing: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +90,11 @@ pub(crate) struct Queue {
     call: RefCell<Option<Box<dyn Bell>>>,
     error: RefCell<Option<Box<dyn Bell>>>,
     counters: Arc<Counters>,
+    closing: Arc<AtomicBool>,
+    /// Chains that were under way before and are yet to begin again; they come first.
+    left: RefCell<VecDeque<u16>>,
+    /// Bytes of buffers of requests under way.
+    buffered: Cell<u64>,
     /// It has stopped, or the last request has ended.
     changed: Notify,
 }
@@ -102,6 +114,7 @@ impl Queue {
             call,
             error,
             counters,
+            closing,
         } = parts;
         let mut ring = SplitRing::new(&memory, layout, features & feature::EVENT_IDX != 0, next_available)?;
         let left = match &mut inflight {
@@ -131,30 +144,27 @@ impl Queue {
             call: RefCell::new(call),
             error: RefCell::new(error),
             counters,
+            closing,
             changed: Notify::default(),
+            left: RefCell::new(left.into()),
+            buffered: Cell::new(0),
         });
-        queue.counters.resubmitted.add(left.len() as u64);
-        for head in left {
-            if let Err(error) = queue.begin(head) {
-                queue.fail(error);
-                break;
-            }
-        }
+        queue.counters.resubmitted.add(queue.left.borrow().len() as u64);
         Ok(queue)
     }
 
-    /// Looks for requests and begins them; returns how many.
+    /// Looks for requests and begins them while fewer than `share` bytes are under way; returns how many.
     #[inline]
-    pub(crate) fn poll(self: &Rc<Self>) -> usize {
+    pub(crate) fn poll(self: &Rc<Self>, share: u64) -> usize {
         if self.state.get() != State::Polled {
             return 0;
         }
-        match self.take_some() {
+        match self.take_some(share) {
             Ok(0) => {
                 let empty = self.empty_polls.get() + 1;
                 self.empty_polls.set(empty);
                 if empty >= EMPTY_POLLS_MAX {
-                    self.arm();
+                    self.arm(share);
                 }
                 0
             }
@@ -169,20 +179,34 @@ impl Queue {
         }
     }
 
-    fn take_some(self: &Rc<Self>) -> Result<usize, RingError> {
-        let waiting = self.ring.borrow().waiting(&self.memory.borrow())?;
-        let count = waiting.min(BUDGET);
-        for _ in 0..count {
-            let head = self.ring.borrow_mut().take(&self.memory.borrow())?;
-            self.begin(head)?;
+    fn take_some(self: &Rc<Self>, share: u64) -> Result<usize, RingError> {
+        let left = self.left.borrow().len() as u16;
+        // (chains that are left keep entries of the ring: there are not more of both than it has)
+        let waiting = self.ring.borrow().waiting(&self.memory.borrow())?.saturating_add(left);
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < waiting.min(BUDGET) && bytes < BUDGET_BYTES && self.buffered.get() < share {
+            if taken % CLOCK_EVERY == CLOCK_EVERY - 1 && self.reactor.is_turn_long() {
+                break;
+            }
+            let first = self.left.borrow_mut().pop_front();
+            let head = match first {
+                Some(head) => head,
+                None => self.ring.borrow_mut().take(&self.memory.borrow())?,
+            };
+            bytes += self.begin(head)?;
+            taken += 1;
         }
-        Ok(count.into())
+        Ok(taken.into())
     }
 
-    /// Asks for kicks; true when requests are there after all.
-    pub(crate) fn arm(&self) -> bool {
-        if self.state.get() != State::Polled {
+    /// Asks for kicks; true when requests are there after all that may begin.
+    pub(crate) fn arm(&self, share: u64) -> bool {
+        // While its share is out, no kick would help: the end of a request makes it look again.
+        if self.state.get() != State::Polled || self.buffered.get() >= share {
             return false;
+        }
+        if !self.left.borrow().is_empty() {
+            return true;
         }
         let mut ring = self.ring.borrow_mut();
         let memory = self.memory.borrow();
@@ -212,7 +236,8 @@ impl Queue {
         }
     }
 
-    fn begin(self: &Rc<Self>, head: u16) -> Result<(), RingError> {
+    /// Begins a request; returns its bytes.
+    fn begin(self: &Rc<Self>, head: u16) -> Result<u64, RingError> {
         match self.taken.borrow_mut().get_mut(usize::from(head)) {
             Some(taken) if !*taken => *taken = true,
             Some(_) => return Err(RingError::Twice(head)),
@@ -232,7 +257,9 @@ impl Queue {
         let walked = request.chain.walk(&memory, layout.table, layout.entries, head, may_indirect);
         walked.map_err(|error| RingError::Chain { head, error })?;
         request.open(&memory)?;
+        let bytes = request.buffered();
         self.under_way.set(self.under_way.get() + 1);
+        self.buffered.set(self.buffered.get() + bytes);
         match request.step(&self.disk, &self.reactor, self.features) {
             Step::Ended(outcome) => self.end(request, outcome),
             Step::Submit(io) => match IoFuture::begin(&self.channel, |channel| channel.submit(io)) {
@@ -253,17 +280,32 @@ impl Queue {
             Step::Pieces => {
                 let this = self.clone();
                 self.reactor.spawn_eager(async move {
-                    let outcome = request.pieces(&this.disk, &this.reactor, &*this.channel, this.features).await;
-                    this.end(request, outcome);
+                    let pieces =
+                        request.pieces(&this.disk, &this.reactor, &*this.channel, this.features, &this.closing);
+                    match pieces.await {
+                        Some(outcome) => this.end(request, outcome),
+                        // It is noted: whoever serves the queue next carries it out.
+                        None if this.inflight.borrow().is_some() => this.leave(&request),
+                        None => this.end(request, Outcome::new(status::IOERR)),
+                    }
                 });
             }
         }
-        Ok(())
+        Ok(bytes)
+    }
+
+    /// A request is under way no more.
+    fn leave(&self, request: &Request) {
+        self.under_way.set(self.under_way.get() - 1);
+        self.buffered.set(self.buffered.get() - request.buffered());
+        if self.under_way.get() == 0 {
+            self.changed.notify_all();
+        }
     }
 
     fn end(self: &Rc<Self>, mut request: Request, outcome: Outcome) {
         self.count(&request, outcome);
-        self.under_way.set(self.under_way.get() - 1);
+        self.leave(&request);
         if !request.answer(outcome) {
             // Nobody could tell what became of it: it is not used.
             let address = request.chain.writable.last().map_or(0, |segment| segment.address);
@@ -340,8 +382,14 @@ impl Queue {
     }
 
     /// Takes no more requests, and waits for those under way; then the number of the next available entry.
-    pub(crate) async fn stop(&self) -> u16 {
-        self.state.set(State::Stopped);
+    pub(crate) async fn stop(self: &Rc<Self>) -> u16 {
+        if self.state.replace(State::Stopped) != State::Stopped && !self.closing.load(Ordering::Relaxed) {
+            // The front end counts chains that are left among those that were taken: they end before as well.
+            let left = self.left.take();
+            if let Err(error) = left.into_iter().try_for_each(|head| self.begin(head).map(drop)) {
+                self.fail(error);
+            }
+        }
         self.changed.notify_all();
         self.changed.wait_until(|| self.under_way.get() == 0 && self.ended.borrow().is_empty()).await;
         self.ring.borrow().next_available()

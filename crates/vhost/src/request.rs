@@ -1,18 +1,17 @@
 //! One request of a guest: read from its chain, carried out on the device, answered into its chain.
 
 use crate::chain::{self, Chain, Segment};
-use crate::disk::{Disk, RANGES_MAX};
+use crate::disk::{Disk, RANGE_BYTES_MAX, RANGES_MAX, REQUEST_BYTES_MAX};
 use crate::memory::Memory;
 use crate::spec::{ID_BYTES, RANGE_UNMAP, RangeEntry, RequestHeader, request, status};
 use crate::split::RingError;
 use bdev::{Channel, Done, Flags, Io, Lba, Op, Status};
 use reactor::{BUF_BYTES_MAX, Buf, Reactor, SgList};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::IntoBytes;
 
 const HEADER_BYTES: usize = size_of::<RequestHeader>();
-/// Longest wait for a buffer of the reactor; then the request fails.
-const BUFFER_WAIT_MAX_NS: u64 = 10_000_000_000;
 
 /// What a request asks for, as far as the queue must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +84,16 @@ impl Request {
         }
     }
 
+    /// Bytes of buffers that it has at a time.
+    pub(crate) fn buffered(&self) -> u64 {
+        let bytes = match self.kind() {
+            Kind::Read => self.room,
+            Kind::Write => self.data,
+            _ => 0,
+        };
+        bytes.min(BUF_BYTES_MAX as u64)
+    }
+
     /// Bytes of data that it carries to the device.
     pub(crate) fn written(&self) -> u64 {
         self.data
@@ -101,6 +110,9 @@ impl Request {
     /// The first step: everything for most requests.
     #[inline]
     pub(crate) fn step(&self, disk: &Disk, reactor: &Reactor, features: u64) -> Step {
+        if self.room.max(self.data) > REQUEST_BYTES_MAX {
+            return Step::Ended(Outcome::new(status::IOERR));
+        }
         match u32::from_le(self.header.kind) {
             request::IN => self.read(disk, reactor),
             request::OUT if disk.read_only() => Step::Ended(Outcome::new(status::IOERR)),
@@ -210,63 +222,83 @@ impl Request {
     }
 
     /// Carries out a request of several operations, one after the other, with a turn for others between them.
+    /// `None`: `closing` was set meanwhile, and the rest was not begun.
     pub(crate) async fn pieces(
         &self,
         disk: &Disk,
         reactor: &Rc<Reactor>,
         channel: &dyn Channel,
         features: u64,
-    ) -> Outcome {
+        closing: &AtomicBool,
+    ) -> Option<Outcome> {
+        let flags = disk.write_flags(features);
         let status = match self.kind() {
-            Kind::Read => self.transfer(disk, reactor, channel, Op::Read, Flags::NONE).await,
-            Kind::Write => self.transfer(disk, reactor, channel, Op::Write, disk.write_flags(features)).await,
-            _ => self.ranges(disk, reactor, channel, disk.write_flags(features)).await,
+            Kind::Read => self.transfer(disk, reactor, channel, Op::Read, Flags::NONE, closing).await?,
+            Kind::Write => self.transfer(disk, reactor, channel, Op::Write, flags, closing).await?,
+            _ => self.ranges(disk, reactor, channel, flags, closing).await?,
         };
         let bytes = if status == status::OK && self.kind() == Kind::Read { self.room } else { 0 };
-        Outcome { status, bytes }
+        Some(Outcome { status, bytes })
     }
 
-    async fn transfer(&self, disk: &Disk, reactor: &Rc<Reactor>, channel: &dyn Channel, op: Op, flags: Flags) -> u8 {
+    async fn transfer(
+        &self,
+        disk: &Disk,
+        reactor: &Rc<Reactor>,
+        channel: &dyn Channel,
+        op: Op,
+        flags: Flags,
+        closing: &AtomicBool,
+    ) -> Option<u8> {
         let info = disk.device().info();
         let bytes = if op == Op::Read { self.room } else { self.data };
-        let Some((lba, count)) = disk.blocks(self.sector(), bytes) else { return status::IOERR };
+        let Some((lba, count)) = disk.blocks(self.sector(), bytes) else { return Some(status::IOERR) };
         let step = u64::from(info.max_io_blocks).min(BUF_BYTES_MAX as u64 / u64::from(info.block_size));
         let mut at = 0;
         while at < count {
             let blocks = step.min(count - at);
             let (len, from) = ((blocks * u64::from(info.block_size)) as usize, at * u64::from(info.block_size));
-            let Some(mut buf) = reactor.timeout(BUFFER_WAIT_MAX_NS, reactor.pool().alloc(len)).await else {
-                return status::IOERR;
-            };
+            if closing.load(Ordering::Relaxed) {
+                return None;
+            }
+            // (the share of the queue bounds what waits here; buffers come back as other requests end)
+            let mut buf = reactor.pool().alloc(len).await;
             if op == Op::Write && !self.take(from, &mut buf) {
-                return status::IOERR;
+                return Some(status::IOERR);
             }
             let io = Io { flags, bufs: SgList::from_iter([buf]), ..Io::new(op, Lba(lba + at), blocks as u32) };
             let done = channel.submit(io).await;
             if !done.status.is_ok() {
-                return status_of(done.status);
+                return Some(status_of(done.status));
             }
             if op == Op::Read && !self.give(from, &done.io.bufs) {
-                return status::IOERR;
+                return Some(status::IOERR);
             }
             at += blocks;
             reactor.yield_now().await;
         }
-        status::OK
+        Some(status::OK)
     }
 
     /// Discard and write zeroes (section 5.2.6.2).
-    async fn ranges(&self, disk: &Disk, reactor: &Rc<Reactor>, channel: &dyn Channel, flags: Flags) -> u8 {
+    async fn ranges(
+        &self,
+        disk: &Disk,
+        reactor: &Rc<Reactor>,
+        channel: &dyn Channel,
+        flags: Flags,
+        closing: &AtomicBool,
+    ) -> Option<u8> {
         const ENTRY_BYTES: u64 = size_of::<RangeEntry>() as u64;
         let count = self.data / ENTRY_BYTES;
         if count == 0 || !self.data.is_multiple_of(ENTRY_BYTES) || count > RANGES_MAX as u64 {
-            return status::IOERR;
+            return Some(status::IOERR);
         }
         let mut entries = [RangeEntry::default(); RANGES_MAX];
         let entries = &mut entries[..count as usize];
         let from = HEADER_BYTES as u64;
         if chain::gather(self.memory(), &self.chain.readable, from, entries.as_mut_bytes()).is_err() {
-            return status::IOERR;
+            return Some(status::IOERR);
         }
         let info = disk.device().info();
         let zeroes = self.range_op() == Op::WriteZeroes;
@@ -274,10 +306,13 @@ impl Request {
             let known = if zeroes { RANGE_UNMAP } else { 0 };
             let unmap = u32::from_le(entry.flags);
             if unmap & !known != 0 {
-                return status::UNSUPP;
+                return Some(status::UNSUPP);
             }
             let bytes = u64::from(u32::from_le(entry.sectors)) * crate::spec::SECTOR_BYTES;
-            let Some((lba, count)) = disk.blocks(u64::from_le(entry.sector), bytes) else { return status::IOERR };
+            if bytes > RANGE_BYTES_MAX {
+                return Some(status::IOERR);
+            }
+            let Some((lba, count)) = disk.blocks(u64::from_le(entry.sector), bytes) else { return Some(status::IOERR) };
             // Deallocating has no forced unit access.
             let frees = unmap != 0 && info.ops.contains(Op::Unmap) && info.unmap_reads_zero && flags == Flags::NONE;
             let (op, flags) = match zeroes && !frees {
@@ -286,17 +321,20 @@ impl Request {
             };
             let mut at = 0;
             while at < count {
+                if closing.load(Ordering::Relaxed) {
+                    return None;
+                }
                 let blocks = u64::from(info.max_io_blocks).min(count - at);
                 let io = Io { flags, ..Io::new(op, Lba(lba + at), blocks as u32) };
                 let done = channel.submit(io).await;
                 if !done.status.is_ok() {
-                    return status_of(done.status);
+                    return Some(status_of(done.status));
                 }
                 at += blocks;
                 reactor.yield_now().await;
             }
         }
-        status::OK
+        Some(status::OK)
     }
 
     /// Writes the status behind the data; false when there is no shared memory there.

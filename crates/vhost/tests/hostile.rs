@@ -4,7 +4,7 @@ mod common;
 
 use common::{ENTRIES, Guest, Host, MEMORY_BYTES, Wish, memory_device, until};
 use proptest::prelude::*;
-use vhost_door::chain::{Chain, ChainError, INDIRECT, NEXT, WRITE};
+use vhost_door::chain::{Chain, ChainError, DESCRIPTORS_MAX, INDIRECT, NEXT, WRITE};
 use vhost_door::memory::Memory;
 use vhost_door::spec::{request, status};
 
@@ -196,7 +196,7 @@ proptest! {
         if let Err(error) = chain.walk(&memory, 0, 64, head, true) {
             prop_assert!(!error.to_string().is_empty());
         } else {
-            prop_assert!(chain.readable.len() + chain.writable.len() <= 1024);
+            prop_assert!(chain.readable.len() + chain.writable.len() <= usize::from(DESCRIPTORS_MAX));
         }
     }
 }

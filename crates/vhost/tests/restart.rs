@@ -2,53 +2,11 @@
 
 mod common;
 
-use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op};
-use common::{Guest, Host, Wish, memory_device, until};
-use reactor::{IoFuture, Reactor};
-use std::rc::Rc;
+use common::{Guest, Host, Stuck, Wish, memory_device, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vhost::VhostBackend;
 use vhost_door::spec::{request, status};
-
-/// Its writes never end.
-struct Stuck {
-    child: Arc<dyn BlockDevice>,
-    writes: Arc<AtomicUsize>,
-}
-
-struct StuckChannel {
-    child: Rc<dyn Channel>,
-    writes: Arc<AtomicUsize>,
-}
-
-impl BlockDevice for Stuck {
-    fn name(&self) -> &str {
-        "stuck"
-    }
-
-    fn kind(&self) -> &'static str {
-        "stuck"
-    }
-
-    fn info(&self) -> DeviceInfo {
-        self.child.info()
-    }
-
-    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        Ok(Rc::new(StuckChannel { child: self.child.open_channel(reactor)?, writes: self.writes.clone() }))
-    }
-}
-
-impl Channel for StuckChannel {
-    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        if io.op != Op::Write {
-            return self.child.submit(io);
-        }
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        IoFuture::new(std::future::pending())
-    }
-}
 
 #[test]
 fn requests_that_a_killed_daemon_had_taken_are_carried_out_once_by_the_next() {

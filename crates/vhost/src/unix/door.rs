@@ -96,7 +96,7 @@ pub(super) struct Shared {
     pub(super) disk: Arc<Disk>,
     reactors: Vec<ReactorHandle>,
     first_reactor: usize,
-    closing: AtomicBool,
+    pub(super) closing: Arc<AtomicBool>,
     /// The connection that is served, to be ended by a closing door.
     current: Mutex<Option<UnixStream>>,
     /// For messages to the front end.
@@ -204,7 +204,7 @@ impl Door {
             disk: Arc::new(Disk::new(device, queues, read_only, serial)),
             reactors,
             first_reactor,
-            closing: AtomicBool::new(false),
+            closing: Arc::default(),
             current: Mutex::default(),
             backend: Mutex::default(),
             peer: AtomicU32::new(0),

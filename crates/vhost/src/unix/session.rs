@@ -371,7 +371,7 @@ impl Session {
         let counters = self.shared.counters();
         let (disk, memory, features) = (self.shared.disk.clone(), self.memory.clone(), self.features);
         let (next_available, name) = (vring.next_available, format!("{}/{index}", self.shared.name));
-        let counted = counters.clone();
+        let (counted, closing) = (counters.clone(), self.shared.closing.clone());
         let started = reactor.call(move |reactor| {
             let channel = disk.device().open_channel(reactor).map_err(|error| error.to_string())?;
             let parts = Parts {
@@ -386,6 +386,7 @@ impl Session {
                 call,
                 error,
                 counters: counted,
+                closing,
             };
             let queue = Queue::start(reactor, parts).map_err(|error| error.to_string())?;
             let kick = reactor::driver::ExportedSocket { raw: kick.into_raw_fd() as u64 };

@@ -1,12 +1,15 @@
 //! A virtual machine without one: memory in a file, virtqueues in it, and rust-vmm's front end to talk to a door.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use bdev::{BlockDevice, MemDevice};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice, Op};
 use reactor::linux::{Runtime, RuntimeConfig};
+use reactor::{IoFuture, Reactor};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures,
@@ -92,6 +95,46 @@ impl Drop for Host {
         if let Some(door) = self.door.take() {
             door.close();
         }
+    }
+}
+
+/// Its writes never end.
+pub struct Stuck {
+    pub child: Arc<dyn BlockDevice>,
+    /// How many have come.
+    pub writes: Arc<AtomicUsize>,
+}
+
+struct StuckChannel {
+    child: Rc<dyn Channel>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl BlockDevice for Stuck {
+    fn name(&self) -> &str {
+        "stuck"
+    }
+
+    fn kind(&self) -> &'static str {
+        "stuck"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.child.info()
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(StuckChannel { child: self.child.open_channel(reactor)?, writes: self.writes.clone() }))
+    }
+}
+
+impl Channel for StuckChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        if io.op != Op::Write {
+            return self.child.submit(io);
+        }
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        IoFuture::new(std::future::pending())
     }
 }
 
