@@ -3,7 +3,8 @@
 use crate::message::{BODY_BYTES_MAX, DESCRIPTORS_MAX, Header};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -41,7 +42,7 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Option<Message>, String> {
     Ok(Some(Message { header, body, descriptors }))
 }
 
-/// Receives until `target` is full or the stream ends.
+/// Receives until `target` is full or the stream ends. More descriptors than a message may have are an error, and closed.
 fn fill(stream: &UnixStream, target: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, String> {
     let mut got = 0;
     while got < target.len() {
@@ -52,17 +53,20 @@ fn fill(stream: &UnixStream, target: &mut [u8], descriptors: &mut Vec<OwnedFd>) 
             Err(Errno::INTR) => continue,
             Err(Errno::CONNRESET) => return Ok(0),
             Err(error) => return Err(format!("cannot receive: {error}")),
-            Ok(received) => received.bytes,
+            Ok(received) => received,
         };
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 descriptors.extend(rights);
             }
         }
-        if received == 0 {
+        if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(format!("a message came with more than {DESCRIPTORS_MAX} descriptors"));
+        }
+        if received.bytes == 0 {
             break;
         }
-        got += received;
+        got += received.bytes;
     }
     Ok(got)
 }
@@ -102,4 +106,38 @@ fn send_with(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends each part with so many descriptors.
+    fn send_parts(stream: &UnixStream, parts: &[(&[u8], usize)]) {
+        for (bytes, count) in parts {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            let rights = vec![stream.as_fd(); *count];
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&rights)));
+            rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_message_with_more_descriptors_than_it_may_have_is_refused() {
+        let header = Header::new(1, 2);
+        let header = header.as_bytes();
+        for (parts, taken) in [
+            (&[(header, 8), (&[0, 0], 0)][..], Some(8)),
+            (&[(header, 9)], None),
+            (&[(header, 40)], None),
+            (&[(header, 8), (&[0], 1)], None),
+            (&[(header, 2), (&[0], 5), (&[0], 2)], None),
+        ] {
+            let (here, there) = UnixStream::pair().unwrap();
+            send_parts(&there, parts);
+            let received = receive(&here).ok().flatten().map(|message| message.descriptors.len());
+            assert_eq!(received, taken, "{parts:?}");
+        }
+    }
 }
