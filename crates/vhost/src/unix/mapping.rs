@@ -10,10 +10,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use vm_memory::{FileOffset, MmapRegion};
 
-/// Pages are no smaller; huge ones ask for offsets of their own size, so those files are mapped from their beginning.
-const PAGE_BYTES: u64 = 4096;
+/// File systems whose files are memory: of tmpfs and of memfds, and of huge pages.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// Maps one region of a front end's memory.
+/// The unit in which a file can be mapped: its pages, which huge ones are larger. An error when it is not memory: a reactor
+/// that touches it would wait for whatever is behind it.
+fn page_bytes(file: &File) -> Result<u64, String> {
+    let found = rustix::fs::fstatfs(file).map_err(|error| error.to_string())?;
+    match found.f_type as u64 & u64::from(u32::MAX) {
+        TMPFS_MAGIC | HUGETLBFS_MAGIC => Ok((found.f_bsize as u64).max(1)),
+        _ => Err("its file is no memory: memfd, tmpfs (/dev/shm) and hugetlbfs are".into()),
+    }
+}
+
+/// Maps one region of a front end's memory. Ends of mappings are those of pages; where pages are huge, others cannot be
+/// mapped, nor given back.
 pub(super) fn region(told: &MemoryRegion, file: OwnedFd) -> Result<Region, String> {
     let MemoryRegion { guest, bytes, user, offset } = *told;
     let file = Arc::new(File::from(file));
@@ -22,9 +34,13 @@ pub(super) fn region(told: &MemoryRegion, file: OwnedFd) -> Result<Region, Strin
     if end > len {
         return Err(format!("the memory at {guest:#x} ends at byte {end} of a file of {len} bytes"));
     }
-    let start = offset - offset % PAGE_BYTES;
-    let map = map(&file, start, end - start).map(|map| (map, offset - start));
-    let (map, inside) = map.or_else(|_| map_error(guest, self::map(&file, 0, end)).map(|map| (map, offset)))?;
+    let cannot = |error| format!("cannot map the memory at {guest:#x}: {error}");
+    let page = page_bytes(&file).map_err(cannot)?;
+    let start = offset - offset % page;
+    let whole =
+        (end - start).checked_next_multiple_of(page).filter(|whole| *whole <= len - start).unwrap_or(end - start);
+    let map = map(&file, start, whole).map_err(cannot)?;
+    let inside = offset - start;
     Region::new(map, inside as usize, Place { guest, user, bytes })
         .ok_or_else(|| format!("the memory at {guest:#x} is empty or wraps around"))
 }
@@ -32,10 +48,6 @@ pub(super) fn region(told: &MemoryRegion, file: OwnedFd) -> Result<Region, Strin
 fn map(file: &Arc<File>, start: u64, bytes: u64) -> Result<MmapRegion, String> {
     let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
     MmapRegion::from_file(FileOffset::from_arc(file.clone(), start), bytes).map_err(|error| error.to_string())
-}
-
-fn map_error(guest: u64, mapped: Result<MmapRegion, String>) -> Result<MmapRegion, String> {
-    mapped.map_err(|error| format!("cannot map the memory at {guest:#x}: {error}"))
 }
 
 /// New memory for requests under way, and its file for the front end to keep.
@@ -80,4 +92,23 @@ impl Bell for EventBell {
 pub(super) fn is_event(descriptor: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[eventfd"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_memfd_is_mapped_from_any_offset_and_a_file_of_a_disk_is_refused() {
+        let (_, file) = new_area(3 * 4096).unwrap();
+        file.set_len(4 * 4096).unwrap_err();
+        let told = |bytes, offset| MemoryRegion { guest: 0, bytes, user: 0, offset };
+        for (bytes, offset, fits) in [(100, 5000, true), (4096, 8192, true), (4097, 8192, false), (0, 0, false)] {
+            let region = region(&told(bytes, offset), file.try_clone().unwrap().into());
+            assert_eq!(region.is_ok(), fits, "{bytes}+{offset}");
+        }
+        let other = File::open("/proc/self/status").unwrap();
+        let refused = region(&told(0, 0), other.into()).unwrap_err();
+        assert!(refused.contains("no memory"), "{refused}");
+    }
 }

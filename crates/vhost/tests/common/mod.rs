@@ -155,7 +155,7 @@ pub struct Ram {
 
 impl Ram {
     pub fn new() -> Ram {
-        let file = tempfile::tempfile().unwrap();
+        let file = File::from(rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
         file.set_len(MEMORY_BYTES).unwrap();
         let ranges = [(GuestAddress(0), MEMORY_BYTES as usize, Some(FileOffset::new(file.try_clone().unwrap(), 0)))];
         Ram { map: GuestMemoryMmap::from_ranges_with_files(ranges).unwrap(), file }
