@@ -466,6 +466,11 @@ impl Reactor {
         self.clear_ready(socket, true);
     }
 
+    /// Whether no later event tells of a socket's end.
+    pub(crate) fn has_ended(&self, socket: SocketId) -> bool {
+        self.sockets.borrow().get(&socket).is_none_or(|state| state.ended)
+    }
+
     pub(crate) fn clear_ready(&self, socket: SocketId, readable: bool) {
         if let Some(state) = self.sockets.borrow_mut().get_mut(&socket) {
             if readable {

@@ -22,9 +22,14 @@ impl Signal {
         Ok(Signal { reactor: reactor.clone(), socket })
     }
 
-    /// Waits until it was given since the last time; the first time at once.
+    /// Waits until it was given since the last time; the first time at once. An error when it cannot be given any more: the
+    /// other end is gone, or what it counts has overflowed.
     pub async fn given(&self) -> Result<(), Errno> {
         poll_fn(|cx| self.reactor.poll_ready(self.socket, true, cx)).await?;
+        // It stays readable from then on: waiting for more would never give way.
+        if self.reactor.has_ended(self.socket) {
+            return Err(Errno::EPIPE);
+        }
         self.reactor.found_nothing(self.socket);
         Ok(())
     }

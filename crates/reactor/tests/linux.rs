@@ -1,7 +1,7 @@
 //! The Linux driver in the real world: sockets, files, timers, messages between cores, sleep and wake.
 
 use reactor::linux::{Runtime, RuntimeConfig};
-use reactor::{File, FileOptions, PollPolicy, Reactor, ReactorConfig, SgList, TcpListener, TcpStream};
+use reactor::{File, FileOptions, PollPolicy, Reactor, ReactorConfig, SgList, Signal, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,4 +168,19 @@ fn an_idle_reactor_sleeps() {
     let after = read(&runtime);
     let awake_ns = (after.busy_ns + after.spin_ns) - (before.busy_ns + before.spin_ns);
     assert!(after.turns - before.turns < 100, "{} turns while idle, {awake_ns} ns awake", after.turns - before.turns);
+}
+
+#[test]
+fn a_signal_whose_other_end_is_gone_is_an_error() {
+    use std::os::fd::IntoRawFd;
+    let runtime = start(1, PollPolicy::Sleep);
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    let outcomes = on(&runtime, 0, move |reactor| async move {
+        let raw = here.into_raw_fd() as u64;
+        let signal = Signal::import(&reactor, reactor::driver::ExportedSocket { raw }).unwrap();
+        let first = signal.given().await.is_ok();
+        drop(there);
+        (first, signal.given().await.is_err(), signal.given().await.is_err())
+    });
+    assert_eq!(outcomes, (true, true, true));
 }

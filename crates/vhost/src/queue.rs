@@ -369,7 +369,7 @@ impl Queue {
 
     /// The guest has written what makes no sense: nothing more is taken, and it is told so.
     #[cold]
-    fn fail(&self, error: RingError) {
+    pub(crate) fn fail(&self, error: RingError) {
         self.changed.notify_all();
         if self.state.replace(State::Stopped) == State::Stopped {
             return;

@@ -80,6 +80,9 @@ pub enum RingError {
     /// A chain is made available again before it was used.
     #[error("the chain at descriptor {0} is made available twice")]
     Twice(u16),
+    /// Its kicks cannot be watched any more.
+    #[error("its kick descriptor tells of no more kicks: {0}")]
+    Kick(base::Errno),
 }
 
 impl From<Outside> for RingError {

@@ -18,7 +18,7 @@ use crate::message::{
 };
 use crate::queue::{Bell, Parts, Queue};
 use crate::spec::feature;
-use crate::split::{self, ENTRIES_MAX, Layout};
+use crate::split::{self, ENTRIES_MAX, Layout, RingError};
 use crate::stats::Counters;
 use reactor::{Reactor, ReactorHandle, Signal};
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -391,7 +391,7 @@ impl Session {
             let queue = Queue::start(reactor, parts).map_err(|error| error.to_string())?;
             let kick = reactor::driver::ExportedSocket { raw: kick.into_raw_fd() as u64 };
             let signal = Signal::import(reactor, kick).map_err(|error| format!("cannot watch its kicks: {error}"))?;
-            reactor.spawn(watch(queue.clone(), signal));
+            reactor.spawn(watch(reactor.clone(), queue.clone(), signal));
             local::add(reactor, &queue);
             // Calls that an earlier daemon owed the guest.
             queue.call_now();
@@ -496,25 +496,27 @@ fn bell_of(descriptor: &Option<OwnedFd>) -> Result<Option<Box<dyn Bell>>, String
     Ok(Some(Box::new(bell)))
 }
 
-/// Passes kicks on until the queue stops.
-async fn watch(queue: Rc<Queue>, signal: Signal) {
+/// Passes kicks on until the queue stops, one a turn.
+async fn watch(reactor: Rc<Reactor>, queue: Rc<Queue>, signal: Signal) {
     loop {
         let mut given = pin!(signal.given());
         let mut changed = pin!(queue.changed().notified());
         let kicked = std::future::poll_fn(|cx| {
             if queue.is_stopped() {
-                return Poll::Ready(false);
+                return Poll::Ready(None);
             }
             if let Poll::Ready(given) = given.as_mut().poll(cx) {
-                return Poll::Ready(given.is_ok());
+                return Poll::Ready(Some(given));
             }
             // (woken by what it waits for, it looks at the queue again)
             let _ = changed.as_mut().poll(cx);
             Poll::Pending
         });
-        if !kicked.await {
-            return;
+        match kicked.await {
+            None => return,
+            Some(Ok(())) => queue.kicked(),
+            Some(Err(error)) => return queue.fail(RingError::Kick(error)),
         }
-        queue.kicked();
+        reactor.yield_now().await;
     }
 }
