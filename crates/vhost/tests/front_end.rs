@@ -250,4 +250,13 @@ fn a_socket_in_use_is_a_conflict_and_one_left_behind_is_replaced() {
     assert_eq!(guest.ask(0, request::FLUSH, 0, &[], 0).status, status::OK);
     door.close();
     assert!(!left.exists());
+    // What is no listener of streams, and what took the door's place.
+    let datagrams = host.dir.path().join("datagrams");
+    let _other = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
+    assert!(matches!(Door::open(options(datagrams)), Err(DoorError::InUse(_))));
+    let door = Door::open(options(left.clone())).unwrap();
+    std::fs::remove_file(&left).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&left).unwrap();
+    door.close();
+    assert!(left.exists(), "it is another's");
 }

@@ -10,8 +10,10 @@ use crate::message::{Header, code};
 use crate::stats::{Counters, Totals};
 use bdev::BlockDevice;
 use reactor::ReactorHandle;
+use rustix::io::Errno;
+use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -182,6 +184,8 @@ pub struct Door {
     shared: Arc<Shared>,
     listener: UnixListener,
     path: PathBuf,
+    /// Which file it made there.
+    made: FileId,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -198,7 +202,7 @@ impl Door {
         if info.blocks == 0 {
             return Err(refuse("it has no blocks"));
         }
-        let listener = listen(&socket)?;
+        let (listener, made) = listen(&socket)?;
         let shared = Arc::new(Shared {
             name,
             disk: Arc::new(Disk::new(device, queues, read_only, serial)),
@@ -216,7 +220,7 @@ impl Door {
         let served = shared.clone();
         let thread = std::thread::Builder::new().name(format!("vhost-{}", shared.name));
         let thread = thread.spawn(move || served.accept_all(&accepting)).map_err(os)?;
-        Ok(Door { shared, listener, path: socket, thread: Some(thread) })
+        Ok(Door { shared, listener, path: socket, made, thread: Some(thread) })
     }
 
     /// What it is doing.
@@ -251,7 +255,10 @@ impl Door {
         if self.shared.closing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let _ = std::fs::remove_file(&self.path);
+        // Somebody else may listen there by now. (The number is not given away while the listener is open.)
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == self.made) {
+            let _ = std::fs::remove_file(&self.path);
+        }
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(stream) = &*lock(&self.shared.current) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -265,14 +272,38 @@ impl Drop for Door {
     }
 }
 
+/// A file, whatever its name is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    fn of(found: &Metadata) -> FileId {
+        FileId(found.dev(), found.ino())
+    }
+}
+
+/// Whether nobody listens on a socket any more. Anything else than a refused connection is no proof of that: somebody may
+/// be slow to accept, or this process may not connect.
+fn is_stale(path: &Path) -> Result<bool, Errno> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(true),
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Listens on `path`, replacing a socket that nobody listens on any more. The socket is made under another name and
 /// renamed when its mode is right.
-fn listen(path: &Path) -> Result<UnixListener, DoorError> {
-    use std::os::unix::fs::FileTypeExt;
+fn listen(path: &Path) -> Result<(UnixListener, FileId), DoorError> {
     let os = |error| DoorError::Os { path: path.to_path_buf(), error };
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => return Err(DoorError::NoSocket(path.to_path_buf())),
-        Ok(_) if UnixStream::connect(path).is_ok() => return Err(DoorError::InUse(path.to_path_buf())),
+        Ok(_) if !is_stale(path).map_err(|error| os(error.into()))? => {
+            return Err(DoorError::InUse(path.to_path_buf()));
+        }
         _ => {}
     }
     let mut temporary = path.as_os_str().to_owned();
@@ -281,10 +312,13 @@ fn listen(path: &Path) -> Result<UnixListener, DoorError> {
     let _ = std::fs::remove_file(&temporary);
     let listener = UnixListener::bind(&temporary).map_err(os)?;
     let ready = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(MODE))
-        .and_then(|()| std::fs::rename(&temporary, path));
-    if let Err(error) = ready {
-        let _ = std::fs::remove_file(&temporary);
-        return Err(os(error));
+        .and_then(|()| std::fs::symlink_metadata(&temporary))
+        .and_then(|made| std::fs::rename(&temporary, path).map(|()| FileId::of(&made)));
+    match ready {
+        Ok(made) => Ok((listener, made)),
+        Err(error) => {
+            let _ = std::fs::remove_file(&temporary);
+            Err(os(error))
+        }
     }
-    Ok(listener)
 }
