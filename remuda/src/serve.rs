@@ -160,6 +160,7 @@ async fn run(
                 _ = ticks.tick(), if node.is_waiting() => {
                     node.seek(&found);
                     node.mend(&joining);
+                    node.seek_doors().await;
                 }
                 Some(request) = kept.recv() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),

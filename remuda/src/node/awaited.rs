@@ -75,9 +75,10 @@ pub struct Arrival {
 }
 
 impl Node {
-    /// Whether any device is waited for, or any leg of a mirror.
+    /// Whether any device is waited for, any leg of a mirror, or any door.
     pub fn is_waiting(&self) -> bool {
-        !self.stopping && (self.devices.values().any(|slot| slot.awaited.is_some()) || self.has_legs_out())
+        let devices = self.devices.values().any(|slot| slot.awaited.is_some());
+        !self.stopping && (devices || self.has_legs_out() || self.has_doors_out())
     }
 
     /// Begins the attempts that are due. Their outcomes come out of `arrivals`, for [`arrived`](Self::arrived).

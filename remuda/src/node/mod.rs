@@ -156,7 +156,7 @@ impl Node {
         node.open_pools().await;
         node.open_subsystems().await?;
         node.announce_referrals().await?;
-        node.open_doors().await?;
+        node.open_doors().await;
         node.exporter.listen(node.config.nvmf.listen.clone()).await?;
         if node.state != before {
             node.remember(node.state.clone())?;

@@ -1,7 +1,7 @@
 //! Doors for virtual machines: which volumes are there as vhost-user-blk sockets.
 //!
 //! A door is open while its volume is. One whose volume comes late opens then; a virtual machine monitor that reconnects
-//! waits for it.
+//! waits for it. One that cannot listen keeps nothing else from starting: it is tried again until it can.
 
 use super::refusal::Refusal;
 use super::state::{Origin, VhostRecord};
@@ -15,6 +15,8 @@ use vhost_door::{Door, DoorError, DoorOptions};
 /// How long a killed node may take to let go of its sockets, and how often that is looked at.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
 const LISTEN_PAUSE: Duration = Duration::from_millis(5);
+/// Between two attempts to open a door whose volume is there.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// Characters of a serial number.
 const SERIAL_CHARS: usize = 20;
 
@@ -24,6 +26,14 @@ pub(super) struct VhostSlot {
     record: VhostRecord,
     /// The door, or why it is not open.
     live: Result<Door, String>,
+    /// When it is tried again, if it is not open although its volume is.
+    due: Instant,
+}
+
+impl VhostSlot {
+    fn new(origin: Origin, record: VhostRecord, live: Result<Door, String>) -> VhostSlot {
+        VhostSlot { origin, record, live, due: Instant::now() + REOPEN_PAUSE }
+    }
 }
 
 fn object(name: &str) -> String {
@@ -51,7 +61,7 @@ async fn close(door: Door) {
 }
 
 impl Node {
-    pub(super) async fn open_doors(&mut self) -> Result<(), Refusal> {
+    pub(super) async fn open_doors(&mut self) {
         for entry in self.config.vhosts.clone() {
             let name = entry.name.value;
             let record = VhostRecord {
@@ -60,7 +70,7 @@ impl Node {
                 queues: entry.queues,
                 read_only: entry.read_only,
             };
-            self.add_door(name, record, Origin::Config).await?;
+            self.add_door(name, record, Origin::Config).await;
         }
         for (name, record) in self.state.vhosts.clone() {
             if self.vhosts.contains_key(&name) {
@@ -71,12 +81,8 @@ impl Node {
                 ));
                 continue;
             }
-            if let Err(refusal) = self.add_door(name.clone(), record.clone(), Origin::Runtime).await {
-                let slot = VhostSlot { origin: Origin::Runtime, record, live: Err(refusal.cause) };
-                self.vhosts.insert(name, slot);
-            }
+            self.add_door(name, record, Origin::Runtime).await;
         }
-        Ok(())
     }
 
     fn default_door_socket(&self, name: &str) -> PathBuf {
@@ -85,13 +91,50 @@ impl Node {
     }
 
     /// Opens a door if its volume is there, and keeps it in any case.
-    async fn add_door(&mut self, name: String, record: VhostRecord, origin: Origin) -> Result<(), Refusal> {
+    async fn add_door(&mut self, name: String, record: VhostRecord, origin: Origin) {
         let live = match self.volumes.contains_key(&record.volume) {
-            true => Ok(self.open_door(&name, &record, LISTEN_PATIENCE).await?),
+            true => self.open_door(&name, &record, LISTEN_PATIENCE).await.map_err(|refusal| refusal.cause),
             false => Err(format!("volume '{}' is not open", record.volume)),
         };
-        self.vhosts.insert(name, VhostSlot { origin, record, live });
-        Ok(())
+        self.vhosts.insert(name, VhostSlot::new(origin, record, live));
+    }
+
+    /// Doors that are not open although their volumes are.
+    fn doors_out(&self) -> impl Iterator<Item = (&String, &VhostSlot)> {
+        self.vhosts.iter().filter(|(_, slot)| slot.live.is_err() && self.volumes.contains_key(&slot.record.volume))
+    }
+
+    /// Whether any door could be tried again.
+    pub(super) fn has_doors_out(&self) -> bool {
+        self.doors_out().next().is_some()
+    }
+
+    /// Tries the doors again that are due.
+    pub async fn seek_doors(&mut self) {
+        let now = Instant::now();
+        let due = self.doors_out().filter(|(_, slot)| slot.due <= now).map(|(name, _)| name.clone());
+        for name in due.collect::<Vec<_>>() {
+            self.reopen_door(&name).await;
+        }
+    }
+
+    /// Tries a door again that is there and not open; it is told when that changes anything.
+    async fn reopen_door(&mut self, name: &str) {
+        let record = self.vhosts[name].record.clone();
+        let opened = self.open_door(name, &record, Duration::ZERO).await;
+        let slot = self.vhosts.get_mut(name).expect("it is there");
+        slot.due = Instant::now() + REOPEN_PAUSE;
+        match opened {
+            Ok(door) => {
+                tracing::info!(vhost = %name, volume = %record.volume, "open now");
+                slot.live = Ok(door);
+            }
+            Err(refusal) if slot.live.as_ref().err() != Some(&refusal.cause) => {
+                slot.live = Err(refusal.cause.clone());
+                self.warn_now(refusal.to_string());
+            }
+            Err(_) => {}
+        }
     }
 
     /// Opens a door; a socket that is in use may become free for so long.
@@ -135,19 +178,9 @@ impl Node {
         let names: Vec<String> =
             self.vhosts.iter().filter(|(_, slot)| slot.record.volume == volume).map(|(name, _)| name.clone()).collect();
         for name in names {
-            let slot = &self.vhosts[&name];
-            match &slot.live {
+            match &self.vhosts[&name].live {
                 Ok(door) => door.device_changed(),
-                Err(_) if self.volumes.contains_key(volume) => {
-                    let record = slot.record.clone();
-                    match self.open_door(&name, &record, Duration::ZERO).await {
-                        Ok(door) => {
-                            tracing::info!(vhost = %name, volume, "open now");
-                            self.vhosts.get_mut(&name).expect("it is there").live = Ok(door);
-                        }
-                        Err(refusal) => self.warn_now(refusal.to_string()),
-                    }
-                }
+                Err(_) if self.volumes.contains_key(volume) => self.reopen_door(&name).await,
                 Err(_) => {}
             }
         }
@@ -249,7 +282,7 @@ impl Node {
             close(door).await;
             return Err(refusal);
         }
-        let slot = VhostSlot { origin: Origin::Runtime, record, live: Ok(door) };
+        let slot = VhostSlot::new(Origin::Runtime, record, Ok(door));
         self.vhosts.insert(name.to_string(), slot);
         tracing::info!(vhost = name, volume, "vhost door created");
         self.vhost_show(name)
