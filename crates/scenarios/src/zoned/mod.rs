@@ -161,7 +161,9 @@ impl Scene {
         // Stuck operations may keep it from ending.
         let until = world.now_ns() + SECOND_NS / 2;
         while !crew.is_done() && world.now_ns() < until {
-            world.run_for(100_000)?;
+            if world.run_for(100_000)? == sim::Step::Idle {
+                break;
+            }
         }
         if judged.get() {
             if rng.one_in(2) {
