@@ -292,7 +292,7 @@ impl Medium for Inner {
 impl Inner {
     fn is_aligned(&self, bufs: &SgList) -> bool {
         let mask = self.align - 1;
-        self.align == 1 || bufs.iter().all(|buf| (buf.as_ptr() as usize | buf.len()) & mask == 0)
+        self.is_cached() || bufs.iter().all(|buf| (buf.as_ptr() as usize | buf.len()) & mask == 0)
     }
 
     /// Whether writes go to the page cache. There the kernel tells a descriptor once that bytes were lost on their way to the

@@ -106,6 +106,7 @@ pub(super) struct Connection {
     pub(super) output: RefCell<Output>,
     pub(super) pace: Cell<Pace>,
     pub(super) flush_queued: Cell<bool>,
+    /// A task sends what is left of the output: the socket is full, or the host has had its part of the turn.
     pub(super) sends_later: Cell<bool>,
     pub(super) ended: Cell<Option<End>>,
     /// Notified when the connection becomes a queue, when it ends, and after that when a command of it ends.

@@ -47,7 +47,7 @@ impl Shares {
             return share;
         }
         hosts.retain(|_, share| share.strong_count() > 0);
-        let share = Rc::new(HostShare { host, ..HostShare::default() });
+        let share = Rc::new(HostShare::new(host));
         hosts.insert(host, Rc::downgrade(&share));
         share
     }
@@ -88,23 +88,21 @@ pub(super) struct HostShare {
     landed: Notify,
 }
 
-impl Default for HostShare {
-    fn default() -> HostShare {
+impl HostShare {
+    fn new(host: HostId) -> HostShare {
         HostShare {
-            host: HostId::NONE,
-            turn: Cell::new(0),
-            taking_part: Cell::new(0),
-            took_part: Cell::new(0),
+            host,
+            turn: Cell::default(),
+            taking_part: Cell::default(),
+            took_part: Cell::default(),
             line: RefCell::default(),
-            sent: Cell::new((0, 0)),
-            flying: Cell::new(0),
-            stuck: Cell::new(false),
+            sent: Cell::default(),
+            flying: Cell::default(),
+            stuck: Cell::default(),
             landed: Notify::default(),
         }
     }
-}
 
-impl HostShare {
     /// A connection of the host wants to take part in a turn: the units it may have done, none when others of the host are
     /// before it and it is to ask again in the next turn. Connections share in what the host has.
     pub(super) fn take_part(&self, connection: u64, turn: u64) -> Option<u32> {
