@@ -17,6 +17,9 @@ impl EventResult {
     /// The discovery log changed.
     pub const DISCOVERY_CHANGED: EventResult = EventResult { kind: 2, info: 0xf0, log_page: 0x70 };
 
+    /// An asymmetric namespace access state changed.
+    pub const ANA_CHANGED: EventResult = EventResult { kind: 2, info: 0x03, log_page: 0x0c };
+
     /// There are reservation notifications to be read: an event of the I/O command set.
     pub const RESERVATION_NOTIFICATION: EventResult = EventResult { kind: 6, info: 0x00, log_page: 0x80 };
 
@@ -43,6 +46,7 @@ mod tests {
             assert_eq!(EventResult::from_dw0(event.to_dw0()), event);
         }
         assert_eq!(EventResult::NAMESPACE_CHANGED.to_dw0(), 0x0004_0002);
+        assert_eq!(EventResult::ANA_CHANGED.to_dw0(), 0x000c_0302);
         assert_eq!(EventResult::DISCOVERY_CHANGED.to_dw0(), 0x0070_f002);
         assert_eq!(EventResult::RESERVATION_NOTIFICATION.to_dw0(), 0x0080_0006);
     }

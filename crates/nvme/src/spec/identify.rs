@@ -60,6 +60,12 @@ pub const CNTRLTYPE_IO: u8 = 1;
 /// A discovery controller.
 pub const CNTRLTYPE_DISCOVERY: u8 = 2;
 
+/// CMIC bit 0: the subsystem may have several ports.
+pub const CMIC_MULTIPLE_PORTS: u8 = 1;
+/// CMIC bit 3: asymmetric namespace access is reported.
+pub const CMIC_ANA: u8 = 1 << 3;
+/// ANACAP: each of the five states may be reported, and a namespace stays in its group for as long as it is attached.
+pub const ANACAP_ALL_STATES_FIXED_GROUP: u8 = 0x1f | 1 << 6;
 /// CMIC bit 1: the subsystem may have several controllers.
 pub const CMIC_MULTIPLE_CONTROLLERS: u8 = 1 << 1;
 /// CTRATT bit 0: 128-bit host identifiers.

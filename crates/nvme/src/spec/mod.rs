@@ -4,6 +4,7 @@
 //! decode, encode and name; the rules are in [`crate::tcp`], [`crate::target`] and [`crate::host`].
 #![forbid(unsafe_code)]
 
+pub mod ana;
 pub mod copy;
 pub mod cqe;
 pub mod discovery;

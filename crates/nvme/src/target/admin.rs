@@ -10,13 +10,15 @@ use super::log::Window;
 use super::model::{Subsystem, TargetConfig};
 use super::reservation::Table;
 use super::timestamp::TIMESTAMP_LEN;
-use super::{ControllerHandle, SubsystemId, Target, TargetEvent, feature, log};
+use super::{ControllerHandle, SubsystemId, Target, TargetEvent, ana, feature, log};
+use crate::spec::ana::GROUPS_ONLY;
 use crate::spec::event::EventResult;
 use crate::spec::feature::Feature;
 use crate::spec::identify::CSI_NVM;
 use crate::spec::log::LogPage;
 use crate::spec::opcode::{AdminOpcode, FABRICS};
 use crate::spec::reservation::NOTICE_MASK;
+use crate::spec::status::StatusType;
 use crate::spec::sqe::{AbortCommand, CrossControllerResetCommand, FeatureCommand, FeatureSelect, GetLogPageCommand};
 use crate::spec::zns::CSI_ZNS;
 use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Sqe, Status};
@@ -131,7 +133,9 @@ impl Target {
     }
 
     fn refuse(&mut self, handle: ControllerHandle, sqe: &Sqe, status: Status) -> AdminOutcome {
-        let cqe = Cqe::new(sqe.cid.get(), status.dnr());
+        // What this path refuses another one may carry out.
+        let is_path = status.sct() == StatusType::Path as u8;
+        let cqe = Cqe::new(sqe.cid.get(), if is_path { status } else { status.dnr() });
         self.record_error(handle, 0, sqe, &cqe);
         AdminOutcome::Complete { cqe, data_len: 0 }
     }
@@ -227,7 +231,9 @@ impl Context<'_> {
         if is_of_a_set && ![CSI_NVM, CSI_ZNS].contains(&command.csi) {
             return Err(Status::INVALID_FIELD);
         }
+        let groups_only = command.lsp & GROUPS_ONLY != 0;
         let page_len = match page {
+            LogPage::Ana => ana::log_len(self.controller, self.subsystem, groups_only),
             LogPage::Discovery => self.discovery.len(self.controller),
             _ => log::page_len(page),
         };
@@ -240,6 +246,7 @@ impl Context<'_> {
         let len = command.len as usize;
         let mut window = Window::new(&mut data_out[..len], command.offset);
         match page {
+            LogPage::Ana => ana::store_log(self.controller, self.subsystem, groups_only, &mut window),
             LogPage::Discovery => self.discovery.store(self.controller, &mut window),
             _ => log::store(self.controller, self.subsystem, page, command.csi, &mut window),
         }
@@ -300,7 +307,7 @@ impl Context<'_> {
             }
             Feature::ReservationMask | Feature::ReservationPersistence => {
                 let nsid = sqe.nsid.get();
-                self.subsystem.namespace(nsid).ok_or(Status::INVALID_NAMESPACE)?;
+                self.reached(nsid)?;
                 let value = match (found, command.select) {
                     (Feature::ReservationMask, FeatureSelect::Current) => self.controller.notices.mask(nsid),
                     (_, FeatureSelect::Current) => {
@@ -367,18 +374,22 @@ impl Context<'_> {
         }
     }
 
+    /// Whether a namespace exists for the host and can be reached at this port, as features of reservations need it.
+    fn reached(&self, nsid: u32) -> Result<(), Status> {
+        let found = self.subsystem.namespace_of(self.controller.host_nqn(), nsid);
+        let state = self.subsystem.ana_state(found.ok_or(Status::INVALID_NAMESPACE)?, self.controller.via());
+        state.refusal().map_or(Ok(()), Err)
+    }
+
     fn check_feature_nsid(&self, found: Feature, nsid: u32) -> Result<(), Status> {
         match found {
             Feature::ReservationMask | Feature::ReservationPersistence if nsid == 0 => Err(Status::INVALID_NAMESPACE),
             _ if nsid == 0 || nsid == NSID_ALL => Ok(()),
-            Feature::ErrorRecovery | Feature::ReservationMask | Feature::ReservationPersistence
-                if self.subsystem.namespace(nsid).is_some() =>
-            {
-                Ok(())
+            Feature::ErrorRecovery => {
+                let found = self.subsystem.namespace_of(self.controller.host_nqn(), nsid);
+                found.map(drop).ok_or(Status::INVALID_NAMESPACE)
             }
-            Feature::ErrorRecovery | Feature::ReservationMask | Feature::ReservationPersistence => {
-                Err(Status::INVALID_NAMESPACE)
-            }
+            Feature::ReservationMask | Feature::ReservationPersistence => self.reached(nsid),
             _ => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
         }
     }

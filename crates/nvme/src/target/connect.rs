@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 use super::controller::{Association, Controller};
 use super::{ControllerHandle, SubsystemId, Target};
 use crate::spec::fabrics::{
-    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CNTLID_MAX, CONNECT_AUTHENTICATION_REQUIRED, ConnectCommand,
+    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CONNECT_AUTHENTICATION_REQUIRED, ConnectCommand,
     ConnectData, InvalidParameter,
 };
 use crate::spec::opcode::FabricsType;
@@ -146,9 +146,9 @@ impl Target {
         let in_use: std::collections::BTreeSet<u16> =
             self.controllers.values().filter(|found| found.subsystem() == id).map(Controller::cntlid).collect();
         let subsystem = self.subsystems.get_mut(&id).expect("the caller found it");
-        let start = subsystem.next_cntlid;
-        let cntlid = (start..=CNTLID_MAX).chain(1..start).find(|cntlid| !in_use.contains(cntlid))?;
-        subsystem.next_cntlid = if cntlid == CNTLID_MAX { 1 } else { cntlid + 1 };
+        let ((first, last), start) = (subsystem.config().controller_ids, subsystem.next_cntlid);
+        let cntlid = (start..=last).chain(first..start).find(|cntlid| !in_use.contains(cntlid))?;
+        subsystem.next_cntlid = if cntlid == last { first } else { cntlid + 1 };
         Some(cntlid)
     }
 

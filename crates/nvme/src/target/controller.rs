@@ -335,6 +335,12 @@ impl Controller {
         }
     }
 
+    pub(super) fn ana_changed(&mut self, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
+        if self.features.event_mask & feature::event::ANA_CHANGE != 0 {
+            self.events.push(EventResult::ANA_CHANGED, handle, out);
+        }
+    }
+
     pub(super) fn discovery_changed(&mut self, handle: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
         if self.is_discovery() && self.features.event_mask & feature::event::DISCOVERY_CHANGE != 0 {
             self.events.push(EventResult::DISCOVERY_CHANGED, handle, out);

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 pub const AER_MAX: usize = 4;
 
 /// Kinds of events that exist here: bound on what waits.
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Events {

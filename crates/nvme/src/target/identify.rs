@@ -3,6 +3,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::ana::{ANA_GROUPS_MAX, TRANSITION_SECONDS};
 use super::controller::{Controller, KAS_UNITS, VERSION};
 use super::event::AER_MAX;
 use super::feature::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
@@ -42,16 +43,21 @@ pub(super) fn identify(
     if of_command_set.contains(&cns) && !is_known {
         return Err(Status::INVALID_FIELD);
     }
-    // A host that knows the NVM command set alone must not take a zoned namespace for one of that.
-    let is_seen = |namespace: &&Namespace| namespace.zoned.is_none() || controller.has_all_command_sets();
-    let lookup = |nsid| lookup(subsystem, nsid).map(|found| found.filter(is_seen));
+    let seen = |nsid| controller.namespace(subsystem, nsid);
+    // `None` is a valid identifier that is inactive, which Identify answers with zeroes.
+    let lookup = |nsid| match nsid {
+        0 => Err(Status::INVALID_NAMESPACE),
+        _ if nsid > subsystem.config().nsid_max => Err(Status::INVALID_NAMESPACE),
+        _ => Ok(seen(nsid)),
+    };
     match cns {
         Cns::Controller => store_controller(controller, subsystem, config, page),
         // No limits but MDTS, for appends to zones neither: all zero (NVM Command Set 1.0, figure 102; ZNS 1.1, figure 51).
         Cns::CommandSetController => {}
         Cns::Namespace => {
             if let Some(namespace) = lookup(nsid)? {
-                store_namespace(namespace, config, page);
+                let is_reached = subsystem.ana_state(namespace, controller.via()).refusal().is_none();
+                store_namespace(namespace, is_reached, config, page);
             }
         }
         Cns::CommandSetNamespace => match lookup(nsid)? {
@@ -70,8 +76,7 @@ pub(super) fn identify(
                 return Err(Status::INVALID_NAMESPACE);
             }
             let is_listed = |nsid: &u32| {
-                let namespace = subsystem.namespace(*nsid).filter(is_seen);
-                namespace.is_some_and(|found| cns == Cns::ActiveNamespaces || found.csi() == csi)
+                seen(*nsid).is_some_and(|found| cns == Cns::ActiveNamespaces || found.csi() == csi)
             };
             let listed = subsystem.active_above(nsid).filter(is_listed);
             for (slot, active) in page.chunks_exact_mut(4).zip(listed) {
@@ -92,17 +97,9 @@ pub(super) fn identify(
     Ok(())
 }
 
-/// A namespace by its identifier: `None` if it is valid but inactive, which Identify answers with zeroes.
-fn lookup(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Status> {
-    if nsid == 0 || nsid > subsystem.config().nsid_max {
-        return Err(Status::INVALID_NAMESPACE);
-    }
-    Ok(subsystem.namespace(nsid))
-}
-
 /// Events that a controller may report: OAES.
 pub(super) fn events_supported(controller: &Controller) -> u32 {
-    if controller.is_discovery() { event::DISCOVERY_CHANGE } else { event::NAMESPACE_ATTRIBUTE }
+    if controller.is_discovery() { event::DISCOVERY_CHANGE } else { event::NAMESPACE_ATTRIBUTE | event::ANA_CHANGE }
 }
 
 fn store_controller(controller: &Controller, subsystem: &Subsystem, config: &TargetConfig, page: &mut Page) {
@@ -140,7 +137,9 @@ fn store_io_controller(
 ) {
     id.cntrltype = CNTRLTYPE_IO;
     id.rab = 6;
-    id.cmic = CMIC_MULTIPLE_CONTROLLERS;
+    id.cmic = CMIC_MULTIPLE_PORTS | CMIC_MULTIPLE_CONTROLLERS | CMIC_ANA;
+    (id.anatt, id.anacap) = (TRANSITION_SECONDS, ANACAP_ALL_STATES_FIXED_GROUP);
+    (id.anagrpmax, id.nanagrpid) = (U32::new(ANA_GROUPS_MAX), U32::new(ANA_GROUPS_MAX));
     id.ctratt = U32::new(CTRATT_HOST_ID_128);
     id.acl = ABORTS_MAX - 1;
     id.frmw = 1 | 1 << 1; // One slot, read only.
@@ -163,17 +162,21 @@ fn store_io_controller(
     id.cqt = U16::new(config.command_quiesce_ms);
 }
 
-fn store_namespace(namespace: &Namespace, config: &TargetConfig, page: &mut Page) {
+fn store_namespace(namespace: &Namespace, is_reached: bool, config: &TargetConfig, page: &mut Page) {
     let mut id = IdentifyNamespace::new_zeroed();
     let blocks = U64::new(namespace.block_count);
-    (id.nsze, id.ncap, id.nuse) = (blocks, blocks, blocks);
+    (id.nsze, id.ncap) = (blocks, blocks);
+    id.anagrpid = U32::new(namespace.ana_group);
     id.lbaf[0].lbads = namespace.block_shift;
     id.nmic = NMIC_SHARED;
     id.rescap = config.reservation_capabilities();
     id.nsattr = u8::from(namespace.read_only);
     id.dlfeat = if namespace.deallocate { DLFEAT_ZERO } else { 0 };
-    let bytes = u128::from(namespace.block_count) << namespace.block_shift;
-    id.nvmcap.set(bytes);
+    // What is in use is not known where the namespace cannot be reached (Base 2.0, section 8.1.3).
+    if is_reached {
+        id.nuse = blocks;
+        id.nvmcap.set(u128::from(namespace.block_count) << namespace.block_shift);
+    }
     id.nguid = *namespace.uuid.as_bytes();
     id.eui64 = namespace.eui64;
     if namespace.atomic_write_blocks > 1 || namespace.atomic_boundary_blocks > 0 {
@@ -210,6 +213,7 @@ fn store_independent(namespace: &Namespace, config: &TargetConfig, page: &mut Pa
     id.nsfeat = if namespace.volatile_cache { 0 } else { INDEPENDENT_NSFEAT_NO_VWC };
     id.nmic = NMIC_SHARED;
     id.rescap = config.reservation_capabilities();
+    id.anagrpid = U32::new(namespace.ana_group);
     id.nsattr = u8::from(namespace.read_only);
     id.nstat = NSTAT_READY;
     page.copy_from_slice(id.as_bytes());

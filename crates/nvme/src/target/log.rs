@@ -110,8 +110,8 @@ pub(super) fn is_supported(page: LogPage, is_discovery: bool) -> bool {
     match page {
         LogPage::Supported | LogPage::Error => true,
         LogPage::Discovery => is_discovery,
-        LogPage::Ana => false,
-        LogPage::Smart
+        LogPage::Ana
+        | LogPage::Smart
         | LogPage::Firmware
         | LogPage::ChangedNamespaces
         | LogPage::CommandEffects

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod ana;
 mod auth;
 mod connect;
 mod controller;
@@ -19,6 +20,7 @@ mod identify;
 mod instance;
 pub mod io;
 mod log;
+mod mask;
 mod model;
 pub mod queue;
 pub mod reservation;
@@ -31,11 +33,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 pub use admin::{AdminOutcome, cross_reset_done};
+pub use ana::{ANA_GROUPS_MAX, AnaStates};
 pub use auth::{AuthOutcome, HostPolicy};
 pub use connect::Connected;
 pub use controller::{Controller, ControllerState};
 pub use event::AER_MAX;
 use instance::Instances;
+pub use mask::{Mask, shows};
 pub use model::{COPY_RANGES_MAX, Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig, Zoned};
 pub use reserve::{Keep, PlannedReservation};
 
@@ -99,8 +103,8 @@ pub enum TargetEvent {
         /// Which namespace.
         nsid: u32,
     },
-    /// A namespace of a subsystem was added, removed or changed: I/O queues of these controllers take the new
-    /// [`Target::namespace`] before the host hears of it.
+    /// A namespace of a subsystem was added, removed or changed, is seen by other hosts, or its group has other states: I/O
+    /// queues take the new [`Target::namespace`], [`Subsystem::mask`] and [`Subsystem::ana`] before the hosts hear of it.
     NamespaceChanged {
         /// Which subsystem.
         subsystem: SubsystemId,
@@ -318,16 +322,32 @@ impl Target {
         nsid: Option<u32>,
         namespace: Namespace,
     ) -> Result<u32, ModelError> {
-        let nsid = self.nvm_subsystem_mut(id)?.add_namespace(nsid, namespace)?;
+        self.add_masked_namespace(id, nsid, namespace, None)
+    }
+
+    /// The same, seen by these hosts alone.
+    pub fn add_masked_namespace(
+        &mut self,
+        id: SubsystemId,
+        nsid: Option<u32>,
+        namespace: Namespace,
+        mask: Option<Mask>,
+    ) -> Result<u32, ModelError> {
+        mask::check(mask.as_ref())?;
+        let subsystem = self.nvm_subsystem_mut(id)?;
+        let nsid = subsystem.add_namespace(nsid, namespace)?;
+        subsystem.masks.extend(mask.map(|mask| (nsid, mask)));
         self.namespace_changed(id, nsid);
         Ok(nsid)
     }
 
     /// Removes a namespace.
     pub fn remove_namespace(&mut self, id: SubsystemId, nsid: u32) -> Result<(), ModelError> {
-        self.nvm_subsystem_mut(id)?.remove_namespace(nsid)?;
+        let subsystem = self.nvm_subsystem_mut(id)?;
+        subsystem.remove_namespace(nsid)?;
+        let mask = subsystem.masks.remove(&nsid);
         self.forget_reservations(id, nsid);
-        self.namespace_changed(id, nsid);
+        self.tell_of_namespace(id, nsid, |host| shows(mask.as_ref(), host));
         Ok(())
     }
 
@@ -395,11 +415,20 @@ impl Target {
         }
     }
 
-    /// A namespace was added, removed, resized or otherwise changed: tells the queues, then the hosts.
-    pub fn namespace_changed(&mut self, id: SubsystemId, nsid: u32) {
+    /// A namespace was added, resized or otherwise changed: tells the queues, then the hosts that see it.
+    fn namespace_changed(&mut self, id: SubsystemId, nsid: u32) {
+        let mask = self.subsystems[&id].mask(nsid).cloned();
+        self.tell_of_namespace(id, nsid, |host| shows(mask.as_ref(), host));
+    }
+
+    /// A namespace has changed for some hosts: tells the queues, then those hosts.
+    fn tell_of_namespace(&mut self, id: SubsystemId, nsid: u32, concerns: impl Fn(&Nqn) -> bool) {
+        if let Some(subsystem) = self.subsystems.get_mut(&id) {
+            subsystem.groups.note_change();
+        }
         self.events.push_back(TargetEvent::NamespaceChanged { subsystem: id, nsid });
         for (handle, controller) in &mut self.controllers {
-            if controller.subsystem() == id {
+            if controller.subsystem() == id && concerns(controller.host_nqn()) {
                 controller.namespace_changed(*handle, nsid, &mut self.events);
             }
         }

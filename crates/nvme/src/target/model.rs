@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ana::{Groups, check_group};
 use super::auth::HostPolicy;
+use super::mask::Mask;
 use crate::spec::Nqn;
+use crate::spec::fabrics::CNTLID_MAX;
 use crate::spec::identify::CSI_NVM;
 use crate::spec::reservation::{RESCAP_IGNORE_KEY, RESCAP_PERSISTENCE, RESCAP_TYPES};
 use crate::spec::zns::CSI_ZNS;
@@ -100,6 +103,8 @@ pub struct Namespace {
     pub copy_range_blocks_max: u16,
     /// It is of the Zoned Namespace Command Set.
     pub zoned: Option<Zoned>,
+    /// Its group for asymmetric namespace access, from one to [`ANA_GROUPS_MAX`](super::ANA_GROUPS_MAX).
+    pub ana_group: u32,
 }
 
 /// Zones of a namespace.
@@ -132,6 +137,7 @@ impl Namespace {
             atomic_boundary_blocks: 0,
             copy_range_blocks_max: ((1u32 << 20) >> block_shift) as u16,
             zoned: None,
+            ana_group: 1,
         }
     }
 
@@ -141,6 +147,7 @@ impl Namespace {
     }
 
     fn check(&self) -> Result<(), ModelError> {
+        check_group(self.ana_group)?;
         let fits = |blocks: u64| blocks > 0 && blocks.leading_zeros() >= u32::from(self.block_shift);
         if !(9..=16).contains(&self.block_shift) || !fits(self.block_count) || self.atomic_write_blocks == 0 {
             return Err(ModelError::BadGeometry);
@@ -195,6 +202,8 @@ pub struct SubsystemConfig {
     pub nsid_max: u32,
     /// Namespaces may have a volatile cache: hosts send flushes.
     pub volatile_cache: bool,
+    /// First and last identifier that its controllers get. Nodes that show the same subsystem have ranges apart.
+    pub controller_ids: (u16, u16),
 }
 
 impl SubsystemConfig {
@@ -207,6 +216,7 @@ impl SubsystemConfig {
             allow_any_host: true,
             nsid_max: 1024,
             volatile_cache: true,
+            controller_ids: (1, CNTLID_MAX),
         }
     }
 }
@@ -237,6 +247,17 @@ pub enum ModelError {
     /// No free id.
     #[error("all {0} namespace ids are taken")]
     NamespacesFull(u32),
+    /// No such group.
+    #[error("ANA group {0} is not within 1..={max}", max = super::ANA_GROUPS_MAX)]
+    BadAnaGroup(u32),
+    /// The range of controller identifiers is empty or reaches beyond the possible ones.
+    #[error("controller ids {first} to {last} are not within 1..={CNTLID_MAX}")]
+    BadControllerIds {
+        /// The first.
+        first: u16,
+        /// The last.
+        last: u16,
+    },
     /// Block size, count or atomic unit that cannot be.
     #[error("block size must be 512 bytes to 64 KiB, and the size positive and below 2^64 bytes")]
     BadGeometry,
@@ -253,6 +274,9 @@ pub const HOSTS_MAX: usize = 4096;
 pub struct Subsystem {
     config: SubsystemConfig,
     namespaces: BTreeMap<u32, Namespace>,
+    /// Who sees those namespaces that not every host sees.
+    pub(super) masks: BTreeMap<u32, Mask>,
+    pub(super) groups: Groups,
     hosts: BTreeSet<Nqn>,
     /// How those of them authenticate that have to.
     policies: BTreeMap<Nqn, HostPolicy>,
@@ -267,13 +291,19 @@ impl Subsystem {
         if config.nsid_max == 0 || config.nsid_max > 0xffff_fffd {
             return Err(ModelError::BadNamespaceId { nsid: config.nsid_max, max: 0xffff_fffd });
         }
+        let (first, last) = config.controller_ids;
+        if first == 0 || first > last || last > CNTLID_MAX {
+            return Err(ModelError::BadControllerIds { first, last });
+        }
         Ok(Subsystem {
+            next_cntlid: first,
             config,
             namespaces: BTreeMap::new(),
+            masks: BTreeMap::new(),
+            groups: Groups::new(),
             hosts: BTreeSet::new(),
             policies: BTreeMap::new(),
             health: Health::default(),
-            next_cntlid: 1,
         })
     }
 

@@ -5,7 +5,7 @@
 //! plans the next.
 
 use super::reservation::{Access, Change, HostId, Request, Table, report};
-use super::{ControllerHandle, SubsystemId, Target, TargetEvent};
+use super::{Controller, ControllerHandle, Namespace, SubsystemId, Target, TargetEvent, shows};
 use crate::spec::Status;
 use crate::spec::event::EventResult;
 
@@ -67,7 +67,7 @@ impl Target {
     ) -> Result<PlannedReservation, Status> {
         let controller = self.controllers.get(&handle).ok_or(Status::ABORTED_SQ_DELETION.dnr())?;
         let subsystem = controller.subsystem();
-        let namespace = self.namespace(subsystem, nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        let namespace = self.namespace_of(controller, nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
         let before = self.reservations(subsystem, nsid);
         let mut table = before.clone();
         let change = table.apply(HostId(*controller.host_id()), request, self.config.persists_reservations)?;
@@ -88,7 +88,9 @@ impl Target {
         }
         self.tables.insert((subsystem, nsid), table);
         self.events.push_back(TargetEvent::ReservationChanged { subsystem, nsid });
-        for (handle, controller) in self.controllers.iter_mut().filter(|(_, one)| one.subsystem() == subsystem) {
+        let mask = self.subsystems[&subsystem].mask(nsid);
+        let sees = |one: &Controller| one.subsystem() == subsystem && shows(mask, one.host_nqn());
+        for (handle, controller) in self.controllers.iter_mut().filter(|(_, one)| sees(one)) {
             let host = HostId(*controller.host_id());
             for (_, notice) in change.notices.iter().filter(|(told, _)| *told == host) {
                 if controller.notices.add(*notice, nsid) {
@@ -116,6 +118,11 @@ impl Target {
         self.tables.insert((subsystem, nsid), table);
     }
 
+    /// A namespace, if it exists for this controller's host.
+    fn namespace_of(&self, controller: &Controller, nsid: u32) -> Option<&Namespace> {
+        self.subsystems.get(&controller.subsystem())?.namespace_of(controller.host_nqn(), nsid)
+    }
+
     /// Writes the report of a namespace's reservations for a controller's host.
     ///
     /// # Errors
@@ -129,7 +136,7 @@ impl Target {
     ) -> Result<(), Status> {
         let controller = self.controllers.get(&handle).ok_or(Status::ABORTED_SQ_DELETION.dnr())?;
         let subsystem = controller.subsystem();
-        self.namespace(subsystem, nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        self.namespace_of(controller, nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
         if !extended {
             // Host identifiers have 128 bits on fabrics, which the small structure cannot tell.
             return Err(Status::HOST_ID_INCONSISTENT.dnr());

@@ -14,7 +14,7 @@ use super::pace::Pace;
 use super::progress::Progress;
 use super::room::{Place, Room, Turn};
 use super::share::{self, HostShare};
-use crate::spec::{Cqe, Sqe, Status};
+use crate::spec::{Cqe, Nqn, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::io::IoCommand;
 use crate::target::queue::{FusedSlot, Queue};
@@ -118,6 +118,8 @@ pub(super) struct Connection {
     pub(super) role: Cell<Role>,
     /// Which queue of which controller this is, after Connect.
     pub(super) owner: Cell<Option<Owner>>,
+    /// The name of its host, from then on.
+    pub(super) host_name: OnceCell<Nqn>,
     pub(super) connecting: Cell<bool>,
     pub(super) told_closed: Cell<bool>,
     pub(super) queue: Cell<Queue>,
@@ -168,6 +170,7 @@ impl Connection {
             room: Room::default(),
             role: Cell::new(Role::None),
             owner: Cell::new(None),
+            host_name: OnceCell::new(),
             connecting: Cell::new(false),
             told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),

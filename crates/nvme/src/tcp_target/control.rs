@@ -3,13 +3,13 @@
 use super::cid_map::CidMap;
 use super::connection::{Connection, End, Owner, Pending, Role};
 use super::execute::CapsuleData;
-use super::home::{AdminReply, Home};
+use super::home::{AdminReply, Admitted, Home};
 use super::local::Namespace;
 use crate::spec::opcode::{AdminOpcode, Direction, FABRICS, FabricsType};
 use crate::spec::sgl::DataLocation;
 use crate::spec::sqe::Fused;
 use crate::spec::{Cqe, Sqe, Status, fabrics};
-use crate::target::Connected;
+use crate::target::{self, Connected};
 use crate::tcp::{ADMIN_CAPSULE_DATA_MAX, LINGER_BYTES_MAX, LINGER_NS};
 use reactor::{Buf, SgList};
 use std::rc::Rc;
@@ -69,8 +69,9 @@ impl Connection {
                 .await;
             this.connecting.set(false);
             match connected {
-                Ok((connected, host, write_through)) => {
+                Ok(Admitted { connected, host, name, write_through }) => {
                     this.write_through.set(write_through);
+                    this.host_name.set(name).expect("a connection becomes a queue once");
                     let Connected { controller, subsystem, qid, .. } = connected;
                     let owner = Owner { controller, subsystem, host, qid };
                     this.become_queue(owner, &connected);
@@ -281,15 +282,21 @@ impl Connection {
         {
             return Some(namespace.clone());
         }
-        let namespace = self.local.namespace(self.owner.get()?.subsystem, nsid)?;
+        let namespace = self.local.namespace(self.owner.get()?.subsystem, nsid).filter(|found| self.sees(found))?;
         *self.cached.borrow_mut() = Some((nsid, generation, namespace.clone()));
         Some(namespace)
+    }
+
+    /// Whether a namespace exists for this queue's host.
+    fn sees(&self, namespace: &Namespace) -> bool {
+        self.host_name.get().is_some_and(|host| target::shows(namespace.mask.as_ref(), host))
     }
 
     pub(super) fn all_namespaces(&self) -> Vec<Rc<Namespace>> {
         let Some(owner) = self.owner.get() else { return Vec::new() };
         let ids = self.local.shared.namespace_ids(owner.subsystem);
-        ids.into_iter().filter_map(|nsid| self.local.namespace(owner.subsystem, nsid)).collect()
+        let found = ids.into_iter().filter_map(|nsid| self.local.namespace(owner.subsystem, nsid));
+        found.filter(|namespace| self.sees(namespace)).collect()
     }
 
     /// Where messages find this connection.

@@ -123,9 +123,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the namespace's reservation lets a command through.
+    /// Whether the namespace is reached at this port.
+    #[inline]
+    fn reach(&self, namespace: &Namespace) -> Result<(), Status> {
+        match namespace.ana.as_ref().and_then(|states| states.at(self.via).refusal()) {
+            None => Ok(()),
+            Some(status) => Err(status),
+        }
+    }
+
+    /// Whether the namespace is reached at this port, and its reservation lets a command through.
     #[inline]
     fn admit(&self, command: &IoCommand, namespace: &Namespace) -> Result<(), Status> {
+        self.reach(namespace)?;
         match &namespace.access {
             None => Ok(()),
             Some(access) => self.admit_by(access, command.op.access()),
@@ -219,8 +229,10 @@ impl Connection {
 
     fn flush_all(self: &Rc<Self>, cid: u16) {
         let namespaces = self.all_namespaces();
-        for access in namespaces.iter().filter_map(|namespace| namespace.access.as_ref()) {
-            if let Err(status) = self.admit_by(access, Some(AccessKind::Write)) {
+        for namespace in &namespaces {
+            let access = namespace.access.as_ref();
+            let admitted = access.map_or(Ok(()), |access| self.admit_by(access, Some(AccessKind::Write)));
+            if let Err(status) = self.reach(namespace).and(admitted) {
                 return self.answer_status(cid, status);
             }
         }

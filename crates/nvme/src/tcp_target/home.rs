@@ -4,10 +4,11 @@ use super::connection::End;
 use super::local::Local;
 use super::reserve::Reserving;
 use super::{Export, Shared, TargetError};
-use crate::spec::{Cqe, Sqe};
+use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::reservation::{HostId, Table};
-use crate::target::{self, AdminOutcome, Connected, ControllerHandle, SubsystemId, Target, TargetEvent};
-use bdev::{BlockDevice, Io};
+use crate::target::{self, AdminOutcome, AnaStates, Connected, ControllerHandle, Mask, Subsystem, SubsystemId};
+use crate::target::{Target, TargetEvent};
+use bdev::Io;
 use reactor::sync::Notify;
 use reactor::{Errno, Reactor, TcpListener, TcpStream};
 use std::cell::{Cell, RefCell};
@@ -21,6 +22,17 @@ use std::sync::Arc;
 pub(super) struct Place {
     pub(super) reactor: usize,
     pub(super) connection: u64,
+}
+
+/// What became of a Connect command.
+pub(super) struct Admitted {
+    pub(super) connected: Connected,
+    /// The host's identifier.
+    pub(super) host: HostId,
+    /// Its name.
+    pub(super) name: Nqn,
+    /// Its writes are to be durable when they complete.
+    pub(super) write_through: bool,
 }
 
 /// What an admin command came to.
@@ -195,29 +207,31 @@ impl Home {
 
     // --- what hosts ask ---------------------------------------------------------------------------------------------
 
-    /// Makes a connection a queue. The second value: its host; the third: its writes are to be durable when they complete.
+    /// Makes a connection a queue.
     pub(super) fn connect(
         self: &Rc<Self>,
         sqe: &Sqe,
         record: &[u8],
         via: SocketAddr,
         place: Place,
-    ) -> Result<(Connected, HostId, bool), Cqe> {
+    ) -> Result<Admitted, Cqe> {
         let now_ns = self.reactor.now_ns();
         let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via);
         self.deadline_moved.notify_all();
         self.carry_out();
         let connected = connected?;
         self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
-        let (host, is_cached, cntlid) = self.with_target(|target| {
+        let (admitted, cntlid) = self.with_target(|target| {
             let controller = target.controller(connected.controller).expect("it was connected just now");
-            (HostId(*controller.host_id()), controller.write_cache_enabled(), controller.cntlid())
+            let (host, name) = (HostId(*controller.host_id()), controller.host_nqn().clone());
+            let write_through = !controller.write_cache_enabled();
+            (Admitted { connected, host, name, write_through }, controller.cntlid())
         });
         if connected.qid > 0 {
             let none = Busy { subsystem: connected.subsystem, cntlid, connections: 0 };
             self.busy.borrow_mut().entry(connected.controller).or_insert(none).connections += 1;
         }
-        Ok((connected, host, !is_cached))
+        Ok(admitted)
     }
 
     pub(super) fn fabrics(self: &Rc<Self>, controller: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
@@ -318,16 +332,19 @@ impl Home {
         self: &Rc<Self>,
         id: SubsystemId,
         nsid: Option<u32>,
-        device: Arc<dyn BlockDevice>,
-        model: target::Namespace,
+        export: Export,
         reservations: Option<Table>,
     ) -> Result<u32, target::ModelError> {
-        let nsid = self.target.borrow_mut().add_namespace(id, nsid, model)?;
+        let (model, mask) = (export.model, export.mask.clone());
+        let nsid = self.target.borrow_mut().add_masked_namespace(id, nsid, model, mask)?;
         if let Some(table) = reservations {
             self.target.borrow_mut().restore_reservations(id, nsid, table);
         }
-        let access = self.with_target(|target| target.access(id, nsid)).map(Arc::new);
-        self.shared.export(id, nsid, Export { device, model, access });
+        let (access, (mask, ana)) = self.with_target(|target| {
+            let subsystem = target.subsystem(id).expect("it has a new namespace");
+            (target.access(id, nsid).map(Arc::new), view(subsystem, nsid))
+        });
+        self.shared.export(id, nsid, Export { access, mask, ana, ..export });
         self.carry_out();
         Ok(nsid)
     }
@@ -379,8 +396,13 @@ impl Home {
                     self.shared.set_access(subsystem, nsid, access);
                 }
                 TargetEvent::NamespaceChanged { subsystem, nsid } => {
-                    if self.target.borrow().namespace(subsystem, nsid).is_none() {
-                        self.unexport(subsystem, nsid);
+                    let target = self.target.borrow();
+                    match target.subsystem(subsystem).filter(|found| found.namespace(nsid).is_some()) {
+                        Some(found) => {
+                            let (mask, ana) = view(found, nsid);
+                            self.shared.set_view(subsystem, nsid, mask, ana);
+                        }
+                        None => self.unexport(subsystem, nsid),
                     }
                 }
             }
@@ -491,6 +513,13 @@ impl Home {
             this.carry_out();
         });
     }
+}
+
+/// Who sees a namespace, and where it is reached if not at all ports.
+fn view(subsystem: &Subsystem, nsid: u32) -> (Option<Mask>, Option<Arc<AnaStates>>) {
+    let group = subsystem.namespace(nsid).map(|namespace| namespace.ana_group);
+    let states = group.and_then(|group| subsystem.ana(group)).filter(|states| states.is_refused_anywhere());
+    (subsystem.mask(nsid).cloned(), states.cloned())
 }
 
 /// Ends controllers whose hosts have gone silent, for as long as there are any with a limit.

@@ -5,7 +5,7 @@ use super::receive::Receiver;
 use super::share::Shares;
 use super::{Config, Export, Shared};
 use crate::target::reservation::Access;
-use crate::target::{self, SubsystemId};
+use crate::target::{self, AnaStates, Mask, SubsystemId};
 use bdev::{BlockDevice, Channel, Op, OpSet};
 use reactor::{BUF_BYTES_MAX, Buf, Reactor, TcpStream};
 use std::cell::{Cell, RefCell};
@@ -35,6 +35,10 @@ pub(super) struct Namespace {
     pub(super) unmap_zeroes: bool,
     /// What its reservation allows, as of the generation at which it was looked up.
     pub(super) access: Option<Arc<Access>>,
+    /// The hosts that see it, as of then.
+    pub(super) mask: Option<Mask>,
+    /// At which ports it is reached, as of then; `None` is at all.
+    pub(super) ana: Option<Arc<AnaStates>>,
     /// Keeps the device alive while commands are under way.
     device: Arc<dyn BlockDevice>,
 }
@@ -210,7 +214,7 @@ impl Local {
     }
 
     fn open(&self, nsid: u32, export: Export, old: Option<&Namespace>) -> Option<Rc<Namespace>> {
-        let Export { device, model, access } = export;
+        let Export { device, model, access, mask, ana } = export;
         let info = device.info();
         let channel = match old {
             Some(old) => old.channel.clone(),
@@ -232,6 +236,8 @@ impl Local {
             at_once: Cell::new(old.map_or(info.loans, |old| old.at_once.get())),
             unmap_zeroes: info.unmap_reads_zero && info.ops.contains(Op::Unmap),
             access,
+            mask,
+            ana,
             device,
         }))
     }

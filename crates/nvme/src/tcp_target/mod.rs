@@ -32,7 +32,7 @@ mod zones;
 use crate::auth::Policy;
 use crate::spec::Nqn;
 use crate::target::reservation::{Access, Table};
-use crate::target::{self, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
+use crate::target::{self, AnaStates, Mask, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
 use base::Errno;
 use bdev::BlockDevice;
 use home::Home;
@@ -131,6 +131,33 @@ struct Export {
     model: target::Namespace,
     /// What its reservation allows; `None` without one.
     access: Option<Arc<Access>>,
+    /// The hosts that see it; `None` is every host.
+    mask: Option<Mask>,
+    /// At which ports it is reached; `None` is at all.
+    ana: Option<Arc<AnaStates>>,
+}
+
+/// A namespace to be added to a subsystem.
+pub struct NewNamespace {
+    /// Its identifier; `None` is the lowest free one.
+    pub nsid: Option<u32>,
+    /// What stores its blocks.
+    pub device: Arc<dyn BlockDevice>,
+    /// Its identity.
+    pub uuid: uuid::Uuid,
+    /// The reservations that it had before a loss of power.
+    pub reservations: Option<Table>,
+    /// NQNs of the hosts that see it; `None` is every host.
+    pub hosts: Option<Vec<String>>,
+    /// Its group for asymmetric namespace access.
+    pub ana_group: u32,
+}
+
+impl NewNamespace {
+    /// One that every host sees, without reservations and under the lowest free identifier.
+    pub fn new(device: Arc<dyn BlockDevice>, uuid: uuid::Uuid) -> NewNamespace {
+        NewNamespace { nsid: None, device, uuid, reservations: None, hosts: None, ana_group: 1 }
+    }
 }
 
 /// What all reactors share. The lock is taken when a queue meets a namespace for the first time after a change, and by
@@ -164,6 +191,16 @@ impl Shared {
         // Every queue looks again after a change, so what is none must not look like one.
         if export.access.as_deref() != access.as_ref() {
             export.access = access.map(Arc::new);
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Who sees a namespace, and where it is reached.
+    fn set_view(&self, subsystem: SubsystemId, nsid: u32, mask: Option<Mask>, ana: Option<Arc<AnaStates>>) {
+        let mut exports = self.lock();
+        let Some(export) = exports.get_mut(&(subsystem, nsid)) else { return };
+        if (&export.mask, &export.ana) != (&mask, &ana) {
+            (export.mask, export.ana) = (mask, ana);
             self.generation.fetch_add(1, Ordering::Release);
         }
     }
@@ -268,21 +305,26 @@ impl TargetHome {
         device: Arc<dyn BlockDevice>,
         uuid: uuid::Uuid,
     ) -> Result<u32, TargetError> {
-        self.add_reserved_namespace(nqn, nsid, device, uuid, None)
+        self.show_namespace(nqn, NewNamespace { nsid, ..NewNamespace::new(device, uuid) })
     }
 
-    /// The same, with the reservations that it had before a loss of power.
-    pub fn add_reserved_namespace(
-        &self,
-        nqn: &str,
-        nsid: Option<u32>,
-        device: Arc<dyn BlockDevice>,
-        uuid: uuid::Uuid,
-        reservations: Option<Table>,
-    ) -> Result<u32, TargetError> {
+    /// The same, with all that may be said of a namespace.
+    pub fn show_namespace(&self, nqn: &str, new: NewNamespace) -> Result<u32, TargetError> {
         let id = self.find(nqn)?;
-        let model = model_of(&*device, uuid, self.shared.config.model.transfer_len_max)?;
-        Ok(self.home().add_namespace(id, nsid, device, model, reservations)?)
+        let mask = new.hosts.map(|hosts| parse_mask(&hosts)).transpose()?;
+        let mut model = model_of(&*new.device, new.uuid, self.shared.config.model.transfer_len_max)?;
+        model.ana_group = new.ana_group;
+        let export = Export { device: new.device, model, access: None, mask, ana: None };
+        Ok(self.home().add_namespace(id, new.nsid, export, new.reservations)?)
+    }
+
+    /// Shows a namespace to these hosts alone, or to every host that may connect; hosts for which it comes or goes are told,
+    /// commands under way complete.
+    pub fn set_namespace_hosts(&self, nqn: &str, nsid: u32, hosts: Option<&[String]>) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let mask = hosts.map(parse_mask).transpose()?;
+        self.home().change(|target| target.set_mask(id, nsid, mask))?;
+        Ok(())
     }
 
     /// The reservations of a subsystem's namespaces, those with which nobody has registered left out.
@@ -352,6 +394,14 @@ impl TargetHome {
         self.home().change(|target| target.set_referrals(referrals));
     }
 
+    /// Gives a group of a subsystem's namespaces other states of asymmetric access; hosts at ports where it changes are told,
+    /// commands under way complete.
+    pub fn set_ana(&self, nqn: &str, group: u32, states: AnaStates) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        self.home().change(|target| target.set_ana(id, group, states))?;
+        Ok(())
+    }
+
     /// The hosts that are connected now.
     pub fn hosts(&self) -> Vec<HostInfo> {
         self.home().with_target(|target| {
@@ -386,6 +436,10 @@ impl TargetHome {
 
 fn parse_nqn(text: &str) -> Result<Nqn, TargetError> {
     Nqn::new(text).map_err(|_| TargetError::NoSuchSubsystem(text.to_string()))
+}
+
+fn parse_mask(hosts: &[String]) -> Result<Mask, TargetError> {
+    Ok(Arc::new(hosts.iter().map(|host| parse_nqn(host)).collect::<Result<_, _>>()?))
 }
 
 fn model_of(

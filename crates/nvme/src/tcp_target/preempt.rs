@@ -39,7 +39,9 @@ impl Connection {
         if self.flights.is_empty() {
             return;
         }
-        let Some(namespace) = self.namespace(nsid) else { return };
+        // Also where the host does not see the namespace any more.
+        let owner = self.owner.get().expect("the caller has looked");
+        let Some(namespace) = self.local.namespace(owner.subsystem, nsid) else { return };
         for cid in self.outstanding_cids() {
             namespace.channel.abort(self.tag(cid));
         }

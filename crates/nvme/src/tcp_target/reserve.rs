@@ -13,7 +13,7 @@ use crate::spec::reservation::{Keys, ReservationCommand};
 use crate::spec::{Cqe, NSID_ALL, Status};
 use crate::target::io::{IoCommand, IoOp};
 use crate::target::reservation::{HostId, Request};
-use crate::target::{ControllerHandle, Keep, PlannedReservation, SubsystemId};
+use crate::target::{Controller, ControllerHandle, Keep, PlannedReservation, SubsystemId, Target};
 use reactor::sync::Notify;
 use reactor::{Buf, SgList};
 use std::cell::{Cell, RefCell};
@@ -111,12 +111,16 @@ impl Home {
 
     /// The Reservation Persistence feature, of one namespace or of all.
     pub(super) async fn set_persistence(self: &Rc<Self>, controller: ControllerHandle, nsid: u32, on: bool) -> Status {
-        let of_all = |id| self.shared.namespace_ids(id);
-        let nsids = match self.with_target(|target| target.controller(controller).map(|found| found.subsystem())) {
-            None => return Status::ABORTED_SQ_DELETION.dnr(),
-            Some(subsystem) if nsid == NSID_ALL => of_all(subsystem),
-            Some(_) => vec![nsid],
+        let of_all = |target: &Target, found: &Controller| {
+            let subsystem = target.subsystem(found.subsystem());
+            let ids = subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces_of(found.host_nqn()));
+            ids.collect()
         };
+        let nsids = self.with_target(|target| match target.controller(controller) {
+            Some(found) if nsid == NSID_ALL => Some(of_all(target, found)),
+            found => found.map(|_| vec![nsid]),
+        });
+        let Some(nsids): Option<Vec<u32>> = nsids else { return Status::ABORTED_SQ_DELETION.dnr() };
         for nsid in nsids {
             if let Err(status) = self.reserve(controller, nsid, Request::Persistence(on)).await {
                 return status;

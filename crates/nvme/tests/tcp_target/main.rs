@@ -1,10 +1,12 @@
 //! The TCP target over real sockets: reactors of this process, and hosts that are scripted PDU by PDU.
 
+mod ana;
 mod authentication;
 mod changes;
 mod commands;
 mod copy;
 mod hostile;
+mod masking;
 mod reservations;
 mod rig;
 mod transport;

@@ -13,7 +13,7 @@ use nvme::spec::sqe::BlockCommand;
 use nvme::spec::{NSID_ALL, Sqe, Status};
 use nvme::target::reservation::{HostId, Table};
 use nvme::tcp::{Header, TransportOptions};
-use nvme::tcp_target::{Config, ReservationStore, ReservedNamespace, Saved};
+use nvme::tcp_target::{Config, NewNamespace, ReservationStore, ReservedNamespace, Saved};
 use reactor::{IoFuture, Reactor};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -448,7 +448,8 @@ fn persistent_reservations_are_kept_before_they_are_acknowledged_and_come_back()
     rig.with(move |home| {
         let device = Arc::new(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"));
         let uuid = uuid::Uuid::from_u128(7);
-        home.add_reserved_namespace(NQN, None, device, uuid, Some(again)).expect("added");
+        let new = NewNamespace { reservations: Some(again), ..NewNamespace::new(device, uuid) };
+        home.show_namespace(NQN, new).expect("added");
     });
     let (mut a, mut b) = (rig.known_as(A), rig.known_as(B));
     assert!(!may(&mut b, &commands()[0]) && may(&mut a, &commands()[1]));

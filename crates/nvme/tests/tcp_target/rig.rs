@@ -73,16 +73,28 @@ impl Rig {
 
     /// The same with another host identifier.
     pub fn host_known_as(&self, queues: u16, options: TransportOptions, id: [u8; 16]) -> Host {
-        let mut admin = Wire::open(self.address, options);
+        self.host_at(self.address, HOST, id, queues, options)
+    }
+
+    /// A host of this name and identifier, by this portal.
+    pub fn host_at(
+        &self,
+        address: SocketAddr,
+        name: &str,
+        id: [u8; 16],
+        queues: u16,
+        options: TransportOptions,
+    ) -> Host {
+        let mut admin = Wire::open(address, options);
         admin.host_id = id;
-        let cqe = admin.connect(NQN, HOST, 0, None, 32, 0);
+        let cqe = admin.connect(NQN, name, 0, None, 32, 0);
         assert!(cqe.status().is_success(), "{}", cqe.status());
         let cntlid = cqe.dw0() as u16;
         admin.ok(command::set_configuration(Configuration::ENABLE));
         let io = (1..=queues).map(|qid| {
-            let mut queue = Wire::open(self.address, options);
+            let mut queue = Wire::open(address, options);
             queue.host_id = id;
-            let cqe = queue.connect(NQN, HOST, qid, Some(cntlid), 32, 0);
+            let cqe = queue.connect(NQN, name, qid, Some(cntlid), 32, 0);
             assert!(cqe.status().is_success(), "{}", cqe.status());
             queue
         });

@@ -49,9 +49,10 @@ impl Notices {
         }
     }
 
-    /// A namespace is gone: the next one of its number starts anew.
+    /// A namespace is gone: the next one of its number starts anew, and nothing is told of it.
     pub(in crate::target) fn forget(&mut self, nsid: u32) {
         self.masks.remove(&nsid);
+        self.waiting.retain(|(_, _, of)| *of != nsid);
     }
 
     /// The oldest notice as a page; an empty one when there is none.

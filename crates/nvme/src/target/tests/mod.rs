@@ -1,6 +1,8 @@
 //! A target as a host meets it: commands in, completions and events out. Here: Connect, properties, keep alive.
 
 mod admin;
+mod ana;
+mod mask;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -60,7 +62,12 @@ impl Bench {
     }
 
     fn connect(&mut self, subsystem: &Nqn, kato_ms: u32) -> ControllerHandle {
-        let data = command::connect_data([7; 16], &nqn("host"), subsystem, None);
+        self.connect_host("host", 7, subsystem, kato_ms)
+    }
+
+    /// A controller of the host with this name and this byte all over its identifier.
+    fn connect_host(&mut self, host: &str, id: u8, subsystem: &Nqn, kato_ms: u32) -> ControllerHandle {
+        let data = command::connect_data([id; 16], &nqn(host), subsystem, None);
         self.connect_as(command::connect(0, 32, kato_ms), &data).expect("allowed").controller
     }
 
