@@ -1,5 +1,5 @@
 # Everything that the interop suite says to the `remuda` binary. When the CLI changes, this file does.
-# Expects: REMUDA (the binary), W (a directory of ours), PORT.
+# Expects: REMUDA (the binary), W (a directory of ours), PORT, PORT2 (empty without a second portal).
 NQN=nqn.2026-11.io.remuda:s1
 VOLUME_MIB=512
 # (the least there is: destaging, checkpoints and the reuse of segments happen while a job runs)
@@ -11,13 +11,15 @@ remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
 # outlive the node). LOG_PATH and CAPACITY_PATH put a pool with a block log on devices that are there.
 node_config() {
+    local listen="'127.0.0.1:$PORT'"
+    [ -z "$PORT2" ] || listen+=", '127.0.0.1:$PORT2'"
     cat <<CONFIG
 [node]
 state_dir = "$W/state"
 rpc_socket = "$W/rpc.sock"
 metrics_listen = "127.0.0.1:0"
 [nvmf]
-listen = ["127.0.0.1:$PORT"]
+listen = [$listen]
 CONFIG
     case ${POOL:-} in
     '')
@@ -73,6 +75,11 @@ node_add_namespace() { # NSID MIB
 node_remove_namespace() { # NSID
     remuda subsystem remove-namespace "$NQN" "$1"
     remuda volume delete "v$1"
+}
+node_set_ana() { # PORTAL (0 or 1) STATE
+    local port=$PORT
+    [ "$1" = 0 ] || port=$PORT2
+    remuda subsystem set-ana "$NQN" "$2" --port "127.0.0.1:$port"
 }
 node_resize() { # NSID MIB
     remuda volume resize "v$1" "$2MiB"
