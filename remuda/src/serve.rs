@@ -28,6 +28,7 @@ const SEEK_EVERY: Duration = Duration::from_millis(100);
 pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusView, &Path)) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let (store, state) = Store::open(&config.node.state_dir).map_err(|error| {
         Failure::new(if error.is_conflict() { Exit::Conflict } else { Exit::Failed }, error.to_string())
     })?;

@@ -41,6 +41,7 @@ fn check(context: &Context, file: &str) -> Result<(), Failure> {
     if context.json {
         let counts = json!({
             "ok": true, "devices": devices, "pools": pools, "volumes": volumes, "subsystems": subsystems,
+            "warnings": config.warnings(),
         });
         output::print_json(&counts);
         return Ok(());
@@ -54,5 +55,8 @@ fn check(context: &Context, file: &str) -> Result<(), Failure> {
         count(volumes, "volume"),
         count(subsystems, "subsystem")
     ));
+    for warning in config.warnings() {
+        output::print_line(&format!("warning: {warning}"));
+    }
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use super::exit::{Exit, Failure};
 use super::{Context, output};
+use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::reference;
 use crate::config::show_duration_ns;
-use crate::node::view::{DeviceView, HostView, LegView, ReservationView, SubsystemView, VolumeView};
+use crate::node::view::{AnaView, DeviceView, HostView, LegView, ReservationView, SubsystemView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -207,6 +208,9 @@ Examples:
         /// Model number [default: Remuda]
         #[arg(long)]
         model: Option<String>,
+        /// First and last id of its controllers [default: 1-65519]
+        #[arg(long, value_name = "FIRST-LAST")]
+        controller_ids: Option<String>,
     },
     /// List subsystems
     List,
@@ -229,6 +233,62 @@ Examples:
         /// Namespace id [default: the next free one]
         #[arg(long)]
         nsid: Option<u32>,
+        /// A host that sees it; can be repeated [default: every host that may connect]
+        #[arg(long, value_name = "NQN")]
+        host: Vec<String>,
+        /// Its group for asymmetric access [default: 1]
+        #[arg(long, value_name = "GROUP")]
+        ana_group: Option<u32>,
+        /// Its identity, where other nodes show the same data [default: the volume's]
+        #[arg(long)]
+        uuid: Option<String>,
+    },
+    /// Set how a port reaches a group of namespaces; hosts with several paths go by it
+    #[command(after_help = "\
+States: optimized, non-optimized, inaccessible, persistent-loss, change. Hosts use optimized ports, then others, and take
+commands that an inaccessible port refuses to another one. Without --port the state is that of every port.
+
+Examples:
+  remuda subsystem set-ana NQN inaccessible --port 10.0.0.1:4420     before work on that network
+  remuda subsystem set-ana NQN non-optimized --port 10.0.0.2:4420 --group 2
+  remuda subsystem set-ana NQN optimized")]
+    SetAna {
+        /// NVMe name
+        nqn: String,
+        /// The state
+        state: String,
+        /// The address of the port [default: every port]
+        #[arg(long, value_name = "ADDRESS")]
+        port: Option<String>,
+        /// The group [default: 1]
+        #[arg(long)]
+        group: Option<u32>,
+    },
+    /// Show a namespace to some hosts alone; for the others it does not exist
+    #[command(after_help = "\
+Hosts for which the namespace comes or goes are told; commands under way complete. Whoever may not connect sees nothing.
+
+Examples:
+  remuda subsystem mask-namespace NQN 2 --host nqn.2014-08.org.nvmexpress:uuid:...
+  remuda subsystem mask-namespace NQN 2 --nobody")]
+    MaskNamespace {
+        /// NVMe name
+        nqn: String,
+        /// Namespace id
+        nsid: u32,
+        /// A host that sees it; can be repeated
+        #[arg(long, value_name = "NQN", required_unless_present = "nobody")]
+        host: Vec<String>,
+        /// No host sees it
+        #[arg(long, conflicts_with = "host")]
+        nobody: bool,
+    },
+    /// Show a namespace to every host that may connect
+    UnmaskNamespace {
+        /// NVMe name
+        nqn: String,
+        /// Namespace id
+        nsid: u32,
     },
     /// Hide a namespace from the subsystem's hosts; the volume stays
     RemoveNamespace {
@@ -577,9 +637,9 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
 
 pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Failure> {
     match command {
-        SubsystemCommand::Create { nqn, allow_any_host, host, serial, model } => {
+        SubsystemCommand::Create { nqn, allow_any_host, host, serial, model, controller_ids } => {
             let mut params = json!({ "nqn": nqn, "allow_any_host": allow_any_host, "hosts": host });
-            for (key, value) in [("serial", serial), ("model", model)] {
+            for (key, value) in [("serial", serial), ("model", model), ("controller_ids", controller_ids)] {
                 if let Some(value) = value {
                     params[key] = json!(value);
                 }
@@ -611,8 +671,17 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
             let text = format!("deleted subsystem '{nqn}'");
             context.call_and_show("subsystem.delete", json!({ "nqn": nqn }), |_: Value| text)
         }
-        SubsystemCommand::AddNamespace { nqn, volume, nsid } => {
+        SubsystemCommand::AddNamespace { nqn, volume, nsid, host, ana_group, uuid } => {
             let mut params = json!({ "nqn": nqn, "volume": volume });
+            if !host.is_empty() {
+                params["hosts"] = json!(host);
+            }
+            if let Some(group) = ana_group {
+                params["ana_group"] = json!(group);
+            }
+            if let Some(uuid) = uuid {
+                params["uuid"] = json!(uuid);
+            }
             if let Some(nsid) = nsid {
                 params["nsid"] = json!(nsid);
             }
@@ -621,6 +690,32 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
                 let nsid = added.map_or(0, |namespace| namespace.nsid);
                 format!("volume '{volume}' is namespace {nsid} of '{}'", subsystem.nqn)
             })
+        }
+        SubsystemCommand::SetAna { nqn, state, port, group } => {
+            let mut params = json!({ "nqn": nqn, "state": state });
+            let at = port.as_ref().map_or("every port".to_string(), |port| format!("port {port}"));
+            let text = format!("group {} of '{nqn}' is {state} at {at}", group.unwrap_or(1));
+            if let Some(port) = port {
+                params["port"] = json!(port);
+            }
+            if let Some(group) = group {
+                params["ana_group"] = json!(group);
+            }
+            context.call_and_show("subsystem.set_ana", params, |_: Value| text)
+        }
+        SubsystemCommand::MaskNamespace { nqn, nsid, host, .. } => {
+            let params = json!({ "nqn": nqn, "nsid": nsid, "hosts": host });
+            let seen_by = match host.len() {
+                0 => "nobody".to_string(),
+                1 => host[0].clone(),
+                several => format!("{several} hosts"),
+            };
+            let text = format!("namespace {nsid} of '{nqn}' is seen by {seen_by}");
+            context.call_and_show("subsystem.mask_namespace", params, |_: Value| text)
+        }
+        SubsystemCommand::UnmaskNamespace { nqn, nsid } => {
+            let text = format!("namespace {nsid} of '{nqn}' is seen by every host that may connect");
+            context.call_and_show("subsystem.unmask_namespace", json!({ "nqn": nqn, "nsid": nsid }), |_: Value| text)
         }
         SubsystemCommand::RemoveNamespace { nqn, nsid } => {
             let text = format!("removed namespace {nsid} of '{nqn}'");
@@ -640,11 +735,26 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
     ]);
     let rows = subsystem.namespaces.iter().map(|namespace| {
         let uuid = namespace.uuid.map_or("-".to_string(), |uuid| uuid.to_string());
-        vec![namespace.nsid.to_string(), namespace.volume.clone(), ByteSize(namespace.size).to_string(), uuid]
+        let size = ByteSize(namespace.size).to_string();
+        let seen_by = match &namespace.hosts {
+            None => "all".to_string(),
+            Some(hosts) if hosts.is_empty() => "nobody".to_string(),
+            Some(hosts) => hosts.join(", "),
+        };
+        let group = namespace.ana_group.to_string();
+        vec![namespace.nsid.to_string(), namespace.volume.clone(), size, uuid, group, seen_by]
     });
     if !subsystem.namespaces.is_empty() {
         text += "\n\n";
-        text += &output::table(&[">NSID", "VOLUME", ">SIZE", "UUID"], rows.collect());
+        text += &output::table(&[">NSID", "VOLUME", ">SIZE", "UUID", ">GROUP", "SEEN BY"], rows.collect());
+    }
+    if !subsystem.ana.is_empty() {
+        let row = |one: &AnaView| {
+            let port = one.port.clone().unwrap_or("every other".to_string());
+            vec![one.group.to_string(), port, one.state.clone()]
+        };
+        text += "\n\n";
+        text += &output::table(&[">GROUP", "PORT", "ACCESS"], subsystem.ana.iter().map(row).collect());
     }
     for reservation in &subsystem.reservations {
         text += "\n\n";
@@ -681,7 +791,13 @@ pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
             let text = format!("'{host}' may connect to '{nqn}'{with}");
             let mut params = Map::from_iter([("nqn".into(), json!(nqn)), ("host".into(), json!(host))]);
             keys.store(&mut params);
-            context.call_and_show("subsystem.allow_host", Value::Object(params), |_: Value| text)
+            let has_key = keys.dhchap_key.is_some();
+            context.call_and_show("subsystem.allow_host", Value::Object(params), |subsystem: SubsystemView| {
+                match has_key && subsystem.allow_any_host {
+                    true => format!("{text}\nwarning: every host may connect: {ANY_HOST_WITH_KEYS}"),
+                    false => text,
+                }
+            })
         }
         HostCommand::Disallow { nqn, host: Some(host), .. } => {
             let text = format!("'{host}' may no longer connect to '{nqn}'");

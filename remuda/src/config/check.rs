@@ -20,6 +20,7 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.volumes();
     check.pool_volumes();
     check.namespaces();
+    check.ports();
     check.vhosts();
     check.resources();
 }
@@ -254,6 +255,27 @@ impl<'a> Check<'a, '_> {
                     self.add(&volume.span, "volume", message, None);
                 }
             }
+        }
+    }
+
+    /// States at ports where the node does not listen do nothing.
+    fn ports(&mut self) {
+        let config = self.config;
+        let listen = &config.nvmf.listen;
+        // Which port the kernel picks shows later.
+        if listen.iter().any(|address| address.port() == 0) {
+            return;
+        }
+        let ports =
+            config.subsystems.iter().flat_map(|subsystem| &subsystem.ana).filter_map(|entry| entry.port.as_ref());
+        for port in ports.filter(|port| !listen.contains(&port.value)) {
+            let known: Vec<_> = listen.iter().map(ToString::to_string).collect();
+            let help = if known.is_empty() {
+                "[nvmf] has no 'listen'".into()
+            } else {
+                format!("it listens on {}", known.join(", "))
+            };
+            self.add(&port.span, "port", format!("the node does not listen on {}", port.value), Some(help));
         }
     }
 

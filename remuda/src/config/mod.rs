@@ -1,25 +1,30 @@
 //! The configuration file: read with places kept, so that every problem is reported with file, line and column, all at
 //! once and before anything is started.
 
+pub mod ana;
 pub mod change;
 mod check;
 pub mod device;
 pub mod diagnostic;
 pub mod host_key;
+pub mod namespace;
 pub mod pool;
 pub mod reference;
 pub mod section;
 pub mod value;
 pub mod vhost;
 
+pub use ana::{AnaEntry, parse_controller_ids};
 pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
+pub use namespace::{NAMESPACE, NamespaceEntry, check_uuid};
 pub use pool::{LogDef, PoolDef, PoolEntry};
 pub use section::show_duration_ns;
 pub use vhost::{VHOST, VhostEntry};
 
 use host_key::HostKeyEntry;
+use namespace::read_namespaces;
 use section::{Form, Key, Section, key};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -121,13 +126,24 @@ pub const SUBSYSTEM: &[Key] = &[
     ),
     key("serial", Form::Text, "generated once", "Serial number, up to 20 printable characters."),
     key("model", Form::Text, "Remuda", "Model number, up to 40 printable characters."),
-    key("namespaces", Form::Special("list of {nsid, volume}, or of volume names"), "[]", "Its volumes."),
-];
-
-/// Keys of one entry of `namespaces`.
-pub const NAMESPACE: &[Key] = &[
-    key("nsid", Form::Count(1, 1024), "the next free one", "Namespace id."),
-    key("volume", Form::Text, "required", "The volume."),
+    key(
+        "namespaces",
+        Form::Special("list of {nsid, volume, hosts}, or of volume names"),
+        "[]",
+        "Its volumes, and which hosts see them.",
+    ),
+    key(
+        "ana",
+        Form::Special("list of {state, group, port}"),
+        "[] (all optimized)",
+        "How ports reach groups of its namespaces: asymmetric access for hosts with several paths.",
+    ),
+    key(
+        "controller_ids",
+        Form::Text,
+        "1-65519",
+        "First and last id of its controllers. Nodes that show the same subsystem need ranges apart.",
+    ),
 ];
 
 /// What an idle reactor does.
@@ -238,15 +254,10 @@ pub struct SubsystemEntry {
     pub model: Option<String>,
     /// Namespaces.
     pub namespaces: Vec<NamespaceEntry>,
-}
-
-/// One of a subsystem's namespaces.
-#[derive(Clone, Debug)]
-pub struct NamespaceEntry {
-    /// Namespace id.
-    pub nsid: Located<u32>,
-    /// Volume name.
-    pub volume: Located<String>,
+    /// Asymmetric access.
+    pub ana: Vec<AnaEntry>,
+    /// First and last controller id.
+    pub controller_ids: Option<(u16, u16)>,
 }
 
 /// A configuration in which everything checkable without starting has been checked.
@@ -303,6 +314,26 @@ impl Config {
         Err(BadConfig { source, problems: problems.list })
     }
 }
+
+impl Config {
+    /// What is allowed and hardly meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let keys_for_nothing =
+            |subsystem: &&SubsystemEntry| subsystem.allow_any_host && !subsystem.host_keys.is_empty();
+        let warning = |subsystem: &SubsystemEntry| {
+            let line = subsystem.nqn.span.as_ref().map_or(0, |span| self.source.position(span.start).0);
+            format!(
+                "{}:{line}: subsystem '{}' has keys of hosts and lets in every host: {ANY_HOST_WITH_KEYS}",
+                self.source.path, subsystem.nqn.value
+            )
+        };
+        self.subsystems.iter().filter(keys_for_nothing).map(warning).collect()
+    }
+}
+
+/// Why keys are no use where every host may connect, and what to do.
+pub const ANY_HOST_WITH_KEYS: &str = "whoever states another name is let in without a key, so the keys protect nothing; \
+                                      list the hosts in 'hosts' instead of 'allow_any_host'";
 
 /// Relative paths in the file are relative to the file.
 fn resolve(source: &Source, path: &str) -> PathBuf {
@@ -749,7 +780,9 @@ fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut Problems) ->
             section.wrong(text.span.clone(), key, reason, None);
         }
     }
-    let namespaces = read_namespaces(&mut section);
+    let allowed = (!any.as_ref().is_some_and(|any| any.value)).then_some(&hosts[..]);
+    let namespaces = read_namespaces(&mut section, allowed);
+    let (ana, controller_ids) = (ana::read_ana(&mut section), ana::read_controller_ids(&mut section));
     Some(SubsystemEntry {
         nqn: nqn?,
         allow_any_host: any.is_some_and(|any| any.value),
@@ -758,44 +791,9 @@ fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut Problems) ->
         serial: serial.map(|serial| serial.value),
         model: model.map(|model| model.value),
         namespaces,
+        ana,
+        controller_ids,
     })
-}
-
-fn read_namespaces(section: &mut Section<'_>) -> Vec<NamespaceEntry> {
-    let Some(value) = section.raw("namespaces") else { return Vec::new() };
-    let Data::List(items) = &value.data else {
-        section.wrong(value.span.clone(), "namespaces", "expected a list of {nsid, volume}, or of volume names", None);
-        return Vec::new();
-    };
-    let title = section.title.clone();
-    let mut entries: Vec<NamespaceEntry> = Vec::new();
-    for item in items {
-        let next = entries.iter().map(|entry| entry.nsid.value).max().unwrap_or(0) + 1;
-        let entry = match &item.data {
-            Data::Text(volume) => NamespaceEntry {
-                nsid: Located { value: next, span: item.span.clone() },
-                volume: Located { value: volume.clone(), span: item.span.clone() },
-            },
-            Data::Table(table) => {
-                let title = format!("namespaces of {title}");
-                let mut inner = Section::new(title, item.span.clone(), table, &[NAMESPACE], false, section.problems);
-                inner.check_unknown(|_| None);
-                let nsid = inner.count("nsid").map(|nsid| Located { value: nsid.value as u32, span: nsid.span });
-                let Some(volume) = inner.need_text("volume") else { continue };
-                NamespaceEntry { nsid: nsid.unwrap_or(Located { value: next, span: item.span.clone() }), volume }
-            }
-            other => {
-                let message = format!("expected {{nsid, volume}} or a volume name, found {}", other.type_name());
-                section.wrong(item.span.clone(), "namespaces", message, None);
-                continue;
-            }
-        };
-        if entries.iter().any(|other| other.nsid.value == entry.nsid.value) {
-            section.wrong(entry.nsid.span.clone(), "nsid", format!("{} is used twice", entry.nsid.value), None);
-        }
-        entries.push(entry);
-    }
-    entries
 }
 
 /// NVMe qualified names: `nqn.yyyy-mm.reverse.domain:anything`, at most 223 bytes (NVMe base specification, 4.7).

@@ -1,5 +1,6 @@
 //! The reference of the configuration file and an example, both from the tables that the reader uses.
 
+use super::ana::ANA;
 use super::device::{KINDS, keys_of};
 use super::host_key::HOST_KEY;
 use super::pool::{POOL, POOL_PMEM};
@@ -28,6 +29,7 @@ pub fn markdown() -> String {
     section(&mut out, "## `[[subsystem]]`", "What NVMe/TCP hosts connect to.", SUBSYSTEM);
     section(&mut out, "### `host_keys`", "Each entry, see [security.md](security.md):", HOST_KEY);
     section(&mut out, "### `namespaces`", "Each entry:", NAMESPACE);
+    section(&mut out, "### `ana`", "Each entry; what is not listed is optimized:", ANA);
     let about = "What a virtual machine on this machine has as a disk, over vhost-user-blk. See [vhost.md](vhost.md).";
     section(&mut out, "## `[[vhost]]`", about, VHOST);
     out

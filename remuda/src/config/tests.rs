@@ -195,3 +195,41 @@ fn zones_are_checked_as_far_as_they_can_be_without_the_device() {
     let good = zoned("zone_size='4MiB'\ncapacity='3MiB'\nmax_open=2\nmax_active=2");
     assert!(Config::parse("/x/node.toml", good).is_ok());
 }
+
+#[test]
+fn who_sees_namespaces_and_how_ports_reach_them_is_checked() {
+    let subsystem = |rest: &str| {
+        format!(
+            "{MEM}[[volume]]\nname='v'\ndevice='m'\n[[subsystem]]\nnqn='nqn.2026-11.org.example:s'\nhosts=['nqn.2026-11.org.example:h']\n{rest}\n"
+        )
+    };
+    let volume = |rest: &str| subsystem(&format!("namespaces=[{{ volume='v', {rest} }}]"));
+    assert_problem(&volume("hosts=['nqn.2026-11.org.example:x']"), "11:", &["may not connect", "add \"nqn.2026-11"]);
+    assert_problem(&volume("hosts=['x']"), "11:", &["'x' is not an NVMe name"]);
+    assert_problem(&volume("ana_group=65"), "11:", &["65 is not within 1 and 64"]);
+    assert_problem(&volume("uuid='7'"), "11:", &["'7' is not a UUID"]);
+    assert_problem(&subsystem("controller_ids='9-3'"), "11:", &["'9-3' is not a range within 1-65519"]);
+    assert_problem(&subsystem("ana=[{ state='inaccesible' }]"), "11:", &["did you mean 'inaccessible'"]);
+    assert_problem(&subsystem("ana=[{ group=3 }]"), "11:", &["no 'state'"]);
+    let twice = "ana=[{ state='change' }, { state='optimized', group=1 }]";
+    assert_problem(&subsystem(twice), "11:", &["group 1 there is given twice"]);
+    let port = subsystem("ana=[{ state='change', port='10.0.0.1' }]");
+    assert_problem(&port, "11:", &["does not listen on 10.0.0.1:4420"]);
+    let listen = format!("{port}[nvmf]\nlisten=['10.0.0.1:4420']\ninsecure=true\n");
+    let config = Config::parse("/x/node.toml", listen).unwrap();
+    assert_eq!(config.subsystems[0].ana[0].port.as_ref().unwrap().value.port(), 4420);
+}
+
+#[test]
+fn keys_where_every_host_may_connect_are_warned_of() {
+    let config = |hosts: &str| {
+        let keys = "host_keys=[{ host='nqn.2026-11.org.example:h', dhchap_key='/x/key' }]";
+        let text = format!("[[subsystem]]\nnqn='nqn.2026-11.org.example:s'\n{hosts}\n{keys}\n");
+        let source = Source { path: "/x/node.toml".into(), text };
+        parse_text(&source, &mut Problems::default()).unwrap().warnings()
+    };
+    assert_eq!(config("hosts=['nqn.2026-11.org.example:h']"), Vec::<String>::new());
+    let warnings = config("allow_any_host=true");
+    let parts = ["/x/node.toml:2: subsystem 'nqn.2026-11.org.example:s'", "protect nothing", "'hosts' instead of"];
+    parts.iter().for_each(|part| assert!(warnings[0].contains(part), "{part}: {warnings:?}"));
+}

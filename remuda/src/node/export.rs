@@ -1,6 +1,7 @@
 //! The door through which subsystems are seen: what the node asks of a target.
 
 use super::refusal::Refusal;
+use super::state::AnaRecord;
 use super::view::ConnectedHost;
 use bdev::BlockDevice;
 use nvme::auth::Policy;
@@ -26,6 +27,10 @@ pub struct NamespaceSpec {
     pub uuid: Uuid,
     /// Reservations that have lasted since it was shown before, for when it is not shown now.
     pub reservations: Option<Table>,
+    /// The hosts that see it; `None` is every host.
+    pub hosts: Option<Vec<String>>,
+    /// Its group for asymmetric access.
+    pub ana_group: u32,
 }
 
 /// How a host authenticates.
@@ -56,6 +61,10 @@ pub struct SubsystemSpec {
     pub keys: Vec<HostKeySpec>,
     /// By id.
     pub namespaces: Vec<NamespaceSpec>,
+    /// Asymmetric access.
+    pub ana: Vec<AnaRecord>,
+    /// First and last controller id.
+    pub controller_ids: Option<(u16, u16)>,
 }
 
 /// What the door sees.

@@ -7,6 +7,7 @@
 //! set aside with a warning. What is changed at run time about a configured object is kept as an overlay on the file.
 
 mod absent;
+mod ana;
 mod awaited;
 mod build;
 mod devices;
@@ -48,6 +49,7 @@ pub use referrals::REFERRALS_MAX;
 pub use refusal::{Refusal, RefusalKind};
 pub use reservations::{KeepReservation, ReservationDoor};
 pub use state::{Origin, State, StateView, Store};
+pub use subsystems::NewNamespace;
 
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;

@@ -61,6 +61,35 @@ pub struct NamespaceRecord {
     pub nsid: u32,
     /// Volume name.
     pub volume: String,
+    /// The hosts that see it; `None` is every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// Its group for asymmetric access.
+    #[serde(default = "first_group", skip_serializing_if = "is_first_group")]
+    pub ana_group: u32,
+    /// Its identity, if not its volume's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<Uuid>,
+}
+
+fn first_group() -> u32 {
+    1
+}
+
+fn is_first_group(group: &u32) -> bool {
+    *group == first_group()
+}
+
+/// The state of a group of namespaces at a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AnaRecord {
+    /// Group.
+    pub group: u32,
+    /// The address of the port; `None` is every port that has no record of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<SocketAddr>,
+    /// The name of the state.
+    pub state: String,
 }
 
 /// A subsystem made at run time.
@@ -76,6 +105,12 @@ pub struct SubsystemRecord {
     pub hosts: Vec<String>,
     /// Namespaces by id.
     pub namespaces: Vec<NamespaceRecord>,
+    /// Asymmetric access, by group and port; what is not here is optimised.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ana: Vec<AnaRecord>,
+    /// First and last controller id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_ids: Option<(u16, u16)>,
 }
 
 /// What changed at run time about a configured subsystem, applied on top of the file.
@@ -98,6 +133,9 @@ pub struct SubsystemOverlay {
     /// Whether every host may connect, when changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_any_host: Option<bool>,
+    /// Asymmetric access, when changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ana: Option<Vec<AnaRecord>>,
 }
 
 /// A resize of a configured device.

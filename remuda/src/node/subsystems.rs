@@ -6,13 +6,26 @@ use super::reservations;
 use super::state::{Origin, State, SubsystemOverlay};
 use super::view::{HostView, NamespaceView, SubsystemView};
 use super::{NamespaceRecord, Node, OBJECTS_MAX, Subsystem, SubsystemRecord};
-use crate::config::{check_ascii, check_nqn};
+use crate::config::{ANY_HOST_WITH_KEYS, check_ascii, check_nqn};
 use uuid::Uuid;
 
 /// Namespaces of one subsystem at most; what one active-namespace-list page holds.
 pub const NAMESPACES_MAX: usize = 1024;
 /// Hosts of one subsystem at most.
 pub const HOSTS_MAX: usize = 1024;
+/// What may be said of a namespace that is added.
+#[derive(Clone, Debug, Default)]
+pub struct NewNamespace {
+    /// Namespace id; `None` is the next free one.
+    pub nsid: Option<u32>,
+    /// The hosts that see it; `None` is every host.
+    pub hosts: Option<Vec<String>>,
+    /// Its group for asymmetric access; `None` is the first.
+    pub ana_group: Option<u32>,
+    /// Its identity, if not its volume's.
+    pub uuid: Option<Uuid>,
+}
+
 const MODEL_DEFAULT: &str = "Remuda";
 
 fn new_serial() -> String {
@@ -37,14 +50,20 @@ impl Node {
                 overlay.serial = new_serial();
             }
             let namespaces = entry.namespaces.iter();
-            let namespaces =
-                namespaces.map(|one| NamespaceRecord { nsid: one.nsid.value, volume: one.volume.value.clone() });
+            let namespaces = namespaces.map(|one| {
+                let hosts = one.hosts.as_ref().map(|hosts| hosts.iter().map(|host| host.value.clone()).collect());
+                let uuid = one.uuid.as_ref().map(|uuid| uuid.value);
+                let (nsid, volume) = (one.nsid.value, one.volume.value.clone());
+                NamespaceRecord { nsid, volume, hosts, ana_group: one.ana_group, uuid }
+            });
             let mut configured = SubsystemRecord {
                 serial: entry.serial.clone().unwrap_or_else(|| overlay.serial.clone()),
                 model: entry.model.clone().unwrap_or_else(|| MODEL_DEFAULT.to_string()),
                 allow_any_host: entry.allow_any_host,
                 hosts: entry.hosts.iter().map(|host| host.value.clone()).collect(),
                 namespaces: namespaces.collect(),
+                ana: super::ana::records(&entry.ana),
+                controller_ids: entry.controller_ids,
             };
             configured.namespaces.sort_by_key(|namespace| namespace.nsid);
             let record = apply(&configured, overlay);
@@ -90,9 +109,11 @@ impl Node {
         let mut namespaces = Vec::new();
         for namespace in record.namespaces.iter().filter(|namespace| !hidden.contains(&namespace.volume)) {
             if let Some((device, uuid)) = self.export_of(&namespace.volume) {
-                let nsid = namespace.nsid;
+                let (nsid, ana_group) = (namespace.nsid, namespace.ana_group);
+                let uuid = namespace.uuid.unwrap_or(uuid);
                 let reservations = self.kept_reservations(nqn, nsid, uuid);
-                namespaces.push(NamespaceSpec { nsid, device, uuid, reservations });
+                let hosts = namespace.hosts.clone();
+                namespaces.push(NamespaceSpec { nsid, device, uuid, reservations, hosts, ana_group });
             }
         }
         let spec = SubsystemSpec {
@@ -103,6 +124,8 @@ impl Node {
             hosts: record.hosts,
             keys: self.host_key_specs(nqn),
             namespaces,
+            ana: record.ana,
+            controller_ids: record.controller_ids,
         };
         self.exporter.put(spec).await
     }
@@ -170,7 +193,9 @@ impl Node {
                 nsid: namespace.nsid,
                 volume: namespace.volume.clone(),
                 size: volume.map_or(0, |(size, _)| size),
-                uuid: volume.map(|(_, uuid)| uuid),
+                uuid: namespace.uuid.or(volume.map(|(_, uuid)| uuid)),
+                hosts: namespace.hosts.clone(),
+                ana_group: namespace.ana_group,
             }
         });
         SubsystemView {
@@ -180,6 +205,7 @@ impl Node {
             allow_any_host: record.allow_any_host,
             hosts: record.hosts.clone(),
             namespaces: namespaces.collect(),
+            ana: super::ana::views(&record.ana),
             reservations: Vec::new(),
             addresses: self.addresses(),
             origin: subsystem.origin,
@@ -224,7 +250,7 @@ impl Node {
     }
 
     /// Remembers `subsystem` as it now is, and tells the target.
-    async fn change(&mut self, nqn: &str, subsystem: Subsystem) -> Result<SubsystemView, Refusal> {
+    pub(super) async fn change(&mut self, nqn: &str, subsystem: Subsystem) -> Result<SubsystemView, Refusal> {
         let mut state = self.state.clone();
         end_reservations(&mut state, nqn, &subsystem.record.namespaces);
         match &subsystem.configured {
@@ -244,7 +270,7 @@ impl Node {
         self.subsystem_show(nqn).await
     }
 
-    fn copy_of(&self, nqn: &str) -> Result<Subsystem, Refusal> {
+    pub(super) fn copy_of(&self, nqn: &str) -> Result<Subsystem, Refusal> {
         let subsystem = self.subsystem(nqn)?;
         Ok(Subsystem {
             origin: subsystem.origin,
@@ -261,6 +287,7 @@ impl Node {
         model: Option<String>,
         allow_any_host: bool,
         hosts: Vec<String>,
+        controller_ids: Option<(u16, u16)>,
     ) -> Result<SubsystemView, Refusal> {
         self.check_running()?;
         let object = format!("subsystem '{nqn}'");
@@ -289,6 +316,8 @@ impl Node {
             allow_any_host,
             hosts,
             namespaces: Vec::new(),
+            ana: Vec::new(),
+            controller_ids,
         };
         let view = self.change(nqn, Subsystem { origin: Origin::Runtime, record, configured: None }).await?;
         tracing::info!(nqn, "subsystem created");
@@ -318,10 +347,12 @@ impl Node {
         &mut self,
         nqn: &str,
         volume: &str,
-        nsid: Option<u32>,
+        new: NewNamespace,
     ) -> Result<SubsystemView, Refusal> {
         self.check_running()?;
+        let NewNamespace { nsid, hosts, ana_group, uuid } = new;
         let object = format!("subsystem '{nqn}'");
+        let hosts = hosts.map(|hosts| checked_mask(&object, hosts)).transpose()?;
         let mut subsystem = self.copy_of(nqn)?;
         self.volume_device(volume)?;
         let namespaces = &mut subsystem.record.namespaces;
@@ -345,10 +376,32 @@ impl Node {
             Some(nsid) => nsid,
             None => (1..).find(|nsid| !taken(*nsid)).expect("fewer namespaces than ids"),
         };
-        namespaces.push(NamespaceRecord { nsid, volume: volume.to_string() });
+        let ana_group = ana_group.unwrap_or(1);
+        namespaces.push(NamespaceRecord { nsid, volume: volume.to_string(), hosts, ana_group, uuid });
         namespaces.sort_by_key(|namespace| namespace.nsid);
         let view = self.change(nqn, subsystem).await?;
         tracing::info!(nqn, nsid, volume, "namespace added");
+        Ok(view)
+    }
+
+    /// Shows a namespace to these hosts alone, or to every host that may connect.
+    pub async fn namespace_mask(
+        &mut self,
+        nqn: &str,
+        nsid: u32,
+        hosts: Option<Vec<String>>,
+    ) -> Result<SubsystemView, Refusal> {
+        self.check_running()?;
+        let mut subsystem = self.copy_of(nqn)?;
+        let object = format!("namespace {nsid} of subsystem '{nqn}'");
+        let hosts = hosts.map(|hosts| checked_mask(&object, hosts)).transpose()?;
+        let namespaces = &mut subsystem.record.namespaces;
+        let Some(namespace) = namespaces.iter_mut().find(|namespace| namespace.nsid == nsid) else {
+            return Err(no_namespace(&subsystem.record, nqn, nsid));
+        };
+        namespace.hosts = hosts;
+        let view = self.change(nqn, subsystem).await?;
+        tracing::info!(nqn, nsid, "hosts of a namespace set");
         Ok(view)
     }
 
@@ -359,10 +412,7 @@ impl Node {
         let before = subsystem.record.namespaces.len();
         subsystem.record.namespaces.retain(|namespace| namespace.nsid != nsid);
         if subsystem.record.namespaces.len() == before {
-            let ids: Vec<_> = subsystem.record.namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
-            let next = if ids.is_empty() { "it has none".to_string() } else { format!("it has {}", ids.join(", ")) };
-            let object = format!("namespace {nsid} of subsystem '{nqn}'");
-            return Err(Refusal::new(super::RefusalKind::NotFound, object, "there is no such namespace", next));
+            return Err(no_namespace(&subsystem.record, nqn, nsid));
         }
         let view = self.change(nqn, subsystem).await?;
         tracing::info!(nqn, nsid, "namespace removed");
@@ -395,7 +445,12 @@ impl Node {
                 }
             }
         }
-        self.change(nqn, subsystem).await
+        let is_any = subsystem.record.allow_any_host;
+        let view = self.change(nqn, subsystem).await?;
+        if is_any && self.host_keys.get(nqn).is_some_and(|hosts| !hosts.is_empty()) {
+            tracing::warn!(nqn, "it has keys of hosts and lets in every host: {ANY_HOST_WITH_KEYS}");
+        }
+        Ok(view)
     }
 
     /// Takes a host's permission back, or that of hosts that are not listed; those connected are disconnected.
@@ -418,6 +473,27 @@ impl Node {
     }
 }
 
+/// NQNs of hosts that are to see a namespace, in order and each once.
+fn checked_mask(object: &str, mut hosts: Vec<String>) -> Result<Vec<String>, Refusal> {
+    for host in &hosts {
+        check_nqn(host).map_err(|reason| Refusal::invalid(object, reason, ""))?;
+    }
+    hosts.sort();
+    hosts.dedup();
+    if hosts.len() > HOSTS_MAX {
+        let cause = format!("at most {HOSTS_MAX} hosts can be named");
+        return Err(Refusal::invalid(object, cause, "use another subsystem for some of them"));
+    }
+    Ok(hosts)
+}
+
+fn no_namespace(record: &SubsystemRecord, nqn: &str, nsid: u32) -> Refusal {
+    let ids: Vec<_> = record.namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
+    let next = if ids.is_empty() { "it has none".to_string() } else { format!("it has {}", ids.join(", ")) };
+    let object = format!("namespace {nsid} of subsystem '{nqn}'");
+    Refusal::new(super::RefusalKind::NotFound, object, "there is no such namespace", next)
+}
+
 /// The configured subsystem with its run-time changes.
 fn apply(configured: &SubsystemRecord, overlay: &SubsystemOverlay) -> SubsystemRecord {
     let mut record = configured.clone();
@@ -437,6 +513,7 @@ fn apply(configured: &SubsystemRecord, overlay: &SubsystemOverlay) -> SubsystemR
         }
     }
     record.allow_any_host = overlay.allow_any_host.unwrap_or(record.allow_any_host);
+    record.ana = overlay.ana.clone().unwrap_or(record.ana);
     record
 }
 
@@ -452,11 +529,13 @@ fn difference(configured: &SubsystemRecord, now: &SubsystemRecord, serial: Strin
         hosts_allowed: missing(&now.hosts, &configured.hosts),
         hosts_disallowed: missing(&configured.hosts, &now.hosts),
         allow_any_host: (now.allow_any_host != configured.allow_any_host).then_some(now.allow_any_host),
+        ana: (now.ana != configured.ana).then(|| now.ana.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::AnaRecord;
     use super::*;
 
     fn record(namespaces: &[(u32, &str)], hosts: &[&str], any: bool) -> SubsystemRecord {
@@ -465,11 +544,25 @@ mod tests {
             model: "M".into(),
             allow_any_host: any,
             hosts: hosts.iter().map(ToString::to_string).collect(),
+            ana: Vec::new(),
+            controller_ids: None,
             namespaces: namespaces
                 .iter()
-                .map(|(nsid, volume)| NamespaceRecord { nsid: *nsid, volume: volume.to_string() })
+                .map(|(nsid, volume)| NamespaceRecord {
+                    nsid: *nsid,
+                    volume: volume.to_string(),
+                    hosts: None,
+                    ana_group: 1,
+                    uuid: None,
+                })
                 .collect(),
         }
+    }
+
+    fn masked(mut record: SubsystemRecord) -> SubsystemRecord {
+        record.namespaces[0].hosts = Some(vec!["h1".into()]);
+        record.ana = vec![AnaRecord { group: 1, port: None, state: "inaccessible".into() }];
+        record
     }
 
     #[test]
@@ -479,6 +572,7 @@ mod tests {
             record(&[(1, "a"), (2, "b")], &["h1", "h2"], false),
             record(&[(2, "b"), (3, "c")], &["h2", "h3"], true),
             record(&[], &[], false),
+            masked(record(&[(1, "a"), (2, "b")], &["h1", "h2"], false)),
         ] {
             assert_eq!(apply(&configured, &difference(&configured, &now, "S".into())), now);
         }

@@ -1,15 +1,17 @@
 //! Subsystems through the NVMe/TCP target: brings it from what it shows to what it should show.
 
-use super::export::{Answer, ExportCounters, Exporter, SubsystemSpec};
+use super::export::{Answer, ExportCounters, Exporter, NamespaceSpec, SubsystemSpec};
 use super::reactors::on_reactor;
 use super::refusal::Refusal;
 use super::reservations::ReservationDoor;
+use super::state::AnaRecord;
 use crate::config::NvmfConfig;
 use base::Errno;
 use nvme::spec::Nqn;
+use nvme::spec::ana::AnaState;
 use nvme::target::reservation::Table;
-use nvme::target::{SubsystemConfig, TargetConfig};
-use nvme::tcp_target::{Config, TargetError, TargetHome, TcpTarget};
+use nvme::target::{AnaStates, SubsystemConfig, TargetConfig};
+use nvme::tcp_target::{Config, NewNamespace, TargetError, TargetHome, TcpTarget};
 use reactor::ReactorHandle;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -110,9 +112,11 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
                 allow_any_host: false,
                 ..SubsystemConfig::new(name)
             };
+            let controller_ids = now.controller_ids.unwrap_or(config.controller_ids);
+            let config = SubsystemConfig { controller_ids, ..config };
             home.add_subsystem(config)?;
-            let (hosts, keys, namespaces) = (Vec::new(), Vec::new(), Vec::new());
-            SubsystemSpec { allow_any_host: false, hosts, keys, namespaces, ..now.clone() }
+            let (hosts, keys, namespaces, ana) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            SubsystemSpec { allow_any_host: false, hosts, keys, namespaces, ana, ..now.clone() }
         }
     };
     for key in now.keys.iter().filter(|key| !before.keys.contains(key)) {
@@ -123,16 +127,34 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
     for host in before.hosts.iter().filter(|host| !now.hosts.contains(host)) {
         home.disallow_host(nqn, host)?;
     }
+    let (states_before, states) = (ana_states(&before.ana), ana_states(&now.ana));
+    for group in states_before.keys().chain(states.keys()) {
+        if states_before.get(group) != states.get(group) {
+            home.set_ana(nqn, *group, states.get(group).cloned().unwrap_or_default())?;
+        }
+    }
+    let same = |old: &NamespaceSpec, new: &NamespaceSpec| {
+        (old.nsid, old.uuid, old.ana_group) == (new.nsid, new.uuid, new.ana_group)
+    };
     for old in &before.namespaces {
-        let stays = now.namespaces.iter().any(|new| new.nsid == old.nsid && new.uuid == old.uuid);
+        let stays = now.namespaces.iter().any(|new| same(old, new));
         if !stays {
             home.remove_namespace(nqn, old.nsid)?;
         }
     }
     for new in &now.namespaces {
-        let there = before.namespaces.iter().any(|old| old.nsid == new.nsid && old.uuid == new.uuid);
+        let there = before.namespaces.iter().any(|old| same(old, new));
         if !there {
-            home.add_reserved_namespace(nqn, Some(new.nsid), new.device.clone(), new.uuid, new.reservations.clone())?;
+            let shown = NewNamespace {
+                nsid: Some(new.nsid),
+                reservations: new.reservations.clone(),
+                hosts: new.hosts.clone(),
+                ana_group: new.ana_group,
+                ..NewNamespace::new(new.device.clone(), new.uuid)
+            };
+            home.show_namespace(nqn, shown)?;
+        } else if !before.namespaces.iter().any(|old| old.nsid == new.nsid && old.hosts == new.hosts) {
+            home.set_namespace_hosts(nqn, new.nsid, new.hosts.as_deref())?;
         }
     }
     home.refresh_sizes();
@@ -146,6 +168,20 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
         home.set_allow_any_host(nqn, now.allow_any_host)?;
     }
     Ok(())
+}
+
+/// The states of each group.
+fn ana_states(records: &[AnaRecord]) -> BTreeMap<u32, AnaStates> {
+    let mut groups: BTreeMap<u32, AnaStates> = BTreeMap::new();
+    for AnaRecord { group, port, state } in records {
+        let states = groups.entry(*group).or_default();
+        let state = AnaState::from_name(state).unwrap_or_default();
+        match port {
+            Some(port) => drop(states.ports.insert(*port, state)),
+            None => states.everywhere = state,
+        }
+    }
+    groups
 }
 
 impl Exporter for TcpExporter {

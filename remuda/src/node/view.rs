@@ -101,6 +101,23 @@ pub struct NamespaceView {
     pub size: u64,
     /// Identity.
     pub uuid: Option<Uuid>,
+    /// The hosts that see it; absent is every host that may connect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
+    /// Its group for asymmetric access.
+    pub ana_group: u32,
+}
+
+/// The state of a group of namespaces at a port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AnaView {
+    /// Group.
+    pub group: u32,
+    /// The address of the port; absent is every port that is not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// The state.
+    pub state: String,
 }
 
 /// A host that has registered with a namespace.
@@ -145,6 +162,9 @@ pub struct SubsystemView {
     pub hosts: Vec<String>,
     /// Namespaces.
     pub namespaces: Vec<NamespaceView>,
+    /// Asymmetric access; what is not listed is optimised.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ana: Vec<AnaView>,
     /// Reservations of its namespaces, when one subsystem is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<ReservationView>,

@@ -1,7 +1,7 @@
 //! The methods: their names, parameters and what they call. Parameters are read by the same code as the configuration
 //! file, so a misspelt one is met with the nearest right one here too.
 
-use crate::config::LogDef;
+use crate::config::ana;
 use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
 use crate::config::host_key;
@@ -9,9 +9,11 @@ use crate::config::pool::{POOL_CREATE, read_pool_request};
 use crate::config::section::{Form, Key, Section, key};
 use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
-use crate::node::{NewHostKeys, NewSize};
+use crate::config::{LogDef, check_uuid, parse_controller_ids};
+use crate::node::{NewHostKeys, NewNamespace, NewSize};
 use crate::node::{Node, Refusal, RefusalKind};
 use engine::CheckOptions;
+use nvme::spec::ana::AnaState;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -34,6 +36,7 @@ const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
 const ADDRESS: Key = key("address", Form::Text, "required", "The address of its port.");
 const NSID: Form = Form::Count(1, 1024);
+const ANA_GROUP: Form = Form::Count(1, nvme::target::ANA_GROUPS_MAX as u64);
 /// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
 const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
 
@@ -181,6 +184,7 @@ pub const METHODS: &[Method] = &[
             key("model", Form::Text, "Remuda", "Model number, up to 40 characters."),
             key("allow_any_host", Form::Flag, "false", "Whether every host may connect."),
             key("hosts", Form::TextList, "[]", "Hosts that may connect."),
+            key("controller_ids", Form::Text, "1-65519", "First and last id of its controllers."),
         ],
     ),
     question("subsystem.list", "All subsystems.", &[]),
@@ -193,7 +197,34 @@ pub const METHODS: &[Method] = &[
             NQN,
             key("volume", Form::Text, "required", "The volume."),
             key("nsid", NSID, "the next free one", "Namespace id."),
+            key("hosts", Form::TextList, "every host that may connect", "The hosts that see it."),
+            key("ana_group", ANA_GROUP, "1", "Its group for asymmetric access."),
+            key("uuid", Form::Text, "the volume's", "Its identity, where other nodes show the same data."),
         ],
+    ),
+    method(
+        "subsystem.set_ana",
+        "Sets how a port reaches a group of namespaces; hosts with several paths go by it. A state of all ports takes the place of those of single ports.",
+        &[
+            NQN,
+            key("state", ana::STATES, "required", "The state."),
+            key("ana_group", ANA_GROUP, "1", "The group."),
+            key("port", Form::Text, "every port", "The address of the port."),
+        ],
+    ),
+    method(
+        "subsystem.mask_namespace",
+        "Shows a namespace to these hosts alone; for the others it does not exist.",
+        &[
+            NQN,
+            key("nsid", NSID, "required", "Namespace id."),
+            key("hosts", Form::TextList, "required", "The hosts that see it; an empty list is nobody."),
+        ],
+    ),
+    method(
+        "subsystem.unmask_namespace",
+        "Shows a namespace to every host that may connect.",
+        &[NQN, key("nsid", NSID, "required", "Namespace id.")],
     ),
     method(
         "subsystem.remove_namespace",
@@ -424,10 +455,11 @@ struct Params {
     leg: Option<String>,
     key_file: String,
     confirm: String,
-    level: String,
+    /// The one of several words.
+    word: String,
     serial: Option<String>,
     model: Option<String>,
-    hosts: Vec<String>,
+    hosts: Option<Vec<String>>,
     dhchap_key: Option<String>,
     dhchap_ctrl_key: Option<String>,
     dhchap_hash: Vec<String>,
@@ -442,6 +474,10 @@ struct Params {
     log_pmem: Option<String>,
     log_size: Option<u64>,
     nsid: Option<u32>,
+    ana_group: Option<u32>,
+    port: Option<String>,
+    uuid: Option<String>,
+    controller_ids: Option<String>,
     socket: Option<String>,
     queues: Option<u16>,
     flag: bool,
@@ -481,13 +517,16 @@ impl Params {
                         "key_file" => params.key_file = text.unwrap_or_default(),
                         "confirm" => params.confirm = text.unwrap_or_default(),
                         "volume" => params.volume = text.unwrap_or_default(),
+                        "port" => params.port = text,
+                        "uuid" => params.uuid = text,
+                        "controller_ids" => params.controller_ids = text,
                         "socket" => params.socket = text,
                         "size" => params.size_text = text.unwrap_or_default(),
                         other => unreachable!("text parameter '{other}' has no place"),
                     }
                 }
                 Form::Choice(_) => {
-                    params.level = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
+                    params.word = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
                 }
                 Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
                 Form::Size if name == "rate" => params.rate = section.size(name).map(|rate| rate.value),
@@ -497,6 +536,9 @@ impl Params {
                 Form::Count(..) if name == "queues" => {
                     params.queues = section.count(name).map(|queues| queues.value as u16)
                 }
+                Form::Count(..) if name == "ana_group" => {
+                    params.ana_group = section.count(name).map(|group| group.value as u32)
+                }
                 Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
                 Form::Flag => {
                     params.flag = section.flag(name).is_some_and(|flag| flag.value);
@@ -505,11 +547,11 @@ impl Params {
                     }
                 }
                 Form::TextList => {
-                    let texts = section.texts(name).unwrap_or_default();
-                    let texts = texts.into_iter().map(|text| text.value).collect();
+                    let texts = section.texts(name);
+                    let texts = texts.map(|texts| texts.into_iter().map(|text| text.value).collect());
                     match name {
-                        "dhchap_hash" => params.dhchap_hash = texts,
-                        "dhchap_dhgroup" => params.dhchap_dhgroup = texts,
+                        "dhchap_hash" => params.dhchap_hash = texts.unwrap_or_default(),
+                        "dhchap_dhgroup" => params.dhchap_dhgroup = texts.unwrap_or_default(),
                         _ => params.hosts = texts,
                     }
                 }
@@ -546,7 +588,7 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             around.stop();
             Ok(done(()))
         }
-        "log.set_level" => around.set_log_level(&params.level).map(done),
+        "log.set_level" => around.set_log_level(&params.word).map(done),
         "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
@@ -593,12 +635,35 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "volume.delete" => node.volume_delete(&params.name).await.map(done),
         "subsystem.create" => {
             let (serial, model) = (params.serial.clone(), params.model.clone());
-            answer(node.subsystem_create(params.nqn(), serial, model, params.flag, params.hosts.clone()).await?)
+            let hosts = params.hosts.clone().unwrap_or_default();
+            let ids = params.controller_ids.as_deref().map(parse_controller_ids).transpose();
+            let invalid = |reason| Refusal::invalid(format!("subsystem '{}'", params.nqn()), reason, "");
+            let ids = ids.map_err(invalid)?;
+            answer(node.subsystem_create(params.nqn(), serial, model, params.flag, hosts, ids).await?)
         }
         "subsystem.list" => answer(node.subsystem_list()),
         "subsystem.show" => answer(node.subsystem_show(params.nqn()).await?),
         "subsystem.delete" => node.subsystem_delete(params.nqn()).await.map(done),
-        "subsystem.add_namespace" => answer(node.namespace_add(params.nqn(), &params.volume, params.nsid).await?),
+        "subsystem.add_namespace" => {
+            let uuid = params.uuid.as_deref().map(check_uuid).transpose();
+            let invalid = |reason| Refusal::invalid(format!("subsystem '{}'", params.nqn()), reason, "");
+            let uuid = uuid.map_err(invalid)?;
+            let (nsid, hosts, ana_group) = (params.nsid, params.hosts.clone(), params.ana_group);
+            let new = NewNamespace { nsid, hosts, ana_group, uuid };
+            answer(node.namespace_add(params.nqn(), &params.volume, new).await?)
+        }
+        "subsystem.set_ana" => {
+            let state = AnaState::from_name(&params.word).unwrap_or_default();
+            let group = params.ana_group.unwrap_or(1);
+            answer(node.ana_set(params.nqn(), group, params.port.as_deref(), state).await?)
+        }
+        "subsystem.mask_namespace" => {
+            let hosts = params.hosts.clone().unwrap_or_default();
+            answer(node.namespace_mask(params.nqn(), params.nsid.unwrap_or(0), Some(hosts)).await?)
+        }
+        "subsystem.unmask_namespace" => {
+            answer(node.namespace_mask(params.nqn(), params.nsid.unwrap_or(0), None).await?)
+        }
         "subsystem.remove_namespace" => answer(node.namespace_remove(params.nqn(), params.nsid.unwrap_or(0)).await?),
         "subsystem.allow_host" => host_allow(node, &params).await,
         "subsystem.disallow_host" => answer(node.host_disallow(params.nqn(), Some(&params.host)).await?),
