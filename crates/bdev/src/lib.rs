@@ -3,7 +3,8 @@
 //!
 //! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ChecksumDevice`],
 //! [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
-//! [`ErrorDevice`], and [`ZonedDevice`], which makes zones of a device without any. Every one passes [`conformance`].
+//! [`ErrorDevice`], [`ModelSsdDevice`], which has the times of a modelled drive, and [`ZonedDevice`], which makes zones of a
+//! device without any. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
 //! from a disk.
@@ -26,6 +27,7 @@ mod linear;
 mod mem;
 mod mem_stripes;
 mod mirror;
+pub mod model_ssd;
 mod null;
 mod parts;
 mod range_lock;
@@ -52,6 +54,7 @@ pub use io::{Done, Flags, Io, Lba, Op, OpSet, Status};
 pub use linear::{EXTENTS_MAX, Extent, LinearDevice};
 pub use mem::MemDevice;
 pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, MirrorStatus};
+pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy};
 pub use remote::RemoteDevice;

@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{
     BlockDevice, Delay, DelayDevice, Delays, ErrorDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice,
-    MemDevice, NullDevice, StripeDevice, ZonedDevice, ZonedOptions,
+    MemDevice, ModelSsdDevice, NullDevice, SsdModel, StripeDevice, ZonedDevice, ZonedOptions,
 };
 use common::*;
 use std::sync::Arc;
@@ -135,4 +135,54 @@ fn zoned_over_a_slow_file_conforms_behind_filters() {
     let zoned = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
     let filtered = ErrorDevice::new("error", Arc::new(zoned.unwrap()), &[], 3).unwrap();
     conforms(&reactor, Arc::new(filtered), |options| options.random_ops = 200);
+}
+
+/// A drive of the model's rules that is quick enough to wait for.
+fn quick(model: SsdModel) -> SsdModel {
+    SsdModel { program_ns: 20_000, read_ns: 5_000, read_4k_ns: 100, suspend_ns: 1_000, ..model }
+}
+
+#[test]
+fn model_ssd_conforms() {
+    for (block_size, unit_bytes) in [(512, 4 << 10), (4096, 16 << 10), (4096, 64 << 10)] {
+        let bytes = 4 << 20;
+        let model = SsdModel { superblock_bytes: 1 << 20, raw_bytes: 16 << 20, unit_bytes, ..SsdModel::qlc(bytes, 0) };
+        let child = mem_of("m", block_size, bytes / u64::from(block_size));
+        let device = Arc::new(ModelSsdDevice::new("ssd", child, quick(model)).unwrap());
+        conforms(&reactor(), device.clone(), |options| options.random_ops = 200);
+        let counters = device.counters();
+        assert!(counters.host_write_bytes > 0 && counters.nand_bytes > counters.host_write_bytes);
+    }
+}
+
+#[test]
+fn model_ssd_with_zones_conforms() {
+    let reactor = reactor();
+    let options = ZonedOptions {
+        create: true,
+        zone_bytes: 1 << 20,
+        capacity_bytes: 768 << 10,
+        open_zones_max: 3,
+        active_zones_max: 4,
+        ..ZonedOptions::default()
+    };
+    let (inner, child) = (reactor.clone(), mem("m", 2000));
+    let zoned = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await }).unwrap();
+    let zones = zoned.zones().len() as u64;
+    let model = SsdModel::qlc_zoned(zones, 768 << 10);
+    let device = Arc::new(ModelSsdDevice::new("ssd", Arc::new(zoned), quick(model)).unwrap());
+    conforms(&reactor, device.clone(), |options| options.random_ops = 200);
+    let counters = device.counters();
+    assert!(counters.erases > 0 && counters.nand_bytes > 0 && counters.collected_bytes == 0);
+}
+
+#[test]
+fn a_model_ssd_that_does_not_fit_its_child_says_why() {
+    let refusal = |model: SsdModel| match ModelSsdDevice::new("ssd", mem("m", 1024), model) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("it is refused"),
+    };
+    assert!(refusal(SsdModel::qlc(2 << 20, 1000)).contains("the model only 2097152"));
+    assert!(refusal(SsdModel::qlc_zoned(4, 1 << 20)).contains("zones"));
+    assert!(refusal(SsdModel::qlc(4 << 20, 0)).contains("spare flash"));
 }

@@ -3,8 +3,10 @@
 //! machines that are killed and lose power, all decided by one seed.
 //!
 //! The code under test is the shipped code; only the [`Driver`](reactor::Driver) differs. Same seed, same trace hash.
+//! [`ClockDriver`] is the opposite: a world in which only time passes, for measuring models of devices.
 //! What is not here: threads, real time, real files, and any knowledge of what runs in the world (scenarios have it).
 
+mod clock_driver;
 mod disk;
 mod driver;
 mod faults;
@@ -18,6 +20,7 @@ mod state;
 mod trace;
 mod world;
 
+pub use clock_driver::ClockDriver;
 pub use disk::{CacheLoss, Disk, DiskOptions};
 pub use driver::SimDriver;
 pub use faults::{DiskFaults, FaultAtlas, Mutation, NetFaults, OneIn, ScheduleFaults};
