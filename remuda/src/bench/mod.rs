@@ -13,6 +13,7 @@ pub mod report;
 mod restart;
 mod svg;
 pub mod verify;
+mod wsr;
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, key_values, output};
@@ -76,6 +77,13 @@ Examples:
     /// Compare a hot pool with a bare drive and a bare disk (models), 16 KiB random at depths 1 and 16
     #[command(after_help = "Example:\n  remuda bench engine-table --svg engine.svg")]
     EngineTable(engine_table::TableArgs),
+    /// The ten rows of the write-shaping paper on a modelled QLC drive: alone, behind a cache, behind a log (virtual time)
+    #[command(after_help = "\
+Examples:
+  remuda bench wsr-table
+  remuda bench wsr-table --scale 1 --svg wsr.svg
+  remuda bench wsr-table --rows 5,6 --unit 4KiB --json")]
+    WsrTable(wsr::WsrArgs),
     /// Kill a node under load and measure how soon its successor answers
     #[command(after_help = "\
 Examples:
@@ -261,6 +269,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
         BenchCommand::Append(args) => return append::run(context, &args),
         BenchCommand::Restart(args) => return restart::run(context, &args),
         BenchCommand::EngineTable(args) => return engine_table::run(context, &args),
+        BenchCommand::WsrTable(args) => return wsr::run(context, &args),
         BenchCommand::Device { config: Some(file), device: Some(device), load, .. } => {
             (What::Devices(from_config(&file, &device)?), load)
         }

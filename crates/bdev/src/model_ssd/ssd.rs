@@ -273,7 +273,9 @@ impl Ssd {
     /// Whether a write has to wait until it may touch a grain, and until when.
     fn locked_until(&self, grain: u64, now: u64) -> Option<u64> {
         match self.held.get(&grain)? {
-            Held::Claimed(until) => Some((*until).max(now + 1)),
+            Held::Claimed(until) if now < *until => Some(*until),
+            // Whoever has it waits for room in the buffer; there is no telling for how long.
+            Held::Claimed(_) => Some(now + self.model.program_ns / 16),
             Held::Written { program, locks: true } => self.nand.end_of(*program, now),
             Held::Written { locks: false, .. } => None,
         }
@@ -309,6 +311,9 @@ impl Ssd {
     /// Programs the unit at hand, as soon as the buffer has room for it.
     fn place(&mut self, work: &mut Work, now: u64) -> Option<u64> {
         if let Some(until) = self.nand.buffer_full_until(now) {
+            if let Some(unit) = work.claim {
+                self.held.insert(unit, Held::Claimed(until + self.model.program_ns));
+            }
             return Some(until);
         }
         let grain = work.at / self.grain();
@@ -422,6 +427,20 @@ mod tests {
         assert_eq!(ssd.step(&mut first, read + PROGRAM), None);
         // Its program has ended when the second one may begin, so that one reads again.
         assert_eq!(ssd.step(&mut second, read + PROGRAM), Some(read + PROGRAM + READ));
+    }
+
+    #[test]
+    fn who_waits_for_a_unit_whose_writer_waits_for_the_buffer_waits_as_long() {
+        let mut ssd = Ssd::new(SsdModel { buffer_pages: 1, dies: 1, ..small() }).unwrap();
+        run(&mut ssd, write(0, 64 * KIB), 0);
+        let start = 10 * PROGRAM;
+        let (mut first, mut second) = (ssd.begin(write(0, 4 * KIB)), ssd.begin(write(4 * KIB, 4 * KIB)));
+        let read = ssd.step(&mut first, start).unwrap();
+        let mut other = ssd.begin(write(64 * KIB, 64 * KIB));
+        assert!(ssd.step(&mut other, start).is_some());
+        let room = ssd.step(&mut first, read).unwrap();
+        assert_eq!(room, read + PROGRAM, "the other one has the buffer");
+        assert_eq!(ssd.step(&mut second, read), Some(room + PROGRAM));
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! What stacks under test are made of: any block device behind plain asynchronous reads and writes of zeroes, the model of a
+//! cache device, and the core of the host.
+
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Flags, Io, Lba, Op};
+use reactor::{IoFuture, Reactor, Region, SgList};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A way to a device for what does not care for data.
+pub struct Disk {
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+    zeroes: Region,
+    reactor: Rc<Reactor>,
+}
+
+/// Where and why an operation failed.
+pub type DiskError = String;
+
+/// Most bytes of one operation.
+const OPERATION_BYTES_MAX: u64 = 1 << 20;
+
+impl Disk {
+    pub fn open(device: &Arc<dyn BlockDevice>, reactor: &Rc<Reactor>) -> Result<Disk, DiskError> {
+        let channel = device.open_channel(reactor).map_err(|error| error.to_string())?;
+        let zeroes = Region::anonymous(OPERATION_BYTES_MAX as usize).ok_or("no memory for a buffer of zeroes")?;
+        Ok(Disk { channel, info: device.info(), zeroes, reactor: reactor.clone() })
+    }
+
+    /// One operation; its range is cut at what the device takes at once.
+    pub async fn perform(&self, op: Op, offset: u64, bytes: u64) -> Result<(), DiskError> {
+        let block = u64::from(self.info.block_size);
+        let step = OPERATION_BYTES_MAX.min(u64::from(self.info.max_io_blocks) * block);
+        let mut at = 0;
+        while at < bytes {
+            let part = step.min(bytes - at);
+            // Appends name the zone, which begins where the range does.
+            let from = if op == Op::ZoneAppend { offset } else { offset + at };
+            self.once(op, from / block, part).await?;
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Makes the zone that begins at `offset` empty.
+    pub async fn reset(&self, offset: u64) -> Result<(), DiskError> {
+        self.once(Op::ZoneReset, offset / u64::from(self.info.block_size), 0).await
+    }
+
+    async fn once(&self, op: Op, lba: u64, bytes: u64) -> Result<(), DiskError> {
+        let blocks = (bytes / u64::from(self.info.block_size)) as u32;
+        let mut io = Io::new(op, Lba(lba), blocks);
+        match op {
+            Op::Read if self.info.loans => io.flags = Flags::LOAN,
+            Op::Read => io.bufs = self.buffers(bytes).await,
+            Op::Write | Op::ZoneAppend => io.bufs = SgList::from_iter([self.zeroes.loan(0, bytes as usize)]),
+            _ => {}
+        }
+        let done = self.channel.submit(io).await;
+        done.status.check().map_err(|status| format!("{} of {bytes} bytes at block {lba}: {status}", op.name()))
+    }
+
+    async fn buffers(&self, bytes: u64) -> SgList {
+        let part = reactor::BUF_BYTES_MAX as u64;
+        let mut list = SgList::new();
+        let mut left = bytes;
+        while left > 0 {
+            let buf = self.reactor.pool().alloc(part.min(left) as usize).await;
+            left -= buf.len() as u64;
+            list.push(buf);
+        }
+        list
+    }
+}
+
+/// A cache drive as a model: one server, in the order of arrival, and a latency that does not occupy it.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheModel {
+    pub occupancy_ns_min: u64,
+    pub write_bytes_per_us: u64,
+    pub read_bytes_per_us: u64,
+    pub latency_ns: u64,
+}
+
+/// An Optane P5800X, as its data sheet has it.
+pub const CACHE: CacheModel =
+    CacheModel { occupancy_ns_min: 670, write_bytes_per_us: 6_100, read_bytes_per_us: 7_200, latency_ns: 6_000 };
+
+/// A device with the times of a cache drive; another one keeps the data. One reactor uses it.
+pub struct CacheDevice {
+    model: CacheModel,
+    child: Arc<dyn BlockDevice>,
+}
+
+impl CacheDevice {
+    pub fn new(child: Arc<dyn BlockDevice>, model: CacheModel) -> CacheDevice {
+        CacheDevice { model, child }
+    }
+}
+
+impl BlockDevice for CacheDevice {
+    fn name(&self) -> &str {
+        "cache"
+    }
+
+    fn kind(&self) -> &'static str {
+        "model"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.child.info()
+    }
+
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(CacheChannel {
+            model: self.model,
+            child: self.child.open_channel(reactor)?,
+            block_size: u64::from(self.child.info().block_size),
+            reactor: reactor.clone(),
+            server: Server::default(),
+        }))
+    }
+}
+
+struct CacheChannel {
+    model: CacheModel,
+    child: Rc<dyn Channel>,
+    block_size: u64,
+    reactor: Rc<Reactor>,
+    server: Server,
+}
+
+impl Channel for CacheChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        let rate = if io.op.modifies() { self.model.write_bytes_per_us } else { self.model.read_bytes_per_us };
+        let bytes = if io.op == Op::Flush { 0 } else { u64::from(io.nblocks) * self.block_size };
+        let occupied = (bytes * 1000 / rate).max(self.model.occupancy_ns_min);
+        let end = self.server.serve(self.reactor.now_ns(), occupied) + self.model.latency_ns;
+        let begun = IoFuture::begin(&self.child, |child| child.submit(io));
+        let reactor = self.reactor.clone();
+        IoFuture::steps(&self.reactor, async move {
+            let done = match begun {
+                Ok(done) => done,
+                Err(begun) => begun.await,
+            };
+            reactor.sleep_until(end).await;
+            done
+        })
+    }
+}
+
+/// One at a time, in the order of arrival.
+#[derive(Default)]
+pub struct Server {
+    free_at_ns: Cell<u64>,
+}
+
+impl Server {
+    /// When what arrives now ends.
+    pub fn serve(&self, now_ns: u64, occupied_ns: u64) -> u64 {
+        let end = self.free_at_ns.get().max(now_ns) + occupied_ns;
+        self.free_at_ns.set(end);
+        end
+    }
+}
+
+/// What a request costs the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostCost {
+    pub request_ns: u64,
+    pub block_ns: u64,
+    /// Requests share one core; otherwise they only take their time.
+    pub shared: bool,
+}
+
+/// The core that serves all requests.
+pub struct HostCore {
+    cost: HostCost,
+    server: Server,
+    reactor: Rc<Reactor>,
+}
+
+impl HostCore {
+    pub fn new(cost: HostCost, reactor: &Rc<Reactor>) -> HostCore {
+        HostCore { cost, server: Server::default(), reactor: reactor.clone() }
+    }
+
+    /// A request of so many bytes passes through.
+    pub async fn pass(&self, bytes: u64) {
+        let (now, takes) = (self.reactor.now_ns(), self.cost.request_ns + self.cost.block_ns * bytes.div_ceil(4096));
+        let end = if self.cost.shared { self.server.serve(now, takes) } else { now + takes };
+        if end > now {
+            self.reactor.sleep_until(end).await;
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `remuda bench wsr-table`: the ten rows of the write-shaping paper on a modelled QLC drive, in virtual time.
+//!
+//! The drive is the model of `bdev::model_ssd`, the cache drive a model too, the host's core one server with a cost per
+//! request. Nothing here depends on the machine: the same parameters give the same numbers. What is compared with what, and
+//! with how much flash, is beside every number.
+
+mod disk;
+mod figure;
+mod ocf;
+mod places;
+mod report;
+mod rows;
+mod run;
+mod shaping;
+mod stack;
+
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::{Context, output};
+use base::ByteSize;
+use clap::Args;
+use disk::HostCost;
+use rows::ROWS;
+use run::{Measured, RunError};
+use stack::{Column, Setting, Sizes};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Args)]
+pub struct WsrArgs {
+    /// Divides the sizes of everything (16 GiB of the user, superblocks, chunks of the log): 1, 2, 4, 8 or 16
+    #[arg(long, default_value_t = 4, value_parser = parse_scale)]
+    scale: u64,
+    /// Rows to run [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10))]
+    rows: Vec<u64>,
+    /// Indirection unit of the drive: 4KiB to 64KiB
+    #[arg(long, default_value = "64KiB")]
+    unit: ByteSize,
+    /// CPU time of a request of the shaping stack on its one core, ns
+    #[arg(long, default_value_t = Column::Shaping.host_cost().request_ns)]
+    host_ns: u64,
+    /// And for each of its blocks of 4 KiB, ns
+    #[arg(long, default_value_t = Column::Shaping.host_cost().block_ns)]
+    host_block_ns: u64,
+    /// Threads [default: all cores]; the numbers do not depend on it
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Write the figure to a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+fn parse_scale(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(scale @ (1 | 2 | 4 | 8 | 16)) => Ok(scale),
+        _ => Err(format!("'{text}' is none of 1, 2, 4, 8 and 16")),
+    }
+}
+
+/// A row on a stack.
+pub struct Cell {
+    pub row: usize,
+    pub setting: Setting,
+    pub column: Column,
+    pub measured: Measured,
+}
+
+impl WsrArgs {
+    fn host_cost(&self, column: Column) -> HostCost {
+        match column {
+            Column::Shaping => {
+                HostCost { request_ns: self.host_ns, block_ns: self.host_block_ns, ..column.host_cost() }
+            }
+            other => other.host_cost(),
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::of(self.scale, self.unit.0)
+    }
+}
+
+pub fn run(context: &Context, args: &WsrArgs) -> Result<(), Failure> {
+    if ![4, 8, 16, 32, 64].contains(&(args.unit.0 >> 10)) || !args.unit.0.is_power_of_two() {
+        let text = format!("--unit {}: expected 4KiB, 8KiB, 16KiB, 32KiB or 64KiB", args.unit);
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let wanted = |number: u64| args.rows.is_empty() || args.rows.contains(&number);
+    let plan: Vec<(usize, Setting, Column)> = Setting::ALL
+        .into_iter()
+        .flat_map(|setting| (0..ROWS.len()).map(move |row| (setting, row)))
+        .filter(|(_, row)| wanted(ROWS[*row].number))
+        .flat_map(|(setting, row)| Column::ALL.map(|column| (row, setting, column)))
+        .collect();
+    let cells = run_all(context, args, &plan)?;
+    if let Some(path) = &args.svg {
+        let written = std::fs::write(path, figure::draw(&cells));
+        written.map_err(|error| Failure::new(Exit::Failed, format!("cannot write {}: {error}", path.display())))?;
+    }
+    if context.json {
+        output::print_json(&report::to_json(args, &cells));
+    } else {
+        output::print_line(&report::to_text(args, &cells));
+    }
+    Ok(())
+}
+
+/// Every cell is a world of its own, so threads share nothing but the list of what is left.
+fn run_all(context: &Context, args: &WsrArgs, plan: &[(usize, Setting, Column)]) -> Result<Vec<Cell>, Failure> {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, interrupt.clone());
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupt.clone());
+    let show = !context.json && std::io::stderr().is_terminal();
+    let bar = if show { indicatif::ProgressBar::new(plan.len() as u64) } else { indicatif::ProgressBar::hidden() };
+    let (next, sizes) = (AtomicUsize::new(0), args.sizes());
+    let results: Mutex<Vec<(usize, Result<Measured, RunError>)>> = Mutex::default();
+    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, 64).min(plan.len()) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((row, setting, column)) = plan.get(index).copied() else { return };
+                    bar.set_message(format!("row {} on {}", ROWS[row].number, column.name()));
+                    let host = args.host_cost(column);
+                    let outcome = run::run(&ROWS[row], column, setting, &sizes, host, interrupt.clone());
+                    if outcome.is_err() {
+                        next.store(plan.len(), Ordering::Relaxed);
+                    }
+                    bar.inc(1);
+                    results.lock().expect("nothing panics while holding it").push((index, outcome));
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut results = results.into_inner().expect("nothing panics while holding it");
+    results.sort_by_key(|(index, _)| *index);
+    let cell = |(index, outcome): (usize, Result<Measured, RunError>)| {
+        let (row, setting, column) = plan[index];
+        match outcome {
+            Ok(measured) => Ok(Cell { row, setting, column, measured }),
+            Err(RunError::Interrupted) => Err(Failure::quiet(Exit::Interrupted)),
+            Err(RunError::Failed(error)) => {
+                let place = format!("row {} on {} ({})", ROWS[row].number, column.name(), setting.name());
+                Err(Failure::new(Exit::Failed, format!("{place}: {error}")))
+            }
+        }
+    };
+    results.into_iter().map(cell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measure(number: u64, column: Column, setting: Setting) -> Measured {
+        let row = &ROWS[number as usize - 1];
+        let sizes = Sizes::of(16, 64 << 10);
+        run::run(row, column, setting, &sizes, column.host_cost(), Arc::default()).expect("the row runs")
+    }
+
+    #[test]
+    fn a_row_gives_the_same_numbers_every_time() {
+        let once = || {
+            let measured = measure(2, Column::Drive, Setting::EqualFlash);
+            (measured.window_ns, measured.nand_bytes, measured.user_write_bytes, measured.write_ns.max())
+        };
+        assert_eq!(once(), once());
+    }
+
+    #[test]
+    fn shaping_makes_large_writes_of_small_ones_and_never_programs_less_than_it_writes() {
+        for setting in Setting::ALL {
+            let (drive, shaped) = (measure(6, Column::Drive, setting), measure(6, Column::Shaping, setting));
+            let rate = |measured: &Measured| measured.rate(measured.user_write_bytes, 8);
+            assert!(rate(&shaped) > 10.0 * rate(&drive), "{} against {}", rate(&shaped), rate(&drive));
+            assert!(shaped.fast_bytes >= shaped.user_write_bytes, "everything goes through the log");
+            assert!(shaped.nand_bytes >= shaped.device_write_bytes);
+            assert!(drive.per_user_byte(drive.nand_bytes) > 16.0, "a 4 KiB write programs a whole unit");
+        }
+    }
+
+    #[test]
+    fn a_cache_that_is_written_in_place_absorbs_what_is_hot() {
+        let cold = measure(2, Column::InPlace, Setting::Published);
+        let hot = measure(4, Column::InPlace, Setting::Published);
+        assert!(hot.device_write_bytes < hot.user_write_bytes / 2);
+        assert!(cold.device_write_bytes > cold.user_write_bytes * 8 / 10);
+    }
+}

@@ -1,0 +1,297 @@
+//! One row on one stack, in virtual time: prefill, closed-loop jobs, warm-up, a measured window. All of it is a function of the
+//! row, the stack and its parameters.
+
+use super::disk::{DiskError, HostCost};
+use super::rows::{Access, Jobs, Row};
+use super::stack::{Column, Setting, Sizes, Stack, build};
+use crate::bench::pattern::{Choice, Pattern, Zipf};
+use base::{Histogram, Rng};
+use bdev::Op;
+use reactor::{PollPolicy, Reactor, ReactorConfig};
+use sim::ClockDriver;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Fixes the choices of a row.
+const SEED: u64 = 0x5EED;
+/// Bytes of one write of the prefill, and how many are under way.
+const FILL_BYTES: u64 = 256 << 10;
+const FILL_DEPTH: u64 = 4;
+/// Operations between two looks at the counters.
+const LOOK_EVERY: u64 = 256;
+
+/// What was measured of a row on a stack.
+#[derive(Clone, Default)]
+pub struct Measured {
+    /// Virtual time of the window.
+    pub window_ns: u64,
+    pub user_write_bytes: u64,
+    pub user_read_bytes: u64,
+    pub device_write_bytes: u64,
+    pub nand_bytes: u64,
+    pub fast_bytes: u64,
+    pub raw_bytes: u64,
+    pub write_ns: Histogram,
+    pub read_ns: Histogram,
+}
+
+impl Measured {
+    /// MB/s of each of `jobs` jobs.
+    pub fn rate(&self, bytes: u64, jobs: u64) -> f64 {
+        bytes as f64 * 1000.0 / self.window_ns.max(1) as f64 / jobs as f64
+    }
+
+    /// Per byte that users wrote.
+    pub fn per_user_byte(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.user_write_bytes.max(1) as f64
+    }
+
+    /// Bytes programmed per byte that the drive was given.
+    pub fn drive_amplification(&self) -> f64 {
+        self.nand_bytes as f64 / self.device_write_bytes.max(1) as f64
+    }
+}
+
+/// What decides when a run warms up and ends, and what it has counted.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    now_ns: u64,
+    user_write_bytes: u64,
+    user_read_bytes: u64,
+    device_write_bytes: u64,
+    nand_bytes: u64,
+    fast_bytes: u64,
+}
+
+struct Run {
+    reactor: Rc<Reactor>,
+    stack: Stack,
+    user_bytes: u64,
+    interrupt: Arc<AtomicBool>,
+    written: Cell<u64>,
+    read: Cell<u64>,
+    operations: Cell<u64>,
+    begun: Cell<Mark>,
+    measured_from: Cell<Option<Mark>>,
+    ended: Cell<Option<Mark>>,
+    write_ns: RefCell<Histogram>,
+    read_ns: RefCell<Histogram>,
+    failure: RefCell<Option<DiskError>>,
+}
+
+/// Why a run gave nothing.
+#[derive(Debug)]
+pub enum RunError {
+    Interrupted,
+    Failed(DiskError),
+}
+
+/// Runs a row; `interrupt` ends it early.
+pub fn run(
+    row: &'static Row,
+    column: Column,
+    setting: Setting,
+    sizes: &Sizes,
+    host: HostCost,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Measured, RunError> {
+    let driver = ClockDriver::new(SEED + row.number);
+    let config = ReactorConfig { policy: PollPolicy::Sleep, ..ReactorConfig::default() };
+    let reactor = Reactor::new(0, driver.clone(), config);
+    let sizes = *sizes;
+    let (inner, result) = (reactor.clone(), Rc::new(RefCell::new(None)));
+    let slot = result.clone();
+    reactor.spawn(async move {
+        let outcome = measure(&inner, row, column, setting, &sizes, host, interrupt).await;
+        slot.replace(Some(outcome));
+    });
+    let outcome = loop {
+        if reactor.turn() == 0 {
+            reactor.sleep_turn();
+        }
+        if let Some(outcome) = result.take() {
+            break outcome;
+        }
+        if driver.is_idle() {
+            break Err(RunError::Failed("nothing can happen any more: the stack has lost an operation".into()));
+        }
+    };
+    reactor.close();
+    outcome
+}
+
+async fn measure(
+    reactor: &Rc<Reactor>,
+    row: &'static Row,
+    column: Column,
+    setting: Setting,
+    sizes: &Sizes,
+    host: HostCost,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Measured, RunError> {
+    let stack = build(column, setting, sizes, host, reactor).await.map_err(RunError::Failed)?;
+    let run = Rc::new(Run {
+        reactor: reactor.clone(),
+        stack,
+        user_bytes: sizes.user_bytes,
+        interrupt,
+        written: Cell::new(0),
+        read: Cell::new(0),
+        operations: Cell::new(0),
+        begun: Cell::default(),
+        measured_from: Cell::new(None),
+        ended: Cell::new(None),
+        write_ns: RefCell::default(),
+        read_ns: RefCell::default(),
+        failure: RefCell::new(None),
+    });
+    run.fill().await;
+    run.begun.set(run.mark());
+    let mut rng = Rng::new(SEED + row.number);
+    let writers = (0..row.writers.count).map(|index| (Op::Write, &row.writers, index));
+    let readers = row.readers.iter().flat_map(|jobs| (0..jobs.count).map(move |index| (Op::Read, jobs, index)));
+    let mut lanes = Vec::new();
+    for (op, jobs, index) in writers.chain(readers) {
+        let source = Rc::new(RefCell::new(Source::new(jobs, index, sizes.user_bytes, rng.fork())));
+        for _ in 0..jobs.depth() {
+            let (run, source) = (run.clone(), source.clone());
+            let bytes = jobs.bytes;
+            lanes.push(reactor.spawn_join(async move { run.lane(op, bytes, &source).await }));
+        }
+    }
+    for lane in lanes {
+        lane.await;
+    }
+    if run.interrupt.load(Ordering::Relaxed) {
+        return Err(RunError::Interrupted);
+    }
+    if let Some(error) = run.failure.take() {
+        return Err(RunError::Failed(error));
+    }
+    Ok(run.measured())
+}
+
+/// Where a job goes next.
+struct Source {
+    pattern: Pattern,
+    first: u64,
+    bytes: u64,
+    rng: Rng,
+}
+
+impl Source {
+    fn new(jobs: &Jobs, index: u64, user_bytes: u64, rng: Rng) -> Source {
+        let units = user_bytes / jobs.bytes;
+        let (first, units, choice) = match jobs.access {
+            Access::Sequential => (index * (units / jobs.count), units / jobs.count, Choice::Sequential),
+            Access::Uniform => (0, units, Choice::Uniform),
+            Access::Zipf(theta) => (0, units, Choice::Zipf(Zipf::new(units, theta))),
+        };
+        Source { pattern: Pattern::new(choice, units), first, bytes: jobs.bytes, rng }
+    }
+
+    fn next_offset(&mut self) -> u64 {
+        (self.first + self.pattern.next(&mut self.rng)) * self.bytes
+    }
+}
+
+impl Run {
+    /// Writes everything once, in order.
+    async fn fill(self: &Rc<Self>) {
+        let next = Rc::new(Cell::new(0));
+        let lanes: Vec<_> = (0..FILL_DEPTH)
+            .map(|_| {
+                let (run, next) = (self.clone(), next.clone());
+                self.reactor.spawn_join(async move {
+                    while next.get() < run.user_bytes && !run.is_over() {
+                        let offset = next.replace(next.get() + FILL_BYTES);
+                        run.once(Op::Write, offset, FILL_BYTES).await;
+                    }
+                })
+            })
+            .collect();
+        for lane in lanes {
+            lane.await;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.get().is_some() || self.failure.borrow().is_some() || self.interrupt.load(Ordering::Relaxed)
+    }
+
+    async fn once(&self, op: Op, offset: u64, bytes: u64) {
+        if let Err(error) = self.stack.target.perform(op, offset, bytes).await {
+            self.failure.borrow_mut().get_or_insert(error);
+        }
+    }
+
+    /// One operation after the other until the window is over.
+    async fn lane(&self, op: Op, bytes: u64, source: &RefCell<Source>) {
+        while !self.is_over() {
+            let offset = source.borrow_mut().next_offset();
+            let came_ns = self.reactor.now_ns();
+            self.once(op, offset, bytes).await;
+            self.count(op, bytes, self.reactor.now_ns() - came_ns);
+        }
+    }
+
+    fn count(&self, op: Op, bytes: u64, took_ns: u64) {
+        let (sum, histogram) = match op {
+            Op::Read => (&self.read, &self.read_ns),
+            _ => (&self.written, &self.write_ns),
+        };
+        sum.set(sum.get() + bytes);
+        if self.measured_from.get().is_some() && self.ended.get().is_none() {
+            histogram.borrow_mut().record(took_ns);
+        }
+        self.operations.set(self.operations.get() + 1);
+        if self.operations.get().is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        let counters = self.stack.drive.counters();
+        Mark {
+            now_ns: self.reactor.now_ns(),
+            user_write_bytes: self.written.get(),
+            user_read_bytes: self.read.get(),
+            device_write_bytes: counters.host_write_bytes,
+            nand_bytes: counters.nand_bytes,
+            fast_bytes: self.stack.target.fast_bytes(),
+        }
+    }
+
+    /// Begins and ends the window. Warm until 1.5 times the flash was programmed or 3 times the volume written; measured
+    /// until once the flash or 1.5 times the volume.
+    fn look(&self) {
+        let now = self.mark();
+        let passed = |since: Mark, flash: f64, volume: f64| {
+            let programmed = (now.nand_bytes - since.nand_bytes) as f64;
+            let written = (now.user_write_bytes - since.user_write_bytes) as f64;
+            programmed >= flash * self.stack.raw_bytes as f64 || written >= volume * self.user_bytes as f64
+        };
+        match (self.measured_from.get(), self.ended.get()) {
+            (None, _) if passed(self.begun.get(), 1.5, 3.0) => self.measured_from.set(Some(now)),
+            (Some(from), None) if passed(from, 1.0, 1.5) => self.ended.set(Some(now)),
+            _ => {}
+        }
+    }
+
+    fn measured(&self) -> Measured {
+        let (from, to) = (self.measured_from.get().unwrap_or_default(), self.ended.get().unwrap_or_default());
+        Measured {
+            window_ns: to.now_ns - from.now_ns,
+            user_write_bytes: to.user_write_bytes - from.user_write_bytes,
+            user_read_bytes: to.user_read_bytes - from.user_read_bytes,
+            device_write_bytes: to.device_write_bytes - from.device_write_bytes,
+            nand_bytes: to.nand_bytes - from.nand_bytes,
+            fast_bytes: to.fast_bytes - from.fast_bytes,
+            raw_bytes: self.stack.raw_bytes,
+            write_ns: self.write_ns.borrow().clone(),
+            read_ns: self.read_ns.borrow().clone(),
+        }
+    }
+}
