@@ -45,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) idle_ns: u64,
     pub(crate) depth: usize,
     pub(crate) bypass_bytes: u32,
+    /// Memory for the map pages of a few extents alone.
+    pub(crate) small_cache: bool,
     /// Extents of each shard whose places refuse writes: those whose bits are set.
     pub(crate) refusing: u64,
     pub(crate) defect: Option<Defect>,
@@ -73,6 +75,7 @@ impl Plan {
             idle_ns: rng.between(100_000, 20_000_000),
             depth: rng.between(1, 4) as usize,
             bypass_bytes: 4096 * rng.between(1, 20) as u32,
+            small_cache: rng.one_in(2),
             refusing: 0,
             defect: None,
             log_number: 0,
@@ -206,8 +209,12 @@ impl Plan {
             defect: self.defect,
             ..ShardTuning::default()
         };
-        let options =
-            OpenOptions { reactors: (0..self.reactors).collect(), tuning: Some(tuning), ..OpenOptions::default() };
+        let options = OpenOptions {
+            reactors: (0..self.reactors).collect(),
+            // Fewer pages than there are extents, so that reads miss them; otherwise more.
+            map_cache_bytes: self.small_cache.then_some(0),
+            tuning: Some(tuning),
+        };
         let before = epoch(reactor, &devices).await;
         let pool = Pool::open(reactor, &devices, &options).await.map_err(|error| error.to_string())?;
         if let (Some(before), Some(after)) = (before, epoch(reactor, &devices).await)

@@ -6,8 +6,9 @@
 //! A page is written to a slot that neither the durable root nor the one being written leads to. There may be none for
 //! pages that change while a checkpoint ends; they stay in memory until then. A page in use is never dropped.
 
+use super::glance::{Misses, unit_crcs};
 use super::page::{Content, HOLE, LOST, Page, PageCell};
-use super::{Extent, Meta, REPORTED, UNFLUSHED, WRITING, count, slot_of};
+use super::{Extent, Meta, REPORTED, UNFLUSHED, UNITS_KNOWN, WRITING, count, slot_of};
 use crate::format::table::{BLOCKS_LOST, MAP_PAGE, MAP_SLOT_1};
 use base::crc32c;
 use bdev::Status;
@@ -38,6 +39,7 @@ pub(super) struct Cache {
     last_error: Cell<Option<Status>>,
     /// Extents whose pages were written since the last flush that succeeded.
     unflushed: RefCell<Vec<u32>>,
+    pub(super) misses: Misses,
 }
 
 impl Cache {
@@ -54,7 +56,18 @@ impl Cache {
             writes: Cell::new(0),
             last_error: Cell::new(None),
             unflushed: RefCell::default(),
+            misses: Misses::default(),
         }
+    }
+
+    /// Most pages that it holds, unless more are in use.
+    pub(super) fn pages_max(&self) -> usize {
+        self.pages_max
+    }
+
+    /// Whether one more page can be loaded without dropping another.
+    pub(super) fn has_room(&self) -> bool {
+        self.resident.get() + self.loading.borrow().len() < self.pages_max
     }
 
     pub(super) fn resident(&self) -> usize {
@@ -154,7 +167,10 @@ impl Meta {
                 continue;
             }
             return match read {
-                Ok(bytes) => Ok(self.install(extent, Content::Read(bytes.as_slice()))),
+                Ok(bytes) => {
+                    self.set_units(extent, unit_crcs(bytes.as_slice()));
+                    Ok(self.install(extent, Content::Read(bytes.as_slice())))
+                }
                 Err(status) => {
                     if status == Status::Corrupt {
                         self.report_corrupt(extent, block);
@@ -186,6 +202,7 @@ impl Meta {
         descriptor.flags = descriptor.flags & !(MAP_PAGE | MAP_SLOT_1) | BLOCKS_LOST;
         cell.descriptor.set(descriptor);
         cell.put(REPORTED, false);
+        cell.put(UNITS_KNOWN, false);
         self.table_changed(extent);
         self.install(extent, Content::All(LOST))
     }
@@ -352,7 +369,7 @@ impl Meta {
         let cell = self.cell(page.extent);
         assert!(cell.durable() != Some(slot), "the durable root leads to this slot");
         page.copy_out(buf.as_mut_slice());
-        let crc = crc32c(buf.as_slice());
+        let (crc, units) = (crc32c(buf.as_slice()), unit_crcs(buf.as_slice()));
         count(&self.counters.page_writes);
         self.media.write(self.map_block(page.extent, slot), buf).await?;
         if !page.is_detached() {
@@ -360,6 +377,7 @@ impl Meta {
             descriptor.map_crc = crc;
             descriptor.flags = descriptor.flags & !MAP_SLOT_1 | MAP_PAGE | if slot == 1 { MAP_SLOT_1 } else { 0 };
             cell.descriptor.set(descriptor);
+            self.set_units(page.extent, units);
             self.table_changed(page.extent);
             self.cache.note_unflushed(cell, page.extent);
         }

@@ -2,12 +2,15 @@
 
 use super::{MetaError, Object};
 use crate::units::BLOCK_BYTES;
-use bdev::{Channel, DeviceInfo, Flags, Io, Lba, Status};
-use reactor::{BUF_BYTES_MAX, Buf, Reactor, SgList};
+use bdev::{Channel, DeviceInfo, Done, Flags, Io, Lba, Status};
+use reactor::{BUF_BYTES_MAX, Begun, Buf, IoFuture, Reactor, SgList};
 use std::rc::Rc;
 
 /// Most bytes of one transfer of many blocks.
 const TRANSFER_BYTES_MAX: usize = BUF_BYTES_MAX / 4;
+
+/// A read that has been begun, or what it gave at once.
+pub(crate) type PartRead = Result<Done, Begun<dyn Channel, Done>>;
 
 /// See the module.
 #[derive(Clone)]
@@ -76,6 +79,23 @@ impl Media {
         }
         let buf = self.transfer(Io::read_loan(self.lba(block), self.device_blocks(BLOCK_BYTES))).await?;
         if buf.len() == BLOCK_BYTES { Ok(buf) } else { self.read(block, self.buffer(1).await).await }
+    }
+
+    /// Begins to read a part of a block: offset and length are multiples of 512. What comes has the device's granularity; the
+    /// second value is where the part begins in it. `None` when there is no memory for it now.
+    #[inline]
+    pub(crate) fn begin_part(&self, block: u64, at: usize, bytes: usize) -> Option<(PartRead, usize)> {
+        let unit = BLOCK_BYTES >> self.shift;
+        let (first, end) = (at / unit, (at + bytes).div_ceil(unit));
+        let (lba, count) = (Lba((block << self.shift) + first as u64), (end - first) as u32);
+        let io = if self.loans {
+            Io::read_loan(lba, count)
+        } else {
+            let mut bufs = SgList::new();
+            bufs.push(self.reactor.pool().try_alloc((end - first) * unit)?);
+            Io::read(lba, count, bufs)
+        };
+        Some((IoFuture::begin(&self.channel, |channel| channel.submit(io)), at - first * unit))
     }
 
     /// Writes a buffer of whole blocks; it is durable after the next [`flush`](Self::flush).

@@ -12,6 +12,7 @@
 pub(crate) mod cache;
 pub(crate) mod catalog;
 mod checkpoint;
+pub(crate) mod glance;
 pub(crate) mod journal;
 mod log_note;
 pub(crate) mod media;
@@ -35,6 +36,7 @@ use base::crc32c;
 use bdev::{Channel, DeviceInfo, Status};
 use cache::Cache;
 use checkpoint::Progress;
+use glance::UnitTable;
 use log_note::LogNotes;
 pub(crate) use log_note::log_known;
 use media::Media;
@@ -148,6 +150,8 @@ const WRITING: u32 = 1 << 4;
 const UNFLUSHED: u32 = 1 << 5;
 /// Its damage is in the log of messages already.
 const REPORTED: u32 = 1 << 6;
+/// The checksums of the units of the page that the descriptor leads to are known; see `glance`, which has the bits above.
+const UNITS_KNOWN: u32 = 1 << 7;
 
 struct Extent {
     descriptor: Cell<Descriptor>,
@@ -200,6 +204,7 @@ struct Span {
     /// Added to a block of the shard, wrapping, it gives the block of the device.
     offset: u64,
     extents: Box<[Extent]>,
+    units: UnitTable,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -217,6 +222,8 @@ pub struct MetaStats {
     pub dirty_pages: usize,
     /// Map pages read.
     pub loads: u64,
+    /// Parts of map pages read instead of them.
+    pub glances: u64,
     /// Map pages written.
     pub page_writes: u64,
     /// Table pages written.
@@ -229,13 +236,14 @@ pub struct MetaStats {
     pub write_errors: u64,
     /// Map pages that were not what their descriptors say.
     pub corrupt_pages: u64,
-    /// Bytes of descriptors, tables and resident pages.
+    /// Bytes of descriptors, checksums of units, tables and resident pages.
     pub memory_bytes: usize,
 }
 
 #[derive(Default)]
 struct Counters {
     loads: Cell<u64>,
+    glances: Cell<u64>,
     page_writes: Cell<u64>,
     table_writes: Cell<u64>,
     checkpoints: Cell<u64>,
@@ -355,6 +363,7 @@ impl Meta {
             (new.map_crc, new.flags) = (old.map_crc, new.flags | old.flags & own);
         } else {
             self.forget_page(extent);
+            cell.put(UNITS_KNOWN, false);
         }
         if new != old {
             cell.descriptor.set(new);
@@ -381,6 +390,7 @@ impl Meta {
             resident_pages,
             dirty_pages: self.cache.dirty_pages(),
             loads: counters.loads.get(),
+            glances: counters.glances.get(),
             page_writes: counters.page_writes.get(),
             table_writes: counters.table_writes.get(),
             checkpoints: counters.checkpoints.get(),
@@ -388,6 +398,7 @@ impl Meta {
             write_errors: counters.write_errors.get(),
             corrupt_pages: counters.corrupt_pages.get(),
             memory_bytes: self.extents() as usize * size_of::<Extent>()
+                + self.spans().map(|span| span.units.memory_bytes()).sum::<usize>()
                 + self.tables.borrow().len() * size_of::<Table>()
                 + resident_pages * size_of::<PageCell>(),
         }
@@ -444,7 +455,8 @@ fn spans_of(superblock: &Superblock, shard: u16) -> Vec<Span> {
     let span = |region: &Region| {
         let offset = region.data_start().wrapping_sub(region.first_extent as u64 * EXTENT_BLOCKS as u64);
         let extent = |_| Extent { descriptor: Cell::default(), frame: Cell::new(0), state: Cell::new(0) };
-        let span = Span { region: *region, first_table, offset, extents: (0..region.extents).map(extent).collect() };
+        let (extents, units) = ((0..region.extents).map(extent).collect(), UnitTable::new(region.extents));
+        let span = Span { region: *region, first_table, offset, extents, units };
         first_table += region.table_pages();
         span
     };

@@ -42,6 +42,14 @@ pub(crate) enum Place {
     Deltas(Chain, Box<Place>),
 }
 
+/// What knows the checksums of settled blocks.
+pub(crate) enum Knows {
+    /// The map page.
+    Page(meta::Page),
+    /// The map page, which is not in memory.
+    Media,
+}
+
 /// Bytes in the log that go over a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delta {
@@ -191,6 +199,28 @@ impl Index {
             return None;
         }
         state.map.get(block).filter(|place| place.at != IN_PLACE)
+    }
+
+    /// What knows the checksums of blocks of an extent that all lie where placement puts them, as far as the log knows.
+    #[inline]
+    pub(crate) fn knows(&self, extent: u32, blocks: Range<u32>) -> Option<Knows> {
+        let state = self.state.borrow();
+        let first = extent * EXTENT_BLOCKS;
+        let is_in_log = |block: u32| {
+            state.map.get(block).is_some() || !state.chains.is_empty() && state.chains.contains_key(&block)
+        };
+        let is_in = |set: &Option<Box<BlockSet>>| {
+            set.as_ref().is_some_and(|set| blocks.clone().any(|index| set.contains(index)))
+        };
+        if blocks.clone().any(|index| is_in_log(first + index))
+            || state.dirty.get(extent).is_some_and(|dirty| is_in(&dirty.holes) || is_in(&dirty.lost))
+        {
+            return None;
+        }
+        match self.meta.page(extent) {
+            Some(page) => Some(Knows::Page(page)),
+            None => (self.meta.descriptor(extent).flags & meta::MAP_PAGE != 0).then_some(Knows::Media),
+        }
     }
 
     /// Whether there are deltas over a block.

@@ -23,6 +23,7 @@ mod places;
 mod read;
 mod relocate;
 mod scrub;
+mod settled;
 mod trim;
 mod verify;
 mod write;

@@ -23,13 +23,28 @@ const ATTEMPTS_MAX: u32 = 10_000;
 
 type Plan = SmallVec<[Place; 4]>;
 
+/// What became of the attempt to read without waiting.
+enum Now {
+    /// The bytes are there.
+    Done,
+    /// The first block is not in the log, but somewhere else in this extent.
+    Elsewhere(u32),
+    /// It takes the long way.
+    Later,
+}
+
 impl Shard {
     /// Fills `bufs` from the target.
     pub(crate) fn read(self: &Rc<Self>, target: Target, mut bufs: SgList) -> IoFuture<'static, Outcome> {
         debug_assert_eq!(sg_len(&bufs), target.bytes as usize);
         add(&self.counters.user_read_bytes, target.bytes as u64);
-        if self.read_now(&target, &mut bufs) {
-            return IoFuture::ready(Outcome { status: Status::Ok, bufs });
+        match self.read_now(&target, &mut bufs) {
+            Now::Done => return IoFuture::ready(Outcome { status: Status::Ok, bufs }),
+            Now::Elsewhere(extent) => match self.read_settled(target, extent, bufs) {
+                Ok(reading) => return reading,
+                Err(unused) => bufs = unused,
+            },
+            Now::Later => {}
         }
         let shard = self.clone();
         IoFuture::steps(&self.reactor, async move {
@@ -39,25 +54,27 @@ impl Shard {
 
     /// A read of whole blocks that are all in a mapped log.
     #[inline]
-    fn read_now(&self, target: &Target, bufs: &mut SgList) -> bool {
-        let [buf] = bufs.as_mut_slice() else { return false };
+    fn read_now(&self, target: &Target, bufs: &mut SgList) -> Now {
         if !target.is_whole() {
-            return false;
+            return Now::Later;
         }
         let Some(extent) = self.index.extent(target.volume, target.vextent) else {
-            buf.as_mut_slice().fill(0);
-            return true;
+            reactor::buf::sg_zero(bufs);
+            return Now::Done;
         };
         let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+        let [buf] = bufs.as_mut_slice() else { return Now::Elsewhere(extent) };
         for (step, bytes) in buf.as_mut_slice().chunks_exact_mut(BLOCK_BYTES).enumerate() {
-            let Some(place) = self.index.log_place(first + step as u32) else { return false };
+            let Some(place) = self.index.log_place(first + step as u32) else {
+                return if step == 0 { Now::Elsewhere(extent) } else { Now::Later };
+            };
             // On a mismatch the long way finds out, and reports.
             if !self.log.try_read(place.at, 0, bytes) || crc32c(bytes) != place.crc {
-                return false;
+                return Now::Later;
             }
         }
         add(&self.counters.log_hit_bytes, target.bytes as u64);
-        true
+        Now::Done
     }
 
     /// A range that is not made of whole blocks.
