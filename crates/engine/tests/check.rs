@@ -40,6 +40,7 @@ fn a_damaged_copy_is_a_warning_and_is_repaired_from_the_other() {
         let mut places = vec![(&tank.log, 0), (&tank.log, 1), (&tank.capacity, 0), (&tank.capacity, 1)];
         places.extend((0..2).map(|copy| (&tank.capacity, superblock.catalog_copy(copy))));
         places.extend((0..4u8).map(|copy| (&tank.capacity, superblock.root_copy(copy as u16 / 2, copy % 2))));
+        places.extend(superblock.regions.iter().map(|region| (&tank.capacity, region.table_slot(0, 0))));
         for (device, block) in places {
             device.flip(block, 99);
             let report = tank.check(ALL).await;

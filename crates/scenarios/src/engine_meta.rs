@@ -366,6 +366,9 @@ impl Setup {
         }
         let (meta, tail) =
             Meta::open(reactor, channel.clone(), info, &superblock, 0, self.cache_bytes).await.map_err(text)?;
+        if is(&self.sim, Mutation::CopyTablesEarly) {
+            meta.copy_tables_early();
+        }
         let journal = DirtyJournal::open(reactor, channel, info, &superblock, 0).await.map_err(text)?;
         self.check_journal(&journal);
         if !self.check_state(&meta, tail).await {

@@ -1,6 +1,7 @@
-//! `hot-pool-damage`: map pages of a hot pool are damaged while it is closed, both slots of each. What a damaged page alone
-//! knew may answer with errors until it is written again; everything else, and everything written since, is as it was
-//! written. The pool goes on: what is in the log can be destaged, with disks that fail to read now and then, too.
+//! `hot-pool-damage`: map pages of a hot pool are damaged while it is closed, both slots of each, and table pages, one slot of
+//! each. What a damaged map page alone knew may answer with errors until it is written again; everything else, and everything
+//! written since, is as it was written. The pool goes on: what is in the log can be destaged, with disks that fail to read
+//! now and then, too.
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
@@ -164,6 +165,13 @@ impl Bench {
         let every = rng.between(1, 3);
         let chosen: Vec<_> = slots.into_iter().filter(|_| rng.one_in(every)).collect();
         world.handle().note(format!("the map pages of {chosen:?} are damaged"));
+        let regions = self.plan.superblock().regions;
+        // Of a table page there is a copy.
+        let tables = regions.iter().flat_map(|region| (0..region.table_pages()).map(move |index| (region, index)));
+        let tables: Vec<u64> = match rng.one_in(2) {
+            true => tables.map(|(region, index)| region.table_slot(index, rng.below(2) as u8)).collect(),
+            false => Vec::new(),
+        };
         self.damaged.borrow_mut().extend(chosen.iter().map(|(extent, _)| *extent));
         if self.damage == Damage::Unreadable {
             // Whatever is read now goes bad.
@@ -175,7 +183,7 @@ impl Bench {
             let capacity = bench.plan.devices(&reactor).expect("the devices open").capacity;
             let channel = capacity.open_channel(&reactor).expect("devices open on every reactor");
             let scale = 4096 / capacity.info().block_size;
-            for block in chosen.into_iter().flat_map(|(_, slots)| slots) {
+            for block in chosen.into_iter().flat_map(|(_, slots)| slots).chain(tables) {
                 let mut bufs = SgList::new();
                 bufs.push(reactor.pool().alloc(4096).await);
                 let lba = Lba(block * scale as u64);

@@ -98,6 +98,7 @@ fn every_checker_catches_its_mutation() {
         ("pmem-log", Mutation::SkipFence),
         ("engine-meta", Mutation::SharedSlots),
         ("engine-meta", Mutation::LateFlush),
+        ("engine-meta", Mutation::CopyTablesEarly),
         ("engine-meta", Mutation::FlushDoesNothing),
         ("engine-meta", Mutation::FuaIgnored),
         ("engine-log", Mutation::SkipFence),

@@ -208,6 +208,8 @@ pub enum Mutation {
     SharedSlots,
     /// A scenario's own defect: a flush takes effect after the write that follows it.
     LateFlush,
+    /// A scenario's own defect: table pages are copied over their former versions while the root still leads to those.
+    CopyTablesEarly,
     /// A scenario's own defect: a log is opened again with the epoch that it had before.
     KeepEpoch,
     /// A scenario's own defect: writes are sent again without waiting until their first copies are out of the world.
@@ -248,7 +250,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 37] = [
+    pub const ALL: [Mutation; 38] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -268,6 +270,7 @@ impl Mutation {
         Mutation::EarlyTimer,
         Mutation::SharedSlots,
         Mutation::LateFlush,
+        Mutation::CopyTablesEarly,
         Mutation::KeepEpoch,
         Mutation::ReplayUnfenced,
         Mutation::PreemptWithoutAbort,

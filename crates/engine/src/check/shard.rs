@@ -9,6 +9,7 @@ use crate::format::superblock::{Region, Superblock, TABLE_DESCRIPTORS};
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
 use crate::log::Known;
 use crate::meta::journal::read_copy;
+use crate::meta::table_copies::read_table;
 use crate::meta::{self, Meta, Object, log_known, read_root};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
 use base::crc32c;
@@ -148,17 +149,25 @@ impl Checker {
                 state.extents[first as usize..end as usize].fill(Some(Descriptor::default()));
                 continue;
             };
+            let object = Object::TablePage { shard: state.number, index: table };
             let block = region.table_slot(index, wanted.slot);
-            let found = self.media.read_bytes(block, 1).await;
-            let bytes = found.map_err(|status| format!("it cannot be read: {status}"));
-            let confirmed = bytes.and_then(|bytes| match crc32c(&bytes) == wanted.crc {
-                true => Ok(bytes),
-                false => Err("it is not the one that the root confirms".to_string()),
-            });
-            let decoded = confirmed.and_then(|bytes| {
-                let descriptors = decode_table(&bytes, state.number, table).map_err(|error| error.to_string())?;
-                descriptors.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
-            });
+            let found = read_table(&self.media, object, region, index, *wanted, None).await;
+            let decoded = match found {
+                Ok(found) => {
+                    if found.slot != wanted.slot {
+                        let meaning = "it is damaged; its other copy is valid".to_string();
+                        let advice = "repair it, or open the pool";
+                        let finding =
+                            Finding::new(Severity::Warning, object, format!("block {block}"), meaning, advice);
+                        let finding = self.repaired(finding, self.media.write_durably(block, &found.bytes)).await;
+                        self.report.add(finding);
+                    }
+                    let descriptors =
+                        decode_table(&found.bytes, state.number, table).map_err(|error| error.to_string());
+                    descriptors.and_then(|all| all.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string()))
+                }
+                Err(error) => Err(error.to_string()),
+            };
             match decoded {
                 Ok(descriptors) => {
                     self.report.counts.table_pages += 1;
@@ -167,9 +176,8 @@ impl Checker {
                 }
                 Err(cause) => {
                     sound = false;
-                    let object = Object::TablePage { shard: state.number, index: table };
                     let meaning = format!(
-                        "{cause}; whose extents {first} to {} are is unknown, and the shard does not open",
+                        "{cause}; its other copy does not help; whose extents {first} to {} are is unknown, and the shard does not open",
                         end - 1
                     );
                     self.report.error(object, format!("block {block}"), meaning, RESTORE);

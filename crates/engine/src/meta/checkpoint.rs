@@ -3,6 +3,7 @@
 //! ```text
 //! 1 map pages to free slots   2 table pages to their other slots   3 flush   4 root to its other copy, durable at once
 //! 5 the same root over the former one, so that damage to one copy does not bring back an older state
+//! 6 table pages to the slots that no root leads to any more, for the same reason
 //! ```
 //! A table page is a picture of its descriptors at the moment it is copied; from then until the root is durable both the
 //! slots in the picture and those of the durable root are left alone. When step 4 fails, the media may hold either root:
@@ -128,7 +129,14 @@ impl Meta {
         }
         let mut tables: Vec<_> = self.tables.borrow().iter().map(|table| table.durable).collect();
         pictures.iter().for_each(|(table, place)| tables[*table as usize] = Some(*place));
-        self.write_root(self.next_root(tail, self.log_notes.open(), tables), pictures).await
+        if self.copies_early.get() {
+            for (table, place) in &pictures {
+                self.copy_table(*table, *place).await?;
+            }
+        }
+        self.write_root(self.next_root(tail, self.log_notes.open(), tables), pictures).await?;
+        self.copy_tables().await;
+        Ok(())
     }
 
     pub(super) fn next_root(&self, tail: LogTail, log: LogNote, tables: Vec<Option<TableRef>>) -> Root {
@@ -137,7 +145,7 @@ impl Meta {
     }
 
     /// Runs `action` for each number, a bounded number of them at once; after an error no further ones are begun.
-    async fn for_each<F: Future<Output = Result<(), Status>> + 'static>(
+    pub(super) async fn for_each<F: Future<Output = Result<(), Status>> + 'static>(
         self: &Rc<Self>,
         numbers: Vec<u32>,
         action: impl Fn(Rc<Meta>, u32) -> F + Copy + 'static,
@@ -273,7 +281,8 @@ impl Meta {
         self.progress.generation.set(root.generation);
         self.log_notes.written(root.tail);
         for (table, place) in pictures {
-            self.tables.borrow_mut()[table as usize].durable = Some(place);
+            let held = &mut self.tables.borrow_mut()[table as usize];
+            (held.durable, held.is_alone) = (Some(place), true);
             for extent in self.extents_of(table) {
                 extent.set_durable(extent.pending().checked_sub(1).filter(|slot| *slot < 2).map(|slot| slot as u8));
                 extent.set_pending(0);

@@ -3,6 +3,8 @@
 //! ```text
 //! root (2 copies) -> table pages (2 slots each) -> map pages (2 slots each) -> blocks         -> : place and checksum
 //! ```
+//! Between checkpoints both slots of a table page have it (`table_copies`).
+//!
 //! Invariants: nothing that a durable root may refer to is ever overwritten; nothing is believed that its parent's checksum
 //! does not confirm. Descriptors are all in memory, 32 bytes an extent; map pages are cached up to a limit.
 //!
@@ -18,6 +20,7 @@ mod log_note;
 pub(crate) mod media;
 pub(crate) mod page;
 pub(crate) mod superblocks;
+pub(crate) mod table_copies;
 
 pub use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
 pub use catalog::Catalog;
@@ -32,7 +35,6 @@ use crate::format::superblock::{REGIONS_MAX, Region, Superblock, SuperblockError
 use crate::format::table::{MAP_SLOT_1, decode_table};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
-use base::crc32c;
 use bdev::{Channel, DeviceInfo, Status};
 use cache::Cache;
 use checkpoint::Progress;
@@ -45,6 +47,7 @@ use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use table_copies::read_table;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -211,6 +214,8 @@ struct Span {
 struct Table {
     durable: Option<TableRef>,
     dirty: bool,
+    /// As far as is known, the other slot does not have what the durable root leads to.
+    is_alone: bool,
 }
 
 /// Counters, since opening unless they are sizes.
@@ -271,6 +276,8 @@ pub struct Meta {
     damaged: RefCell<Vec<u32>>,
     log_notes: LogNotes,
     counters: Counters,
+    /// See [`copy_tables_early`](Self::copy_tables_early).
+    copies_early: Cell<bool>,
 }
 
 impl Meta {
@@ -306,12 +313,11 @@ impl Meta {
         let media = Media::new(reactor, channel, &info)?;
         let (root, copy) = newest_root(&media, superblock, shard).await?;
         let spans = spans_of(superblock, shard);
-        let tables = superblock.shard_table_pages(shard) as usize;
+        let mut tables = vec![Table::default(); superblock.shard_table_pages(shard) as usize];
         for span in &spans {
-            read_tables(&media, shard, span, &root).await?;
+            read_tables(&media, shard, span, &root, &mut tables).await?;
         }
         let places = spans.into_iter().map(OnceCell::from).chain(std::iter::repeat_with(OnceCell::new));
-        let of_root = |index| Table { durable: root.tables.get(index).copied().flatten(), dirty: false };
         let meta = Meta {
             progress: Progress::new(superblock, shard, &root, copy, !media.is_cached()),
             media,
@@ -319,11 +325,12 @@ impl Meta {
             shard,
             epoch: superblock.epoch,
             spans: places.take(REGIONS_MAX).collect(),
-            tables: RefCell::new((0..tables).map(of_root).collect()),
+            tables: RefCell::new(tables),
             cache: Cache::new(cache_bytes),
             damaged: RefCell::default(),
             log_notes: LogNotes::new(&root),
             counters: Counters::default(),
+            copies_early: Cell::new(false),
         };
         Ok((Rc::new(meta), root.tail))
     }
@@ -494,7 +501,13 @@ pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16
 }
 
 /// Reads the table pages of a region into descriptors.
-async fn read_tables(media: &Media, shard: u16, span: &Span, root: &Root) -> Result<(), MetaError> {
+async fn read_tables(
+    media: &Media,
+    shard: u16,
+    span: &Span,
+    root: &Root,
+    tables: &mut [Table],
+) -> Result<(), MetaError> {
     /// Table pages of one read, both slots of each.
     const BATCH: u32 = 32;
     /// Reads under way at once.
@@ -517,20 +530,21 @@ async fn read_tables(media: &Media, shard: u16, span: &Span, root: &Root) -> Res
         for page in 0..pages {
             let table = span.first_table + index + page;
             let Some(Some(wanted)) = root.tables.get(table as usize) else { continue };
-            let block = span.region.table_slot(index + page, wanted.slot);
             let object = Object::TablePage { shard, index: table };
+            let both = bytes.as_ref().map(|bytes| &bytes[page as usize * 2 * BLOCK_BYTES..][..2 * BLOCK_BYTES]);
+            let found = read_table(media, object, &span.region, index + page, *wanted, both).await?;
+            let block = span.region.table_slot(index + page, found.slot);
             let damaged = |reason| MetaError::Damaged { object, block, reason };
-            let at = (page as usize * 2 + wanted.slot as usize) * BLOCK_BYTES;
-            let bytes = match &bytes {
-                Some(bytes) => &bytes[at..at + BLOCK_BYTES],
-                None => &*media.read_object(object, block, 1).await?,
-            };
-            if crc32c(bytes) != wanted.crc {
-                return Err(damaged(Malformed("it is not the one that the root confirms")));
+            let is_moved = found.slot != wanted.slot;
+            if is_moved {
+                tracing::warn!("{object} is damaged; its other copy, at block {block}, is valid and is used");
             }
+            // What is left of a damaged page is never the place of the only valid one: the next checkpoint writes it there.
+            let durable = Some(TableRef { slot: found.slot, ..*wanted });
+            tables[table as usize] = Table { durable, dirty: is_moved, is_alone: found.is_alone };
             let first = (index + page) * TABLE_DESCRIPTORS;
             let end = (first + TABLE_DESCRIPTORS).min(span.region.extents);
-            let descriptors = decode_table(bytes, shard, table).map_err(damaged)?;
+            let descriptors = decode_table(&found.bytes, shard, table).map_err(damaged)?;
             for (extent, descriptor) in span.extents[first as usize..end as usize].iter().zip(descriptors) {
                 let descriptor = descriptor.map_err(damaged)?;
                 extent.descriptor.set(descriptor);
