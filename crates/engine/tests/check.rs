@@ -125,3 +125,79 @@ fn a_device_without_a_pool_is_named_as_such() {
         assert!(report.findings[0].meaning.contains("blank"), "{}", report.findings[0]);
     });
 }
+
+#[test]
+fn a_table_page_that_is_damaged_twice_is_given_up_by_a_repair_and_nothing_stale_comes_back() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 80);
+    block_on(&reactor, async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        // Slices 0 and 2 are of shard 1.
+        for block in [0, 1, 1024, 16 * 1024, 32 * 1024] {
+            tank.write(&volume, block, 1).await;
+        }
+        pool.settle(&tank.reactor).await.unwrap();
+        // Over extents of the page, and in one of which the log alone knows.
+        for block in [1, 2, 16 * 1024, 2048] {
+            tank.write(&volume, block, 2).await;
+        }
+        pool.close(&tank.reactor).await;
+        drop((pool, volume));
+        let region = *tank.superblock().await.shard_regions(1).next().unwrap();
+        (0..2).for_each(|slot| tank.capacity.flip(region.table_slot(0, slot), 99));
+        let error = tank.open().await.err().unwrap().to_string();
+        assert!(error.contains("table page 0 of shard 1") && error.contains("pool check"), "{error}");
+
+        let before = tank.capacity.image();
+        let report = tank.check(CheckOptions::default()).await;
+        let finding = report.findings.iter().find(|finding| finding.object.contains("table page")).unwrap();
+        assert!(finding.meaning.contains("31 extents of 4 MiB of volume 'v'"), "{finding}");
+        assert!(finding.severity == Severity::Error && finding.advice.contains("repair"), "{finding}");
+        assert_eq!(tank.capacity.image(), before, "nothing is given up unless it is asked for");
+        let report = tank.check(REPAIR).await;
+        assert!(report.is_sound(), "{:?}", report.findings);
+        let report = tank.check(CheckOptions::default()).await;
+        assert!(report.is_sound(), "{:?}", report.findings);
+
+        for life in 0..2 {
+            let pool = tank.open().await.unwrap();
+            let volume = pool.volume("v").unwrap();
+            // What may have been in the page is lost, written or not; what the log or other pages know is not.
+            for block in [0, 1, 2, 1024, 1025, 5 * 1024, 32 * 1024, 33 * 1024] {
+                assert_eq!(tank.read(&volume, block).await, Err(bdev::Status::ReadError), "block {block}, life {life}");
+            }
+            assert_eq!((tank.read(&volume, 2048).await, tank.read(&volume, 2049).await), (Ok(2), Ok(0)));
+            assert_eq!((tank.read(&volume, 16 * 1024).await, tank.read(&volume, 20 * 1024).await), (Ok(2), Ok(0)));
+            let audit = pool.audit(&tank.reactor).await.unwrap();
+            assert!(audit.problems.is_empty(), "{:?}", audit.problems);
+            if life == 1 {
+                for block in [0, 1, 1024, 33 * 1024] {
+                    tank.write(&volume, block, 3).await;
+                }
+                pool.settle(&tank.reactor).await.unwrap();
+                for block in [0, 1, 1024, 33 * 1024] {
+                    assert_eq!(tank.read(&volume, block).await, Ok(3), "written again, block {block} is well");
+                }
+                assert_eq!(tank.read(&volume, 2).await, Err(bdev::Status::ReadError));
+            }
+            pool.close(&tank.reactor).await;
+        }
+        assert!(tank.check(CheckOptions::default()).await.is_sound());
+    });
+}
+
+#[test]
+fn a_table_page_is_not_given_up_when_there_is_no_room_to_note_what_is_lost() {
+    let reactor = reactor();
+    let tank = Tank::filled(&reactor);
+    block_on(&reactor, async move {
+        let region = *tank.superblock().await.shard_regions(1).next().unwrap();
+        (0..2).for_each(|slot| tank.capacity.flip(region.table_slot(0, slot), 99));
+        let before = tank.capacity.image();
+        let report = tank.check(REPAIR).await;
+        assert_eq!((report.worst(), tank.capacity.image()), (Some(Severity::Error), before));
+        let finding = report.findings.iter().find(|finding| finding.object.contains("table page")).unwrap();
+        assert!(finding.advice.contains("cannot be repaired"), "{finding}");
+    });
+}

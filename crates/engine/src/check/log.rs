@@ -40,7 +40,8 @@ impl Checker {
         let known = state.log;
         let mut follow = Follow { wants_payloads: self.options.payloads, ..Follow::new(state) };
         let scanned = log::survey(&medium, geometry, known, &mut |record, placed| follow.record(record, placed)).await;
-        let Follow { records, misfit, uncovered, payloads, touched, ownerless, .. } = follow;
+        let Follow { records, misfit, uncovered, payloads, touched, ownerless, named, .. } = follow;
+        state.named.extend(named);
         self.report.counts.records += records;
         let head = match scanned {
             Ok(head) => head,
@@ -142,6 +143,8 @@ struct Follow<'a> {
     touched: BTreeSet<u32>,
     /// Extents with blocks in the log since they were freed.
     ownerless: BTreeSet<u32>,
+    /// Extents of volumes of which the log says where they are.
+    named: BTreeSet<(u32, u32)>,
 }
 
 impl<'a> Follow<'a> {
@@ -155,6 +158,7 @@ impl<'a> Follow<'a> {
             payloads: Vec::new(),
             touched: BTreeSet::new(),
             ownerless: BTreeSet::new(),
+            named: BTreeSet::new(),
         }
     }
 
@@ -180,6 +184,7 @@ impl<'a> Follow<'a> {
                     self.state.extents[extent as usize] = Some(fresh);
                 }
                 self.ownerless.remove(&extent);
+                self.named.insert((*volume, *vextent));
                 self.cover(*volume, *vextent);
                 if let Record::Move { former, .. } = record {
                     self.touched.insert(*former);

@@ -1,7 +1,8 @@
 //! Checking a pool that is not open: every structure that opening reads, the log, and on request every block.
 //!
 //! Each structure is judged by itself, so a pool that does not open can be checked as well. Reads only, unless repairs are
-//! asked for; those restore copies from copies that are valid, and drop what belongs to no volume, and nothing else.
+//! asked for; those restore copies from copies that are valid, drop what belongs to no volume, and give up table pages that
+//! neither copy has, without which the pool does not open, and nothing else.
 //! Memory: as much as the open pool's descriptors and log map.
 
 mod data;
@@ -9,6 +10,7 @@ mod log;
 mod report;
 mod shard;
 mod superblocks;
+mod tables;
 
 pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Severity};
 

@@ -1,6 +1,7 @@
 //! A shard: its root, table pages, map pages and journal, and whether what they say can be true.
 
 use super::report::{Finding, Severity};
+use super::tables::{DamagedTable, cause_of};
 use super::{Checker, RESTORE};
 use crate::format::catalog::VolumeState;
 use crate::format::dirty::DirtySlice;
@@ -29,6 +30,10 @@ pub(super) struct ShardState {
     pub(super) dirty: Option<BTreeSet<DirtySlice>>,
     /// Root and table pages are as they should be.
     pub(super) is_whole: bool,
+    /// Table pages that neither of their places has.
+    pub(super) damaged: Vec<DamagedTable>,
+    /// Extents of volumes of which the checkpoint, or the log, says where they are.
+    pub(super) named: BTreeSet<(u32, u32)>,
 }
 
 impl Checker {
@@ -36,7 +41,15 @@ impl Checker {
         let dirty = self.journal(superblock, number).await;
         let Some((root, stale)) = self.root(superblock, number).await else { return };
         let (log, none) = (log_known(&root, superblock.epoch), superblock.shard_extents(number) as usize);
-        let mut state = ShardState { number, log, extents: vec![None; none], dirty, is_whole: true };
+        let mut state = ShardState {
+            number,
+            log,
+            extents: vec![None; none],
+            dirty,
+            is_whole: true,
+            damaged: Vec::new(),
+            named: BTreeSet::new(),
+        };
         let (mut first_table, mut sound) = (0, true);
         for region in superblock.shard_regions(number) {
             sound &= self.tables(&mut state, &root, region, first_table).await;
@@ -47,7 +60,10 @@ impl Checker {
         for region in superblock.shard_regions(number) {
             self.map_pages(&state, region).await;
         }
+        let owned = state.extents.iter().flatten().filter(|descriptor| !descriptor.is_free());
+        state.named = owned.map(|descriptor| (descriptor.volume, descriptor.vextent)).collect();
         let touched = self.shard_log(superblock, &mut state).await;
+        self.give_up_tables(superblock, &state, touched.as_ref()).await;
         let strays = self.owners(&state);
         match touched {
             // What the log speaks of is left to it.
@@ -166,7 +182,7 @@ impl Checker {
                         decode_table(&found.bytes, state.number, table).map_err(|error| error.to_string());
                     descriptors.and_then(|all| all.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string()))
                 }
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(cause_of(&error)),
             };
             match decoded {
                 Ok(descriptors) => {
@@ -176,11 +192,7 @@ impl Checker {
                 }
                 Err(cause) => {
                     sound = false;
-                    let meaning = format!(
-                        "{cause}; its other copy does not help; whose extents {first} to {} are is unknown, and the shard does not open",
-                        end - 1
-                    );
-                    self.report.error(object, format!("block {block}"), meaning, RESTORE);
+                    state.damaged.push(DamagedTable { table, extents: first..end, block, cause });
                 }
             }
         }

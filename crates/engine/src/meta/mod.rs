@@ -105,7 +105,7 @@ pub enum MetaError {
         status: Status,
     },
     /// It is not what its parent says, and no other copy is valid.
-    #[error("{object} at block {block} is damaged ({reason}); restore the device from a copy")]
+    #[error("{object} at block {block} is damaged ({reason}); {}", remedy(.object))]
     Damaged {
         /// What.
         object: Object,
@@ -138,6 +138,16 @@ pub enum MetaError {
         /// Possible.
         room: u64,
     },
+}
+
+/// What to do about a damaged object.
+fn remedy(object: &Object) -> &'static str {
+    match object {
+        Object::TablePage { .. } => {
+            "its other copy does not help either; 'pool check' names what may be lost, and with --repair gives it up"
+        }
+        _ => "restore the device from a copy",
+    }
 }
 
 // State of an extent's map page, apart from its descriptor. Slots: 0 none, 1 slot 0, 2 slot 1.
@@ -310,8 +320,22 @@ impl Meta {
         shard: u16,
         cache_bytes: usize,
     ) -> Result<(Rc<Meta>, LogTail), MetaError> {
+        Meta::open_without(reactor, channel, info, superblock, shard, cache_bytes, &[]).await
+    }
+
+    /// As [`open`](Self::open), but nothing is known of the extents of the table pages `given_up`: they are free.
+    pub(crate) async fn open_without(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+        shard: u16,
+        cache_bytes: usize,
+        given_up: &[u32],
+    ) -> Result<(Rc<Meta>, LogTail), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let (root, copy) = newest_root(&media, superblock, shard).await?;
+        let (mut root, copy) = newest_root(&media, superblock, shard).await?;
+        given_up.iter().for_each(|table| root.tables[*table as usize] = None);
         let spans = spans_of(superblock, shard);
         let mut tables = vec![Table::default(); superblock.shard_table_pages(shard) as usize];
         for span in &spans {

@@ -1,0 +1,183 @@
+//! Table pages that neither of their places has any more. Whose their extents are is unknown, so a shard does not open with
+//! one; a repair gives such a page up.
+//!
+//! Its extents become free, and every extent of a volume that may have been among them becomes lost: each of which neither
+//! the other table pages nor the log say where it is, up to the volume's end, whether it was ever written or not. So an
+//! error may be where zeroes would be right, but nothing stale comes back and nothing has two owners: what is noted as lost
+//! is in extents that the log does not speak of, and what the log says of extents without an owner does not count.
+
+use super::Checker;
+use super::report::{Finding, Severity};
+use super::shard::ShardState;
+use crate::format::catalog::{VolumeEntry, VolumeState};
+use crate::format::superblock::Superblock;
+use crate::format::table::{BLOCKS_LOST, Descriptor, UNUSABLE};
+use crate::meta::{Meta, MetaError, Object};
+use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
+use bdev::Status;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Volumes that a message names; further ones are counted.
+const VOLUMES_NAMED: usize = 8;
+
+/// A table page that cannot be had.
+pub(super) struct DamagedTable {
+    /// Its number in the shard.
+    pub(super) table: u32,
+    /// The extents that it describes.
+    pub(super) extents: Range<u32>,
+    /// Where the root says that it is.
+    pub(super) block: u64,
+    /// What is wrong with it.
+    pub(super) cause: String,
+}
+
+impl Checker {
+    /// Names the shard's damaged table pages and what giving them up loses, and does that when repairs are asked for.
+    /// `touched`: the extents that the log speaks of, when all of it could be read.
+    pub(super) async fn give_up_tables(
+        &mut self,
+        superblock: &Superblock,
+        state: &ShardState,
+        touched: Option<&BTreeSet<u32>>,
+    ) {
+        if state.damaged.is_empty() {
+            return;
+        }
+        let what = "restore the device from a backup";
+        let (loss, advice) = match (&self.volumes, touched) {
+            (Some(volumes), Some(touched)) => {
+                let has = room(state, touched).len();
+                let missing = self.missing(state, volumes, has + 1);
+                let advice = match missing.len() <= has {
+                    true => format!("{what}, or repair it: that makes them lost, an error until they are written"),
+                    false => format!(
+                        "{what}: it cannot be repaired, since noting them as lost takes an extent for each, and {has} are free"
+                    ),
+                };
+                (format!("{} may have been there", named(&missing, volumes)), advice)
+            }
+            _ => {
+                let advice =
+                    format!("{what}, or put right what is wrong with the catalog and the log, and check again");
+                ("what may have been there is unknown without the catalog and the log".to_string(), advice)
+            }
+        };
+        let repaired = match (self.options.repair, touched) {
+            (true, Some(touched)) => self.lose_tables(superblock, state, touched).await,
+            _ => None,
+        };
+        for damaged in &state.damaged {
+            let DamagedTable { table, extents, block, cause } = damaged;
+            let meaning = format!(
+                "{cause}, and its other copy does not help: whose extents {} to {} are is unknown, and the shard does not open; \
+                 {loss}",
+                extents.start,
+                extents.end - 1
+            );
+            let object = Object::TablePage { shard: state.number, index: *table };
+            let finding = Finding::new(Severity::Error, object, format!("block {block}"), meaning, &advice);
+            self.report.add(match repaired {
+                Some(ended) => finding.after(ended),
+                None => finding,
+            });
+        }
+    }
+
+    /// Extents of volumes that may have been described by a damaged page, the first `most` of them or a few more: volumes may be much
+    /// larger than what they have.
+    fn missing(&self, state: &ShardState, volumes: &BTreeMap<u32, VolumeEntry>, most: usize) -> Vec<(u32, u32)> {
+        let shards = self.shards;
+        let mut missing = Vec::new();
+        for volume in volumes.values().filter(|volume| volume.state == VolumeState::Live) {
+            let end = volume.blocks.div_ceil(EXTENT_BLOCKS as u64).min(u32::MAX as u64) as u32;
+            let first = (state.number as u32 + shards - volume.id % shards) % shards;
+            for slice in (first..end.div_ceil(SLICE_EXTENTS)).step_by(shards as usize) {
+                let of_slice = slice * SLICE_EXTENTS..(slice + 1).saturating_mul(SLICE_EXTENTS).min(end);
+                let all = of_slice.map(|vextent| (volume.id, vextent));
+                missing.extend(all.filter(|extent| !state.named.contains(extent)));
+                if missing.len() >= most {
+                    return missing;
+                }
+            }
+        }
+        missing
+    }
+
+    /// Gives the pages up; `None` when that is not possible.
+    async fn lose_tables(
+        &self,
+        superblock: &Superblock,
+        state: &ShardState,
+        touched: &BTreeSet<u32>,
+    ) -> Option<Result<(), Status>> {
+        let room = room(state, touched);
+        let missing = self.missing(state, self.volumes.as_ref()?, room.len() + 1);
+        if missing.len() > room.len() {
+            return None;
+        }
+        let given_up: Vec<u32> = state.damaged.iter().map(|damaged| damaged.table).collect();
+        Some(self.write_loss(superblock, state, &given_up, missing.into_iter().zip(room)).await)
+    }
+
+    async fn write_loss(
+        &self,
+        superblock: &Superblock,
+        state: &ShardState,
+        given_up: &[u32],
+        lost: impl Iterator<Item = ((u32, u32), u32)>,
+    ) -> Result<(), Status> {
+        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
+        let info = self.capacity.info();
+        let opened = Meta::open_without(&self.reactor, channel, info, superblock, state.number, 0, given_up).await;
+        let (meta, tail) = opened.map_err(|error| Status::from(&error))?;
+        // What the log calls unusable stays so: replay does not expect it to have been free.
+        let unusable = Descriptor { flags: UNUSABLE, ..Descriptor::default() };
+        for extent in state.damaged.iter().flat_map(|damaged| damaged.extents.clone()) {
+            if state.extents[extent as usize].is_some_and(|descriptor| descriptor.flags & UNUSABLE != 0) {
+                meta.set_descriptor(extent, unusable);
+            }
+        }
+        for ((volume, vextent), extent) in lost {
+            meta.set_descriptor(extent, Descriptor { volume, vextent, flags: BLOCKS_LOST, ..Descriptor::default() });
+        }
+        meta.checkpoint(tail).await
+    }
+}
+
+/// What is wrong with a table page, in words that go on with its other copy.
+pub(super) fn cause_of(error: &MetaError) -> String {
+    match error {
+        MetaError::Damaged { reason, .. } => reason.to_string(),
+        MetaError::Io { status, .. } => format!("it cannot be read ({status})"),
+        error => error.to_string(),
+    }
+}
+
+/// Extents that nobody has and of which the log does not speak, those of the damaged pages included.
+fn room(state: &ShardState, touched: &BTreeSet<u32>) -> Vec<u32> {
+    let is_damaged = |extent: &u32| state.damaged.iter().any(|damaged| damaged.extents.contains(extent));
+    let is_free = |extent: &u32| match state.extents[*extent as usize] {
+        Some(descriptor) => descriptor.is_free() && descriptor.flags & UNUSABLE == 0,
+        None => is_damaged(extent),
+    };
+    let extents = 0..state.extents.len() as u32;
+    extents.filter(|extent| !touched.contains(extent) && is_free(extent)).collect()
+}
+
+/// What may be lost, in words.
+fn named(missing: &[(u32, u32)], volumes: &BTreeMap<u32, VolumeEntry>) -> String {
+    let of_volumes: Vec<&[(u32, u32)]> = missing.chunk_by(|one, next| one.0 == next.0).collect();
+    let one = |all: &&[(u32, u32)]| {
+        let name = volumes.get(&all[0].0).map_or("", |volume| &volume.name);
+        let (first, last) = (all[0].1, all[all.len() - 1].1);
+        format!("{} extents of 4 MiB of volume '{name}', from number {first} to {last},", all.len())
+    };
+    let mut text: Vec<String> = of_volumes.iter().take(VOLUMES_NAMED).map(one).collect();
+    match of_volumes.len().saturating_sub(VOLUMES_NAMED) {
+        0 => {}
+        more => text.push(format!("extents of {more} more volumes")),
+    }
+    if text.is_empty() { "nothing of a volume".to_string() } else { text.join("; ") }
+}
