@@ -49,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) small_cache: bool,
     /// Extents of each shard whose places refuse writes: those whose bits are set.
     pub(crate) refusing: u64,
+    /// The same of places of map pages: both of an even extent, the first of an odd one.
+    pub(crate) refusing_maps: u64,
     pub(crate) defect: Option<Defect>,
     /// Which of the log devices it has had is in use, from 0.
     pub(crate) log_number: u64,
@@ -77,6 +79,7 @@ impl Plan {
             bypass_bytes: 4096 * rng.between(1, 20) as u32,
             small_cache: rng.one_in(2),
             refusing: 0,
+            refusing_maps: 0,
             defect: None,
             log_number: 0,
         }
@@ -84,26 +87,33 @@ impl Plan {
 
     /// Some places of extents refuse writes, and there are enough others.
     pub(crate) fn with_refusing_places(self, rng: &mut Rng) -> Plan {
-        let refusing = (0..6).fold(0, |bits, _| bits | 1 << rng.below(20));
-        Plan { capacity_bytes: (self.shards as u64 * 30 + 2) << 22, refusing, ..self }
+        let mut pick = |most| (0..most).fold(0, |bits, _| bits | 1 << rng.below(20));
+        let (refusing, refusing_maps) = (pick(6), pick(4));
+        Plan { capacity_bytes: (self.shards as u64 * 30 + 2) << 22, refusing, refusing_maps, ..self }
+    }
+
+    /// Whether any place refuses writes.
+    pub(crate) fn refuses(&self) -> bool {
+        self.refusing | self.refusing_maps != 0
     }
 
     /// The capacity device, some of whose places refuse writes.
     fn refusing(&self, capacity: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, String> {
-        if self.refusing == 0 {
+        if !self.refuses() {
             return Ok(capacity);
         }
         let scale = 4096 / self.block_size as u64;
         let mut rules = Vec::new();
+        let mut refuse = |block: u64, blocks: u64| {
+            let always = ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError));
+            rules.push(ErrorRule { lba: Lba(block * scale), blocks: blocks * scale, ..always });
+        };
         for region in self.superblock().regions {
             for index in (0..64).filter(|index| self.refusing & 1 << index != 0) {
-                let start = (region.data_start() + index * EXTENT_BLOCKS) * scale;
-                let fault = Fault::Fail(Status::WriteError);
-                rules.push(ErrorRule {
-                    lba: Lba(start),
-                    blocks: EXTENT_BLOCKS * scale,
-                    ..ErrorRule::always(&[Op::Write], fault)
-                });
+                refuse(region.data_start() + index * EXTENT_BLOCKS, EXTENT_BLOCKS);
+            }
+            for index in (0..region.extents.min(64)).filter(|index| self.refusing_maps & 1 << index != 0) {
+                refuse(region.map_slot(index, 0), if index % 2 == 0 { 2 } else { 1 });
             }
         }
         let device = ErrorDevice::new("refusing", capacity, &rules, 1).map_err(|error| error.to_string())?;
@@ -251,7 +261,7 @@ pub(crate) async fn settle(
     reactor: &Rc<Reactor>,
     go_on: impl Fn() -> bool,
 ) -> Result<(), PoolError> {
-    settle_patiently(pool, reactor, SECOND_NS / 4, || plan.refusing != 0 && go_on()).await
+    settle_patiently(pool, reactor, SECOND_NS / 4, || plan.refuses() && go_on()).await
 }
 
 /// What a mutation breaks in the engine.
@@ -371,7 +381,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         node,
         reactors: Rc::new(Cell::new(plan.reactors)),
         // Places are not given up at once.
-        life: if plan.refusing == 0 { SHORT } else { Life { ns: 4 * SECOND_NS, writes: 600 } },
+        life: if !plan.refuses() { SHORT } else { Life { ns: 4 * SECOND_NS, writes: 600 } },
         open: Box::new(open),
         beside: Box::new(beside),
         close: Box::new(close),

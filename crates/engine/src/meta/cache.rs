@@ -8,7 +8,7 @@
 
 use super::glance::{Misses, unit_crcs};
 use super::page::{Content, HOLE, LOST, Page, PageCell};
-use super::{Extent, Meta, REPORTED, UNFLUSHED, UNITS_KNOWN, WRITING, count, slot_of};
+use super::{Extent, Meta, REPORTED, SLOT_1_NEXT, UNFLUSHED, UNITS_KNOWN, WRITING, count, slot_of};
 use crate::format::table::{BLOCKS_LOST, MAP_PAGE, MAP_SLOT_1};
 use base::crc32c;
 use bdev::Status;
@@ -328,7 +328,8 @@ impl Meta {
         let cell = self.cell(extent);
         let (durable, pending, last) = (cell.durable(), cell.pending(), cell.slot());
         let is_free = |slot: &u8| durable != Some(*slot) && pending != *slot as u32 + 1;
-        let best = (0..2).filter(is_free).min_by_key(|slot| last == Some(*slot))?;
+        let next = cell.has(SLOT_1_NEXT) as u8;
+        let best = (0..2).filter(is_free).min_by_key(|slot| (last == Some(*slot), *slot != next))?;
         (last != Some(best) || by_checkpoint || !self.progress.is_running()).then_some(best)
     }
 
@@ -371,7 +372,17 @@ impl Meta {
         page.copy_out(buf.as_mut_slice());
         let (crc, units) = (crc32c(buf.as_slice()), unit_crcs(buf.as_slice()));
         count(&self.counters.page_writes);
-        self.media.write(self.map_block(page.extent, slot), buf).await?;
+        let written = self.media.write(self.map_block(page.extent, slot), buf).await;
+        match written {
+            Ok(()) => _ = self.refused.borrow_mut().remove(&page.extent),
+            Err(status) => {
+                if status == Status::WriteError && !page.is_detached() {
+                    cell.put(SLOT_1_NEXT, slot == 0);
+                    self.refused.borrow_mut().insert(page.extent);
+                }
+                return Err(status);
+            }
+        }
         if !page.is_detached() {
             let mut descriptor = cell.descriptor.get();
             descriptor.map_crc = crc;

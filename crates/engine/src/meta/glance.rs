@@ -27,9 +27,9 @@ const CHUNK: usize = 128;
 const MISSES_TO_LOAD: u32 = 3;
 
 // Beside the flags in an extent's state: how often its page was missed in the window named above it.
-const MISSES_SHIFT: u32 = 8;
+const MISSES_SHIFT: u32 = 9;
 const MISSES: u32 = 0b11 << MISSES_SHIFT;
-const WINDOW_SHIFT: u32 = 10;
+const WINDOW_SHIFT: u32 = 11;
 const BELOW_MISSES: u32 = (1 << MISSES_SHIFT) - 1;
 const _: () = assert!(MISSES_TO_LOAD <= MISSES >> MISSES_SHIFT);
 

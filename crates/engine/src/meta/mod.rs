@@ -45,6 +45,7 @@ use media::Media;
 use page::PageCell;
 use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use table_copies::read_table;
@@ -163,8 +164,10 @@ const WRITING: u32 = 1 << 4;
 const UNFLUSHED: u32 = 1 << 5;
 /// Its damage is in the log of messages already.
 const REPORTED: u32 = 1 << 6;
-/// The checksums of the units of the page that the descriptor leads to are known; see `glance`, which has the bits above.
+/// The checksums of the units of the page that the descriptor leads to are known; see `glance`.
 const UNITS_KNOWN: u32 = 1 << 7;
+/// A write to slot 0 has failed last: of two that would do, slot 1 is tried next. (`glance` has the bits above.)
+const SLOT_1_NEXT: u32 = 1 << 8;
 
 struct Extent {
     descriptor: Cell<Descriptor>,
@@ -284,6 +287,8 @@ pub struct Meta {
     progress: Progress,
     /// Extents whose pages are damaged, and in the way of a checkpoint.
     damaged: RefCell<Vec<u32>>,
+    /// Extents whose pages could not be written since this was asked for.
+    refused: RefCell<BTreeSet<u32>>,
     log_notes: LogNotes,
     counters: Counters,
     /// See [`copy_tables_early`](Self::copy_tables_early).
@@ -352,6 +357,7 @@ impl Meta {
             tables: RefCell::new(tables),
             cache: Cache::new(cache_bytes),
             damaged: RefCell::default(),
+            refused: RefCell::default(),
             log_notes: LogNotes::new(&root),
             counters: Counters::default(),
             copies_early: Cell::new(false),
@@ -411,6 +417,11 @@ impl Meta {
     /// Extents for whose damaged pages the last checkpoint failed: it can succeed when they have new ones.
     pub fn take_damaged(&self) -> Vec<u32> {
         self.damaged.take()
+    }
+
+    /// Extents whose map pages the device has refused to write since this was asked for, and has not taken since.
+    pub fn take_refused(&self) -> BTreeSet<u32> {
+        self.refused.take()
     }
 
     /// Counters.

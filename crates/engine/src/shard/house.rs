@@ -89,6 +89,7 @@ impl Shard {
                     self.pool_name,
                     self.number
                 );
+                self.move_unmapped().await;
                 self.relieve().await;
                 self.doze(RETRY_NS, Listens::Nothing).await;
             } else if house.writes.get() != writes {
@@ -294,6 +295,7 @@ impl Shard {
         }
         self.house.checkpoint.set(Some(tail));
         self.index.checkpointed(tail, left);
+        self.patience.maps_written();
         self.log.release(tail);
         self.pace.earned(0, self.fill());
         // Nothing is in the log alone, and nothing is on its way there that has already looked into the journal.
@@ -327,7 +329,11 @@ impl Shard {
             self.destage_some().await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
         }
-        self.checkpoint().await
+        let ended = self.checkpoint().await;
+        if ended.is_err() {
+            self.move_unmapped().await;
+        }
+        ended
     }
 
     /// Ends housekeeping and waits for what is under way. What is in the log stays there.

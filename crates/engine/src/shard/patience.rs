@@ -35,6 +35,8 @@ pub(super) enum Refused {
     Log(LogAt),
     /// The place of an extent, for writes.
     Place(u32),
+    /// Both places of an extent's map page, for writes.
+    Map(u32),
 }
 
 /// Failures in a row, none longer than [`PATIENCE_NS`] after the one before.
@@ -58,6 +60,11 @@ impl Patience {
         }
     }
 
+    /// Every map page could be written.
+    pub(super) fn maps_written(&self) {
+        self.0.borrow_mut().retain(|what, _| !matches!(what, Refused::Map(_)));
+    }
+
     /// It failed once more; whether that is enough.
     fn refused(&self, what: Refused, now_ns: u64) -> bool {
         let mut counted = self.0.borrow_mut();
@@ -76,7 +83,7 @@ impl Patience {
         failures.last_ns = now_ns;
         failures.tries += 1;
         let (tries_min, patience_ns) = match what {
-            Refused::Place(_) => (WRITE_TRIES_MIN, WRITE_PATIENCE_NS),
+            Refused::Place(_) | Refused::Map(_) => (WRITE_TRIES_MIN, WRITE_PATIENCE_NS),
             _ => (TRIES_MIN, PATIENCE_NS),
         };
         let enough = failures.tries >= tries_min && now_ns - failures.first_ns >= patience_ns;

@@ -1,4 +1,4 @@
-//! Relocation: an extent whose place refuses writes gets another one. Nothing is lost by it but what could not be read any
+//! Relocation: an extent whose place, or that of its map page, refuses writes gets another one. Nothing is lost by it but what could not be read any
 //! more in the old place, and that place is never used again.
 //!
 //! Writers wait; what the extent has, wherever it is, is written to a free extent and made durable there. Records with the
@@ -34,14 +34,41 @@ pub(super) enum Fate {
 }
 
 impl Shard {
-    /// Gives an extent, which is being destaged and whose place refuses writes, another place. An error leaves everything
-    /// as it was: then no free extent takes writes, or something could not be read just now.
+    /// Moves the extents whose map pages the device goes on refusing: no checkpoint succeeds before they are written, or
+    /// forgotten. The page of one that has moved is in another place.
+    pub(super) async fn move_unmapped(self: &Rc<Self>) {
+        for extent in self.meta.take_refused() {
+            let is_held = self.held_back.borrow().contains(&extent);
+            if is_held || self.meta.descriptor(extent).is_free() || !self.is_given_up(Refused::Map(extent)) {
+                continue;
+            }
+            self.held_back.borrow_mut().push(extent);
+            self.settled.wait_until(|| !self.index.is_destaging(extent)).await;
+            let shard = self.clone();
+            let moving = self.reactor.spawn_join(async move { shard.relocate(extent).await.map(|()| true) });
+            if let Err(status) = self.unless_cramped(moving).await {
+                let (pool, shard) = (&self.pool_name, self.number);
+                tracing::warn!(
+                    "pool '{pool}': the map page of extent {extent} of shard {shard} cannot be written, and the extent cannot be \
+                     moved: {status}; it is tried again"
+                );
+            }
+            self.let_go(extent);
+        }
+    }
+
+    /// Gives an extent, whose place or whose map page's place refuses writes, another place. It is being destaged, or held
+    /// back. An error leaves everything as it was: then no free extent takes writes, or something could not be read just now.
     pub(super) async fn relocate(self: &Rc<Self>, extent: u32) -> Result<(), Status> {
         let owner = self.meta.descriptor(extent);
         let whole = Target { volume: owner.volume, vextent: owner.vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
         self.journal.add(whole.volume, whole.slice()).await?;
         let _held = self.locks.lock(whole.range()).await;
         self.log.barrier().await;
+        if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
+            // It was given back meanwhile.
+            return Err(Status::Gone);
+        }
         let Some(new) = self.index.reserve() else { return Err(Status::NoSpace) };
         self.held_back.borrow_mut().push(new);
         let moved = self.move_extent(&whole, extent, new).await;
@@ -76,6 +103,7 @@ impl Shard {
         if self.capacity_info.volatile_cache {
             self.capacity.submit(Io::flush()).await.status.check()?;
         }
+        self.note_slice(whole).await?;
         // In one step, so that nothing comes between them.
         for record in records_of(new, &fates) {
             records.push(self.log.append(record, SgList::new(), Class::Internal));

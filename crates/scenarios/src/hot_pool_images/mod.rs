@@ -103,7 +103,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let camera = Rc::new(Camera {
         rng: RefCell::new(rng.fork()),
         // Extents move late, when there has been much to see already.
-        every: if plan.refusing == 0 { rng.between(1, 16) } else { rng.between(8, 40) },
+        every: if plan.refuses() { rng.between(8, 40) } else { rng.between(1, 16) },
         oracle: judge.oracle.clone(),
         sides: Rc::default(),
         taken: RefCell::default(),

@@ -145,7 +145,7 @@ async fn inspect(plan: Plan, reactor: Rc<Reactor>, slot: Slot, ended: Rc<Cell<bo
             if goes_on {
                 let settled = pool.settle(&reactor).await;
                 // Places that refuse writes take a while.
-                let settled = if plan.refusing == 0 { settled } else { Ok(()) };
+                let settled = if plan.refuses() { Ok(()) } else { settled };
                 let settled = settled.map_err(|error| format!("settling failed: {error}"));
                 found.and_then(|found| settled.map(|()| found))
             } else {
