@@ -185,21 +185,19 @@ impl Shard {
         for (step, Moving { place, .. }) in run.iter().enumerate() {
             let target = &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES];
             let mut right = false;
+            let what = Refused::Log(place.at);
             // Twice, in case it was the way and not the medium.
-            for _ in 0..2 {
+            for first in [true, false] {
                 if !self.log.try_read(place.at, 0, target) {
                     let bytes: SgList = match self.log.read(place.at, 0, BLOCK_BYTES).await {
                         Ok(bytes) => bytes,
                         Err(Status::Corrupt) => continue,
-                        Err(Status::ReadError)
-                            if self.is_given_up(Refused::Log(place.at)) && self.log.is_readable().await =>
-                        {
-                            break;
-                        }
+                        Err(Status::ReadError) if first && self.is_tried_again(what) => continue,
+                        Err(Status::ReadError) if self.is_lost(what).await => break,
                         Err(Status::ReadError) => return Ok((step, Some(Stop::Later(Status::ReadError)))),
                         Err(status) => return Err(status),
                     };
-                    self.patience.answered(Refused::Log(place.at));
+                    self.patience.answered(what);
                     super::data::copy_out(&bytes, 0, target);
                 }
                 right = crc32c(target) == place.crc;

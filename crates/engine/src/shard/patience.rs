@@ -4,11 +4,14 @@
 //!
 //! What was read and is not what its parent says is damaged. What cannot be read is not given up for a long time: cables and
 //! paths come back. Only when the device has refused it again and again, and answers reads of other places, it is the medium.
+//! What lies beside it is likely to have gone with it: two refusals are enough there for a while.
 
-use super::{Defect, Shard, add};
+use super::data::one;
+use super::{Defect, Shard, Target, add};
 use crate::meta;
-use crate::units::{EXTENT_BLOCKS, LogAt};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogAt, extent_of};
 use bdev::Status;
+use reactor::SgList;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,6 +26,10 @@ const WRITE_PATIENCE_NS: u64 = 1_000_000_000;
 const WRITE_TRIES_MIN: u32 = 4;
 /// Most things that patience is counted for at a time; it is endless for further ones.
 const COUNTED_MAX: usize = 256;
+/// Most regions of which something has been given up that are remembered.
+const REGIONS_MAX: usize = 256;
+/// Log units of a region: as many bytes as an extent has.
+const REGION_UNITS: u32 = EXTENT_BLOCKS * (BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
 
 /// Something that a device does not give back, or take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +46,23 @@ pub(super) enum Refused {
     Map(u32),
 }
 
+/// What is likely to be one damage: an extent, or as much of the log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Region {
+    Extent(u32),
+    Log(u32),
+}
+
+impl Refused {
+    fn region(self) -> Option<Region> {
+        match self {
+            Refused::Block(block) => Some(Region::Extent(extent_of(block))),
+            Refused::Log(at) => Some(Region::Log(at.0 / REGION_UNITS)),
+            Refused::Page(_) | Refused::Place(_) | Refused::Map(_) => None,
+        }
+    }
+}
+
 /// Failures in a row, none longer than [`PATIENCE_NS`] after the one before.
 struct Failures {
     first_ns: u64,
@@ -48,13 +72,17 @@ struct Failures {
 
 /// What fails. A success ends the count, and so does a long time without a failure: it may be about something else then.
 #[derive(Default)]
-pub(super) struct Patience(RefCell<BTreeMap<Refused, Failures>>);
+pub(super) struct Patience {
+    counted: RefCell<BTreeMap<Refused, Failures>>,
+    /// When something in these regions was given up last.
+    given_up: RefCell<BTreeMap<Region, u64>>,
+}
 
 impl Patience {
     /// It could be read, or written.
     #[inline]
     pub(super) fn answered(&self, what: Refused) {
-        let mut counted = self.0.borrow_mut();
+        let mut counted = self.counted.borrow_mut();
         if !counted.is_empty() {
             counted.remove(&what);
         }
@@ -62,12 +90,34 @@ impl Patience {
 
     /// Every map page could be written.
     pub(super) fn maps_written(&self) {
-        self.0.borrow_mut().retain(|what, _| !matches!(what, Refused::Map(_)));
+        self.counted.borrow_mut().retain(|what, _| !matches!(what, Refused::Map(_)));
+    }
+
+    /// Whether something beside it was given up a short time ago. Then it need not wait as long: a run of damaged blocks
+    /// would take the patience for one of them times their number.
+    fn is_short(&self, what: Refused, now_ns: u64) -> bool {
+        let given_up = self.given_up.borrow();
+        let last = what.region().and_then(|region| given_up.get(&region));
+        last.is_some_and(|last_ns| now_ns.saturating_sub(*last_ns) <= PATIENCE_NS)
+    }
+
+    /// It is given up.
+    fn gave_up(&self, what: Refused, now_ns: u64) {
+        let Some(region) = what.region() else { return };
+        let mut given_up = self.given_up.borrow_mut();
+        if given_up.len() == REGIONS_MAX && !given_up.contains_key(&region) {
+            given_up.retain(|_, last_ns| now_ns.saturating_sub(*last_ns) <= PATIENCE_NS);
+            if given_up.len() == REGIONS_MAX {
+                return;
+            }
+        }
+        given_up.insert(region, now_ns);
+        self.counted.borrow_mut().remove(&what);
     }
 
     /// It failed once more; whether that is enough.
     fn refused(&self, what: Refused, now_ns: u64) -> bool {
-        let mut counted = self.0.borrow_mut();
+        let mut counted = self.counted.borrow_mut();
         let is_over = |failures: &Failures| now_ns.saturating_sub(failures.last_ns) > PATIENCE_NS;
         if counted.len() == COUNTED_MAX && !counted.contains_key(&what) {
             counted.retain(|_, failures| !is_over(failures));
@@ -100,6 +150,46 @@ impl Shard {
         self.patience.refused(what, self.reactor.now_ns())
     }
 
+    /// Whether a read that has failed is to be tried once more at once, since it will be given up then: see
+    /// [`Patience::is_short`].
+    pub(super) fn is_tried_again(&self, what: Refused) -> bool {
+        self.patience.is_short(what, self.reactor.now_ns())
+    }
+
+    /// A device has not given something back (twice, when [`is_tried_again`](Self::is_tried_again)); whether it is given up
+    /// now. Not while the device answers no reads of other places either.
+    pub(super) async fn is_lost(&self, what: Refused) -> bool {
+        let is_enough = self.is_tried_again(what) || self.is_given_up(what);
+        let lost = is_enough
+            && match what {
+                Refused::Log(_) => self.log.is_readable().await,
+                _ => self.meta.is_readable().await,
+            };
+        if lost {
+            self.patience.gave_up(what, self.reactor.now_ns());
+        }
+        lost
+    }
+
+    /// Reads a block that upkeep cannot do without, into a buffer of its own. [`Status::Corrupt`]: it is lost, and was not
+    /// before; [`Status::ReadError`] of one that is [lost below](super::index::Index::is_lost_below): it was.
+    pub(super) async fn read_needed(self: &Rc<Self>, target: Target, block: u32) -> Result<SgList, Status> {
+        let what = Refused::Block(block);
+        let mut read = self.read_blocks(target, one(bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?)).await;
+        // Once more, in case it was the way and not the medium.
+        if read.status == Status::Corrupt || read.status == Status::ReadError && self.is_tried_again(what) {
+            read = self.read_blocks(target, read.bufs).await;
+        }
+        match read.status {
+            Status::Ok => {
+                self.patience.answered(what);
+                Ok(read.bufs)
+            }
+            Status::ReadError if !self.index.is_lost_below(block) && self.is_lost(what).await => Err(Status::Corrupt),
+            status => Err(status),
+        }
+    }
+
     /// The map page of an extent that is going to be changed; a new one when the old one is damaged.
     pub(super) async fn page_to_change(self: &Rc<Self>, extent: u32) -> Result<meta::Page, Status> {
         match self.meta.load(extent).await {
@@ -108,9 +198,7 @@ impl Shard {
                 Ok(page)
             }
             Err(Status::Corrupt) => Ok(self.replace_page(extent)),
-            Err(Status::ReadError) if self.is_given_up(Refused::Page(extent)) && self.meta.is_readable().await => {
-                Ok(self.replace_page(extent))
-            }
+            Err(Status::ReadError) if self.is_lost(Refused::Page(extent)).await => Ok(self.replace_page(extent)),
             Err(status) => Err(status),
         }
     }
@@ -160,11 +248,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_beside_something_that_was_given_up_is_not_waited_for_as_long() {
+        let patience = Patience::default();
+        let (block, beside, elsewhere) = (Refused::Block(5), Refused::Block(6), Refused::Block(EXTENT_BLOCKS));
+        assert!(!patience.is_short(beside, 7), "nothing has been given up");
+        patience.gave_up(block, 7);
+        assert!(patience.is_short(beside, 7 + PATIENCE_NS) && patience.is_short(block, 7));
+        assert!(!patience.is_short(beside, 8 + PATIENCE_NS), "long ago");
+        assert!(!patience.is_short(elsewhere, 7) && !patience.is_short(Refused::Page(0), 7));
+        assert!(!patience.is_short(Refused::Log(LogAt(0)), 7));
+        patience.gave_up(Refused::Log(LogAt(REGION_UNITS)), 7);
+        assert!(patience.is_short(Refused::Log(LogAt(2 * REGION_UNITS - 1)), 7));
+        assert!(!patience.is_short(Refused::Log(LogAt(REGION_UNITS - 1)), 7));
+        (0..2 * REGIONS_MAX as u32).for_each(|extent| patience.gave_up(Refused::Block(extent * EXTENT_BLOCKS), 9));
+        assert_eq!(patience.given_up.borrow().len(), REGIONS_MAX);
+    }
+
+    #[test]
     fn patience_is_counted_for_so_many_things_and_endless_for_more() {
         let patience = Patience::default();
         assert!((0..COUNTED_MAX as u32).all(|extent| !patience.refused(Refused::Page(extent), 0)));
         assert!((0..100).all(|_| !patience.refused(Refused::Page(9_999), PATIENCE_NS)));
         assert!(!patience.refused(Refused::Page(9_999), 2 * PATIENCE_NS));
-        assert_eq!(patience.0.borrow().len(), 1, "what failed long ago makes room");
+        assert_eq!(patience.counted.borrow().len(), 1, "what failed long ago makes room");
     }
 }

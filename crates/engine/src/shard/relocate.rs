@@ -174,22 +174,14 @@ impl Shard {
             _ => {}
         }
         let target = Target { offset: block % EXTENT_BLOCKS * BLOCK, bytes: BLOCK, ..*whole };
-        let mut read = self.read_blocks(target, one(bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?)).await;
-        if read.status == Status::Corrupt {
-            // Once more, in case it was the way and not the medium.
-            read = self.read_blocks(target, read.bufs).await;
-        }
-        match read.status {
-            Status::Ok => {
-                super::data::copy_out(&read.bufs, 0, bytes);
+        match self.read_needed(target, block).await {
+            Ok(bufs) => {
+                super::data::copy_out(&bufs, 0, bytes);
                 Ok(Fate::Copied(crc32c(bytes)))
             }
-            Status::ReadError if self.index.is_lost_below(block) => Ok(Fate::Lost { before: true }),
-            Status::Corrupt => Ok(Fate::Lost { before: false }),
-            Status::ReadError if self.is_given_up(Refused::Block(block)) && self.meta.is_readable().await => {
-                Ok(Fate::Lost { before: false })
-            }
-            status => Err(status),
+            Err(Status::ReadError) if self.index.is_lost_below(block) => Ok(Fate::Lost { before: true }),
+            Err(Status::Corrupt) => Ok(Fate::Lost { before: false }),
+            Err(status) => Err(status),
         }
     }
 }

@@ -5,11 +5,10 @@
 //! the log in the order in which its writes were let in.
 
 use super::index::CHAIN_MAX;
-use super::patience::Refused;
 use super::{BLOCK, Defect, Outcome, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::together::Together;
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
+use crate::units::{EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
 use bdev::Status;
 use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{IoFuture, SgList};
@@ -226,39 +225,24 @@ impl Shard {
         if !self.index.has_chain(block) {
             return Ok(());
         }
-        let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
-        let mut read = self.read_blocks(target, super::data::one(buf)).await;
-        if read.status == Status::Corrupt {
-            // Once more, in case it was the way and not the medium.
-            read = self.read_blocks(target, read.bufs).await;
-        }
-        let status = match read.status {
-            Status::ReadError if self.index.is_lost_below(block) => Status::Corrupt,
-            Status::ReadError if self.is_given_up(Refused::Block(block)) && self.meta.is_readable().await => {
-                Status::Corrupt
+        let cause = match self.read_needed(target, block).await {
+            Ok(bufs) => {
+                let record = Record::write(block, 1);
+                return self.log.append(record, bufs, Class::Internal).await.result.map(|_| ());
             }
-            status => status,
+            Err(Status::ReadError) if self.index.is_lost_below(block) => Status::ReadError,
+            Err(Status::Corrupt) => Status::Corrupt,
+            Err(status) => return Err(status),
         };
-        let record = match status {
-            Status::Ok => {
-                self.patience.answered(Refused::Block(block));
-                Record::write(block, 1)
-            }
-            Status::Corrupt => {
-                tracing::error!(
-                    "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them \
-                     cannot be read ({})",
-                    self.pool_name,
-                    self.number,
-                    read.status
-                );
-                add(&self.counters.lost_blocks, 1);
-                let lost = self.log.append(Record::Lost { first: block, blocks: 1 }, SgList::new(), Class::Internal);
-                return lost.await.result.map(|_| ());
-            }
-            other => return Err(other),
-        };
-        self.log.append(record, read.bufs, Class::Internal).await.result.map(|_| ())
+        tracing::error!(
+            "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them cannot be read \
+             ({cause})",
+            self.pool_name,
+            self.number
+        );
+        add(&self.counters.lost_blocks, 1);
+        let lost = self.log.append(Record::Lost { first: block, blocks: 1 }, SgList::new(), Class::Internal);
+        lost.await.result.map(|_| ())
     }
 }
 
