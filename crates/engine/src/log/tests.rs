@@ -392,6 +392,38 @@ fn a_segment_whose_header_rots_is_found_and_mended() {
 }
 
 #[test]
+fn a_segment_behind_a_gap_in_the_sequence_is_found_although_its_header_has_rotted() {
+    let reactor = reactor();
+    for medium in media(&reactor) {
+        // A place that is out of use makes the gap.
+        let head = Head { unreadable: vec![2], ..Head::empty() };
+        let (log, notes) = open(&medium, head, START, 1);
+        for number in 0..7 {
+            let payload = payload(&reactor, &mut Rng::new(number), 20 * BLOCK_BYTES);
+            let record = Record::Write { first: number as u32 * 64, crcs: crcs(&payload) };
+            assert!(block_on(&reactor, log.append(record, payload, Class::User)).result.is_ok());
+        }
+        let records = notes.placed.take();
+        let segments: Vec<u64> = records.iter().map(|(_, placed)| placed.segment).collect();
+        assert_eq!(segments, [1, 1, 1, 1, 3, 3, 3]);
+        let sound = scanned(&reactor, &medium, START).unwrap();
+        assert_eq!(sound.1, records);
+        let rot = || damage(&reactor, &medium, 3 * GEOMETRY.segment_bytes() + 17, 1);
+        rot();
+        assert_eq!(scanned(&reactor, &medium, START).unwrap(), sound, "mended");
+        rot();
+        assert_eq!(scanned(&reactor, &medium, LogTail { segment: 1, lsn: 4 }).unwrap().1, records[3..]);
+        // What is in front of it was durable: rot there, and in the summary that says so, is not the torn end of a log.
+        rot();
+        damage(&reactor, &medium, 2 * GEOMETRY.segment_bytes() - BLOCK_BYTES as u64 + 9, 0);
+        damage(&reactor, &medium, records[3].1.at.bytes() + 9, 0);
+        let (head, found) = scanned(&reactor, &medium, START).unwrap();
+        assert_eq!(head.lost, [LostLsns { first: 4, end: 5 }]);
+        assert_eq!(found.len(), 6);
+    }
+}
+
+#[test]
 fn bytes_of_another_pool_are_no_records() {
     let reactor = reactor();
     for medium in media(&reactor) {

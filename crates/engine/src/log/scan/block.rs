@@ -15,7 +15,6 @@ use crate::units::BLOCK_BYTES;
 use base::crc32c;
 use bdev::{Flags, Io, Lba, Status};
 use reactor::Buf;
-use std::ops::RangeInclusive;
 
 /// Blocks of one read.
 const PIECE_BLOCKS: usize = 16;
@@ -242,16 +241,26 @@ impl Scan<'_> {
         Ok(())
     }
 
+    /// For each of these segments, of which no header is found, whether the first block behind it looks like a group of it.
+    pub(super) async fn block_begins(&self, sequences: &[u64]) -> Vec<bool> {
+        let place = |sequence: &u64| self.geometry.place_of(*sequence) as u64 * self.geometry.segment_blocks as u64;
+        let reads = read_many(self.medium, sequences.iter().map(|sequence| (place(sequence) + 1, 1))).await;
+        let begins = |(sequence, read): (&u64, Result<Buf, Status>)| {
+            read.is_ok_and(|bytes| Group::peek(bytes.as_slice()).is_some_and(|group| group.sequence == *sequence))
+        };
+        sequences.iter().zip(reads).map(begins).collect()
+    }
+
     /// As `headerless`: a group that knew the first one to be durable knew the header to be, which is in the same write.
     pub(super) async fn block_headerless(
         &self,
         mut segment: Segment,
-        first_lsn: RangeInclusive<u64>,
+        first_min: u64,
     ) -> Result<Option<Segment>, LogError> {
         let (mut window, mut block) = (Window::default(), 1);
         self.show(&mut window, &segment, block, 1).await;
         match window.blocks(block, 1).ok().and_then(Group::peek) {
-            Some(first) if first_lsn.contains(&first.first_lsn) && first.epoch >= segment.epoch => {
+            Some(first) if first.first_lsn >= first_min && first.epoch >= segment.epoch => {
                 (segment.first_lsn, segment.epoch) = (first.first_lsn, first.epoch);
             }
             _ => return Ok(None),

@@ -12,7 +12,6 @@ use crate::units::BLOCK_BYTES;
 use base::crc32c;
 use bdev::{Op, Status};
 use reactor::Errno;
-use std::ops::RangeInclusive;
 
 /// Bytes looked at in one go when a record is searched.
 const SEARCH_BYTES: usize = 64 << 10;
@@ -115,15 +114,11 @@ impl Scan<'_> {
     }
 
     /// As `headerless`: the second record was stored after the fence of the first, which the header shares.
-    pub(super) fn mapped_headerless(
-        &self,
-        mut segment: Segment,
-        first_lsn: RangeInclusive<u64>,
-    ) -> Result<Option<Segment>, LogError> {
+    pub(super) fn mapped_headerless(&self, mut segment: Segment, first_min: u64) -> Result<Option<Segment>, LogError> {
         let mut bytes = [0; HEADER_BYTES_MAX];
         self.load(&segment, BLOCK_BYTES as u64, &mut bytes)?;
         let first = match record::decode(&bytes, self.salt) {
-            Ok(first) if first_lsn.contains(&first.lsn) && first.epoch >= segment.epoch => first,
+            Ok(first) if first.lsn >= first_min && first.epoch >= segment.epoch => first,
             _ => return Ok(None),
         };
         (segment.first_lsn, segment.epoch) = (first.lsn, first.epoch);

@@ -210,15 +210,14 @@ async fn read_log(
     while !known.is_final || scan.next_lsn < known.durable_lsn() {
         let sequence = segments.last().map_or(tail.segment, |last| last.sequence + 1);
         headers.check_end(&geometry, sequence)?;
-        let place = geometry.place_of(sequence);
-        let has_header = headers.segments.iter().any(|s| geometry.place_of(s.sequence) == place);
-        let mended = if has_header { None } else { scan.headerless(sequence, segments.last()).await? };
-        let Some(segment) = mended else { break };
+        let Some(segment) = scan.next_headerless(&headers, sequence, segments.last()).await? else { break };
         tracing::warn!(
             shard = geometry.shard,
-            segment = sequence,
+            segment = segment.sequence,
             "the header of a log segment was damaged; it is mended"
         );
+        // As in front of every later segment: what is missing there was durable.
+        scan.lose_until(segment.first_lsn);
         let end = known.end_of(&segment);
         match medium {
             Medium::Mapped { .. } => scan.mapped_segment(&segment, end)?,
@@ -267,6 +266,12 @@ impl Headers {
             self.segments.push(segment);
         }
         Ok(())
+    }
+
+    /// Whether there is a header of a segment of this log, whichever, where this one would be.
+    fn has(&self, geometry: &LogGeometry, segment: u64) -> bool {
+        let place = geometry.place_of(segment);
+        self.segments.iter().any(|found| geometry.place_of(found.sequence) == place)
     }
 
     /// The log cannot be said to end before `segment` when its header cannot be read.
@@ -364,18 +369,51 @@ impl Scan<'_> {
         self.next_lsn = header.lsn + 1;
     }
 
-    /// The segment that follows the last one, when its header has rotted: only what was written after that header was
-    /// durable proves so. The header is written again.
-    async fn headerless(&self, sequence: u64, last: Option<&Segment>) -> Result<Option<Segment>, LogError> {
-        let LogGeometry { shard, pool, .. } = self.geometry;
-        // The tail's own segment may begin before the tail, any other begins where the one before it ends.
+    /// The segment that follows the last one, when its header has rotted. It is the next in the sequence, or a later one:
+    /// places that are in use, or out of use, are passed over.
+    async fn next_headerless(
+        &self,
+        headers: &Headers,
+        sequence: u64,
+        last: Option<&Segment>,
+    ) -> Result<Option<Segment>, LogError> {
+        // The tail's own segment may begin before the tail, any other not before the end of the one in front of it.
         let first_min = if last.is_some() { self.next_lsn } else { 1 };
+        if !headers.has(&self.geometry, sequence)
+            && let Some(found) = self.headerless(sequence, first_min, last).await?
+        {
+            return Ok(Some(found));
+        }
+        let further = sequence + 1..sequence + self.geometry.segments as u64;
+        let further: Vec<u64> = further.filter(|sequence| !headers.has(&self.geometry, *sequence)).collect();
+        for part in further.chunks(READS_MAX) {
+            let begins = match self.medium {
+                Medium::Mapped { .. } => vec![true; part.len()],
+                Medium::Block { .. } => self.block_begins(part).await,
+            };
+            for (sequence, _) in part.iter().zip(begins).filter(|(_, begins)| *begins) {
+                if let Some(found) = self.headerless(*sequence, self.next_lsn, last).await? {
+                    return Ok(Some(found));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A segment whose header has rotted, whose first record has a number from `first_min` on: only what was written after
+    /// that header was durable proves so. The header is written again.
+    async fn headerless(
+        &self,
+        sequence: u64,
+        first_min: u64,
+        last: Option<&Segment>,
+    ) -> Result<Option<Segment>, LogError> {
+        let LogGeometry { shard, pool, .. } = self.geometry;
         let epoch = last.map_or(0, |last| last.epoch);
         let segment = Segment { sequence, first_lsn: self.next_lsn, epoch, shard, pool };
-        let first = first_min..=self.next_lsn;
         match self.medium {
-            Medium::Mapped { .. } => self.mapped_headerless(segment, first),
-            Medium::Block { .. } => self.block_headerless(segment, first).await,
+            Medium::Mapped { .. } => self.mapped_headerless(segment, first_min),
+            Medium::Block { .. } => self.block_headerless(segment, first_min).await,
         }
     }
 
