@@ -180,3 +180,63 @@ fn rot_anywhere_in_a_log_that_was_closed_is_an_error_and_never_older_content() {
         assert!(refused > 0 && failed > 0, "{refused} refused, {failed} reads failed");
     });
 }
+
+/// Makes a pool's roots what a program writes that notes nothing of the log: those fields were reserved, and zero.
+async fn forget_notes(tank: &Tank) {
+    let superblock = tank.superblock().await;
+    for (shard, copy) in (0..SHARDS).flat_map(|shard| [(shard, 0), (shard, 1)]) {
+        let block = superblock.root_copy(shard, copy);
+        let mut bytes = tank.capacity.image()[&block].to_vec();
+        bytes[14..16].fill(0);
+        bytes[56..64].fill(0);
+        bytes[8..12].fill(0);
+        let tables = u32::from_le_bytes(bytes[36..40].try_into().unwrap()) as usize;
+        let crc = base::crc32c(&bytes[..64 + tables * 8]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        tank.capacity.poke(block, &bytes);
+    }
+}
+
+#[test]
+fn a_pool_that_an_older_program_had_in_between_opens_with_everything_however_either_has_ended() {
+    let reactor = reactor();
+    let fresh = Tank::new(&reactor, 48);
+    block_on(&reactor.clone(), async move {
+        // What each life does: whether an older program has it, whether it settles, whether it is closed or killed.
+        for plan in (0..512u32).step_by(7) {
+            let mut tank = fresh.fork();
+            let mut newest = std::collections::BTreeMap::new();
+            for life in 0..3u64 {
+                let is = |bit: u32| plan >> (3 * life as u32 + bit) & 1 == 1;
+                let what = format!("plan {plan:o}, life {life}");
+                let pool = tank.open().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let volume = pool.volume("v").unwrap();
+                for (block, byte) in &newest {
+                    assert_eq!(tank.read(&volume, *block).await, Ok(*byte), "{what}, block {block}");
+                }
+                for (step, block) in [life, 16 * 1024 + life, 16 * 1024, 7].into_iter().enumerate() {
+                    if step == 2 && is(1) {
+                        pool.settle(&reactor).await.unwrap();
+                    }
+                    tank.write(&volume, block, 1 + life as u8).await;
+                    newest.insert(block, 1 + life as u8);
+                }
+                let killed = tank.fork();
+                drop(volume);
+                pool.close(&reactor).await;
+                if is(2) {
+                    tank = killed;
+                }
+                if is(0) {
+                    forget_notes(&tank).await;
+                }
+            }
+            let pool = tank.open().await.unwrap_or_else(|error| panic!("plan {plan:o}: {error}"));
+            let volume = pool.volume("v").unwrap();
+            for (block, byte) in &newest {
+                assert_eq!(tank.read(&volume, *block).await, Ok(*byte), "plan {plan:o}, block {block}");
+            }
+            pool.close(&reactor).await;
+        }
+    });
+}
