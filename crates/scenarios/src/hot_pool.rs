@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) refusing: u64,
     /// The same of places of map pages: both of an even extent, the first of an odd one.
     pub(crate) refusing_maps: u64,
+    /// See [`ShardTuning::evacuates`].
+    pub(crate) evacuates: bool,
     pub(crate) defect: Option<Defect>,
     /// Which of the log devices it has had is in use, from 0.
     pub(crate) log_number: u64,
@@ -80,6 +82,7 @@ impl Plan {
             small_cache: rng.one_in(2),
             refusing: 0,
             refusing_maps: 0,
+            evacuates: false,
             defect: None,
             log_number: 0,
         }
@@ -216,6 +219,7 @@ impl Plan {
             destage_depth: self.depth,
             bypass_bytes_min: self.bypass_bytes,
             bypass_run_bytes: self.bypass_bytes as u64,
+            evacuates: self.evacuates,
             defect: self.defect,
             ..ShardTuning::default()
         };
@@ -280,6 +284,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::NoReserve => Some(Defect::NoReserve),
         Mutation::SkipJournal => Some(Defect::SkipJournal),
         Mutation::ForgetEnd => Some(Defect::ForgetEnd),
+        Mutation::EvacuateEarly => Some(Defect::EvacuateEarly),
         _ => None,
     }
 }
@@ -325,6 +330,11 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     if rng.one_in(4) || mutation == Some(Mutation::MoveEarly) {
         plan = plan.with_refusing_places(rng);
         plan.defect = (mutation == Some(Mutation::MoveEarly)).then_some(Defect::MoveEarly);
+    }
+    // Of a number that is drawn anyway.
+    plan.evacuates = plan.idle_ns.is_multiple_of(4);
+    if mutation == Some(Mutation::EvacuateEarly) {
+        (plan.evacuates, plan.defect) = (true, Some(Defect::EvacuateEarly));
     }
     world.handle().note(format!("{plan:?}"));
     let mut mix = Mix {

@@ -123,6 +123,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-images", Mutation::ForgetTrims),
         ("hot-pool-images", Mutation::TailPastDirty),
         ("hot-pool", Mutation::MoveEarly),
+        ("hot-pool", Mutation::EvacuateEarly),
         ("hot-pool-images", Mutation::MoveEarly),
         ("hot-pool-damage", Mutation::HolesForLost),
         ("devices-conformance", Mutation::WrongRead),

@@ -244,13 +244,15 @@ pub enum Mutation {
     SkipJournal,
     /// A scenario's own defect: the engine does not note where a log ends that is closed.
     ForgetEnd,
+    /// A scenario's own defect: an extent of the engine is evacuated before a checkpoint says so.
+    EvacuateEarly,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 38] = [
+    pub const ALL: [Mutation; 39] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -288,6 +290,7 @@ impl Mutation {
         Mutation::NoReserve,
         Mutation::SkipJournal,
         Mutation::ForgetEnd,
+        Mutation::EvacuateEarly,
         Mutation::ForgetPointers,
     ];
 }

@@ -68,9 +68,14 @@ impl Shard {
                 if self.is_broken(Defect::OverwriteUnmerged) {
                     self.overwrite_unmerged(owner, first + index).await?;
                 }
-                if !self.log.has_room(MERGE_BYTES_MAX) {
-                    let left = self.evacuate(extent).await?;
-                    return Ok(if left { Destaged::Left } else { Destaged::InPart });
+                let has_room = self.log.has_room(MERGE_BYTES_MAX);
+                if !has_room || self.tuning.evacuates {
+                    match self.evacuate(extent).await {
+                        Ok(true) => return Ok(Destaged::Left),
+                        Ok(false) if !has_room => return Ok(Destaged::InPart),
+                        Err(status) if !has_room || status == Status::Gone => return Err(status),
+                        _ => {}
+                    }
                 }
                 self.merge(owner.volume, owner.vextent, index).await?;
             }

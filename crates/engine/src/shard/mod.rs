@@ -129,6 +129,8 @@ pub struct ShardTuning {
     pub bypass_bytes_min: u32,
     /// Bytes after which a stream of such writes counts as sequential.
     pub bypass_run_bytes: u64,
+    /// Extents with deltas are evacuated wherever that is possible, as if the log had no room to merge those: for tests.
+    pub evacuates: bool,
     /// Breaks something on purpose.
     pub defect: Option<Defect>,
 }
@@ -164,6 +166,8 @@ pub enum Defect {
     SkipJournal,
     /// Where a closed log ends is not noted.
     ForgetEnd,
+    /// An extent that is evacuated is in its new place before a checkpoint says so.
+    EvacuateEarly,
 }
 
 impl Default for ShardTuning {
@@ -174,6 +178,7 @@ impl Default for ShardTuning {
             idle_ns: 1_000_000_000,
             bypass_bytes_min: 64 << 10,
             bypass_run_bytes: 2 << 20,
+            evacuates: false,
             defect: None,
         }
     }
