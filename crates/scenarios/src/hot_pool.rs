@@ -283,6 +283,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::SkipVerify => Some(Defect::SkipVerify),
         Mutation::NoReserve => Some(Defect::NoReserve),
         Mutation::SkipJournal => Some(Defect::SkipJournal),
+        Mutation::RetireEarly => Some(Defect::RetireEarly),
         Mutation::ForgetEnd => Some(Defect::ForgetEnd),
         Mutation::EvacuateEarly => Some(Defect::EvacuateEarly),
         _ => None,

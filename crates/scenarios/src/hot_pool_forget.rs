@@ -1,8 +1,8 @@
 //! `hot-pool-forget`: a hot pool whose log device is lost, or given up, and `forget-log`, crashed at any of its steps and
 //! repeated, or taken back when the log turns up again.
 //!
-//! What may be lost is known exactly, by slices: those that something was written to, or trimmed in, since the pool was
-//! settled with nothing under way. There a read is an error or tells what is newest; everywhere else it tells what is newest.
+//! What may be lost is known exactly, by slices: those that something was written to, or trimmed in, since the pool began to
+//! be settled, whatever else was under way then. There a read is an error or tells what is newest; everywhere else it tells what is newest.
 //! So nothing stale comes back, and nothing is lost that could not have been in the log alone. A pool that has too little
 //! room to note the losses says by how much its device has to grow, and that suffices.
 
@@ -48,6 +48,8 @@ struct Stage {
     ledger: Rc<RefCell<Ledger>>,
     /// Slices, (volume, slice of it), that may have something in the log alone.
     touched: Rc<RefCell<BTreeSet<(u64, u64)>>>,
+    /// Of those, the ones since the pool was last asked to settle.
+    touched_since: Rc<RefCell<BTreeSet<(u64, u64)>>>,
     /// The volume that comes and goes may have touched something, too.
     visitors: Rc<Cell<u64>>,
 }
@@ -77,6 +79,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         node,
         ledger: Rc::new(RefCell::new(Ledger::new(spots))),
         touched: Rc::default(),
+        touched_since: Rc::default(),
         visitors: Rc::default(),
     };
     for round in 0..rng.between(1, 3) {
@@ -149,6 +152,7 @@ impl Stage {
     fn touch(&self, spot: Spot) {
         let slice = (spot.first >> (12 - self.plan.block_shift)) / SLICE_BLOCKS;
         self.touched.borrow_mut().insert((spot.volume, slice));
+        self.touched_since.borrow_mut().insert((spot.volume, slice));
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -160,18 +164,24 @@ impl Stage {
                 self.visit(&hands).await;
             }
             if rng.one_in(2) && hands.is_alive() {
-                self.settle(&hands).await;
+                let beside = rng.one_in(2).then(|| rng.fork());
+                self.settle(&hands, beside).await;
             }
         }
     }
 
-    /// With nothing under way: nothing is in the log alone after it.
-    async fn settle(&self, hands: &Hands) {
+    /// What was there before is not in the log alone after it, even if others go on writing meanwhile.
+    async fn settle(&self, hands: &Hands, beside: Option<Rng>) {
+        self.touched_since.borrow_mut().clear();
+        let work = beside.map(|rng| hands.reactor.spawn_join(self.clone().work_on(hands.clone(), 0, 1, rng)));
         let settled = hands.pool.settle(&hands.reactor).await;
         hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
         if hands.is_alive() {
-            self.touched.borrow_mut().clear();
+            *self.touched.borrow_mut() = self.touched_since.borrow().clone();
             self.visitors.set(0);
+        }
+        if let Some(work) = work {
+            work.await;
         }
     }
 
@@ -241,7 +251,7 @@ impl Stage {
             });
         }
         hands.read_all().await;
-        self.settle(&hands).await;
+        self.settle(&hands, None).await;
         let audit = hands.pool.audit(&hands.reactor).await;
         let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
         hands.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));

@@ -114,6 +114,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-full", Mutation::NoReserve),
         ("hot-pool-full", Mutation::LeakExtents),
         ("hot-pool-forget", Mutation::SkipJournal),
+        ("hot-pool-forget", Mutation::RetireEarly),
         ("hot-pool-rot", Mutation::SkipVerify),
         ("hot-pool-rot", Mutation::ForgetEnd),
         ("hot-pool-images", Mutation::SkipFence),

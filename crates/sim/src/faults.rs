@@ -242,6 +242,8 @@ pub enum Mutation {
     NoReserve,
     /// A scenario's own defect: the engine does not note which slices are in the log alone.
     SkipJournal,
+    /// A scenario's own defect: the engine forgets which slices are in the log alone before a checkpoint has them.
+    RetireEarly,
     /// A scenario's own defect: the engine does not note where a log ends that is closed.
     ForgetEnd,
     /// A scenario's own defect: an extent of the engine is evacuated before a checkpoint says so.
@@ -252,7 +254,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 39] = [
+    pub const ALL: [Mutation; 40] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -289,6 +291,7 @@ impl Mutation {
         Mutation::KeepMappings,
         Mutation::NoReserve,
         Mutation::SkipJournal,
+        Mutation::RetireEarly,
         Mutation::ForgetEnd,
         Mutation::EvacuateEarly,
         Mutation::ForgetPointers,

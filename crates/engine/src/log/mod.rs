@@ -493,7 +493,17 @@ impl Log {
     /// Waits until every append made before this call has ended.
     pub async fn barrier(&self) {
         let before = self.tickets.get();
-        self.changed.wait_until(|| self.oldest_ticket().is_none_or(|ticket| ticket >= before)).await
+        self.changed.wait_until(|| self.has_ended(before)).await
+    }
+
+    /// Appends so far that could not be carried out at once; see [`has_ended`](Self::has_ended).
+    pub fn appends(&self) -> u64 {
+        self.tickets.get()
+    }
+
+    /// Whether all but what was appended after so many [`appends`](Self::appends) has ended.
+    pub fn has_ended(&self, appends: u64) -> bool {
+        self.oldest_ticket().is_none_or(|ticket| ticket >= appends)
     }
 
     fn oldest_ticket(&self) -> Option<u64> {

@@ -52,6 +52,9 @@ fn slice_of(key: u64) -> DirtySlice {
     ((key >> 32) as u32, key as u32)
 }
 
+/// In the place of a round: the slice is retired.
+const RETIRED: u64 = u64::MAX;
+
 /// An addition that waits to be durable.
 struct Ticket {
     key: u64,
@@ -72,8 +75,10 @@ pub struct DirtyJournal {
     shard: u16,
     copies: [u64; 2],
     copy_blocks: u32,
-    /// The durable set; the mark says that the slice is retired.
-    slices: RefCell<HashMap<u64, Cell<bool>, BuildHasherDefault<SliceHasher>>>,
+    /// The durable set, and in which round each was asked for last; [`RETIRED`]: it may leave.
+    slices: RefCell<HashMap<u64, Cell<u64>, BuildHasherDefault<SliceHasher>>>,
+    /// See [`end_round`](Self::end_round).
+    round: Cell<u64>,
     retired: Cell<usize>,
     waiting: RefCell<Vec<Rc<Ticket>>>,
     compaction: RefCell<Option<Rc<Ticket>>>,
@@ -141,9 +146,8 @@ impl DirtyJournal {
             shard,
             copies: [superblock.journal_copy(shard, 0), superblock.journal_copy(shard, 1)],
             copy_blocks: superblock.journal_blocks,
-            slices: RefCell::new(
-                slices.iter().map(|(volume, slice)| (key(*volume, *slice), Cell::new(false))).collect(),
-            ),
+            slices: RefCell::new(slices.iter().map(|(volume, slice)| (key(*volume, *slice), Cell::new(0))).collect()),
+            round: Cell::new(1),
             retired: Cell::new(0),
             waiting: RefCell::default(),
             compaction: RefCell::default(),
@@ -161,8 +165,8 @@ impl DirtyJournal {
     #[inline]
     pub fn contains(&self, volume: u32, slice: u32) -> bool {
         let slices = self.slices.borrow();
-        let Some(retired) = slices.get(&key(volume, slice)) else { return false };
-        if retired.replace(false) {
+        let Some(asked) = slices.get(&key(volume, slice)) else { return false };
+        if asked.replace(self.round.get()) == RETIRED {
             self.retired.set(self.retired.get() - 1);
         }
         true
@@ -181,9 +185,25 @@ impl DirtyJournal {
     /// Says that nothing of the slice is in the log alone any more: no write to it that has asked [`contains`](Self::contains)
     /// is under way. It leaves the journal at the next compaction.
     pub fn retire(&self, volume: u32, slice: u32) {
-        if let Some(retired) = self.slices.borrow().get(&key(volume, slice))
-            && !retired.replace(true)
+        if let Some(asked) = self.slices.borrow().get(&key(volume, slice))
+            && asked.replace(RETIRED) != RETIRED
         {
+            self.retired.set(self.retired.get() + 1);
+        }
+    }
+
+    /// Ends a round and begins the next one: slices are told apart by the round in which they were asked for last. The round
+    /// that has ended.
+    pub fn end_round(&self) -> u64 {
+        let ended = self.round.get();
+        self.round.set(ended + 1);
+        ended
+    }
+
+    /// Retires every slice that nobody has asked for since a round ended.
+    pub fn retire_unasked(&self, ended: u64) {
+        for asked in self.slices.borrow().values().filter(|asked| asked.get() <= ended) {
+            asked.set(RETIRED);
             self.retired.set(self.retired.get() + 1);
         }
     }
@@ -282,7 +302,7 @@ impl DirtyJournal {
     fn insert(&self, batch: &[Rc<Ticket>]) {
         let mut slices = self.slices.borrow_mut();
         for ticket in batch {
-            slices.entry(ticket.key).or_default();
+            slices.entry(ticket.key).or_insert_with(|| Cell::new(self.round.get()));
         }
     }
 
@@ -290,7 +310,7 @@ impl DirtyJournal {
     async fn rewrite(&self, batch: &[Rc<Ticket>]) -> Result<(), Status> {
         self.settle().await?;
         // From here on a retired slice is not relied upon: who asks for it gets it added again.
-        self.slices.borrow_mut().retain(|_, retired| !retired.get());
+        self.slices.borrow_mut().retain(|_, asked| asked.get() != RETIRED);
         self.retired.set(0);
         let mut keys: Vec<u64> = self.slices.borrow().keys().copied().collect();
         keys.extend(batch.iter().map(|ticket| ticket.key));

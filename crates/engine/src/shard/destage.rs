@@ -226,6 +226,8 @@ impl Shard {
         if self.index.logged(lost.block) != Some(lost.place) {
             return Ok(());
         }
+        // Up to the record, what the checkpoint has may be an older version.
+        self.note_slice(&target).await?;
         tracing::error!(
             "pool '{}': block {} of shard {} is lost: the log does not give it back",
             self.pool_name,

@@ -280,6 +280,7 @@ impl Shard {
     }
 
     async fn make_checkpoint(self: &Rc<Self>) -> Result<(), Status> {
+        self.end_round();
         let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.tail() };
         if self.is_broken(Defect::ReleaseEarly) {
             self.log.release(tail);
@@ -298,12 +299,7 @@ impl Shard {
         self.patience.maps_written();
         self.log.release(tail);
         self.pace.earned(0, self.fill());
-        // Nothing is in the log alone, and nothing is on its way there that has already looked into the journal.
-        if self.index.dirty_extents() == 0 && self.tail() == tail && self.log.is_idle() {
-            for (volume, slice) in self.journal.entries() {
-                self.journal.retire(volume, slice);
-            }
-        }
+        self.retire_slices(tail);
         Ok(())
     }
 
@@ -324,7 +320,9 @@ impl Shard {
 
     /// Destages everything and makes a checkpoint, now.
     pub(crate) async fn settle(self: &Rc<Self>) -> Result<(), Status> {
+        self.end_round();
         self.log.barrier().await;
+        self.bind_rounds();
         while self.index.dirty_extents() > 0 {
             self.destage_some().await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;

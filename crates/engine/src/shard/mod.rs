@@ -22,6 +22,7 @@ mod patience;
 mod places;
 mod read;
 mod relocate;
+mod retire;
 mod scrub;
 mod settled;
 mod trim;
@@ -168,6 +169,8 @@ pub enum Defect {
     ForgetEnd,
     /// An extent that is evacuated is in its new place before a checkpoint says so.
     EvacuateEarly,
+    /// Slices leave the dirty journal at every checkpoint, whatever of them the log alone has.
+    RetireEarly,
 }
 
 impl Default for ShardTuning {
@@ -205,6 +208,8 @@ pub(crate) struct Shard {
     counters: Counters,
     house: house::House,
     scrub: scrub::Scrub,
+    /// What may leave the dirty journal.
+    rounds: retire::Rounds,
     /// A destage or a checkpoint has ended.
     settled: Notify,
     /// Extents that are not destaged for now: they are being given back, or written past the log. Once for each reason.

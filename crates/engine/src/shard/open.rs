@@ -177,6 +177,7 @@ impl Shard {
             counters: Counters::default(),
             house: Default::default(),
             scrub: Default::default(),
+            rounds: Default::default(),
             settled: Default::default(),
             held_back: Default::default(),
             streams: Default::default(),

@@ -225,7 +225,9 @@ impl Shard {
         if !self.index.has_chain(block) {
             return Ok(());
         }
-        let cause = match self.read_needed(target, block).await {
+        let read = self.read_needed(target, block).await;
+        self.note_slice(&target).await?;
+        let cause = match read {
             Ok(bufs) => {
                 let record = Record::write(block, 1);
                 return self.log.append(record, bufs, Class::Internal).await.result.map(|_| ());
