@@ -424,6 +424,32 @@ fn a_segment_behind_a_gap_in_the_sequence_is_found_although_its_header_has_rotte
 }
 
 #[test]
+fn nothing_is_appended_at_once_while_a_record_waits_for_room() {
+    let reactor = reactor();
+    let (log, _) = open(&mapped(&reactor), Head::empty(), START, 1);
+    let write = |number: u64, blocks: usize| {
+        let payload = payload(&reactor, &mut Rng::new(number), blocks * BLOCK_BYTES);
+        (Record::Write { first: number as u32 * 64, crcs: crcs(&payload) }, payload)
+    };
+    // Each takes a segment.
+    for number in 0..GEOMETRY.segments as u64 {
+        let (record, payload) = write(number, 60);
+        assert!(block_on(&reactor, log.append(record, payload, Class::Internal)).result.is_ok());
+    }
+    let (record, waits) = write(8, 60);
+    let waiting = log.append(record, waits, Class::Internal);
+    turns(&reactor, 2);
+    assert!(log.is_stalled());
+    // There is room again, and the one that waits has not been served yet: it may allocate the extent of the next.
+    log.release(LogTail { segment: GEOMETRY.segments as u64, lsn: GEOMETRY.segments as u64 });
+    let (record, small) = write(9, 1);
+    assert!(log.try_append(record.clone(), &small).is_none());
+    let first = block_on(&reactor, waiting).result.unwrap();
+    let second = log.try_append(record, &small).expect("nothing waits any more").unwrap();
+    assert!(first.lsn < second.lsn);
+}
+
+#[test]
 fn bytes_of_another_pool_are_no_records() {
     let reactor = reactor();
     for medium in media(&reactor) {
