@@ -299,7 +299,10 @@ impl Shard {
         self.patience.maps_written();
         self.log.release(tail);
         self.pace.earned(0, self.fill());
-        self.retire_slices(tail);
+        // Under load they would only have to be put there again, each with a write that somebody waits for.
+        if self.house.settling.get() || self.fill().share() < START {
+            self.retire_slices(tail);
+        }
         Ok(())
     }
 
@@ -327,11 +330,12 @@ impl Shard {
             self.destage_some().await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
         }
-        let ended = self.checkpoint().await;
-        if ended.is_err() {
+        if let Err(status) = self.checkpoint().await {
             self.move_unmapped().await;
+            return Err(status);
         }
-        ended
+        self.retire_slices(self.durable_tail());
+        self.journal.compact().await
     }
 
     /// Ends housekeeping and waits for what is under way. What is in the log stays there.
