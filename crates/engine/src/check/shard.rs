@@ -11,7 +11,7 @@ use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSAB
 use crate::log::Known;
 use crate::meta::journal::read_copy;
 use crate::meta::table_copies::read_table;
-use crate::meta::{self, Meta, Object, log_known, read_root};
+use crate::meta::{self, Meta, MetaError, Object, log_known, read_root};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
 use base::crc32c;
 use bdev::Status;
@@ -19,6 +19,9 @@ use std::collections::BTreeSet;
 
 /// Map pages that are read at once, both slots of each.
 const MAP_BATCH: u32 = 32;
+
+/// A table page that cannot be read is tried so often in all, before it counts as damaged.
+const READ_TRIES: u32 = 4;
 
 /// What a shard's log must fit.
 pub(super) struct ShardState {
@@ -167,7 +170,12 @@ impl Checker {
             };
             let object = Object::TablePage { shard: state.number, index: table };
             let block = region.table_slot(index, wanted.slot);
-            let found = read_table(&self.media, object, region, index, *wanted, None).await;
+            let mut found = read_table(&self.media, object, region, index, *wanted, None).await;
+            for _ in 1..READ_TRIES {
+                if matches!(found, Err(MetaError::Io { .. })) {
+                    found = read_table(&self.media, object, region, index, *wanted, None).await;
+                }
+            }
             let decoded = match found {
                 Ok(found) => {
                     if found.slot != wanted.slot {

@@ -46,9 +46,10 @@ pub(crate) async fn read_table(
                 None => found = Some(FoundTable { bytes, slot, is_alone: true }),
                 Some(found) => found.is_alone = false,
             },
-            // What the root names is what the message is about.
+            // What the root names is what the message is about, but what cannot be read may be there yet.
             Ok(_) => error = error.or(Some(MetaError::Damaged { object, block, reason })),
-            Err(failed) => error = error.or(Some(failed)),
+            Err(failed) if !matches!(error, Some(MetaError::Io { .. })) => error = Some(failed),
+            Err(_) => {}
         }
     }
     found.ok_or_else(|| error.expect("a slot is confirmed or has an error"))
