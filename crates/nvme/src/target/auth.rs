@@ -4,7 +4,7 @@
 //! That commands of a queue which has not authenticated are refused is the matter of who receives them.
 
 use super::{ControllerHandle, ModelError, SubsystemId, Target};
-use crate::auth::{ControllerSide, Exponentiation, Names, Outcome, Policy, Random, Taken};
+use crate::auth::{ControllerSide, Exponentiation, Failure, Names, Outcome, Policy, Random, Taken};
 use crate::spec::fabrics::AuthenticationCommand;
 use crate::spec::{Cqe, Nqn, Sqe, Status};
 
@@ -153,6 +153,13 @@ impl Target {
         let subsystem = &self.subsystems[&controller.subsystem()];
         let policy = subsystem.policy(controller.host_nqn()).map(|policy| policy.at(now_ns));
         let names = Names { host: controller.host_nqn(), subsystem: subsystem.nqn() };
-        act(self.dialogues.entry((handle, qid)).or_default(), policy.as_ref(), &names)
+        let mut answer = act(self.dialogues.entry((handle, qid)).or_default(), policy.as_ref(), &names);
+        if let AuthOutcome::Answer { outcome: outcome @ Outcome::Authenticated, .. } = &mut answer {
+            match self.own_identifier(handle) {
+                true => self.controllers.get_mut(&handle).into_iter().for_each(|found| found.queue_proven(qid)),
+                false => *outcome = Outcome::Failed(Failure::Failed),
+            }
+        }
+        answer
     }
 }

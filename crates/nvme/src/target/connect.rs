@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use zerocopy::FromBytes;
 
 use super::controller::{Association, Controller};
-use super::{ControllerHandle, SubsystemId, Target};
+use super::reservation::HostId;
+use super::{ControllerHandle, DISCOVERY, SubsystemId, Target, TargetEvent};
 use crate::spec::fabrics::{
-    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CONNECT_AUTHENTICATION_REQUIRED, ConnectCommand,
-    ConnectData, InvalidParameter,
+    self, CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, CONNECT_AUTHENTICATION_REQUIRED, ConnectCommand, ConnectData,
+    InvalidParameter,
 };
 use crate::spec::opcode::FabricsType;
 use crate::spec::{Cqe, Nqn, Sqe, Status};
@@ -102,14 +103,21 @@ impl Target {
         if sqsize == 0 || sqsize >= entries_max {
             return Err(SQSIZE.into());
         }
+        // (There is nothing to be done under another's identifier at the discovery service.)
+        if subsystem != DISCOVERY && self.is_anothers(HostId(data.hostid), &host_nqn) {
+            return Err(HOSTID.into());
+        }
         let association = Association { subsystem, cntlid: data.cntlid.get(), host_nqn, host_id: data.hostid, via };
         let handle = match command.qid.get() {
             0 => self.connect_admin(now_ns, association, command.kato.get())?,
             qid => self.connect_io(now_ns, &association, qid)?,
         };
         let flow_control = command.cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
-        let controller = &self.controllers[&handle];
+        let controller = self.controllers.get_mut(&handle).expect("it was found or made just now");
         let needs_authentication = self.subsystems[&subsystem].policy(controller.host_nqn()).is_some();
+        if needs_authentication {
+            controller.queue_unproven(command.qid.get());
+        }
         let required = if needs_authentication { CONNECT_AUTHENTICATION_REQUIRED } else { 0 };
         let mut cqe = Cqe::success(command.cid.get(), u32::from(controller.cntlid()) | required);
         if !flow_control {
@@ -164,7 +172,15 @@ impl Target {
         if controller.is_discovery() || qid > controller.features.queue_count() {
             return Err(QID.into());
         }
-        if !controller.takes_queues() || !controller.add_queue(qid) {
+        if !controller.takes_queues() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
+        }
+        // Whoever has not proven who it is keeps nobody from its place: the next one gets it.
+        if controller.is_unproven(qid) {
+            controller.remove_queue(qid);
+            self.events.push_back(TargetEvent::CloseQueue { controller: *handle, qid });
+        }
+        if !controller.add_queue(qid) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         controller.note_activity(now_ns);

@@ -71,6 +71,8 @@ pub struct Controller {
     kato_ns: u64,
     last_heard_ns: u64,
     queues: BTreeSet<u16>,
+    /// Queues whose host has yet to authenticate itself.
+    unproven: BTreeSet<u16>,
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) errors: ErrorLog,
@@ -97,6 +99,7 @@ impl Controller {
             kato_ns: 0,
             last_heard_ns: now_ns,
             queues: BTreeSet::new(),
+            unproven: BTreeSet::new(),
             features: Features::new(config.io_queues_max),
             events: Events::default(),
             errors: ErrorLog::default(),
@@ -201,6 +204,19 @@ impl Controller {
 
     pub(super) fn remove_queue(&mut self, qid: u16) {
         self.queues.remove(&qid);
+        self.unproven.remove(&qid);
+    }
+
+    pub(super) fn queue_unproven(&mut self, qid: u16) {
+        self.unproven.insert(qid);
+    }
+
+    pub(super) fn queue_proven(&mut self, qid: u16) {
+        self.unproven.remove(&qid);
+    }
+
+    pub(super) fn is_unproven(&self, qid: u16) -> bool {
+        self.unproven.contains(&qid)
     }
 
     /// Whether I/O queues may be connected: ready, with the entry sizes that exist.
@@ -286,6 +302,7 @@ impl Controller {
         self.state = ControllerState::Disabled;
         self.instance = next;
         for qid in core::mem::take(&mut self.queues) {
+            self.unproven.remove(&qid);
             out.push_back(TargetEvent::CloseQueue { controller: handle, qid });
         }
         if !self.features.write_cache {

@@ -75,9 +75,8 @@ pub(super) fn identify(
             if nsid >= NSID_ALL - 1 {
                 return Err(Status::INVALID_NAMESPACE);
             }
-            let is_listed = |nsid: &u32| {
-                seen(*nsid).is_some_and(|found| cns == Cns::ActiveNamespaces || found.csi() == csi)
-            };
+            let is_listed =
+                |nsid: &u32| seen(*nsid).is_some_and(|found| cns == Cns::ActiveNamespaces || found.csi() == csi);
             let listed = subsystem.active_above(nsid).filter(is_listed);
             for (slot, active) in page.chunks_exact_mut(4).zip(listed) {
                 slot.copy_from_slice(&active.to_le_bytes());

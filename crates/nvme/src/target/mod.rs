@@ -17,6 +17,7 @@ mod discovery;
 mod event;
 mod feature;
 mod identify;
+mod identity;
 mod instance;
 pub mod io;
 mod log;
@@ -123,6 +124,8 @@ pub struct Target {
     tables: BTreeMap<(SubsystemId, u32), reservation::Table>,
     /// Authentications of queues, of those that have begun one.
     dialogues: BTreeMap<(ControllerHandle, u16), ControllerSide>,
+    /// Hosts that have proven who they are, by the identifiers that are theirs.
+    owners: BTreeMap<reservation::HostId, Nqn>,
     ports: BTreeMap<u16, SocketAddr>,
     /// Other discovery services that hosts are told of.
     referrals: BTreeSet<SocketAddr>,
@@ -150,6 +153,7 @@ impl Target {
             controllers: BTreeMap::new(),
             tables: BTreeMap::new(),
             dialogues: BTreeMap::new(),
+            owners: BTreeMap::new(),
             ports: BTreeMap::new(),
             referrals: BTreeSet::new(),
             generation: 1,

@@ -3,13 +3,15 @@
 use crate::rig::*;
 use nvme::auth::{DhGroup, Failure, Hash, HostKeys, HostSide, HostStep, KeyPair, Names, Policy, Refused, Secret};
 use nvme::host::command;
-use nvme::spec::fabrics::{AuthenticationCommand, CONNECT_AUTHENTICATION_REQUIRED};
+use nvme::spec::fabrics::{AuthenticationCommand, CONNECT_AUTHENTICATION_REQUIRED, InvalidParameter};
 use nvme::spec::opcode::FabricsType;
 use nvme::spec::property::Configuration;
+use nvme::spec::reservation::{Keys, PersistenceChange, RegisterAction, ReservationCommand};
 use nvme::spec::{Sqe, Status};
 use nvme::tcp::TransportOptions;
 use nvme::tcp_target::Config;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Room for any message.
 const ROOM: u32 = 4096;
@@ -112,6 +114,12 @@ fn authenticated_host(rig: &Rig, keys: &HostKeys) -> Host {
 fn block_command_read() -> Sqe {
     let read = nvme::spec::sqe::BlockCommand::plain(0, 8);
     command::with_transport_data(command::blocks(nvme::spec::opcode::NvmOpcode::Read, 1, &read), 4096)
+}
+
+fn register(wire: &mut Wire, action: RegisterAction, keys: Keys) -> Status {
+    let persistence = PersistenceChange::Keep;
+    let command = ReservationCommand::Register { action, ignore_key: false, persistence };
+    wire.status(command::with_capsule_data(command.to_sqe(1), 16), keys.as_bytes())
 }
 
 fn no_hosts(rig: &Rig) {
@@ -266,4 +274,58 @@ fn many_queues_authenticate_at_once() {
         assert!(wire.response().status().is_success());
         authenticate(wire, keys_of_both(1), 2).expect("the right key");
     }
+}
+
+#[test]
+fn an_identifier_belongs_to_the_host_that_has_proven_itself_with_it() {
+    let other = "nqn.2026-11.io.remuda:other";
+    let rig = rig();
+    let connect_other = |id| {
+        let mut wire = Wire::open(rig.address, TransportOptions::host());
+        wire.host_id = id;
+        let cqe = wire.connect(NQN, other, 0, None, 32, 0);
+        (wire, cqe)
+    };
+    // On its word alone it may have any identifier that is nobody's.
+    let (mut before, cqe) = connect_other(HOST_ID);
+    assert!(cqe.status().is_success());
+    let owner = authenticated_host(&rig, &keys(1));
+    before.expect_end();
+    let (_, cqe) = connect_other(HOST_ID);
+    assert_eq!(cqe.status().kind(), Status::CONNECT_INVALID_PARAMETERS);
+    assert_eq!(InvalidParameter::of(&cqe), InvalidParameter { offset: 0, in_data: true });
+    let (_, cqe) = connect_other([8; 16]);
+    assert!(cqe.status().is_success(), "its own");
+    // What it has registered keeps it when it is gone.
+    let mut owner = owner;
+    assert_eq!(register(&mut owner.io[0], RegisterAction::Register, Keys::new(0, 0xa)), Status::SUCCESS);
+    drop(owner);
+    no_hosts(&rig);
+    assert!(!connect_other(HOST_ID).1.status().is_success());
+    let mut owner = authenticated_host(&rig, &keys(1));
+    assert_eq!(register(&mut owner.io[0], RegisterAction::Unregister, Keys::new(0xa, 0)), Status::SUCCESS);
+    drop(owner);
+    no_hosts(&rig);
+    assert!(connect_other(HOST_ID).1.status().is_success());
+}
+
+#[test]
+fn a_queue_that_has_proven_nothing_makes_room_for_the_next() {
+    let rig = rig();
+    let mut host = authenticated_host(&rig, &keys(1));
+    let connect = || {
+        let mut io = Wire::open(rig.address, TransportOptions::host());
+        let cqe = io.connect(NQN, HOST, 2, Some(host.cntlid), 32, 0);
+        (io, cqe.status())
+    };
+    let (mut first, status) = connect();
+    assert_eq!(status, Status::SUCCESS);
+    let (mut second, status) = connect();
+    assert_eq!(status, Status::SUCCESS);
+    first.expect_end();
+    authenticate(&mut second, keys(1), 9).expect("the right key");
+    assert_eq!(second.status(block_command_read(), &[]), Status::SUCCESS);
+    assert_eq!(connect().1, Status::COMMAND_SEQUENCE_ERROR.dnr(), "a queue in use keeps its place");
+    assert_eq!(second.status(block_command_read(), &[]), Status::SUCCESS);
+    host.admin.ok(command::keep_alive());
 }

@@ -17,7 +17,8 @@ fn rig(reactors: usize) -> Rig {
     let rig = Rig::new(reactors, Config::default());
     rig.with(|home| {
         let device = Arc::new(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"));
-        let new = NewNamespace { hosts: Some(vec![HOST.into()]), ..NewNamespace::new(device, uuid::Uuid::from_u128(8)) };
+        let new =
+            NewNamespace { hosts: Some(vec![HOST.into()]), ..NewNamespace::new(device, uuid::Uuid::from_u128(8)) };
         assert_eq!(home.show_namespace(NQN, new).expect("added"), 2);
     });
     rig

@@ -113,7 +113,7 @@ fn a_change_is_told_at_the_ports_where_it_happens_until_the_log_is_read() {
     for controller in [near, far] {
         (1..=3).for_each(|cid| assert_eq!(bench.request_event(controller, cid), AdminOutcome::Pending));
     }
-    let mut told = |bench: &mut Bench| {
+    let told = |bench: &mut Bench| {
         let told = |event| match event {
             TargetEvent::Complete { controller, cqe } => {
                 assert_eq!(cqe.dw0(), EventResult::ANA_CHANGED.to_dw0());
@@ -178,7 +178,7 @@ fn controllers_have_identifiers_of_their_nodes_range() {
     let config = SubsystemConfig { controller_ids: (100, 102), ..SubsystemConfig::new(nqn("shared")) };
     target.add_subsystem(config).expect("new");
     let data = command::connect_data([7; 16], &nqn("host"), &nqn("shared"), None);
-    let mut connect = |target: &mut Target| {
+    let connect = |target: &mut Target| {
         let connected = target.connect(0, &command::connect(0, 32, 0), data.as_bytes(), VIA);
         connected.map(|connected| (connected.controller, connected.cqe.dw0() as u16))
     };
