@@ -56,7 +56,7 @@ pub use mem::MemDevice;
 pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, MirrorStatus};
 pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
-pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy};
+pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy, RateLimiter};
 pub use remote::RemoteDevice;
 pub use spec::{Built, DeviceSpec, build};
 pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};

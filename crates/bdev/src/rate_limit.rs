@@ -27,9 +27,9 @@ pub struct Limits {
 /// See the module.
 pub type RateLimitDevice = Filter<RateLimitPolicy>;
 
-/// The limits of a [`RateLimitDevice`].
+/// Limits and how much of them is used up, shared by everything that is held to them together.
 #[derive(Default)]
-pub struct RateLimitPolicy {
+pub struct RateLimiter {
     changes: AtomicU64,
     iops: AtomicU64,
     bytes_per_second: AtomicU64,
@@ -55,6 +55,53 @@ fn cost_ns(amount: u64, per_second: u64) -> u64 {
     (amount as u128 * 1_000_000_000 / per_second as u128) as u64
 }
 
+impl RateLimiter {
+    /// Changes the limits. What was used up is forgotten.
+    pub fn set(&self, limits: Limits) {
+        self.iops.store(limits.iops, Relaxed);
+        self.bytes_per_second.store(limits.bytes_per_second, Relaxed);
+        self.burst_ns.store(limits.burst_ns, Relaxed);
+        self.io_due_ns.store(0, Relaxed);
+        self.bytes_due_ns.store(0, Relaxed);
+        self.changes.fetch_add(1, Release);
+    }
+
+    /// The limits now.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            iops: self.iops.load(Relaxed),
+            bytes_per_second: self.bytes_per_second.load(Relaxed),
+            burst_ns: self.burst_ns.load(Relaxed),
+        }
+    }
+
+    /// Moves with every change of the limits.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Acquire)
+    }
+
+    /// Pays for an operation that moves `bytes`; how long the limits want it to wait, ns.
+    #[inline]
+    pub fn pay(&self, bytes: u64, now_ns: u64) -> u64 {
+        let (iops, bandwidth) = (self.iops.load(Relaxed), self.bytes_per_second.load(Relaxed));
+        if iops == 0 && bandwidth == 0 {
+            return 0;
+        }
+        let (mut pause, burst) = (0, self.burst_ns.load(Relaxed));
+        if iops > 0 {
+            pause = reserve(&self.io_due_ns, cost_ns(1, iops), now_ns, burst);
+        }
+        if bandwidth > 0 && bytes > 0 {
+            pause = pause.max(reserve(&self.bytes_due_ns, cost_ns(bytes, bandwidth), now_ns, burst));
+        }
+        pause
+    }
+}
+
+/// The limits of a [`RateLimitDevice`].
+#[derive(Default)]
+pub struct RateLimitPolicy(RateLimiter);
+
 impl RateLimitDevice {
     /// `child`, no faster than `limits`.
     pub fn new(name: &str, child: Arc<dyn BlockDevice>, limits: Limits) -> RateLimitDevice {
@@ -65,22 +112,12 @@ impl RateLimitDevice {
 
     /// Changes the limits; operations that are being held up follow within [`HOLD_LOOK_NS`](crate::HOLD_LOOK_NS).
     pub fn set(&self, limits: Limits) {
-        let policy = &self.policy;
-        policy.iops.store(limits.iops, Relaxed);
-        policy.bytes_per_second.store(limits.bytes_per_second, Relaxed);
-        policy.burst_ns.store(limits.burst_ns, Relaxed);
-        policy.io_due_ns.store(0, Relaxed);
-        policy.bytes_due_ns.store(0, Relaxed);
-        policy.changes.fetch_add(1, Release);
+        self.policy.0.set(limits);
     }
 
     /// The limits now.
     pub fn limits(&self) -> Limits {
-        Limits {
-            iops: self.policy.iops.load(Relaxed),
-            bytes_per_second: self.policy.bytes_per_second.load(Relaxed),
-            burst_ns: self.policy.burst_ns.load(Relaxed),
-        }
+        self.policy.0.limits()
     }
 }
 
@@ -100,27 +137,18 @@ struct RateLimitPace {
 
 impl Pace for RateLimitPace {
     fn changes(&self) -> u64 {
-        self.policy.changes.load(Acquire)
+        self.policy.0.changes()
     }
 
     /// Pays for the operation. After a change everything that waits pays again, by the new limits and from now on.
     fn due_ns(&self, io: &Io, _: u64, now_ns: u64) -> u64 {
-        let policy = &self.policy;
-        let (iops, bandwidth) = (policy.iops.load(Relaxed), policy.bytes_per_second.load(Relaxed));
         // A flush makes earlier writes durable; holding it up would only delay what was paid for.
-        if (iops == 0 && bandwidth == 0) || io.op == Op::Flush {
+        if io.op == Op::Flush {
             return now_ns;
         }
-        let (mut pause, burst) = (0, policy.burst_ns.load(Relaxed));
-        if iops > 0 {
-            pause = reserve(&policy.io_due_ns, cost_ns(1, iops), now_ns, burst);
-        }
         let moves_data = !matches!(io.op, Op::WriteZeroes | Op::Unmap);
-        if bandwidth > 0 && moves_data {
-            let bytes = io.nblocks as u64 * self.block_size;
-            pause = pause.max(reserve(&policy.bytes_due_ns, cost_ns(bytes, bandwidth), now_ns, burst));
-        }
-        now_ns.saturating_add(pause)
+        let bytes = if moves_data { io.nblocks as u64 * self.block_size } else { 0 };
+        now_ns.saturating_add(self.policy.0.pay(bytes, now_ns))
     }
 }
 

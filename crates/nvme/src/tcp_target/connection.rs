@@ -14,6 +14,7 @@ use super::pace::Pace;
 use super::progress::Progress;
 use super::room::{Place, Room, Turn};
 use super::share::{self, HostShare};
+use super::traffic::HostMeter;
 use crate::spec::{Cqe, Nqn, Sqe, Status};
 use crate::target::ControllerHandle;
 use crate::target::io::IoCommand;
@@ -30,6 +31,7 @@ use reactor::{Buf, Reactor, SgList, TcpStream, TurnEnd};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 /// Buffer bytes that the commands of one connection may hold at once, at most; [`Local::held_max`] lowers it when there are
@@ -131,6 +133,10 @@ pub(super) struct Connection {
     pub(super) share: OnceCell<Rc<HostShare>>,
     /// Units of that since they were last taken from here.
     pub(super) spent: Cell<u32>,
+    /// What its host has moved and may move; I/O queues have one.
+    pub(super) host_meter: OnceCell<Arc<HostMeter>>,
+    /// Nothing is taken from this connection until then: its host has used up what it may do.
+    pub(super) paused_until_ns: Cell<u64>,
     /// When something was last received.
     pub(super) heard_ns: Cell<u64>,
     /// The controller's write cache is switched off: every write is durable when it completes.
@@ -178,6 +184,8 @@ impl Connection {
             flights: Flights::default(),
             share: OnceCell::new(),
             spent: Cell::new(0),
+            host_meter: OnceCell::new(),
+            paused_until_ns: Cell::new(0),
             heard_ns: Cell::new(0),
             write_through: Cell::new(false),
             via,
@@ -203,6 +211,9 @@ impl Connection {
         self.owner.set(Some(owner));
         if owner.qid != 0 {
             self.share.get_or_init(|| self.local.shares.of(owner.host));
+            let shared = &self.local.shared;
+            let host = self.host_name.get().expect("a queue has a host");
+            self.host_meter.get_or_init(|| shared.meters.of(host, shared.loads.len()));
         }
         let mut queue = Queue::new(owner.qid, entries, flow_control);
         queue.submit().expect("a fresh queue has room for Connect");
@@ -286,7 +297,10 @@ impl Connection {
                 local.reactor.sleep_ns(TRANSFER_WATCH_NS).await;
                 let since_ns = local.reactor.now_ns().saturating_sub(local.config.stall_timeout_ns);
                 for connection in local.connections() {
-                    if connection.pending.borrow().values().any(|pending| pending.asked_ns < since_ns) {
+                    // What is not taken from a host cannot be missed.
+                    let paused_ns = connection.paused_until_ns.get();
+                    let is_late = |pending: &Pending| pending.asked_ns.max(paused_ns) < since_ns;
+                    if connection.pending.borrow().values().any(is_late) {
                         connection.end(End::Stalled);
                     }
                 }

@@ -98,6 +98,7 @@ impl Connection {
             _ => 0,
         };
         self.spend(moved_bytes);
+        self.meter(command.op, u64::from(command.data_len));
         if !command.op.takes_data() {
             return self.without_data(sqe, &command, namespace);
         }

@@ -27,6 +27,7 @@ mod reserve;
 mod room;
 mod share;
 mod store;
+mod traffic;
 mod zones;
 
 use crate::auth::Policy;
@@ -45,6 +46,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 pub use store::{ReservationStore, ReservedNamespace, Saved};
 use thiserror::Error;
+pub use traffic::{HostTraffic, Traffic};
 
 /// Limits and habits of a target.
 #[derive(Clone, Debug)]
@@ -173,6 +175,7 @@ struct Shared {
     /// Failed commands on their way to the error log.
     records: AtomicUsize,
     loads: Vec<AtomicUsize>,
+    meters: traffic::Meters,
 }
 
 impl Shared {
@@ -402,6 +405,17 @@ impl TargetHome {
         Ok(())
     }
 
+    /// Limits what a host may do, over all of its connections; zero is no limit.
+    pub fn set_host_limits(&self, host: &str, limits: bdev::Limits) -> Result<(), TargetError> {
+        self.shared.meters.set(&parse_nqn(host)?, limits, self.shared.loads.len());
+        Ok(())
+    }
+
+    /// What each host has done that is connected or has limits.
+    pub fn traffic(&self) -> Vec<HostTraffic> {
+        self.shared.meters.all()
+    }
+
     /// The hosts that are connected now.
     pub fn hosts(&self) -> Vec<HostInfo> {
         self.home().with_target(|target| {
@@ -495,6 +509,7 @@ impl TcpTarget {
             connections: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
             loads: reactors.iter().map(|_| AtomicUsize::new(0)).collect(),
+            meters: traffic::Meters::default(),
         };
         TcpTarget { home, shared: Arc::new(shared) }
     }

@@ -95,6 +95,9 @@ impl Receiver {
                 return end;
             }
             for round in 1.. {
+                if self.connection.is_paused() {
+                    self.connection.pause_over().await;
+                }
                 if self.connection.is_congested() {
                     self.connection.uncongested().await;
                 }
@@ -255,7 +258,7 @@ impl Receiver {
         part: &mut Option<Part>,
     ) -> Result<usize, End> {
         loop {
-            if at < end && part.as_ref().is_some_and(Part::is_over) {
+            if at < end && (self.connection.is_paused() || part.as_ref().is_some_and(Part::is_over)) {
                 return Ok(at);
             }
             let bytes = &received.as_slice()[at..end];

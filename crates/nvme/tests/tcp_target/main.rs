@@ -6,6 +6,7 @@ mod changes;
 mod commands;
 mod copy;
 mod hostile;
+mod limits;
 mod masking;
 mod reservations;
 mod rig;
