@@ -6,7 +6,7 @@ use crate::console::{Console, Names, guard_scrapes};
 use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
-use crate::node::stats::Counted;
+use crate::node::stats::{Counted, TrafficView};
 use crate::node::view::{DeviceView, LegView, MirrorView, VhostView};
 use axum::Router;
 use axum::extract::State;
@@ -41,6 +41,7 @@ struct Objects {
     pools: Vec<PoolView>,
     problems: usize,
     connections: u64,
+    traffic: Vec<TrafficView>,
     counted: Vec<Counted>,
     vhosts: Vec<VhostView>,
 }
@@ -75,13 +76,14 @@ impl Metrics {
         });
         let pools = node.pool_list().await;
         let problems = node.problems(&pools).len();
-        let connections = node.exporter().counters().await.connections;
+        let (connections, traffic) = (node.exporter().counters().await.connections, node.traffic().await);
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.pools = pools;
         objects.problems = problems;
         objects.connections = connections;
+        objects.traffic = traffic;
         objects.counted = node.counted();
         objects.vhosts = node.vhost_list();
     }
@@ -139,6 +141,7 @@ impl Metrics {
             "TCP connections of hosts.",
             vec![(String::new(), objects.connections as f64)],
         );
+        render_traffic(&mut out, &objects.traffic);
         render_mirrors(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
         render_vhosts(&mut out, &objects.vhosts);
@@ -208,6 +211,29 @@ const SHARD_SERIES: [ShardSeries; 23] = [
     ("remuda_pool_scrubs_total", "counter", "Scrubs that came to their end.", |shard| shard.scrubs),
     ("remuda_pool_trouble", "gauge", "1 while upkeep of a shard fails.", |shard| shard.trouble.is_some() as u64),
 ];
+
+type TrafficSeries = (&'static str, &'static str, fn(&TrafficView) -> u64);
+
+/// What is told of every host: name, help and value.
+const TRAFFIC_SERIES: [TrafficSeries; 5] = [
+    ("remuda_host_reads_total", "Reads of a host since it connected.", |host| host.reads),
+    ("remuda_host_read_bytes_total", "Bytes that a host has read since it connected.", |host| host.read_bytes),
+    ("remuda_host_writes_total", "Writes of a host since it connected.", |host| host.writes),
+    ("remuda_host_written_bytes_total", "Bytes that a host has written since it connected.", |host| host.written_bytes),
+    ("remuda_host_other_commands_total", "Other I/O commands of a host since it connected.", |host| host.others),
+];
+
+/// Hosts that are connected or limited.
+fn render_traffic(out: &mut String, hosts: &[TrafficView]) {
+    for (name, help, value) in TRAFFIC_SERIES {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+        for host in hosts {
+            // A name is what a host says it is.
+            let label = host.host.replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = writeln!(out, "{name}{{host=\"{label}\"}} {}", value(host));
+        }
+    }
+}
 
 /// Mirrors in use and their legs.
 fn render_mirrors(out: &mut String, devices: &[Gauge]) {

@@ -30,6 +30,7 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("host.list", "node/hosts.json"),
     ("referral.list", "node/referrals.json"),
     ("vhost.list", "node/vhosts.json"),
+    ("limit.list", "node/limits.json"),
 ];
 /// What is taken of the machine.
 const MACHINE: &[&str] = &[

@@ -4,6 +4,7 @@ mod bundle;
 mod config_commands;
 pub mod exit;
 mod keys;
+mod limit;
 mod objects;
 pub mod output;
 mod pool_care;
@@ -72,6 +73,9 @@ enum Command {
     /// Subsystems: what NVMe/TCP hosts connect to
     #[command(subcommand)]
     Subsystem(objects::SubsystemCommand),
+    /// How much hosts may do, and how much may be done to volumes
+    #[command(subcommand)]
+    Limit(limit::LimitCommand),
     /// Doors for virtual machines on this machine: vhost-user-blk sockets
     #[command(subcommand)]
     Vhost(vhost::VhostCommand),
@@ -249,6 +253,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Volume(command) => objects::volume(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Key(command) => keys::key(command),
+        Command::Limit(command) => limit::limit(context, command),
         Command::Vhost(command) => vhost::vhost(context, command),
         Command::Host(command) => objects::host(context, command),
         Command::Referral(command) => referrals::referral(context, command),

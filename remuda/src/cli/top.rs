@@ -4,7 +4,7 @@ use super::exit::{Exit, Failure};
 use super::watch::{Shown, Watch};
 use super::{Context, output, status};
 use crate::config::show_duration_ns;
-use crate::node::stats::{CountedView, LatencyView, StatsView};
+use crate::node::stats::{CountedView, LatencyView, StatsView, TrafficView};
 use crate::node::view::{ReactorView, StatusView};
 use base::ByteSize;
 use serde_json::{Value, json};
@@ -39,10 +39,14 @@ fn show(before: &Look, after: &Look, elapsed: Duration) -> Shown {
     objects.sort_by_key(|object| {
         std::cmp::Reverse(number(object, "reads_per_second") + number(object, "writes_per_second"))
     });
-    let text = text(&reactors, &objects, after);
+    let same = |one: &TrafficView, other: &TrafficView| one.host == other.host;
+    let traffic = pairs(&before.stats.hosts, &after.stats.hosts, same);
+    let mut traffic: Vec<Value> = traffic.map(|(then, now)| host(then, now, seconds)).collect();
+    traffic.sort_by_key(|host| std::cmp::Reverse(number(host, "reads_per_second") + number(host, "writes_per_second")));
+    let text = text(&reactors, &objects, &traffic, after);
     let (hosts, machines) = (json!(after.status.hosts), json!(after.status.machines));
     let json = json!({
-        "reactors": reactors, "objects": objects, "hosts": hosts, "machines": machines,
+        "reactors": reactors, "objects": objects, "traffic": traffic, "hosts": hosts, "machines": machines,
         "connections": after.stats.connections
     });
     Shown { json, text }
@@ -91,6 +95,21 @@ fn object(then: &CountedView, now: &CountedView, seconds: f64) -> Value {
     })
 }
 
+/// A host's rates between two looks, and its limits.
+fn host(then: &TrafficView, now: &TrafficView, seconds: f64) -> Value {
+    let rate = |of: fn(&TrafficView) -> u64| (of(now).saturating_sub(of(then)) as f64 / seconds).round() as u64;
+    json!({
+        "host": now.host,
+        "reads_per_second": rate(|host| host.reads),
+        "read_bytes_per_second": rate(|host| host.read_bytes),
+        "writes_per_second": rate(|host| host.writes),
+        "written_bytes_per_second": rate(|host| host.written_bytes),
+        "others_per_second": rate(|host| host.others),
+        "iops_limit": now.iops_limit,
+        "bandwidth_limit": now.bandwidth_limit,
+    })
+}
+
 /// The mean of what was counted between two looks; `None` without any.
 fn mean_since(then: &LatencyView, now: &LatencyView) -> Option<u64> {
     let sum = |view: &LatencyView| view.count as u128 * view.mean as u128;
@@ -102,7 +121,27 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or(0)
 }
 
-fn text(reactors: &[ReactorView], objects: &[Value], look: &Look) -> String {
+fn traffic_table(traffic: &[Value]) -> String {
+    let rows = traffic.iter().map(|host| {
+        let bytes = |key: &str| ByteSize(number(host, key)).to_string();
+        let limit = |key: &str, show: fn(u64) -> String| host[key].as_u64().map_or("-".to_string(), show);
+        vec![
+            host["host"].as_str().unwrap_or_default().to_string(),
+            output::count(number(host, "reads_per_second")),
+            bytes("read_bytes_per_second"),
+            output::count(number(host, "writes_per_second")),
+            bytes("written_bytes_per_second"),
+            output::count(number(host, "others_per_second")),
+            limit("iops_limit", output::count),
+            limit("bandwidth_limit", |bytes| format!("{}/s", ByteSize(bytes))),
+        ]
+    });
+    let headings =
+        ["HOST", ">READS/S", ">READ/S", ">WRITES/S", ">WRITTEN/S", ">OTHERS/S", ">IOPS LIMIT", ">BANDWIDTH LIMIT"];
+    output::table(&headings, rows.collect())
+}
+
+fn text(reactors: &[ReactorView], objects: &[Value], traffic: &[Value], look: &Look) -> String {
     let mut text = status::reactors(reactors);
     let rows = objects.iter().map(|object| {
         let word = |key: &str| object[key].as_str().unwrap_or_default().to_string();
@@ -139,6 +178,10 @@ fn text(reactors: &[ReactorView], objects: &[Value], look: &Look) -> String {
     text += &if objects.is_empty() { "no volumes".to_string() } else { output::table(&headings, rows.collect()) };
     text += "\n\n";
     text += &if look.status.hosts.is_empty() { "no hosts".to_string() } else { status::hosts(&look.status.hosts) };
+    if !traffic.is_empty() {
+        text += "\n\n";
+        text += &traffic_table(traffic);
+    }
     if !look.status.machines.is_empty() {
         text += "\n\n";
         text += &status::vhosts(&look.status.machines);
@@ -175,6 +218,21 @@ mod tests {
         assert_eq!(number(&shown, "read_mean_ns"), 250);
         assert_eq!((number(&shown, "errors"), number(&shown, "writes_per_second")), (0, 0));
         assert_eq!(shown["write_mean_ns"], Value::Null);
+    }
+
+    #[test]
+    fn rates_of_hosts_are_of_what_happened_between_the_looks_beside_their_limits() {
+        let seen = |reads, written_bytes| TrafficView {
+            host: "nqn.2026-11.org.example:h".into(),
+            reads,
+            written_bytes,
+            iops_limit: Some(500),
+            ..TrafficView::default()
+        };
+        let shown = host(&seen(1_000, 7 << 20), &seen(2_000, 9 << 20), 2.0);
+        assert_eq!((number(&shown, "reads_per_second"), number(&shown, "written_bytes_per_second")), (500, 1 << 20));
+        let text = traffic_table(&[shown]);
+        assert!(text.contains("nqn.2026-11.org.example:h") && text.contains("1 MiB") && text.contains("500"), "{text}");
     }
 
     #[test]

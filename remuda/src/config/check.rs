@@ -4,6 +4,7 @@
 use super::device::{DeviceEntry, DeviceParams};
 use super::diagnostic::{Problems, nearest};
 use super::host_key::read_dhchap_key;
+use super::limit::Limited;
 use super::value::{Located, Span};
 use super::{Config, LogDef, PoolDef, PoolEntry, VhostEntry, VolumeEntry};
 use base::ByteSize;
@@ -21,6 +22,7 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.pool_volumes();
     check.namespaces();
     check.ports();
+    check.limits();
     check.vhosts();
     check.resources();
 }
@@ -254,6 +256,24 @@ impl<'a> Check<'a, '_> {
                     let message = format!("volume '{}' is a namespace of this subsystem already", volume.value);
                     self.add(&volume.span, "volume", message, None);
                 }
+            }
+        }
+    }
+
+    fn limits(&mut self) {
+        let config = self.config;
+        for (index, limit) in config.limits.iter().enumerate() {
+            let of = &limit.of;
+            if config.limits[..index].iter().any(|other| other.of.value == of.value) {
+                self.add(&of.span, "limit", format!("{} is limited twice", of.value), None);
+            }
+            // A volume in a pool may have been made by command.
+            let Limited::Volume(name) = &of.value else { continue };
+            let names = config.volumes.iter().map(|volume| volume.name.value.as_str());
+            let names = names.chain(config.pool_volumes.iter().map(|volume| volume.name.value.as_str()));
+            if config.pools.is_empty() && !names.clone().any(|known| known == name) {
+                let volume = Located { value: name.clone(), span: of.span.clone() };
+                self.unknown("volume", "volume", &volume, names);
             }
         }
     }

@@ -7,6 +7,7 @@ mod check;
 pub mod device;
 pub mod diagnostic;
 pub mod host_key;
+pub mod limit;
 pub mod namespace;
 pub mod pool;
 pub mod reference;
@@ -24,6 +25,7 @@ pub use section::show_duration_ns;
 pub use vhost::{VHOST, VhostEntry};
 
 use host_key::HostKeyEntry;
+use limit::LimitEntry;
 use namespace::read_namespaces;
 use section::{Form, Key, Section, key};
 use std::net::SocketAddr;
@@ -281,6 +283,8 @@ pub struct Config {
     pub subsystems: Vec<SubsystemEntry>,
     /// `[[vhost]]`.
     pub vhosts: Vec<VhostEntry>,
+    /// `[[limit]]`.
+    pub limits: Vec<LimitEntry>,
     /// Names of devices, pools and volumes whose sections are wrong: references to them are not wrong as well.
     broken: Vec<String>,
 }
@@ -342,7 +346,7 @@ fn resolve(source: &Source, path: &str) -> PathBuf {
     base.join(path)
 }
 
-const SECTIONS: [&str; 7] = ["node", "nvmf", "device", "pool", "volume", "subsystem", "vhost"];
+const SECTIONS: [&str; 8] = ["node", "nvmf", "device", "pool", "volume", "subsystem", "vhost", "limit"];
 
 fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
     let (table, errors) = toml::de::DeTable::parse_recoverable(&source.text);
@@ -393,6 +397,8 @@ fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
     for (table, span) in many(&table, "vhost", problems) {
         vhosts.extend(vhost::read_vhost(table, span, problems, |path| resolve(source, path)));
     }
+    let limits = many(&table, "limit", problems).into_iter();
+    let limits = limits.filter_map(|(table, span)| limit::read_limit(table, span, problems)).collect();
     Some(Config {
         source: source.clone(),
         node,
@@ -403,6 +409,7 @@ fn parse_text(source: &Source, problems: &mut Problems) -> Option<Config> {
         pool_volumes,
         subsystems,
         vhosts,
+        limits,
         broken,
     })
 }
@@ -448,12 +455,13 @@ fn unknown_section(name: &Located<String>, value: &Value, problems: &mut Problem
         ("[[volume]]", VOLUME),
         ("[[subsystem]]", SUBSYSTEM),
         ("[[vhost]]", VHOST),
+        ("[[limit]]", limit::LIMIT),
     ];
     let owner = owner.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name.value));
     let help = match (owner, nearest(&name.value, SECTIONS)) {
         (Some((section, _)), _) if is_key => format!("'{}' belongs below {section}", name.value),
         (_, Some(near)) => format!("did you mean '{near}'?"),
-        _ => "the sections are [node], [nvmf], [[device]], [pool.NAME], [[volume]], [[subsystem]] and [[vhost]]"
+        _ => "the sections are [node], [nvmf], [[device]], [pool.NAME], [[volume]], [[subsystem]], [[vhost]] and [[limit]]"
             .to_string(),
     };
     let what = if is_key { "key" } else { "section" };

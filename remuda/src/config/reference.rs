@@ -3,6 +3,7 @@
 use super::ana::ANA;
 use super::device::{KINDS, keys_of};
 use super::host_key::HOST_KEY;
+use super::limit::LIMIT;
 use super::pool::{POOL, POOL_PMEM};
 use super::section::Key;
 use super::{NAMESPACE, NODE, NVMF, SUBSYSTEM, VHOST, VOLUME};
@@ -32,6 +33,8 @@ pub fn markdown() -> String {
     section(&mut out, "### `ana`", "Each entry; what is not listed is optimized:", ANA);
     let about = "What a virtual machine on this machine has as a disk, over vhost-user-blk. See [vhost.md](vhost.md).";
     section(&mut out, "## `[[vhost]]`", about, VHOST);
+    let about = "How much a host may do, or how much may be done to a volume. See [watching.md](watching.md).";
+    section(&mut out, "## `[[limit]]`", about, LIMIT);
     out
 }
 

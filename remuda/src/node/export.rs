@@ -3,9 +3,10 @@
 use super::refusal::Refusal;
 use super::state::AnaRecord;
 use super::view::ConnectedHost;
-use bdev::BlockDevice;
+use bdev::{BlockDevice, Limits};
 use nvme::auth::Policy;
 use nvme::target::reservation::Table;
+use nvme::tcp_target::HostTraffic;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -88,6 +89,10 @@ pub trait Exporter {
     fn put(&self, subsystem: SubsystemSpec) -> Answer<'_, Result<(), Refusal>>;
     /// Removes a subsystem; its hosts are disconnected.
     fn remove<'a>(&'a self, nqn: &'a str) -> Answer<'a, Result<(), Refusal>>;
+    /// Limits what a host may do.
+    fn limit<'a>(&'a self, host: &'a str, limits: Limits) -> Answer<'a, Result<(), Refusal>>;
+    /// What hosts have done.
+    fn traffic(&self) -> Answer<'_, Vec<HostTraffic>>;
     /// Who is there.
     fn counters(&self) -> Answer<'_, ExportCounters>;
     /// The reservations of a subsystem's namespaces.

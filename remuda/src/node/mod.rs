@@ -16,6 +16,7 @@ mod extents;
 mod host_keys;
 mod keys;
 mod legs;
+mod limits;
 pub mod look;
 mod pool_care;
 pub mod pool_check;
@@ -53,7 +54,7 @@ pub use subsystems::NewNamespace;
 
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
-use bdev::StatsDevice;
+use bdev::{RateLimitDevice, StatsDevice};
 use host_keys::HostKeys;
 use legs::LegOut;
 use pool_view::PoolView;
@@ -61,7 +62,7 @@ use pool_volumes::PoolVolumeSlot;
 use pools::PoolSlot;
 use state::{NamespaceRecord, SubsystemRecord};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 pub use target::TcpExporter;
 use vhost::VhostSlot;
@@ -101,6 +102,8 @@ pub struct Node {
     pools: BTreeMap<String, PoolSlot>,
     /// All open volumes, on devices and in pools.
     volumes: BTreeMap<String, Arc<StatsDevice>>,
+    /// What holds volumes to their limits, for as long as they are open.
+    limiters: BTreeMap<String, Weak<RateLimitDevice>>,
     /// Those in pools.
     pool_volumes: BTreeMap<String, PoolVolumeSlot>,
     subsystems: BTreeMap<String, Subsystem>,
@@ -141,6 +144,7 @@ impl Node {
             legs_out: BTreeMap::new(),
             pools: BTreeMap::new(),
             volumes: BTreeMap::new(),
+            limiters: BTreeMap::new(),
             pool_volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             host_keys: HostKeys::new(),
@@ -158,6 +162,7 @@ impl Node {
         node.open_pools().await;
         node.open_subsystems().await?;
         node.announce_referrals().await?;
+        node.announce_limits().await?;
         node.open_doors().await;
         node.exporter.listen(node.config.nvmf.listen.clone()).await?;
         if node.state != before {

@@ -9,7 +9,7 @@ use super::state::{Origin, ShownVolume};
 use super::view::VolumeView;
 use super::{NewSize, Node};
 use base::ByteSize;
-use bdev::{BlockDevice, StatsDevice};
+use bdev::BlockDevice;
 use engine::{EXTENT_BLOCKS, PoolVolume};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ impl Node {
             ));
             return;
         }
-        self.volumes.insert(name.clone(), Arc::new(StatsDevice::new(volume.clone())));
+        let served = self.served(&name, volume.clone());
+        self.volumes.insert(name.clone(), served);
         self.pool_volumes.insert(name, PoolVolumeSlot { pool: pool.to_string(), volume });
     }
 

@@ -9,6 +9,7 @@
 use super::host_keys::HostKeys;
 use super::remote::RemoteRecord;
 use super::reservations::ReservationRecord;
+use crate::config::limit::{Limited, Rates};
 use crate::config::{DeviceDef, PoolDef};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,6 +173,18 @@ pub struct VhostRecord {
     pub read_only: bool,
 }
 
+/// Limits that a command has set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitRecord {
+    /// Of what.
+    pub of: Limited,
+    /// How much.
+    pub rates: Rates,
+    /// What the configuration said at that time; other limits there end this record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<Rates>,
+}
+
 /// What hosts were told of a volume in a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownVolume {
@@ -232,6 +245,9 @@ pub struct State {
     /// Doors for virtual machines made at run time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vhosts: BTreeMap<String, VhostRecord>,
+    /// Limits of hosts and volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitRecord>,
 }
 
 impl Default for State {
@@ -253,6 +269,7 @@ impl Default for State {
             referrals: BTreeSet::new(),
             reservations: BTreeMap::new(),
             vhosts: BTreeMap::new(),
+            limits: Vec::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::Node;
 use base::Histogram;
 use bdev::{BlockDevice, DeviceStats, LatencyClass, Op, StatsDevice};
+use nvme::tcp_target::{HostTraffic, Traffic};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -89,6 +90,38 @@ pub struct CountedView {
     pub flush: LatencyView,
 }
 
+/// What a host has done since it connected, over all of its connections.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TrafficView {
+    /// Its NQN.
+    pub host: String,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Other I/O commands.
+    pub others: u64,
+    /// The operations a second that it is limited to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u64>,
+    /// The bytes a second that it is limited to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_limit: Option<u64>,
+}
+
+impl TrafficView {
+    fn of(seen: HostTraffic) -> TrafficView {
+        let limit = |value: u64| (value > 0).then_some(value);
+        let Traffic { reads, read_bytes, writes, written_bytes, others } = seen.traffic;
+        let (iops_limit, bandwidth_limit) = (limit(seen.limits.iops), limit(seen.limits.bytes_per_second));
+        TrafficView { host: seen.host, reads, read_bytes, writes, written_bytes, others, iops_limit, bandwidth_limit }
+    }
+}
+
 /// What `stats` answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatsView {
@@ -96,6 +129,9 @@ pub struct StatsView {
     pub objects: Vec<CountedView>,
     /// Reactors.
     pub reactors: Vec<super::view::ReactorView>,
+    /// Hosts that are connected or limited.
+    #[serde(default)]
+    pub hosts: Vec<TrafficView>,
     /// TCP connections of hosts.
     pub connections: u64,
 }
@@ -109,6 +145,11 @@ impl Node {
             Some(Counted { kind: slot.def.kind(), device })
         });
         volumes.chain(devices).collect()
+    }
+
+    /// What hosts have done.
+    pub async fn traffic(&self) -> Vec<TrafficView> {
+        self.exporter.traffic().await.into_iter().map(TrafficView::of).collect()
     }
 
     /// All counters.
@@ -135,6 +176,7 @@ impl Node {
         StatsView {
             objects: objects.collect(),
             reactors: self.reactors.views().await,
+            hosts: self.traffic().await,
             connections: self.exporter.counters().await.connections,
         }
     }

@@ -7,11 +7,12 @@ use super::reservations::ReservationDoor;
 use super::state::AnaRecord;
 use crate::config::NvmfConfig;
 use base::Errno;
+use bdev::Limits;
 use nvme::spec::Nqn;
 use nvme::spec::ana::AnaState;
 use nvme::target::reservation::Table;
 use nvme::target::{AnaStates, SubsystemConfig, TargetConfig};
-use nvme::tcp_target::{Config, NewNamespace, TargetError, TargetHome, TcpTarget};
+use nvme::tcp_target::{Config, HostTraffic, NewNamespace, TargetError, TargetHome, TcpTarget};
 use reactor::ReactorHandle;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -217,6 +218,17 @@ impl Exporter for TcpExporter {
             self.shown.borrow_mut().remove(nqn);
             Ok(())
         })
+    }
+
+    fn limit<'a>(&'a self, host: &'a str, limits: Limits) -> Answer<'a, Result<(), Refusal>> {
+        let name = host.to_string();
+        Box::pin(async move {
+            self.at_home(&format!("host '{host}'"), move |home| home.set_host_limits(&name, limits)).await
+        })
+    }
+
+    fn traffic(&self) -> Answer<'_, Vec<HostTraffic>> {
+        Box::pin(async move { self.at_home("NVMe/TCP target", |home| Ok(home.traffic())).await.unwrap_or_default() })
     }
 
     fn counters(&self) -> Answer<'_, ExportCounters> {

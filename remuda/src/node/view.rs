@@ -176,6 +176,25 @@ pub struct SubsystemView {
     pub changed: bool,
 }
 
+/// How much a host may do, or how much may be done to a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LimitView {
+    /// The host, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The volume, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// Operations each second.
+    pub iops: Option<u64>,
+    /// Bytes each second.
+    pub bandwidth: Option<u64>,
+    /// Who defined it.
+    pub origin: Origin,
+    /// Configured, and changed at run time since.
+    pub changed: bool,
+}
+
 /// A discovery service that hosts are told of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReferralView {

@@ -174,7 +174,7 @@ impl Node {
         Ok(record(start, size_now, false, Some(size)))
     }
 
-    fn open_volume(&self, name: &str, record: &VolumeRecord) -> Result<Arc<StatsDevice>, Refusal> {
+    fn open_volume(&mut self, name: &str, record: &VolumeRecord) -> Result<Arc<StatsDevice>, Refusal> {
         let object = format!("volume '{name}'");
         let device =
             self.open_device(&record.device).map_err(|refusal| Refusal { object: object.clone(), ..refusal })?;
@@ -198,7 +198,7 @@ impl Node {
             return Err(Refusal::invalid(object, cause, "leave 'size' and 'offset' out: the volume takes it whole"));
         }
         let window = Window::new(name, device, record.offset / block, record.size / block);
-        Ok(Arc::new(StatsDevice::new(Arc::new(window))))
+        Ok(self.served(name, Arc::new(window)))
     }
 
     fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
@@ -417,7 +417,7 @@ impl Node {
             tracing::warn!(volume = name, "deleted, but its space could not be deallocated: {refusal}");
         }
         tracing::info!(volume = name, "volume deleted");
-        Ok(())
+        self.forget_limit(name)
     }
 }
 

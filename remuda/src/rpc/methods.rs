@@ -5,6 +5,7 @@ use crate::config::ana;
 use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
 use crate::config::host_key;
+use crate::config::limit::{self, Limited, Rates};
 use crate::config::pool::{POOL_CREATE, read_pool_request};
 use crate::config::section::{Form, Key, Section, key};
 use crate::config::value::{Data, Table, from_json};
@@ -35,6 +36,8 @@ const NAME: Key = key("name", Form::Text, "required", "The object's name.");
 const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
 const ADDRESS: Key = key("address", Form::Text, "required", "The address of its port.");
+const LIMITED_HOST: Key = key("host", Form::Text, "this or volume", "The host's NQN.");
+const LIMITED_VOLUME: Key = key("volume", Form::Text, "this or host", "The volume.");
 const NSID: Form = Form::Count(1, 1024);
 const ANA_GROUP: Form = Form::Count(1, nvme::target::ANA_GROUPS_MAX as u64);
 /// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
@@ -261,6 +264,13 @@ pub const METHODS: &[Method] = &[
         "Lets every host connect, or only those listed.",
         &[NQN, key("allow", Form::Flag, "required", "True: every host.")],
     ),
+    method(
+        "limit.set",
+        "Limits a host, over all of its connections, or a volume, over all who use it; what is not given is not limited.",
+        &[LIMITED_HOST, LIMITED_VOLUME, limit::IOPS, limit::BANDWIDTH],
+    ),
+    method("limit.remove", "Limits a host or volume no longer.", &[LIMITED_HOST, LIMITED_VOLUME]),
+    question("limit.list", "Hosts and volumes that are limited.", &[]),
     question("referral.list", "Other discovery services that hosts are told of.", &[]),
     method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
     method("referral.remove", "Tells hosts of a discovery service no longer.", &[ADDRESS]),
@@ -455,6 +465,7 @@ struct Params {
     leg: Option<String>,
     key_file: String,
     confirm: String,
+    rates: Rates,
     /// The one of several words.
     word: String,
     serial: Option<String>,
@@ -529,6 +540,7 @@ impl Params {
                     params.word = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
                 }
                 Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
+                Form::Size if name == "bandwidth" => params.rates = limit::read_rates(&mut section),
                 Form::Size if name == "rate" => params.rate = section.size(name).map(|rate| rate.value),
                 Form::Size if name == "log_size" => params.log_size = section.size(name).map(|size| size.value),
                 Form::Size if name == "block_size" => params.block_size = section.size(name).map(|size| size.value),
@@ -536,6 +548,8 @@ impl Params {
                 Form::Count(..) if name == "queues" => {
                     params.queues = section.count(name).map(|queues| queues.value as u16)
                 }
+                // With the bandwidth.
+                Form::Count(..) if name == "iops" => {}
                 Form::Count(..) if name == "ana_group" => {
                     params.ana_group = section.count(name).map(|group| group.value as u32)
                 }
@@ -560,6 +574,14 @@ impl Params {
             }
         }
         params
+    }
+
+    fn limited(&self) -> Result<Limited, Refusal> {
+        match (self.host.as_str(), self.volume.as_str()) {
+            (host, "") if !host.is_empty() => Ok(Limited::Host(host.to_string())),
+            ("", volume) if !volume.is_empty() => Ok(Limited::Volume(volume.to_string())),
+            _ => Err(Refusal::invalid("limit", "it is of a host or of a volume", "give one of 'host' and 'volume'")),
+        }
     }
 
     fn nqn(&self) -> &str {
@@ -669,6 +691,12 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "subsystem.disallow_host" => answer(node.host_disallow(params.nqn(), Some(&params.host)).await?),
         "subsystem.allow_any_host" if params.flag => answer(node.host_allow(params.nqn(), None).await?),
         "subsystem.allow_any_host" => answer(node.host_disallow(params.nqn(), None).await?),
+        "limit.set" if params.rates == Rates::default() => {
+            let cause = "nothing is limited";
+            Err(Refusal::invalid("method 'limit.set'", cause, "give 'iops' or 'bandwidth', or use limit.remove"))
+        }
+        "limit.set" | "limit.remove" => answer(node.limit_set(params.limited()?, params.rates).await?),
+        "limit.list" => answer(node.limit_list()),
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
         "referral.remove" => answer(node.referral_remove(&params.address).await?),
