@@ -127,7 +127,8 @@ const BLOCK: u32 = 4096;
 /// Where zones begin on a device below them that is not tiny.
 const TABLE_BYTES: u64 = 1 << 20;
 
-/// Builds the stack of a column.
+/// Builds the stack of a column. Drives here keep no data; what reads back what it has written (a pool, with its checksums) stands
+/// on the same models over memory devices, and becomes a [`DeviceTarget`] of its volume.
 pub async fn build(
     column: Column,
     setting: Setting,
