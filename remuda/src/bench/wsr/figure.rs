@@ -46,7 +46,9 @@ pub fn draw(cells: &[Cell]) -> String {
         for (index, row) in ROWS.iter().enumerate() {
             let left = 56.0 + index as f64 * 90.0;
             text(left + BAR * 1.5, base + 15.0, "middle", 11, &row.number.to_string());
-            text(left + BAR * 1.5, base + 29.0, "middle", 8, &row.load());
+            for (line, load) in row.loads().iter().enumerate() {
+                text(left + BAR * 1.5, base + 27.0 + line as f64 * 10.0, "middle", 8, load);
+            }
             let of_row = cells.iter().filter(|cell| cell.row == index && cell.setting == setting);
             for cell in of_row {
                 let place = Column::ALL.iter().position(|column| *column == cell.column).unwrap_or(0);

@@ -51,11 +51,13 @@ pub struct Row {
 
 impl Row {
     pub fn load(&self) -> String {
-        let writers = self.writers.describe("write");
-        match &self.readers {
-            Some(readers) => format!("{writers} + {}", readers.describe("read")),
-            None => writers,
-        }
+        self.loads().join(" + ")
+    }
+
+    /// What writes, and what reads if anything does.
+    pub fn loads(&self) -> Vec<String> {
+        let readers = self.readers.iter().map(|readers| readers.describe("read"));
+        [self.writers.describe("write")].into_iter().chain(readers).collect()
     }
 }
 
