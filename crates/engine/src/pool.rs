@@ -45,8 +45,8 @@ pub struct PoolDevices {
 pub struct OpenOptions {
     /// Reactors that take shards, in turn; empty: the calling one.
     pub reactors: Vec<usize>,
-    /// Memory for map pages over all shards, at least four pages each; `None`: 16 MiB per TiB of capacity, at least 1 MiB
-    /// per shard.
+    /// Memory for map pages over all shards; `None`: 16 MiB per TiB of capacity. At least 1 MiB per shard, see
+    /// [`ShardTuning::map_cache_bytes_min`].
     pub map_cache_bytes: Option<usize>,
     /// Everything else.
     pub tuning: Option<ShardTuning>,
@@ -580,9 +580,9 @@ impl Pool {
         superblock: &Superblock,
     ) -> Result<(), PoolError> {
         let shards = superblock.shards as usize;
-        let ample = || ((superblock.capacity_blocks / 16) as usize).max(shards << 20);
-        let map_cache_bytes = options.map_cache_bytes.unwrap_or_else(ample) / shards;
-        let tuning = ShardTuning { map_cache_bytes, ..options.tuning.unwrap_or_default() };
+        let cache = options.map_cache_bytes.unwrap_or((superblock.capacity_blocks / 16) as usize) / shards;
+        let tuning = options.tuning.unwrap_or_default();
+        let tuning = ShardTuning { map_cache_bytes: cache.max(tuning.map_cache_bytes_min), ..tuning };
         let mut homes: Vec<usize> = self.shared.homes.clone();
         homes.sort_unstable();
         homes.dedup();

@@ -221,11 +221,12 @@ impl Plan {
             bypass_run_bytes: self.bypass_bytes as u64,
             evacuates: self.evacuates,
             defect: self.defect,
+            // Fewer pages than there are extents, so that reads miss them; otherwise more.
+            map_cache_bytes_min: if self.small_cache { 0 } else { ShardTuning::default().map_cache_bytes_min },
             ..ShardTuning::default()
         };
         let options = OpenOptions {
             reactors: (0..self.reactors).collect(),
-            // Fewer pages than there are extents, so that reads miss them; otherwise more.
             map_cache_bytes: self.small_cache.then_some(0),
             tuning: Some(tuning),
         };

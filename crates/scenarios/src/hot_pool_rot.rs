@@ -64,6 +64,8 @@ fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
         log_bytes: (16 + segments * plan.segment_blocks as u64) * 4096,
         capacity_bytes: 20 << 22,
         idle_ns: rng.between(50_000, 50_000_000),
+        // With four pages, all of which may wait for a root that fails, the work may not end: seed 54 of the small log.
+        small_cache: false,
         ..plan
     };
     world.handle().note(format!("{plan:?}"));

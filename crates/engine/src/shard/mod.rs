@@ -122,6 +122,8 @@ fn add(counter: &Cell<u64>, amount: u64) {
 pub struct ShardTuning {
     /// Bytes of map pages kept in memory.
     pub map_cache_bytes: usize,
+    /// Fewer are not kept, whatever is asked for.
+    pub map_cache_bytes_min: usize,
     /// Extents destaged at the same time.
     pub destage_depth: usize,
     /// After so long without a write, everything is destaged.
@@ -177,6 +179,7 @@ impl Default for ShardTuning {
     fn default() -> ShardTuning {
         ShardTuning {
             map_cache_bytes: 1 << 20,
+            map_cache_bytes_min: 1 << 20,
             destage_depth: 16,
             idle_ns: 1_000_000_000,
             bypass_bytes_min: 64 << 10,
