@@ -4,6 +4,8 @@
 //! file or a socket: time and media come from the reactor and from the devices below, so the simulator runs all of it.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, unused_imports, reason = "placement in bands is being built on it")]
+mod bands;
 mod check;
 mod checksums;
 mod error;

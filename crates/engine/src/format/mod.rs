@@ -1,10 +1,13 @@
 //! Bytes on media, each structure declared once; see `docs/formats/pool.md`. Nothing here does I/O, and no bytes panic.
 
+#[allow(dead_code, reason = "placement in bands is being built on it")]
+pub(crate) mod band;
 pub(crate) mod catalog;
 pub(crate) mod dirty;
 pub(crate) mod record;
 pub(crate) mod root;
 pub(crate) mod segment;
+pub(crate) mod stripe;
 pub(crate) mod summary_page;
 pub(crate) mod superblock;
 pub(crate) mod table;

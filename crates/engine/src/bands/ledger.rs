@@ -1,0 +1,509 @@
+//! What is known of each band, and what may become of it. No I/O.
+
+use super::{BandAt, BandGeometry, RESERVE_BANDS, STREAMS, Stream};
+use crate::format::band::{BandEntry, BandState};
+use std::collections::VecDeque;
+
+/// A checkpoint that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Token(u64);
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bands in all.
+    pub(crate) bands: u32,
+    /// Bands that may be opened; user streams leave [`RESERVE_BANDS`] of them.
+    pub(crate) free: u32,
+    /// Bands being written.
+    pub(crate) open: u32,
+    /// Bands that are read only, those among them that have refused a write included.
+    pub(crate) closed: u32,
+    /// Bands that are free when the next checkpoint is durable.
+    pub(crate) pending: u32,
+    /// Bands that are free when they have been unmapped.
+    pub(crate) unmapping: u32,
+    /// Bands that are out of use.
+    pub(crate) retired: u32,
+    /// Bands in which nobody finds all blocks that maps lead to, since headers are damaged.
+    pub(crate) stuck: u32,
+    /// Bands that user streams leave to those that make room.
+    pub(crate) reserve: u32,
+    /// Blocks that maps lead to.
+    pub(crate) valid_blocks: u64,
+    /// Data blocks that the bands in use and the free ones hold at most.
+    pub(crate) total_blocks: u64,
+    /// Whether the counts of valid blocks are exact, not hints.
+    pub(crate) is_exact: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Open,
+    Closed,
+    /// Nothing leads to it any more, since so many checkpoints had begun.
+    Pending(u64),
+    /// As free, once it has been unmapped.
+    Unmapping,
+    Retired,
+}
+
+#[derive(Clone, Debug)]
+struct Band {
+    state: State,
+    stream: u8,
+    /// It has refused a write that another band took.
+    failing: bool,
+    /// The count of valid blocks has contradicted itself: it is a hint.
+    doubtful: bool,
+    /// Draining it has not found everything.
+    stuck: bool,
+    /// Somebody drains it.
+    walked: bool,
+    /// Something in it was written well.
+    has_data: bool,
+    written: u32,
+    valid: u32,
+    /// Blocks that are being read, or whose places are not known to any map yet.
+    held: u32,
+    /// Stripes under way, and those that it refused and whose fate is open.
+    under_way: u32,
+    generation: u64,
+    stamp: u64,
+}
+
+/// Where a stripe goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) band: u32,
+    pub(super) position: u32,
+    pub(super) generation: u64,
+    pub(super) sequence: u64,
+}
+
+/// See the module.
+pub(super) struct Ledger {
+    geometry: BandGeometry,
+    bands: Vec<Band>,
+    free: VecDeque<u32>,
+    open: [Option<u32>; STREAMS],
+    /// Of the last stripe.
+    sequence: u64,
+    /// Blocks of user streams so far: what ages are measured with.
+    clock: u64,
+    /// Checkpoints begun so far.
+    begun: u64,
+    is_exact: bool,
+    valid_blocks: u64,
+    /// How old the bands of user streams get before they are collected, on average.
+    lifetime: u64,
+    failed: u64,
+}
+
+impl Band {
+    fn of(entry: Option<&BandEntry>, band_blocks: u32) -> Band {
+        let entry = entry.copied().unwrap_or_default();
+        let state = match entry.state {
+            BandState::Free => State::Free,
+            BandState::Open => State::Open,
+            BandState::Closed | BandState::Failing => State::Closed,
+            BandState::Retired => State::Retired,
+        };
+        let written = if state == State::Free { 0 } else { entry.written.min(band_blocks) };
+        Band {
+            state,
+            stream: entry.stream,
+            failing: entry.state == BandState::Failing,
+            doubtful: false,
+            stuck: false,
+            walked: false,
+            has_data: written > 0,
+            written,
+            valid: entry.valid.min(written),
+            held: 0,
+            under_way: 0,
+            generation: entry.generation,
+            stamp: entry.stamp,
+        }
+    }
+
+    fn is_in_use(&self) -> bool {
+        matches!(self.state, State::Open | State::Closed)
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(geometry: BandGeometry, epoch: u32, table: &[BandEntry]) -> Ledger {
+        let bands: Vec<Band> =
+            (0..geometry.bands as usize).map(|index| Band::of(table.get(index), geometry.band_blocks)).collect();
+        let newest = bands.iter().map(|band| band.generation).max().unwrap_or(0);
+        let mut ledger = Ledger {
+            geometry,
+            free: (0..geometry.bands).filter(|band| bands[*band as usize].state == State::Free).collect(),
+            open: [None; STREAMS],
+            sequence: ((epoch as u64) << 32).max(newest.saturating_add(1)).min(u64::MAX >> 1),
+            clock: bands.iter().map(|band| band.stamp).max().unwrap_or(0).min(u64::MAX >> 1),
+            begun: 0,
+            is_exact: false,
+            valid_blocks: bands.iter().map(|band| band.valid as u64).sum(),
+            lifetime: 0,
+            failed: bands.iter().filter(|band| band.failing || band.state == State::Retired).count() as u64,
+            bands,
+        };
+        (0..geometry.bands).for_each(|band| ledger.adopt(band));
+        ledger
+    }
+
+    /// Gives an open band to its stream, if that has none yet and there is room in it; otherwise it is closed.
+    fn adopt(&mut self, number: u32) {
+        let unit = self.geometry.unit_blocks;
+        let band = &mut self.bands[number as usize];
+        if band.state == State::Open {
+            match self.open.get_mut(band.stream as usize) {
+                Some(open @ None) if band.written.is_multiple_of(unit) => *open = Some(number),
+                _ => band.state = State::Closed,
+            }
+        }
+        self.settle(number);
+    }
+
+    // --- counts -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn is_place(&self, at: BandAt) -> bool {
+        let band = self.bands.get(self.geometry.band_of(at) as usize);
+        band.is_some_and(|band| band.is_in_use() && at.0 % self.geometry.band_blocks < band.written)
+    }
+
+    pub(super) fn live(&mut self, at: BandAt) {
+        if let Some(band) = self.bands.get_mut(self.geometry.band_of(at) as usize) {
+            band.valid = band.valid.saturating_add(1);
+            self.valid_blocks += 1;
+        }
+    }
+
+    pub(super) fn dead(&mut self, at: BandAt) {
+        let number = self.geometry.band_of(at);
+        let Some(band) = self.bands.get_mut(number as usize) else { return };
+        match band.valid.checked_sub(1) {
+            Some(valid) => {
+                band.valid = valid;
+                self.valid_blocks -= 1;
+            }
+            None => band.doubtful |= self.is_exact,
+        }
+        self.settle(number);
+    }
+
+    pub(super) fn valid(&self, band: u32) -> u32 {
+        self.bands[band as usize].valid
+    }
+
+    pub(super) fn hold(&mut self, band: u32, blocks: u32) {
+        if let Some(band) = self.bands.get_mut(band as usize) {
+            band.held += blocks;
+        }
+    }
+
+    pub(super) fn release(&mut self, number: u32, blocks: u32) {
+        if let Some(band) = self.bands.get_mut(number as usize) {
+            band.held -= blocks;
+            self.settle(number);
+        }
+    }
+
+    pub(super) fn recount_begun(&mut self) {
+        self.is_exact = false;
+        self.valid_blocks = 0;
+        for band in &mut self.bands {
+            (band.valid, band.doubtful, band.stuck) = (0, false, false);
+        }
+    }
+
+    pub(super) fn counts_exact(&mut self) {
+        self.is_exact = true;
+        (0..self.geometry.bands).for_each(|band| self.settle(band));
+    }
+
+    /// A band that nothing leads to is pending.
+    fn settle(&mut self, number: u32) {
+        let trusted = self.is_exact && !self.bands[number as usize].doubtful;
+        let band = &mut self.bands[number as usize];
+        if band.state == State::Closed && trusted && band.valid + band.held + band.under_way == 0 {
+            band.state = State::Pending(self.begun);
+        }
+    }
+
+    // --- writing ----------------------------------------------------------------------------------------------------
+
+    fn may_open(&self, stream: Stream) -> bool {
+        let reserve = if stream.is_user() { RESERVE_BANDS as usize } else { 0 };
+        self.free.len() > reserve
+    }
+
+    /// Blocks that are left in the open band of a stream.
+    fn left(&self, stream: Stream) -> u32 {
+        let left = |band: u32| self.geometry.band_blocks - self.bands[band as usize].written;
+        self.open[stream as usize].map_or(0, left)
+    }
+
+    pub(super) fn may_append(&self, stream: Stream) -> bool {
+        self.left(stream) >= 2 || self.may_open(stream)
+    }
+
+    /// Most blocks of the next stripe of a stream, which has a band from now on; `None` when there is none for it.
+    pub(super) fn prepare(&mut self, stream: Stream) -> Option<u32> {
+        if self.left(stream) < 2 {
+            self.open_next(stream)?;
+        }
+        Some(self.left(stream).min(self.geometry.stripe_blocks()))
+    }
+
+    fn open_next(&mut self, stream: Stream) -> Option<()> {
+        if !self.may_open(stream) {
+            return None;
+        }
+        if let Some(former) = self.open[stream as usize].take() {
+            self.close(former);
+        }
+        let next = self.free.pop_front()?;
+        self.open[stream as usize] = Some(next);
+        let band = &mut self.bands[next as usize];
+        assert!(band.state == State::Free && band.valid + band.held + band.under_way == 0, "a free band is free");
+        (band.state, band.stream) = (State::Open, stream as u8);
+        (band.written, band.has_data, band.stamp) = (0, false, self.clock);
+        (band.doubtful, band.stuck) = (false, false);
+        band.generation = self.sequence + 1;
+        Some(())
+    }
+
+    fn close(&mut self, number: u32) {
+        self.bands[number as usize].state = State::Closed;
+        self.settle(number);
+    }
+
+    /// A place for a stripe of so many blocks.
+    pub(super) fn place(&mut self, stream: Stream, blocks: u32, stamp: u64) -> Option<Spot> {
+        if self.left(stream) < blocks {
+            self.open_next(stream)?;
+        }
+        let number = self.open[stream as usize]?;
+        self.sequence += 1;
+        let band = &mut self.bands[number as usize];
+        let position = band.written;
+        band.written += blocks;
+        band.under_way += 1;
+        let weighed = band.stamp as u128 * position as u128 + stamp as u128 * blocks as u128;
+        band.stamp = (weighed / band.written as u128) as u64;
+        Some(Spot { band: number, position, generation: band.generation, sequence: self.sequence })
+    }
+
+    /// A stripe has been written: `held` of its blocks have a place now that somebody will be told.
+    pub(super) fn written(&mut self, number: u32, held: u32) {
+        let band = &mut self.bands[number as usize];
+        band.under_way -= 1;
+        band.held += held;
+        band.has_data = true;
+        self.settle(number);
+    }
+
+    /// The band has refused a stripe, which is tried elsewhere: it takes no more for now.
+    pub(super) fn refused(&mut self, number: u32) {
+        for open in self.open.iter_mut().filter(|open| **open == Some(number)) {
+            *open = None;
+        }
+        // Not settled: the stripe that it refused still counts as under way.
+        self.bands[number as usize].state = State::Closed;
+    }
+
+    /// Another band has taken what this one refused.
+    pub(super) fn failed_band(&mut self, number: u32) {
+        let band = &mut self.bands[number as usize];
+        self.failed += !std::mem::replace(&mut band.failing, true) as u64;
+        band.under_way -= 1;
+        self.settle(number);
+    }
+
+    /// No band has taken what this one refused: it is as good as the others.
+    pub(super) fn absolve(&mut self, number: u32) {
+        let band = &mut self.bands[number as usize];
+        band.under_way -= 1;
+        let is_unused = !band.has_data && !band.failing && band.valid + band.held + band.under_way == 0;
+        if band.state == State::Closed && is_unused {
+            (band.state, band.written) = (State::Free, 0);
+            self.free.push_back(number);
+        }
+        self.settle(number);
+    }
+
+    /// So many blocks of a user stream have been taken over: time passes.
+    pub(super) fn tick(&mut self, blocks: u32) {
+        self.clock += blocks as u64;
+    }
+
+    pub(super) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    pub(super) fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    // --- making room ------------------------------------------------------------------------------------------------
+
+    /// The band to be drained next; it is walked from now on.
+    pub(super) fn victim(&mut self) -> Option<u32> {
+        let critical = self.free.len() <= STREAMS;
+        let best = (0..self.geometry.bands).filter_map(|band| Some((self.worth(band, critical)?, band)));
+        let (_, band) = best.max_by_key(|(worth, band)| (*worth, std::cmp::Reverse(*band)))?;
+        self.bands[band as usize].walked = true;
+        if self.bands[band as usize].stream == Stream::User as u8 {
+            let age = self.age(band);
+            self.lifetime = if self.lifetime == 0 { age } else { (self.lifetime * 15 + age) / 16 };
+        }
+        Some(band)
+    }
+
+    fn age(&self, band: u32) -> u64 {
+        self.clock.saturating_sub(self.bands[band as usize].stamp).max(1)
+    }
+
+    /// What draining a band is worth; `None` when it cannot be drained or nothing is gained by it.
+    fn worth(&self, number: u32, critical: bool) -> Option<u128> {
+        let band = &self.bands[number as usize];
+        if band.state != State::Closed || band.walked || band.stuck || band.under_way > 0 {
+            return None;
+        }
+        if band.failing {
+            return Some(u128::MAX);
+        }
+        let (whole, valid) = (self.geometry.band_blocks, band.valid.min(self.geometry.band_blocks));
+        let moved = valid + valid.div_ceil(STRIPE_DATA) + self.geometry.unit_blocks;
+        if moved > whole {
+            return None;
+        }
+        let gain = (whole - valid) as u128;
+        Some(if critical { gain } else { (gain * self.age(number) as u128 * 1024) / (whole + valid) as u128 })
+    }
+
+    /// The stream for what is still valid in a band that is drained, and its age.
+    pub(super) fn heir(&self, number: u32) -> (Stream, u64) {
+        let band = &self.bands[number as usize];
+        let young =
+            band.stream == Stream::User as u8 && self.age(number) < self.lifetime.saturating_mul(YOUNG_LIFETIMES);
+        (if young { Stream::Young } else { Stream::Old }, band.stamp)
+    }
+
+    pub(super) fn walk_of(&self, number: u32) -> (u64, u32) {
+        let band = &self.bands[number as usize];
+        (band.generation, band.written)
+    }
+
+    /// Whoever drains a band has stopped.
+    pub(super) fn left_alone(&mut self, number: u32) {
+        self.bands[number as usize].walked = false;
+    }
+
+    /// Nothing in the band is needed any more, says who has walked it; `whole`: has seen every stripe. Whether that can be.
+    pub(super) fn drained(&mut self, number: u32, whole: bool) -> bool {
+        let exact = self.is_exact;
+        let band = &mut self.bands[number as usize];
+        if whole {
+            self.valid_blocks -= band.valid as u64;
+            (band.valid, band.doubtful) = (0, false);
+            // Even while the other counts are hints.
+            if band.state == State::Closed && band.held + band.under_way == 0 {
+                band.state = State::Pending(self.begun);
+            }
+        }
+        let ended = whole || (band.valid == 0 && exact && !band.doubtful);
+        band.stuck = !ended;
+        self.settle(number);
+        ended
+    }
+
+    // --- checkpoints ------------------------------------------------------------------------------------------------
+
+    pub(super) fn checkpoint_begun(&mut self) -> Token {
+        self.begun += 1;
+        Token(self.begun)
+    }
+
+    /// Drained bands that the checkpoint has freed are to be unmapped first, if that can be done.
+    pub(super) fn checkpointed(&mut self, token: Token, unmap: bool) {
+        for number in 0..self.geometry.bands {
+            let band = &mut self.bands[number as usize];
+            let State::Pending(since) = band.state else { continue };
+            if since >= token.0 {
+                continue;
+            }
+            if band.failing {
+                band.state = State::Retired;
+            } else if unmap {
+                band.state = State::Unmapping;
+            } else {
+                self.free_now(number);
+            }
+        }
+    }
+
+    fn free_now(&mut self, number: u32) {
+        let band = &mut self.bands[number as usize];
+        (band.state, band.written) = (State::Free, 0);
+        self.free.push_back(number);
+    }
+
+    pub(super) fn next_to_unmap(&self) -> Option<u32> {
+        self.bands.iter().position(|band| band.state == State::Unmapping).map(|band| band as u32)
+    }
+
+    pub(super) fn unmapped(&mut self, number: u32) {
+        assert_eq!(self.bands[number as usize].state, State::Unmapping, "nobody else takes a band that is unmapped");
+        self.free_now(number);
+    }
+
+    pub(super) fn table(&self, token: Token) -> Vec<BandEntry> {
+        let entry = |band: &Band| {
+            let state = match band.state {
+                State::Pending(since) if since < token.0 && band.failing => BandState::Retired,
+                State::Pending(since) if since < token.0 => BandState::Free,
+                State::Free | State::Unmapping => BandState::Free,
+                State::Open => BandState::Open,
+                State::Closed | State::Pending(_) if band.failing => BandState::Failing,
+                State::Closed | State::Pending(_) => BandState::Closed,
+                State::Retired => BandState::Retired,
+            };
+            let (written, valid) = if state == BandState::Free { (0, 0) } else { (band.written, band.valid) };
+            let valid = valid.min(written);
+            BandEntry { state, stream: band.stream, written, valid, generation: band.generation, stamp: band.stamp }
+        };
+        self.bands.iter().map(entry).collect()
+    }
+
+    pub(super) fn room(&self) -> Room {
+        let mut room = Room {
+            bands: self.geometry.bands,
+            reserve: RESERVE_BANDS,
+            valid_blocks: self.valid_blocks,
+            is_exact: self.is_exact,
+            ..Room::default()
+        };
+        for band in &self.bands {
+            room.stuck += band.stuck as u32;
+            *match band.state {
+                State::Free => &mut room.free,
+                State::Open => &mut room.open,
+                State::Closed => &mut room.closed,
+                State::Pending(_) => &mut room.pending,
+                State::Unmapping => &mut room.unmapping,
+                State::Retired => &mut room.retired,
+            } += 1;
+        }
+        room.total_blocks = (room.bands - room.retired) as u64 * self.geometry.band_data_blocks() as u64;
+        room
+    }
+}
+
+const STRIPE_DATA: u32 = crate::format::stripe::STRIPE_DATA_MAX as u32;
+/// What is collected before so many usual lifetimes have passed is young.
+const YOUNG_LIFETIMES: u64 = 4;

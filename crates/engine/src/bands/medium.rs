@@ -1,0 +1,92 @@
+//! The device below, in blocks of 4 KiB.
+
+use crate::units::BLOCK_BYTES;
+use bdev::{Channel, DeviceInfo, Io, Lba, Op, Status};
+use reactor::buf::{sg_append, sg_len, sg_split_off};
+use reactor::{Buf, Reactor, SgList};
+use std::rc::Rc;
+
+/// See the module.
+pub(super) struct BandMedium {
+    pub(super) reactor: Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    /// Device blocks in one of 4 KiB, as log2.
+    shift: u32,
+    /// Blocks of 4 KiB in the largest operation.
+    io_blocks: u64,
+    /// Write streams of the device; 0 is none.
+    streams: u16,
+    can_unmap: bool,
+    pub(super) stripe_bytes: usize,
+}
+
+impl BandMedium {
+    pub(super) fn new(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: &DeviceInfo,
+        stripe_blocks: u32,
+    ) -> BandMedium {
+        assert!(matches!(info.block_size, 512 | 4096), "blocks of bands are made of device blocks");
+        let shift = (BLOCK_BYTES as u32 / info.block_size).ilog2();
+        BandMedium {
+            reactor: reactor.clone(),
+            channel,
+            shift,
+            io_blocks: (info.max_io_blocks as u64 >> shift).max(1),
+            streams: info.streams,
+            can_unmap: info.ops.contains(Op::Unmap),
+            stripe_bytes: stripe_blocks as usize * BLOCK_BYTES,
+        }
+    }
+
+    pub(super) fn can_unmap(&self) -> bool {
+        self.can_unmap
+    }
+
+    fn io(&self, op: Op, block: u64, blocks: u64) -> Io {
+        Io::new(op, Lba(block << self.shift), (blocks << self.shift) as u32)
+    }
+
+    /// A block's bytes.
+    pub(super) async fn read_block(&self, block: u64) -> Result<Buf, Status> {
+        let mut bufs = SgList::new();
+        bufs.push(bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?);
+        let mut done = self.channel.submit(Io { bufs, ..self.io(Op::Read, block, 1) }).await;
+        done.status.check()?;
+        match done.io.bufs.pop() {
+            Some(buf) if buf.len() == BLOCK_BYTES => Ok(buf),
+            _ => Err(Status::Invalid),
+        }
+    }
+
+    /// Writes whole blocks, in as few operations as the device allows, and gives them back.
+    pub(super) async fn write(&self, mut block: u64, stream: usize, bufs: SgList) -> (Status, SgList) {
+        let stream = if self.streams == 0 { 0 } else { 1 + (stream % self.streams as usize) as u16 };
+        let (mut rest, mut written) = (bufs, SgList::new());
+        loop {
+            let blocks = (sg_len(&rest) / BLOCK_BYTES) as u64;
+            let piece = blocks.min(self.io_blocks);
+            let tail =
+                if piece < blocks { sg_split_off(&mut rest, piece as usize * BLOCK_BYTES) } else { SgList::new() };
+            let done = self.channel.submit(Io { bufs: rest, stream, ..self.io(Op::Write, block, piece) }).await;
+            sg_append(&mut written, done.io.bufs);
+            if tail.is_empty() || !done.status.is_ok() {
+                sg_append(&mut written, tail);
+                return (done.status, written);
+            }
+            (rest, block) = (tail, block + piece);
+        }
+    }
+
+    /// Tells the device that nobody needs these blocks.
+    pub(super) async fn unmap(&self, first: u64, blocks: u64) -> Result<(), Status> {
+        let mut at = 0;
+        while at < blocks {
+            let piece = (blocks - at).min(self.io_blocks);
+            self.channel.submit(self.io(Op::Unmap, first + at, piece)).await.status.check()?;
+            at += piece;
+        }
+        Ok(())
+    }
+}

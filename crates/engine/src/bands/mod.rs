@@ -1,0 +1,299 @@
+//! Bands: the capacity of a shaped shard, written front to back in stripes and never overwritten while in use.
+//!
+//! ```text
+//! writer -> open stripe of its stream -> (full, or its last writer is done) one contiguous write -> places
+//!
+//! Free -> Open -> Closed -> Pending -> (a checkpoint begun after that is durable) Unmapping -> Free
+//!                 Closed, having refused a write -> Pending -> Retired
+//! ```
+//! What holds: no block of a band is written twice between its opening and the durable checkpoint that no longer leads to it.
+//! A place is told only when its whole stripe has been written. A band is not given up while anything in it is valid, held,
+//! or under way. User streams leave a reserve of bands to those that make room.
+//!
+//! A band refuses writes when it refuses a stripe that another band then takes: while the device refuses everything, no band
+//! is blamed.
+//!
+//! What is not here: what blocks mean, which map leads to them, and when room is made.
+
+mod ledger;
+mod medium;
+mod stripe;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod writer;
+
+pub(crate) use crate::format::band::{BAND_ENTRY_BYTES, BandEntry, BandState};
+pub(crate) use crate::format::stripe::Entry;
+pub(crate) use ledger::{Room, Token};
+pub(crate) use walk::{Cursor, Stripe};
+pub(crate) use writer::{Places, Writer};
+
+use crate::units::BLOCK_BYTES;
+use bdev::{Channel, DeviceInfo};
+use ledger::Ledger;
+use medium::BandMedium;
+use reactor::Reactor;
+use reactor::sync::Notify;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use writer::Desks;
+
+/// Number of streams.
+pub(crate) const STREAMS: usize = 3;
+/// Bands that user streams leave to those that make room: one for each stream to go on, one to be drained into, and one for
+/// what errors cost.
+pub(crate) const RESERVE_BANDS: u32 = STREAMS as u32 + 2;
+/// Fewest bands of a shard: the reserve, an open one for each stream, and one to be filled.
+pub(crate) const BANDS_MIN: u32 = RESERVE_BANDS + STREAMS as u32 + 1;
+/// Most blocks of a stripe, its header included: 1 MiB, in one buffer.
+pub(crate) const STRIPE_BLOCKS_MAX: u32 = 256;
+
+/// A block of a shard's bands: `band * band_blocks + offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BandAt(pub(crate) u32);
+
+/// Blocks that are expected to live equally long; each stream has a band of its own to write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Stream {
+    /// What comes from the log.
+    User,
+    /// What was still valid when its band was collected soon.
+    Young,
+    /// What was still valid when its band was collected late, or for another time.
+    Old,
+}
+
+impl Stream {
+    /// Every stream, in the order of their numbers.
+    pub(crate) const ALL: [Stream; STREAMS] = [Stream::User, Stream::Young, Stream::Old];
+
+    /// Whether it has blocks that are new to the bands.
+    pub(crate) fn is_user(self) -> bool {
+        self == Stream::User
+    }
+}
+
+/// Where a shard's bands are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BandGeometry {
+    /// First block of 4 KiB of the first band on the device.
+    pub(crate) first_block: u64,
+    /// Number of bands.
+    pub(crate) bands: u32,
+    /// Blocks of each.
+    pub(crate) band_blocks: u32,
+    /// Blocks that are written at least, and what each stripe begins at a multiple of: a power of two.
+    pub(crate) unit_blocks: u32,
+}
+
+impl BandGeometry {
+    /// Why no bands can have this shape.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if self.bands < BANDS_MIN {
+            Some("too few bands")
+        } else if !self.unit_blocks.is_power_of_two() || self.unit_blocks > STRIPE_BLOCKS_MAX {
+            Some("the write unit is no power of two, or larger than a stripe")
+        } else if self.band_blocks < 2 || !self.band_blocks.is_multiple_of(self.unit_blocks) {
+            Some("a band is not made of write units")
+        } else {
+            let blocks = self.bands as u64 * self.band_blocks as u64;
+            (blocks >= u32::MAX as u64).then_some("larger than its places can address")
+        }
+    }
+
+    /// Most blocks of a stripe.
+    fn stripe_blocks(&self) -> u32 {
+        STRIPE_BLOCKS_MAX.min(self.band_blocks)
+    }
+
+    /// Most data blocks of a band.
+    pub(crate) fn band_data_blocks(&self) -> u32 {
+        self.band_blocks - self.band_blocks.div_ceil(STRIPE_BLOCKS_MAX)
+    }
+
+    fn band_of(&self, at: BandAt) -> u32 {
+        at.0 / self.band_blocks
+    }
+
+    fn at(&self, band: u32, position: u32) -> BandAt {
+        BandAt(band * self.band_blocks + position)
+    }
+}
+
+/// Whose bands they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BandOwner {
+    /// The shard.
+    pub(crate) shard: u16,
+    /// As the log's: what makes the checksums of this shard's headers differ from those of every other.
+    pub(crate) salt: u32,
+    /// Of this opening: above that of every other. Sequences begin above it, shifted by 32.
+    pub(crate) epoch: u32,
+}
+
+/// Counters since the bands were opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BandStats {
+    /// Data blocks written, by stream.
+    pub(crate) data_blocks: [u64; STREAMS],
+    /// Stripes written.
+    pub(crate) stripes: u64,
+    /// Blocks of padding among them.
+    pub(crate) padding_blocks: u64,
+    /// Bands that were chosen to be drained.
+    pub(crate) victims: u64,
+    /// Headers that could not be read, or were not what they should be.
+    pub(crate) bad_headers: u64,
+    /// Writes that failed.
+    pub(crate) write_errors: u64,
+    /// Bands that have refused a write and are not used again.
+    pub(crate) failed_bands: u64,
+    /// Bands unmapped.
+    pub(crate) unmapped: u64,
+}
+
+impl BandStats {
+    /// Bytes written: data, headers and padding.
+    pub(crate) fn bytes(&self) -> u64 {
+        let data: u64 = self.data_blocks.iter().sum();
+        (data + self.stripes + self.padding_blocks) * BLOCK_BYTES as u64
+    }
+}
+
+/// A shard's bands. See the module.
+pub(crate) struct Bands {
+    medium: BandMedium,
+    geometry: BandGeometry,
+    owner: BandOwner,
+    ledger: RefCell<Ledger>,
+    desks: RefCell<Desks>,
+    /// Memory, or a turn to write, may have become free.
+    changed: Notify,
+    stats: Cell<BandStats>,
+    /// Bands are being unmapped.
+    unmapping: Cell<bool>,
+}
+
+impl Bands {
+    /// The bands as a checkpoint's table says; bands that it does not have are free. The counts of valid blocks are hints until
+    /// [`counts_exact`](Self::counts_exact). Panics when the geometry is impossible: it was checked when it was read.
+    pub(crate) fn new(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: &DeviceInfo,
+        geometry: BandGeometry,
+        owner: BandOwner,
+        table: &[BandEntry],
+    ) -> Rc<Bands> {
+        assert_eq!(geometry.fault(), None);
+        let medium = BandMedium::new(reactor, channel, info, geometry.stripe_blocks());
+        let bands = Bands {
+            medium,
+            geometry,
+            owner,
+            ledger: RefCell::new(Ledger::new(geometry, owner.epoch, table)),
+            desks: RefCell::default(),
+            changed: Notify::default(),
+            stats: Cell::default(),
+            unmapping: Cell::new(false),
+        };
+        bands.keep_spare();
+        Rc::new(bands)
+    }
+
+    /// The block of the device, in units of 4 KiB.
+    pub(crate) fn device_block(&self, at: BandAt) -> u64 {
+        self.geometry.first_block + at.0 as u64
+    }
+
+    /// Whether there can be a block: it is inside a band that is in use. For places that were read from media.
+    pub(crate) fn is_place(&self, at: BandAt) -> bool {
+        self.ledger.borrow().is_place(at)
+    }
+
+    /// A map leads to this block from now on.
+    pub(crate) fn live(&self, at: BandAt) {
+        self.ledger.borrow_mut().live(at);
+    }
+
+    /// A map that led to this block does not any more.
+    pub(crate) fn dead(&self, at: BandAt) {
+        self.ledger.borrow_mut().dead(at);
+    }
+
+    /// Keeps the band of a block from being used again for as long as the returned value lives: for reads under way.
+    pub(crate) fn hold(self: &Rc<Self>, at: BandAt) -> Hold {
+        let band = self.geometry.band_of(at);
+        self.ledger.borrow_mut().hold(band, 1);
+        Hold { bands: self.clone(), band }
+    }
+
+    /// How much there is, and how much of it is free.
+    pub(crate) fn room(&self) -> Room {
+        self.ledger.borrow().room()
+    }
+
+    /// Whether a stream may go on: user streams leave the reserve to those that make room.
+    pub(crate) fn may_append(&self, stream: Stream) -> bool {
+        self.ledger.borrow().may_append(stream)
+    }
+
+    /// A checkpoint begins: what it does not lead to any more has been drained before.
+    pub(crate) fn checkpoint_begun(&self) -> Token {
+        self.ledger.borrow_mut().checkpoint_begun()
+    }
+
+    /// Its root is durable: bands that were drained before it began may be used again.
+    pub(crate) fn checkpointed(self: &Rc<Self>, token: Token) {
+        self.ledger.borrow_mut().checkpointed(token, self.medium.can_unmap());
+        self.unmap_freed();
+    }
+
+    /// The table for the root of the checkpoint with this token. To be asked for when all of its map pages have been copied:
+    /// it then covers every place in them.
+    pub(crate) fn table(&self, token: Token) -> Vec<BandEntry> {
+        self.ledger.borrow().table(token)
+    }
+
+    /// The counts of valid blocks begin at zero, and are hints: the owner tells the blocks that its maps lead to, as
+    /// [`live`](Self::live). Until the counts are exact, only who has walked a whole band says that nothing is in it.
+    pub(crate) fn recount_begun(&self) {
+        self.ledger.borrow_mut().recount_begun();
+    }
+
+    /// The counts of valid blocks are what maps lead to: after a clean close, in a new pool, and at the end of a recount. From
+    /// now on bands whose count falls to zero are pending by themselves.
+    pub(crate) fn counts_exact(&self) {
+        self.ledger.borrow_mut().counts_exact();
+    }
+
+    /// Blocks of a band that maps lead to.
+    pub(crate) fn valid(&self, band: u32) -> u32 {
+        self.ledger.borrow().valid(band)
+    }
+
+    /// Counters.
+    pub(crate) fn stats(&self) -> BandStats {
+        BandStats { failed_bands: self.ledger.borrow().failed(), ..self.stats.get() }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut BandStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+}
+
+/// See [`Bands::hold`].
+pub(crate) struct Hold {
+    bands: Rc<Bands>,
+    band: u32,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.bands.ledger.borrow_mut().release(self.band, 1);
+    }
+}

@@ -1,0 +1,94 @@
+//! The entry of a band in the table at the end of a shaped shard's root: 32 bytes. Bytes: `docs/formats/bands.md`.
+
+use crate::format::Malformed;
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of an entry.
+pub(crate) const BAND_ENTRY_BYTES: usize = size_of::<RawEntry>();
+
+/// What a band is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BandState {
+    /// Nothing; it may be written from its start.
+    #[default]
+    Free,
+    /// Its stream goes on behind what is written.
+    Open,
+    /// It is read, and not written any more.
+    Closed,
+    /// As closed; it has refused a write, and is not used again once nothing in it is needed.
+    Failing,
+    /// Out of use for good.
+    Retired,
+}
+
+const STATES: [BandState; 5] =
+    [BandState::Free, BandState::Open, BandState::Closed, BandState::Failing, BandState::Retired];
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BandEntry {
+    pub(crate) state: BandState,
+    /// The number of the stream whose blocks it has.
+    pub(crate) stream: u8,
+    /// Blocks from its start on that have been written.
+    pub(crate) written: u32,
+    /// Blocks that map pages lead to: exact after a clean close, otherwise a hint.
+    pub(crate) valid: u32,
+    /// Its stripes' sequences are at or above this number, and say so; no other use of a band has it.
+    pub(crate) generation: u64,
+    /// When its blocks were written, on average: by the clock that counts the blocks of user streams.
+    pub(crate) stamp: u64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawEntry {
+    state: u8,
+    stream: u8,
+    reserved: [u8; 2],
+    written: U32,
+    valid: U32,
+    rest: [u8; 4],
+    generation: U64,
+    stamp: U64,
+}
+
+const _: () = assert!(BAND_ENTRY_BYTES == 32 && std::mem::offset_of!(RawEntry, generation) == 16);
+
+impl BandEntry {
+    /// Its bytes.
+    pub(crate) fn encode(&self) -> [u8; BAND_ENTRY_BYTES] {
+        let state = STATES.iter().position(|state| *state == self.state).expect("every state is listed");
+        let raw = RawEntry {
+            state: state as u8,
+            stream: self.stream,
+            reserved: [0; 2],
+            written: self.written.into(),
+            valid: self.valid.into(),
+            rest: [0; 4],
+            generation: self.generation.into(),
+            stamp: self.stamp.into(),
+        };
+        zerocopy::transmute!(raw)
+    }
+
+    /// The entry at the start of `bytes`, of a band of so many blocks.
+    pub(crate) fn decode(bytes: &[u8], band_blocks: u32) -> Result<BandEntry, Malformed> {
+        let (raw, _) = RawEntry::read_from_prefix(bytes).map_err(|_| Malformed("a band's entry is too short"))?;
+        let state = *STATES.get(raw.state as usize).ok_or(Malformed("a band is in a state that there is not"))?;
+        if raw.reserved != [0; 2] || raw.rest != [0; 4] {
+            return Err(Malformed("reserved bytes of a band's entry are not zero"));
+        }
+        let (written, valid) = (raw.written.get(), raw.valid.get());
+        if written > band_blocks || valid > written {
+            return Err(Malformed("more of a band is in use than it has"));
+        }
+        if written > 0 && state == BandState::Free {
+            return Err(Malformed("a free band has blocks"));
+        }
+        let (generation, stamp) = (raw.generation.get(), raw.stamp.get());
+        Ok(BandEntry { state, stream: raw.stream, written, valid, generation, stamp })
+    }
+}
