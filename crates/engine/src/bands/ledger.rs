@@ -31,10 +31,23 @@ pub(crate) struct Room {
     pub(crate) reserve: u32,
     /// Blocks that maps lead to.
     pub(crate) valid_blocks: u64,
+    /// Blocks that are being read, or that are written and that no map leads to yet.
+    pub(crate) held_blocks: u64,
     /// Data blocks that the bands in use and the free ones hold at most.
     pub(crate) total_blocks: u64,
     /// Whether the counts of valid blocks are exact, not hints.
     pub(crate) is_exact: bool,
+}
+
+/// What tests of the tests break on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BandDefect {
+    /// A band that has been drained is used again before a checkpoint.
+    FreeAtOnce,
+    /// A band is given up although places in it are about to enter a map.
+    ForgetHeld,
+    /// User streams take the bands that are kept for those that make room.
+    NoReserve,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +70,8 @@ struct Band {
     failing: bool,
     /// The count of valid blocks has contradicted itself: it is a hint.
     doubtful: bool,
+    /// All of it has been walked, and nothing led to it, even while counts are hints.
+    is_empty: bool,
     /// Draining it has not found everything.
     stuck: bool,
     /// Somebody drains it.
@@ -99,6 +114,7 @@ pub(super) struct Ledger {
     /// How old the bands of user streams get before they are collected, on average.
     lifetime: u64,
     failed: u64,
+    defect: Option<BandDefect>,
 }
 
 impl Band {
@@ -116,6 +132,7 @@ impl Band {
             stream: entry.stream,
             failing: entry.state == BandState::Failing,
             doubtful: false,
+            is_empty: false,
             stuck: false,
             walked: false,
             has_data: written > 0,
@@ -150,6 +167,7 @@ impl Ledger {
             lifetime: 0,
             failed: bands.iter().filter(|band| band.failing || band.state == State::Retired).count() as u64,
             bands,
+            defect: None,
         };
         (0..geometry.bands).for_each(|band| ledger.adopt(band));
         ledger
@@ -176,15 +194,18 @@ impl Ledger {
     }
 
     pub(super) fn live(&mut self, at: BandAt) {
-        if let Some(band) = self.bands.get_mut(self.geometry.band_of(at) as usize) {
-            band.valid = band.valid.saturating_add(1);
+        if self.is_place(at) {
+            self.bands[self.geometry.band_of(at) as usize].valid += 1;
             self.valid_blocks += 1;
         }
     }
 
     pub(super) fn dead(&mut self, at: BandAt) {
+        if !self.is_place(at) {
+            return;
+        }
         let number = self.geometry.band_of(at);
-        let Some(band) = self.bands.get_mut(number as usize) else { return };
+        let band = &mut self.bands[number as usize];
         match band.valid.checked_sub(1) {
             Some(valid) => {
                 band.valid = valid;
@@ -199,17 +220,16 @@ impl Ledger {
         self.bands[band as usize].valid
     }
 
-    pub(super) fn hold(&mut self, band: u32, blocks: u32) {
-        if let Some(band) = self.bands.get_mut(band as usize) {
-            band.held += blocks;
-        }
+    /// The band that is held by that; `None` when there can be no such block.
+    pub(super) fn hold(&mut self, at: BandAt) -> Option<u32> {
+        let band = self.is_place(at).then(|| self.geometry.band_of(at))?;
+        self.bands[band as usize].held += 1;
+        Some(band)
     }
 
-    pub(super) fn release(&mut self, number: u32, blocks: u32) {
-        if let Some(band) = self.bands.get_mut(number as usize) {
-            band.held -= blocks;
-            self.settle(number);
-        }
+    pub(super) fn release(&mut self, number: u32) {
+        self.bands[number as usize].held -= 1;
+        self.settle(number);
     }
 
     pub(super) fn recount_begun(&mut self) {
@@ -225,19 +245,34 @@ impl Ledger {
         (0..self.geometry.bands).for_each(|band| self.settle(band));
     }
 
+    /// Whether a count of zero means that nothing leads to the band.
+    fn is_trusted(&self, number: u32) -> bool {
+        let band = &self.bands[number as usize];
+        band.is_empty || (self.is_exact && !band.doubtful)
+    }
+
     /// A band that nothing leads to is pending.
     fn settle(&mut self, number: u32) {
-        let trusted = self.is_exact && !self.bands[number as usize].doubtful;
+        let trusted = self.is_trusted(number);
         let band = &mut self.bands[number as usize];
-        if band.state == State::Closed && trusted && band.valid + band.held + band.under_way == 0 {
-            band.state = State::Pending(self.begun);
+        let held = if self.defect == Some(BandDefect::ForgetHeld) { 0 } else { band.held };
+        if band.state == State::Closed && trusted && band.valid + held + band.under_way == 0 {
+            (band.state, band.stuck) = (State::Pending(self.begun), false);
+            if self.defect == Some(BandDefect::FreeAtOnce) {
+                self.free_now(number);
+            }
         }
+    }
+
+    pub(super) fn break_rule(&mut self, defect: BandDefect) {
+        self.defect = Some(defect);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------------
 
     fn may_open(&self, stream: Stream) -> bool {
-        let reserve = if stream.is_user() { RESERVE_BANDS as usize } else { 0 };
+        let keeps = stream.is_user() && self.defect != Some(BandDefect::NoReserve);
+        let reserve = if keeps { RESERVE_BANDS as usize } else { 0 };
         self.free.len() > reserve
     }
 
@@ -272,7 +307,7 @@ impl Ledger {
         assert!(band.state == State::Free && band.valid + band.held + band.under_way == 0, "a free band is free");
         (band.state, band.stream) = (State::Open, stream as u8);
         (band.written, band.has_data, band.stamp) = (0, false, self.clock);
-        (band.doubtful, band.stuck) = (false, false);
+        (band.doubtful, band.is_empty, band.stuck) = (false, false, false);
         band.generation = self.sequence + 1;
         Some(())
     }
@@ -295,7 +330,12 @@ impl Ledger {
         band.under_way += 1;
         let weighed = band.stamp as u128 * position as u128 + stamp as u128 * blocks as u128;
         band.stamp = (weighed / band.written as u128) as u64;
-        Some(Spot { band: number, position, generation: band.generation, sequence: self.sequence })
+        let spot = Spot { band: number, position, generation: band.generation, sequence: self.sequence };
+        if self.left(stream) < 2 {
+            self.open[stream as usize] = None;
+            self.close(number);
+        }
+        Some(spot)
     }
 
     /// A stripe has been written: `held` of its blocks have a place now that somebody will be told.
@@ -359,7 +399,7 @@ impl Ledger {
         self.bands[band as usize].walked = true;
         if self.bands[band as usize].stream == Stream::User as u8 {
             let age = self.age(band);
-            self.lifetime = if self.lifetime == 0 { age } else { (self.lifetime * 15 + age) / 16 };
+            self.lifetime = if self.lifetime == 0 { age } else { self.lifetime - self.lifetime / 16 + age / 16 };
         }
         Some(band)
     }
@@ -406,18 +446,13 @@ impl Ledger {
 
     /// Nothing in the band is needed any more, says who has walked it; `whole`: has seen every stripe. Whether that can be.
     pub(super) fn drained(&mut self, number: u32, whole: bool) -> bool {
-        let exact = self.is_exact;
         let band = &mut self.bands[number as usize];
         if whole {
             self.valid_blocks -= band.valid as u64;
-            (band.valid, band.doubtful) = (0, false);
-            // Even while the other counts are hints.
-            if band.state == State::Closed && band.held + band.under_way == 0 {
-                band.state = State::Pending(self.begun);
-            }
+            (band.valid, band.doubtful, band.is_empty) = (0, false, true);
         }
-        let ended = whole || (band.valid == 0 && exact && !band.doubtful);
-        band.stuck = !ended;
+        let ended = self.is_trusted(number) && self.bands[number as usize].valid == 0;
+        self.bands[number as usize].stuck = !ended;
         self.settle(number);
         ended
     }
@@ -490,6 +525,7 @@ impl Ledger {
         };
         for band in &self.bands {
             room.stuck += band.stuck as u32;
+            room.held_blocks += band.held as u64;
             *match band.state {
                 State::Free => &mut room.free,
                 State::Open => &mut room.open,

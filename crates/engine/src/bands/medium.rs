@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// See the module.
 pub(super) struct BandMedium {
     pub(super) reactor: Rc<Reactor>,
-    channel: Rc<dyn Channel>,
+    pub(super) channel: Rc<dyn Channel>,
     /// Device blocks in one of 4 KiB, as log2.
     shift: u32,
     /// Blocks of 4 KiB in the largest operation.

@@ -25,7 +25,7 @@ mod writer;
 
 pub(crate) use crate::format::band::{BAND_ENTRY_BYTES, BandEntry, BandState};
 pub(crate) use crate::format::stripe::Entry;
-pub(crate) use ledger::{Room, Token};
+pub(crate) use ledger::{BandDefect, Room, Token};
 pub(crate) use walk::{Cursor, Stripe};
 pub(crate) use writer::{Places, Writer};
 
@@ -225,9 +225,7 @@ impl Bands {
 
     /// Keeps the band of a block from being used again for as long as the returned value lives: for reads under way.
     pub(crate) fn hold(self: &Rc<Self>, at: BandAt) -> Hold {
-        let band = self.geometry.band_of(at);
-        self.ledger.borrow_mut().hold(band, 1);
-        Hold { bands: self.clone(), band }
+        Hold { bands: self.clone(), band: self.ledger.borrow_mut().hold(at) }
     }
 
     /// How much there is, and how much of it is free.
@@ -279,6 +277,11 @@ impl Bands {
         BandStats { failed_bands: self.ledger.borrow().failed(), ..self.stats.get() }
     }
 
+    /// Breaks a rule from now on, for tests of what watches over it.
+    pub(crate) fn break_rule(&self, defect: BandDefect) {
+        self.ledger.borrow_mut().break_rule(defect);
+    }
+
     fn count(&self, change: impl FnOnce(&mut BandStats)) {
         let mut stats = self.stats.get();
         change(&mut stats);
@@ -289,11 +292,11 @@ impl Bands {
 /// See [`Bands::hold`].
 pub(crate) struct Hold {
     bands: Rc<Bands>,
-    band: u32,
+    band: Option<u32>,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.bands.ledger.borrow_mut().release(self.band, 1);
+        self.band.into_iter().for_each(|band| self.bands.ledger.borrow_mut().release(band));
     }
 }

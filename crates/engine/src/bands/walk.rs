@@ -6,10 +6,11 @@ use bdev::Status;
 use reactor::Buf;
 use std::rc::Rc;
 
-/// A band that is being walked, and how far. Nobody else is given this band to drain while this lives.
+/// A band that is being walked, and how far. Nobody else is given a [victim](Bands::victim) to drain while this lives.
 pub(crate) struct Cursor {
     bands: Rc<Bands>,
     band: u32,
+    is_victim: bool,
     generation: u64,
     /// Blocks of the band that have been written.
     end: u32,
@@ -46,11 +47,19 @@ impl Bands {
     /// The band that is to be drained next, if any can be. One that has refused a write comes first; then it is the one with
     /// the best relation of what is gained to what it costs, the old before the young. When room is critical, the emptiest.
     pub(crate) fn victim(self: &Rc<Self>) -> Option<Cursor> {
-        let ledger = &mut *self.ledger.borrow_mut();
-        let band = ledger.victim()?;
-        let (generation, end) = ledger.walk_of(band);
+        let band = self.ledger.borrow_mut().victim()?;
         self.count(|stats| stats.victims += 1);
-        Some(Cursor { bands: self.clone(), band, generation, end, at: 0, sequence: 0, passed_over: 0, is_lost: false })
+        let mut cursor = self.walk(band);
+        cursor.is_victim = true;
+        Some(cursor)
+    }
+
+    /// The stripes of a band, as far as it is written now.
+    pub(crate) fn walk(self: &Rc<Self>, band: u32) -> Cursor {
+        let (generation, end) = self.ledger.borrow().walk_of(band);
+        let (at, sequence, passed_over) = (0, 0, 0);
+        let (is_victim, is_lost) = (false, false);
+        Cursor { bands: self.clone(), band, is_victim, generation, end, at, sequence, passed_over, is_lost }
     }
 
     /// Somebody who appends what is still valid in a band that is drained: to a stream by its age, which the blocks keep.
@@ -114,7 +123,9 @@ impl Cursor {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        self.bands.ledger.borrow_mut().left_alone(self.band);
+        if self.is_victim {
+            self.bands.ledger.borrow_mut().left_alone(self.band);
+        }
     }
 }
 

@@ -173,7 +173,7 @@ impl Bands {
     fn release_places(&self, places: &[u32]) {
         let known = places.iter().filter(|place| **place < UNKNOWN).map(|place| self.geometry.band_of(BandAt(*place)));
         let ledger = &mut *self.ledger.borrow_mut();
-        known.for_each(|band| ledger.release(band, 1));
+        known.for_each(|band| ledger.release(band));
     }
 }
 
