@@ -20,6 +20,7 @@ mod medium;
 mod stripe;
 #[cfg(test)]
 mod tests;
+mod unmap;
 mod walk;
 mod writer;
 

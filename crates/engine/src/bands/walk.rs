@@ -71,6 +71,7 @@ impl Bands {
     /// Nothing leads to the band any more, as far as its stripes say. False when something must still be in it that no stripe
     /// speaks of, since headers are damaged: then it stays as it is, and only the maps know the rest.
     pub(crate) fn drained(&self, cursor: Cursor) -> bool {
+        assert!(cursor.is_victim, "only a victim is drained");
         let whole = cursor.at >= cursor.end && cursor.passed_over == 0;
         self.ledger.borrow_mut().drained(cursor.band, whole)
     }
@@ -126,29 +127,5 @@ impl Drop for Cursor {
         if self.is_victim {
             self.bands.ledger.borrow_mut().left_alone(self.band);
         }
-    }
-}
-
-impl Bands {
-    /// Unmaps in the background what a checkpoint has freed.
-    pub(super) fn unmap_freed(self: &Rc<Self>) {
-        if self.unmapping.replace(true) {
-            return;
-        }
-        let bands = self.clone();
-        self.medium.reactor.spawn_eager(async move {
-            loop {
-                let next = bands.ledger.borrow().next_to_unmap();
-                let Some(band) = next else { break };
-                let first = bands.device_block(bands.geometry.at(band, 0));
-                // A device that does not want to know keeps the band's old blocks: that costs it room, and us nothing.
-                if bands.medium.unmap(first, bands.geometry.band_blocks as u64).await.is_ok() {
-                    bands.count(|stats| stats.unmapped += 1);
-                }
-                bands.ledger.borrow_mut().unmapped(band);
-                bands.changed.notify_all();
-            }
-            bands.unmapping.set(false);
-        });
     }
 }

@@ -66,8 +66,8 @@ impl Desks {
 }
 
 impl Bands {
-    /// Somebody who is about to append blocks that are new to the bands, or whose age nobody knows. While a stream has any
-    /// writer that is not done, its open stripe waits to be filled.
+    /// Somebody who is about to append blocks that are new to the bands. While a stream has any writer that may still append,
+    /// its open stripe waits to be filled: who has one must not wait for anything that another one holds until it finishes.
     pub(crate) fn writer(self: &Rc<Self>, stream: Stream) -> Writer {
         self.new_writer(stream, None)
     }
@@ -95,28 +95,31 @@ impl Bands {
                 continue;
             }
             let (pool, bytes) = (self.medium.reactor.pool(), self.medium.stripe_bytes);
-            let mut buf = pool.try_alloc(bytes).or_else(|| self.desks.borrow_mut().spare.take());
-            if buf.is_none() {
-                // What others have gathered goes now, so that its memory comes back.
-                Stream::ALL.into_iter().for_each(|stream| self.send_open(stream));
-                if self.desks.borrow().spare.is_some() {
-                    continue;
-                }
-                if self.desks.borrow().under_way > 0 {
-                    self.changed.notified().await;
-                    continue;
-                }
-                buf = Some(bdev::steps::alloc(&self.medium.reactor, bytes).await?);
-            }
+            let Some(buf) = pool.try_alloc(bytes).or_else(|| self.desks.borrow_mut().spare.take()) else {
+                self.free_memory().await?;
+                continue;
+            };
             let desks = &mut *self.desks.borrow_mut();
-            match &mut desks.open[stream as usize] {
-                open @ None => {
-                    let parts = desks.spare_parts.pop().unwrap_or_default();
-                    *open = buf.map(|buf| OpenStripe::new(buf, parts, limit));
-                }
-                Some(_) => desks.spare = desks.spare.take().or(buf),
-            }
+            let parts = desks.spare_parts.pop().unwrap_or_default();
+            desks.open[stream as usize] = Some(OpenStripe::new(buf, parts, limit));
         }
+        Ok(())
+    }
+
+    /// Waits until there may be memory for a stripe.
+    async fn free_memory(self: &Rc<Self>) -> Result<(), Status> {
+        // What others have gathered goes now, so that its memory comes back.
+        Stream::ALL.into_iter().for_each(|stream| self.send_open(stream));
+        if self.desks.borrow().spare.is_some() {
+            return Ok(());
+        }
+        if self.desks.borrow().under_way > 0 {
+            self.changed.notified().await;
+            return Ok(());
+        }
+        let buf = bdev::steps::alloc(&self.medium.reactor, self.medium.stripe_bytes).await?;
+        let desks = &mut *self.desks.borrow_mut();
+        desks.spare = desks.spare.take().or(Some(buf));
         Ok(())
     }
 

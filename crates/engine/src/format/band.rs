@@ -92,3 +92,53 @@ impl BandEntry {
         Ok(BandEntry { state, stream: raw.stream, written, valid, generation, stamp })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Rng;
+
+    fn entry(state: BandState) -> BandEntry {
+        let (written, valid) = if state == BandState::Free { (0, 0) } else { (0x0201, 0x0101) };
+        BandEntry { state, stream: 2, written, valid, generation: 0x0807_0605_0403_0201, stamp: 0x1817_1615_1413_1211 }
+    }
+
+    #[test]
+    fn an_entry_survives_the_round_trip() {
+        for state in STATES {
+            let bytes = entry(state).encode();
+            assert_eq!(BandEntry::decode(&bytes, 1024), Ok(entry(state)));
+            (0..BAND_ENTRY_BYTES).for_each(|len| assert!(BandEntry::decode(&bytes[..len], 1024).is_err()));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_is_refused() {
+        let bytes = entry(BandState::Closed).encode();
+        assert!(BandEntry::decode(&bytes, 0x0201).is_ok() && BandEntry::decode(&bytes, 0x0200).is_err());
+        // State, what is reserved, written below valid, and a free band with blocks.
+        for (at, byte) in [(0, 5), (0, 255), (2, 1), (3, 1), (12, 1), (15, 1), (5, 0), (0, 0)] {
+            let mut forged = bytes;
+            forged[at] = byte;
+            assert!(BandEntry::decode(&forged, 1024).is_err(), "byte {at}");
+        }
+        let mut rng = Rng::new(3);
+        let mut bytes = [0; BAND_ENTRY_BYTES];
+        for _ in 0..20_000 {
+            rng.fill(&mut bytes);
+            bytes[0] &= 7;
+            bytes[2..4].fill(0);
+            bytes[12..16].fill(0);
+            if let Ok(entry) = BandEntry::decode(&bytes, u32::MAX) {
+                assert_eq!(entry.encode(), bytes);
+            }
+        }
+    }
+
+    /// The bytes of the format. A change here is a change of the format: it needs a version or a feature.
+    #[test]
+    fn the_bytes_are_those_of_the_format() {
+        let hex: String = entry(BandState::Failing).encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "0302000001020000010100000000000001020304050607081112131415161718");
+    }
+}

@@ -1,4 +1,4 @@
-//! Bytes on media, each structure declared once; see `docs/formats/pool.md`. Nothing here does I/O, and no bytes panic.
+//! Bytes on media, each structure declared once; see `docs/formats/pool.md` and `bands.md`. Nothing here does I/O, and no bytes panic.
 
 #[allow(dead_code, reason = "placement in bands is being built on it")]
 pub(crate) mod band;

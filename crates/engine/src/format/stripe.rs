@@ -138,3 +138,87 @@ impl StripeHead {
         block[HEAD_BYTES..].chunks_exact(ENTRY_BYTES).take(self.count as usize).map(entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Rng;
+
+    const HEAD: StripeHead = StripeHead {
+        sequence: 0x0807_0605_0403_0201,
+        generation: 0x1817_1615_1413_1211,
+        stamp: 0x2827_2625_2423_2221,
+        band: 0x3433_3231,
+        position: 0x3837_3635,
+        shard: 0x3A39,
+        count: 3,
+        blocks: 16,
+        stream: 2,
+    };
+    const ENTRIES: [Entry; 3] =
+        [Entry { block: 0x0403_0201, crc: 0x1413_1211 }, Entry { block: 7, crc: 8 }, Entry { block: 9, crc: u32::MAX }];
+
+    fn sealed(head: StripeHead, salt: u32) -> Vec<u8> {
+        let mut block = vec![0x77; BLOCK_BYTES];
+        (0..).zip(ENTRIES).for_each(|(index, entry)| set_entry(&mut block, index, entry));
+        head.seal(salt, &mut block);
+        block
+    }
+
+    #[test]
+    fn a_header_survives_the_round_trip_and_no_flipped_bit_other_salt_or_cut_does() {
+        let mut block = sealed(HEAD, 5);
+        assert_eq!(StripeHead::decode(5, &block), Some(HEAD));
+        assert!(HEAD.entries(&block).eq(ENTRIES));
+        assert_eq!(StripeHead::decode(6, &block), None);
+        for bit in 0..BLOCK_BYTES * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(StripeHead::decode(5, &block), None, "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+        (0..BLOCK_BYTES).for_each(|len| assert_eq!(StripeHead::decode(5, &block[..len]), None));
+    }
+
+    #[test]
+    fn headers_that_no_one_writes_are_refused_though_their_checksum_is_right() {
+        let reseal = |block: &mut Vec<u8>| {
+            block[CHECKSUM].fill(0);
+            let checksum = crc32c(block) ^ 5;
+            block[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+        };
+        let mut whole = sealed(HEAD, 5);
+        reseal(&mut whole);
+        assert_eq!(StripeHead::decode(5, &whole), Some(HEAD));
+        // Count (two bytes), blocks, what is reserved, and the block behind the entries.
+        for (at, byte) in
+            [(42, 0), (42, 16), (43, 1), (43, 255), (44, 3), (47, 1), (48, 1), (63, 1), (88, 1), (4095, 1)]
+        {
+            let mut forged = whole.clone();
+            forged[at] = byte;
+            reseal(&mut forged);
+            assert_eq!(StripeHead::decode(5, &forged), None, "byte {at}");
+        }
+        let mut rng = Rng::new(9);
+        for _ in 0..20_000 {
+            let mut hostile = whole.clone();
+            (0..rng.between(1, 5)).for_each(|_| hostile[rng.between(8, 100) as usize] = rng.next_u64() as u8);
+            reseal(&mut hostile);
+            if let Some(head) = StripeHead::decode(5, &hostile) {
+                assert_eq!(head.entries(&hostile).count(), head.count as usize);
+            }
+        }
+    }
+
+    /// The bytes of the format. A change here is a change of the format: it needs a version or a feature.
+    #[test]
+    fn the_bytes_are_those_of_the_format() {
+        let block = sealed(HEAD, 0);
+        let hex: String = block[..80].iter().map(|byte| format!("{byte:02x}")).collect();
+        let checksum = u32::from_le_bytes(block[CHECKSUM].try_into().unwrap());
+        assert_eq!(checksum, 0x5b8e_be4f);
+        assert_eq!(hex[..8], *"524d5354");
+        assert_eq!(hex[16..64], *"010203040506070811121314151617182122232425262728");
+        assert_eq!(hex[64..128], *"3132333435363738393a030010000200 00000000000000000000000000000000".replace(' ', ""));
+        assert_eq!(hex[128..160], *"01020304111213140700000008000000");
+    }
+}

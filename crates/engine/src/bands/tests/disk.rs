@@ -83,9 +83,10 @@ impl Disk {
         self.failing.borrow_mut().clear();
     }
 
-    /// The writes so far.
-    pub(super) fn writes(&self) -> Vec<Range<u64>> {
-        self.log.borrow().iter().filter(|(op, ..)| *op == Op::Write).map(|(_, blocks, _)| blocks.clone()).collect()
+    /// The writes so far: their first blocks and ends.
+    pub(super) fn writes(&self) -> Vec<(u64, u64)> {
+        let log = self.log.borrow();
+        log.iter().filter(|(op, ..)| *op == Op::Write).map(|(_, blocks, _)| (blocks.start, blocks.end)).collect()
     }
 
     fn range(&self, io: &Io) -> Range<u64> {

@@ -171,6 +171,17 @@ fn when_room_is_critical_the_emptiest_band_is_the_victim() {
 }
 
 #[test]
+fn a_band_stays_what_it_is_while_somebody_drains_it() {
+    let (rig, places) = with_live(&[3, 15]);
+    let cursor = rig.bands.victim().unwrap();
+    places[..3].iter().for_each(|at| rig.bands.dead(*at));
+    rig.checkpoint();
+    assert_eq!((rig.bands.room().pending, rig.bands.room().closed), (0, 2));
+    drop(cursor);
+    assert_eq!((rig.bands.room().pending, rig.bands.room().closed), (1, 1));
+}
+
+#[test]
 fn there_is_no_victim_among_open_full_and_pending_bands() {
     let (rig, _) = with_live(&[15, 0, 15]);
     assert_eq!((rig.bands.room().pending, rig.bands.room().open), (1, 1));

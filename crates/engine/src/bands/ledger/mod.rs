@@ -1,43 +1,15 @@
 //! What is known of each band, and what may become of it. No I/O.
 
+mod checkpoints;
+mod room;
+mod victims;
+
+pub(crate) use checkpoints::Token;
+pub(crate) use room::Room;
+
 use super::{BandAt, BandGeometry, RESERVE_BANDS, STREAMS, Stream};
 use crate::format::band::{BandEntry, BandState};
 use std::collections::VecDeque;
-
-/// A checkpoint that has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Token(u64);
-
-/// How much there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Bands in all.
-    pub(crate) bands: u32,
-    /// Bands that may be opened; user streams leave [`RESERVE_BANDS`] of them.
-    pub(crate) free: u32,
-    /// Bands being written.
-    pub(crate) open: u32,
-    /// Bands that are read only, those among them that have refused a write included.
-    pub(crate) closed: u32,
-    /// Bands that are free when the next checkpoint is durable.
-    pub(crate) pending: u32,
-    /// Bands that are free when they have been unmapped.
-    pub(crate) unmapping: u32,
-    /// Bands that are out of use.
-    pub(crate) retired: u32,
-    /// Bands in which nobody finds all blocks that maps lead to, since headers are damaged.
-    pub(crate) stuck: u32,
-    /// Bands that user streams leave to those that make room.
-    pub(crate) reserve: u32,
-    /// Blocks that maps lead to.
-    pub(crate) valid_blocks: u64,
-    /// Blocks that are being read, or that are written and that no map leads to yet.
-    pub(crate) held_blocks: u64,
-    /// Data blocks that the bands in use and the free ones hold at most.
-    pub(crate) total_blocks: u64,
-    /// Whether the counts of valid blocks are exact, not hints.
-    pub(crate) is_exact: bool,
-}
 
 /// What tests of the tests break on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +46,7 @@ struct Band {
     is_empty: bool,
     /// Draining it has not found everything.
     stuck: bool,
-    /// Somebody drains it.
+    /// Somebody drains it; it stays what it is until then.
     walked: bool,
     /// Something in it was written well.
     has_data: bool,
@@ -137,7 +109,7 @@ impl Band {
             walked: false,
             has_data: written > 0,
             written,
-            valid: entry.valid.min(written),
+            valid: if state == State::Retired { 0 } else { entry.valid.min(written) },
             held: 0,
             under_way: 0,
             generation: entry.generation,
@@ -256,7 +228,8 @@ impl Ledger {
         let trusted = self.is_trusted(number);
         let band = &mut self.bands[number as usize];
         let held = if self.defect == Some(BandDefect::ForgetHeld) { 0 } else { band.held };
-        if band.state == State::Closed && trusted && band.valid + held + band.under_way == 0 {
+        let is_wanted = band.walked || band.valid + held + band.under_way > 0;
+        if band.state == State::Closed && trusted && !is_wanted {
             (band.state, band.stuck) = (State::Pending(self.begun), false);
             if self.defect == Some(BandDefect::FreeAtOnce) {
                 self.free_now(number);
@@ -370,8 +343,7 @@ impl Ledger {
         band.under_way -= 1;
         let is_unused = !band.has_data && !band.failing && band.valid + band.held + band.under_way == 0;
         if band.state == State::Closed && is_unused {
-            (band.state, band.written) = (State::Free, 0);
-            self.free.push_back(number);
+            self.free_now(number);
         }
         self.settle(number);
     }
@@ -388,158 +360,4 @@ impl Ledger {
     pub(super) fn failed(&self) -> u64 {
         self.failed
     }
-
-    // --- making room ------------------------------------------------------------------------------------------------
-
-    /// The band to be drained next; it is walked from now on.
-    pub(super) fn victim(&mut self) -> Option<u32> {
-        let critical = self.free.len() <= STREAMS;
-        let best = (0..self.geometry.bands).filter_map(|band| Some((self.worth(band, critical)?, band)));
-        let (_, band) = best.max_by_key(|(worth, band)| (*worth, std::cmp::Reverse(*band)))?;
-        self.bands[band as usize].walked = true;
-        if self.bands[band as usize].stream == Stream::User as u8 {
-            let age = self.age(band);
-            self.lifetime = if self.lifetime == 0 { age } else { self.lifetime - self.lifetime / 16 + age / 16 };
-        }
-        Some(band)
-    }
-
-    fn age(&self, band: u32) -> u64 {
-        self.clock.saturating_sub(self.bands[band as usize].stamp).max(1)
-    }
-
-    /// What draining a band is worth; `None` when it cannot be drained or nothing is gained by it.
-    fn worth(&self, number: u32, critical: bool) -> Option<u128> {
-        let band = &self.bands[number as usize];
-        if band.state != State::Closed || band.walked || band.stuck || band.under_way > 0 {
-            return None;
-        }
-        if band.failing {
-            return Some(u128::MAX);
-        }
-        let (whole, valid) = (self.geometry.band_blocks, band.valid.min(self.geometry.band_blocks));
-        let moved = valid + valid.div_ceil(STRIPE_DATA) + self.geometry.unit_blocks;
-        if moved > whole {
-            return None;
-        }
-        let gain = (whole - valid) as u128;
-        Some(if critical { gain } else { (gain * self.age(number) as u128 * 1024) / (whole + valid) as u128 })
-    }
-
-    /// The stream for what is still valid in a band that is drained, and its age.
-    pub(super) fn heir(&self, number: u32) -> (Stream, u64) {
-        let band = &self.bands[number as usize];
-        let young =
-            band.stream == Stream::User as u8 && self.age(number) < self.lifetime.saturating_mul(YOUNG_LIFETIMES);
-        (if young { Stream::Young } else { Stream::Old }, band.stamp)
-    }
-
-    pub(super) fn walk_of(&self, number: u32) -> (u64, u32) {
-        let band = &self.bands[number as usize];
-        (band.generation, band.written)
-    }
-
-    /// Whoever drains a band has stopped.
-    pub(super) fn left_alone(&mut self, number: u32) {
-        self.bands[number as usize].walked = false;
-    }
-
-    /// Nothing in the band is needed any more, says who has walked it; `whole`: has seen every stripe. Whether that can be.
-    pub(super) fn drained(&mut self, number: u32, whole: bool) -> bool {
-        let band = &mut self.bands[number as usize];
-        if whole {
-            self.valid_blocks -= band.valid as u64;
-            (band.valid, band.doubtful, band.is_empty) = (0, false, true);
-        }
-        let ended = self.is_trusted(number) && self.bands[number as usize].valid == 0;
-        self.bands[number as usize].stuck = !ended;
-        self.settle(number);
-        ended
-    }
-
-    // --- checkpoints ------------------------------------------------------------------------------------------------
-
-    pub(super) fn checkpoint_begun(&mut self) -> Token {
-        self.begun += 1;
-        Token(self.begun)
-    }
-
-    /// Drained bands that the checkpoint has freed are to be unmapped first, if that can be done.
-    pub(super) fn checkpointed(&mut self, token: Token, unmap: bool) {
-        for number in 0..self.geometry.bands {
-            let band = &mut self.bands[number as usize];
-            let State::Pending(since) = band.state else { continue };
-            if since >= token.0 {
-                continue;
-            }
-            if band.failing {
-                band.state = State::Retired;
-            } else if unmap {
-                band.state = State::Unmapping;
-            } else {
-                self.free_now(number);
-            }
-        }
-    }
-
-    fn free_now(&mut self, number: u32) {
-        let band = &mut self.bands[number as usize];
-        (band.state, band.written) = (State::Free, 0);
-        self.free.push_back(number);
-    }
-
-    pub(super) fn next_to_unmap(&self) -> Option<u32> {
-        self.bands.iter().position(|band| band.state == State::Unmapping).map(|band| band as u32)
-    }
-
-    pub(super) fn unmapped(&mut self, number: u32) {
-        assert_eq!(self.bands[number as usize].state, State::Unmapping, "nobody else takes a band that is unmapped");
-        self.free_now(number);
-    }
-
-    pub(super) fn table(&self, token: Token) -> Vec<BandEntry> {
-        let entry = |band: &Band| {
-            let state = match band.state {
-                State::Pending(since) if since < token.0 && band.failing => BandState::Retired,
-                State::Pending(since) if since < token.0 => BandState::Free,
-                State::Free | State::Unmapping => BandState::Free,
-                State::Open => BandState::Open,
-                State::Closed | State::Pending(_) if band.failing => BandState::Failing,
-                State::Closed | State::Pending(_) => BandState::Closed,
-                State::Retired => BandState::Retired,
-            };
-            let (written, valid) = if state == BandState::Free { (0, 0) } else { (band.written, band.valid) };
-            let valid = valid.min(written);
-            BandEntry { state, stream: band.stream, written, valid, generation: band.generation, stamp: band.stamp }
-        };
-        self.bands.iter().map(entry).collect()
-    }
-
-    pub(super) fn room(&self) -> Room {
-        let mut room = Room {
-            bands: self.geometry.bands,
-            reserve: RESERVE_BANDS,
-            valid_blocks: self.valid_blocks,
-            is_exact: self.is_exact,
-            ..Room::default()
-        };
-        for band in &self.bands {
-            room.stuck += band.stuck as u32;
-            room.held_blocks += band.held as u64;
-            *match band.state {
-                State::Free => &mut room.free,
-                State::Open => &mut room.open,
-                State::Closed => &mut room.closed,
-                State::Pending(_) => &mut room.pending,
-                State::Unmapping => &mut room.unmapping,
-                State::Retired => &mut room.retired,
-            } += 1;
-        }
-        room.total_blocks = (room.bands - room.retired) as u64 * self.geometry.band_data_blocks() as u64;
-        room
-    }
 }
-
-const STRIPE_DATA: u32 = crate::format::stripe::STRIPE_DATA_MAX as u32;
-/// What is collected before so many usual lifetimes have passed is young.
-const YOUNG_LIFETIMES: u64 = 4;
