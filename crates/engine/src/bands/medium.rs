@@ -17,6 +17,8 @@ pub(super) struct BandMedium {
     /// Write streams of the device; 0 is none.
     streams: u16,
     can_unmap: bool,
+    /// Completed writes need a flush to be durable.
+    is_cached: bool,
     pub(super) stripe_bytes: usize,
 }
 
@@ -36,6 +38,7 @@ impl BandMedium {
             io_blocks: (info.max_io_blocks as u64 >> shift).max(1),
             streams: info.streams,
             can_unmap: info.ops.contains(Op::Unmap),
+            is_cached: info.volatile_cache,
             stripe_bytes: stripe_blocks as usize * BLOCK_BYTES,
         }
     }
@@ -77,6 +80,13 @@ impl BandMedium {
             }
             (rest, block) = (tail, block + piece);
         }
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), Status> {
+        if !self.is_cached {
+            return Ok(());
+        }
+        self.channel.submit(Io::flush()).await.status.check()
     }
 
     /// Tells the device that nobody needs these blocks.

@@ -31,7 +31,7 @@ pub(crate) use walk::{Cursor, Stripe};
 pub(crate) use writer::{Places, Writer};
 
 use crate::units::BLOCK_BYTES;
-use bdev::{Channel, DeviceInfo};
+use bdev::{Channel, DeviceInfo, Status};
 use ledger::Ledger;
 use medium::BandMedium;
 use reactor::Reactor;
@@ -179,7 +179,7 @@ pub(crate) struct Bands {
 
 impl Bands {
     /// The bands as a checkpoint's table says; bands that it does not have are free. The counts of valid blocks are hints until
-    /// [`counts_exact`](Self::counts_exact). Panics when the geometry is impossible: it was checked when it was read.
+    /// [`recount_ended`](Self::recount_ended), unless all are free. Panics when the geometry is impossible: it was checked when it was read.
     pub(crate) fn new(
         reactor: &Rc<Reactor>,
         channel: Rc<dyn Channel>,
@@ -229,6 +229,16 @@ impl Bands {
         Hold { bands: self.clone(), band: self.ledger.borrow_mut().hold(at) }
     }
 
+    /// Most data blocks of a band.
+    pub(crate) fn band_data_blocks(&self) -> u32 {
+        self.geometry.band_data_blocks()
+    }
+
+    /// Makes everything that has been written durable.
+    pub(crate) async fn flush(&self) -> Result<(), Status> {
+        self.medium.flush().await
+    }
+
     /// How much there is, and how much of it is free.
     pub(crate) fn room(&self) -> Room {
         self.ledger.borrow().room()
@@ -257,15 +267,17 @@ impl Bands {
     }
 
     /// The counts of valid blocks begin at zero, and are hints: the owner tells the blocks that its maps lead to, as
-    /// [`live`](Self::live). Until the counts are exact, only who has walked a whole band says that nothing is in it.
+    /// [`live`](Self::live). Until the counts are exact, only who has walked a whole band says that nothing is in it. While it
+    /// counts, the owner tells what becomes [live](Self::live) or [dead](Self::dead) of those maps alone that it has counted
+    /// already: of another one, a dead block would be taken from the count of somebody else's.
     pub(crate) fn recount_begun(&self) {
         self.ledger.borrow_mut().recount_begun();
     }
 
-    /// The counts of valid blocks are what maps lead to: after a clean close, in a new pool, and at the end of a recount. From
-    /// now on bands whose count falls to zero are pending by themselves.
-    pub(crate) fn counts_exact(&self) {
-        self.ledger.borrow_mut().counts_exact();
+    /// The counts of valid blocks are what maps lead to: at the end of a recount, and after a clean close. From now on bands whose
+    /// count falls to zero are pending by themselves.
+    pub(crate) fn recount_ended(&self) {
+        self.ledger.borrow_mut().recount_ended();
     }
 
     /// Blocks of a band that maps lead to.

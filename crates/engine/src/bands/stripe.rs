@@ -1,5 +1,6 @@
 //! One stripe: gathered in memory, then written, elsewhere if it has to be.
 
+use super::ledger::Spot;
 use super::{BandGeometry, BandStats, Bands, Stream};
 use crate::format::stripe::{Entry, StripeHead, set_entry};
 use crate::units::BLOCK_BYTES;
@@ -117,7 +118,7 @@ impl Bands {
             let spot = self.ledger.borrow_mut().place(stream, stripe.blocks, stripe.stamp);
             let Some(spot) = spot else { break Err(last) };
             if let Err(status) = self.seal(stream, stripe, spot).await {
-                self.ledger.borrow_mut().refused(spot.band);
+                self.ledger.borrow_mut().refused(&spot, stripe.blocks);
                 refused.push(spot.band);
                 break Err(status);
             }
@@ -129,7 +130,7 @@ impl Bands {
             }
             self.count(|stats| stats.write_errors += 1);
             last = status;
-            self.ledger.borrow_mut().refused(spot.band);
+            self.ledger.borrow_mut().refused(&spot, stripe.blocks);
             refused.push(spot.band);
             // Other errors are about the device, and no other band would do better.
             if status != Status::WriteError || refused.len() == TRIES_MAX {
@@ -145,19 +146,9 @@ impl Bands {
         }
         ended
     }
-}
 
-impl BandStats {
-    fn add(&mut self, stream: Stream, count: u32, blocks: u32) {
-        self.data_blocks[stream as usize] += count as u64;
-        self.stripes += 1;
-        self.padding_blocks += (blocks - count - 1) as u64;
-    }
-}
-
-impl Bands {
     /// Completes the header for where the stripe goes.
-    async fn seal(&self, stream: Stream, stripe: &mut Closed, spot: super::ledger::Spot) -> Result<(), Status> {
+    async fn seal(&self, stream: Stream, stripe: &mut Closed, spot: Spot) -> Result<(), Status> {
         let head = StripeHead {
             sequence: spot.sequence,
             generation: spot.generation,
@@ -178,5 +169,13 @@ impl Bands {
         }
         head.seal(self.owner.salt, stripe.bufs[0].as_mut_slice());
         Ok(())
+    }
+}
+
+impl BandStats {
+    fn add(&mut self, stream: Stream, count: u32, blocks: u32) {
+        self.data_blocks[stream as usize] += count as u64;
+        self.stripes += 1;
+        self.padding_blocks += (blocks - count - 1) as u64;
     }
 }

@@ -236,7 +236,7 @@ impl Writer {
     }
 
     /// It appends no more: the open stripe of its stream need not wait for it.
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if !std::mem::take(&mut self.may_append) {
             return;
         }

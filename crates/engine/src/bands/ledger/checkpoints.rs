@@ -3,8 +3,8 @@
 use super::{Band, Ledger, State};
 use crate::format::band::{BandEntry, BandState};
 
-/// A checkpoint that has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A checkpoint that has begun; by default one before all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token(u64);
 
 impl Ledger {

@@ -134,7 +134,7 @@ impl Ledger {
             sequence: ((epoch as u64) << 32).max(newest.saturating_add(1)).min(u64::MAX >> 1),
             clock: bands.iter().map(|band| band.stamp).max().unwrap_or(0).min(u64::MAX >> 1),
             begun: 0,
-            is_exact: false,
+            is_exact: bands.iter().all(|band| band.state == State::Free),
             valid_blocks: bands.iter().map(|band| band.valid as u64).sum(),
             lifetime: 0,
             failed: bands.iter().filter(|band| band.failing || band.state == State::Retired).count() as u64,
@@ -212,7 +212,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn counts_exact(&mut self) {
+    pub(super) fn recount_ended(&mut self) {
         self.is_exact = true;
         (0..self.geometry.bands).for_each(|band| self.settle(band));
     }
@@ -321,12 +321,17 @@ impl Ledger {
     }
 
     /// The band has refused a stripe, which is tried elsewhere: it takes no more for now.
-    pub(super) fn refused(&mut self, number: u32) {
-        for open in self.open.iter_mut().filter(|open| **open == Some(number)) {
+    pub(super) fn refused(&mut self, spot: &Spot, blocks: u32) {
+        for open in self.open.iter_mut().filter(|open| **open == Some(spot.band)) {
             *open = None;
         }
+        let band = &mut self.bands[spot.band as usize];
         // Not settled: the stripe that it refused still counts as under way.
-        self.bands[number as usize].state = State::Closed;
+        band.state = State::Closed;
+        if band.written == spot.position + blocks {
+            // Who walks the band need not look for its header.
+            band.written = spot.position;
+        }
     }
 
     /// Another band has taken what this one refused.

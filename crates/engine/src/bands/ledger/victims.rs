@@ -33,7 +33,9 @@ impl Ledger {
     /// What draining a band is worth; `None` when it cannot be drained or nothing is gained by it.
     fn worth(&self, number: u32, critical: bool) -> Option<u128> {
         let band = &self.bands[number as usize];
-        if band.state != State::Closed || band.walked || band.stuck || band.under_way > 0 {
+        // What is held may be about to enter a map, and nobody would find it yet.
+        let is_awaited = band.held + band.under_way > 0;
+        if band.state != State::Closed || band.walked || band.stuck || is_awaited {
             return None;
         }
         if band.failing {
@@ -42,7 +44,7 @@ impl Ledger {
         let (whole, valid) = (self.geometry.band_blocks, band.valid.min(self.geometry.band_blocks));
         // What it takes elsewhere, with headers, and padding at the end.
         let moved = valid + valid.div_ceil(STRIPE_DATA_MAX as u32) + self.geometry.unit_blocks;
-        if moved > whole {
+        if moved >= whole {
             return None;
         }
         let gain = (whole - valid) as u128;

@@ -25,8 +25,11 @@ fn a_full_stripe_is_one_write_whose_header_says_what_is_in_it() {
 
 #[test]
 fn a_stripe_that_is_not_full_is_padded_with_zeroes_to_a_write_unit() {
-    let rig = Rig::new(GEOMETRY);
-    rig.disk.poke(64 + 15, vec![9; BLOCK_BYTES]);
+    let reactor = reactor();
+    let mut memory: Vec<_> = (0..8).filter_map(|_| reactor.pool().try_alloc(1 << 20)).collect();
+    memory.iter_mut().for_each(|buf| buf.as_mut_slice().fill(9));
+    drop(memory);
+    let rig = Rig::on(Disk::new(reactor), GEOMETRY, OWNER, &[]);
     assert_eq!(rig.put(Stream::User, 0..3).unwrap(), [1, 2, 3].map(BandAt));
     assert_eq!(rig.put(Stream::User, 3..18).unwrap()[0], BandAt(17));
     assert_eq!(rig.put(Stream::User, 18..34).unwrap()[0], BandAt(33));
@@ -179,6 +182,18 @@ fn stripes_larger_than_the_device_writes_at_once_go_in_pieces() {
         for (block, at) in (0..).zip(places) {
             assert_eq!(rig.disk.block(rig.bands.device_block(at)), bytes(block));
         }
+    }
+}
+
+#[test]
+fn what_has_been_written_is_flushed_where_that_is_needed() {
+    for (volatile_cache, flushes) in [(false, 0), (true, 1)] {
+        let disk = Disk::new(reactor());
+        disk.change_info(|info| info.volatile_cache = volatile_cache);
+        let rig = Rig::on(disk, GEOMETRY, OWNER, &[]);
+        let bands = rig.bands.clone();
+        rig.run(async move { bands.flush().await.unwrap() });
+        assert_eq!(rig.disk.log.borrow().iter().filter(|(op, ..)| *op == Op::Flush).count(), flushes);
     }
 }
 

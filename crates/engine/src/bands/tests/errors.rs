@@ -38,6 +38,21 @@ fn a_stripe_that_is_refused_goes_to_another_band_and_the_first_is_never_opened_a
 }
 
 #[test]
+fn a_refused_stripe_leaves_no_gap_at_the_end_of_its_band() {
+    let rig = Rig::new(SMALL);
+    rig.put(Stream::User, 0..3).unwrap();
+    rig.disk.fail(Op::Write, of_band(0), Status::WriteError);
+    rig.put(Stream::User, 3..10).unwrap();
+    let mut cursor = rig.bands.walk(0);
+    let passed_over = rig.run(async move {
+        while cursor.next_stripe().await.unwrap().is_some() {}
+        cursor.passed_over()
+    });
+    assert_eq!(passed_over, 0);
+    assert_eq!(rig.checkpoint()[0].written, 8);
+}
+
+#[test]
 fn a_failing_band_is_one_in_the_table_too() {
     let rig = Rig::new(SMALL);
     rig.put(Stream::User, 0..3).unwrap();

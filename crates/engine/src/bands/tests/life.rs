@@ -98,7 +98,7 @@ fn counts_are_hints_until_the_owner_says_otherwise() {
     bands.dead(places[0]);
     places[20..].iter().for_each(|at| bands.live(*at));
     assert_eq!(bands.room().pending, 0, "nothing is known yet");
-    bands.counts_exact();
+    bands.recount_ended();
     assert_eq!((bands.valid(0), bands.valid(1), bands.room().pending), (0, 10, 1));
 }
 
@@ -117,7 +117,7 @@ fn a_count_that_contradicts_itself_frees_nothing() {
     assert_eq!(cursor.band(), 0);
     assert!(!rig.bands.drained(cursor), "nobody has walked it");
     rig.bands.recount_begun();
-    rig.bands.counts_exact();
+    rig.bands.recount_ended();
     assert_eq!(rig.bands.room().pending, 2);
 }
 

@@ -167,7 +167,7 @@ impl World {
         self.rig.bands.recount_begun();
         let map = self.known.borrow().map.clone();
         map.values().for_each(|(at, _)| self.rig.bands.live(*at));
-        self.rig.bands.counts_exact();
+        self.rig.bands.recount_ended();
     }
 
     /// What maps lead to is there, and counted.
