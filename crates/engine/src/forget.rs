@@ -11,7 +11,7 @@ use crate::error::PoolError;
 use crate::format::catalog::VolumeState;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::record::NUMBER_MAX;
-use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Superblock};
+use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
 use crate::layout;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
@@ -92,6 +92,11 @@ pub(crate) async fn forget_log(
     let mut this = Forgetting { reactor, devices, capacity, info, superblock };
     if this.superblock.role != Role::Capacity {
         return Err(this.refuse(format!("'{}' is not its capacity device", devices.capacity.name())));
+    }
+    if this.superblock.shape == Shape::Shaped {
+        let reason = "is shaped: its log device holds the index as well, and without it nothing can be found; restore the log \
+                      device, or create the pool anew and copy its volumes from a backup";
+        return Err(this.refuse(reason.to_string()));
     }
     let log = devices.log.open(reactor, &this.superblock.name)?;
     let epoch = this.judge_log(&log, force).await?;

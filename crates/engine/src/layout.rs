@@ -6,12 +6,16 @@ use crate::format::catalog::catalog_bytes;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::root::root_bytes;
 use crate::format::superblock::{
-    LOG_RESERVED_BLOCKS, LogKind, POOL_NAME_BYTES_MAX, REGION_ALIGN_BLOCKS, REGIONS_MAX, Region, Role,
+    BandLayout, LOG_RESERVED_BLOCKS, LogKind, POOL_NAME_BYTES_MAX, REGION_ALIGN_BLOCKS, REGIONS_MAX, Region, Role,
     SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, TABLE_DESCRIPTORS,
 };
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
 use thiserror::Error;
 use uuid::Uuid;
+
+mod shaped;
+
+pub use shaped::{OVERPROVISION_DEFAULT, OVERPROVISION_MAX, OVERPROVISION_MIN, UNIT_BLOCKS_DEFAULT};
 
 const MIB_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 const GIB_BLOCKS: u64 = MIB_BLOCKS << 10;
@@ -39,6 +43,15 @@ const JOURNAL_SPARE_BLOCKS: u64 = 64;
 pub struct CreateOptions {
     /// Its name, 1 to 64 bytes.
     pub name: String,
+    /// How blocks are placed.
+    pub shape: Shape,
+    /// Of a shaped pool: percent of the bands' space that volumes do not get.
+    pub overprovision: Option<u8>,
+    /// Of a shaped pool: blocks of a band, a power of two.
+    pub band_blocks: Option<u32>,
+    /// Of a shaped pool: blocks of which writes to the capacity device are multiples, a power of two; best the drive's
+    /// indirection unit.
+    pub unit_blocks: Option<u32>,
     /// Number of shards.
     pub shards: Option<u16>,
     /// Blocks of a segment, a power of two.
@@ -55,6 +68,10 @@ impl Default for CreateOptions {
     fn default() -> CreateOptions {
         CreateOptions {
             name: String::new(),
+            shape: Shape::Hot,
+            overprovision: None,
+            band_blocks: None,
+            unit_blocks: None,
             shards: None,
             segment_blocks: None,
             log_kind: LogKind::Block,
@@ -120,6 +137,47 @@ pub enum PlanError {
         /// Possible.
         most: u32,
     },
+    /// No room for the index of a shaped pool.
+    #[error("the log device has {} MiB: beside a log of at least {} MiB it has to hold the index of a shaped pool, \
+        here {} MiB (0.4 % of the capacity)",
+        .blocks / MIB_BLOCKS, LOG_BLOCKS_MIN / MIB_BLOCKS, .index.div_ceil(MIB_BLOCKS))]
+    IndexTooLarge {
+        /// Size of the log device.
+        blocks: u64,
+        /// Size of the index.
+        index: u64,
+    },
+    /// Too few bands.
+    #[error("bands of {} KiB: the capacity device gives each of {shards} shards {bands} of them, and {least} are the least; \
+        use smaller bands, fewer shards or a larger device", .band_blocks * 4)]
+    Bands {
+        /// Blocks of a band.
+        band_blocks: u32,
+        /// Shards.
+        shards: u16,
+        /// Bands of each.
+        bands: u64,
+        /// Bands that each needs.
+        least: u32,
+    },
+    /// A size of a shaped pool that is no power of two, or out of bounds.
+    #[error("{what} of {blocks} blocks of 4 KiB: expected a power of two from {least} to {most}")]
+    BandSize {
+        /// Which size.
+        what: &'static str,
+        /// As asked.
+        blocks: u32,
+        /// Possible.
+        least: u32,
+        /// Possible.
+        most: u32,
+    },
+    /// Over-provisioning out of bounds.
+    #[error("over-provisioning of {0} %: expected {OVERPROVISION_MIN} to {OVERPROVISION_MAX}")]
+    Overprovision(u8),
+    /// Only for shaped pools.
+    #[error("{0} is for shaped pools")]
+    NotShaped(&'static str),
     /// The new size adds nothing.
     #[error("the capacity device has {} MiB: growing this pool takes at least {}",
         .blocks / MIB_BLOCKS, .least.div_ceil(MIB_BLOCKS))]
@@ -155,13 +213,25 @@ pub fn plan(
         Some(shards) if options.tiny => shards.clamp(1, SHARDS_MAX),
         asked => plan_shards(log_blocks, capacity_blocks, asked)?,
     };
-    let shard_log = ((log_blocks - LOG_RESERVED_BLOCKS as u64) / shards as u64).min(SHARD_LOG_BLOCKS_MAX);
+    let bands = match options.shape {
+        Shape::Shaped => Some(shaped::plan_bands(capacity_blocks, shards, log_blocks, options)?),
+        Shape::Hot => {
+            shaped::refuse_options(options)?;
+            None
+        }
+    };
+    let index_blocks = bands.as_ref().map_or(0, shaped::Bands::index_blocks);
+    let left = log_blocks.saturating_sub(LOG_RESERVED_BLOCKS as u64 + index_blocks);
+    if bands.is_some() && left < shards as u64 * LOG_BLOCKS_MIN / 2 && !options.tiny {
+        return Err(PlanError::IndexTooLarge { blocks: log_blocks, index: index_blocks });
+    }
+    let shard_log = (left / shards as u64).min(SHARD_LOG_BLOCKS_MAX);
     let segment_blocks = match options.segment_blocks {
         Some(blocks) if options.tiny => blocks,
         asked => plan_segment(shard_log, asked)?,
     };
     let catalog_blocks = plan_catalog(capacity_blocks, options.volumes_max)?;
-    let shard_extents = (capacity_blocks / EXTENT_BLOCKS as u64 / shards as u64).min(SHARD_EXTENTS_MAX as u64);
+    let shard_extents = shard_extents_at_most(capacity_blocks, shards);
     let mut capacity = Superblock {
         read_only_features: 0,
         compatible_features: 0,
@@ -171,7 +241,7 @@ pub fn plan(
         generation: 0,
         epoch: 0,
         role: Role::Capacity,
-        shape: Shape::Hot,
+        shape: options.shape,
         shards,
         log_blocks,
         capacity_blocks,
@@ -182,14 +252,20 @@ pub fn plan(
         catalog_start: SUPERBLOCK_COPIES as u32,
         catalog_blocks,
         shards_start: SUPERBLOCK_COPIES as u32 + 2 * catalog_blocks,
-        root_blocks: plan_root(shard_extents),
+        root_blocks: bands.as_ref().map_or_else(|| plan_root(shard_extents, 0), |bands| bands.root_blocks),
         journal_blocks: plan_journal(shard_extents, shard_log),
         created_s,
         name: options.name.clone(),
+        bands: BandLayout::default(),
         regions: Vec::new(),
     };
-    let start = capacity.shards_end();
-    add_regions(&mut capacity, start).map_err(|_| PlanError::CapacityTooSmall { blocks: capacity_blocks })?;
+    match bands {
+        Some(bands) => bands.put(&mut capacity),
+        None => {
+            let start = capacity.shards_end();
+            add_regions(&mut capacity, start).map_err(|_| PlanError::CapacityTooSmall { blocks: capacity_blocks })?;
+        }
+    }
     capacity.check().expect("a plan is sane");
     let log = Superblock { role: Role::Log, device: identities.log, other: identities.capacity, ..capacity.clone() };
     Ok((log, capacity))
@@ -198,6 +274,9 @@ pub fn plan(
 /// Plans the use of a capacity device that has become larger: each shard gets a region more. What is there stays where it
 /// is. For the superblocks of both devices.
 pub fn plan_grow(current: &Superblock, new_capacity_blocks: u64) -> Result<Superblock, PlanError> {
+    if current.shape == Shape::Shaped {
+        return Err(PlanError::GrownUp("the bands of a shaped pool are as many as when it was created"));
+    }
     let mut grown = current.clone();
     if current.regions.len() + current.shards as usize > REGIONS_MAX {
         return Err(PlanError::GrownUp("its superblock has no room for another region of each shard"));
@@ -209,7 +288,7 @@ pub fn plan_grow(current: &Superblock, new_capacity_blocks: u64) -> Result<Super
     grown.capacity_blocks = new_capacity_blocks;
     add_regions(&mut grown, start).map_err(|least| PlanError::GrowTooSmall { blocks: new_capacity_blocks, least })?;
     let tables = (0..grown.shards).map(|shard| grown.shard_table_pages(shard)).max().unwrap_or(0);
-    if root_bytes(tables) > grown.root_blocks as u64 * BLOCK_BYTES as u64 {
+    if root_bytes(tables, 0) > grown.root_blocks as u64 * BLOCK_BYTES as u64 {
         return Err(PlanError::GrownUp("its roots are full"));
     }
     grown.check().expect("a plan is sane");
@@ -228,7 +307,7 @@ fn add_regions(superblock: &mut Superblock, start: u64) -> Result<(), u64> {
         let share = (superblock.capacity_blocks - at) / (shards - shard as u64);
         let first_extent = superblock.shard_extents(shard);
         let extents = extents_in(at, share).min(SHARD_EXTENTS_MAX - first_extent);
-        let region = Region { start: at, first_extent, extents, shard };
+        let region = Region { shape: Shape::Hot, start: at, first_extent, extents, shard };
         at = region.end();
         superblock.regions.push(region);
     }
@@ -245,7 +324,8 @@ fn smallest_region_blocks() -> u64 {
 fn extents_in(start: u64, blocks: u64) -> u32 {
     // An extent takes its blocks and the two slots of its map page; table pages and alignment take a few more.
     let mut extents = (blocks / (EXTENT_BLOCKS as u64 + 2)).min(SHARD_EXTENTS_MAX as u64) as u32;
-    let fits = |extents| Region { start, first_extent: 0, extents, shard: 0 }.end() <= start + blocks;
+    let fits =
+        |extents| Region { shape: Shape::Hot, start, first_extent: 0, extents, shard: 0 }.end() <= start + blocks;
     while extents > 0 && !fits(extents) {
         extents -= 1;
     }
@@ -289,11 +369,15 @@ fn plan_catalog(capacity_blocks: u64, asked: Option<u32>) -> Result<u32, PlanErr
     }
 }
 
-fn plan_root(shard_extents: u64) -> u32 {
+fn shard_extents_at_most(capacity_blocks: u64, shards: u16) -> u64 {
+    (capacity_blocks / EXTENT_BLOCKS as u64 / shards as u64).min(SHARD_EXTENTS_MAX as u64)
+}
+
+fn plan_root(shard_extents: u64, bands: u32) -> u32 {
     let grown = (shard_extents * GROWTH).min(SHARD_EXTENTS_MAX as u64);
     // Each region may leave a part of its last table page unused.
     let tables = grown.div_ceil(TABLE_DESCRIPTORS as u64) + REGIONS_MAX as u64;
-    root_bytes(tables as u32).div_ceil(BLOCK_BYTES as u64) as u32
+    root_bytes(tables as u32, bands).div_ceil(BLOCK_BYTES as u64) as u32
 }
 
 fn plan_journal(shard_extents: u64, shard_log: u64) -> u32 {

@@ -4,7 +4,6 @@
 //! file or a socket: time and media come from the reactor and from the devices below, so the simulator runs all of it.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, unused_imports, reason = "placement in bands is being built on it")]
 mod bands;
 mod check;
 mod checksums;
@@ -28,7 +27,7 @@ pub use error::PoolError;
 pub use forget::{ForgottenLog, LostRanges};
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
-pub use format::superblock::{LogKind, Region, Role, Shape, Superblock, SuperblockError};
+pub use format::superblock::{BandLayout, LogKind, Region, Role, Shape, Superblock, SuperblockError};
 pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
 pub use layout::{CreateOptions, PlanError};
 pub use log_device::LogDevice;
@@ -39,7 +38,7 @@ pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock
 pub use meta::{Meta, MetaError, MetaStats, Object};
 pub use pool::{OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery};
 pub use shard::{BadRun, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning};
-pub use status::{PoolStatus, ShardStatus};
+pub use status::{BandStatus, PoolStatus, ShardStatus};
 pub use units::{
     ATOMIC_BLOCKS, BLOCK_BYTES, EXTENT_BLOCKS, LogAt, LogTail, RECORD_BLOCKS_MAX, SLICE_EXTENTS, extent_of,
 };

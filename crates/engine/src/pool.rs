@@ -7,7 +7,7 @@ use crate::check::{self, CheckOptions, CheckReport};
 use crate::error::PoolError;
 use crate::forget::{self, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
-use crate::format::superblock::{Role, Superblock, SuperblockError};
+use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
 use crate::layout::{self, CreateOptions, Identities};
 use crate::log_device::{LogDevice, OpenLog};
 use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
@@ -456,8 +456,12 @@ impl Pool {
         // What an older pool has there must not be believed while it is being written over.
         meta::wipe_superblocks(reactor, capacity.clone(), info).await?;
         meta::wipe_superblocks(reactor, log.channel.clone(), log.info).await?;
+        let (index, index_info) = match capacity_super.shape {
+            Shape::Hot => (capacity.clone(), info),
+            Shape::Shaped => (log.channel.clone(), log.info),
+        };
         for shard in 0..capacity_super.shards {
-            Meta::format(reactor, capacity.clone(), info, &capacity_super, shard, FIRST).await?;
+            Meta::format(reactor, index.clone(), index_info, &capacity_super, shard, FIRST).await?;
             DirtyJournal::format(reactor, capacity.clone(), info, &capacity_super, shard).await?;
         }
         Catalog::default().store(reactor, capacity.clone(), info, &capacity_super).await?;

@@ -55,6 +55,8 @@ pub struct ShardStatus {
     pub log_write_bytes: u64,
     /// Bytes written to the capacity device: data and metadata.
     pub capacity_write_bytes: u64,
+    /// Bands, of a shaped pool.
+    pub bands: BandStatus,
     /// Checkpoints made.
     pub checkpoints: u64,
     /// Log records since the last checkpoint's tail: what recovery would replay.
@@ -75,11 +77,56 @@ pub struct ShardStatus {
     pub trouble: Option<String>,
 }
 
+/// How the bands of a shard are; all zero where there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BandStatus {
+    /// Bands in all.
+    pub bands: u32,
+    /// Those that may be written.
+    pub free: u32,
+    /// Those that are free with the next checkpoint.
+    pub pending: u32,
+    /// Those that have refused writes and are not used any more.
+    pub retired: u32,
+    /// Bytes that map pages lead to: about, after an opening.
+    pub valid_bytes: u64,
+    /// Bytes of data that bands in use and free ones hold at most.
+    pub total_bytes: u64,
+    /// Bytes that garbage collection has moved.
+    pub collected_bytes: u64,
+    /// Bytes of headers and padding that were written.
+    pub padding_bytes: u64,
+    /// Bytes written to bands in all.
+    pub write_bytes: u64,
+}
+
+impl BandStatus {
+    fn of(shard: &Shard) -> BandStatus {
+        let Some(bands) = shard.meta().bands() else { return BandStatus::default() };
+        let (room, stats) = (bands.room(), bands.stats());
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        BandStatus {
+            bands: room.bands,
+            free: room.free,
+            pending: room.pending + room.unmapping,
+            retired: room.retired,
+            valid_bytes: bytes(room.valid_blocks),
+            total_bytes: bytes(room.total_blocks),
+            collected_bytes: bytes(shard.collected_blocks()),
+            padding_bytes: bytes(stats.stripes + stats.padding_blocks),
+            write_bytes: stats.bytes(),
+        }
+    }
+}
+
 impl ShardStatus {
     pub(crate) fn of(shard: &Shard) -> ShardStatus {
         let (index, counters, room) = (shard.index_stats(), shard.counters(), shard.log().room());
         let (log, meta) = (shard.log().stats(), shard.meta().stats());
         let (waiting_writes, waits) = shard.waits();
+        let (bands, is_shaped) = (BandStatus::of(shard), shard.meta().bands().is_some());
+        let page_blocks = 1 + is_shaped as u64;
+        let index_bytes = (meta.page_writes * page_blocks + meta.table_writes) * BLOCK_BYTES as u64;
         ShardStatus {
             number: shard.number(),
             log_bytes: room.bytes_total,
@@ -92,10 +139,12 @@ impl ShardStatus {
             user_read_bytes: counters.user_read_bytes.get(),
             log_hit_bytes: counters.log_hit_bytes.get(),
             bypassed_bytes: counters.bypassed_bytes.get(),
-            log_write_bytes: log.medium_bytes,
-            capacity_write_bytes: counters.destaged_bytes.get()
-                + counters.bypassed_bytes.get()
-                + (meta.page_writes + meta.table_writes) * BLOCK_BYTES as u64,
+            log_write_bytes: log.medium_bytes + if is_shaped { index_bytes } else { 0 },
+            capacity_write_bytes: match is_shaped {
+                true => bands.write_bytes,
+                false => counters.destaged_bytes.get() + counters.bypassed_bytes.get() + index_bytes,
+            },
+            bands,
             checkpoints: meta.checkpoints,
             replay_records: shard.replay_records(),
             corrupt_blocks: counters.corrupt_blocks.get(),

@@ -210,12 +210,20 @@ fn geometry(first: u32, second: u32, journal_blocks: u32) -> Superblock {
         journal_blocks,
         created_s: 0,
         name: "tank".to_string(),
+        bands: engine::BandLayout::default(),
         regions: Vec::new(),
     };
-    let region = Region { start: superblock.shards_end(), first_extent: 0, extents: first, shard: 0 };
+    let region =
+        Region { shape: Shape::Hot, start: superblock.shards_end(), first_extent: 0, extents: first, shard: 0 };
     superblock.regions.push(region);
     if second > 0 {
-        superblock.regions.push(Region { start: region.end(), first_extent: first, extents: second, shard: 0 });
+        superblock.regions.push(Region {
+            shape: Shape::Hot,
+            start: region.end(),
+            first_extent: first,
+            extents: second,
+            shard: 0,
+        });
     }
     superblock
 }

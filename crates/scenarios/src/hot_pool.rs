@@ -13,7 +13,7 @@ use bdev::{
 };
 use engine::layout::{Identities, plan};
 use engine::{
-    CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, ShardTuning, Superblock,
+    CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, Shape, ShardTuning, Superblock,
     read_superblocks,
 };
 use reactor::Reactor;
@@ -56,6 +56,18 @@ pub(crate) struct Plan {
     pub(crate) defect: Option<Defect>,
     /// Which of the log devices it has had is in use, from 0.
     pub(crate) log_number: u64,
+    /// Of a shaped pool.
+    pub(crate) bands: Option<BandPlan>,
+}
+
+/// What the bands of a shaped pool are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BandPlan {
+    band_blocks: u32,
+    unit_blocks: u32,
+    overprovision: u8,
+    /// Bands in use above which GC works.
+    used_bands: u32,
 }
 
 impl Plan {
@@ -85,6 +97,28 @@ impl Plan {
             evacuates: false,
             defect: None,
             log_number: 0,
+            bands: None,
+        }
+    }
+
+    /// The same as a shaped pool, most of whose bands GC keeps free.
+    pub(crate) fn shaped(self, rng: &mut Rng) -> Plan {
+        let unit_blocks = 1u32 << rng.below(3);
+        // Few blocks are written in a life: in larger bands none would be collected.
+        let band_blocks = 8u32 << rng.below(3);
+        let overprovision = rng.between(5, 40) as u8;
+        // As many extents as in place, the index beside the log, and the bands that are kept back.
+        let extents = self.capacity_bytes / (4 << 20) + self.shards as u64;
+        let whole = band_blocks as u64 * 100 / (band_blocks as u64 - 1) + 3;
+        let blocks = extents * EXTENT_BLOCKS * whole / (100 - overprovision as u64);
+        let bands = blocks / band_blocks as u64 + self.shards as u64 * 10;
+        let front = 16 << 8;
+        let index = extents * 4 + self.shards as u64 * (64 + bands * 32 / 2048);
+        Plan {
+            log_bytes: self.log_bytes + index * 4096,
+            capacity_bytes: (front + bands * band_blocks as u64) * 4096,
+            bands: Some(BandPlan { band_blocks, unit_blocks, overprovision, used_bands: rng.between(1, 8) as u32 }),
+            ..self
         }
     }
 
@@ -173,6 +207,10 @@ impl Plan {
             segment_blocks: Some(self.segment_blocks),
             volumes_max: Some(8),
             tiny: true,
+            shape: if self.bands.is_some() { Shape::Shaped } else { Shape::Hot },
+            overprovision: self.bands.map(|bands| bands.overprovision),
+            band_blocks: self.bands.map(|bands| bands.band_blocks),
+            unit_blocks: self.bands.map(|bands| bands.unit_blocks),
             ..CreateOptions::default()
         }
     }
@@ -188,7 +226,11 @@ impl Plan {
     /// and journals, damage to one copy cannot always be told from a torn write; a pool does not open without its table
     /// pages.
     fn damage_from(&self) -> u64 {
-        self.superblock().regions[0].map_slot(0, 0) * 4096
+        let superblock = self.superblock();
+        match superblock.shape {
+            Shape::Hot => superblock.regions[0].map_slot(0, 0) * 4096,
+            Shape::Shaped => superblock.bands_of(0) * 4096,
+        }
     }
 
     async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
@@ -220,6 +262,7 @@ impl Plan {
             bypass_bytes_min: self.bypass_bytes,
             bypass_run_bytes: self.bypass_bytes as u64,
             evacuates: self.evacuates,
+            used_bands: self.bands.map(|bands| bands.used_bands),
             defect: self.defect,
             // Fewer pages than there are extents, so that reads miss them; otherwise more.
             map_cache_bytes_min: if self.small_cache { 0 } else { ShardTuning::default().map_cache_bytes_min },
@@ -287,6 +330,8 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::RetireEarly => Some(Defect::RetireEarly),
         Mutation::ForgetEnd => Some(Defect::ForgetEnd),
         Mutation::EvacuateEarly => Some(Defect::EvacuateEarly),
+        Mutation::ForgetLive => Some(Defect::ForgetLive),
+        Mutation::FreeEarly => Some(Defect::FreeEarly),
         _ => None,
     }
 }
@@ -326,10 +371,23 @@ pub(crate) fn opening(plan: Plan, slot: OpenedPool) -> impl Fn(Rc<Reactor>) -> O
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let plan = Plan::pick(&mut run.rng);
+    run_with(run, plan)
+}
+
+/// The same with a shaped pool.
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    let plan = Plan::pick(&mut run.rng).shaped(&mut run.rng);
+    let defect = defect_of(run.world.handle().mutation());
+    run_with(run, Plan { defect, ..plan })
+}
+
+fn run_with(run: &mut Run, mut plan: Plan) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let mutation = world.handle().mutation();
-    let mut plan = Plan::pick(rng);
-    if rng.one_in(4) || mutation == Some(Mutation::MoveEarly) {
+    if plan.bands.is_some() {
+        // Extents have no places of their own.
+    } else if rng.one_in(4) || mutation == Some(Mutation::MoveEarly) {
         plan = plan.with_refusing_places(rng);
         plan.defect = (mutation == Some(Mutation::MoveEarly)).then_some(Defect::MoveEarly);
     }

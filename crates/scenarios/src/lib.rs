@@ -105,6 +105,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool::run,
     },
     Scenario {
+        name: "shaped-pool",
+        about: "the same with a shaped pool, whose blocks go from band to band all the time",
+        run: hot_pool::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-changes",
         about: "a hot pool whose volumes come, change their size and go and which grows, is scrubbed, checked and repaired \
                 at crash points; a crash leaves nothing to find, and changes are done as a whole",
@@ -145,6 +150,11 @@ const SCENARIOS: &[Scenario] = &[
         about: "what a crash would leave of a hot pool at its write boundaries, opened and read twice; every \
                 acknowledged write is there, nothing is torn, both recoveries agree",
         run: hot_pool_images::run,
+    },
+    Scenario {
+        name: "shaped-pool-images",
+        about: "the same with a shaped pool, whose blocks go from band to band all the time",
+        run: hot_pool_images::run_shaped,
     },
     Scenario {
         name: "engine-meta",

@@ -248,13 +248,17 @@ pub enum Mutation {
     ForgetEnd,
     /// A scenario's own defect: an extent of the engine is evacuated before a checkpoint says so.
     EvacuateEarly,
+    /// A scenario's own defect: the engine's garbage collection passes over live blocks.
+    ForgetLive,
+    /// A scenario's own defect: the engine uses bands again before a checkpoint does without them.
+    FreeEarly,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 40] = [
+    pub const ALL: [Mutation; 42] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -294,6 +298,8 @@ impl Mutation {
         Mutation::RetireEarly,
         Mutation::ForgetEnd,
         Mutation::EvacuateEarly,
+        Mutation::ForgetLive,
+        Mutation::FreeEarly,
         Mutation::ForgetPointers,
     ];
 }

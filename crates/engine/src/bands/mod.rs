@@ -24,11 +24,11 @@ mod unmap;
 mod walk;
 mod writer;
 
-pub(crate) use crate::format::band::{BAND_ENTRY_BYTES, BandEntry, BandState};
+pub(crate) use crate::format::band::BandEntry;
 pub(crate) use crate::format::stripe::Entry;
 pub(crate) use ledger::{BandDefect, Room, Token};
 pub(crate) use walk::{Cursor, Stripe};
-pub(crate) use writer::{Places, Writer};
+pub(crate) use writer::Writer;
 
 use crate::units::BLOCK_BYTES;
 use bdev::{Channel, DeviceInfo, Status};
@@ -210,6 +210,7 @@ impl Bands {
     }
 
     /// Whether there can be a block: it is inside a band that is in use. For places that were read from media.
+    #[cfg(test)]
     pub(crate) fn is_place(&self, at: BandAt) -> bool {
         self.ledger.borrow().is_place(at)
     }

@@ -33,6 +33,7 @@ pub(crate) struct Stripe {
 
 impl Stripe {
     /// Number of its data blocks.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.head.count as usize
     }

@@ -298,6 +298,7 @@ pub(crate) struct Places {
 
 impl Places {
     /// How many blocks were appended, those left out included.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
@@ -308,6 +309,7 @@ impl Places {
     }
 
     /// The same of all.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Option<BandAt>> {
         (0..self.len()).map(|index| self.get(index))
     }

@@ -5,6 +5,7 @@
 //! neither copy has, without which the pool does not open, and nothing else.
 //! Memory: as much as the open pool's descriptors and log map.
 
+mod bands;
 mod data;
 mod log;
 mod report;
@@ -16,7 +17,7 @@ pub use report::{CheckCounts, CheckReport, FINDINGS_MAX, Finding, Severity};
 
 use crate::error::PoolError;
 use crate::format::catalog::{CatalogImage, VolumeEntry, VolumeState};
-use crate::format::superblock::{Role, Superblock};
+use crate::format::superblock::{Role, Shape, Superblock};
 use crate::log_device::{LogDevice, OpenLog};
 use crate::meta::Object;
 use crate::meta::catalog::load_copy;
@@ -46,6 +47,8 @@ struct Checker {
     options: CheckOptions,
     capacity: Arc<dyn BlockDevice>,
     media: Media,
+    /// The device with roots, table pages and map pages.
+    index: Media,
     log: Option<(LogDevice, OpenLog)>,
     log_media: Option<Media>,
     /// The log device is this pool's, and its superblocks say so (or did before they were damaged).
@@ -79,6 +82,7 @@ pub(crate) async fn check(
         options,
         capacity: capacity.clone(),
         media: media.clone(),
+        index: media.clone(),
         log,
         log_media: log_media.clone(),
         log_is_ours: false,
@@ -112,6 +116,11 @@ impl Checker {
         }
         self.shards = superblock.shards as u32;
         self.catalog(superblock).await;
+        if superblock.shape == Shape::Shaped {
+            // Without the log device, which has the index, nothing more can be said.
+            let Some(index) = self.log_media.clone().filter(|_| self.log_is_ours) else { return };
+            self.index = index;
+        }
         for number in 0..superblock.shards {
             self.shard(superblock, number).await;
         }

@@ -1,21 +1,23 @@
 //! A shard: its root, table pages, map pages and journal, and whether what they say can be true.
 
+use super::bands::BandUse;
 use super::report::{Finding, Severity};
 use super::tables::{DamagedTable, cause_of};
 use super::{Checker, RESTORE};
 use crate::format::catalog::VolumeState;
 use crate::format::dirty::DirtySlice;
 use crate::format::root::Root;
-use crate::format::superblock::{Region, Superblock, TABLE_DESCRIPTORS};
+use crate::format::superblock::{Region, Shape, Superblock, TABLE_DESCRIPTORS, map_page_blocks};
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
 use crate::log::Known;
 use crate::meta::journal::read_copy;
 use crate::meta::table_copies::read_table;
 use crate::meta::{self, Meta, MetaError, Object, log_known, read_root};
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use base::crc32c;
 use bdev::Status;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Map pages that are read at once, both slots of each.
 const MAP_BATCH: u32 = 32;
@@ -60,8 +62,9 @@ impl Checker {
         }
         state.is_whole = sound;
         self.stale_roots(superblock, number, &root, stale, sound).await;
+        let mut bands = BandUse::new(superblock, &root);
         for region in superblock.shard_regions(number) {
-            self.map_pages(&state, region).await;
+            self.map_pages(&state, region, bands.as_mut()).await;
         }
         let owned = state.extents.iter().flatten().filter(|descriptor| !descriptor.is_free());
         state.named = owned.map(|descriptor| (descriptor.volume, descriptor.vextent)).collect();
@@ -107,7 +110,7 @@ impl Checker {
     async fn root(&mut self, superblock: &Superblock, shard: u16) -> Option<(Root, Vec<(u8, Finding)>)> {
         let mut copies = Vec::new();
         for copy in 0..2 {
-            copies.push((copy, read_root(&self.media, superblock, shard, copy).await));
+            copies.push((copy, read_root(&self.index, superblock, shard, copy).await));
         }
         let valid = copies.iter().filter_map(|(_, root)| root.as_ref().ok());
         let best = valid.max_by_key(|root| root.generation).cloned();
@@ -144,7 +147,7 @@ impl Checker {
     ) {
         for (copy, mut finding) in stale {
             if sound {
-                let (media, bytes) = (self.media.clone(), root.encode(superblock.pool));
+                let (media, bytes) = (self.index.clone(), root.encode(superblock.pool));
                 let (this, other) = (superblock.root_copy(shard, copy), superblock.root_copy(shard, 1 - copy));
                 let repair = async move {
                     media.write_durably(other, &bytes).await?;
@@ -170,10 +173,10 @@ impl Checker {
             };
             let object = Object::TablePage { shard: state.number, index: table };
             let block = region.table_slot(index, wanted.slot);
-            let mut found = read_table(&self.media, object, region, index, *wanted, None).await;
+            let mut found = read_table(&self.index, object, region, index, *wanted, None).await;
             for _ in 1..READ_TRIES {
                 if matches!(found, Err(MetaError::Io { .. })) {
-                    found = read_table(&self.media, object, region, index, *wanted, None).await;
+                    found = read_table(&self.index, object, region, index, *wanted, None).await;
                 }
             }
             let decoded = match found {
@@ -183,7 +186,7 @@ impl Checker {
                         let advice = "repair it, or open the pool";
                         let finding =
                             Finding::new(Severity::Warning, object, format!("block {block}"), meaning, advice);
-                        let finding = self.repaired(finding, self.media.write_durably(block, &found.bytes)).await;
+                        let finding = self.repaired(finding, self.index.write_durably(block, &found.bytes)).await;
                         self.report.add(finding);
                     }
                     let descriptors =
@@ -209,7 +212,9 @@ impl Checker {
 
     // --- map pages --------------------------------------------------------------------------------------------------
 
-    async fn map_pages(&mut self, state: &ShardState, region: &Region) {
+    async fn map_pages(&mut self, state: &ShardState, region: &Region, mut bands: Option<&mut BandUse>) {
+        let page_blocks = map_page_blocks(region.shape) as usize;
+        let page_bytes = page_blocks * BLOCK_BYTES;
         for first in (0..region.extents).step_by(MAP_BATCH as usize) {
             let count = MAP_BATCH.min(region.extents - first);
             let mapped = |index: u32| {
@@ -221,16 +226,23 @@ impl Checker {
             if (first..first + count).all(|index| mapped(index).is_none()) {
                 continue;
             }
-            let together = self.media.read_bytes(region.map_slot(first, 0), count as usize * 2).await.ok();
+            let blocks = count as usize * 2 * page_blocks;
+            let together = self.index.read_bytes(region.map_slot(first, 0), blocks).await.ok();
             for index in first..first + count {
                 let Some((extent, descriptor)) = mapped(index) else { continue };
                 let slot = (descriptor.flags & MAP_SLOT_1 != 0) as u8;
                 let block = region.map_slot(index, slot);
-                let at = ((index - first) as usize * 2 + slot as usize) * BLOCK_BYTES;
+                let at = ((index - first) as usize * 2 + slot as usize) * page_bytes;
                 let page = match &together {
-                    Some(bytes) => Ok(bytes[at..at + BLOCK_BYTES].to_vec()),
-                    None => self.media.read_bytes(block, 1).await,
+                    Some(bytes) => Ok(bytes[at..at + page_bytes].to_vec()),
+                    None => self.index.read_bytes(block, page_blocks).await,
                 };
+                if let (Some(bands), Ok(page)) = (bands.as_deref_mut(), &page)
+                    && crc32c(page) == descriptor.map_crc
+                    && !descriptor.is_free()
+                {
+                    self.places(bands, state.number, extent, page);
+                }
                 self.map_page(state.number, extent, descriptor, block, page);
             }
         }
@@ -244,7 +256,7 @@ impl Checker {
             Ok(bytes) if crc32c(&bytes) != descriptor.map_crc => Some("its checksum is wrong".to_string()),
             Ok(bytes) => {
                 self.report.counts.map_pages += 1;
-                let inherits = bytes.chunks_exact(4).any(|entry| entry == meta::INHERIT.to_le_bytes());
+                let inherits = bytes[..BLOCK_BYTES].chunks_exact(4).any(|entry| entry == meta::INHERIT.to_le_bytes());
                 (inherits && descriptor.parent == 0)
                     .then(|| "a block is a parent's, and there is no parent".to_string())
             }
@@ -342,12 +354,27 @@ impl Checker {
     }
 
     async fn free(&self, superblock: &Superblock, state: &ShardState, extents: &[u32]) -> Result<(), Status> {
-        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
-        let info = self.capacity.info();
-        let opened = Meta::open(&self.reactor, channel, info, superblock, state.number, 0).await;
-        let (meta, tail) = opened.map_err(|error| Status::from(&error))?;
+        let (meta, tail) = self.open_meta(superblock, state.number, &[]).await?;
         extents.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
         meta.checkpoint(tail).await
+    }
+
+    /// A shard's metadata, to be repaired. Nothing is known of the extents of the table pages `given_up`.
+    pub(super) async fn open_meta(
+        &self,
+        superblock: &Superblock,
+        shard: u16,
+        given_up: &[u32],
+    ) -> Result<(Rc<Meta>, LogTail), Status> {
+        let (channel, info) =
+            (self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?, self.capacity.info());
+        let (index, on_index, bands) = match (superblock.shape, &self.log) {
+            (Shape::Hot, _) => (channel, info, None),
+            (Shape::Shaped, Some((_, log))) => (log.channel.clone(), log.info, Some((channel, info))),
+            (Shape::Shaped, None) => return Err(Status::Gone),
+        };
+        let opened = Meta::open_over(&self.reactor, index, on_index, superblock, shard, 0, given_up, bands).await;
+        opened.map_err(|error| Status::from(&error))
     }
 }
 

@@ -12,7 +12,7 @@ use super::shard::ShardState;
 use crate::format::catalog::{VolumeEntry, VolumeState};
 use crate::format::superblock::Superblock;
 use crate::format::table::{BLOCKS_LOST, Descriptor, UNUSABLE};
-use crate::meta::{Meta, MetaError, Object};
+use crate::meta::{MetaError, Object};
 use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
 use bdev::Status;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,10 +128,7 @@ impl Checker {
         given_up: &[u32],
         lost: impl Iterator<Item = ((u32, u32), u32)>,
     ) -> Result<(), Status> {
-        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
-        let info = self.capacity.info();
-        let opened = Meta::open_without(&self.reactor, channel, info, superblock, state.number, 0, given_up).await;
-        let (meta, tail) = opened.map_err(|error| Status::from(&error))?;
+        let (meta, tail) = self.open_meta(superblock, state.number, given_up).await?;
         // What the log calls unusable stays so: replay does not expect it to have been free.
         let unusable = Descriptor { flags: UNUSABLE, ..Descriptor::default() };
         for extent in state.damaged.iter().flat_map(|damaged| damaged.extents.clone()) {

@@ -1,6 +1,7 @@
 //! A shard's root: what a checkpoint made durable. Bytes: `docs/formats/pool.md`.
 
 use crate::format::Malformed;
+use crate::format::band::{BAND_ENTRY_BYTES, BandEntry};
 use crate::units::LogTail;
 use base::crc32c;
 use uuid::Uuid;
@@ -68,11 +69,13 @@ pub(crate) struct Root {
     pub(crate) log: LogNote,
     /// `None`: never written, all of its extents are free. There may be fewer than the shard has: a region was added.
     pub(crate) tables: Vec<Option<TableRef>>,
+    /// All of the shard's bands; none where there are none.
+    pub(crate) bands: Vec<BandEntry>,
 }
 
-/// Bytes of a root over so many table pages.
-pub(crate) fn root_bytes(tables: u32) -> u64 {
-    HEADER_BYTES as u64 + tables as u64 * ENTRY_BYTES as u64
+/// Bytes of a root over so many table pages and bands.
+pub(crate) fn root_bytes(tables: u32, bands: u32) -> u64 {
+    HEADER_BYTES as u64 + tables as u64 * ENTRY_BYTES as u64 + bands as u64 * BAND_ENTRY_BYTES as u64
 }
 
 /// The bytes by which structures tell their pool.
@@ -101,21 +104,30 @@ impl Root {
             let (crc, slot) = table.map_or((0, NO_SLOT), |table| (table.crc, table.slot));
             bytes.extend(RawEntry { crc: crc.into(), slot, reserved: [0; 3] }.as_bytes());
         }
+        self.bands.iter().for_each(|band| bytes.extend(band.encode()));
         let crc = crc32c(&bytes);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// The root at the start of `bytes`, its blocks.
-    pub(crate) fn decode(bytes: &[u8], pool: Uuid, shard: u16) -> Result<Root, Malformed> {
+    /// The root at the start of `bytes`, its blocks, of a shard with so many bands of so many blocks.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        pool: Uuid,
+        shard: u16,
+        bands: u32,
+        band_blocks: u32,
+    ) -> Result<Root, Malformed> {
         let (header, rest) = RawHeader::read_from_prefix(bytes).map_err(|_| Malformed("it is too short"))?;
         if header.magic != MAGIC {
             return Err(Malformed("it has no magic number"));
         }
         let entries_bytes = header.tables.get() as usize * ENTRY_BYTES;
-        let entries = rest.get(..entries_bytes).ok_or(Malformed("it has more entries than room"))?;
+        let bands_bytes = bands as usize * BAND_ENTRY_BYTES;
+        let whole = entries_bytes.checked_add(bands_bytes).and_then(|bytes| rest.get(..bytes));
+        let (entries, bands) = whole.ok_or(Malformed("it has more entries than room"))?.split_at(entries_bytes);
         let zeroed = RawHeader { crc: U32::ZERO, ..header };
-        if base::crc::crc32c_slices([zeroed.as_bytes(), entries]) != header.crc.get() {
+        if base::crc::crc32c_slices([zeroed.as_bytes(), entries, bands]) != header.crc.get() {
             return Err(Malformed("its checksum is wrong"));
         }
         if header.shard != shard || header.pool != pool_mark(pool) {
@@ -136,6 +148,10 @@ impl Root {
             tail: LogTail { segment: header.tail_segment.get(), lsn: header.tail_lsn.get() },
             log: LogNote { durable_lsn: header.log_durable.get(), is_closed: header.flags.get() & LOG_CLOSED != 0 },
             tables: tables.collect::<Result<_, _>>()?,
+            bands: bands
+                .chunks_exact(BAND_ENTRY_BYTES)
+                .map(|bytes| BandEntry::decode(bytes, band_blocks))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -14,8 +14,10 @@ const MAGIC: [u8; 8] = *b"RMDAPOOL";
 /// The major version that this code reads and writes.
 pub const VERSION_MAJOR: u16 = 1;
 const VERSION_MINOR: u16 = 0;
+/// Incompatible feature: the pool's shape is [`Shape::Shaped`].
+const SHAPED: u64 = 1;
 /// Incompatible features that this code knows.
-const INCOMPATIBLE_KNOWN: u64 = 0;
+const INCOMPATIBLE_KNOWN: u64 = SHAPED;
 /// Features that this code can write.
 const WRITABLE_KNOWN: u64 = 0;
 
@@ -35,6 +37,10 @@ pub const SHARD_LOG_BLOCKS_MAX: u64 = 1 << 26;
 pub const LOG_RESERVED_BLOCKS: u32 = 16;
 /// The data of a region begin at a multiple of so many blocks (1 MiB).
 pub const REGION_ALIGN_BLOCKS: u64 = 256;
+/// Fewest bands of a shard: open ones, those that GC needs, and some to choose from.
+pub const BANDS_MIN: u32 = 16;
+/// Largest unit of writes to a band: a stripe.
+pub const UNIT_BLOCKS_MAX: u32 = 256;
 /// Descriptors in a table page.
 pub const TABLE_DESCRIPTORS: u32 = 126;
 
@@ -52,6 +58,33 @@ pub enum Role {
 pub enum Shape {
     /// A log device in front of a capacity device, blocks placed where their extent is.
     Hot,
+    /// A log device, which has the index as well, in front of a capacity device that is written in long runs alone.
+    Shaped,
+}
+
+impl Shape {
+    /// As messages and options call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shape::Hot => "hot",
+            Shape::Shaped => "shaped",
+        }
+    }
+}
+
+/// How the capacity device of a shaped pool is cut up; all zero in other pools. Lengths are in blocks of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BandLayout {
+    /// First block of shard 0's first band, on the capacity device.
+    pub start: u64,
+    /// Bands of each shard.
+    pub bands: u32,
+    /// Blocks of a band.
+    pub band_blocks: u32,
+    /// Writes to a band are multiples of this.
+    pub unit_blocks: u32,
+    /// First block of the index (roots, then regions), on the log device.
+    pub index_start: u32,
 }
 
 /// How records are appended.
@@ -63,9 +96,19 @@ pub enum LogKind {
     Block,
 }
 
+/// Blocks of a map page: checksums, and in a shaped pool places.
+pub fn map_page_blocks(shape: Shape) -> u32 {
+    match shape {
+        Shape::Hot => 1,
+        Shape::Shaped => 2,
+    }
+}
+
 /// A run of extents of one shard, with their table pages and map pages in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
+    /// What the pool is: in a shaped one, extents have no blocks of their own and map pages say where theirs are.
+    pub shape: Shape,
     /// First block, of the first table page.
     pub start: u64,
     /// First extent, as its shard counts.
@@ -91,17 +134,27 @@ impl Region {
     /// Block of a slot of the map page of the region's extent number `index`.
     pub fn map_slot(&self, index: u32, slot: u8) -> u64 {
         debug_assert!(index < self.extents && slot < 2);
-        self.start + (self.table_pages() as u64 + index as u64) * 2 + slot as u64
+        self.start
+            + self.table_pages() as u64 * 2
+            + (index as u64 * 2 + slot as u64) * map_page_blocks(self.shape) as u64
     }
 
-    /// First block of the first extent.
+    /// First block after the pages.
+    fn pages_end(&self) -> u64 {
+        self.start + (self.table_pages() as u64 + self.extents as u64 * map_page_blocks(self.shape) as u64) * 2
+    }
+
+    /// First block of the first extent, where extents have blocks.
     pub fn data_start(&self) -> u64 {
-        (self.start + (self.table_pages() as u64 + self.extents as u64) * 2).next_multiple_of(REGION_ALIGN_BLOCKS)
+        self.pages_end().next_multiple_of(REGION_ALIGN_BLOCKS)
     }
 
     /// The block after the last extent.
     pub fn end(&self) -> u64 {
-        self.data_start() + self.extents as u64 * EXTENT_BLOCKS as u64
+        match self.shape {
+            Shape::Hot => self.data_start() + self.extents as u64 * EXTENT_BLOCKS as u64,
+            Shape::Shaped => self.pages_end(),
+        }
     }
 }
 
@@ -154,7 +207,9 @@ pub struct Superblock {
     pub created_s: u64,
     /// The pool's name.
     pub name: String,
-    /// Where the extents are.
+    /// The bands of a shaped pool.
+    pub bands: BandLayout,
+    /// Where the extents are: on the capacity device, in a shaped pool on the log device.
     pub regions: Vec<Region>,
 }
 
@@ -223,7 +278,11 @@ struct RawSuperblock {
     created_s: U64,
     name: [u8; POOL_NAME_BYTES_MAX],
     capacity_blocks: U64,
-    reserved_b: [u8; 24],
+    bands_start: U64,
+    bands: U32,
+    band_blocks: U32,
+    unit_blocks: U32,
+    index_start: U32,
     regions: [RawRegion; REGIONS_MAX],
 }
 
@@ -273,18 +332,40 @@ impl Superblock {
         self.catalog_start as u64 + copy as u64 * self.catalog_blocks as u64
     }
 
+    /// Blocks of the two roots of a shard that stand in front of its journals.
+    fn roots_before_journals(&self) -> u64 {
+        match self.shape {
+            Shape::Hot => self.root_blocks as u64 * 2,
+            Shape::Shaped => 0,
+        }
+    }
+
     fn shard_start(&self, shard: u16) -> u64 {
-        self.shards_start as u64 + shard as u64 * (self.root_blocks as u64 + self.journal_blocks as u64) * 2
+        self.shards_start as u64 + shard as u64 * (self.roots_before_journals() + self.journal_blocks as u64 * 2)
     }
 
-    /// First block of a copy of a shard's root.
+    /// First block of a copy of a shard's root, on the device that has the regions.
     pub fn root_copy(&self, shard: u16, copy: u8) -> u64 {
-        self.shard_start(shard) + copy as u64 * self.root_blocks as u64
+        let start = match self.shape {
+            Shape::Hot => self.shard_start(shard),
+            Shape::Shaped => self.bands.index_start as u64 + shard as u64 * self.root_blocks as u64 * 2,
+        };
+        start + copy as u64 * self.root_blocks as u64
     }
 
-    /// First block of a copy of a shard's journal.
+    /// First block of a copy of a shard's journal, on the capacity device.
     pub fn journal_copy(&self, shard: u16, copy: u8) -> u64 {
-        self.shard_start(shard) + self.root_blocks as u64 * 2 + copy as u64 * self.journal_blocks as u64
+        self.shard_start(shard) + self.roots_before_journals() + copy as u64 * self.journal_blocks as u64
+    }
+
+    /// The first block after the roots of a shaped pool, on the log device.
+    pub fn index_roots_end(&self) -> u64 {
+        self.bands.index_start as u64 + self.shards as u64 * self.root_blocks as u64 * 2
+    }
+
+    /// First block of a shard's first band, on the capacity device.
+    pub fn bands_of(&self, shard: u16) -> u64 {
+        self.bands.start + shard as u64 * self.bands.bands as u64 * self.bands.band_blocks as u64
     }
 
     /// The block after the last root and journal.
@@ -305,9 +386,14 @@ impl Superblock {
             Role::Log => 1,
             Role::Capacity => 2,
         };
-        raw.shape = match self.shape {
-            Shape::Hot => 1,
+        (raw.shape, raw.incompatible) = match self.shape {
+            Shape::Hot => (1, U64::ZERO),
+            Shape::Shaped => (2, SHAPED.into()),
         };
+        let bands = &self.bands;
+        (raw.bands_start, raw.bands, raw.band_blocks) =
+            (bands.start.into(), bands.bands.into(), bands.band_blocks.into());
+        (raw.unit_blocks, raw.index_start) = (bands.unit_blocks.into(), bands.index_start.into());
         raw.log_kind = match self.log_kind {
             LogKind::Mapped => 1,
             LogKind::Block => 2,
@@ -354,7 +440,13 @@ impl Superblock {
 
     fn of_raw(raw: &RawSuperblock) -> Result<Superblock, &'static str> {
         let regions = raw.regions.get(..raw.regions_used.get() as usize).ok_or("it has too many regions")?;
+        let shape = match (raw.shape, raw.incompatible.get() & SHAPED) {
+            (1, 0) => Shape::Hot,
+            (2, SHAPED) => Shape::Shaped,
+            _ => return Err("the shape of the pool is unknown"),
+        };
         let region = |raw: &RawRegion| Region {
+            shape,
             start: raw.start.get(),
             first_extent: raw.first_extent.get(),
             extents: raw.extents.get(),
@@ -374,10 +466,7 @@ impl Superblock {
                 2 => Role::Capacity,
                 _ => return Err("the role of the device is unknown"),
             },
-            shape: match raw.shape {
-                1 => Shape::Hot,
-                _ => return Err("the shape of the pool is unknown"),
-            },
+            shape,
             shards: raw.shards.get(),
             log_blocks: raw.log_blocks.get(),
             capacity_blocks: raw.capacity_blocks.get(),
@@ -395,6 +484,13 @@ impl Superblock {
             root_blocks: raw.root_blocks.get(),
             journal_blocks: raw.journal_blocks.get(),
             created_s: raw.created_s.get(),
+            bands: BandLayout {
+                start: raw.bands_start.get(),
+                bands: raw.bands.get(),
+                band_blocks: raw.band_blocks.get(),
+                unit_blocks: raw.unit_blocks.get(),
+                index_start: raw.index_start.get(),
+            },
             name: std::str::from_utf8(&raw.name[..used]).map_err(|_| "the name is not UTF-8")?.to_string(),
             regions: regions.iter().map(region).collect(),
         })
@@ -418,11 +514,40 @@ impl Superblock {
         let catalog = (self.catalog_start as u64, self.catalog_copy(2));
         let shards = (self.shards_start as u64, self.shards_end());
         hold(self.catalog_blocks > 0 && self.root_blocks > 0 && self.journal_blocks > 0, "an area is empty")?;
+        // So that no sum of places overflows.
+        hold(self.capacity_blocks <= u64::MAX >> 13 && self.log_blocks <= u64::MAX >> 13, "a device is too large")?;
         let metadata = [(0, SUPERBLOCK_COPIES), catalog, shards];
-        self.check_regions(&metadata)
+        match self.shape {
+            Shape::Hot => {
+                hold(self.bands == BandLayout::default(), "a pool that is not shaped has bands")?;
+                self.check_regions(&metadata, self.capacity_blocks)
+            }
+            Shape::Shaped => {
+                self.check_bands(&metadata)?;
+                self.check_regions(&[(0, log_end), (log_end, self.index_roots_end())], self.log_blocks)?;
+                hold(self.bands.index_start as u64 >= log_end, "the index overlaps the segments")
+            }
+        }
     }
 
-    fn check_regions(&self, metadata: &[(u64, u64)]) -> Result<(), &'static str> {
+    fn check_bands(&self, metadata: &[(u64, u64)]) -> Result<(), &'static str> {
+        let BandLayout { start, bands, band_blocks, unit_blocks, .. } = self.bands;
+        let is_sane = unit_blocks.is_power_of_two() && unit_blocks <= UNIT_BLOCKS_MAX && band_blocks.is_power_of_two();
+        if bands < BANDS_MIN || !is_sane || band_blocks < 2 || band_blocks < unit_blocks {
+            return Err("the bands are too few, or no multiple of the unit of writes");
+        }
+        let shard = bands as u64 * band_blocks as u64;
+        if shard > u32::MAX as u64 {
+            return Err("a shard has more blocks in bands than its places can name");
+        }
+        if start > self.capacity_blocks || start + shard * self.shards as u64 > self.capacity_blocks {
+            return Err("the bands go past the end of the capacity device");
+        }
+        areas_fit(metadata.to_vec(), start)
+    }
+
+    /// The regions, on a device of so many blocks, beside what else is there.
+    fn check_regions(&self, metadata: &[(u64, u64)], device_blocks: u64) -> Result<(), &'static str> {
         if self.regions.len() > REGIONS_MAX {
             return Err("there are too many regions");
         }
@@ -441,29 +566,35 @@ impl Superblock {
                 return Err("a shard has more extents than it can address");
             }
             // So that the sums below cannot overflow.
-            if region.start > self.capacity_blocks || self.capacity_blocks > u64::MAX >> 13 {
-                return Err("a region goes past the end of the capacity device");
+            if region.start > device_blocks {
+                return Err("a region goes past the end of its device");
             }
             ranges.push((region.start, region.end()));
         }
         if next_extent[..self.shards as usize].contains(&0) {
             return Err("a shard has no extents");
         }
-        ranges.sort_unstable();
-        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-            return Err("two areas of the capacity device overlap");
-        }
-        let last = ranges.last().expect("there are the superblocks").1;
-        if last > self.capacity_blocks {
-            return Err("an area goes past the end of the capacity device");
-        }
+        areas_fit(ranges, device_blocks)?;
         let tables = (0..self.shards).map(|shard| self.shard_table_pages(shard)).max().unwrap_or(0);
-        if super::root::root_bytes(tables) > self.root_blocks as u64 * BLOCK_BYTES as u64 {
+        if super::root::root_bytes(tables, self.bands.bands) > self.root_blocks as u64 * BLOCK_BYTES as u64 {
             return Err("the roots have no room for all table pages");
         }
         Ok(())
     }
 }
+
+/// Whether areas of a device, from block to block, lie side by side in front of `end`.
+fn areas_fit(mut areas: Vec<(u64, u64)>, end: u64) -> Result<(), &'static str> {
+    areas.sort_unstable();
+    if areas.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+        return Err("two areas of a device overlap");
+    }
+    if areas.last().is_some_and(|last| last.1 > end) {
+        return Err("an area goes past the end of its device");
+    }
+    Ok(())
+}
+
 impl Role {
     /// As messages call it.
     pub fn name(self) -> &'static str {

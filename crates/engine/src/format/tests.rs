@@ -1,8 +1,10 @@
+use super::band::{BandEntry, BandState};
 use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
 use super::dirty::{DIRTY_ENTRIES, DirtyHeader, decode_dirty, encode_dirty};
 use super::root::{LogNote, Root, TableRef, root_bytes};
-use super::superblock::{LogKind, Region, Role, Shape, Superblock, SuperblockError};
+use super::superblock::{BandLayout, LogKind, Region, Role, Shape, Superblock, SuperblockError};
 use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
+use crate::format::Malformed;
 use crate::units::{BLOCK_BYTES, LogTail};
 use base::{Rng, crc32c};
 use uuid::Uuid;
@@ -34,10 +36,11 @@ fn superblock() -> Superblock {
         journal_blocks: 20,
         created_s: 1_700_000_000,
         name: "tank".to_string(),
+        bands: BandLayout::default(),
         regions: vec![
-            Region { start: 200, first_extent: 0, extents: 100, shard: 1 },
-            Region { start: 104_000, first_extent: 0, extents: 50, shard: 0 },
-            Region { start: 160_000, first_extent: 50, extents: 130, shard: 0 },
+            Region { shape: Shape::Hot, start: 200, first_extent: 0, extents: 100, shard: 1 },
+            Region { shape: Shape::Hot, start: 104_000, first_extent: 0, extents: 50, shard: 0 },
+            Region { shape: Shape::Hot, start: 160_000, first_extent: 50, extents: 130, shard: 0 },
         ],
     }
 }
@@ -78,7 +81,23 @@ fn root() -> Root {
         tail: LogTail { segment: 12, lsn: 3456 },
         log: LogNote::default(),
         tables: vec![Some(TableRef { crc: 77, slot: 1 }), None, Some(TableRef { crc: 78, slot: 0 })],
+        bands: Vec::new(),
     }
+}
+
+/// The same with a shaped pool: bands behind the catalog and the journals, the index behind the segments.
+fn shaped_superblock() -> Superblock {
+    let region = |start, shard| Region { shape: Shape::Shaped, start, first_extent: 0, extents: 60, shard };
+    Superblock {
+        shape: Shape::Shaped,
+        bands: BandLayout { start: 256, bands: 40, band_blocks: 1024, unit_blocks: 16, index_start: 35_860 },
+        regions: vec![region(35_864, 0), region(36_200, 1)],
+        ..superblock()
+    }
+}
+
+fn decode_root(bytes: &[u8], shard: u16) -> Result<Root, Malformed> {
+    Root::decode(bytes, POOL, shard, 0, 0)
 }
 
 /// Each bit of `bytes`, flipped, must make `decodes` say no.
@@ -169,7 +188,7 @@ fn hostile_bytes_with_right_checksums_never_panic() {
             random[16..64].fill(rng.next_u64() as u8 & 3);
         }
         let len = rng.below(random.len() as u64) as usize;
-        let _ = Root::decode(&random[..len], POOL, 0);
+        let _ = Root::decode(&random[..len], POOL, 0, round as u32 % 3, 64);
         let _ = CatalogImage::decode(&random[..len], POOL);
         let _ = decode_dirty(&random[..len.min(BLOCK_BYTES)], POOL, 0).map(|(_, entries)| entries.count());
         let _ = decode_table(&random[..len.min(BLOCK_BYTES)], 0, 0).map(|descriptors| descriptors.count());
@@ -180,18 +199,51 @@ fn hostile_bytes_with_right_checksums_never_panic() {
 #[test]
 fn a_root_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
     let bytes = root().encode(POOL);
-    assert_eq!(bytes.len() as u64, root_bytes(3));
+    assert_eq!(bytes.len() as u64, root_bytes(3, 0));
     let mut padded = bytes.clone();
     padded.resize(BLOCK_BYTES, 0);
-    assert_eq!(Root::decode(&padded, POOL, 3), Ok(root()));
+    assert_eq!(decode_root(&padded, 3), Ok(root()));
     for is_closed in [false, true] {
         let noted = Root { log: LogNote { durable_lsn: 1 << 40, is_closed }, ..root() };
-        assert_eq!(Root::decode(&noted.encode(POOL), POOL, 3), Ok(noted));
+        assert_eq!(decode_root(&noted.encode(POOL), 3), Ok(noted));
     }
-    assert!(Root::decode(&padded, POOL, 2).is_err());
-    assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3).is_err());
-    no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3).is_ok());
-    no_cut_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3).is_ok());
+    assert!(decode_root(&padded, 2).is_err());
+    assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3, 0, 0).is_err());
+    no_flipped_bit_passes(&bytes, |bytes| decode_root(bytes, 3).is_ok());
+    no_cut_passes(&bytes, |bytes| decode_root(bytes, 3).is_ok());
+}
+
+#[test]
+fn a_root_with_bands_survives_the_round_trip_and_no_flipped_bit_or_lost_band_does() {
+    let band = BandEntry { state: BandState::Open, stream: 1, written: 48, valid: 7, generation: 1 << 33, stamp: 99 };
+    let shaped = Root { bands: vec![BandEntry::default(), band], ..root() };
+    let bytes = shaped.encode(POOL);
+    assert_eq!(bytes.len() as u64, root_bytes(3, 2));
+    assert_eq!(Root::decode(&bytes, POOL, 3, 2, 64), Ok(shaped));
+    assert!(Root::decode(&bytes, POOL, 3, 1, 64).is_err() && Root::decode(&bytes, POOL, 3, 3, 64).is_err());
+    assert!(Root::decode(&bytes, POOL, 3, 2, 32).is_err(), "more is written than a band has");
+    no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, 2, 64).is_ok());
+    no_cut_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, 2, 64).is_ok());
+}
+
+#[test]
+fn a_shaped_superblock_survives_the_round_trip_and_is_refused_where_areas_overlap() {
+    let good = shaped_superblock();
+    assert_eq!(Superblock::decode(&encoded(&good)), Ok(good.clone()));
+    let decodes = |bytes: &[u8]| bytes.try_into().is_ok_and(|block| Superblock::decode(block).is_ok());
+    no_flipped_bit_passes(&encoded(&good), decodes);
+    let with = |bands: BandLayout| Superblock { bands, ..shaped_superblock() }.check();
+    let bands = good.bands;
+    assert_eq!(with(bands), Ok(()));
+    assert!(with(BandLayout { start: 100, ..bands }).is_err(), "over the journals");
+    assert!(with(BandLayout { bands: 15, ..bands }).is_err(), "too few");
+    assert!(with(BandLayout { bands: 1000, ..bands }).is_err(), "past the end");
+    assert!(with(BandLayout { bands: u32::MAX, band_blocks: 1 << 31, ..bands }).is_err(), "more than can be named");
+    assert!(with(BandLayout { unit_blocks: 0, ..bands }).is_err());
+    assert!(with(BandLayout { unit_blocks: 2048, ..bands }).is_err());
+    assert!(with(BandLayout { index_start: 20_000, ..bands }).is_err(), "over the segments");
+    let hot = Superblock { bands, ..superblock() };
+    assert!(hot.check().is_err(), "a hot pool has no bands");
 }
 
 #[test]

@@ -2,14 +2,7 @@ use super::*;
 use base::Rng;
 
 fn options() -> CreateOptions {
-    CreateOptions {
-        name: "tank".to_string(),
-        shards: None,
-        segment_blocks: None,
-        log_kind: LogKind::Block,
-        volumes_max: None,
-        tiny: false,
-    }
+    CreateOptions { name: "tank".to_string(), ..CreateOptions::default() }
 }
 
 fn ids() -> Identities {
@@ -132,4 +125,36 @@ fn options_out_of_range_are_refused_with_the_range() {
     assert!(matches!(refused(|options| options.volumes_max = Some(1 << 20)), PlanError::Volumes { .. }));
     assert_eq!(refused(|options| options.name = String::new()), PlanError::Name);
     assert_eq!(refused(|options| options.name = "x".repeat(65)), PlanError::Name);
+}
+
+#[test]
+fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
+    let shaped = || CreateOptions { shape: Shape::Shaped, ..options() };
+    let mut rng = Rng::new(2);
+    for _ in 0..1_000 {
+        let log = (2 * LOG_BLOCKS_MIN) << rng.below(8) | rng.below(LOG_BLOCKS_MIN);
+        let capacity = CAPACITY_BLOCKS_MIN << rng.below(12) | rng.below(CAPACITY_BLOCKS_MIN);
+        let unit_blocks = Some(1 << rng.below(7));
+        let percent = rng.between(5, 75) as u8;
+        let asked = CreateOptions { unit_blocks, overprovision: Some(percent), ..shaped() };
+        match plan(log, capacity, &asked, ids(), 7) {
+            Ok((_, planned)) => {
+                assert_eq!(planned.check(), Ok(()));
+                assert_eq!(Superblock::decode(&encoded(&planned)), Ok(planned.clone()));
+                let blocks = planned.bands.bands as u64 * planned.bands.band_blocks as u64;
+                let logical = planned.shard_extents(0) as u64 * EXTENT_BLOCKS as u64;
+                assert!(logical * 100 <= blocks * (100 - percent as u64), "{planned:?}");
+            }
+            // The index takes 0.4 % of the capacity.
+            Err(PlanError::IndexTooLarge { .. }) => assert!(capacity / 256 + LOG_BLOCKS_MIN / 2 > log / 2),
+            Err(error) => panic!("{log} {capacity}: {error}"),
+        }
+    }
+    let refused = |options: CreateOptions| {
+        plan(GIB_BLOCKS, 16 * GIB_BLOCKS, &options, ids(), 0).expect_err("it is refused").to_string()
+    };
+    assert!(refused(CreateOptions { overprovision: Some(80), ..shaped() }).contains("expected 5 to 75"));
+    assert!(refused(CreateOptions { unit_blocks: Some(3), ..shaped() }).contains("power of two from 1 to 256"));
+    assert!(refused(CreateOptions { band_blocks: Some(GIB_BLOCKS as u32), ..shaped() }).contains("16 are the least"));
+    assert!(refused(CreateOptions { overprovision: Some(20), ..options() }).contains("is for shaped pools"));
 }

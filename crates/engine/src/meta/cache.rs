@@ -7,7 +7,7 @@
 //! pages that change while a checkpoint ends; they stay in memory until then. A page in use is never dropped.
 
 use super::glance::{Misses, unit_crcs};
-use super::page::{Content, HOLE, LOST, Page, PageCell};
+use super::page::{Content, HOLE, LOST, Page, PageCell, page_bytes};
 use super::{Extent, Meta, REPORTED, SLOT_1_NEXT, UNFLUSHED, UNITS_KNOWN, WRITING, count, slot_of};
 use crate::format::table::{BLOCKS_LOST, MAP_PAGE, MAP_SLOT_1};
 use base::crc32c;
@@ -24,6 +24,11 @@ pub(super) const WRITES_MAX: usize = 32;
 const PAGES_MIN: usize = 4;
 /// Most pages kept without content, so that dropping one and loading another costs no allocation.
 const SPARE_MAX: usize = 64;
+
+/// Bytes of memory that a resident page takes.
+pub(super) fn page_memory(placed: bool) -> usize {
+    size_of::<PageCell>() + page_bytes(placed) - page_bytes(false)
+}
 
 pub(super) struct Cache {
     frames: RefCell<Vec<Option<Rc<PageCell>>>>,
@@ -43,11 +48,12 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(bytes: usize) -> Cache {
+    /// `placed`: of a shaped pool, whose pages are larger.
+    pub(super) fn new(bytes: usize, placed: bool) -> Cache {
         Cache {
             frames: RefCell::default(),
             free: RefCell::default(),
-            pages_max: (bytes / size_of::<PageCell>()).max(PAGES_MIN),
+            pages_max: (bytes / page_memory(placed)).max(PAGES_MIN),
             resident: Cell::new(0),
             dirty_pages: Rc::default(),
             hand: Cell::new(0),
@@ -181,10 +187,13 @@ impl Meta {
         }
     }
 
-    /// A block with this checksum. Read twice before it is called damaged, in case it was the way and not the medium.
+    /// A page with this checksum. Read twice before it is called damaged, in case it was the way and not the medium.
     async fn read_confirmed(&self, block: u64, crc: u32) -> Result<Buf, Status> {
         for _ in 0..2 {
-            let bytes = self.media.read_block(block).await?;
+            let bytes = match self.page_blocks() {
+                1 => self.media.read_block(block).await?,
+                blocks => self.media.read(block, self.media.buffer(blocks).await).await?,
+            };
             if crc32c(bytes.as_slice()) == crc {
                 return Ok(bytes);
             }
@@ -224,7 +233,7 @@ impl Meta {
 
     fn install(&self, extent: u32, content: Content<'_>) -> Page {
         let spare = self.cache.spare.borrow_mut().pop();
-        let mut page = spare.unwrap_or_else(|| Rc::new(PageCell::new(&self.cache.dirty_pages)));
+        let mut page = spare.unwrap_or_else(|| Rc::new(PageCell::new(&self.cache.dirty_pages, self.tally.as_ref())));
         Rc::get_mut(&mut page).expect("a spare page has no other handles").renew(extent, content);
         let mut frames = self.cache.frames.borrow_mut();
         let frame = self.cache.free.borrow_mut().pop().unwrap_or(frames.len() as u32);
@@ -255,6 +264,7 @@ impl Meta {
     /// Drops the extent's page; a write of it under way changes nothing any more.
     pub(super) fn forget_page(&self, extent: u32) {
         if let Some(page) = self.remove(extent) {
+            page.leave_all();
             page.detach();
         }
     }
@@ -358,7 +368,7 @@ impl Meta {
 
     async fn write_claimed(self: &Rc<Self>, page: &Rc<PageCell>, by_checkpoint: bool) -> Result<(), Status> {
         self.settle().await?;
-        let mut buf = self.media.buffer(1).await;
+        let mut buf = self.media.buffer(self.page_blocks()).await;
         // From here to the submission nothing else runs.
         if page.is_detached() || !page.is_dirty() {
             return Ok(());

@@ -11,6 +11,7 @@
 
 use super::cache::WRITES_MAX;
 use super::{Extent, Meta, PENDING_NONE, TableRef, count, slot_of};
+use crate::bands::Token;
 use crate::format::root::{LogNote, Root, root_bytes};
 use crate::format::superblock::Superblock;
 use crate::format::table::encode_table;
@@ -37,6 +38,7 @@ type Picture = (u32, TableRef);
 struct Attempt {
     root: Root,
     pictures: Vec<Picture>,
+    token: Token,
     status: Status,
 }
 
@@ -49,6 +51,8 @@ pub(super) struct Progress {
     generation: Cell<u64>,
     root_blocks: usize,
     settled: Cell<Settled>,
+    /// Of the checkpoint that the durable root leads to.
+    pub(super) token: Cell<Token>,
     running: Cell<bool>,
     attempt: RefCell<Option<Attempt>>,
     /// The table pages that the checkpoint under way has copied.
@@ -65,8 +69,10 @@ impl Progress {
             copies: [superblock.root_copy(shard, 0), superblock.root_copy(shard, 1)],
             copy: Cell::new(copy),
             generation: Cell::new(root.generation),
-            root_blocks: root_bytes(root.tables.len() as u32).div_ceil(BLOCK_BYTES as u64) as usize,
+            root_blocks: root_bytes(root.tables.len() as u32, root.bands.len() as u32).div_ceil(BLOCK_BYTES as u64)
+                as usize,
             settled: Cell::new(if settled { Settled::Yes } else { Settled::No }),
+            token: Cell::default(),
             running: Cell::new(false),
             attempt: RefCell::new(None),
             pictures: RefCell::default(),
@@ -116,6 +122,7 @@ impl Meta {
     async fn make_checkpoint(self: &Rc<Self>, tail: LogTail) -> Result<(), Status> {
         self.settle().await?;
         self.repeat_root().await?;
+        let token = self.bands().map(|bands| bands.checkpoint_begun()).unwrap_or_default();
         self.write_distrusted().await?;
         self.for_each(self.unwritten(), |meta, extent| async move { meta.secure(extent).await }).await?;
         let written = match self.write_tables().await {
@@ -134,14 +141,16 @@ impl Meta {
                 self.copy_table(*table, *place).await?;
             }
         }
-        self.write_root(self.next_root(tail, self.log_notes.open(), tables), pictures).await?;
+        self.write_root(self.next_root(tail, self.log_notes.open(), tables, token), pictures, token).await?;
         self.copy_tables().await;
         Ok(())
     }
 
-    pub(super) fn next_root(&self, tail: LogTail, log: LogNote, tables: Vec<Option<TableRef>>) -> Root {
+    /// The next root, which leads to pages as of the checkpoint with this token.
+    pub(super) fn next_root(&self, tail: LogTail, log: LogNote, tables: Vec<Option<TableRef>>, token: Token) -> Root {
         let generation = self.progress.generation.get() + 1;
-        Root { shard: self.shard, generation, epoch: self.epoch, tail, log, tables }
+        let bands = self.bands().map(|bands| bands.table(token)).unwrap_or_default();
+        Root { shard: self.shard, generation, epoch: self.epoch, tail, log, tables, bands }
     }
 
     /// Runs `action` for each number, a bounded number of them at once; after an error no further ones are begun.
@@ -197,7 +206,12 @@ impl Meta {
     /// Makes the pages written so far durable; if that fails, they count as not written.
     async fn flush_pages(&self) -> Result<(), Status> {
         let covered = self.take_unflushed();
-        let outcome = self.media.flush().await;
+        // First what the pages lead to.
+        let blocks = match self.bands() {
+            Some(bands) => bands.flush().await,
+            None => Ok(()),
+        };
+        let outcome = blocks.and(self.media.flush().await);
         if outcome.is_err() {
             // What was written while the flush was under way may have been covered by it as well.
             let mut distrusted = self.progress.distrusted.borrow_mut();
@@ -269,12 +283,12 @@ impl Meta {
 
     // --- root -------------------------------------------------------------------------------------------------------
 
-    pub(super) async fn write_root(&self, root: Root, pictures: Vec<Picture>) -> Result<(), Status> {
+    pub(super) async fn write_root(&self, root: Root, pictures: Vec<Picture>, token: Token) -> Result<(), Status> {
         let bytes = root.encode(self.pool);
         let copy = 1 - self.progress.copy.get();
         let block = self.progress.copies[copy as usize];
         if let Err(status) = self.media.write_durably(block, &bytes).await {
-            *self.progress.attempt.borrow_mut() = Some(Attempt { root, pictures, status });
+            *self.progress.attempt.borrow_mut() = Some(Attempt { root, pictures, token, status });
             return Err(status);
         }
         self.progress.copy.set(copy);
@@ -289,6 +303,10 @@ impl Meta {
             }
         }
         count(&self.counters.checkpoints);
+        self.progress.token.set(token);
+        if let Some(bands) = self.bands() {
+            bands.checkpointed(token);
+        }
         // Acknowledged when both are: whichever copy can be read later has everything that was acknowledged.
         self.media.write_durably(self.progress.copies[1 - copy as usize], &bytes).await
     }
@@ -297,7 +315,7 @@ impl Meta {
     pub(super) async fn repeat_root(&self) -> Result<(), Status> {
         let attempt = self.progress.attempt.take();
         match attempt {
-            Some(attempt) => self.write_root(attempt.root, attempt.pictures).await,
+            Some(attempt) => self.write_root(attempt.root, attempt.pictures, attempt.token).await,
             None => Ok(()),
         }
     }

@@ -41,8 +41,10 @@ pub(super) fn unit_crcs(page: &[u8]) -> UnitCrcs {
     std::array::from_fn(|unit| crc32c(&page[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES]))
 }
 
+type Chunk = OnceCell<Box<[Cell<UnitCrcs>]>>;
+
 /// The checksums of all extents of a region; memory is taken as extents come into use.
-pub(super) struct UnitTable(Box<[OnceCell<Box<[Cell<UnitCrcs>]>>]>);
+pub(super) struct UnitTable(Box<[Chunk]>);
 
 impl UnitTable {
     pub(super) fn new(extents: u32) -> UnitTable {
@@ -60,7 +62,7 @@ impl UnitTable {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let chunks = self.0.iter().filter(|chunk| chunk.get().is_some()).count();
-        self.0.len() * size_of::<OnceCell<Box<[Cell<UnitCrcs>]>>>() + chunks * CHUNK * size_of::<UnitCrcs>()
+        self.0.len() * size_of::<Chunk>() + chunks * CHUNK * size_of::<UnitCrcs>()
     }
 }
 
@@ -110,6 +112,7 @@ pub(crate) struct Glanced {
 
 impl Glance {
     /// What was read, when that is known already.
+    #[expect(clippy::result_large_err, reason = "what is begun is moved on, not boxed: an allocation costs more")]
     #[inline]
     pub(crate) fn try_ready(self) -> Result<Glanced, Glance> {
         match self.read {

@@ -28,7 +28,7 @@ pub(crate) fn log_known(root: &Root, epoch: u32) -> Known {
 impl LogNotes {
     pub(super) fn new(root: &Root) -> LogNotes {
         let (tail, durable_lsn) = (Cell::new(root.tail), Cell::new(root.log.durable_lsn));
-        LogNotes { found: Root { tables: Vec::new(), ..root.clone() }, tail, durable_lsn }
+        LogNotes { found: Root { tables: Vec::new(), bands: Vec::new(), ..root.clone() }, tail, durable_lsn }
     }
 
     /// For a root that leaves the log open.
@@ -65,7 +65,8 @@ impl Meta {
             let log = LogNote { durable_lsn: lsn, is_closed: true };
             let tables = meta.tables.borrow().iter().map(|table| table.durable).collect();
             let tail = meta.log_notes.tail.get();
-            meta.write_root(meta.next_root(tail, log, tables), Vec::new()).await
+            let token = meta.progress.token.get();
+            meta.write_root(meta.next_root(tail, log, tables, token), Vec::new(), token).await
         })
         .await
     }

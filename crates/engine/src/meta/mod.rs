@@ -26,12 +26,17 @@ pub use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
 pub use catalog::Catalog;
 pub use journal::DirtyJournal;
 pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
+pub(crate) use page::{NOWHERE, Tally};
 pub(crate) use superblocks::wipe_start;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 
+use crate::bands::{BandGeometry, BandOwner, Bands};
 use crate::format::Malformed;
+use crate::format::band::BandEntry;
 use crate::format::root::{LogNote, Root, TableRef, root_bytes};
-use crate::format::superblock::{REGIONS_MAX, Region, Superblock, SuperblockError, TABLE_DESCRIPTORS};
+use crate::format::superblock::{
+    BandLayout, REGIONS_MAX, Region, Shape, Superblock, SuperblockError, TABLE_DESCRIPTORS,
+};
 use crate::format::table::{MAP_SLOT_1, decode_table};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
@@ -42,7 +47,6 @@ use glance::UnitTable;
 use log_note::LogNotes;
 pub(crate) use log_note::log_known;
 use media::Media;
-use page::PageCell;
 use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -284,6 +288,8 @@ pub struct Meta {
     spans: Box<[OnceCell<Span>]>,
     tables: RefCell<Vec<Table>>,
     cache: Cache,
+    /// Where the blocks of a shaped pool are.
+    tally: Option<Tally>,
     progress: Progress,
     /// Extents whose pages are damaged, and in the way of a checkpoint.
     damaged: RefCell<Vec<u32>>,
@@ -306,8 +312,15 @@ impl Meta {
         tail: LogTail,
     ) -> Result<(), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let root =
-            Root { shard, generation: 1, epoch: superblock.epoch, tail, log: LogNote::default(), tables: Vec::new() };
+        let root = Root {
+            shard,
+            generation: 1,
+            epoch: superblock.epoch,
+            tail,
+            log: LogNote::default(),
+            tables: Vec::new(),
+            bands: vec![BandEntry::default(); superblock.bands.bands as usize],
+        };
         for copy in 0..2 {
             let block = superblock.root_copy(shard, copy);
             let failed = |status| MetaError::Io { action: "write", object: Object::Root { shard }, block, status };
@@ -325,11 +338,13 @@ impl Meta {
         shard: u16,
         cache_bytes: usize,
     ) -> Result<(Rc<Meta>, LogTail), MetaError> {
-        Meta::open_without(reactor, channel, info, superblock, shard, cache_bytes, &[]).await
+        Meta::open_over(reactor, channel, info, superblock, shard, cache_bytes, &[], None).await
     }
 
-    /// As [`open`](Self::open), but nothing is known of the extents of the table pages `given_up`: they are free.
-    pub(crate) async fn open_without(
+    /// As [`open`](Self::open), but nothing is known of the extents of the table pages `given_up`: they are free. `channel` is
+    /// that of the device which has the regions; in a shaped pool, `bands` is that of the other one.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) async fn open_over(
         reactor: &Rc<Reactor>,
         channel: Rc<dyn Channel>,
         info: DeviceInfo,
@@ -337,6 +352,7 @@ impl Meta {
         shard: u16,
         cache_bytes: usize,
         given_up: &[u32],
+        bands: Option<(Rc<dyn Channel>, DeviceInfo)>,
     ) -> Result<(Rc<Meta>, LogTail), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
         let (mut root, copy) = newest_root(&media, superblock, shard).await?;
@@ -347,6 +363,19 @@ impl Meta {
             read_tables(&media, shard, span, &root, &mut tables).await?;
         }
         let places = spans.into_iter().map(OnceCell::from).chain(std::iter::repeat_with(OnceCell::new));
+        let layout = superblock.bands;
+        let geometry = BandGeometry {
+            first_block: superblock.bands_of(shard),
+            bands: layout.bands,
+            band_blocks: layout.band_blocks,
+            unit_blocks: layout.unit_blocks,
+        };
+        let salt = crate::format::record::salt(superblock.pool_prefix(), shard);
+        let owner = BandOwner { shard, salt, epoch: superblock.epoch };
+        let of_device = |(channel, info): (Rc<dyn Channel>, DeviceInfo)| {
+            Bands::new(reactor, channel, &info, geometry, owner, &root.bands)
+        };
+        let bands = bands.filter(|_| superblock.shape == Shape::Shaped).map(of_device);
         let meta = Meta {
             progress: Progress::new(superblock, shard, &root, copy, !media.is_cached()),
             media,
@@ -355,7 +384,8 @@ impl Meta {
             epoch: superblock.epoch,
             spans: places.take(REGIONS_MAX).collect(),
             tables: RefCell::new(tables),
-            cache: Cache::new(cache_bytes),
+            cache: Cache::new(cache_bytes, bands.is_some()),
+            tally: bands.map(Tally::new),
             damaged: RefCell::default(),
             refused: RefCell::default(),
             log_notes: LogNotes::new(&root),
@@ -414,6 +444,21 @@ impl Meta {
         self.span(block / EXTENT_BLOCKS).offset.wrapping_add(block as u64)
     }
 
+    /// Where the blocks of a shaped pool are.
+    pub(crate) fn bands(&self) -> Option<&Rc<Bands>> {
+        self.tally.as_ref().map(|tally| &tally.bands)
+    }
+
+    /// How the bands hear of what is live.
+    pub(crate) fn tally(&self) -> Option<&Tally> {
+        self.tally.as_ref()
+    }
+
+    /// Blocks of a map page.
+    fn page_blocks(&self) -> usize {
+        1 + self.tally.is_some() as usize
+    }
+
     /// Extents for whose damaged pages the last checkpoint failed: it can succeed when they have new ones.
     pub fn take_damaged(&self) -> Vec<u32> {
         self.damaged.take()
@@ -442,7 +487,7 @@ impl Meta {
             memory_bytes: self.extents() as usize * size_of::<Extent>()
                 + self.spans().map(|span| span.units.memory_bytes()).sum::<usize>()
                 + self.tables.borrow().len() * size_of::<Table>()
-                + resident_pages * size_of::<PageCell>(),
+                + resident_pages * cache::page_memory(self.tally.is_some()),
         }
     }
 
@@ -525,10 +570,11 @@ async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Resu
 pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16, copy: u8) -> Result<Root, MetaError> {
     let (object, block) = (Object::Root { shard }, superblock.root_copy(shard, copy));
     let tables = superblock.shard_table_pages(shard);
-    let blocks = (root_bytes(tables) as usize).div_ceil(BLOCK_BYTES);
+    let BandLayout { bands, band_blocks, .. } = superblock.bands;
+    let blocks = (root_bytes(tables, bands) as usize).div_ceil(BLOCK_BYTES);
     let damaged = |reason| MetaError::Damaged { object, block, reason };
     let bytes = media.read_object(object, block, blocks).await?;
-    let root = Root::decode(&bytes, superblock.pool, shard).map_err(damaged)?;
+    let root = Root::decode(&bytes, superblock.pool, shard, bands, band_blocks).map_err(damaged)?;
     if root.tables.len() > tables as usize {
         return Err(damaged(Malformed("it has more table pages than the shard")));
     }

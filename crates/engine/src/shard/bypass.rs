@@ -52,6 +52,7 @@ impl Shard {
     pub(super) fn wants_bypass(&self, target: &Target) -> bool {
         target.bytes >= self.tuning.bypass_bytes_min
             && target.is_whole()
+            && self.meta.bands().is_none()
             && self.streams.follow(target) >= self.tuning.bypass_run_bytes
             && self.fill().share() >= START
             && self.index.takes_in_place((target.bytes / BLOCK) as usize)

@@ -29,9 +29,9 @@ const RUNS_PER_TURN: usize = 8;
 
 /// A block of the log on its way.
 #[derive(Clone, Copy)]
-struct Moving {
-    block: u32,
-    place: LogPlace,
+pub(super) struct Moving {
+    pub(super) block: u32,
+    pub(super) place: LogPlace,
 }
 
 impl Shard {
@@ -44,7 +44,9 @@ impl Shard {
             Ok(_) if !held_back => self.patience.answered(Refused::Place(extent)),
             // Should a move not be possible, the extent stays where it is, and is tried again.
             Err(Status::WriteError)
-                if self.is_given_up(Refused::Place(extent)) && self.relocate(extent).await.is_ok() =>
+                if self.meta.bands().is_none()
+                    && self.is_given_up(Refused::Place(extent))
+                    && self.relocate(extent).await.is_ok() =>
             {
                 ended = Ok(Destaged::Whole);
             }
@@ -59,6 +61,9 @@ impl Shard {
     }
 
     async fn destage_steps(self: &Rc<Self>, extent: u32, taken: &DirtyExtent) -> Result<Destaged, Status> {
+        if let Some(bands) = self.meta.bands() {
+            return self.destage_to_bands(bands, extent, taken).await;
+        }
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;
         // Before anything is merged: deltas over a block that only a damaged page knew make it lost.
@@ -181,12 +186,12 @@ impl Shard {
     }
 
     /// Whether this turn has time for a run. One in each there is always, however long hosts make it.
-    fn may_move_now(&self) -> bool {
+    pub(super) fn may_move_now(&self) -> bool {
         self.moved_in.get() != self.reactor.turns() || !self.reactor.is_turn_long()
     }
 
     /// Reads a run of blocks from the log: how many, up to the first that cannot be read, and what is to become of that.
-    async fn read_run(&self, run: &[Moving], buf: &mut Buf) -> Result<(usize, Option<Stop>), Status> {
+    pub(super) async fn read_run(&self, run: &[Moving], buf: &mut Buf) -> Result<(usize, Option<Stop>), Status> {
         for (step, Moving { place, .. }) in run.iter().enumerate() {
             let target = &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES];
             let mut right = false;
@@ -218,7 +223,7 @@ impl Shard {
     }
 
     /// Records that a block is lost, unless it has been overwritten meanwhile.
-    async fn give_up(self: &Rc<Self>, owner: meta::Descriptor, lost: Moving) -> Result<(), Status> {
+    pub(super) async fn give_up(self: &Rc<Self>, owner: meta::Descriptor, lost: Moving) -> Result<(), Status> {
         let offset = lost.block % EXTENT_BLOCKS * BLOCK_BYTES as u32;
         let target = Target { volume: owner.volume, vextent: owner.vextent, offset, bytes: BLOCK_BYTES as u32 };
         let _held = self.locks.lock(target.range()).await;
@@ -242,7 +247,7 @@ impl Shard {
 
 /// How a destage has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Destaged {
+pub(super) enum Destaged {
     /// The map page has everything that was taken.
     Whole,
     /// Something is left, to be tried again.
@@ -252,7 +257,7 @@ enum Destaged {
 }
 
 /// Why a block is not moved.
-enum Stop {
+pub(super) enum Stop {
     /// It is given up.
     Lost,
     /// The next destage tries it again.

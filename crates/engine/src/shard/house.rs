@@ -8,6 +8,7 @@
 
 use super::pace::{Fill, SOFT, START};
 use super::{Defect, Shard};
+use crate::bands::{Bands, Stream};
 use crate::units::LogTail;
 use bdev::Status;
 use reactor::sync::Notify;
@@ -107,6 +108,7 @@ impl Shard {
             } else if self.is_settled() && self.log.is_idle() {
                 // Not with records under way: a failed write may leave them waiting for room that only a checkpoint makes.
                 house.settling.set(false);
+                self.recount_once();
                 house.listens.set(Listens::Anything);
                 house.call.wait_until(|| house.listens.get() == Listens::Nothing || house.stopping.get()).await;
             } else if house.settling.get() {
@@ -117,7 +119,7 @@ impl Shard {
                 house.settling.set(house.writes.get() == writes);
             }
         }
-        self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
+        self.settled.wait_until(|| self.index.destages_under_way() == 0 && !self.gc.is_recounting.get()).await;
         house.stopped.set(true);
         house.call.notify_all();
     }
@@ -150,13 +152,14 @@ impl Shard {
     /// Destages and makes checkpoints until neither is called for.
     async fn upkeep(self: &Rc<Self>) -> Result<(), Status> {
         loop {
+            let collects = self.collect_some().await?;
             let wanted = self.destage_wanted();
             if wanted {
                 self.destage_some().await?;
             }
             if self.checkpoint_wanted() {
                 self.checkpoint().await?;
-            } else if !wanted {
+            } else if !wanted && !collects {
                 // Room that has come about in another way, such as by trimming.
                 self.pace.earned(0, self.fill());
                 return Ok(());
@@ -168,7 +171,10 @@ impl Shard {
     }
 
     fn destage_wanted(&self) -> bool {
+        // What only a checkpoint or GC can make room for is not tried.
+        let has_room = |bands: &Rc<Bands>| bands.may_append(Stream::User) || !self.bands_will_be_free(bands);
         self.index.dirty_extents() > 0
+            && self.meta.bands().is_none_or(has_room)
             && (self.house.settling.get()
                 || self.fill_after_checkpoint().share() >= START
                 || self.pace.waiting() > 0 && !self.checkpoint_wanted())
@@ -185,6 +191,9 @@ impl Shard {
     }
 
     fn checkpoint_wanted(&self) -> bool {
+        if self.meta.bands().is_some_and(|bands| self.bands_are_missed(bands)) {
+            return true;
+        }
         let tail = self.tail();
         let Some(last) = self.house.checkpoint.get() else {
             return self.house.settling.get() || self.pace.waiting() > 0;
@@ -268,6 +277,11 @@ impl Shard {
         self.house.checkpointing.set(false);
         self.settled.notify_all();
         ended
+    }
+
+    /// Whether the shard is being closed.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.house.stopping.get()
     }
 
     pub(super) fn is_checkpointing(&self) -> bool {

@@ -10,6 +10,7 @@ use super::Defect;
 use super::dirty::{BlockSet, DirtyExtent, DirtyExtents};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};
 use super::places::{FixedState, Places};
+use crate::bands::BandAt;
 use crate::log::{Placed, Record, Sink};
 use crate::meta::{self, Descriptor, Meta};
 use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
@@ -30,8 +31,8 @@ const PREFETCHED_MAX: u32 = 8;
 pub(crate) enum Place {
     /// In the log.
     Log(LogPlace),
-    /// Where placement puts it, with this stored checksum.
-    Settled(u32),
+    /// Where placement puts it, with this stored checksum. In a shaped pool that is a place in the bands.
+    Settled(u32, BandAt),
     /// Nowhere: it reads as zeroes.
     Hole,
     /// They are gone.
@@ -165,7 +166,10 @@ impl Index {
     #[inline]
     fn base(&self, state: &State, block: u32) -> Place {
         if let Some(place) = state.map.get(block) {
-            return if place.at == IN_PLACE { Place::Settled(meta::stored_crc(place.crc)) } else { Place::Log(place) };
+            return match place.at {
+                IN_PLACE => Place::Settled(meta::stored_crc(place.crc), BandAt(meta::NOWHERE)),
+                _ => Place::Log(place),
+            };
         }
         let (extent, index) = (extent_of(block), block % EXTENT_BLOCKS);
         if let Some(dirty) = state.dirty.get(extent) {
@@ -180,7 +184,7 @@ impl Index {
             return match page.get(index) {
                 meta::HOLE => Place::Hole,
                 meta::LOST => Place::Lost,
-                crc => Place::Settled(crc),
+                crc => Place::Settled(crc, page.band_at(index)),
             };
         }
         let descriptor = self.meta.descriptor(extent);
@@ -244,7 +248,11 @@ impl Index {
         let mut lost = 0;
         for index in 0..EXTENT_BLOCKS {
             let block = page.extent() * EXTENT_BLOCKS + index;
-            if let Some(place) = state.map.get(block) {
+            let logged = state.map.get(block);
+            if self.meta.bands().is_some() && logged.is_some() {
+                // Only destage knows a place to enter; what it has done already was in the page alone.
+                lost += !dirty.is_some_and(|dirty| dirty.blocks.contains(index)) as u32;
+            } else if let Some(place) = logged {
                 // In place it may still be an older one: then the log has it, and goes before the page.
                 page.set(index, meta::stored_crc(place.crc));
             } else if is_in(dirty.map(|dirty| &dirty.holes), index) {
@@ -254,6 +262,30 @@ impl Index {
             }
         }
         lost
+    }
+
+    /// The deltas over a block as they are now: how many, and the last one.
+    pub(crate) fn chain_mark(&self, block: u32) -> Option<(usize, LogPlace)> {
+        let state = self.state.borrow();
+        let chain = state.chains.get(&block)?;
+        Some((chain.len(), chain.last()?.place))
+    }
+
+    /// The block is where its map page says, with the deltas that `mark` speaks of: if there are still just these.
+    pub(crate) fn settled_whole(&self, block: u32, mark: (usize, LogPlace)) -> bool {
+        let same = self.chain_mark(block) == Some(mark);
+        if same {
+            let mut state = self.state.borrow_mut();
+            state.drop_block(block);
+            // What was below the deltas.
+            if let Some(dirty) = state.dirty.get_mut(extent_of(block)) {
+                for set in [&mut dirty.holes, &mut dirty.lost] {
+                    set.iter_mut().for_each(|set| set.remove(block % EXTENT_BLOCKS));
+                    *set = set.take().filter(|set| !set.is_empty());
+                }
+            }
+        }
+        same
     }
 
     /// How many deltas there are over a block.

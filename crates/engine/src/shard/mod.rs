@@ -12,6 +12,7 @@ mod data;
 mod destage;
 mod dirty;
 mod evacuate;
+mod gc;
 mod house;
 mod index;
 mod locks;
@@ -21,10 +22,12 @@ mod pace;
 mod patience;
 mod places;
 mod read;
+mod recount;
 mod relocate;
 mod retire;
 mod scrub;
 mod settled;
+mod shape;
 mod trim;
 mod verify;
 mod write;
@@ -134,6 +137,8 @@ pub struct ShardTuning {
     pub bypass_run_bytes: u64,
     /// Extents with deltas are evacuated wherever that is possible, as if the log had no room to merge those: for tests.
     pub evacuates: bool,
+    /// Of a shaped pool: bands of a shard in use above which GC works; `None`: all but one in 32 and the reserve.
+    pub used_bands: Option<u32>,
     /// Breaks something on purpose.
     pub defect: Option<Defect>,
 }
@@ -173,6 +178,10 @@ pub enum Defect {
     EvacuateEarly,
     /// Slices leave the dirty journal at every checkpoint, whatever of them the log alone has.
     RetireEarly,
+    /// GC passes over live blocks.
+    ForgetLive,
+    /// Bands are free as soon as they are empty, without a checkpoint.
+    FreeEarly,
 }
 
 impl Default for ShardTuning {
@@ -185,6 +194,7 @@ impl Default for ShardTuning {
             bypass_bytes_min: 64 << 10,
             bypass_run_bytes: 2 << 20,
             evacuates: false,
+            used_bands: None,
             defect: None,
         }
     }
@@ -210,6 +220,7 @@ pub(crate) struct Shard {
     locks: Locks,
     counters: Counters,
     house: house::House,
+    gc: gc::Gc,
     scrub: scrub::Scrub,
     /// What may leave the dirty journal.
     rounds: retire::Rounds,
@@ -248,6 +259,11 @@ impl Shard {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Blocks that GC has moved.
+    pub(crate) fn collected_blocks(&self) -> u64 {
+        self.gc.moved_blocks.get()
     }
 
     pub(crate) fn index_stats(&self) -> index::IndexStats {

@@ -2,8 +2,9 @@
 
 use super::index::Index;
 use super::{Counters, Defect, Shard, ShardTuning};
+use crate::bands::BandDefect;
 use crate::error::PoolError;
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{Shape, Superblock};
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
@@ -103,8 +104,13 @@ impl Shard {
     async fn recover(parts: ShardParts, writes: bool) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
         let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, tuning, .. } = parts;
         let medium = parts.log.medium(&reactor, parts.first_log_block);
+        let (index_channel, index_info, bands) = match superblock.shape {
+            Shape::Hot => (capacity.clone(), capacity_info, None),
+            Shape::Shaped => (parts.log.channel.clone(), parts.log.info, Some((capacity.clone(), capacity_info))),
+        };
+        let cache = tuning.map_cache_bytes;
         let (meta, tail) =
-            Meta::open(&reactor, capacity.clone(), capacity_info, &superblock, number, tuning.map_cache_bytes).await?;
+            Meta::open_over(&reactor, index_channel, index_info, &superblock, number, cache, &[], bands).await?;
         let journal = DirtyJournal::open(&reactor, capacity.clone(), capacity_info, &superblock, number).await?;
         let geometry = LogGeometry {
             shard: number,
@@ -156,6 +162,9 @@ impl Shard {
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
+        if let Some(bands) = meta.bands().filter(|_| tuning.defect == Some(Defect::FreeEarly)) {
+            bands.break_rule(BandDefect::FreeAtOnce);
+        }
         if tuning.defect == Some(Defect::SummaryEarly) {
             log.store_summaries_early();
         }
@@ -176,6 +185,7 @@ impl Shard {
             locks: Default::default(),
             counters: Counters::default(),
             house: Default::default(),
+            gc: Default::default(),
             scrub: Default::default(),
             rounds: Default::default(),
             settled: Default::default(),

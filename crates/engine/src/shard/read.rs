@@ -209,12 +209,16 @@ impl Shard {
                     (self.verified(places, &part), part)
                 })
             }
-            Place::Settled(_) => {
-                let block = self.meta.data_block(first);
+            Place::Settled(_, at) => {
+                let (block, held) = match self.meta.bands() {
+                    Some(bands) => (bands.device_block(*at), Some(bands.hold(*at))),
+                    None => (self.meta.data_block(first), None),
+                };
                 let io = self.capacity_io(block, places.len() as u32, |lba, blocks| Io::read(lba, blocks, part));
                 let read = self.capacity.submit(io);
                 IoFuture::new(async move {
                     let done = read.await;
+                    drop(held);
                     let status = if done.status.is_ok() { self.verified(places, &done.io.bufs) } else { done.status };
                     (status, done.io.bufs)
                 })
@@ -266,7 +270,10 @@ fn needs_page(plan: &Plan) -> bool {
 fn run_length(places: &[Place]) -> usize {
     let most = BUF_BYTES_MAX / BLOCK_BYTES;
     let follows = |index: usize| match (&places[index - 1], &places[index]) {
-        (Place::Hole, Place::Hole) | (Place::Settled(_), Place::Settled(_)) => true,
+        (Place::Hole, Place::Hole) => true,
+        (Place::Settled(_, one), Place::Settled(_, next)) => {
+            one.0 == meta::NOWHERE || one.0.checked_add(1) == Some(next.0)
+        }
         (Place::Log(one), Place::Log(next)) => one.at.0 + BLOCK_UNITS == next.at.0,
         _ => false,
     };
@@ -295,7 +302,7 @@ fn verify(places: &[Place], list: &SgList) -> Status {
         };
         let right = match place {
             Place::Log(place) => place.crc == crc,
-            Place::Settled(stored) => meta::stored_crc(crc) == *stored,
+            Place::Settled(stored, _) => meta::stored_crc(crc) == *stored,
             _ => true,
         };
         if !right {

@@ -38,6 +38,10 @@ impl Shard {
     /// forgotten. The page of one that has moved is in another place.
     pub(super) async fn move_unmapped(self: &Rc<Self>) {
         for extent in self.meta.take_refused() {
+            if self.meta.bands().is_some() {
+                // Its blocks are where they are; a log device that refuses writes has to be replaced.
+                continue;
+            }
             let is_held = self.held_back.borrow().contains(&extent);
             if is_held || self.meta.descriptor(extent).is_free() || !self.is_given_up(Refused::Map(extent)) {
                 continue;

@@ -9,7 +9,7 @@ use super::data::copy_into;
 use super::index::Knows;
 use super::{Defect, Outcome, Shard, Target};
 use crate::checksums::block_crcs;
-use crate::meta::glance::Glanced;
+use crate::meta::glance::{Glance, Glanced};
 use crate::meta::{self, HOLE, INHERIT, LOST};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use bdev::{Done, Io, Status};
@@ -26,7 +26,8 @@ impl Shard {
         bufs: SgList,
     ) -> Result<IoFuture<'static, Outcome>, SgList> {
         let blocks = target.blocks();
-        if target.bytes as usize > BUF_BYTES_MAX {
+        // Where a block of a shaped pool is, its page has to say first.
+        if target.bytes as usize > BUF_BYTES_MAX || self.meta.bands().is_some() {
             return Err(bufs);
         }
         let glance = match self.index.knows(extent, blocks.clone()) {
@@ -42,7 +43,7 @@ impl Shard {
         let place = self.meta.data_block(extent * EXTENT_BLOCKS + blocks.start);
         let io = self.capacity_io(place, blocks.len() as u32, |lba, count| Io::read(lba, count, bufs));
         let data = IoFuture::begin(&self.capacity, |capacity| capacity.submit(io));
-        let (glance, data) = match (glance.map(|glance| glance.try_ready()).transpose(), data) {
+        let (glance, data) = match (glance.map(Glance::try_ready).transpose(), data) {
             (Ok(glanced), Ok(mut done)) => {
                 return match self.judge_settled(&target, extent, glanced.as_ref(), &mut done) {
                     Some(status) => Ok(IoFuture::ready(Outcome { status, bufs: done.io.bufs })),

@@ -11,7 +11,7 @@ pub mod tank;
 pub use run::{block_on, reactor};
 
 use bdev::{BlockDevice, Io, Lba, MemDevice};
-use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError};
+use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, Shape};
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,6 +51,11 @@ pub async fn create(reactor: Rc<Reactor>, devices: PoolDevices, shards: u16) -> 
 
 pub async fn open(reactor: Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, PoolError> {
     Pool::open(&reactor, &devices, &OpenOptions::default()).await
+}
+
+/// As [`options`], of a shaped pool.
+pub fn shaped(shards: u16) -> CreateOptions {
+    CreateOptions { shape: Shape::Shaped, unit_blocks: Some(4), ..options(shards) }
 }
 
 /// A new pool, open, on devices that may hold anything, and a volume 'v' of `blocks` blocks of 4 KiB in it.

@@ -3,7 +3,7 @@
 use super::block_on;
 use bdev::{BlockDevice, Channel, DeviceInfo, MemDevice};
 use engine::layout::{CreateOptions, Identities, plan};
-use engine::{DirtyJournal, LogKind, LogTail, Meta, MetaError, Superblock};
+use engine::{DirtyJournal, LogTail, Meta, MetaError, Superblock};
 use reactor::Reactor;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -23,14 +23,7 @@ impl Pool {
     /// A formatted pool of `shards` shards, 64 extents each or a few fewer.
     pub fn new(reactor: &Rc<Reactor>, block_size: u32, shards: u16) -> Pool {
         let capacity_blocks = (256 << 8) * shards as u64;
-        let options = CreateOptions {
-            name: "tank".to_string(),
-            shards: Some(shards),
-            segment_blocks: None,
-            log_kind: LogKind::Block,
-            volumes_max: None,
-            tiny: false,
-        };
+        let options = CreateOptions { name: "tank".to_string(), shards: Some(shards), ..CreateOptions::default() };
         let ids = Identities { pool: Uuid::from_u128(1), log: Uuid::from_u128(2), capacity: Uuid::from_u128(3) };
         let (_, superblock) = plan((64 << 8) * shards as u64, capacity_blocks, &options, ids, 1).unwrap();
         let blocks = capacity_blocks * 4096 / block_size as u64;

@@ -82,11 +82,23 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> Plan {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let mutation = run.world.handle().mutation();
+    let plan = pick(&mut run.rng, mutation);
+    run_with(run, plan)
+}
+
+/// The same with a shaped pool.
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    let mutation = run.world.handle().mutation();
+    let plan = Plan { refusing: 0, ..pick(&mut run.rng, mutation) }.shaped(&mut run.rng);
+    run_with(run, plan)
+}
+
+fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     // Hardware lies from when the pool is open: what is lost then was acknowledged by it.
     let mutation = world.handle().mutation();
     world.set_mutation(None);
-    let plan = pick(rng, mutation);
     world.handle().note(format!("{plan:?}"));
     let mix = Mix {
         block_bytes: 1 << plan.block_shift,

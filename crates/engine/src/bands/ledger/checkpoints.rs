@@ -1,6 +1,7 @@
 //! When a band may be used again, and what a root says of it.
 
 use super::{Band, Ledger, State};
+use crate::bands::BandDefect;
 use crate::format::band::{BandEntry, BandState};
 
 /// A checkpoint that has begun; by default one before all others.
@@ -34,7 +35,11 @@ impl Ledger {
     pub(super) fn free_now(&mut self, number: u32) {
         let band = &mut self.bands[number as usize];
         (band.state, band.written) = (State::Free, 0);
-        self.free.push_back(number);
+        match self.defect {
+            // Soon, so that it shows.
+            Some(BandDefect::FreeAtOnce) => self.free.push_front(number),
+            _ => self.free.push_back(number),
+        }
     }
 
     pub(in crate::bands) fn next_to_unmap(&self) -> Option<u32> {

@@ -7,7 +7,9 @@ mod model;
 mod run;
 mod walk;
 
+use super::writer::Places;
 use super::*;
+use crate::format::band::{BAND_ENTRY_BYTES, BandState};
 use crate::format::stripe::StripeHead;
 use base::crc32c;
 use bdev::Status;
@@ -76,10 +78,6 @@ impl Rig {
         self.bands.checkpointed(token);
         self.turns(4);
         table
-    }
-
-    fn at(&self, band: u32, position: u32) -> BandAt {
-        self.bands.geometry.at(band, position)
     }
 }
 

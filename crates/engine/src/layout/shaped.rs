@@ -1,0 +1,114 @@
+//! Planning a shaped pool: bands on the capacity device, the index on the log device.
+//!
+//! ```text
+//! capacity device   | superblock x2 | catalog x2 | journals | bands of shard 0 | bands of shard 1 | ...
+//! log device        | superblock x2 | segments | roots | regions (table pages, map pages)
+//! ```
+
+use super::{
+    CreateOptions, GIB_BLOCKS, MIB_BLOCKS, PlanError, plan_catalog, plan_journal, plan_root, shard_extents_at_most,
+};
+use crate::bands::{RESERVE_BANDS, STRIPE_BLOCKS_MAX};
+use crate::format::superblock::{
+    BANDS_MIN, BandLayout, REGION_ALIGN_BLOCKS, Region, SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SUPERBLOCK_COPIES,
+    Shape, Superblock, UNIT_BLOCKS_MAX,
+};
+use crate::units::EXTENT_BLOCKS;
+
+/// Percent of the space that volumes do not get, unless told otherwise.
+pub const OVERPROVISION_DEFAULT: u8 = 15;
+/// Least over-provisioning, in percent: with less, most of what GC writes is what it has read.
+pub const OVERPROVISION_MIN: u8 = 5;
+/// Most over-provisioning, in percent.
+pub const OVERPROVISION_MAX: u8 = 75;
+/// Unit of writes unless told otherwise: 64 KiB, the largest indirection unit of today's drives.
+pub const UNIT_BLOCKS_DEFAULT: u32 = 16;
+const BAND_BLOCKS_MIN: u32 = MIB_BLOCKS as u32 * 4;
+const BAND_BLOCKS_MAX: u32 = GIB_BLOCKS as u32;
+/// Bands of a shard that are planned for where the device is large enough: few would make GC coarse.
+const BANDS_WANTED: u64 = 256;
+/// Percent of what bands hold beside headers that is not lost to padding.
+const UNPADDED: u64 = 98;
+
+/// A plan of the bands and what describes them.
+pub(super) struct Bands {
+    layout: BandLayout,
+    shards: u16,
+    extents: u32,
+    pub(super) root_blocks: u32,
+}
+
+pub(super) fn refuse_options(options: &CreateOptions) -> Result<(), PlanError> {
+    match options {
+        CreateOptions { overprovision: Some(_), .. } => Err(PlanError::NotShaped("over-provisioning")),
+        CreateOptions { band_blocks: Some(_), .. } => Err(PlanError::NotShaped("a size of bands")),
+        CreateOptions { unit_blocks: Some(_), .. } => Err(PlanError::NotShaped("a unit of writes")),
+        _ => Ok(()),
+    }
+}
+
+fn size(what: &'static str, blocks: u32, least: u32, most: u32) -> Result<u32, PlanError> {
+    if blocks.is_power_of_two() && (least..=most).contains(&blocks) {
+        return Ok(blocks);
+    }
+    Err(PlanError::BandSize { what, blocks, least, most })
+}
+
+pub(super) fn plan_bands(
+    capacity_blocks: u64,
+    shards: u16,
+    log_blocks: u64,
+    options: &CreateOptions,
+) -> Result<Bands, PlanError> {
+    let percent = options.overprovision.unwrap_or(OVERPROVISION_DEFAULT);
+    if !(OVERPROVISION_MIN..=OVERPROVISION_MAX).contains(&percent) {
+        return Err(PlanError::Overprovision(percent));
+    }
+    let unit_blocks = size("a unit of writes", options.unit_blocks.unwrap_or(UNIT_BLOCKS_DEFAULT), 1, UNIT_BLOCKS_MAX)?;
+    let shard_extents = shard_extents_at_most(capacity_blocks, shards);
+    let journal_blocks = plan_journal(shard_extents, (log_blocks / shards as u64).min(SHARD_LOG_BLOCKS_MAX));
+    let in_front = SUPERBLOCK_COPIES
+        + 2 * plan_catalog(capacity_blocks, options.volumes_max)? as u64
+        + 2 * journal_blocks as u64 * shards as u64;
+    let start = in_front.next_multiple_of(REGION_ALIGN_BLOCKS.max(unit_blocks as u64));
+    let shard_blocks = capacity_blocks.saturating_sub(start) / shards as u64;
+    let usual = 1u32 << (shard_blocks / BANDS_WANTED).clamp(1, BAND_BLOCKS_MAX as u64).ilog2();
+    let least = if options.tiny { 2 * unit_blocks } else { BAND_BLOCKS_MIN.max(2 * unit_blocks) };
+    let band_blocks = size("a band", options.band_blocks.unwrap_or(usual.max(least)), least, BAND_BLOCKS_MAX)?;
+    let bands = (shard_blocks / band_blocks as u64).min(u32::MAX as u64 / band_blocks as u64);
+    let band_data = (band_blocks - band_blocks.div_ceil(STRIPE_BLOCKS_MAX)) as u64;
+    let data = bands.saturating_sub(RESERVE_BANDS as u64) * band_data * UNPADDED / 100;
+    let extents = data * (100 - percent as u64) / 100 / EXTENT_BLOCKS as u64;
+    if bands < BANDS_MIN as u64 || extents == 0 {
+        let least = BANDS_MIN.max(RESERVE_BANDS + 1 + 2 * EXTENT_BLOCKS / band_blocks);
+        return Err(PlanError::Bands { band_blocks, shards, bands, least });
+    }
+    let (bands, extents) = (bands as u32, extents.min(SHARD_EXTENTS_MAX as u64) as u32);
+    // Where the index begins is known when the segments are.
+    let layout = BandLayout { start, bands, band_blocks, unit_blocks, index_start: 0 };
+    Ok(Bands { layout, shards, extents, root_blocks: plan_root(extents as u64, bands) })
+}
+
+impl Bands {
+    fn region(&self, shard: u16, start: u64) -> Region {
+        Region { shape: Shape::Shaped, start, first_extent: 0, extents: self.extents, shard }
+    }
+
+    /// Blocks of the log device that the index takes.
+    pub(super) fn index_blocks(&self) -> u64 {
+        (self.region(0, 0).end() + 2 * self.root_blocks as u64) * self.shards as u64
+    }
+
+    /// Enters the plan into a superblock that has everything else.
+    pub(super) fn put(self, superblock: &mut Superblock) {
+        let log_end = superblock.segments_start as u64
+            + superblock.segments as u64 * superblock.segment_blocks as u64 * superblock.shards as u64;
+        superblock.bands = BandLayout { index_start: log_end as u32, ..self.layout };
+        let mut at = superblock.index_roots_end();
+        for shard in 0..self.shards {
+            let region = self.region(shard, at);
+            at = region.end();
+            superblock.regions.push(region);
+        }
+    }
+}

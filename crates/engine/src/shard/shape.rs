@@ -1,0 +1,204 @@
+//! Destage of a shaped pool: what an extent has in the log is appended to a stripe of the bands, and its map page says
+//! where.
+//!
+//! Nothing that a durable map page leads to is overwritten, so nothing has to be in the log as a whole block first: deltas are
+//! laid over their block on the way. No record tells of it either; until a checkpoint has the page, the log has the bytes.
+
+use super::data::{copy_out, one};
+use super::destage::{Destaged, Moving, Stop};
+use super::dirty::{BlockSet, DirtyExtent};
+use super::log_map::{IN_PLACE, LogPlace};
+use super::{BLOCK, Shard, Target, add};
+use crate::bands::{Bands, Entry, Stream, Writer};
+use crate::meta;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use base::crc32c;
+use bdev::Status;
+use reactor::BUF_BYTES_MAX;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Blocks read and appended at a time.
+const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
+
+/// What makes a block up.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A whole copy in the log.
+    Log(LogPlace),
+    /// Deltas: how many, and the last one.
+    Deltas((usize, LogPlace)),
+}
+
+/// A block that is being appended; one without a place has been left out.
+struct Moved {
+    block: u32,
+    crc: u32,
+    source: Source,
+}
+
+/// A destage under way.
+struct Load {
+    writer: Writer,
+    /// In the order in which they are appended.
+    moved: Vec<Moved>,
+}
+
+impl Load {
+    async fn append(&mut self, run: &[Moving], fill: impl FnMut(usize, &mut [u8]) -> bool) -> Result<(), Status> {
+        let entry = |moving: &Moving| Entry { block: moving.block, crc: meta::stored_crc(moving.place.crc) };
+        let entries: SmallVec<[Entry; RUN_BLOCKS_MAX]> = run.iter().map(entry).collect();
+        let of_log = |moving: &Moving| {
+            let source = Source::Log(moving.place);
+            Moved { block: moving.block, crc: moving.place.crc, source }
+        };
+        self.moved.extend(run.iter().map(of_log));
+        self.writer.append(&entries, fill).await
+    }
+}
+
+impl Shard {
+    /// As [`destage`](Self::destage), into bands.
+    pub(super) async fn destage_to_bands(
+        self: &Rc<Self>,
+        bands: &Rc<Bands>,
+        extent: u32,
+        taken: &DirtyExtent,
+    ) -> Result<Destaged, Status> {
+        // From the start, so that the extents of a round share their stripes.
+        let mut load = Load { writer: bands.writer(Stream::User), moved: Vec::new() };
+        let owner = self.meta.descriptor(extent);
+        let first = extent * EXTENT_BLOCKS;
+        let page = self.page_to_change(extent).await?;
+        let (mut logged, mut under): (Vec<Moving>, SmallVec<[u32; 8]>) = (Vec::new(), SmallVec::new());
+        for index in taken.blocks.iter() {
+            let block = first + index;
+            match self.index.logged(block) {
+                _ if self.index.has_chain(block) => under.push(block),
+                Some(place) if place.at != IN_PLACE => logged.push(Moving { block, place }),
+                // It is a hole or lost now: then there is, or was, a later record.
+                _ => {}
+            }
+        }
+        let (unreadable, waiting) = self.load_from_log(&mut load, &logged).await?;
+        let damaged = self.load_merged(&mut load, owner, &under).await?;
+        let Load { writer, moved } = load;
+        let places = writer.finish().await?;
+        let blocks = (0..moved.len()).filter(|index| places.get(*index).is_some()).count() as u64;
+        add(&self.counters.destaged_bytes, blocks * BLOCK_BYTES as u64);
+        self.owe_for(bands, blocks);
+        self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
+        let mut all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty();
+        // Holes first: a block that was trimmed and then written again is in both.
+        for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
+            set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
+        }
+        let mut known = BlockSet::EMPTY;
+        for (index, Moved { block, crc, source }) in moved.iter().enumerate() {
+            let Some(at) = places.get(index) else { continue };
+            let is_newest = match source {
+                Source::Log(place) => {
+                    self.index.settled(*block, *place);
+                    true
+                }
+                Source::Deltas(mark) => self.index.settled_whole(*block, *mark),
+            };
+            if is_newest {
+                known.insert(block % EXTENT_BLOCKS);
+                page.place(block % EXTENT_BLOCKS, meta::stored_crc(*crc), at);
+            } else {
+                all = false;
+            }
+        }
+        drop(places);
+        self.index.settled_holes(taken, &known);
+        for lost in unreadable {
+            self.give_up(owner, lost).await?;
+        }
+        for block in damaged {
+            // In the log, it is found out what is to become of it.
+            self.merge(owner.volume, owner.vextent, block % EXTENT_BLOCKS).await?;
+        }
+        waiting.map_or(Ok(if all { Destaged::Whole } else { Destaged::InPart }), Err)
+    }
+
+    /// Appends whole copies from the log. Which the log does not give back, and why others are to be tried again.
+    async fn load_from_log(
+        self: &Rc<Self>,
+        load: &mut Load,
+        logged: &[Moving],
+    ) -> Result<(SmallVec<[Moving; 4]>, Option<Status>), Status> {
+        let (mut unreadable, mut waiting): (SmallVec<[Moving; 4]>, Option<Status>) = (SmallVec::new(), None);
+        for run in logged.chunks(RUN_BLOCKS_MAX) {
+            while !self.may_move_now() {
+                self.reactor.yield_now().await;
+            }
+            self.moved_in.set(self.reactor.turns());
+            let mut missed: SmallVec<[Moving; RUN_BLOCKS_MAX]> = SmallVec::new();
+            // A mapped log gives its bytes at once.
+            let is_mapped = self.log.try_read(run[0].place.at, 0, &mut [0; 64]);
+            if is_mapped {
+                let fill = |index: usize, bytes: &mut [u8]| {
+                    let place: LogPlace = run[index].place;
+                    let right = self.log.try_read(place.at, 0, bytes) && crc32c(bytes) == place.crc;
+                    if !right {
+                        missed.push(run[index]);
+                    }
+                    right
+                };
+                load.append(run, fill).await?;
+            } else {
+                missed.extend_from_slice(run);
+            }
+            let mut at = 0;
+            while at < missed.len() {
+                let mut buf = bdev::steps::alloc(&self.reactor, (missed.len() - at) * BLOCK_BYTES).await?;
+                let (good, stop) = self.read_run(&missed[at..], &mut buf).await?;
+                let fill = |index: usize, bytes: &mut [u8]| {
+                    bytes.copy_from_slice(&buf.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES]);
+                    true
+                };
+                load.append(&missed[at..at + good], fill).await?;
+                match stop {
+                    Some(Stop::Lost) => unreadable.push(missed[at + good]),
+                    Some(Stop::Later(status)) => waiting = Some(status),
+                    None => {}
+                }
+                at += good + stop.is_some() as usize;
+            }
+        }
+        Ok((unreadable, waiting))
+    }
+
+    /// Appends blocks with the deltas over them. Which cannot be read.
+    async fn load_merged(
+        self: &Rc<Self>,
+        load: &mut Load,
+        owner: meta::Descriptor,
+        under: &[u32],
+    ) -> Result<SmallVec<[u32; 8]>, Status> {
+        let mut damaged = SmallVec::new();
+        for block in under {
+            let offset = block % EXTENT_BLOCKS * BLOCK;
+            let target = Target { volume: owner.volume, vextent: owner.vextent, offset, bytes: BLOCK };
+            let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
+            let read = self.read_blocks(target, one(buf)).await;
+            // Nothing has waited since what was read was the newest.
+            let Some(mark) = self.index.chain_mark(*block).filter(|_| read.status == Status::Ok) else {
+                damaged.extend((read.status != Status::Ok).then_some(*block));
+                continue;
+            };
+            let mut whole = [0u8; BLOCK_BYTES];
+            copy_out(&read.bufs, 0, &mut whole);
+            let crc = crc32c(&whole);
+            load.moved.push(Moved { block: *block, crc, source: Source::Deltas(mark) });
+            let entry = Entry { block: *block, crc: meta::stored_crc(crc) };
+            let fill = |_: usize, bytes: &mut [u8]| {
+                bytes.copy_from_slice(&whole);
+                true
+            };
+            load.writer.append(&[entry], fill).await?;
+        }
+        Ok(damaged)
+    }
+}
