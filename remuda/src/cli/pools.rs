@@ -21,6 +21,7 @@ Examples:
   remuda device create big --kind file path=/dev/sdb
   remuda pool create hot --log log --capacity big
   remuda pool create hot --log-pmem /dev/dax0.0 --log-size 16GiB --capacity big
+  remuda pool create cold --log log --capacity qlc --shape shaped --overprovision 20
   remuda volume create v0 --pool hot --size 1TiB")]
     Create {
         /// Name
@@ -43,6 +44,18 @@ Examples:
         /// Memory for pages of the map [default: 16 MiB per TiB]
         #[arg(long, value_name = "SIZE")]
         map_cache: Option<String>,
+        /// How blocks are placed: hot (in place) or shaped (long runs alone, for QLC)
+        #[arg(long, value_name = "SHAPE")]
+        shape: Option<String>,
+        /// Shaped: percent of the capacity that volumes do not get [default: 15]
+        #[arg(long, value_name = "PERCENT")]
+        overprovision: Option<u8>,
+        /// Shaped: writes are multiples of this, best the drive's indirection unit [default: 64KiB]
+        #[arg(long, value_name = "SIZE")]
+        write_unit: Option<String>,
+        /// Shaped: bytes that are written and collected as one [default: by size]
+        #[arg(long, value_name = "SIZE")]
+        band: Option<String>,
         /// Take devices that hold something; it is lost
         #[arg(long)]
         force: bool,
@@ -114,13 +127,35 @@ Examples:
 
 pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
     match command {
-        PoolCommand::Create { name, log, log_pmem, log_size, capacity, shards, map_cache, force, volatile } => {
+        PoolCommand::Create {
+            name,
+            log,
+            log_pmem,
+            log_size,
+            capacity,
+            shards,
+            map_cache,
+            shape,
+            overprovision,
+            write_unit,
+            band,
+            force,
+            volatile,
+        } => {
             let mut params = json!({ "name": name, "capacity": capacity, "force": force, "volatile": volatile });
             let log_pmem = log_pmem.map(|path| match std::path::absolute(&path) {
                 Ok(absolute) => absolute.to_string_lossy().into_owned(),
                 Err(_) => path,
             });
-            let texts = [("log", log), ("log_pmem", log_pmem), ("log_size", log_size), ("map_cache", map_cache)];
+            let texts = [
+                ("log", log),
+                ("log_pmem", log_pmem),
+                ("log_size", log_size),
+                ("map_cache", map_cache),
+                ("shape", shape),
+                ("write_unit", write_unit),
+                ("band", band),
+            ];
             for (key, value) in texts {
                 if let Some(value) = value {
                     params[key] = json!(value);
@@ -128,6 +163,9 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             }
             if let Some(shards) = shards {
                 params["shards"] = json!(shards);
+            }
+            if let Some(percent) = overprovision {
+                params["overprovision"] = json!(percent);
             }
             context.call_and_show("pool.create", params, |pool: PoolView| {
                 let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
@@ -232,6 +270,7 @@ fn facts(pool: &PoolView) -> String {
             ("volumes", output::count(open.volumes as u64)),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
             ("unusable extents", output::count(total.unusable_extents)),
+            ("bands", bands(total)),
             ("log fill", log(total)),
             (
                 "write amplification",
@@ -247,6 +286,9 @@ fn facts(pool: &PoolView) -> String {
             ("scrub", pool_care::scrub_line(&open.scrub)),
             ("memory", ByteSize(total.memory_bytes).to_string()),
         ]);
+        if total.bands == 0 {
+            facts.retain(|(name, _)| *name != "bands");
+        }
         if open.settling {
             facts.push(("settling", format!("{} left", ByteSize(total.dirty_bytes))));
         }
@@ -256,6 +298,17 @@ fn facts(pool: &PoolView) -> String {
         text += &format!("\nproblem: {problem}");
     }
     text
+}
+
+/// How the bands of a shaped pool are used.
+fn bands(numbers: &ShardNumbers) -> String {
+    let ShardNumbers { bands, free_bands, pending_bands, retired_bands, .. } = numbers;
+    let valid = numbers.band_valid_share.map_or("-".to_string(), percent);
+    let (collected, padding) = (ByteSize(numbers.collected_bytes), ByteSize(numbers.padding_bytes));
+    format!(
+        "{free_bands} free of {bands}, {pending_bands} free with the next checkpoint, {retired_bands} retired; {valid} of the \
+         blocks valid; {collected} collected, {padding} of headers and padding"
+    )
 }
 
 fn show(pool: PoolView) -> String {

@@ -20,7 +20,7 @@ pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use namespace::{NAMESPACE, NamespaceEntry, check_uuid};
-pub use pool::{LogDef, PoolDef, PoolEntry};
+pub use pool::{LogDef, PlacementDef, PoolDef, PoolEntry};
 pub use section::show_duration_ns;
 pub use vhost::{VHOST, VhostEntry};
 

@@ -1,10 +1,14 @@
-//! What a hot pool is made of, and how it is read from `[pool.NAME]` or from RPC parameters.
+//! What a pool is made of, and how it is read from `[pool.NAME]` or from RPC parameters.
 
 use super::device::check_name;
 use super::diagnostic::Problems;
 use super::section::{Form, Key, Section, key};
 use super::value::{Data, Located, Span, Table};
+use engine::layout::{OVERPROVISION_MAX, OVERPROVISION_MIN};
 use serde::{Deserialize, Serialize};
+
+/// Bytes that the sizes of bands are multiples of.
+const BLOCK: u64 = engine::BLOCK_BYTES as u64;
 
 /// Most shards of a pool that anybody can ask for; what the devices have room for is found out when it is made.
 const SHARDS_MAX: u64 = 256;
@@ -15,6 +19,25 @@ const SHARDS: Key = key(
     "by size",
     "Parts that work on their own, each on a reactor; fixed when the pool is made.",
 );
+const SHAPE: Key = key(
+    "shape",
+    Form::Choice(&["hot", "shaped"]),
+    "hot",
+    "How blocks are placed: hot overwrites them in place, shaped writes the capacity device in long runs alone (QLC).",
+);
+const OVERPROVISION: Key = key(
+    "overprovision",
+    Form::Count(OVERPROVISION_MIN as u64, OVERPROVISION_MAX as u64),
+    "15",
+    "Shaped: percent of the capacity that volumes do not get; the more, the less garbage collection writes.",
+);
+const WRITE_UNIT: Key = key(
+    "write_unit",
+    Form::Size,
+    "64KiB",
+    "Shaped: the capacity device is written in multiples of this; best the drive's indirection unit.",
+);
+const BAND: Key = key("band", Form::Size, "by size", "Shaped: bytes that are written and collected as one.");
 const MAP_CACHE: Key =
     key("map_cache", Form::Size, "16 MiB per TiB of capacity", "Memory for pages of the map, over all shards.");
 const CAPACITY: Key = key("capacity", Form::Text, "required", "The device that blocks end up on, 256 MiB or more.");
@@ -30,6 +53,10 @@ pub const POOL: &[Key] = &[
     CAPACITY,
     SHARDS,
     MAP_CACHE,
+    SHAPE,
+    OVERPROVISION,
+    WRITE_UNIT,
+    BAND,
 ];
 
 /// Keys of a log in persistent memory.
@@ -49,6 +76,10 @@ pub const POOL_CREATE: &[Key] = &[
     CAPACITY,
     SHARDS,
     MAP_CACHE,
+    SHAPE,
+    OVERPROVISION,
+    WRITE_UNIT,
+    BAND,
     key("force", Form::Flag, "false", "Take devices that hold something; it is lost."),
 ];
 
@@ -84,6 +115,33 @@ pub struct PoolDef {
     /// Bytes of memory for pages of the map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_cache: Option<u64>,
+    /// How blocks are placed, when it is made; later its superblock knows.
+    #[serde(default, skip_serializing_if = "PlacementDef::is_hot")]
+    pub placement: PlacementDef,
+}
+
+/// How a pool that is made places blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacementDef {
+    /// In place.
+    #[default]
+    Hot,
+    /// In bands.
+    Shaped {
+        /// Percent of the bands that volumes do not get.
+        overprovision: Option<u8>,
+        /// Bytes of which writes are multiples.
+        write_unit: Option<u64>,
+        /// Bytes of a band.
+        band: Option<u64>,
+    },
+}
+
+impl PlacementDef {
+    fn is_hot(&self) -> bool {
+        *self == PlacementDef::Hot
+    }
 }
 
 impl PoolDef {
@@ -125,12 +183,38 @@ pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems)
     let capacity = section.need_text("capacity");
     let shards = section.count("shards").map(|shards| shards.value as u16);
     let map_cache = section.size("map_cache").map(|size| size.value);
+    let placement = read_placement(&mut section);
     if problems.list.len() > before {
         return None;
     }
     let ((log, log_span), capacity) = (log?, capacity?);
-    let def = PoolDef { name: name.value.clone(), log, capacity: capacity.value, shards, map_cache };
+    let def = PoolDef { name: name.value.clone(), log, capacity: capacity.value, shards, map_cache, placement };
     Some(PoolEntry { def, log_span, capacity_span: capacity.span })
+}
+
+fn read_placement(section: &mut Section<'_>) -> PlacementDef {
+    let shape = section.choice("shape").map_or("hot", |shape| shape.value);
+    let overprovision = section.count("overprovision").map(|percent| percent.value as u8);
+    let write_unit = section.size("write_unit");
+    let band = section.size("band");
+    for (name, size) in [("write_unit", &write_unit), ("band", &band)] {
+        if let Some(size) = size
+            && (!size.value.is_power_of_two() || size.value < BLOCK)
+        {
+            section.wrong(size.span.clone(), name, "expected a power of two from 4KiB on", None);
+        }
+    }
+    if shape == "shaped" {
+        let (write_unit, band) = (write_unit.map(|size| size.value), band.map(|size| size.value));
+        return PlacementDef::Shaped { overprovision, write_unit, band };
+    }
+    for name in ["overprovision", "write_unit", "band"] {
+        if section.has(name) {
+            let help = "write shape = \"shaped\" for a pool with bands";
+            section.wrong(None, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));
+        }
+    }
+    PlacementDef::Hot
 }
 
 fn read_log(section: &mut Section<'_>) -> Option<(LogDef, Option<Span>)> {
@@ -200,9 +284,10 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<(Pool
     let capacity = section.need_text("capacity");
     let shards = section.count("shards").map(|shards| shards.value as u16);
     let map_cache = section.size("map_cache").map(|size| size.value);
+    let placement = read_placement(&mut section);
     let force = section.flag("force").is_some_and(|flag| flag.value);
     if problems.list.len() > before {
         return None;
     }
-    Some((PoolDef { name: name?.value, log: log?, capacity: capacity?.value, shards, map_cache }, force))
+    Some((PoolDef { name: name?.value, log: log?, capacity: capacity?.value, shards, map_cache, placement }, force))
 }

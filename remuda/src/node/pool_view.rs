@@ -171,6 +171,33 @@ pub struct ShardNumbers {
     pub log_write_bytes: u64,
     /// Bytes written to the capacity device.
     pub capacity_write_bytes: u64,
+    /// Bands of a shaped pool.
+    #[serde(default)]
+    pub bands: u64,
+    /// Of those, bands that may be written.
+    #[serde(default)]
+    pub free_bands: u64,
+    /// Bands that are free with the next checkpoint.
+    #[serde(default)]
+    pub pending_bands: u64,
+    /// Bands that have refused writes and are not used any more.
+    #[serde(default)]
+    pub retired_bands: u64,
+    /// Bytes in bands that volumes have, about.
+    #[serde(default)]
+    pub band_valid_bytes: u64,
+    /// Bytes that bands hold at most.
+    #[serde(default)]
+    pub band_total_bytes: u64,
+    /// Share of the bands' room that volumes have, 0 to 1.
+    #[serde(default)]
+    pub band_valid_share: Option<f64>,
+    /// Bytes that garbage collection has moved.
+    #[serde(default)]
+    pub collected_bytes: u64,
+    /// Bytes of headers and padding written to bands.
+    #[serde(default)]
+    pub padding_bytes: u64,
     /// Bytes to the log per byte written by hosts.
     pub log_amplification: Option<f64>,
     /// Bytes to the capacity device per byte written by hosts.
@@ -218,6 +245,14 @@ impl ShardNumbers {
             log_hit_bytes: shard.log_hit_bytes,
             log_write_bytes: shard.log_write_bytes,
             capacity_write_bytes: shard.capacity_write_bytes,
+            bands: shard.bands.bands as u64,
+            free_bands: shard.bands.free as u64,
+            pending_bands: shard.bands.pending as u64,
+            retired_bands: shard.bands.retired as u64,
+            band_valid_bytes: shard.bands.valid_bytes,
+            band_total_bytes: shard.bands.total_bytes,
+            collected_bytes: shard.bands.collected_bytes,
+            padding_bytes: shard.bands.padding_bytes,
             checkpoints: shard.checkpoints,
             replay_records: shard.replay_records,
             corrupt_blocks: shard.corrupt_blocks,
@@ -248,6 +283,14 @@ impl ShardNumbers {
         self.log_hit_bytes += shard.log_hit_bytes;
         self.log_write_bytes += shard.log_write_bytes;
         self.capacity_write_bytes += shard.capacity_write_bytes;
+        self.bands += shard.bands;
+        self.free_bands += shard.free_bands;
+        self.pending_bands += shard.pending_bands;
+        self.retired_bands += shard.retired_bands;
+        self.band_valid_bytes += shard.band_valid_bytes;
+        self.band_total_bytes += shard.band_total_bytes;
+        self.collected_bytes += shard.collected_bytes;
+        self.padding_bytes += shard.padding_bytes;
         self.checkpoints += shard.checkpoints;
         self.replay_records += shard.replay_records;
         self.corrupt_blocks += shard.corrupt_blocks;
@@ -267,6 +310,7 @@ impl ShardNumbers {
         self.log_fill = share(self.log_bytes.saturating_sub(self.log_free_bytes), self.log_bytes).unwrap_or(0.0);
         self.log_amplification = share(self.log_write_bytes, self.user_write_bytes);
         self.capacity_amplification = share(self.capacity_write_bytes, self.user_write_bytes);
+        self.band_valid_share = share(self.band_valid_bytes, self.band_total_bytes);
         self.recovery_estimate_ns = replay_rate.map(|rate| (self.replay_records as f64 / rate * 1e9) as u64);
         self
     }

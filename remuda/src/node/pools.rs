@@ -10,11 +10,11 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
-use crate::config::{LogDef, PoolDef};
+use crate::config::{LogDef, PlacementDef, PoolDef};
 use crate::sys;
 use bdev::BlockDevice;
 use engine::{
-    CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, SuperblockError,
+    CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape, SuperblockError,
 };
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,24 @@ pub(super) struct PoolSlot {
     pub(super) live: Result<OpenPool, Refusal>,
     /// The check that is under way, or was the last one.
     pub(super) check: Arc<Mutex<CheckRun>>,
+}
+
+/// How the pool is made, if it has to be.
+fn create_options(def: &PoolDef) -> CreateOptions {
+    let options = CreateOptions { name: def.name.clone(), shards: def.shards, ..CreateOptions::default() };
+    match def.placement {
+        PlacementDef::Hot => options,
+        PlacementDef::Shaped { overprovision, write_unit, band } => {
+            let blocks = |bytes: u64| (bytes / engine::BLOCK_BYTES as u64).min(u32::MAX as u64) as u32;
+            CreateOptions {
+                shape: Shape::Shaped,
+                overprovision,
+                unit_blocks: write_unit.map(blocks),
+                band_blocks: band.map(blocks),
+                ..options
+            }
+        }
+    }
 }
 
 impl PoolSlot {
@@ -129,7 +147,7 @@ impl Node {
             map_cache_bytes: def.map_cache.map(|bytes| bytes as usize),
             tuning: None,
         };
-        let create = CreateOptions { name: name.clone(), shards: def.shards, ..CreateOptions::default() };
+        let create = create_options(def);
         let opened = on_reactor_async(self.reactors.first(), move |reactor| async move {
             let refuse = |error| pool_refused(&create.name, error, &next);
             let capacity = &devices.capacity;
@@ -258,7 +276,7 @@ impl Node {
         self.check_pool_devices(&def)?;
         let made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(&def, true)?;
-        let options = CreateOptions { name: name.clone(), shards: def.shards, ..CreateOptions::default() };
+        let options = create_options(&def);
         let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
             Pool::create(&reactor, &devices, &options, seconds_now(), force).await
         });
