@@ -179,7 +179,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 23] = [
+const SHARD_SERIES: [ShardSeries; 31] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -196,6 +196,18 @@ const SHARD_SERIES: [ShardSeries; 23] = [
         "Bytes written to the capacity device, metadata included.",
         |shard| shard.capacity_write_bytes,
     ),
+    ("remuda_pool_bands", "gauge", "Bands of a shaped pool.", |shard| shard.bands),
+    ("remuda_pool_free_bands", "gauge", "Bands that can be written.", |shard| shard.free_bands),
+    ("remuda_pool_pending_bands", "gauge", "Bands that are free with the next checkpoint.", |shard| shard.pending_bands),
+    ("remuda_pool_retired_bands", "gauge", "Bands that have refused writes.", |shard| shard.retired_bands),
+    ("remuda_pool_band_valid_bytes", "gauge", "Bytes in bands that volumes have.", |shard| shard.band_valid_bytes),
+    ("remuda_pool_band_total_bytes", "gauge", "Bytes that bands hold at most.", |shard| shard.band_total_bytes),
+    ("remuda_pool_collected_bytes_total", "counter", "Bytes that were moved between bands.", |shard| {
+        shard.collected_bytes
+    }),
+    ("remuda_pool_padding_bytes_total", "counter", "Headers and padding written to bands.", |shard| {
+        shard.padding_bytes
+    }),
     ("remuda_pool_checkpoints_total", "counter", "Checkpoints made.", |shard| shard.checkpoints),
     ("remuda_pool_replay_records", "gauge", "Records that a crash now would have replayed.", |shard| {
         shard.replay_records

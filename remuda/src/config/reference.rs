@@ -21,7 +21,7 @@ pub fn markdown() -> String {
     for (kind, doc, keys) in KINDS {
         section(&mut out, &format!("### kind = \"{kind}\""), doc, keys);
     }
-    let about = "A hot pool: writes go to a log on fast media and from there to a capacity device; volumes in it are thin. It is \
+    let about = "A pool: writes go to a log on fast media and from there to a capacity device; volumes in it are thin. It is \
                  made when both devices are blank. See [pools.md](pools.md).";
     section(&mut out, "## `[pool.NAME]`", about, POOL);
     section(&mut out, "### `log` in persistent memory", "", POOL_PMEM);
