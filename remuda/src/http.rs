@@ -198,7 +198,9 @@ const SHARD_SERIES: [ShardSeries; 31] = [
     ),
     ("remuda_pool_bands", "gauge", "Bands of a shaped pool.", |shard| shard.bands),
     ("remuda_pool_free_bands", "gauge", "Bands that can be written.", |shard| shard.free_bands),
-    ("remuda_pool_pending_bands", "gauge", "Bands that are free with the next checkpoint.", |shard| shard.pending_bands),
+    ("remuda_pool_pending_bands", "gauge", "Bands that are free with the next checkpoint.", |shard| {
+        shard.pending_bands
+    }),
     ("remuda_pool_retired_bands", "gauge", "Bands that have refused writes.", |shard| shard.retired_bands),
     ("remuda_pool_band_valid_bytes", "gauge", "Bytes in bands that volumes have.", |shard| shard.band_valid_bytes),
     ("remuda_pool_band_total_bytes", "gauge", "Bytes that bands hold at most.", |shard| shard.band_total_bytes),
