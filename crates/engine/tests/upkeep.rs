@@ -2,9 +2,11 @@
 
 mod common;
 
+use bdev::{BlockDevice, Status};
 use common::tank::*;
 use common::*;
-use engine::BadRun;
+use engine::{BadRun, OpenOptions, Pool, ShardTuning};
+use std::sync::Arc;
 
 #[test]
 fn a_pool_grows_while_it_is_open_and_is_found_grown() {
@@ -78,5 +80,53 @@ fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
         assert_eq!(scrubs[1].bad, [BadRun { volume: 1, first: 1, blocks: 1, lost: false }]);
         pool.scrub(&tank.reactor, 1).await;
         pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn a_pool_whose_root_could_not_be_written_goes_on_with_a_cache_full_of_pages_that_wait_for_it() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 48);
+    block_on(&reactor, async move {
+        let small = ShardTuning { idle_ns: u64::MAX / 4, map_cache_bytes_min: 0, ..ShardTuning::default() };
+        let options = OpenOptions { map_cache_bytes: Some(0), tuning: Some(small), ..OpenOptions::default() };
+        let extents = 14;
+        // Every write of the settling is the first to fail once: the root's among them.
+        for writes in 0..60 {
+            let tank = tank.fork();
+            let pool = Pool::open(&tank.reactor, &tank.devices(), &options).await.unwrap();
+            let volume = pool.volume("v").unwrap();
+            for round in 1..=2 {
+                for extent in 0..extents {
+                    tank.write(&volume, extent * 1024, round).await;
+                }
+                pool.settle(&tank.reactor).await.unwrap();
+            }
+            for extent in 0..extents {
+                tank.write(&volume, extent * 1024 + 1, 3).await;
+            }
+            tank.capacity.fail_after(writes);
+            let failed = pool.settle(&tank.reactor).await.is_err();
+            // What has changed since has no slot but those of the root that failed. (A write fails whose slice cannot be noted.)
+            let device: Arc<dyn BlockDevice> = volume.clone();
+            let mut written = Vec::new();
+            for extent in 0..extents {
+                written.push(write(&tank.reactor, &device, extent * 1024 + 2, 4).await == Status::Ok);
+            }
+            let again = pool.settle(&tank.reactor).await.is_err();
+            assert!(again || !failed, "it goes on failing");
+            tank.capacity.fail_after(u64::MAX);
+            pool.settle(&tank.reactor).await.unwrap_or_else(|error| panic!("after {writes} writes: {error}"));
+            for extent in 0..extents {
+                assert_eq!(tank.read(&volume, extent * 1024).await, Ok(2), "extent {extent} after {writes} writes");
+                assert_eq!(tank.read(&volume, extent * 1024 + 1).await, Ok(3), "extent {extent} after {writes} writes");
+                let newest = tank.read(&volume, extent * 1024 + 2).await;
+                assert!(
+                    newest == Ok(4) || !written[extent as usize],
+                    "extent {extent} after {writes} writes: {newest:?}"
+                );
+            }
+            pool.close(&tank.reactor).await;
+        }
     });
 }

@@ -175,6 +175,8 @@ pub(crate) struct Bands {
     stats: Cell<BandStats>,
     /// Bands are being unmapped.
     unmapping: Cell<bool>,
+    /// See [`rest`](Self::rest).
+    resting: Cell<bool>,
 }
 
 impl Bands {
@@ -199,6 +201,7 @@ impl Bands {
             changed: Notify::default(),
             stats: Cell::default(),
             unmapping: Cell::new(false),
+            resting: Cell::new(false),
         };
         bands.keep_spare();
         Rc::new(bands)

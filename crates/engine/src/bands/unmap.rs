@@ -4,14 +4,21 @@ use super::Bands;
 use std::rc::Rc;
 
 impl Bands {
+    /// Begins nothing any more that outlives its caller, and waits for what is under way: whoever opens the bands next must not
+    /// meet it.
+    pub(crate) async fn rest(&self) {
+        self.resting.set(true);
+        self.changed.wait_until(|| !self.unmapping.get() && self.desks.borrow().under_way == 0).await;
+    }
+
     /// Unmaps in the background what a checkpoint has freed.
     pub(super) fn unmap_freed(self: &Rc<Self>) {
-        if self.unmapping.replace(true) {
+        if self.resting.get() || self.unmapping.replace(true) {
             return;
         }
         let bands = self.clone();
         self.medium.reactor.spawn_eager(async move {
-            loop {
+            while !bands.resting.get() {
                 let next = bands.ledger.borrow().next_to_unmap();
                 let Some(band) = next else { break };
                 let first = bands.device_block(bands.geometry.at(band, 0));
@@ -23,6 +30,7 @@ impl Bands {
                 bands.changed.notify_all();
             }
             bands.unmapping.set(false);
+            bands.changed.notify_all();
         });
     }
 }

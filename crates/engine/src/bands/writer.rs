@@ -298,7 +298,6 @@ pub(crate) struct Places {
 
 impl Places {
     /// How many blocks were appended, those left out included.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }

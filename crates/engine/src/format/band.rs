@@ -34,7 +34,7 @@ pub(crate) struct BandEntry {
     pub(crate) stream: u8,
     /// Blocks from its start on that have been written.
     pub(crate) written: u32,
-    /// Blocks that map pages lead to: exact after a clean close, otherwise a hint.
+    /// Blocks that map pages lead to: a hint, since the table and the pages are not of the same moment.
     pub(crate) valid: u32,
     /// Its stripes' sequences are at or above this number, and say so; no other use of a band has it.
     pub(crate) generation: u64,

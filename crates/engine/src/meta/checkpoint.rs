@@ -119,6 +119,12 @@ impl Meta {
         made.await
     }
 
+    /// Whether the write of a root has failed that was not repeated since: until it is, many pages have no free slot, and may
+    /// fill the cache.
+    pub(crate) fn owes_root(&self) -> bool {
+        self.progress.failed_root().is_some()
+    }
+
     async fn make_checkpoint(self: &Rc<Self>, tail: LogTail) -> Result<(), Status> {
         self.settle().await?;
         self.repeat_root().await?;
@@ -185,7 +191,7 @@ impl Meta {
     // --- before the first write -------------------------------------------------------------------------------------
 
     /// Makes the root durable that was found at opening, before anything is overwritten that the other one leads to.
-    pub(super) async fn settle(&self) -> Result<(), Status> {
+    pub(crate) async fn settle(&self) -> Result<(), Status> {
         let progress = &self.progress;
         loop {
             match progress.settled.get() {

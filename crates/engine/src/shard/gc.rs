@@ -25,8 +25,10 @@ const BATCH_BLOCKS: u64 = 4 * 255;
 /// Victims that a batch takes blocks from.
 const VICTIMS_MAX: usize = 4;
 
-/// Wait for bands that are being unmapped.
-const UNMAP_WAIT_NS: u64 = 100_000;
+/// Wait for bands that are being unmapped, or counted.
+const WAIT_NS: u64 = 100_000;
+/// A victim of which something cannot be read is left alone for so long: half as long as it takes to try 32 times before patience ends.
+const ASIDE_NS: u64 = 1_000_000_000;
 
 /// How far GC has got.
 #[derive(Default)]
@@ -39,6 +41,8 @@ pub(super) struct Gc {
     victim_valid: Cell<u32>,
     /// No band is worth collecting.
     is_exhausted: Cell<bool>,
+    /// Bands of which something could not be read, and until when they are left alone.
+    aside: RefCell<SmallVec<[(u32, u64); 4]>>,
     /// What is live is being counted, or has been since the opening.
     pub(super) is_recounting: Cell<bool>,
     pub(super) is_recounted: Cell<bool>,
@@ -51,8 +55,18 @@ struct Drain {
     writer: Writer,
     /// In the order in which they were appended.
     live: Vec<Live>,
-    /// There are no more stripes.
-    is_over: bool,
+    end: End,
+}
+
+/// How far a batch has got with a victim.
+#[derive(Clone, Copy)]
+enum End {
+    /// There are more stripes.
+    Later,
+    /// There are none.
+    Whole,
+    /// Something could not be read, or has no place to go to.
+    Failed(Status),
 }
 
 /// A live block of a stripe.
@@ -91,24 +105,54 @@ impl Shard {
         let Some(bands) = self.meta.bands() else { return Ok(false) };
         let room = bands.room();
         let is_out = !bands.may_append(Stream::User);
-        // By counts that are being made, a full band may look empty.
-        let may_wait = room.free >= self.low_of(&room) || self.gc.owed.get() == 0 || self.gc.is_recounting.get();
-        if !is_out && may_wait {
+        if self.gc.is_recounting.get() {
+            // By counts that are being made, a full band may look empty.
+            if is_out {
+                self.reactor.sleep_ns(WAIT_NS).await;
+            }
+            return Ok(is_out);
+        }
+        if !is_out && (room.free >= self.low_of(&room) || self.gc.owed.get() == 0) {
             return Ok(false);
         }
         let found = self.collect(bands).await?;
         self.gc.is_exhausted.set(!found);
-        if !found && is_out && room.unmapping > 0 {
-            self.reactor.sleep_ns(UNMAP_WAIT_NS).await;
-            return Ok(true);
+        if !found && is_out {
+            if room.unmapping > 0 {
+                self.reactor.sleep_ns(WAIT_NS).await;
+                return Ok(true);
+            }
+            // No band seems worth it, by counts that may be too high.
+            self.recount_once();
+            return Ok(self.gc.is_recounting.get());
         }
         Ok(found)
     }
 
     /// Whether GC or a checkpoint gives back bands.
-    pub(super) fn bands_will_be_free(&self, bands: &Bands) -> bool {
+    fn bands_will_be_free(&self, bands: &Bands) -> bool {
         let room = bands.room();
         room.pending + room.unmapping > 0 || !self.gc.is_exhausted.get()
+    }
+
+    /// Whether there is a band to destage to, or no hope for one.
+    pub(super) fn may_destage(&self, bands: &Bands) -> bool {
+        bands.may_append(Stream::User) || !self.bands_will_be_free(bands)
+    }
+
+    /// Whether blocks have to be collected before more is destaged.
+    pub(super) fn owes_blocks(&self, bands: &Bands) -> bool {
+        let room = bands.room();
+        let is_behind = room.free < self.low_of(&room) && self.gc.owed.get() > 0;
+        is_behind && !self.gc.is_exhausted.get() && !self.gc.is_recounting.get()
+    }
+
+    /// Extents that are destaged together: no more than there are bands for.
+    pub(super) fn destage_depth(&self) -> usize {
+        let Some(bands) = self.meta.bands() else { return self.tuning.destage_depth };
+        let room = bands.room();
+        let blocks = room.free.saturating_sub(room.reserve) as u64 * bands.band_data_blocks() as u64;
+        self.tuning.destage_depth.min((blocks / EXTENT_BLOCKS as u64).max(1) as usize)
     }
 
     /// Whether bands wait for a checkpoint and are missed.
@@ -120,30 +164,53 @@ impl Shard {
 
     /// Moves a batch of live blocks out of victims. Whether there was one.
     async fn collect(self: &Rc<Self>, bands: &Rc<Bands>) -> Result<bool, Status> {
+        self.meta.settle().await?;
         let mut drains: SmallVec<[Drain; VICTIMS_MAX]> = SmallVec::new();
         let mut blocks = 0;
         while blocks < BATCH_BLOCKS && drains.len() < VICTIMS_MAX {
             let begun = self.gc.cursor.borrow_mut().take();
             let Some(cursor) = begun.or_else(|| self.next_victim(bands)) else { break };
-            let mut drain = Drain { writer: bands.mover(&cursor), cursor, live: Vec::new(), is_over: false };
-            self.load_victim(bands, &mut drain, BATCH_BLOCKS - blocks).await?;
+            let end = End::Later;
+            let mut drain = Drain { writer: bands.mover(&cursor), cursor, live: Vec::new(), end };
+            let loaded = self.load_victim(bands, &mut drain, BATCH_BLOCKS - blocks).await;
+            if let Err(status) = loaded {
+                // What could be read goes on, and so does everything else.
+                drain.end = End::Failed(status);
+            }
             blocks += drain.live.len() as u64;
             drains.push(drain);
+            if loaded == Err(Status::NoSpace) {
+                break;
+            }
         }
         let found = !drains.is_empty();
         // All of them before the first is waited for: they share stripes.
         drains.iter_mut().for_each(|drain| drain.writer.end());
-        for Drain { cursor, writer, live, is_over } in drains {
-            let places = writer.finish().await?;
-            for (index, live) in live.iter().enumerate() {
+        for Drain { cursor, writer, live, end } in drains {
+            let places = match writer.finish().await {
+                Ok(places) => places,
+                Err(status) => {
+                    self.put_aside(cursor.band(), status);
+                    continue;
+                }
+            };
+            let mut moved = Ok(());
+            for (index, live) in live.iter().enumerate().take(places.len()) {
                 if let Some(to) = places.get(index) {
-                    self.move_entry(live, to).await?;
+                    moved = moved.and(self.move_entry(live, to).await);
                 }
             }
             drop(places);
-            if !is_over {
-                *self.gc.cursor.borrow_mut() = Some(cursor);
-                continue;
+            match (end, moved) {
+                (End::Failed(status), _) | (_, Err(status)) => {
+                    self.put_aside(cursor.band(), status);
+                    continue;
+                }
+                (End::Later, Ok(())) => {
+                    *self.gc.cursor.borrow_mut() = Some(cursor);
+                    continue;
+                }
+                (End::Whole, Ok(())) => {}
             }
             let (band, unknown) = (cursor.band(), cursor.passed_over());
             if !bands.drained(cursor) {
@@ -160,8 +227,26 @@ impl Shard {
         Ok(found)
     }
 
+    /// A victim that could not be emptied now is left alone for a while; what has moved of it has moved.
+    fn put_aside(&self, band: u32, status: Status) {
+        let (pool, shard) = (&self.pool_name, self.number);
+        tracing::warn!("pool '{pool}': band {band} of shard {shard} cannot be collected: {status}; it is tried again");
+        self.gc.aside.borrow_mut().push((band, self.reactor.now_ns() + ASIDE_NS));
+    }
+
     fn next_victim(&self, bands: &Rc<Bands>) -> Option<Cursor> {
-        let cursor = bands.victim()?;
+        let now_ns = self.reactor.now_ns();
+        let mut aside = self.gc.aside.borrow_mut();
+        aside.retain(|(_, until_ns)| *until_ns > now_ns);
+        // Held until there is another one, so that none of them is found again.
+        let mut passed: SmallVec<[Cursor; 4]> = SmallVec::new();
+        let cursor = loop {
+            let cursor = bands.victim()?;
+            if !aside.iter().any(|(band, _)| *band == cursor.band()) {
+                break cursor;
+            }
+            passed.push(cursor);
+        };
         self.gc.victim_valid.set(bands.valid(cursor.band()));
         Some(cursor)
     }
@@ -170,11 +255,12 @@ impl Shard {
     async fn load_victim(self: &Rc<Self>, bands: &Rc<Bands>, drain: &mut Drain, most: u64) -> Result<(), Status> {
         while (drain.live.len() as u64) < most {
             let Some(stripe) = drain.cursor.next_stripe().await? else {
-                drain.is_over = true;
+                drain.end = End::Whole;
                 return Ok(());
             };
             for (live, buf) in self.read_live(bands, &stripe).await? {
                 let entries: SmallVec<[Entry; RUN_BLOCKS_MAX]> = live.iter().map(|live| live.entry).collect();
+                // Before, so that what is appended of it before an error is known.
                 drain.live.extend_from_slice(&live);
                 let fill = |index: usize, bytes: &mut [u8]| {
                     bytes.copy_from_slice(&buf.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES]);
@@ -276,9 +362,12 @@ impl Shard {
             let mut one = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
             let status = self.read_band_blocks(&bands, live.at, &mut one).await;
             let is_lost = match status {
-                Status::Ok => !is_right(one.as_slice(), &live),
+                Status::Ok => {
+                    self.patience.answered(Refused::Block(live.entry.block));
+                    !is_right(one.as_slice(), &live)
+                }
                 Status::ReadError => {
-                    if !self.is_given_up(Refused::Block(live.entry.block)) {
+                    if !self.is_lost(Refused::Block(live.entry.block)).await {
                         return Err(status);
                     }
                     true

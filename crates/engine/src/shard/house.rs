@@ -8,7 +8,7 @@
 
 use super::pace::{Fill, SOFT, START};
 use super::{Defect, Shard};
-use crate::bands::{Bands, Stream};
+use crate::bands::Bands;
 use crate::units::LogTail;
 use bdev::Status;
 use reactor::sync::Notify;
@@ -120,6 +120,9 @@ impl Shard {
             }
         }
         self.settled.wait_until(|| self.index.destages_under_way() == 0 && !self.gc.is_recounting.get()).await;
+        if let Some(bands) = self.meta.bands() {
+            bands.rest().await;
+        }
         house.stopped.set(true);
         house.call.notify_all();
     }
@@ -172,7 +175,7 @@ impl Shard {
 
     fn destage_wanted(&self) -> bool {
         // What only a checkpoint or GC can make room for is not tried.
-        let has_room = |bands: &Rc<Bands>| bands.may_append(Stream::User) || !self.bands_will_be_free(bands);
+        let has_room = |bands: &Rc<Bands>| !self.owes_blocks(bands) && self.may_destage(bands);
         self.index.dirty_extents() > 0
             && self.meta.bands().is_none_or(has_room)
             && (self.house.settling.get()
@@ -213,6 +216,10 @@ impl Shard {
 
     /// Destages a round of extents at the same time.
     async fn destage_some(self: &Rc<Self>) -> Result<(), Status> {
+        if self.meta.owes_root() {
+            // Destage may need map pages for which there is no place in memory before that.
+            self.checkpoint().await?;
+        }
         if self.destage_round().await? {
             self.house.blocked_since.set(None);
         } else {
@@ -226,7 +233,7 @@ impl Shard {
     /// Whether any extent is clean after it.
     async fn destage_round(self: &Rc<Self>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
-        while round.len() < self.tuning.destage_depth {
+        while round.len() < self.destage_depth() {
             let Some((extent, taken)) = self.index.take_dirty() else { break };
             let shard = self.clone();
             round.push(self.reactor.spawn_join(async move { shard.destage(extent, taken).await }));
@@ -341,6 +348,10 @@ impl Shard {
         self.log.barrier().await;
         self.bind_rounds();
         while self.index.dirty_extents() > 0 {
+            if self.meta.bands().is_some_and(|bands| self.bands_are_missed(bands)) {
+                self.checkpoint().await?;
+            }
+            self.collect_some().await?;
             self.destage_some().await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
         }

@@ -271,21 +271,30 @@ impl Index {
         Some((chain.len(), chain.last()?.place))
     }
 
-    /// The block is where its map page says, with the deltas that `mark` speaks of: if there are still just these.
+    /// The block is where its map page says, with the deltas that `mark` speaks of: if these are still there, under others
+    /// maybe that have come since. If not, a later record says something else of the block.
     pub(crate) fn settled_whole(&self, block: u32, mark: (usize, LogPlace)) -> bool {
-        let same = self.chain_mark(block) == Some(mark);
-        if same {
-            let mut state = self.state.borrow_mut();
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let (count, last) = mark;
+        let Some(chain) = state.chains.get_mut(&block) else { return false };
+        if chain.get(count - 1).is_none_or(|delta| delta.place != last) {
+            return false;
+        }
+        chain.drain(..count);
+        if chain.is_empty() {
             state.drop_block(block);
-            // What was below the deltas.
-            if let Some(dirty) = state.dirty.get_mut(extent_of(block)) {
-                for set in [&mut dirty.holes, &mut dirty.lost] {
-                    set.iter_mut().for_each(|set| set.remove(block % EXTENT_BLOCKS));
-                    *set = set.take().filter(|set| !set.is_empty());
-                }
+        } else {
+            state.map.remove(block);
+        }
+        // What was below the deltas.
+        if let Some(dirty) = state.dirty.get_mut(extent_of(block)) {
+            for set in [&mut dirty.holes, &mut dirty.lost] {
+                set.iter_mut().for_each(|set| set.remove(block % EXTENT_BLOCKS));
+                *set = set.take().filter(|set| !set.is_empty());
             }
         }
-        same
+        true
     }
 
     /// How many deltas there are over a block.

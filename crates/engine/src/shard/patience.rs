@@ -163,12 +163,25 @@ impl Shard {
         let lost = is_enough
             && match what {
                 Refused::Log(_) => self.log.is_readable().await,
+                Refused::Block(_) if self.meta.bands().is_some() => self.is_capacity_readable().await,
                 _ => self.meta.is_readable().await,
             };
         if lost {
             self.patience.gave_up(what, self.reactor.now_ns());
         }
         lost
+    }
+
+    /// Whether the capacity device answers reads at all, at its superblocks.
+    async fn is_capacity_readable(&self) -> bool {
+        for block in 0..2 {
+            let Ok(buf) = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await else { return false };
+            let io = self.capacity_io(block, 1, |lba, blocks| bdev::Io::read(lba, blocks, one(buf)));
+            if self.capacity.submit(io).await.status.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Reads a block that upkeep cannot do without, into a buffer of its own. [`Status::Corrupt`]: it is lost, and was not

@@ -65,6 +65,8 @@ impl Shard {
         extent: u32,
         taken: &DirtyExtent,
     ) -> Result<Destaged, Status> {
+        // Bands that the root found at opening calls free may be those of an older one, which still holds.
+        self.meta.settle().await?;
         // From the start, so that the extents of a round share their stripes.
         let mut load = Load { writer: bands.writer(Stream::User), moved: Vec::new() };
         let owner = self.meta.descriptor(extent);
@@ -80,21 +82,32 @@ impl Shard {
                 _ => {}
             }
         }
-        let (unreadable, waiting) = self.load_from_log(&mut load, &logged).await?;
-        let damaged = self.load_merged(&mut load, owner, &under).await?;
+        // What has been appended before an error goes on all the same.
+        let (unreadable, mut waiting) = match self.load_from_log(&mut load, &logged).await {
+            Ok(found) => found,
+            Err(status) => (SmallVec::new(), Some(status)),
+        };
+        let mut damaged = SmallVec::new();
+        if waiting != Some(Status::NoSpace) {
+            match self.load_merged(&mut load, owner, &under).await {
+                Ok(found) => damaged = found,
+                Err(status) => waiting = Some(status),
+            }
+        }
         let Load { writer, moved } = load;
         let places = writer.finish().await?;
-        let blocks = (0..moved.len()).filter(|index| places.get(*index).is_some()).count() as u64;
+        let appended = moved.len().min(places.len());
+        let blocks = (0..appended).filter(|index| places.get(*index).is_some()).count() as u64;
         add(&self.counters.destaged_bytes, blocks * BLOCK_BYTES as u64);
         self.owe_for(bands, blocks);
         self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
-        let mut all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty();
+        let all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty();
         // Holes first: a block that was trimmed and then written again is in both.
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
         }
         let mut known = BlockSet::EMPTY;
-        for (index, Moved { block, crc, source }) in moved.iter().enumerate() {
+        for (index, Moved { block, crc, source }) in moved.iter().enumerate().take(appended) {
             let Some(at) = places.get(index) else { continue };
             let is_newest = match source {
                 Source::Log(place) => {
@@ -103,11 +116,10 @@ impl Shard {
                 }
                 Source::Deltas(mark) => self.index.settled_whole(*block, *mark),
             };
+            // What is not the newest has a record since.
             if is_newest {
                 known.insert(block % EXTENT_BLOCKS);
                 page.place(block % EXTENT_BLOCKS, meta::stored_crc(*crc), at);
-            } else {
-                all = false;
             }
         }
         drop(places);

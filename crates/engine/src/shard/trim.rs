@@ -85,16 +85,16 @@ impl Shard {
         if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
             return Ok(());
         }
-        self.note_slice(&whole).await?;
-        if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
-            return Ok(());
-        }
         // In a shaped pool, what the extent has in the bands dies with it: the counts follow pages in memory. Without the
         // page they are wrong until GC looks.
         let _page = match self.meta.bands() {
             Some(_) => self.meta.load(extent).await.ok(),
             None => None,
         };
+        self.note_slice(&whole).await?;
+        if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
+            return Ok(());
+        }
         let record = Record::Free { extent, unusable: false };
         let freed = self.log.append(record, SgList::new(), Class::Internal).await.result;
         if freed.is_err() {
