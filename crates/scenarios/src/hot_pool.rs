@@ -392,7 +392,8 @@ fn run_with(run: &mut Run, mut plan: Plan) -> Result<(), Failure> {
         plan.defect = (mutation == Some(Mutation::MoveEarly)).then_some(Defect::MoveEarly);
     }
     // Of a number that is drawn anyway.
-    plan.evacuates = plan.idle_ns.is_multiple_of(4);
+    // An evacuation holds everything up until a checkpoint succeeds, for ever where a map page is refused in both slots.
+    plan.evacuates = plan.idle_ns.is_multiple_of(4) && plan.refusing_maps == 0;
     if mutation == Some(Mutation::EvacuateEarly) {
         (plan.evacuates, plan.defect) = (true, Some(Defect::EvacuateEarly));
     }
