@@ -101,8 +101,8 @@ impl Target {
         let members: Vec<u32> = subsystem.namespaces().filter(is_member).map(|(nsid, _)| nsid).collect();
         self.events.extend(members.iter().map(|nsid| TargetEvent::NamespaceChanged { subsystem: id, nsid: *nsid }));
         for (handle, controller) in self.controllers.iter_mut().filter(|(_, one)| one.subsystem() == id) {
-            let has_members = members.iter().any(|nsid| controller.namespace(subsystem, *nsid).is_some());
-            if has_members && before.at(controller.via()) != now.at(controller.via()) {
+            // Whether the host sees members of the group or not: it may keep what it has read of it until it does.
+            if before.at(controller.via()) != now.at(controller.via()) {
                 controller.ana_changed(*handle, &mut self.events);
             }
         }

@@ -30,7 +30,13 @@ impl Target {
     pub(super) fn own_identifier(&mut self, handle: ControllerHandle) -> bool {
         let Some(controller) = self.controllers.get(&handle) else { return false };
         let (id, host) = (HostId(*controller.host_id()), controller.host_nqn().clone());
-        if id == HostId::NONE || self.owners.get(&id) == Some(&host) {
+        if id == HostId::NONE {
+            return true;
+        }
+        // Who came with it while its owner was away goes, whoever proves itself with it: the owner as well.
+        let others = |one: &super::Controller| *one.host_id() == id.0 && *one.host_nqn() != host && !one.is_discovery();
+        if self.owners.get(&id) == Some(&host) {
+            self.close_controllers_where(others);
             return true;
         }
         if self.is_anothers(id, &host) {
@@ -43,7 +49,7 @@ impl Target {
         if self.owners.len() >= OWNERS_MAX {
             return false;
         }
-        self.close_controllers_where(|one| *one.host_id() == id.0 && *one.host_nqn() != host && !one.is_discovery());
+        self.close_controllers_where(others);
         self.owners.insert(id, host);
         true
     }

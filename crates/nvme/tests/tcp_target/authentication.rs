@@ -306,7 +306,11 @@ fn an_identifier_belongs_to_the_host_that_has_proven_itself_with_it() {
     assert_eq!(register(&mut owner.io[0], RegisterAction::Unregister, Keys::new(0xa, 0)), Status::SUCCESS);
     drop(owner);
     no_hosts(&rig);
-    assert!(connect_other(HOST_ID).1.status().is_success());
+    let (mut other, cqe) = connect_other(HOST_ID);
+    assert!(cqe.status().is_success());
+    // Its owner comes back.
+    let _owner = authenticated_host(&rig, &keys(1));
+    other.expect_end();
 }
 
 #[test]
