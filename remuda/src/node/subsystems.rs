@@ -501,8 +501,18 @@ fn apply(configured: &SubsystemRecord, overlay: &SubsystemOverlay) -> SubsystemR
     for added in &overlay.added {
         // The file wins: a run-time namespace gives way to a configured one with its id or its volume.
         let clash = |other: &NamespaceRecord| other.nsid == added.nsid || other.volume == added.volume;
-        if !record.namespaces.iter().any(clash) {
-            record.namespaces.push(added.clone());
+        match record.namespaces.iter_mut().find(|other| clash(other)) {
+            None => record.namespaces.push(added.clone()),
+            // But who may not see it stays so: the file may have changed in other words of the same namespace.
+            Some(same) if same.volume == added.volume && same.hosts != added.hosts && added.hosts.is_some() => {
+                tracing::warn!(
+                    nsid = same.nsid,
+                    volume = %same.volume,
+                    "the file says something else of a namespace that was masked at run time: the mask stays"
+                );
+                same.hosts = added.hosts.clone();
+            }
+            Some(_) => {}
         }
     }
     record.namespaces.sort_by_key(|namespace| namespace.nsid);
