@@ -141,6 +141,15 @@ impl Meta {
         self.load_page(extent, true).await
     }
 
+    /// As [`load`](Self::load), for a reader: when the pages in memory cannot be written, so that there is no room for another
+    /// one, it gets its page all the same. Unchanged, that one is the first to go.
+    pub(crate) async fn load_to_read(self: &Rc<Self>, extent: u32) -> Result<Page, Status> {
+        match self.load_page(extent, true).await {
+            Err(Status::WriteError) => self.load_page(extent, false).await,
+            loaded => loaded,
+        }
+    }
+
     /// `bounded`: waits for room in the cache.
     pub(super) async fn load_page(self: &Rc<Self>, extent: u32, bounded: bool) -> Result<Page, Status> {
         loop {

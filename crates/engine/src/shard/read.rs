@@ -116,7 +116,7 @@ impl Shard {
             };
             // Held until the answer is judged, so that the page stays in memory.
             let (plan, _page) = if needs_page(&plan) {
-                match self.meta.load(extent).await {
+                match self.meta.load_to_read(extent).await {
                     Ok(page) => (self.plan(&target).1, Some(page)),
                     Err(status) => return Outcome { status, bufs },
                 }
