@@ -1,6 +1,7 @@
 //! The waist: what a block device is ([`BlockDevice`]) and how one reactor talks to it ([`Channel`]).
 
 use crate::io::{Done, Io, Op, OpSet, Status};
+use crate::zone_changes::ZoneChanges;
 use reactor::{Errno, IoFuture, Reactor};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -224,6 +225,13 @@ pub trait BlockDevice: Send + Sync {
     /// The devices it stands on.
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         Vec::new()
+    }
+    /// Where it notes zones that change by themselves; a device that passes zones on has those of the one below.
+    fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {
+        match &self.children()[..] {
+            [child] if self.info().zoned.is_some() => child.zone_changes(),
+            _ => None,
+        }
     }
     /// Changes its size; the devices that cannot say why. With a reactor, because a file must be reopened and metadata
     /// rewritten where I/O can be done.

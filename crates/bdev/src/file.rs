@@ -389,7 +389,10 @@ impl Inner {
     }
 
     async fn flush(&self) -> Result<(), Status> {
-        self.shared.flushes.run(&self.reactor, self.file.flush()).await
+        let flush = async { self.file.flush().await.result.map_err(|errno| Status::of_errno(errno, Op::Write)) };
+        let failures = self.shared.flushes.run(&self.reactor, async { flush.await.map(drop) }).await?;
+        // What was written when and is still to be written, nobody knows: a failure is final.
+        if failures == 0 { Ok(()) } else { Err(Status::WriteError) }
     }
 
     async fn clear(&self, io: &Io) -> Result<(), Status> {

@@ -1,12 +1,13 @@
-//! Whether a flush of a file can be trusted, on all reactors that use it.
+//! Whether a flush of a device can be trusted, on all reactors that use it.
 //!
-//! A failed flush is final: Linux may call the pages that it covered clean, so they read well and are never written, and
-//! a later flush that succeeds vouches for nothing. One that was under way beside it doesn't either: the kernel tells one of
-//! them of the error, and reactors hear of the ends of their own flushes only, in any order. So nobody is told of a success
-//! before it is known how all flushes have ended that were under way.
+//! After a failed flush, Linux may call the pages that it covered clean, so they read well and are never written, and drives
+//! may have dropped them: a later flush that succeeds vouches for nothing that was written before. One that was under way
+//! beside it doesn't either: the kernel tells one of them of the error, and reactors hear of the ends of their own flushes
+//! only, in any order. So nobody is told of a success before it is known how all flushes have ended that were under way, and
+//! then with the number of those that have failed: who wrote something when that was smaller has to write it again.
 
-use crate::io::{Op, Status};
-use reactor::{Completion, Reactor};
+use crate::io::Status;
+use reactor::Reactor;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,12 +20,12 @@ struct State {
     begun: u64,
     /// Numbers of those under way.
     under_way: SmallVec<[u64; 8]>,
-    failed: bool,
+    failures: u64,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct FlushLine(Mutex<State>);
+pub struct FlushLine(Mutex<State>);
 
 /// A flush under way; it leaves the line when it has ended, or nobody waits for it any more.
 struct Place<'a> {
@@ -56,7 +57,7 @@ impl FlushLine {
         let begun = {
             let mut state = self.state();
             // Before it leaves: who finds it gone must find that it failed.
-            state.failed |= !succeeded;
+            state.failures += !succeeded as u64;
             state.begun
         };
         drop(place);
@@ -68,24 +69,26 @@ impl FlushLine {
         self.state().under_way.iter().all(|other| *other > last)
     }
 
-    fn has_failed(&self) -> bool {
-        self.state().failed
+    /// Flushes that have failed so far.
+    pub fn failures(&self) -> u64 {
+        self.state().failures
     }
 
-    /// Runs a flush, and says whether what was written before it is durable.
-    pub(crate) async fn run(
+    /// Runs a flush. When it succeeds: how many have failed, itself and those that were under way beside it included. What
+    /// was written since that number was reached is durable.
+    pub async fn run(
         &self,
         reactor: &Rc<Reactor>,
-        flush: impl Future<Output = Completion>,
-    ) -> Result<(), Status> {
+        flush: impl Future<Output = Result<(), Status>>,
+    ) -> Result<u64, Status> {
         let place = self.begin();
-        let result = flush.await.result;
-        let last = self.end(place, result.is_ok());
-        result.map_err(|errno| Status::of_errno(errno, Op::Write))?;
+        let ended = flush.await;
+        let last = self.end(place, ended.is_ok());
+        ended?;
         while !self.have_ended(last) {
             reactor.sleep_ns(LOOK_NS).await;
         }
-        if self.has_failed() { Err(Status::WriteError) } else { Ok(()) }
+        Ok(self.failures())
     }
 }
 
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_success_counts_when_all_flushes_beside_it_have_ended_and_none_has_ever_failed() {
+    fn a_success_counts_when_all_flushes_beside_it_have_ended_and_knows_of_those_that_failed() {
         let line = FlushLine::default();
         let (first, second) = (line.begin(), line.begin());
         let last = line.end(second, true);
@@ -102,9 +105,9 @@ mod tests {
         let third = line.begin();
         assert_eq!(line.end(first, false), 3);
         assert!(line.have_ended(last), "the third began later");
-        assert!(line.has_failed());
+        assert_eq!(line.failures(), 1);
         line.end(third, true);
-        assert!(line.has_failed(), "for ever");
+        assert_eq!(line.failures(), 1, "for ever");
     }
 
     #[test]
@@ -114,6 +117,6 @@ mod tests {
         let place = line.begin();
         let last = line.end(place, true);
         drop(abandoned);
-        assert!(line.have_ended(last) && !line.has_failed());
+        assert!(line.have_ended(last) && line.failures() == 0);
     }
 }

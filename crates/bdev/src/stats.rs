@@ -2,6 +2,7 @@
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Io, Op, Status};
+use crate::zone_changes::ZoneChanges;
 use base::{AtomicHistogram, Histogram};
 use reactor::{IoFuture, Reactor};
 use std::rc::Rc;
@@ -231,6 +232,10 @@ impl BlockDevice for StatsDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.child.children()
+    }
+
+    fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {
+        self.child.zone_changes()
     }
 
     fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {

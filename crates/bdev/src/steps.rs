@@ -42,7 +42,7 @@ pub(crate) async fn provide(reactor: &Rc<Reactor>, io: &mut Io, block_size: u32)
 }
 
 /// Copies `target.len()` bytes from byte `at` of a list.
-pub(crate) fn sg_read_at(list: &[Buf], at: usize, target: &mut [u8]) {
+pub fn sg_read_at(list: &[Buf], at: usize, target: &mut [u8]) {
     let mut filled = 0;
     sg_for_range(
         list.len(),
@@ -57,7 +57,7 @@ pub(crate) fn sg_read_at(list: &[Buf], at: usize, target: &mut [u8]) {
 }
 
 /// Copies `source` to byte `at` of a list.
-pub(crate) fn sg_write_at(list: &mut [Buf], at: usize, source: &[u8]) {
+pub fn sg_write_at(list: &mut [Buf], at: usize, source: &[u8]) {
     let mut used = 0;
     let lens: smallvec::SmallVec<[usize; 8]> = list.iter().map(Buf::len).collect();
     sg_for_range(

@@ -3,8 +3,8 @@
 mod common;
 
 use bdev::{
-    BlockDevice, Channel, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, Op,
-    Status, When, Zone, ZoneState, ZonedDevice, ZonedOptions,
+    BlockDevice, ChangedZones, Channel, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, ErrorRule, Fault, Flags,
+    Io, Lba, Op, StatsDevice, Status, When, Zone, ZoneState, ZonedDevice, ZonedOptions,
 };
 use common::*;
 use reactor::{Buf, Reactor, SgList};
@@ -215,6 +215,20 @@ fn retired_zones_stay_so_and_can_be_read_while_they_are_not_offline() {
         assert_eq!(zoned.manage(Op::ZoneOffline, 0).await, Status::Ok);
         assert_eq!(zoned.first_bytes(0, 1).await, Err(Status::ZoneOffline));
         assert!(zoned.device.retire(&reactor, 1, ZoneState::ReadOnly).await.is_err(), "nothing comes back");
+    });
+}
+
+#[test]
+fn retired_zones_are_told_through_whatever_stands_on_the_device() {
+    run(async |reactor| {
+        let zoned = Arc::new(open(&reactor, &mem("m", 400), options()).await.unwrap().device);
+        let delayed = Arc::new(DelayDevice::new("delay", zoned.clone(), Delays::default(), 1));
+        let counted = StatsDevice::new(Arc::new(StatsDevice::new(delayed)));
+        let (changes, mut seen) = (counted.zone_changes().expect("it has zones"), 0);
+        zoned.retire(&reactor, 3, ZoneState::ReadOnly).await.unwrap();
+        assert!(zoned.retire(&reactor, 1 << 20, ZoneState::Offline).await.is_err());
+        assert_eq!(changes.since(&mut seen), ChangedZones::These(vec![3 * ZONE]));
+        assert!(mem("plain", 400).zone_changes().is_none());
     });
 }
 

@@ -205,6 +205,12 @@ pub trait Driver {
     fn net_export(&self, socket: SocketId) -> Result<ExportedSocket, Errno>;
     /// Adopts an exported socket.
     fn net_import(&self, socket: ExportedSocket) -> Result<SocketId, Errno>;
+    /// Tells the peer that nothing more will be sent, while what it sends is still received. False where there is no such
+    /// thing: then only closing tells it.
+    fn net_end_sending(&self, socket: SocketId) -> bool {
+        let _ = socket;
+        false
+    }
     /// Closes a socket at once; no event about it follows.
     fn net_close(&self, socket: SocketId);
 

@@ -93,6 +93,11 @@ impl TcpStream {
         }
     }
 
+    /// Tells the peer that nothing more will be sent; false where only closing does.
+    pub fn end_sending(&self) -> bool {
+        self.open.get() && self.reactor.driver().net_end_sending(self.socket)
+    }
+
     /// Waits until a receive is worth trying.
     pub async fn readable(&self) -> Result<(), Errno> {
         poll_fn(|cx| self.reactor.poll_ready(self.socket, true, cx)).await

@@ -88,7 +88,9 @@ impl Inner {
         if self.with(|states| states.zone(zone)).state == ZoneState::Offline {
             return if state == ZoneState::Offline { Ok(()) } else { Err(Status::ZoneInvalidTransition) };
         }
-        self.store(&mut held, &[zone], condition, true).await
+        self.store(&mut held, &[zone], condition, true).await?;
+        self.shared.changes.note(zone as u64 * self.shared.geometry.zone_blocks);
+        Ok(())
     }
 
     /// Gives zones of one page another state that lasts; with what was written to them, or without.

@@ -27,6 +27,7 @@ use crate::io::{Op, OpSet};
 use crate::range_lock::RangeLock;
 use crate::slots::{Slots, Stamp};
 use crate::zone::{Zone, ZoneState};
+use crate::zone_changes::ZoneChanges;
 use format::{PAGE_ZONES, SUPERBLOCK, Superblock};
 use io::ZonedChannel;
 use reactor::Reactor;
@@ -153,6 +154,7 @@ struct Shared {
     states: Mutex<States>,
     /// One writer of a page of the table at a time.
     page_turns: RangeLock,
+    changes: Arc<ZoneChanges>,
 }
 
 impl Shared {
@@ -210,7 +212,17 @@ impl ZonedDevice {
         let states = Mutex::new(States::new(geometry, limits, entries.into_iter(), pages));
         let info = describe(&base, &geometry, options);
         let name = name.to_string();
-        let shared = Shared { name, child, base, info, id, geometry, states, page_turns: RangeLock::new(1) };
+        let shared = Shared {
+            name,
+            child,
+            base,
+            info,
+            id,
+            geometry,
+            states,
+            page_turns: RangeLock::new(1),
+            changes: Arc::default(),
+        };
         Ok(ZonedDevice { shared: Arc::new(shared) })
     }
 
@@ -334,6 +346,10 @@ impl BlockDevice for ZonedDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         vec![self.shared.child.clone()]
+    }
+
+    fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {
+        Some(self.shared.changes.clone())
     }
 }
 

@@ -226,6 +226,10 @@ impl Driver for LinuxDriver {
         self.sockets.borrow_mut().import(&mut self.ring.borrow_mut(), socket)
     }
 
+    fn net_end_sending(&self, socket: SocketId) -> bool {
+        self.sockets.borrow().end_sending(socket)
+    }
+
     fn net_close(&self, socket: SocketId) {
         self.sockets.borrow_mut().close(&mut self.ring.borrow_mut(), socket);
     }

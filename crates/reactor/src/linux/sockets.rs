@@ -178,6 +178,11 @@ impl Sockets {
         Ok(self.add(ring, fd))
     }
 
+    pub(super) fn end_sending(&self, socket: SocketId) -> bool {
+        let shut = |entry: &Socket| socket2::SockRef::from(&entry.fd).shutdown(std::net::Shutdown::Write);
+        self.open.get(&socket.0).is_some_and(|entry| shut(entry).is_ok())
+    }
+
     pub(super) fn close(&mut self, ring: &mut Ring, socket: SocketId) {
         if let Ok(fd) = self.unwatch(ring, socket) {
             // The poll under way holds the socket open a little longer; shutting down tells the peer now.
