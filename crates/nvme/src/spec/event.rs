@@ -20,6 +20,9 @@ impl EventResult {
     /// An asymmetric namespace access state changed.
     pub const ANA_CHANGED: EventResult = EventResult { kind: 2, info: 0x03, log_page: 0x0c };
 
+    /// Zones of a namespace changed by themselves; dword 1 says of which (ZNS 1.1, section 5.1).
+    pub const ZONES_CHANGED: EventResult = EventResult { kind: 2, info: 0xef, log_page: 0xbf };
+
     /// There are reservation notifications to be read: an event of the I/O command set.
     pub const RESERVATION_NOTIFICATION: EventResult = EventResult { kind: 6, info: 0x00, log_page: 0x80 };
 
@@ -47,6 +50,7 @@ mod tests {
         }
         assert_eq!(EventResult::NAMESPACE_CHANGED.to_dw0(), 0x0004_0002);
         assert_eq!(EventResult::ANA_CHANGED.to_dw0(), 0x000c_0302);
+        assert_eq!(EventResult::ZONES_CHANGED.to_dw0(), 0x00bf_ef02);
         assert_eq!(EventResult::DISCOVERY_CHANGED.to_dw0(), 0x0070_f002);
         assert_eq!(EventResult::RESERVATION_NOTIFICATION.to_dw0(), 0x0080_0006);
     }

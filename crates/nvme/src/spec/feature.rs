@@ -85,6 +85,8 @@ pub mod event {
     pub const FIRMWARE_ACTIVATION: u32 = 1 << 9;
     /// Asymmetric namespace access change notices.
     pub const ANA_CHANGE: u32 = 1 << 11;
+    /// Zone descriptor change notices (ZNS 1.1, section 5.1).
+    pub const ZONE_DESCRIPTOR_CHANGE: u32 = 1 << 27;
     /// Discovery log page change notices.
     pub const DISCOVERY_CHANGE: u32 = 1 << 31;
 }

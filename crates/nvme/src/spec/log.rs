@@ -25,11 +25,13 @@ pub enum LogPage {
     Discovery = 0x70,
     /// Reservation notifications.
     ReservationNotification = 0x80,
+    /// Changed zones of a namespace.
+    ChangedZones = 0xbf,
 }
 
 impl LogPage {
     /// Every page named here.
-    pub const ALL: [LogPage; 9] = [
+    pub const ALL: [LogPage; 10] = [
         LogPage::Supported,
         LogPage::Error,
         LogPage::Smart,
@@ -39,6 +41,7 @@ impl LogPage {
         LogPage::Ana,
         LogPage::Discovery,
         LogPage::ReservationNotification,
+        LogPage::ChangedZones,
     ];
 
     /// The page with this identifier, if it is named here.

@@ -173,6 +173,25 @@ pub struct ZoneDescriptor {
 
 const _: () = assert!(size_of::<ReportHeader>() == 64 && size_of::<ZoneDescriptor>() == 64);
 
+/// Zones that the Changed Zone List holds.
+pub const CHANGED_ZONES_MAX: usize = 511;
+/// In place of their number: there were more.
+pub const CHANGED_ZONES_MANY: u16 = 0xffff;
+
+/// The log page Changed Zone List (ZNS 1.1, section 5.2).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ChangedZoneList {
+    /// Zones that are listed, or [`CHANGED_ZONES_MANY`].
+    pub count: U16,
+    /// Zero.
+    pub reserved2: [u8; 6],
+    /// First blocks of the zones, increasing; zero behind the last.
+    pub zones: [U64; CHANGED_ZONES_MAX],
+}
+
+const _: () = assert!(size_of::<ChangedZoneList>() == 4096);
+
 /// OZCS bit 0: reads may cross zone boundaries.
 pub const OZCS_READ_ACROSS: u16 = 1;
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use zerocopy::IntoBytes;
+
 use super::controller::{Controller, ControllerState};
 use super::discovery::View;
 use super::identify::{ABORTS_MAX, events_supported, identify};
@@ -248,10 +250,21 @@ impl Context<'_> {
         match page {
             LogPage::Ana => ana::store_log(self.controller, self.subsystem, groups_only, &mut window),
             LogPage::Discovery => self.discovery.store(self.controller, &mut window),
+            LogPage::ChangedZones => {
+                let nsid = sqe.nsid.get();
+                let namespace = self.controller.namespace(self.subsystem, nsid).ok_or(Status::INVALID_NAMESPACE)?;
+                namespace.zoned.ok_or(Status::INVALID_LOG_PAGE)?;
+                window.put(0, self.controller.changed_zones.page(nsid).as_bytes());
+            }
             _ => log::store(self.controller, self.subsystem, page, command.csi, &mut window),
         }
         if !command.retain_event {
             log::acknowledge(self.controller, page);
+            if page == LogPage::ChangedZones
+                && let Some(other) = self.controller.changed_zones.clear(sqe.nsid.get())
+            {
+                self.controller.tell_of_zones(self.handle, other, self.events);
+            }
             // One page tells of one notice; the host is told that there are more.
             let is_whole = command.offset.saturating_add(command.len) >= page_len;
             if page == LogPage::ReservationNotification && is_whole && self.controller.notices.acknowledge() {

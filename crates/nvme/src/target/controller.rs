@@ -14,8 +14,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use bdev::ChangedZones;
 use zerocopy::byteorder::little_endian::U64;
 
+use super::changed_zones::ZoneLists;
 use super::event::Events;
 use super::feature::Features;
 use super::instance::{Instance, Instances};
@@ -77,6 +79,7 @@ pub struct Controller {
     pub(super) events: Events,
     pub(super) errors: ErrorLog,
     pub(super) changed: ChangedNamespaces,
+    pub(super) changed_zones: ZoneLists,
     pub(super) notices: Notices,
     pub(super) timestamp: Timestamp,
     pub(super) aborts_pending: u8,
@@ -104,6 +107,7 @@ impl Controller {
             events: Events::default(),
             errors: ErrorLog::default(),
             changed: ChangedNamespaces::default(),
+            changed_zones: ZoneLists::default(),
             notices: Notices::default(),
             timestamp: Timestamp::new(now_ns),
             aborts_pending: 0,
@@ -311,6 +315,7 @@ impl Controller {
         self.features.reset();
         self.events.reset(handle, out);
         self.changed = ChangedNamespaces::default();
+        self.changed_zones = ZoneLists::default();
         self.notices = Notices::default();
         // The host was heard when it asked for the reset.
         self.timestamp = Timestamp::new(self.last_heard_ns);
@@ -347,8 +352,28 @@ impl Controller {
 
     pub(super) fn namespace_changed(&mut self, handle: ControllerHandle, nsid: u32, out: &mut VecDeque<TargetEvent>) {
         self.changed.add(nsid);
+        self.changed_zones.clear(nsid);
         if self.features.event_mask & feature::event::NAMESPACE_ATTRIBUTE != 0 {
             self.events.push(EventResult::NAMESPACE_CHANGED, handle, out);
+        }
+    }
+
+    /// Zones of a namespace that it sees have changed by themselves.
+    pub(super) fn zones_changed(
+        &mut self,
+        handle: ControllerHandle,
+        nsid: u32,
+        changed: &ChangedZones,
+        out: &mut VecDeque<TargetEvent>,
+    ) {
+        self.changed_zones.add(nsid, changed);
+        self.tell_of_zones(handle, nsid, out);
+    }
+
+    /// There is something to be read of the zones of a namespace.
+    pub(super) fn tell_of_zones(&mut self, handle: ControllerHandle, nsid: u32, out: &mut VecDeque<TargetEvent>) {
+        if self.features.event_mask & feature::event::ZONE_DESCRIPTOR_CHANGE != 0 {
+            self.events.push_about(EventResult::ZONES_CHANGED, nsid, handle, out);
         }
     }
 

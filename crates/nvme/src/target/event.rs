@@ -7,17 +7,19 @@ use super::{ControllerHandle, TargetEvent};
 use crate::spec::event::EventResult;
 use crate::spec::{Cqe, Status};
 use std::collections::VecDeque;
+use zerocopy::byteorder::little_endian::U64;
 
 /// Requests that a controller keeps (AERL is one less).
 pub const AER_MAX: usize = 4;
 
 /// Kinds of events that exist here: bound on what waits.
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 #[derive(Debug, Default)]
 pub(super) struct Events {
     requests: VecDeque<u16>,
-    waiting: Vec<EventResult>,
+    /// With what dword 1 says.
+    waiting: Vec<(EventResult, u32)>,
     masked: Vec<EventResult>,
 }
 
@@ -25,8 +27,8 @@ impl Events {
     /// A request for an event: answered at once if one waits, else kept.
     pub(super) fn request(&mut self, cid: u16) -> Option<Cqe> {
         if !self.waiting.is_empty() {
-            let event = self.waiting.remove(0);
-            return Some(self.report(cid, event));
+            let (event, parameter) = self.waiting.remove(0);
+            return Some(self.report(cid, event, parameter));
         }
         if self.requests.len() >= AER_MAX {
             return Some(Cqe::new(cid, Status::ASYNC_EVENT_LIMIT_EXCEEDED.dnr()));
@@ -37,15 +39,26 @@ impl Events {
 
     /// An event that the host has enabled.
     pub(super) fn push(&mut self, event: EventResult, controller: ControllerHandle, out: &mut VecDeque<TargetEvent>) {
-        if self.masked.contains(&event) || self.waiting.contains(&event) {
+        self.push_about(event, 0, controller, out);
+    }
+
+    /// An event whose dword 1 says what it is about. Another of its kind waits until the host has read the log page.
+    pub(super) fn push_about(
+        &mut self,
+        event: EventResult,
+        parameter: u32,
+        controller: ControllerHandle,
+        out: &mut VecDeque<TargetEvent>,
+    ) {
+        if self.masked.contains(&event) || self.waiting.iter().any(|(waiting, _)| *waiting == event) {
             return;
         }
         match self.requests.pop_front() {
             Some(cid) => {
-                let cqe = self.report(cid, event);
+                let cqe = self.report(cid, event, parameter);
                 out.push_back(TargetEvent::Complete { controller, cqe });
             }
-            None => self.waiting.push(event),
+            None => self.waiting.push((event, parameter)),
         }
         assert!(self.waiting.len() <= KINDS && self.masked.len() <= KINDS);
     }
@@ -53,7 +66,7 @@ impl Events {
     /// The host read a log page without asking to retain its event.
     pub(super) fn clear(&mut self, log_page: u8) {
         self.masked.retain(|event| event.log_page != log_page);
-        self.waiting.retain(|event| event.log_page != log_page);
+        self.waiting.retain(|(event, _)| event.log_page != log_page);
     }
 
     /// Aborts the request with this command identifier.
@@ -70,9 +83,12 @@ impl Events {
         }
     }
 
-    fn report(&mut self, cid: u16, event: EventResult) -> Cqe {
+    fn report(&mut self, cid: u16, event: EventResult, parameter: u32) -> Cqe {
         self.masked.push(event);
-        Cqe::success(cid, event.to_dw0())
+        Cqe {
+            result: U64::new(u64::from(event.to_dw0()) | u64::from(parameter) << 32),
+            ..Cqe::new(cid, Status::SUCCESS)
+        }
     }
 }
 

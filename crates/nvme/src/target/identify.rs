@@ -98,7 +98,11 @@ pub(super) fn identify(
 
 /// Events that a controller may report: OAES.
 pub(super) fn events_supported(controller: &Controller) -> u32 {
-    if controller.is_discovery() { event::DISCOVERY_CHANGE } else { event::NAMESPACE_ATTRIBUTE | event::ANA_CHANGE }
+    if controller.is_discovery() {
+        return event::DISCOVERY_CHANGE;
+    }
+    let zones = if controller.has_all_command_sets() { event::ZONE_DESCRIPTOR_CHANGE } else { 0 };
+    event::NAMESPACE_ATTRIBUTE | event::ANA_CHANGE | zones
 }
 
 fn store_controller(controller: &Controller, subsystem: &Subsystem, config: &TargetConfig, page: &mut Page) {

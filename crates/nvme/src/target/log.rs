@@ -10,7 +10,7 @@ use super::model::{Health, Subsystem};
 use crate::spec::log::*;
 use crate::spec::opcode::{AdminOpcode, NvmOpcode};
 use crate::spec::reservation::NoticeLog;
-use crate::spec::zns::CSI_ZNS;
+use crate::spec::zns::{CSI_ZNS, ChangedZoneList};
 use crate::spec::{Cqe, NSID_ALL, Sqe, Status};
 
 /// Entries of the error log (ELPE is one less).
@@ -109,6 +109,7 @@ impl ChangedNamespaces {
 pub(super) fn is_supported(page: LogPage, is_discovery: bool) -> bool {
     match page {
         LogPage::Supported | LogPage::Error => true,
+        LogPage::ChangedZones => !is_discovery,
         LogPage::Discovery => is_discovery,
         LogPage::Ana
         | LogPage::Smart
@@ -129,6 +130,7 @@ pub(super) fn page_len(page: LogPage) -> u64 {
         LogPage::ChangedNamespaces => (CHANGED_NAMESPACES_MAX * 4) as u64,
         LogPage::CommandEffects => size_of::<CommandEffectsLog>() as u64,
         LogPage::ReservationNotification => size_of::<NoticeLog>() as u64,
+        LogPage::ChangedZones => size_of::<ChangedZoneList>() as u64,
         LogPage::Ana | LogPage::Discovery => unreachable!("not a page of fixed size"),
     }
 }
@@ -158,6 +160,7 @@ pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPag
         LogPage::ChangedNamespaces => controller.changed.store(window),
         LogPage::CommandEffects => window.put(0, effects(csi).as_bytes()),
         LogPage::ReservationNotification => window.put(0, controller.notices.page().as_bytes()),
+        LogPage::ChangedZones => unreachable!("a page of one namespace"),
         LogPage::Ana | LogPage::Discovery => unreachable!("not a page of fixed size"),
     }
 }

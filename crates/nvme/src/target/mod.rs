@@ -11,6 +11,7 @@
 mod admin;
 mod ana;
 mod auth;
+mod changed_zones;
 mod connect;
 mod controller;
 mod discovery;
@@ -43,6 +44,8 @@ use instance::Instances;
 pub use mask::{Mask, shows};
 pub use model::{COPY_RANGES_MAX, Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig, Zoned};
 pub use reserve::{Keep, PlannedReservation};
+
+use bdev::ChangedZones;
 
 use crate::auth::ControllerSide;
 use crate::spec::opcode::{FABRICS, FabricsType};
@@ -360,6 +363,16 @@ impl Target {
         self.nvm_subsystem_mut(id)?.resize_namespace(nsid, block_count)?;
         self.namespace_changed(id, nsid);
         Ok(())
+    }
+
+    /// Zones of a namespace have changed by themselves.
+    pub fn zones_changed(&mut self, id: SubsystemId, nsid: u32, changed: &ChangedZones) {
+        let Some(subsystem) = self.subsystems.get(&id) else { return };
+        for (handle, controller) in &mut self.controllers {
+            if controller.subsystem() == id && controller.namespace(subsystem, nsid).is_some() {
+                controller.zones_changed(*handle, nsid, changed, &mut self.events);
+            }
+        }
     }
 
     /// Lets a host in.

@@ -40,6 +40,13 @@ pub(super) const HELD_BYTES_MAX: usize = 8 << 20;
 /// Bytes of headers that wait for a host that does not read, above which nothing more is received from it: more than the
 /// answers to every command of a queue, so a host that keeps to its queue's size never gets there.
 const UNSENT_HEADER_BYTES_MAX: usize = 128 << 10;
+/// Nothing is taken from a connection any more: see [`Connection::drain`].
+pub(super) const PAUSED_FOR_GOOD: u64 = u64::MAX;
+/// How long devices and the host have to end what is under way when a connection is drained.
+const DRAIN_NS: u64 = 3_000_000_000;
+/// How long a host has to read its last answers before it learns of the end: Linux drops what it has not read by then, and
+/// repeats those commands.
+const READ_NS: u64 = 100_000_000;
 /// How often the target looks for hosts that do not send what they were asked for.
 const TRANSFER_WATCH_NS: u64 = 1_000_000_000;
 
@@ -67,8 +74,10 @@ pub(super) enum End {
     Overrun,
     /// The host did not authenticate itself.
     Unproven,
-    /// The controller was torn down, or the target stops.
+    /// The controller was torn down.
     TornDown,
+    /// The target stops, and has answered what it took.
+    Drained,
     /// No progress for too long.
     Stalled,
 }
@@ -230,6 +239,33 @@ impl Connection {
             self.read_notify.notify_all();
             self.room.wake_all();
         }
+    }
+
+    /// The controller of this queue is gone. A queue that is being drained ends by itself, when its answers are sent.
+    pub(super) fn tear_down(&self) {
+        if self.paused_until_ns.get() != PAUSED_FOR_GOOD {
+            self.end(End::TornDown);
+        }
+    }
+
+    /// Takes nothing more from the host, lets devices end what they have, and ends the connection when the answers are sent: a
+    /// host repeats what was not answered, and a zone takes a write once. Devices that take longer than [`DRAIN_NS`] go
+    /// on, and their answers are dropped.
+    pub(super) fn drain(self: &Rc<Self>) {
+        self.paused_until_ns.set(PAUSED_FOR_GOOD);
+        let this = self.clone();
+        self.reactor.spawn(async move {
+            let quiet = async {
+                while !this.flights.is_empty() {
+                    this.flights.all_landed().await;
+                }
+                this.read_notify.wait_until(|| this.is_ended() || this.output.borrow().bytes() == 0).await;
+            };
+            let _ = this.reactor.timeout(DRAIN_NS, quiet).await;
+            this.reactor.sleep_ns(READ_NS).await;
+            this.end(End::Drained);
+            this.local.let_go(&this);
+        });
     }
 
     /// Waits for something to receive; the reason when the connection ended instead.

@@ -217,6 +217,11 @@ impl Connection {
         if matches!(end, End::Fault(_) | End::Overrun | End::Unproven) {
             self.stream.drain(LINGER_NS, LINGER_BYTES_MAX).await;
         }
+        // The host learns of the end from the end of the stream, and not from a send that fails: Linux repeats such sends
+        // a few times at once and then, without another path, fails the command.
+        if end == End::Drained && self.stream.end_sending() {
+            self.stream.drain(LINGER_NS, LINGER_BYTES_MAX).await;
+        }
         self.stream.close();
         self.local.shared.connection_ended(self.reactor.index());
     }

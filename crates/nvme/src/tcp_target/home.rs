@@ -1,8 +1,9 @@
 //! The target's home: the one reactor that owns subsystems and controllers, accepts connections and spreads them.
 
-use super::connection::End;
+use super::connection::Connection;
 use super::local::Local;
 use super::reserve::Reserving;
+use super::zone_watch::ZoneWatch;
 use super::{Export, Shared, TargetError};
 use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::reservation::{HostId, Table};
@@ -93,6 +94,7 @@ pub(super) struct Home {
     /// Something may have moved the next keep-alive deadline.
     deadline_moved: Rc<Notify>,
     timer_started: Cell<bool>,
+    pub(super) zones: ZoneWatch,
     next_refusal_report_ns: Cell<u64>,
     pub(super) next_failure_report_ns: Cell<u64>,
 }
@@ -114,6 +116,7 @@ impl Home {
             next_port: Cell::new(1),
             deadline_moved: Rc::default(),
             timer_started: Cell::new(false),
+            zones: ZoneWatch::default(),
             next_refusal_report_ns: Cell::new(0),
             next_failure_report_ns: Cell::new(0),
         })
@@ -227,6 +230,7 @@ impl Home {
             let write_through = !controller.write_cache_enabled();
             (Admitted { connected, host, name, write_through }, controller.cntlid())
         });
+        self.begin_to_look();
         if connected.qid > 0 {
             let none = Busy { subsystem: connected.subsystem, cntlid, connections: 0 };
             self.busy.borrow_mut().entry(connected.controller).or_insert(none).connections += 1;
@@ -308,6 +312,16 @@ impl Home {
         self.quieter.notify_all();
     }
 
+    /// Whether any queue is connected.
+    pub(super) fn has_hosts(&self) -> bool {
+        !self.queues.borrow().is_empty()
+    }
+
+    /// Waits until a queue comes or goes.
+    pub(super) async fn hosts_moved(&self) {
+        self.deadline_moved.notified().await;
+    }
+
     /// Whether no command of a controller is carried out that had this identifier and has ended, or is being reset.
     fn is_quiet(&self, subsystem: SubsystemId, cntlid: u16) -> bool {
         let target = self.target.borrow();
@@ -344,6 +358,7 @@ impl Home {
             let subsystem = target.subsystem(id).expect("it has a new namespace");
             (target.access(id, nsid).map(Arc::new), view(subsystem, nsid))
         });
+        self.watch_zones(id, nsid, &*export.device);
         self.shared.export(id, nsid, Export { access, mask, ana, ..export });
         self.carry_out();
         Ok(nsid)
@@ -424,12 +439,7 @@ impl Home {
         queues.range((controller, first)..=(controller, u16::MAX)).map(|((_, qid), _)| *qid).collect()
     }
 
-    fn at_queue(
-        &self,
-        controller: ControllerHandle,
-        qid: u16,
-        action: impl FnOnce(&Rc<super::connection::Connection>) + Send + 'static,
-    ) {
+    fn at_queue(&self, controller: ControllerHandle, qid: u16, action: impl FnOnce(&Rc<Connection>) + Send + 'static) {
         let place = self.queues.borrow().get(&(controller, qid)).copied();
         let Some(place) = place else { return };
         let shared = self.shared.clone();
@@ -446,7 +456,7 @@ impl Home {
         &self,
         controller: ControllerHandle,
         qid: u16,
-        question: impl FnOnce(&Rc<super::connection::Connection>) -> T + Send + 'static,
+        question: impl FnOnce(&Rc<Connection>) -> T + Send + 'static,
     ) -> Option<T> {
         let place = self.queues.borrow().get(&(controller, qid)).copied()?;
         let shared = self.shared.clone();
@@ -479,7 +489,7 @@ impl Home {
     }
 
     fn close_queue(&self, controller: ControllerHandle, qid: u16) {
-        self.at_queue(controller, qid, |connection| connection.end(End::TornDown));
+        self.at_queue(controller, qid, |connection| connection.tear_down());
         self.queues.borrow_mut().remove(&(controller, qid));
     }
 

@@ -1,6 +1,6 @@
 //! What a target keeps on each reactor: its connections, the shared receive buffer, channels to namespaces.
 
-use super::connection::{Connection, End, HELD_BYTES_MAX};
+use super::connection::{Connection, HELD_BYTES_MAX};
 use super::receive::Receiver;
 use super::share::Shares;
 use super::{Config, Export, Shared};
@@ -134,12 +134,17 @@ impl Local {
         self.connections.borrow().get(&id)?.upgrade()
     }
 
-    /// Ends all connections. Those that come later are served.
+    /// Ends all connections, with answers to what devices have under way. Those that come later are served.
     pub(super) fn close(&self) {
+        self.namespaces.borrow_mut().clear();
         for connection in self.connections() {
-            connection.end(End::TornDown);
-            connection.cached.take();
+            connection.drain();
         }
+    }
+
+    /// A connection was drained: channels that were opened for it can be closed. Others open theirs again if they need them.
+    pub(super) fn let_go(&self, connection: &Connection) {
+        connection.cached.take();
         self.namespaces.borrow_mut().clear();
     }
 

@@ -28,6 +28,7 @@ mod room;
 mod share;
 mod store;
 mod traffic;
+mod zone_watch;
 mod zones;
 
 use crate::auth::Policy;
@@ -471,6 +472,7 @@ fn model_of(
         return Err(refuse("it has no blocks"));
     }
     let mut model = target::Namespace::new(info.block_size.trailing_zeros() as u8, info.blocks, uuid);
+    model.read_only = !info.ops.contains(bdev::Op::Write);
     model.volatile_cache = info.volatile_cache;
     model.deallocate = info.ops.contains(bdev::Op::Unmap) && info.unmap_reads_zero;
     model.optimal_write_blocks = u16::try_from(info.optimal_io_blocks).unwrap_or(0);

@@ -24,6 +24,9 @@ pub(super) async fn carry_out(
 ) -> Done {
     let block_shift = namespace.model.block_shift;
     let is_native = namespace.ops.contains(io.op);
+    if !is_native && !matches!(io.op, Op::Verify | Op::Compare | Op::WriteZeroes) {
+        return io.done(Status::Unsupported);
+    }
     let scratch_blocks = (SCRATCH_BYTES >> block_shift).max(1) as u32;
     let step = if is_native { namespace.max_io_blocks } else { scratch_blocks.min(namespace.max_io_blocks) };
     let carries_data = !io.bufs.is_empty();

@@ -6,7 +6,7 @@
 //!
 //! Each reactor counts in a place of its own, with plain stores; who looks adds up.
 
-use super::connection::Connection;
+use super::connection::{Connection, PAUSED_FOR_GOOD};
 use crate::spec::Nqn;
 use crate::target::io::IoOp;
 use bdev::{HOLD_LOOK_NS, Limits, RateLimiter};
@@ -151,7 +151,7 @@ impl Connection {
         let now_ns = self.reactor.now_ns();
         let pause_ns = meter.take(self.reactor.index(), op, bytes, now_ns);
         if pause_ns > 0 {
-            self.paused_until_ns.set(now_ns.saturating_add(pause_ns));
+            self.paused_until_ns.set(self.paused_until_ns.get().max(now_ns.saturating_add(pause_ns)));
         }
     }
 
@@ -166,7 +166,7 @@ impl Connection {
         let changes = || self.host_meter.get().map(|meter| meter.limiter.changes());
         let before = changes();
         while self.is_paused() && !self.is_ended() {
-            if changes() != before {
+            if changes() != before && self.paused_until_ns.get() != PAUSED_FOR_GOOD {
                 return self.paused_until_ns.set(0);
             }
             let left_ns = self.paused_until_ns.get() - self.reactor.now_ns();

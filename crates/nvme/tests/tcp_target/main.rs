@@ -3,6 +3,7 @@
 mod ana;
 mod authentication;
 mod changes;
+mod closing;
 mod commands;
 mod copy;
 mod hostile;

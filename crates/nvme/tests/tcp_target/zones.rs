@@ -6,7 +6,9 @@ mod run;
 use crate::rig::*;
 use bdev::{BlockDevice, MemDevice, ZoneState, ZonedDevice, ZonedOptions};
 use nvme::host::command;
-use nvme::spec::identify::{CSI_NVM, Cns, NIDT_CSI, descriptors};
+use nvme::spec::event::EventResult;
+use nvme::spec::feature::{Feature, event};
+use nvme::spec::identify::{CSI_NVM, Cns, IdentifyController, NIDT_CSI, descriptors};
 use nvme::spec::log::LogPage;
 use nvme::spec::opcode::NvmOpcode;
 use nvme::spec::property::Configuration;
@@ -15,6 +17,8 @@ use nvme::spec::zns::*;
 use nvme::spec::{Sqe, Status};
 use nvme::tcp::TransportOptions;
 use nvme::tcp_target::Config;
+use reactor::Reactor;
+use std::rc::Rc;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U32;
@@ -25,9 +29,13 @@ const ZONES: u64 = 20;
 
 /// A target with one zoned namespace of blocks of 512 bytes, two of whose zones are out of order.
 fn rig() -> Rig {
-    let reactor = run::reactor();
+    zoned(&run::reactor()).0
+}
+
+/// The same, and its device.
+fn zoned(reactor: &Rc<Reactor>) -> (Rig, Arc<ZonedDevice>) {
     let inner = reactor.clone();
-    let device = run::block_on(&reactor, async move {
+    let device = run::block_on(reactor, async move {
         // Two superblocks, two pages, and the zones.
         let blocks = 4 * 8 + ZONES * CAPACITY;
         let memory = Arc::new(MemDevice::new("mem", 512, blocks, 0).expect("memory"));
@@ -46,8 +54,22 @@ fn rig() -> Rig {
     });
     assert_eq!(device.info().blocks, ZONES * ZONE);
     let rig = Rig::empty(1, Config::default());
-    rig.add(NQN, Arc::new(device));
-    rig
+    let device = Arc::new(device);
+    rig.add(NQN, device.clone());
+    (rig, device)
+}
+
+/// Takes a zone out of use, which no host has asked for.
+fn retire(reactor: &Rc<Reactor>, device: &Arc<ZonedDevice>, zone: u64, state: ZoneState) {
+    let (inner, device) = (reactor.clone(), device.clone());
+    run::block_on(reactor, async move { device.retire(&inner, zone, state).await }).expect("retired");
+}
+
+fn changed_zones(admin: &mut Wire, retain: bool) -> (u16, Vec<u64>) {
+    let sqe = Sqe { nsid: U32::new(1), ..command::get_log_page(LogPage::ChangedZones, 0, 4096, retain) };
+    let (_, log) = admin.ok(sqe);
+    let list = ChangedZoneList::read_from_bytes(&log[..]).expect("a page");
+    (list.count.get(), list.zones.iter().map(|start| start.get()).take_while(|start| *start > 0).collect())
 }
 
 /// A host that asked for all command sets, and one queue of it.
@@ -213,11 +235,40 @@ fn every_refusal_has_its_status() {
 }
 
 #[test]
+fn hosts_are_told_of_zones_that_change_by_themselves_and_read_which() {
+    let reactor = run::reactor();
+    let (rig, device) = zoned(&reactor);
+    let (mut admin, mut queue) = host(&rig, Configuration::ENABLE_ALL_SETS);
+    let (_, id) = admin.ok(command::identify(Cns::Controller, 0, 0));
+    let (id, _) = IdentifyController::ref_from_prefix(&id).expect("a page");
+    assert!(id.oaes.get() & event::ZONE_DESCRIPTOR_CHANGE != 0);
+    admin.ok(command::set_feature(Feature::AsyncEventConfiguration, event::ZONE_DESCRIPTOR_CHANGE));
+    assert_eq!(changed_zones(&mut admin, false), (0, vec![]), "what was so when it was added is no change");
+    assert_eq!(queue.status(send(2, SendAction::Finish, false), &[]), Status::SUCCESS);
+    for (cid, zone, state) in [(700, 4, ZoneState::ReadOnly), (701, 4, ZoneState::Offline)] {
+        admin.submit(&command::with_cid(command::async_event_request(), cid), &[]);
+        retire(&reactor, &device, zone, state);
+        let cqe = admin.response();
+        assert_eq!((cqe.cid.get(), EventResult::from_dw0(cqe.dw0())), (cid, EventResult::ZONES_CHANGED));
+        assert_eq!(cqe.result.get() >> 32, 1, "of which namespace");
+        assert_eq!(changed_zones(&mut admin, true), (1, vec![zone * ZONE]));
+        assert_eq!(changed_zones(&mut admin, false), (1, vec![zone * ZONE]));
+        assert_eq!(changed_zones(&mut admin, false), (0, vec![]), "it was read");
+    }
+    let page = command::get_log_page(LogPage::ChangedZones, 0, 4096, false);
+    assert_eq!(admin.status(Sqe { nsid: U32::new(2), ..page }, &[]).kind(), Status::INVALID_NAMESPACE);
+    let (mut plain, _queue) = host(&rig, Configuration::ENABLE);
+    assert_eq!(plain.status(Sqe { nsid: U32::new(1), ..page }, &[]).kind(), Status::INVALID_NAMESPACE);
+}
+
+#[test]
 fn other_namespaces_have_no_zones() {
     let rig = Rig::new(1, Config::default());
-    let (_admin, mut queue) = host(&rig, Configuration::ENABLE_ALL_SETS);
+    let (mut admin, mut queue) = host(&rig, Configuration::ENABLE_ALL_SETS);
     let block = pattern(2, 512);
     assert_eq!(append(&mut queue, 0, &block).0, Status::INVALID_OPCODE.dnr());
     assert_eq!(queue.status(send(0, SendAction::Reset, false), &[]), Status::INVALID_OPCODE.dnr());
     assert_eq!(queue.status(receive(0, 4096, 0, false), &[]), Status::INVALID_OPCODE.dnr());
+    let page = command::get_log_page(LogPage::ChangedZones, 0, 4096, false);
+    assert_eq!(admin.status(Sqe { nsid: U32::new(1), ..page }, &[]).kind(), Status::INVALID_LOG_PAGE);
 }

@@ -313,7 +313,9 @@ fn the_list_of_supported_pages_is_true() {
         for lid in 0..256usize {
             let mut sqe = command::get_log_page(LogPage::Supported, 0, 4, true);
             sqe.cdw10 = U32::new(sqe.cdw10.get() & !0xff | lid as u32);
-            assert_eq!(bench.admin(controller, sqe).is_ok(), supported[lid * 4] == 1, "{lid:02x}");
+            // A page of a namespace says that it needs one.
+            let is_known = bench.admin(controller, sqe).map(drop) != Err(Status::INVALID_LOG_PAGE);
+            assert_eq!(is_known, supported[lid * 4] == 1, "{lid:02x}");
         }
     }
 }
