@@ -1,13 +1,14 @@
 //! Makes the newest generation of the golden images of `tests/golden`: a small pool with a mapped log and one with a block
 //! log, each with a checkpoint, a log that has more, records of all kinds among it, and a manifest of what its volumes hold.
 //!
-//! `cargo run -p remuda-engine --example golden -- DIRECTORY` writes `mapped-2.*` and `block-2.*` there. The files in the
+//! `cargo run -p remuda-engine --example golden -- DIRECTORY` writes `mapped-3.*` and `block-3.*` there. The files in the
 //! repository stay as they are (those of the first generation, without a number, are of the first programs); what is added
 //! to the format adds a generation.
 //!
 //! A pool has three lives here. In the first all is well, and everything comes to its place. In the second the place of an
 //! extent refuses writes, and a block of it has rotted, so that the extent moves and the block is lost; and no root can be
-//! written, so that the log keeps the records that say so. In the third, on devices that are well, the last records are written.
+//! written, so that the log keeps the records that say so. In the third, on devices that are well, volumes get snapshots, one of which goes again, and the last records are
+//! written.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -108,7 +109,7 @@ impl Maker {
 
     /// Where an extent of a volume lies: its shard, and its first block on the capacity device.
     async fn place_of(&self, devices: &PoolDevices, volume: usize, vextent: u32) -> u64 {
-        let id = self.pool.volume(&self.volumes[volume].name).expect("made here").identity().id;
+        let id = self.pool.volume(&self.volumes[volume].name).expect("made here").layer();
         let audit = self.pool.audit(&self.reactor).await.expect("an open pool");
         let is_it = |owner: &&engine::ExtentOwner| (owner.volume, owner.vextent) == (id, vextent);
         let owner = audit.extents.iter().find(is_it).expect("it has been written");
@@ -133,6 +134,39 @@ impl Maker {
         self.pool.settle(&self.reactor).await.expect_err("no root can be written");
         self.volumes[0].sectors[ROTTEN as usize..][..8].fill(0);
         self.volumes[0].lost.push(ROTTEN as usize);
+    }
+}
+
+impl Maker {
+    async fn add(&mut self, name: &str, blocks: u64) -> usize {
+        let made = self.pool.create_volume(&self.reactor, name, blocks, 12, 1_700_000_002).await;
+        made.expect("room for volumes");
+        self.volumes.push(Content::new(name, 12, blocks));
+        self.volumes.len() - 1
+    }
+
+    async fn snapshot(&mut self, volume: usize, snapshot: &str) {
+        let name = self.volumes[volume].name.clone();
+        let made = self.pool.snapshot(&self.reactor, &[(&name, snapshot)], 1_700_000_003).await;
+        let name = made.expect("room for snapshots")[0].name().to_string();
+        let content = Content { name, ..self.volumes[volume].clone() };
+        self.volumes.push(content);
+    }
+
+    /// A volume with a snapshot that it differs from, and one that has taken over what its snapshot had.
+    async fn make_layers(&mut self) {
+        let layered = self.add("layered", 2000).await;
+        self.write(layered, 80, 160).await;
+        self.write(layered, 9000, 80).await;
+        self.snapshot(layered, "then").await;
+        self.write(layered, 88, 16).await;
+        self.trim(layered, 160, 24).await;
+        let heir = self.add("heir", 1500).await;
+        self.write(heir, 40, 64).await;
+        self.snapshot(heir, "gone").await;
+        let gone = self.volumes.pop().expect("made a moment ago").name;
+        self.pool.delete_snapshot(&self.reactor, &gone).await.expect("made a moment ago");
+        self.pool.reap(&self.reactor).await.expect("healthy devices");
     }
 }
 
@@ -192,6 +226,7 @@ async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> Ve
     let (volumes, rng) = maker.close().await;
 
     let mut maker = Maker::open(&reactor, &devices, volumes, rng).await;
+    maker.make_layers().await;
     // The last record of each shard.
     for (volume, first) in LAST {
         maker.write(volume, first, 8).await;
@@ -221,7 +256,7 @@ fn main() {
             _ => log.image(),
         };
         let write = |suffix: &str, bytes: &[u8]| {
-            std::fs::write(format!("{directory}/{name}-2.{suffix}"), bytes).expect("the file can be written");
+            std::fs::write(format!("{directory}/{name}-3.{suffix}"), bytes).expect("the file can be written");
         };
         write("log", &encode_image(LOG_BLOCKS, &log));
         write("capacity", &encode_image(CAPACITY_BLOCKS, &capacity.image()));

@@ -8,7 +8,6 @@
 //! log too: what is lost is lost, and its tails are past every record that the old log can hold.
 
 use crate::error::PoolError;
-use crate::format::catalog::VolumeState;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::record::NUMBER_MAX;
 use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
@@ -290,9 +289,10 @@ impl Forgetting<'_> {
 }
 
 /// Whether the start of a device holds nothing but what a crash in step 2 has left of a superblock: words of `ours`, apart
-/// from those that an earlier attempt wrote otherwise (checksum, identity of the device, generation, epoch).
+/// from those that an earlier attempt wrote otherwise: checksum, identity of the device, generation, epoch, and what the pool
+/// has grown by since (segments, regions, size of the capacity device).
 fn is_torn_copy(start: &[u8], ours: &[u8]) -> bool {
-    const OTHERWISE: [usize; 5] = [8, 56, 64, 88, 96];
+    const OTHERWISE: [usize; 8] = [8, 56, 64, 88, 96, 104, 144, 224];
     let (copies, rest) = start.split_at(2 * BLOCK_BYTES);
     let is_ours = |(index, word): (usize, &[u8])| {
         let at = index * 8 % BLOCK_BYTES;
@@ -356,7 +356,7 @@ fn loss(meta: &Meta, slices: &[(u32, u32)], catalog: &Catalog) -> Loss {
     // Slots of an extent that is freed here are still the durable root's until the checkpoint; the store sees to that.
     loss.free.extend(&loss.freed);
     for (volume, slice) in slices {
-        let Some(entry) = catalog.volumes.get(volume).filter(|entry| entry.state == VolumeState::Live) else {
+        let Some(entry) = catalog.volumes.get(volume).filter(|entry| catalog.counts(entry)) else {
             continue;
         };
         let end = entry.blocks.div_ceil(EXTENT_BLOCKS as u64).min(u32::MAX as u64) as u32;

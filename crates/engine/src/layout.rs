@@ -254,6 +254,7 @@ pub fn plan(
         shards_start: SUPERBLOCK_COPIES as u32 + 2 * catalog_blocks,
         root_blocks: bands.as_ref().map_or_else(|| plan_root(shard_extents, 0), |bands| bands.root_blocks),
         journal_blocks: plan_journal(shard_extents, shard_log),
+        layered: false,
         created_s,
         name: options.name.clone(),
         bands: BandLayout::default(),

@@ -8,6 +8,7 @@ mod bands;
 mod check;
 mod checksums;
 mod error;
+mod flush_watch;
 mod forget;
 mod format;
 pub mod layout;
@@ -22,6 +23,7 @@ mod together;
 mod units;
 mod volume;
 
+pub use bands::policy;
 pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
 pub use error::PoolError;
 pub use forget::{ForgottenLog, LostRanges};
@@ -36,7 +38,7 @@ pub use meta::journal::DirtyJournal;
 pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 pub use meta::{Meta, MetaError, MetaStats, Object};
-pub use pool::{OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery};
+pub use pool::{OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo, VolumeInfo};
 pub use shard::{BadRun, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning};
 pub use status::{BandStatus, PoolStatus, ShardStatus};
 pub use units::{

@@ -85,7 +85,7 @@ pub async fn measure_append(reactor: &Rc<Reactor>, options: &AppendOptions) -> R
         stored.map_err(|errno| io(&pool, Status::Os(errno)))?;
     }
     let mut measure =
-        Measure { reactor, pool: &pool, volume: volume.identity().id, extents, options, rng: Rng::new(7) };
+        Measure { reactor, pool: &pool, volume: volume.shown().layer(), extents, options, rng: Rng::new(7) };
     measure.lap(status.log_bytes).await?;
     let rows = [measure.row(bare, false).await?, measure.row(bare, true).await?];
     reactor.driver().pmem_close(bare);

@@ -9,13 +9,13 @@ use crate::forget::{self, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
 use crate::layout::{self, CreateOptions, Identities};
-use crate::log_device::{LogDevice, OpenLog};
+use crate::log_device::LogDevice;
 use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
 use crate::shard::{Defect, ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::status::{PoolStatus, ShardStatus};
 use crate::together::Together;
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
-use crate::volume::{PoolVolume, VolumeIdentity};
+use crate::units::{BLOCK_BYTES, Below, LogTail};
+use crate::volume::{PoolVolume, Shown, VolumeIdentity};
 use bdev::{BlockDevice, Channel, DeviceInfo, Io, Lba, Status};
 use reactor::sync::Notify;
 use reactor::{IoFuture, Reactor};
@@ -25,6 +25,14 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
+
+mod control;
+mod reap;
+mod snapshots;
+
+use control::{Control, ControlSlot};
+
+pub use snapshots::{SnapshotInfo, VolumeInfo};
 
 /// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.
 const UNUSED_BYTES: usize = 128 << 10;
@@ -110,17 +118,38 @@ impl PoolShared {
         ShardTable::on(reactor, self.instance)
     }
 
-    /// The shard that owns a slice of a volume.
+    /// The shard that owns a slice of the volumes of one origin.
     #[inline]
-    pub(crate) fn shard_of(&self, volume: u32, slice: u32) -> u16 {
-        (volume.wrapping_add(slice) % self.homes.len() as u32) as u16
+    pub(crate) fn shard_of(&self, origin: u32, slice: u32) -> u16 {
+        (origin.wrapping_add(slice) % self.homes.len() as u32) as u16
     }
 
     pub(crate) fn home_of(&self, shard: u16) -> usize {
         self.homes[shard as usize]
     }
 
-    /// Runs something on every shard, one after the other, where each lives.
+    /// Runs something on a shard, where it lives; `None` when the pool is closed.
+    async fn on_shard<T, F>(
+        &self,
+        reactor: &Rc<Reactor>,
+        number: u16,
+        run: impl FnOnce(Rc<Shard>) -> F + Send + 'static,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let instance = self.instance;
+        let run = move |there: Rc<Reactor>| async move {
+            match ShardTable::on(&there, instance).get(number) {
+                Some(shard) => Some(run(shard).await),
+                None => None,
+            }
+        };
+        reactor.call_on(self.home_of(number), run).await
+    }
+
+    /// Runs something on every shard, one after the other.
     async fn on_shards<T, F>(
         &self,
         reactor: &Rc<Reactor>,
@@ -132,23 +161,47 @@ impl PoolShared {
     {
         let mut results = Vec::new();
         for number in 0..self.homes.len() as u16 {
-            let instance = self.instance;
-            let run = move |there: Rc<Reactor>| async move {
-                match ShardTable::on(&there, instance).get(number) {
-                    Some(shard) => Some(make(shard).await),
-                    None => None,
-                }
-            };
-            results.push(reactor.call_on(self.home_of(number), run).await);
+            results.push(self.on_shard(reactor, number, make).await);
         }
         results
     }
 
-    /// Gives back whole extents of a volume.
-    pub(crate) async fn free_range(&self, reactor: &Rc<Reactor>, volume: u32, first: u32, count: u32) -> Status {
+    /// As [`on_shards`](Self::on_shards), on all of them at the same time.
+    async fn on_all_shards<T, A, F>(
+        &self,
+        reactor: &Rc<Reactor>,
+        argument: A,
+        make: impl Fn(Rc<Shard>, A) -> F + Copy + Send + 'static,
+    ) -> Vec<Option<T>>
+    where
+        T: Send + 'static,
+        A: Clone + Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let mut running = Together::new();
+        for number in 0..self.homes.len() as u16 {
+            let argument = argument.clone();
+            running.push(IoFuture::new(self.on_shard(reactor, number, move |shard| make(shard, argument))));
+        }
+        let mut results = Vec::new();
+        while let Some(result) = running.first().await {
+            results.push(result);
+        }
+        results
+    }
+
+    /// Makes whole extents of a volume read as zeroes.
+    pub(crate) async fn trim_range(&self, reactor: &Rc<Reactor>, volume: u32, first: u32, count: u32) -> Status {
         let end = first.saturating_add(count);
+        let trimmed =
+            self.on_shards(reactor, move |shard| async move { shard.trim_range(volume, first, end).await }).await;
+        trimmed.into_iter().map(|ended| ended.unwrap_or(Err(Status::Gone))).find_map(Result::err).unwrap_or(Status::Ok)
+    }
+
+    /// Gives back the extents of a layer from `first` on.
+    async fn free_from(&self, reactor: &Rc<Reactor>, layer: u32, first: u32) -> Status {
         let freed =
-            self.on_shards(reactor, move |shard| async move { shard.free_range(volume, first, end).await }).await;
+            self.on_shards(reactor, move |shard| async move { shard.free_range(layer, first, u32::MAX).await }).await;
         freed.into_iter().map(|ended| ended.unwrap_or(Err(Status::Gone))).find_map(Result::err).unwrap_or(Status::Ok)
     }
 
@@ -156,11 +209,11 @@ impl PoolShared {
     pub(crate) async fn resize_volume(
         self: &Arc<Self>,
         reactor: &Rc<Reactor>,
-        id: u32,
+        shown: Shown,
         blocks: u64,
     ) -> Result<(), PoolError> {
         let shared = self.clone();
-        let resize = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.resize(id, blocks).await };
+        let resize = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.resize(shown, blocks).await };
         reactor.call_on(self.control, resize).await
     }
 
@@ -173,209 +226,6 @@ impl PoolShared {
     }
 }
 
-/// The control part of a pool, on its reactor.
-struct Control {
-    reactor: Rc<Reactor>,
-    shared: Arc<PoolShared>,
-    capacity: Rc<dyn Channel>,
-    capacity_info: DeviceInfo,
-    log: OpenLog,
-    superblock: RefCell<Superblock>,
-    catalog: RefCell<Catalog>,
-    /// One change at a time.
-    busy: Cell<bool>,
-    idle: Notify,
-}
-
-#[derive(Default)]
-struct ControlSlot(RefCell<Option<Rc<Control>>>);
-
-impl Control {
-    fn of(reactor: &Reactor, shared: &PoolShared) -> Result<Rc<Control>, PoolError> {
-        let slot = reactor.kept_or(shared.instance, ControlSlot::default);
-        let control = slot.0.borrow().clone();
-        control.ok_or_else(|| shared.refuse("it is closed".to_string()))
-    }
-
-    async fn alone(&self) -> Alone<'_> {
-        self.idle.wait_until(|| !self.busy.get()).await;
-        self.busy.set(true);
-        Alone(self)
-    }
-
-    /// Makes a changed catalog durable, or leaves the old one.
-    async fn change(&self, change: impl FnOnce(&mut Catalog)) -> Result<(), PoolError> {
-        let mut next = self.catalog.borrow().clone();
-        change(&mut next);
-        let superblock = self.superblock.borrow().clone();
-        next.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await?;
-        *self.catalog.borrow_mut() = next;
-        Ok(())
-    }
-
-    fn entry(&self, id: u32) -> Result<VolumeEntry, PoolError> {
-        let found = self.catalog.borrow().volumes.get(&id).cloned();
-        found.ok_or_else(|| self.shared.refuse(format!("has no volume number {id}")))
-    }
-
-    async fn create(
-        &self,
-        name: &str,
-        blocks: u64,
-        block_shift: u16,
-        uuid: Uuid,
-        created_s: u64,
-    ) -> Result<VolumeEntry, PoolError> {
-        let _alone = self.alone().await;
-        let (taken, full, id) = {
-            let catalog = self.catalog.borrow();
-            let taken = catalog.volumes.values().any(|entry| entry.name == name);
-            (taken, catalog.volumes.len() as u64 >= volumes_max(&self.superblock.borrow()), catalog.next_id)
-        };
-        if taken {
-            return Err(self.shared.refuse(format!("already has a volume '{name}'")));
-        }
-        if full {
-            let most = volumes_max(&self.superblock.borrow());
-            return Err(self.shared.refuse(format!("has {most} volumes, and room for no more")));
-        }
-        let vextents = blocks.div_ceil(EXTENT_BLOCKS as u64);
-        if blocks == 0 || vextents > u32::MAX as u64 {
-            return Err(self.shared.refuse(format!("a volume of {blocks} blocks of 4 KiB: expected 1 to 2^42")));
-        }
-        let entry =
-            VolumeEntry { id, state: VolumeState::Live, block_shift, blocks, uuid, created_s, name: name.to_string() };
-        let added = entry.clone();
-        self.change(|catalog| {
-            catalog.next_id = id + 1;
-            catalog.volumes.insert(id, added);
-        })
-        .await?;
-        Ok(entry)
-    }
-
-    async fn resize(&self, id: u32, blocks: u64) -> Result<(), PoolError> {
-        let _alone = self.alone().await;
-        let old = self.entry(id)?.blocks;
-        if blocks > old {
-            // What was cut off earlier may still be in the last extent.
-            let tail = old % EXTENT_BLOCKS as u64;
-            if tail > 0 {
-                self.trim_end(id, (old / EXTENT_BLOCKS as u64) as u32, tail as u32).await?;
-            }
-        }
-        self.change(|catalog| {
-            if let Some(entry) = catalog.volumes.get_mut(&id) {
-                entry.blocks = blocks;
-            }
-        })
-        .await?;
-        if blocks < old {
-            let first = blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
-            let status = self.shared.free_range(&self.reactor, id, first, u32::MAX).await;
-            status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
-        }
-        Ok(())
-    }
-
-    /// Makes the blocks of an extent from `from` on holes.
-    async fn trim_end(&self, volume: u32, vextent: u32, from: u32) -> Result<(), PoolError> {
-        let block = BLOCK_BYTES as u32;
-        let offset = from * block;
-        let target = crate::shard::Target { volume, vextent, offset, bytes: EXTENT_BLOCKS * block - offset };
-        let number = self.shared.shard_of(volume, vextent / SLICE_EXTENTS);
-        let instance = self.shared.instance;
-        let serve = move |there: Rc<Reactor>| async move {
-            match ShardTable::on(&there, instance).get(number) {
-                Some(shard) => shard.trim(target).await,
-                None => Status::Gone,
-            }
-        };
-        let status = self.reactor.call_on(self.shared.home_of(number), serve).await;
-        status.check().map_err(|status| self.shared.io_error("clear the end of the volume", status))
-    }
-
-    /// Takes into use by what the capacity device has grown.
-    async fn grow(&self, capacity_blocks: u64) -> Result<u64, PoolError> {
-        let _alone = self.alone().await;
-        let planned = layout::plan_grow(&self.superblock.borrow(), capacity_blocks);
-        let mut grown = planned.map_err(|error| PoolError::Plan { pool: self.shared.name.clone(), error })?;
-        let info = DeviceInfo {
-            blocks: capacity_blocks * BLOCK_BYTES as u64 / self.capacity_info.block_size as u64,
-            ..self.capacity_info
-        };
-        // The capacity device's superblock decides: opening tells the log device what a crash has kept from it.
-        meta::write_superblock(&self.reactor, self.capacity.clone(), info, &mut grown).await?;
-        let mut on_log = Superblock { role: Role::Log, device: grown.other, other: grown.device, ..grown.clone() };
-        let told = meta::write_superblock(&self.reactor, self.log.channel.clone(), self.log.info, &mut on_log).await;
-        if let Err(error) = told {
-            tracing::warn!(
-                "pool '{}' has grown, and its log device was not told: {error}; opening it will",
-                self.shared.name
-            );
-        }
-        self.superblock.replace(grown.clone());
-        for number in 0..grown.shards {
-            let (instance, grown) = (self.shared.instance, grown.clone());
-            let grow = move |there: Rc<Reactor>| async move {
-                if let Some(shard) = ShardTable::on(&there, instance).get(number) {
-                    shard.grow(&grown);
-                }
-            };
-            self.reactor.call_on(self.shared.home_of(number), grow).await;
-        }
-        Ok(grown.capacity_blocks)
-    }
-
-    async fn delete(&self, id: u32) -> Result<(), PoolError> {
-        let _alone = self.alone().await;
-        self.entry(id)?;
-        self.change(|catalog| {
-            if let Some(entry) = catalog.volumes.get_mut(&id) {
-                entry.state = VolumeState::Deleting;
-            }
-        })
-        .await?;
-        self.finish_delete(id).await
-    }
-
-    /// Frees what a deleted volume has, then forgets it.
-    async fn finish_delete(&self, id: u32) -> Result<(), PoolError> {
-        let status = self.shared.free_range(&self.reactor, id, 0, u32::MAX).await;
-        status.check().map_err(|status| self.shared.io_error("free the volume's extents", status))?;
-        self.change(|catalog| {
-            catalog.volumes.remove(&id);
-        })
-        .await
-    }
-
-    /// What a crash in the middle of a change has left to do.
-    async fn tidy_up(&self) -> Result<(), PoolError> {
-        let _alone = self.alone().await;
-        let volumes: Vec<VolumeEntry> = self.catalog.borrow().volumes.values().cloned().collect();
-        for entry in volumes {
-            match entry.state {
-                VolumeState::Deleting => self.finish_delete(entry.id).await?,
-                VolumeState::Live => {
-                    let first = entry.blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
-                    let status = self.shared.free_range(&self.reactor, entry.id, first, u32::MAX).await;
-                    status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Alone<'a>(&'a Control);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.busy.set(false);
-        self.0.idle.notify_all();
-    }
-}
-
 /// Opens a shard on its reactor, which is this one.
 async fn open_shard(
     reactor: &Rc<Reactor>,
@@ -383,6 +233,7 @@ async fn open_shard(
     devices: &PoolDevices,
     shared: &Arc<PoolShared>,
     superblock: &Superblock,
+    layers: &[(u32, Below)],
     tuning: ShardTuning,
 ) -> Result<ShardRecovery, PoolError> {
     let first_log_block = superblock.segments_start as u64
@@ -397,6 +248,7 @@ async fn open_shard(
         capacity: devices.capacity.open_channel(reactor)?,
         capacity_info: devices.capacity.info(),
         tuning,
+        layers: layers.to_vec(),
     };
     let (shard, recovery) = Shard::open(parts).await?;
     shared.table(reactor).shards.borrow_mut().insert(number, shard);
@@ -410,6 +262,7 @@ pub struct Pool {
     capacity: Arc<dyn BlockDevice>,
     capacity_blocks: AtomicU64,
     log_blocks: u64,
+    /// By their uppermost layers.
     volumes: Mutex<BTreeMap<u32, Arc<PoolVolume>>>,
 }
 
@@ -471,7 +324,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Checks a pool that is not open, and repairs what can safely be repaired when asked. `log` is `None` when its device is
+    /// Checks a pool that is not open, and [repairs](CheckOptions::repair) it when asked. `log` is `None` when its device is
     /// missing. What is wrong is in the report; an error means that the devices cannot be used at all.
     pub async fn check(
         reactor: &Rc<Reactor>,
@@ -547,13 +400,13 @@ impl Pool {
             volumes: Mutex::default(),
             shared: shared.clone(),
         };
-        let opened = pool.open_shards(reactor, devices, options, &superblock).await;
+        let opened = pool.open_shards(reactor, devices, options, &superblock, &catalog).await;
         if let Err(error) = opened {
             pool.close(reactor).await;
             return Err(error);
         }
         pool.recovery.elapsed_ns = reactor.clock_ns() - began_ns;
-        let volumes = catalog.volumes.values().filter(|entry| entry.state == VolumeState::Live);
+        let volumes = catalog.volumes.values().filter(|entry| entry.state != VolumeState::Deleting);
         *pool.volumes.lock().expect(UNPOISONED) =
             volumes.map(|entry| (entry.id, Arc::new(volume_of(&shared, entry)))).collect();
         let control = Rc::new(Control {
@@ -565,7 +418,9 @@ impl Pool {
             superblock: RefCell::new(superblock),
             catalog: RefCell::new(catalog),
             busy: Cell::new(false),
+            reaping: Cell::new(false),
             idle: Notify::default(),
+            closing: Cell::new(false),
         });
         *reactor.kept_or(shared.instance, ControlSlot::default).0.borrow_mut() = Some(control.clone());
         reactor.spawn(async move {
@@ -582,7 +437,10 @@ impl Pool {
         devices: &PoolDevices,
         options: &OpenOptions,
         superblock: &Superblock,
+        catalog: &Catalog,
     ) -> Result<(), PoolError> {
+        let devices = &devices.watched();
+        let layers = meta::catalog::layers(&catalog.volumes);
         let shards = superblock.shards as usize;
         let cache = options.map_cache_bytes.unwrap_or((superblock.capacity_blocks / 16) as usize) / shards;
         let tuning = options.tuning.unwrap_or_default();
@@ -595,10 +453,11 @@ impl Pool {
         let mut opening = Together::new();
         for home in homes {
             let (devices, shared, superblock) = (devices.clone(), self.shared.clone(), superblock.clone());
+            let layers = layers.clone();
             let open = move |there: Rc<Reactor>| async move {
                 let (mut found, mut outcome) = (PoolRecovery::default(), Ok(()));
                 for number in (0..superblock.shards).filter(|number| shared.home_of(*number) == home) {
-                    match open_shard(&there, number, &devices, &shared, &superblock, tuning).await {
+                    match open_shard(&there, number, &devices, &shared, &superblock, &layers, tuning).await {
                         Ok(recovery) => {
                             found.records += recovery.records;
                             found.log_blocks += recovery.log_blocks;
@@ -673,9 +532,7 @@ impl Pool {
             let reason = format!("a volume with blocks of {} bytes: expected 512 or 4096", 1u64 << block_shift.min(63));
             return Err(self.shared.refuse(reason));
         }
-        if name.is_empty() || name.len() > crate::format::catalog::VOLUME_NAME_BYTES_MAX {
-            return Err(self.shared.refuse(format!("a volume name of {} bytes: expected 1 to 128", name.len())));
-        }
+        self.check_volume_name(&name)?;
         let create = move |there: Rc<Reactor>| async move {
             Control::of(&there, &shared)?.create(&name, blocks, block_shift, uuid, created_s).await
         };
@@ -683,16 +540,6 @@ impl Pool {
         let volume = Arc::new(volume_of(&self.shared, &entry));
         self.volumes.lock().expect(UNPOISONED).insert(entry.id, volume.clone());
         Ok(volume)
-    }
-
-    /// Deletes a volume and frees what it has. Nobody may use it any more.
-    pub async fn delete_volume(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
-        let volume = self.volume(name).ok_or_else(|| self.shared.refuse(format!("has no volume '{name}'")))?;
-        let (shared, id) = (self.shared.clone(), volume.identity().id);
-        let delete = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.delete(id).await };
-        reactor.call_on(self.shared.control, delete).await?;
-        self.volumes.lock().expect(UNPOISONED).remove(&id);
-        Ok(())
     }
 
     /// Takes into use by what the capacity device has become larger, while I/O goes on; its new size in bytes. Refused,
@@ -742,13 +589,19 @@ impl Pool {
     /// How it is now.
     pub async fn status(&self, reactor: &Rc<Reactor>) -> PoolStatus {
         let shards = self.shared.on_shards(reactor, |shard| async move { ShardStatus::of(&shard) }).await;
+        let (going, going_extents) = self.going(reactor).await;
+        let volumes: Vec<bool> = self.volumes().iter().map(|volume| volume.identity().is_snapshot).collect();
+        let snapshots = volumes.iter().filter(|is_snapshot| **is_snapshot).count();
         PoolStatus {
             name: self.shared.name.clone(),
             uuid: self.shared.uuid,
             capacity_bytes: self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64,
             log_bytes: self.log_blocks * BLOCK_BYTES as u64,
             log_durable: self.shared.log_durable,
-            volumes: self.volumes.lock().expect(UNPOISONED).len(),
+            volumes: volumes.len() - snapshots,
+            snapshots,
+            going,
+            going_extents,
             recovery: self.recovery,
             shards: shards.into_iter().flatten().collect(),
         }
@@ -784,6 +637,13 @@ impl Pool {
 
     /// Closes it. What is in the log stays there; nobody may use the volumes any more.
     pub async fn close(&self, reactor: &Rc<Reactor>) {
+        let shared = self.shared.clone();
+        let end_changes = move |there: Rc<Reactor>| async move {
+            if let Ok(control) = Control::of(&there, &shared) {
+                control.close().await;
+            }
+        };
+        reactor.call_on(self.shared.control, end_changes).await;
         self.shared.on_shards(reactor, |shard| async move { shard.close().await }).await;
         for home in &self.shared.homes {
             let instance = self.shared.instance;
@@ -808,9 +668,14 @@ fn volumes_max(superblock: &Superblock) -> u64 {
 }
 
 fn volume_of(shared: &Arc<PoolShared>, entry: &VolumeEntry) -> PoolVolume {
-    let identity =
-        VolumeIdentity { id: entry.id, name: entry.name.clone(), uuid: entry.uuid, block_shift: entry.block_shift };
-    PoolVolume::new(shared.clone(), identity, entry.blocks)
+    let identity = VolumeIdentity {
+        name: entry.name.clone(),
+        uuid: entry.uuid,
+        block_shift: entry.block_shift,
+        origin: entry.origin,
+        is_snapshot: entry.state == VolumeState::Snapshot,
+    };
+    PoolVolume::new(shared.clone(), identity, entry.id, entry.blocks)
 }
 
 fn check_role(found: &Superblock, wanted: Role, device: &str) -> Result<(), PoolError> {

@@ -20,6 +20,12 @@ pub struct PoolStatus {
     pub log_durable: bool,
     /// Number of volumes.
     pub volumes: usize,
+    /// Number of snapshots.
+    pub snapshots: usize,
+    /// Deleted volumes and snapshots that have not gone yet.
+    pub going: usize,
+    /// Extents that these still have.
+    pub going_extents: u64,
     /// What opening it took.
     pub recovery: PoolRecovery,
     /// Its shards.

@@ -38,3 +38,12 @@ pub struct LogTail {
 pub fn extent_of(block: u32) -> u32 {
     block / EXTENT_BLOCKS
 }
+
+/// What lies below a layer: a volume shows it wherever it has nothing of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// The layer.
+    pub(crate) layer: u32,
+    /// So many of the first blocks show it; the others have nothing below them.
+    pub(crate) blocks: u64,
+}

@@ -13,11 +13,13 @@ use reactor::buf::{sg_append, sg_split_off};
 use reactor::{IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use uuid::Uuid;
 
 const BLOCK_SHIFT: u32 = BLOCK_BYTES.trailing_zeros();
 const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * BLOCK_BYTES as u64;
+/// What can be done with a snapshot.
+const READS: OpSet = OpSet::of(&[Op::Read, Op::Flush, Op::Compare, Op::Verify]);
 /// Bytes of the largest operation.
 const IO_BYTES_MAX: u32 = 1 << 20;
 
@@ -25,26 +27,71 @@ const IO_BYTES_MAX: u32 = 1 << 20;
 pub struct PoolVolume {
     pool: Arc<PoolShared>,
     identity: VolumeIdentity,
+    shown: Shown,
+}
+
+/// What of a volume changes: everybody who uses it looks here.
+#[derive(Clone)]
+pub(crate) struct Shown(Arc<ShownNow>);
+
+struct ShownNow {
+    /// Its uppermost layer.
+    layer: AtomicU32,
     /// Size in blocks of 4 KiB.
-    blocks: Arc<AtomicU64>,
+    blocks: AtomicU64,
+}
+
+impl Shown {
+    fn new(layer: u32, blocks: u64) -> Shown {
+        Shown(Arc::new(ShownNow { layer: AtomicU32::new(layer), blocks: AtomicU64::new(blocks) }))
+    }
+
+    /// The uppermost layer.
+    #[inline]
+    pub(crate) fn layer(&self) -> u32 {
+        // Whoever knows of something that was done in a new layer sees that layer here.
+        self.0.layer.load(Acquire)
+    }
+
+    /// Another layer is the uppermost.
+    pub(crate) fn lay(&self, layer: u32) {
+        self.0.layer.store(layer, Release);
+    }
+
+    /// Size in blocks of 4 KiB.
+    #[inline]
+    pub(crate) fn blocks(&self) -> u64 {
+        self.0.blocks.load(Relaxed)
+    }
+
+    pub(crate) fn resize(&self, blocks: u64) {
+        self.0.blocks.store(blocks, Relaxed);
+    }
+
+    /// No more than that is there from now on.
+    pub(crate) fn shrink_to(&self, blocks: u64) {
+        self.0.blocks.fetch_min(blocks, Relaxed);
+    }
 }
 
 /// What never changes of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeIdentity {
-    /// Its number in the pool.
-    pub id: u32,
     /// Its name.
     pub name: String,
     /// Its name to hosts.
     pub uuid: Uuid,
     /// Block size that hosts see, as log2: 9 or 12.
     pub block_shift: u16,
+    /// It is a snapshot, which can be read.
+    pub is_snapshot: bool,
+    /// The first layer of its family.
+    pub(crate) origin: u32,
 }
 
 impl PoolVolume {
-    pub(crate) fn new(pool: Arc<PoolShared>, identity: VolumeIdentity, blocks: u64) -> PoolVolume {
-        PoolVolume { pool, identity, blocks: Arc::new(AtomicU64::new(blocks)) }
+    pub(crate) fn new(pool: Arc<PoolShared>, identity: VolumeIdentity, layer: u32, blocks: u64) -> PoolVolume {
+        PoolVolume { pool, identity, shown: Shown::new(layer, blocks) }
     }
 
     /// What never changes of it.
@@ -52,23 +99,23 @@ impl PoolVolume {
         &self.identity
     }
 
-    /// Size in blocks of 4 KiB.
-    fn size_blocks(&self) -> u64 {
-        self.blocks.load(Relaxed)
+    /// The number of its uppermost layer in the pool, by which audits and scrubs name it. A snapshot changes it.
+    pub fn layer(&self) -> u32 {
+        self.shown.layer()
     }
 
-    fn set_size_blocks(&self, blocks: u64) {
-        self.blocks.store(blocks, Relaxed);
+    pub(crate) fn shown(&self) -> &Shown {
+        &self.shown
     }
 }
 
-fn info_of(block_shift: u16, blocks: u64) -> DeviceInfo {
+fn info_of(block_shift: u16, blocks: u64, is_snapshot: bool) -> DeviceInfo {
     // Blocks of the volume in one of the engine's.
     let per_block = 1u32 << (BLOCK_SHIFT - block_shift as u32);
     // Less than a block is a record of its own, so what hosts see as smaller blocks are atomic within one of ours only.
     let (atomic, boundary) = if per_block == 1 { (ATOMIC_BLOCKS, EXTENT_BLOCKS) } else { (per_block, per_block) };
     DeviceInfo {
-        ops: OpSet::BLOCKS,
+        ops: if is_snapshot { READS } else { OpSet::BLOCKS },
         optimal_io_blocks: per_block,
         max_io_blocks: IO_BYTES_MAX >> block_shift,
         atomic_write_blocks: atomic,
@@ -91,7 +138,7 @@ impl BlockDevice for PoolVolume {
     }
 
     fn info(&self) -> DeviceInfo {
-        info_of(self.identity.block_shift, self.size_blocks())
+        info_of(self.identity.block_shift, self.shown.blocks(), self.identity.is_snapshot)
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
@@ -99,9 +146,10 @@ impl BlockDevice for PoolVolume {
             reactor: reactor.clone(),
             pool: self.pool.clone(),
             shards: self.pool.table(reactor),
-            id: self.identity.id,
+            origin: self.identity.origin,
             block_shift: self.identity.block_shift,
-            blocks: self.blocks.clone(),
+            is_snapshot: self.identity.is_snapshot,
+            shown: self.shown.clone(),
         }))
     }
 
@@ -109,16 +157,19 @@ impl BlockDevice for PoolVolume {
         let shift = BLOCK_SHIFT - self.identity.block_shift as u32;
         IoFuture::new(async move {
             let refuse = |reason: String| DeviceError::Config { device: self.identity.name.clone(), reason };
+            if self.identity.is_snapshot {
+                return Err(refuse("a snapshot cannot be resized: it is what the volume was".to_string()));
+            }
             if blocks == 0 || blocks & ((1 << shift) - 1) != 0 {
                 return Err(refuse(format!(
                     "{blocks} blocks: a volume is a whole number of 4 KiB blocks, at least one"
                 )));
             }
-            let (old, new) = (self.size_blocks(), blocks >> shift);
+            let (old, new) = (self.shown.blocks(), blocks >> shift);
             // Nobody reaches what is being cut off, nor what is not there yet.
-            self.set_size_blocks(old.min(new));
-            let resized = self.pool.resize_volume(reactor, self.identity.id, new).await;
-            self.set_size_blocks(if resized.is_ok() { new } else { old });
+            self.shown.shrink_to(new);
+            let resized = self.pool.resize_volume(reactor, self.shown.clone(), new).await;
+            self.shown.resize(if resized.is_ok() { new } else { old });
             resized.map_err(|error| refuse(error.to_string()))
         })
     }
@@ -128,14 +179,18 @@ struct VolumeChannel {
     reactor: Rc<Reactor>,
     pool: Arc<PoolShared>,
     shards: Rc<ShardTable>,
-    id: u32,
+    origin: u32,
     block_shift: u16,
-    blocks: Arc<AtomicU64>,
+    is_snapshot: bool,
+    shown: Shown,
 }
 
 impl Channel for VolumeChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        let info = info_of(self.block_shift, self.blocks.load(Relaxed));
+        let info = info_of(self.block_shift, self.shown.blocks(), self.is_snapshot);
+        if self.is_snapshot && io.op.modifies() {
+            return IoFuture::ready(io.done(Status::ReadOnly));
+        }
         if let Err(status) = info.check(&io) {
             return IoFuture::ready(io.done(status));
         }
@@ -157,11 +212,11 @@ impl VolumeChannel {
     fn target(&self, start: u64, bytes: u64) -> Target {
         let (vextent, offset) = (start / EXTENT_BYTES, start % EXTENT_BYTES);
         let bytes = bytes.min(EXTENT_BYTES - offset);
-        Target { volume: self.id, vextent: vextent as u32, offset: offset as u32, bytes: bytes as u32 }
+        Target { volume: self.shown.layer(), vextent: vextent as u32, offset: offset as u32, bytes: bytes as u32 }
     }
 
     fn shard_of(&self, target: &Target) -> u16 {
-        self.pool.shard_of(self.id, target.vextent / SLICE_EXTENTS)
+        self.pool.shard_of(self.origin, target.vextent / SLICE_EXTENTS)
     }
 
     /// A read or write; of one extent of a shard that lives here without a step of its own.
@@ -180,7 +235,13 @@ impl VolumeChannel {
         match self.part(io.op, target, bufs).try_ready() {
             Ok(outcome) => IoFuture::ready(finish(io, outcome)),
             Err(future) => IoFuture::new(async move {
-                let outcome = future.await;
+                let (mut outcome, mut layer) = (future.await, target.volume);
+                // The former layer may have been deleted while it was read.
+                while io.op == Op::Read && self.shown.layer() != layer {
+                    let target = self.target(start, bytes);
+                    layer = target.volume;
+                    outcome = self.part(Op::Read, target, outcome.bufs).await;
+                }
                 finish(io, outcome)
             }),
         }
@@ -212,7 +273,18 @@ impl VolumeChannel {
     }
 
     async fn transfer_parts(&self, mut io: Io) -> Done {
-        let (mut start, mut bytes) = self.bytes(&io);
+        loop {
+            let layer = self.shown.layer();
+            let status = self.transfer_parts_once(&mut io).await;
+            // The former layer may have been deleted while it was read.
+            if io.op != Op::Read || self.shown.layer() == layer {
+                return io.done(status);
+            }
+        }
+    }
+
+    async fn transfer_parts_once(&self, io: &mut Io) -> Status {
+        let (mut start, mut bytes) = self.bytes(io);
         let mut rest = std::mem::take(&mut io.bufs);
         let mut parts = Together::new();
         while bytes > 0 {
@@ -227,7 +299,7 @@ impl VolumeChannel {
             sg_append(&mut io.bufs, outcome.bufs);
             status = if status.is_ok() { outcome.status } else { status };
         }
-        io.done(status)
+        status
     }
 
     async fn trim(&self, io: Io) -> Done {
@@ -238,7 +310,7 @@ impl VolumeChannel {
             let whole = bytes / EXTENT_BYTES;
             let done = if target.offset == 0 && whole > 1 {
                 // Many whole extents: the shards know which of them exist.
-                status = self.pool.free_range(&self.reactor, self.id, target.vextent, whole as u32).await;
+                status = self.pool.trim_range(&self.reactor, target.volume, target.vextent, whole as u32).await;
                 whole * EXTENT_BYTES
             } else {
                 let number = self.shard_of(&target);

@@ -6,7 +6,8 @@ use bdev::BlockDevice;
 use common::disk::Disk;
 use common::tank::*;
 use common::*;
-use engine::{CheckOptions, Pool, Severity};
+use engine::{CheckOptions, CheckReport, Pool, Severity};
+use reactor::{Reactor, ReactorConfig};
 use std::sync::Arc;
 
 const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: false };
@@ -199,5 +200,41 @@ fn a_table_page_is_not_given_up_when_there_is_no_room_to_note_what_is_lost() {
         assert_eq!((report.worst(), tank.capacity.image()), (Some(Severity::Error), before));
         let finding = report.findings.iter().find(|finding| finding.object.contains("table page")).unwrap();
         assert!(finding.advice.contains("cannot be repaired"), "{finding}");
+    });
+}
+
+#[test]
+fn a_table_page_that_cannot_be_read_is_given_up_by_a_repair_after_a_long_time_alone() {
+    // Time passes as it is waited for.
+    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
+    let tank = Tank::new(&reactor, 80);
+    block_on(&reactor, async move {
+        let pool = tank.open().await.unwrap();
+        tank.write(&pool.volume("v").unwrap(), 0, 1).await;
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        drop(pool);
+        let region = *tank.superblock().await.shard_regions(1).next().unwrap();
+        let refuse = |tank: &Tank, reads| {
+            (0..2).for_each(|slot| tank.capacity.refuse_reads(region.table_slot(0, slot), reads));
+        };
+        let of_table = |report: &CheckReport| {
+            let found = report.findings.iter().find(|finding| finding.object.contains("table page"));
+            found.map(|finding| (finding.repaired, finding.advice.contains("can be read")))
+        };
+        let before = tank.capacity.image();
+        refuse(&tank, 15);
+        assert_eq!(of_table(&tank.check(REPAIR).await), None, "it comes back");
+        assert_eq!(tank.capacity.image(), before);
+        refuse(&tank, u64::MAX);
+        assert_eq!(of_table(&tank.check(CheckOptions::default()).await), Some((false, true)));
+        let begun_ns = tank.reactor.now_ns();
+        assert_eq!(of_table(&tank.check(REPAIR).await), Some((true, false)));
+        assert!(tank.reactor.now_ns() - begun_ns >= 30_000_000_000, "of virtual time");
+        refuse(&tank, 0);
+        let pool = tank.open().await.unwrap();
+        let read = tank.read(&pool.volume("v").unwrap(), 0).await;
+        assert_eq!(read, Err(bdev::Status::ReadError), "its extent was in the page");
+        pool.close(&tank.reactor).await;
     });
 }

@@ -84,6 +84,9 @@ fn a_catalog_is_found_again_and_damage_to_one_copy_loses_nothing() {
                 uuid: Uuid::from_u128(round as u128),
                 created_s: 1,
                 name: format!("v{round}"),
+                parent: 0,
+                overlap: 0,
+                origin: id,
             };
             catalog.volumes.insert(id, volume);
             catalog.store(&reactor, channel.clone(), info, &superblock).await.unwrap();

@@ -20,8 +20,9 @@ const STEP: usize = 128;
 const PER_BLOCK: usize = 4096 / SECTOR;
 /// Damaged images of each kind.
 const ROUNDS: u64 = 80;
-/// Generation 1, which has neither summaries of mapped segments nor moves, and generation 2.
-const NAMES: [&str; 4] = ["mapped", "block", "mapped-2", "block-2"];
+/// Generation 1, which has neither summaries of mapped segments nor moves, generation 2, which has no snapshots, and generation
+/// 3.
+const NAMES: [&str; 6] = ["mapped", "block", "mapped-2", "block-2", "mapped-3", "block-3"];
 
 struct Golden {
     capacity: Arc<Disk>,
@@ -198,16 +199,19 @@ async fn records(reactor: Rc<Reactor>, devices: PoolDevices) -> Vec<Record> {
 }
 
 #[test]
-fn every_kind_of_record_and_of_summary_is_in_a_golden_image_of_each_kind_of_log() {
+fn every_kind_of_record_and_of_summary_is_in_golden_images_of_each_kind_of_log() {
     let reactor = reactor();
-    for (name, summary) in [("mapped-2", b"RMSP"), ("block-2", b"RMSM")] {
-        let golden = golden(name);
-        let log = golden.log.image();
-        let summaries = log.values().filter(|bytes| bytes[..4] == summary[..]).count();
-        assert!(summaries >= 2, "{name}: {summaries} summaries");
-        let records = block_on(&reactor, records(reactor.clone(), golden.devices()));
+    for (name, summary) in [("mapped", b"RMSP"), ("block", b"RMSM")] {
+        let mut all = Vec::new();
+        for generation in [2, 3] {
+            let golden = golden(&format!("{name}-{generation}"));
+            let log = golden.log.image();
+            let summaries = log.values().filter(|bytes| bytes[..4] == summary[..]).count();
+            assert!(summaries >= 2, "{name}-{generation}: {summaries} summaries");
+            all.extend(block_on(&reactor, records(reactor.clone(), golden.devices())));
+        }
         for kind in Record::KINDS {
-            assert!(records.iter().any(|record| record.kind() == kind), "{name}: no record of kind {kind}");
+            assert!(all.iter().any(|record| record.kind() == kind), "{name}: no record of kind {kind}");
         }
     }
 }
@@ -243,9 +247,9 @@ fn flipped_bits_in_a_golden_image_are_errors_or_nothing() {
                 let Ok(pool) = open(inner.clone(), damaged.devices()).await else { return };
                 for (volume, content) in damaged.volumes.iter().enumerate() {
                     // Rot in the last record of a log is taken for a write that a crash has torn, when nobody has noted that
-                    // it was written: the second generation has.
+                    // it was written: later generations have.
                     let mut before = content.clone();
-                    for (_, first) in LAST.iter().filter(|(of, _)| on_log && !name.ends_with("-2") && *of == volume) {
+                    for (_, first) in LAST.iter().filter(|(of, _)| on_log && !name.contains('-') && *of == volume) {
                         before.sectors[*first as usize..*first as usize + 8].fill(0);
                     }
                     compare(&inner, &pool, content, How::Sampled(&before), &what).await;

@@ -5,11 +5,15 @@ mod common;
 use base::Rng;
 use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, Status};
+use common::disk::Disk;
 use common::*;
-use engine::{CheckOptions, Pool, PoolDevices};
-use reactor::Reactor;
+use engine::{CheckOptions, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
+use reactor::{Reactor, ReactorConfig};
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// Of a device that is small and whole.
+const CAPACITY_BLOCKS: u64 = (96 << 20) / 4096;
 
 async fn make(
     reactor: &Rc<Reactor>,
@@ -84,5 +88,79 @@ fn what_is_overwritten_many_times_over_is_collected_and_stays_right() {
         pool.close(&there).await;
         assert_sound(&there, &devices).await;
         drop(status);
+    });
+}
+
+#[test]
+fn what_the_log_still_has_of_a_damaged_map_page_is_not_lost() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let log = Disk::new("log", 2048);
+        let devices = PoolDevices { log: LogDevice::Block(log.clone()), capacity: mem("capacity", 4096, 96 << 20) };
+        Pool::create(&there, &devices, &shaped(1), 0, true).await.unwrap();
+        // Map pages of four extents in memory, and nothing is destaged that is not asked for.
+        let tuning = ShardTuning { map_cache_bytes_min: 0, idle_ns: u64::MAX / 4, ..ShardTuning::default() };
+        let options = OpenOptions { map_cache_bytes: Some(0), tuning: Some(tuning), ..OpenOptions::default() };
+        let pool = Pool::open(&there, &devices, &options).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", 12 * 1024, 12, 0).await.unwrap();
+        for lba in [0, 1] {
+            assert_eq!(write(&there, &volume, lba, 7 + lba as u8).await, Status::Ok);
+        }
+        pool.settle(&there).await.unwrap();
+        for extent in 1..10 {
+            assert_eq!(write(&there, &volume, extent * 1024, 1).await, Status::Ok);
+            pool.settle(&there).await.unwrap();
+        }
+        let channel = devices.capacity.open_channel(&there).unwrap();
+        let superblock = engine::read_superblocks(&there, channel, devices.capacity.info()).await.unwrap();
+        (0..2).for_each(|slot| log.flip(superblock.regions[0].map_slot(0, slot), 5));
+        // The page has to be changed for this one.
+        assert_eq!(write(&there, &volume, 2, 9).await, Status::Ok);
+        pool.settle(&there).await.unwrap();
+        // Of the others only the page knew that they were holes.
+        assert_eq!(pool.status(&there).await.shards[0].lost_blocks, 1024 - 3);
+        pool.close(&there).await;
+        let pool = Pool::open(&there, &devices, &options).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
+        for lba in 0..3 {
+            assert_eq!(read(&there, &volume, lba).await, Ok(7 + lba as u8), "block {lba}");
+        }
+        pool.close(&there).await;
+    });
+}
+
+#[test]
+fn a_capacity_device_that_is_away_for_long_costs_no_block() {
+    // Time passes as it is waited for.
+    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let capacity = Disk::new("capacity", CAPACITY_BLOCKS);
+        let devices = PoolDevices { log: LogDevice::Block(Disk::new("log", 2048)), capacity: capacity.clone() };
+        Pool::create(&there, &devices, &shaped(1), 0, true).await.unwrap();
+        let pool = open(there.clone(), devices.clone()).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", 1024, 9, 0).await.unwrap();
+        for lba in 0..8 {
+            assert_eq!(write(&there, &volume, lba, 5).await, Status::Ok);
+        }
+        pool.settle(&there).await.unwrap();
+        pool.close(&there).await;
+        // What is settled is in the bands alone now; part of it is written again.
+        let pool = open(there.clone(), devices.clone()).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
+        (0..CAPACITY_BLOCKS).for_each(|block| capacity.refuse_reads(block, u64::MAX));
+        assert_eq!(write(&there, &volume, 3, 9).await, Status::Ok);
+        for _ in 0..300 {
+            assert!(pool.settle(&there).await.is_err(), "what the part lies over cannot be read");
+            there.sleep_ns(300_000_000).await;
+        }
+        (0..CAPACITY_BLOCKS).for_each(|block| capacity.refuse_reads(block, 0));
+        pool.settle(&there).await.unwrap();
+        assert_eq!(pool.status(&there).await.shards[0].lost_blocks, 0);
+        for lba in 0..8 {
+            assert_eq!(read(&there, &volume, lba).await, Ok(if lba == 3 { 9 } else { 5 }), "block {lba}");
+        }
+        pool.close(&there).await;
     });
 }

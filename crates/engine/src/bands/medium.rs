@@ -18,7 +18,7 @@ pub(super) struct BandMedium {
     streams: u16,
     can_unmap: bool,
     /// Completed writes need a flush to be durable.
-    is_cached: bool,
+    pub(super) is_cached: bool,
     pub(super) stripe_bytes: usize,
 }
 
@@ -63,6 +63,21 @@ impl BandMedium {
         }
     }
 
+    /// The bytes of so many blocks, of a stripe at most.
+    pub(super) async fn read(&self, first: u64, blocks: u32) -> Result<SgList, Status> {
+        let (mut bufs, mut at) = (SgList::new(), 0);
+        while at < blocks as u64 {
+            let piece = (blocks as u64 - at).min(self.io_blocks);
+            let mut part = SgList::new();
+            part.push(bdev::steps::alloc(&self.reactor, piece as usize * BLOCK_BYTES).await?);
+            let done = self.channel.submit(Io { bufs: part, ..self.io(Op::Read, first + at, piece) }).await;
+            done.status.check()?;
+            sg_append(&mut bufs, done.io.bufs);
+            at += piece;
+        }
+        Ok(bufs)
+    }
+
     /// Writes whole blocks, in as few operations as the device allows, and gives them back.
     pub(super) async fn write(&self, mut block: u64, stream: usize, bufs: SgList) -> (Status, SgList) {
         let stream = if self.streams == 0 { 0 } else { 1 + (stream % self.streams as usize) as u16 };
@@ -83,9 +98,6 @@ impl BandMedium {
     }
 
     pub(super) async fn flush(&self) -> Result<(), Status> {
-        if !self.is_cached {
-            return Ok(());
-        }
         self.channel.submit(Io::flush()).await.status.check()
     }
 

@@ -17,9 +17,11 @@
 
 mod ledger;
 mod medium;
+pub mod policy;
 mod stripe;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 mod unmap;
 mod walk;
 mod writer;
@@ -27,24 +29,23 @@ mod writer;
 pub(crate) use crate::format::band::BandEntry;
 pub(crate) use crate::format::stripe::Entry;
 pub(crate) use ledger::{BandDefect, Room, Token};
+pub(crate) use policy::RESERVE_BANDS;
 pub(crate) use walk::{Cursor, Stripe};
 pub(crate) use writer::Writer;
 
 use crate::units::BLOCK_BYTES;
-use bdev::{Channel, DeviceInfo, Status};
+use bdev::{Channel, DeviceInfo};
 use ledger::Ledger;
 use medium::BandMedium;
 use reactor::Reactor;
 use reactor::sync::Notify;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use unflushed::Unflushed;
 use writer::Desks;
 
 /// Number of streams.
 pub(crate) const STREAMS: usize = 3;
-/// Bands that user streams leave to those that make room: one for each stream to go on, one to be drained into, and one for
-/// what errors cost.
-pub(crate) const RESERVE_BANDS: u32 = STREAMS as u32 + 2;
 /// Fewest bands of a shard: the reserve, an open one for each stream, and one to be filled.
 pub(crate) const BANDS_MIN: u32 = RESERVE_BANDS + STREAMS as u32 + 1;
 /// Most blocks of a stripe, its header included: 1 MiB, in one buffer.
@@ -173,6 +174,7 @@ pub(crate) struct Bands {
     /// Memory, or a turn to write, may have become free.
     changed: Notify,
     stats: Cell<BandStats>,
+    unflushed: RefCell<Unflushed>,
     /// Bands are being unmapped.
     unmapping: Cell<bool>,
     /// See [`rest`](Self::rest).
@@ -200,6 +202,7 @@ impl Bands {
             desks: RefCell::default(),
             changed: Notify::default(),
             stats: Cell::default(),
+            unflushed: RefCell::default(),
             unmapping: Cell::new(false),
             resting: Cell::new(false),
         };
@@ -236,11 +239,6 @@ impl Bands {
     /// Most data blocks of a band.
     pub(crate) fn band_data_blocks(&self) -> u32 {
         self.geometry.band_data_blocks()
-    }
-
-    /// Makes everything that has been written durable.
-    pub(crate) async fn flush(&self) -> Result<(), Status> {
-        self.medium.flush().await
     }
 
     /// How much there is, and how much of it is free.

@@ -122,10 +122,12 @@ impl Bands {
                 refused.push(spot.band);
                 break Err(status);
             }
-            let block = self.device_block(self.geometry.at(spot.band, spot.position));
+            let (at, failures) = (self.geometry.at(spot.band, spot.position), self.flush_failures());
+            let block = self.device_block(at);
             let (status, bufs) = self.medium.write(block, stream as usize, std::mem::take(&mut stripe.bufs)).await;
             stripe.bufs = bufs;
             if status.is_ok() {
+                self.note_written(at, stripe.blocks, spot.sequence, failures);
                 break Ok((spot.band, spot.position));
             }
             self.count(|stats| stats.write_errors += 1);

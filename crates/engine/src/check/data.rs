@@ -3,6 +3,7 @@
 use super::Checker;
 use super::shard::ShardState;
 use crate::format::superblock::Superblock;
+use crate::meta::catalog::layers;
 use crate::shard::{BadBlock, Shard, ShardParts, ShardTuning};
 use crate::units::EXTENT_BLOCKS;
 
@@ -35,6 +36,7 @@ impl Checker {
             capacity,
             capacity_info: self.capacity.info(),
             tuning: ShardTuning::default(),
+            layers: self.volumes.as_ref().map(layers).unwrap_or_default(),
         };
         let shard = match Shard::inspect(parts).await {
             Ok(shard) => shard,

@@ -169,7 +169,8 @@ impl<'a> Follow<'a> {
             return;
         }
         let extent = match record {
-            Record::Allocate { extent, .. } | Record::Free { extent, .. } | Record::Move { extent, .. } => *extent,
+            Record::Allocate { extent, .. } | Record::Free { extent, .. } => *extent,
+            Record::Move { extent, .. } | Record::HandOver { extent, .. } => *extent,
             Record::Write { first, .. } | Record::InPlace { first, .. } => extent_of(*first),
             Record::Trim { first, .. } | Record::Lost { first, .. } => extent_of(*first),
             Record::Delta { block, .. } => extent_of(*block),
@@ -191,6 +192,14 @@ impl<'a> Follow<'a> {
                     self.ownerless.remove(former);
                     let unusable = Descriptor { flags: UNUSABLE, ..Descriptor::default() };
                     self.state.extents[*former as usize] = Some(unusable);
+                }
+            }
+            Record::HandOver { volume, vextent, .. } => {
+                if let Some(owner) = owner.filter(|owner| !owner.is_free()) {
+                    let handed = Descriptor { volume: *volume, vextent: *vextent, ..owner };
+                    self.state.extents[extent as usize] = Some(handed);
+                    self.named.insert((*volume, *vextent));
+                    self.cover(*volume, *vextent);
                 }
             }
             Record::Free { .. } => {

@@ -38,7 +38,8 @@ pub struct CheckOptions {
     pub payloads: bool,
     /// Read every mapped block of every volume, and verify it.
     pub data: bool,
-    /// Put right what can be put right safely.
+    /// Restore copies from copies that are valid, give back the space of volumes that there are not, and give up table pages
+    /// that neither of their places has: whatever of a volume such a page may have described is lost.
     pub repair: bool,
 }
 
@@ -55,6 +56,8 @@ struct Checker {
     log_is_ours: bool,
     /// Shards of the pool.
     shards: u32,
+    /// Volumes may lie over others.
+    layered: bool,
     /// Of the catalog, if it can be read.
     volumes: Option<BTreeMap<u32, VolumeEntry>>,
     report: CheckReport,
@@ -87,6 +90,7 @@ pub(crate) async fn check(
         log_media: log_media.clone(),
         log_is_ours: false,
         shards: 1,
+        layered: false,
         volumes: None,
         report: CheckReport::default(),
     };
@@ -104,6 +108,7 @@ pub(crate) async fn check(
 
 impl Checker {
     async fn pool(&mut self, superblock: &Superblock) {
+        self.layered = superblock.layered;
         if self.options.repair && !superblock.is_writable() {
             let meaning = "it uses features that this program may read and not write: nothing is repaired".to_string();
             self.report.warning("pool", &superblock.name, meaning, "use a newer program");
@@ -163,7 +168,8 @@ impl Checker {
         for volume in &image.volumes {
             self.report.counts.volumes += 1;
             let object = format!("volume {} '{}'", volume.id, volume.name);
-            if let Some(other) = names.insert(volume.name.clone(), volume.id) {
+            let is_used = volume.state != VolumeState::Deleting;
+            if let Some(other) = is_used.then(|| names.insert(volume.name.clone(), volume.id)).flatten() {
                 let meaning = format!("volume {other} has the same name");
                 self.report.warning(&object, "catalog", meaning, "delete or rename one of them");
             }
@@ -172,8 +178,14 @@ impl Checker {
                 self.report.error(&object, "catalog", meaning, RESTORE);
             }
             if volume.state == VolumeState::Deleting {
-                let meaning = "its deletion has not ended".to_string();
-                let advice = "opening the pool ends it";
+                let users = image.volumes.iter().filter(|other| other.parent == volume.id).count();
+                let (meaning, advice) = match users {
+                    0 | 1 => ("its deletion has not ended".to_string(), "opening the pool ends it"),
+                    users => (
+                        format!("it is deleted, and {users} volumes and snapshots show what it has"),
+                        "nothing: it goes when one of them is left",
+                    ),
+                };
                 self.report.add(Finding::new(Severity::Note, &object, "catalog", meaning, advice));
             }
         }

@@ -11,8 +11,7 @@ use crate::format::superblock::{Region, Shape, Superblock, TABLE_DESCRIPTORS, ma
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
 use crate::log::Known;
 use crate::meta::journal::read_copy;
-use crate::meta::table_copies::read_table;
-use crate::meta::{self, Meta, MetaError, Object, log_known, read_root};
+use crate::meta::{self, Meta, Object, log_known, read_root};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use base::crc32c;
 use bdev::Status;
@@ -21,9 +20,6 @@ use std::rc::Rc;
 
 /// Map pages that are read at once, both slots of each.
 const MAP_BATCH: u32 = 32;
-
-/// A table page that cannot be read is tried so often in all, before it counts as damaged.
-const READ_TRIES: u32 = 4;
 
 /// What a shard's log must fit.
 pub(super) struct ShardState {
@@ -37,6 +33,8 @@ pub(super) struct ShardState {
     pub(super) is_whole: bool,
     /// Table pages that neither of their places has.
     pub(super) damaged: Vec<DamagedTable>,
+    /// One of them has been tried for long: what fails beside it is damage, too.
+    is_patient: bool,
     /// Extents of volumes of which the checkpoint, or the log, says where they are.
     pub(super) named: BTreeSet<(u32, u32)>,
 }
@@ -53,6 +51,7 @@ impl Checker {
             dirty,
             is_whole: true,
             damaged: Vec::new(),
+            is_patient: false,
             named: BTreeSet::new(),
         };
         let (mut first_table, mut sound) = (0, true);
@@ -173,12 +172,7 @@ impl Checker {
             };
             let object = Object::TablePage { shard: state.number, index: table };
             let block = region.table_slot(index, wanted.slot);
-            let mut found = read_table(&self.index, object, region, index, *wanted, None).await;
-            for _ in 1..READ_TRIES {
-                if matches!(found, Err(MetaError::Io { .. })) {
-                    found = read_table(&self.index, object, region, index, *wanted, None).await;
-                }
-            }
+            let (found, may_pass) = self.read_table(&mut state.is_patient, object, region, index, *wanted).await;
             let decoded = match found {
                 Ok(found) => {
                     if found.slot != wanted.slot {
@@ -203,7 +197,7 @@ impl Checker {
                 }
                 Err(cause) => {
                     sound = false;
-                    state.damaged.push(DamagedTable { table, extents: first..end, block, cause });
+                    state.damaged.push(DamagedTable { table, extents: first..end, block, cause, may_pass });
                 }
             }
         }
@@ -257,8 +251,9 @@ impl Checker {
             Ok(bytes) => {
                 self.report.counts.map_pages += 1;
                 let inherits = bytes[..BLOCK_BYTES].chunks_exact(4).any(|entry| entry == meta::INHERIT.to_le_bytes());
-                (inherits && descriptor.parent == 0)
-                    .then(|| "a block is a parent's, and there is no parent".to_string())
+                (inherits && !self.layered).then(|| {
+                    "a block shows what lies below its volume, and in this pool nothing lies below any".to_string()
+                })
             }
         };
         if let Some(cause) = cause {
@@ -306,7 +301,9 @@ impl Checker {
                     self.report.add(Finding::new(Severity::Note, object, place, meaning, "opening the pool frees it"));
                     continue;
                 }
-                Some(_) if (volume.wrapping_add(vextent / SLICE_EXTENTS)) % self.shards != state.number as u32 => {
+                Some(entry)
+                    if entry.origin.wrapping_add(vextent / SLICE_EXTENTS) % self.shards != state.number as u32 =>
+                {
                     let meaning = format!("it holds {}, which are another shard's", blocks_named(descriptor));
                     self.report.error(object, place, meaning, RESTORE);
                     continue;

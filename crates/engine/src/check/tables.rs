@@ -9,15 +9,20 @@
 use super::Checker;
 use super::report::{Finding, Severity};
 use super::shard::ShardState;
-use crate::format::catalog::{VolumeEntry, VolumeState};
-use crate::format::superblock::Superblock;
+use crate::format::catalog::VolumeEntry;
+use crate::format::root::TableRef;
+use crate::format::superblock::{Region, Superblock};
 use crate::format::table::{BLOCKS_LOST, Descriptor, UNUSABLE};
+use crate::meta::table_copies::{FoundTable, read_table};
 use crate::meta::{MetaError, Object};
+use crate::shard::{PATIENCE_NS, TRIES_MIN};
 use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
 use bdev::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+/// A table page that cannot be read is tried so often at once.
+const READ_TRIES: u32 = 4;
 /// Volumes that a message names; further ones are counted.
 const VOLUMES_NAMED: usize = 8;
 
@@ -31,9 +36,46 @@ pub(super) struct DamagedTable {
     pub(super) block: u64,
     /// What is wrong with it.
     pub(super) cause: String,
+    /// It cannot be read, and that may pass: it is not given up.
+    pub(super) may_pass: bool,
 }
 
 impl Checker {
+    /// A table page from either of its places; and, of one that cannot be read, whether that may pass. It does not when
+    /// a repair, which would give the page up, has tried for as long as an open pool tries before it gives anything up, and
+    /// the device answers reads of another place. `is_patient`: another page has taken that long already.
+    pub(super) async fn read_table(
+        &self,
+        is_patient: &mut bool,
+        object: Object,
+        region: &Region,
+        index: u32,
+        wanted: TableRef,
+    ) -> (Result<FoundTable, MetaError>, bool) {
+        let begun_ns = self.reactor.now_ns();
+        let mut tries = 0;
+        loop {
+            let found = read_table(&self.index, object, region, index, wanted, None).await;
+            if !matches!(found, Err(MetaError::Io { .. })) {
+                return (found, false);
+            }
+            tries += 1;
+            if tries < READ_TRIES {
+                continue;
+            }
+            let is_long = tries >= TRIES_MIN && self.reactor.now_ns() - begun_ns >= PATIENCE_NS;
+            if !self.options.repair {
+                return (found, true);
+            }
+            if *is_patient || is_long {
+                *is_patient = true;
+                let answers = self.index.read_block(0).await.is_ok() || self.index.read_block(1).await.is_ok();
+                return (found, !answers);
+            }
+            self.reactor.sleep_ns(PATIENCE_NS / TRIES_MIN as u64).await;
+        }
+    }
+
     /// Names the shard's damaged table pages and what giving them up loses, and does that when repairs are asked for.
     /// `touched`: the extents that the log speaks of, when all of it could be read.
     pub(super) async fn give_up_tables(
@@ -64,12 +106,19 @@ impl Checker {
                 ("what may have been there is unknown without the catalog and the log".to_string(), advice)
             }
         };
+        let may_pass = state.damaged.iter().any(|damaged| damaged.may_pass);
         let repaired = match (self.options.repair, touched) {
-            (true, Some(touched)) => self.lose_tables(superblock, state, touched).await,
+            (true, Some(touched)) if !may_pass => self.lose_tables(superblock, state, touched).await,
             _ => None,
         };
         for damaged in &state.damaged {
-            let DamagedTable { table, extents, block, cause } = damaged;
+            let DamagedTable { table, extents, block, cause, may_pass } = damaged;
+            let advice = match may_pass {
+                true => {
+                    format!("see to it that the device can be read, and check again; if that does not help: {advice}")
+                }
+                false => advice.clone(),
+            };
             let meaning = format!(
                 "{cause}, and its other copy does not help: whose extents {} to {} are is unknown, and the shard does not open; \
                  {loss}",
@@ -90,9 +139,10 @@ impl Checker {
     fn missing(&self, state: &ShardState, volumes: &BTreeMap<u32, VolumeEntry>, most: usize) -> Vec<(u32, u32)> {
         let shards = self.shards;
         let mut missing = Vec::new();
-        for volume in volumes.values().filter(|volume| volume.state == VolumeState::Live) {
+        // Deleted snapshots, too: somebody may still show them.
+        for volume in volumes.values() {
             let end = volume.blocks.div_ceil(EXTENT_BLOCKS as u64).min(u32::MAX as u64) as u32;
-            let first = (state.number as u32 + shards - volume.id % shards) % shards;
+            let first = (state.number as u32 + shards - volume.origin % shards) % shards;
             for slice in (first..end.div_ceil(SLICE_EXTENTS)).step_by(shards as usize) {
                 let of_slice = slice * SLICE_EXTENTS..(slice + 1).saturating_mul(SLICE_EXTENTS).min(end);
                 let all = of_slice.map(|vextent| (volume.id, vextent));

@@ -15,11 +15,13 @@ pub const VOLUME_NAME_BYTES_MAX: usize = 128;
 pub enum VolumeState {
     /// It may.
     Live,
-    /// Its extents are being freed.
+    /// What it has is being freed, or goes to the layer above it.
     Deleting,
+    /// It may be read: it is what a volume was.
+    Snapshot,
 }
 
-/// A volume.
+/// A volume, or a snapshot of one: a *layer*, which shows what lies below it wherever it has nothing of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeEntry {
     /// Its number, from 1, never used again.
@@ -34,8 +36,14 @@ pub struct VolumeEntry {
     pub uuid: Uuid,
     /// When it was created, seconds since 1970.
     pub created_s: u64,
-    /// Its name to people.
+    /// Its name to people; that of a snapshot is `volume@snapshot`.
     pub name: String,
+    /// The layer below it; 0: none.
+    pub parent: u32,
+    /// So many of its first blocks (of 4 KiB) show what lies below: no more than it ever had since it was laid over it.
+    pub overlap: u64,
+    /// The first layer of its family: with a slice it says which shard has it.
+    pub origin: u32,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -62,7 +70,10 @@ struct RawEntry {
     uuid: [u8; 16],
     created_s: U64,
     name: [u8; VOLUME_NAME_BYTES_MAX],
-    reserved_b: [u8; 88],
+    overlap: U64,
+    parent: U32,
+    origin: U32,
+    reserved_b: [u8; 72],
 }
 
 const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -116,6 +127,7 @@ impl CatalogImage {
                 state: match volume.state {
                     VolumeState::Live => 1,
                     VolumeState::Deleting => 2,
+                    VolumeState::Snapshot => 3,
                 },
                 reserved_a: 0,
                 block_shift: volume.block_shift.into(),
@@ -123,7 +135,11 @@ impl CatalogImage {
                 uuid: volume.uuid.into_bytes(),
                 created_s: volume.created_s.into(),
                 name,
-                reserved_b: [0; 88],
+                overlap: volume.overlap.into(),
+                parent: volume.parent.into(),
+                // Its own number is left out: so it is in pools that have no layers.
+                origin: if volume.origin == volume.id { 0 } else { volume.origin }.into(),
+                reserved_b: [0; 72],
             };
             bytes.extend(raw.as_bytes());
         }
@@ -157,6 +173,15 @@ impl CatalogImage {
         if next_id == 0 || volumes.last().is_some_and(|last| last.id >= next_id) {
             return Err(Malformed("it would number a volume twice"));
         }
+        // A layer is younger than what it lies over: so there are no circles.
+        let is_below = |volume: &VolumeEntry| {
+            let below = volumes.binary_search_by_key(&volume.parent, |other| other.id);
+            let is_right = |below: &VolumeEntry| below.state != VolumeState::Live && below.origin == volume.origin;
+            volume.parent < volume.id && below.is_ok_and(|below| is_right(&volumes[below]))
+        };
+        if volumes.iter().any(|volume| volume.origin > volume.id || volume.parent != 0 && !is_below(volume)) {
+            return Err(Malformed("a volume lies over what cannot be below it"));
+        }
         Ok(CatalogImage { generation: header.generation.get(), next_id, volumes })
     }
 }
@@ -173,6 +198,7 @@ fn decode_entry(bytes: &[u8]) -> Result<VolumeEntry, Malformed> {
         state: match raw.state {
             1 => VolumeState::Live,
             2 => VolumeState::Deleting,
+            3 => VolumeState::Snapshot,
             _ => return Err(Malformed("a volume has an unknown state")),
         },
         block_shift,
@@ -182,5 +208,11 @@ fn decode_entry(bytes: &[u8]) -> Result<VolumeEntry, Malformed> {
         name: std::str::from_utf8(&raw.name[..used])
             .map_err(|_| Malformed("a volume's name is not UTF-8"))?
             .to_string(),
+        parent: raw.parent.get(),
+        overlap: raw.overlap.get(),
+        origin: match raw.origin.get() {
+            0 => raw.id.get(),
+            origin => origin,
+        },
     })
 }

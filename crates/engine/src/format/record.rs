@@ -43,7 +43,7 @@ pub enum Record {
         /// How many.
         blocks: u32,
     },
-    /// An extent of the shard belongs to a volume from now on; its blocks are holes.
+    /// An extent of the shard belongs to a volume from now on; its blocks are holes, or show what lies below the volume.
     Allocate {
         /// The shard's extent.
         extent: u32,
@@ -51,6 +51,8 @@ pub enum Record {
         volume: u32,
         /// The volume's extent.
         vextent: u32,
+        /// Its blocks show what lies below.
+        over: bool,
     },
     /// An extent belongs to no volume from now on.
     Free {
@@ -77,6 +79,15 @@ pub enum Record {
         vextent: u32,
         /// The extent of the shard that had its place.
         former: u32,
+    },
+    /// An extent belongs to another volume from now on, with everything that it has.
+    HandOver {
+        /// The shard's extent.
+        extent: u32,
+        /// The volume, not 0, which had nothing in that place.
+        volume: u32,
+        /// The volume's extent.
+        vextent: u32,
     },
     /// Blocks are unreadable until they are written again.
     Lost {
@@ -105,6 +116,8 @@ const FREE: u8 = 5;
 const IN_PLACE: u8 = 6;
 const LOST: u8 = 7;
 const MOVE: u8 = 8;
+const HAND_OVER: u8 = 9;
+const ALLOCATE_OVER: u8 = 10;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -163,7 +176,7 @@ pub(crate) enum NoRecord {
 
 impl Record {
     /// The kinds that the format has.
-    pub const KINDS: RangeInclusive<u8> = WRITE..=MOVE;
+    pub const KINDS: RangeInclusive<u8> = WRITE..=ALLOCATE_OVER;
 
     /// Its kind, as the format numbers them.
     pub fn kind(&self) -> u8 {
@@ -219,9 +232,12 @@ impl Record {
                 (DELTA, 0, *block, [*offset as u32, *bytes as u32], std::slice::from_ref(crc))
             }
             Record::Trim { first, blocks } => (TRIM, 0, *first, [*blocks, 0], &[]),
-            Record::Allocate { extent, volume, vextent } => (ALLOCATE, 0, *extent, [*volume, *vextent], &[]),
+            Record::Allocate { extent, volume, vextent, over } => {
+                (if *over { ALLOCATE_OVER } else { ALLOCATE }, 0, *extent, [*volume, *vextent], &[])
+            }
             Record::Free { extent, unusable } => (FREE, 0, *extent, [*unusable as u32, 0], &[]),
             Record::Lost { first, blocks } => (LOST, 0, *first, [*blocks, 0], &[]),
+            Record::HandOver { extent, volume, vextent } => (HAND_OVER, 0, *extent, [*volume, *vextent], &[]),
             Record::Move { extent, volume, vextent, former } => {
                 (MOVE, 0, *extent, [*volume, *vextent], std::slice::from_ref(former))
             }
@@ -249,6 +265,7 @@ impl Record {
             Record::Lost { first, blocks } => run(*first, *blocks, "it loses no blocks, or blocks past the last"),
             Record::Allocate { volume, .. } => (*volume == 0).then_some("it allocates for no volume"),
             Record::Free { .. } => None,
+            Record::HandOver { volume, .. } => (*volume == 0).then_some("it hands an extent over to no volume"),
             Record::Move { volume, extent, former, .. } => {
                 (*volume == 0 || extent == former).then_some("it moves an extent of no volume, or to where it is")
             }
@@ -366,7 +383,7 @@ impl Fields {
     pub(crate) fn arguments_used(&self) -> usize {
         match self.kind {
             WRITE | IN_PLACE => 0,
-            DELTA | ALLOCATE | MOVE => 2,
+            DELTA | ALLOCATE | MOVE | HAND_OVER | ALLOCATE_OVER => 2,
             _ => 1,
         }
     }
@@ -391,7 +408,10 @@ impl Fields {
             DELTA => Ok(Record::Delta { block: first, offset: narrow(a)?, bytes: narrow(b)?, crc: crcs[0] }),
             TRIM => Ok(Record::Trim { first, blocks: a }),
             LOST => Ok(Record::Lost { first, blocks: a }),
-            ALLOCATE => Ok(Record::Allocate { extent: first, volume: a, vextent: b }),
+            ALLOCATE | ALLOCATE_OVER => {
+                Ok(Record::Allocate { extent: first, volume: a, vextent: b, over: kind == ALLOCATE_OVER })
+            }
+            HAND_OVER => Ok(Record::HandOver { extent: first, volume: a, vextent: b }),
             MOVE => Ok(Record::Move { extent: first, volume: a, vextent: b, former: crcs[0] }),
             _ if a > 1 => Err("it has unknown flags"),
             _ => Ok(Record::Free { extent: first, unusable: a == 1 }),
@@ -416,7 +436,9 @@ mod tests {
             Record::Write { first: 960, crcs: crcs(64) },
             Record::Delta { block: 9, offset: 4095, bytes: 1, crc: 0 },
             Record::Trim { first: 5, blocks: 100_000 },
-            Record::Allocate { extent: 3, volume: 1, vextent: u32::MAX },
+            Record::Allocate { extent: 3, volume: 1, vextent: u32::MAX, over: false },
+            Record::Allocate { extent: 4, volume: 2, vextent: 7, over: true },
+            Record::HandOver { extent: 3, volume: 9, vextent: 4 },
             Record::Free { extent: 3, unusable: true },
             Record::Free { extent: 3, unusable: false },
             Record::InPlace { first: 0, crcs: crcs(23) },

@@ -179,7 +179,9 @@ mod tests {
             Record::Write { first: 64, crcs: (0..64).collect() },
             Record::Delta { block: 9, offset: 512, bytes: 100, crc: 1 },
             Record::Trim { first: 5, blocks: 70_000 },
-            Record::Allocate { extent: 3, volume: 1, vextent: u32::MAX },
+            Record::Allocate { extent: 3, volume: 1, vextent: u32::MAX, over: false },
+            Record::Allocate { extent: 5, volume: 2, vextent: 1, over: true },
+            Record::HandOver { extent: 3, volume: 2, vextent: 6 },
             Record::Free { extent: 3, unusable: true },
             Record::InPlace { first: 0, crcs: (0..7).collect() },
             Record::Lost { first: 2, blocks: 1 },
@@ -214,7 +216,7 @@ mod tests {
         let (page, headers) = page(&samples());
         assert_eq!(decoded(&page, SALT), Some(headers));
         assert_eq!(decoded(&page, SALT + 1), None, "another log's");
-        assert_eq!(SummaryPage::peek(page.first_chunk().unwrap()).map(|page| page.records), Some(9));
+        assert_eq!(SummaryPage::peek(page.first_chunk().unwrap()).map(|page| page.records), Some(11));
         for bit in 0..page.len() * 8 {
             let mut damaged = page;
             damaged[bit / 8] ^= 1 << (bit % 8);
@@ -228,7 +230,7 @@ mod tests {
         let (good, _) = page(&samples());
         // Kind, count, reserved bytes, payload of a write, the number of records, the end.
         for (at, value) in
-            [(64, 0), (64, 9), (65, 65), (65, 0), (66, 1), (28, 10), (28, 8), (36, 0), (30, 0), (31, 0xFF)]
+            [(64, 0), (64, 11), (65, 65), (65, 0), (66, 1), (28, 12), (28, 10), (36, 0), (30, 0), (31, 0xFF)]
         {
             let mut bad = good;
             bad[at] = value;

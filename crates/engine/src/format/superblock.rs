@@ -16,8 +16,10 @@ pub const VERSION_MAJOR: u16 = 1;
 const VERSION_MINOR: u16 = 0;
 /// Incompatible feature: the pool's shape is [`Shape::Shaped`].
 const SHAPED: u64 = 1;
+/// Incompatible feature: volumes of the pool may lie over others, see [`Superblock::layered`].
+const LAYERED: u64 = 2;
 /// Incompatible features that this code knows.
-const INCOMPATIBLE_KNOWN: u64 = SHAPED;
+const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED;
 /// Features that this code can write.
 const WRITABLE_KNOWN: u64 = 0;
 
@@ -203,6 +205,8 @@ pub struct Superblock {
     pub root_blocks: u32,
     /// Blocks of one of a shard's two journals.
     pub journal_blocks: u32,
+    /// Volumes may lie over others: a snapshot or a clone was made once.
+    pub layered: bool,
     /// When the pool was created, seconds since 1970.
     pub created_s: u64,
     /// The pool's name.
@@ -390,6 +394,9 @@ impl Superblock {
             Shape::Hot => (1, U64::ZERO),
             Shape::Shaped => (2, SHAPED.into()),
         };
+        if self.layered {
+            raw.incompatible = (raw.incompatible.get() | LAYERED).into();
+        }
         let bands = &self.bands;
         (raw.bands_start, raw.bands, raw.band_blocks) =
             (bands.start.into(), bands.bands.into(), bands.band_blocks.into());
@@ -467,6 +474,7 @@ impl Superblock {
                 _ => return Err("the role of the device is unknown"),
             },
             shape,
+            layered: raw.incompatible.get() & LAYERED != 0,
             shards: raw.shards.get(),
             log_blocks: raw.log_blocks.get(),
             capacity_blocks: raw.capacity_blocks.get(),

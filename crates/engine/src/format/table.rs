@@ -12,13 +12,15 @@ const MAGIC: [u8; 8] = *b"RMDATABL";
 
 /// The map page is in slot 1, not 0. The metadata store's own.
 pub const MAP_SLOT_1: u32 = 1;
-/// There is a map page; without one, all blocks are as [`BLOCKS_LOST`] says. The metadata store's own.
+/// There is a map page; without one, all blocks are as [`BLOCKS_LOST`] and [`BLOCKS_INHERIT`] say. The metadata store's own.
 pub const MAP_PAGE: u32 = 2;
-/// Blocks without a map page are lost; else they are holes.
+/// Blocks without a map page are lost.
 pub const BLOCKS_LOST: u32 = 4;
 /// The extent is not to be used.
 pub const UNUSABLE: u32 = 8;
-const FLAGS_KNOWN: u32 = MAP_SLOT_1 | MAP_PAGE | BLOCKS_LOST | UNUSABLE;
+/// Blocks without a map page show what lies below; else they are holes.
+pub const BLOCKS_INHERIT: u32 = 16;
+const FLAGS_KNOWN: u32 = MAP_SLOT_1 | MAP_PAGE | BLOCKS_LOST | UNUSABLE | BLOCKS_INHERIT;
 
 /// What is known of an extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,12 +31,8 @@ pub struct Descriptor {
     pub vextent: u32,
     /// Checksum of the map page. The metadata store's own.
     pub map_crc: u32,
-    /// [`MAP_SLOT_1`], [`MAP_PAGE`], [`BLOCKS_LOST`], [`UNUSABLE`].
+    /// [`MAP_SLOT_1`], [`MAP_PAGE`], [`BLOCKS_LOST`], [`UNUSABLE`], [`BLOCKS_INHERIT`].
     pub flags: u32,
-    /// Parent extent + 1 (snapshots).
-    pub parent: u32,
-    /// Referring extents (snapshots).
-    pub referrers: u32,
 }
 
 impl Descriptor {
@@ -62,9 +60,7 @@ struct RawDescriptor {
     vextent: U32,
     map_crc: U32,
     flags: U32,
-    parent: U32,
-    referrers: U32,
-    reserved: U64,
+    reserved: [u8; 16],
 }
 
 const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -96,9 +92,7 @@ pub(crate) fn encode_table(
             vextent: descriptor.vextent.into(),
             map_crc: descriptor.map_crc.into(),
             flags: descriptor.flags.into(),
-            parent: descriptor.parent.into(),
-            referrers: descriptor.referrers.into(),
-            reserved: U64::ZERO,
+            reserved: [0; 16],
         };
         bytes.copy_from_slice(raw.as_bytes());
     }
@@ -124,8 +118,6 @@ pub(crate) fn decode_table(
             vextent: raw.vextent.get(),
             map_crc: raw.map_crc.get(),
             flags: raw.flags.get(),
-            parent: raw.parent.get(),
-            referrers: raw.referrers.get(),
         })
     }))
 }

@@ -34,6 +34,7 @@ fn superblock() -> Superblock {
         shards_start: 30,
         root_blocks: 1,
         journal_blocks: 20,
+        layered: false,
         created_s: 1_700_000_000,
         name: "tank".to_string(),
         bands: BandLayout::default(),
@@ -69,6 +70,9 @@ fn volumes() -> Vec<VolumeEntry> {
         uuid: Uuid::from_u128(id as u128),
         created_s: 1_700_000_001,
         name: format!("volume-{id}"),
+        parent: 0,
+        overlap: 0,
+        origin: id,
     };
     (1..20).map(volume).collect()
 }
@@ -267,8 +271,6 @@ fn a_table_page_survives_the_round_trip_and_knows_its_place() {
         vextent: n * 2,
         map_crc: n * 3,
         flags: [0, MAP_PAGE, BLOCKS_LOST, UNUSABLE][n as usize % 4],
-        parent: n * 4,
-        referrers: n * 5,
     };
     let mut block = [7; BLOCK_BYTES];
     encode_table(1, 5, 9, (0..100).map(descriptor), &mut block);
@@ -288,8 +290,32 @@ fn a_table_page_survives_the_round_trip_and_knows_its_place() {
         block[bit / 8] ^= 1 << (bit % 8);
     }
     (0..BLOCK_BYTES).for_each(|len| assert!(decode_table(&block[..len], 1, 5).map_or(0, |found| found.count()) < 126));
-    block[64 + 12] = 0x10;
+    block[64 + 12] = 0x20;
     assert!(decode_table(&block, 1, 5).unwrap().next().unwrap().is_err());
+}
+
+#[test]
+fn layers_survive_the_round_trip_and_lie_over_what_can_be_below() {
+    let entry =
+        |id, parent, state| VolumeEntry { parent, overlap: 7, origin: 3, state, ..volumes()[id as usize - 1].clone() };
+    let image = |below: VolumeState, parent| CatalogImage {
+        generation: 8,
+        next_id: 20,
+        volumes: vec![entry(3, 0, below), entry(5, parent, VolumeState::Live)],
+    };
+    let good = image(VolumeState::Snapshot, 3);
+    assert_eq!(CatalogImage::decode(&good.encode(POOL), POOL).unwrap(), good);
+    let bytes = good.encode(POOL);
+    assert_eq!(hex(&bytes[64 + 168..64 + 184]), "07000000000000000000000000000000", "3 is its own origin");
+    assert_eq!(hex(&bytes[320 + 168..320 + 184]), "07000000000000000300000003000000");
+    for (below, parent) in [(VolumeState::Live, 3), (VolumeState::Snapshot, 4), (VolumeState::Snapshot, 5)] {
+        assert!(CatalogImage::decode(&image(below, parent).encode(POOL), POOL).is_err(), "{below:?} {parent}");
+    }
+    let mut other_family = good;
+    other_family.volumes[1].origin = 5;
+    assert!(CatalogImage::decode(&other_family.encode(POOL), POOL).is_err());
+    let layered = Superblock { layered: true, ..superblock() };
+    assert_eq!(Superblock::decode(&encoded(&layered)).unwrap(), layered);
 }
 
 #[test]
@@ -309,7 +335,7 @@ fn a_journal_block_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_doe
 #[test]
 fn the_bytes_are_those_of_the_format() {
     let mut table = [0; BLOCK_BYTES];
-    let descriptor = Descriptor { volume: 1, vextent: 2, map_crc: 3, flags: 2, parent: 4, referrers: 5 };
+    let descriptor = Descriptor { volume: 1, vextent: 2, map_crc: 3, flags: 2 };
     encode_table(1, 2, 3, [descriptor].into_iter(), &mut table);
     let mut dirty = [0; BLOCK_BYTES];
     encode_dirty(POOL, 2, DirtyHeader { generation: 3, sequence: 4, base: 5 }, &[(6, 7)], &mut dirty);
@@ -324,7 +350,7 @@ fn the_bytes_are_those_of_the_format() {
     assert_eq!(sums.map(|sum| format!("{sum:08x}")), GOLDEN);
     let table_start = "524d444154 41424c 0100 0000 02000000 0300000000000000".replace(' ', "");
     assert_eq!(hex(&table[..24]), table_start);
-    assert_eq!(hex(&table[64..96]), "0100000002000000030000000200000004000000050000000000000000000000");
+    assert_eq!(hex(&table[64..96]), "0100000002000000030000000200000000000000000000000000000000000000");
     assert_eq!(
         hex(&dirty[12..48]),
         "02000000030000000000000004000000010000000500000000000000".to_string() + "0102030405060708"
@@ -337,7 +363,7 @@ fn the_bytes_are_those_of_the_format() {
     assert_eq!(hex(&root[64..]), "4d00000001000000".to_string() + "00000000ff000000" + "4e00000000000000");
 }
 
-const GOLDEN: [&str; 5] = ["091dc1c1", "db6f161a", "e9f9f576", "dcba9236", "d726cf07"];
+const GOLDEN: [&str; 5] = ["091dc1c1", "db6f161a", "e9f9f576", "f1175046", "d726cf07"];
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

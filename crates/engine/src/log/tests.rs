@@ -101,7 +101,10 @@ fn random(reactor: &Reactor, rng: &mut Rng) -> (Record, SgList) {
             (Record::Delta { block: first, offset: rng.below(4097 - bytes as u64) as u16, bytes, crc }, payload)
         }
         5 => (Record::Trim { first, blocks: rng.between(1, 1000) as u32 }, SgList::new()),
-        6 => (Record::Allocate { extent: first, volume: 1, vextent: rng.below(100) as u32 }, SgList::new()),
+        6 => (
+            Record::Allocate { extent: first, volume: 1, vextent: rng.below(100) as u32, over: rng.one_in(2) },
+            SgList::new(),
+        ),
         7 => (Record::Free { extent: first, unusable: rng.one_in(2) }, SgList::new()),
         8 => (Record::InPlace { first, crcs: (0..rng.between(1, 64) as u32).collect() }, SgList::new()),
         _ => (Record::Lost { first, blocks: 1 }, SgList::new()),

@@ -7,9 +7,9 @@
 //! pages that change while a checkpoint ends; they stay in memory until then. A page in use is never dropped.
 
 use super::glance::{Misses, unit_crcs};
-use super::page::{Content, HOLE, LOST, Page, PageCell, page_bytes};
+use super::page::{Content, HOLE, INHERIT, LOST, Page, PageCell, page_bytes};
 use super::{Extent, Meta, REPORTED, SLOT_1_NEXT, UNFLUSHED, UNITS_KNOWN, WRITING, count, slot_of};
-use crate::format::table::{BLOCKS_LOST, MAP_PAGE, MAP_SLOT_1};
+use crate::format::table::{BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1};
 use base::crc32c;
 use bdev::Status;
 use reactor::Buf;
@@ -118,6 +118,15 @@ impl Drop for Loading<'_> {
     }
 }
 
+/// What every block of an extent is that has no map page.
+fn value_without_page(descriptor: Descriptor) -> u32 {
+    match descriptor.flags {
+        flags if flags & BLOCKS_LOST != 0 => LOST,
+        flags if flags & BLOCKS_INHERIT != 0 => INHERIT,
+        _ => HOLE,
+    }
+}
+
 impl Meta {
     /// The extent's map page if it is in memory, else load it.
     #[inline]
@@ -172,8 +181,7 @@ impl Meta {
             }
             let descriptor = self.descriptor(extent);
             let Some(slot) = slot_of(descriptor) else {
-                let value = if descriptor.flags & BLOCKS_LOST != 0 { LOST } else { HOLE };
-                return Ok(self.install(extent, Content::All(value)));
+                return Ok(self.install(extent, Content::All(value_without_page(descriptor))));
             };
             count(&self.counters.loads);
             let block = self.map_block(extent, slot);
@@ -421,10 +429,12 @@ impl Meta {
         unflushed
     }
 
-    /// Extents whose pages differ from the media, or will until a write under way has ended.
+    /// Extents whose pages differ from the media, or will until a write under way has ended, and matter to a checkpoint.
     pub(super) fn unwritten(&self) -> Vec<u32> {
         let frames = self.cache.frames.borrow();
-        let unwritten = |page: &&Rc<PageCell>| page.is_dirty() || self.cell(page.extent).has(WRITING);
+        let unwritten = |page: &&Rc<PageCell>| {
+            (page.is_dirty() || self.cell(page.extent).has(WRITING)) && !self.is_being_replaced(page.extent)
+        };
         frames.iter().flatten().filter(unwritten).map(|page| page.extent).collect()
     }
 

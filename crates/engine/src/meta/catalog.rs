@@ -2,9 +2,9 @@
 
 use super::media::Media;
 use super::{MetaError, Object};
-use crate::format::catalog::{CatalogImage, VolumeEntry, catalog_bytes_used, catalog_entries_max};
+use crate::format::catalog::{CatalogImage, VolumeEntry, VolumeState, catalog_bytes_used, catalog_entries_max};
 use crate::format::superblock::Superblock;
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, Below};
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
 use std::collections::BTreeMap;
@@ -32,6 +32,21 @@ impl Default for Catalog {
 }
 
 impl Catalog {
+    /// Whether a volume or a snapshot has the name.
+    pub fn is_taken(&self, name: &str) -> bool {
+        self.volumes.values().any(|entry| entry.state != VolumeState::Deleting && entry.name == name)
+    }
+
+    /// The layers that lie over one.
+    pub fn over(&self, layer: u32) -> impl Iterator<Item = &VolumeEntry> {
+        self.volumes.values().filter(move |entry| entry.parent == layer)
+    }
+
+    /// Whether a layer's blocks count: it is used, or another one shows them.
+    pub(crate) fn counts(&self, entry: &VolumeEntry) -> bool {
+        entry.state != VolumeState::Deleting || self.over(entry.id).next().is_some()
+    }
+
     /// The newer valid copy.
     pub async fn load(
         reactor: &Rc<Reactor>,
@@ -88,8 +103,23 @@ impl Catalog {
         let target = superblock.catalog_copy(1 - self.copy);
         media.write_durably(target, &bytes).await.map_err(failed(target))?;
         self.copy = 1 - self.copy;
-        media.write_durably(holding, &bytes).await.map_err(failed(holding))
+        if let Err(status) = media.write_durably(holding, &bytes).await {
+            // This one holds all the same: the other copy has a former one, or none.
+            tracing::warn!("the second copy of the catalog, at block {holding}, cannot be written: {status}");
+        }
+        Ok(())
     }
+
+    /// Nobody knows whether `other`, which could not be stored, will be found: this one is to be stored over it.
+    pub(crate) fn supersede(&mut self, other: &Catalog) {
+        self.generation = self.generation.max(other.generation);
+    }
+}
+
+/// Every layer that lies over another one, and what lies below it.
+pub(crate) fn layers(volumes: &BTreeMap<u32, VolumeEntry>) -> Vec<(u32, Below)> {
+    let over = volumes.values().filter(|entry| entry.parent != 0);
+    over.map(|entry| (entry.id, Below { layer: entry.parent, blocks: entry.overlap })).collect()
 }
 
 /// One copy as it is on media.

@@ -34,7 +34,7 @@ enum Settled {
 /// A table page of the root being written.
 type Picture = (u32, TableRef);
 
-/// A root whose write did not end well.
+/// A root whose write to one of its copies did not end well.
 struct Attempt {
     root: Root,
     pictures: Vec<Picture>,
@@ -59,6 +59,8 @@ pub(super) struct Progress {
     pictures: RefCell<Vec<Picture>>,
     /// Pages written before a flush that failed; they count as not written.
     distrusted: RefCell<Vec<u32>>,
+    /// Flushes that have failed.
+    flush_failures: Cell<u64>,
     /// Notified when a page was written, when a checkpoint ended, and when the root is settled.
     pub(super) changed: Notify,
 }
@@ -77,6 +79,7 @@ impl Progress {
             attempt: RefCell::new(None),
             pictures: RefCell::default(),
             distrusted: RefCell::default(),
+            flush_failures: Cell::new(0),
             changed: Notify::default(),
         }
     }
@@ -86,7 +89,12 @@ impl Progress {
         self.running.get()
     }
 
-    /// Why the write of a root failed that has not been repeated yet.
+    /// Of the durable root.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Why the write of a root failed that has not been repeated in both copies yet.
     pub(super) fn failed_root(&self) -> Option<Status> {
         self.attempt.borrow().as_ref().map(|attempt| attempt.status)
     }
@@ -96,7 +104,29 @@ impl Meta {
     /// Makes every change so far durable, and `tail` with it. After an error the durable state is the former one (or, when
     /// the write of the root itself failed, perhaps this one), and it may be tried again. One at a time; others wait.
     pub async fn checkpoint(self: &Rc<Self>, tail: LogTail) -> Result<(), Status> {
-        self.exclusively(move |meta| async move { meta.make_checkpoint(tail).await }).await
+        // What was written before the tail was found must not have been lost since.
+        let failures = self.flush_failures();
+        self.exclusively(move |meta| async move { meta.make_checkpoint(tail, failures).await }).await
+    }
+
+    /// Flushes that have failed. What was written when it was smaller, and not flushed before, may be lost although it can be
+    /// read, whatever later flushes say.
+    pub(crate) fn flush_failures(&self) -> u64 {
+        self.progress.flush_failures.get()
+    }
+
+    /// Makes durable what has been written while [`flush_failures`](Self::flush_failures) was what it is.
+    pub(crate) async fn flush(&self) -> Result<(), Status> {
+        // First what the pages lead to.
+        let blocks = match self.bands() {
+            Some(bands) => bands.flush().await,
+            None => Ok(()),
+        };
+        let ended = blocks.and(self.media.flush().await);
+        if ended.is_err() {
+            self.progress.flush_failures.set(self.flush_failures() + 1);
+        }
+        ended
     }
 
     /// Does what ends in a root: one at a time.
@@ -125,14 +155,14 @@ impl Meta {
         self.progress.failed_root().is_some()
     }
 
-    async fn make_checkpoint(self: &Rc<Self>, tail: LogTail) -> Result<(), Status> {
+    async fn make_checkpoint(self: &Rc<Self>, tail: LogTail, failures: u64) -> Result<(), Status> {
         self.settle().await?;
         self.repeat_root().await?;
         let token = self.bands().map(|bands| bands.checkpoint_begun()).unwrap_or_default();
         self.write_distrusted().await?;
         self.for_each(self.unwritten(), |meta, extent| async move { meta.secure(extent).await }).await?;
         let written = match self.write_tables().await {
-            Ok(()) => self.flush_pages().await,
+            Ok(()) => self.flush_pages(failures).await,
             failed => failed,
         };
         let pictures = self.progress.pictures.take();
@@ -209,30 +239,40 @@ impl Meta {
 
     // --- pages ------------------------------------------------------------------------------------------------------
 
-    /// Makes the pages written so far durable; if that fails, they count as not written.
-    async fn flush_pages(&self) -> Result<(), Status> {
+    /// Makes what was written so far durable, if no flush has failed since there were so many; if not, its pages count as not
+    /// written.
+    async fn flush_pages(&self, failures: u64) -> Result<(), Status> {
         let covered = self.take_unflushed();
-        // First what the pages lead to.
-        let blocks = match self.bands() {
-            Some(bands) => bands.flush().await,
-            None => Ok(()),
+        let outcome = match self.flush().await {
+            Ok(()) if self.flush_failures() != failures => Err(Status::WriteError),
+            outcome => outcome,
         };
-        let outcome = blocks.and(self.media.flush().await);
         if outcome.is_err() {
-            // What was written while the flush was under way may have been covered by it as well.
-            let mut distrusted = self.progress.distrusted.borrow_mut();
-            distrusted.extend(covered);
-            distrusted.extend(self.take_unflushed());
-            distrusted.extend(self.being_written());
-            distrusted.sort_unstable();
-            distrusted.dedup();
+            self.distrust(covered);
         }
         outcome
     }
 
+    /// Pages written since the last flush that succeeded, `covered` among them, count as not written.
+    fn distrust(&self, covered: Vec<u32>) {
+        let mut distrusted = self.progress.distrusted.borrow_mut();
+        distrusted.extend(covered);
+        distrusted.extend(self.take_unflushed());
+        // What was written while the flush was under way may have been covered by it as well.
+        distrusted.extend(self.being_written());
+        distrusted.sort_unstable();
+        distrusted.dedup();
+    }
+
+    /// A flush has failed that was not a checkpoint's: its pages count as not written.
+    pub(crate) fn distrust_unflushed(&self) {
+        self.distrust(Vec::new());
+    }
+
     /// Writes once more what was written before a flush that failed: the device may call it clean and never write it.
     async fn write_distrusted(self: &Rc<Self>) -> Result<(), Status> {
-        let distrusted = self.progress.distrusted.borrow().clone();
+        let mut distrusted = self.progress.distrusted.borrow().clone();
+        distrusted.retain(|extent| !self.is_being_replaced(*extent));
         let rewrite = |meta: Rc<Meta>, extent| async move {
             meta.written(extent).await;
             if slot_of(meta.descriptor(extent)).is_some() {
@@ -247,7 +287,7 @@ impl Meta {
             meta.secure(extent).await
         };
         self.for_each(distrusted, rewrite).await?;
-        self.progress.distrusted.borrow_mut().clear();
+        self.progress.distrusted.borrow_mut().retain(|extent| self.is_being_replaced(*extent));
         Ok(())
     }
 
@@ -263,10 +303,10 @@ impl Meta {
         let slot = self.tables.borrow()[index as usize].durable.map_or(0, |durable| 1 - durable.slot);
         let (block, extents) = self.table_place(index, slot);
         let generation = self.progress.generation.get() + 1;
-        let descriptors = extents.iter().map(|extent| extent.descriptor.get());
+        let descriptors = extents.iter().map(|extent| self.described(extent));
         encode_table(self.shard, index, generation, descriptors, buf.as_mut_slice());
         for extent in extents {
-            extent.set_pending(extent.slot().map_or(PENDING_NONE, |slot| slot as u32 + 1));
+            extent.set_pending(slot_of(self.described(extent)).map_or(PENDING_NONE, |slot| slot as u32 + 1));
         }
         self.tables.borrow_mut()[index as usize].dirty = false;
         let crc = crc32c(buf.as_slice());
@@ -314,7 +354,11 @@ impl Meta {
             bands.checkpointed(token);
         }
         // Acknowledged when both are: whichever copy can be read later has everything that was acknowledged.
-        self.media.write_durably(self.progress.copies[1 - copy as usize], &bytes).await
+        let other = self.media.write_durably(self.progress.copies[1 - copy as usize], &bytes).await;
+        if let Err(status) = other {
+            *self.progress.attempt.borrow_mut() = Some(Attempt { root, pictures: Vec::new(), token, status });
+        }
+        other
     }
 
     /// Completes a checkpoint whose root may or may not be on the media.

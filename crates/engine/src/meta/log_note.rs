@@ -48,6 +48,11 @@ impl Meta {
         log_known(&self.log_notes.found, epoch)
     }
 
+    /// Where the durable root begins its replay.
+    pub(crate) fn durable_tail(&self) -> LogTail {
+        self.log_notes.tail.get()
+    }
+
     /// Every record before this one is durable: roots say so from now on.
     pub(crate) fn log_reached(&self, lsn: u64) {
         self.log_notes.durable_lsn.set(lsn);

@@ -6,7 +6,7 @@
 //! Between checkpoints both slots of a table page have it (`table_copies`).
 //!
 //! Invariants: nothing that a durable root may refer to is ever overwritten; nothing is believed that its parent's checksum
-//! does not confirm. Descriptors are all in memory, 32 bytes an extent; map pages are cached up to a limit.
+//! does not confirm. Descriptors are all in memory; map pages are cached up to a limit.
 //!
 //! Not here: what a change means, the order of changes, the log. A checkpoint is fuzzy: it holds every change made before it
 //! was asked for, and some made meanwhile; its owner replays the log from the tail that it passed.
@@ -19,14 +19,16 @@ pub(crate) mod journal;
 mod log_note;
 pub(crate) mod media;
 pub(crate) mod page;
+mod replace;
 pub(crate) mod superblocks;
 pub(crate) mod table_copies;
 
-pub use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
+pub use crate::format::table::{BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
 pub use catalog::Catalog;
 pub use journal::DirtyJournal;
 pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub(crate) use page::{NOWHERE, Tally};
+pub(crate) use replace::Replacement;
 pub(crate) use superblocks::wipe_start;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 
@@ -173,6 +175,8 @@ const UNITS_KNOWN: u32 = 1 << 7;
 /// A write to slot 0 has failed last: of two that would do, slot 1 is tried next. (`glance` has the bits above.)
 const SLOT_1_NEXT: u32 = 1 << 8;
 
+/// Two of them share a line of the processor's cache.
+#[repr(align(32))]
 struct Extent {
     descriptor: Cell<Descriptor>,
     /// Where in the cache its map page is, + 1.
@@ -296,6 +300,7 @@ pub struct Meta {
     /// Extents whose pages could not be written since this was asked for.
     refused: RefCell<BTreeSet<u32>>,
     log_notes: LogNotes,
+    replacing: Cell<Option<replace::Pending>>,
     counters: Counters,
     /// See [`copy_tables_early`](Self::copy_tables_early).
     copies_early: Cell<bool>,
@@ -389,6 +394,7 @@ impl Meta {
             damaged: RefCell::default(),
             refused: RefCell::default(),
             log_notes: LogNotes::new(&root),
+            replacing: Cell::new(None),
             counters: Counters::default(),
             copies_early: Cell::new(false),
         };
@@ -417,14 +423,15 @@ impl Meta {
     }
 
     /// Changes what is known of an extent. Place and checksum of the map page are the store's own and kept, while volume,
-    /// extent of the volume and [`BLOCKS_LOST`] stay the same; when one of them changes, and on a free extent always, the map
-    /// page is forgotten: all blocks are holes, or all lost with the flag.
+    /// extent of the volume, [`BLOCKS_LOST`] and [`BLOCKS_INHERIT`] stay the same; when one of them changes, and on a free
+    /// extent always, the map page is forgotten: all blocks are holes, or what the flags say.
     pub fn set_descriptor(&self, extent: u32, descriptor: Descriptor) {
         let cell = self.cell(extent);
         let old = cell.descriptor.get();
         let own = MAP_PAGE | MAP_SLOT_1;
-        let same = (old.volume, old.vextent, old.flags & BLOCKS_LOST)
-            == (descriptor.volume, descriptor.vextent, descriptor.flags & BLOCKS_LOST);
+        let blocks = BLOCKS_LOST | BLOCKS_INHERIT;
+        let same = (old.volume, old.vextent, old.flags & blocks)
+            == (descriptor.volume, descriptor.vextent, descriptor.flags & blocks);
         let mut new = Descriptor { map_crc: 0, flags: descriptor.flags & !own, ..descriptor };
         if same && !descriptor.is_free() {
             (new.map_crc, new.flags) = (old.map_crc, new.flags | old.flags & own);
@@ -436,6 +443,15 @@ impl Meta {
             cell.descriptor.set(new);
             self.table_changed(extent);
         }
+    }
+
+    /// Gives an extent another owner, with its map page.
+    pub(crate) fn hand_over(&self, extent: u32, volume: u32, vextent: u32) {
+        let cell = self.cell(extent);
+        let old = cell.descriptor.get();
+        debug_assert!(!old.is_free());
+        cell.descriptor.set(Descriptor { volume, vextent, ..old });
+        self.table_changed(extent);
     }
 
     /// The block on the capacity device, in blocks of 4 KiB, of a block of the shard.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub const HOLE: u32 = 0xFFFF_FFFF;
 /// The block's content is lost: reading it is an error until it is written again.
 pub const LOST: u32 = 0xFFFF_FFFE;
-/// The block is the parent extent's (clones).
+/// The block is what lies below the layer shows there; a hole where nothing does.
 pub const INHERIT: u32 = 0xFFFF_FFFD;
 
 /// The map entry of a block with this checksum: one that equals a reserved value is stored without its top bit.

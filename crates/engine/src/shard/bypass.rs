@@ -80,26 +80,30 @@ impl Shard {
         if self.journal.add(target.volume, slice).await.is_err() {
             return Err(payload);
         }
-        let _held = self.locks.lock(target.range()).await;
+        let _held = self.locks.lock_to_write(target.range()).await;
+        if !self.takes_writes(&target) {
+            return Err(payload);
+        }
         self.log.barrier().await;
         // Held until the holes have been looked at: nothing waits from here to there.
         let Ok(page) = self.meta.load(extent).await else { return Err(payload) };
         let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
         let blocks = target.bytes / BLOCK;
         let same = self.index.extent(target.volume, target.vextent) == Some(extent);
-        let holes = (first..first + blocks).all(|block| self.index.place(block) == Place::Hole);
+        let is_unused = |block| matches!(self.index.place(block), Place::Hole | Place::Inherit);
+        let holes = (first..first + blocks).all(is_unused);
         drop(page);
         if !same || !holes || !self.journal.contains(target.volume, slice) {
             return Err(payload);
         }
+        let failures = self.meta.flush_failures();
         let crcs = crate::checksums::block_crcs(&payload);
         let io = self.capacity_io(self.meta.data_block(first), blocks, |lba, blocks| Io::write(lba, blocks, payload));
         let done = self.capacity.submit(io).await;
         let mut outcome = Outcome { status: done.status, bufs: done.io.bufs };
-        if outcome.status.is_ok() && self.capacity_info.volatile_cache {
-            outcome.status = self.capacity.submit(Io::flush()).await.status;
-        }
-        if !outcome.status.is_ok() {
+        let is_durable =
+            outcome.status.is_ok() && self.meta.flush().await.is_ok() && self.meta.flush_failures() == failures;
+        if !is_durable {
             // The log takes it all the same, and tells what is wrong when it cannot be destaged.
             return Err(outcome.bufs);
         }

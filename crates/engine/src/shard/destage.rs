@@ -64,6 +64,7 @@ impl Shard {
         if let Some(bands) = self.meta.bands() {
             return self.destage_to_bands(bands, extent, taken).await;
         }
+        let failures = self.meta.flush_failures();
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;
         // Before anything is merged: deltas over a block that only a damaged page knew make it lost.
@@ -75,7 +76,7 @@ impl Shard {
                 }
                 let has_room = self.log.has_room(MERGE_BYTES_MAX);
                 if !has_room || self.tuning.evacuates {
-                    match self.evacuate(extent).await {
+                    match self.evacuate(extent, false).await {
                         Ok(true) => return Ok(Destaged::Left),
                         Ok(false) if !has_room => return Ok(Destaged::InPart),
                         Err(status) if !has_room || status == Status::Gone => return Err(status),
@@ -95,6 +96,10 @@ impl Shard {
             }
         }
         let waiting = self.move_blocks(owner, &mut moving).await?;
+        if self.meta.flush_failures() != failures {
+            // Some of it may be lost; it stays dirty. From here to the end nothing waits.
+            return Ok(Destaged::InPart);
+        }
         // Holes first: a block that was trimmed and then written again is in both.
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));

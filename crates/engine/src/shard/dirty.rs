@@ -286,6 +286,27 @@ impl DirtyExtents {
         self.blocks += fresh as u64;
     }
 
+    /// These blocks are in the log map, whether they have been destaged or not, and are to be destaged from record `tail` on,
+    /// which is older than all that is dirty.
+    pub(crate) fn mark_again(&mut self, blocks: &[u32], tail: LogTail) {
+        for block in blocks {
+            let state = self.touch(block / EXTENT_BLOCKS, tail);
+            state.first = tail;
+            if state.destaging {
+                // Whatever the destage does: it does not do this.
+                state.since = Some(tail);
+            }
+            let fresh = !state.blocks.contains(block % EXTENT_BLOCKS);
+            state.blocks.insert(block % EXTENT_BLOCKS);
+            self.blocks += fresh as u64;
+        }
+        // In their order again.
+        let queued = self.extents().filter_map(|extent| self.get(extent)).filter(|state| !state.destaging);
+        let mut queue: Vec<_> = queued.map(|state| (state.extent, state.first)).collect();
+        queue.sort_by_key(|(_, first)| *first);
+        self.queue = queue.into();
+    }
+
     /// There are bytes over the block from record `at` on; what is below stays as it is.
     pub(crate) fn mark_over(&mut self, block: u32, at: LogTail) {
         let index = block % EXTENT_BLOCKS;
@@ -348,6 +369,24 @@ mod tests {
         dirty.settle(1, true);
         assert_eq!(dirty.tail(), Some(at(13)));
         assert_eq!((dirty.len(), dirty.blocks()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_marked_again_is_the_oldest_and_no_destage_under_way_makes_it_clean() {
+        let mut dirty = DirtyExtents::new(8);
+        dirty.mark(5, at(10));
+        dirty.mark(2000, at(11));
+        assert_eq!(dirty.take().expect("dirty").0, 0);
+        dirty.mark_again(&[3000, 5], at(4));
+        assert_eq!((dirty.tail(), dirty.blocks(), dirty.len()), (Some(at(4)), 3, 3));
+        dirty.settle(0, true);
+        assert_eq!(dirty.take().expect("dirty").0, 2);
+        assert_eq!(dirty.take().expect("dirty").0, 0);
+        dirty.unmark(5);
+        dirty.settle(0, true);
+        dirty.unmark(3000);
+        dirty.settle(2, true);
+        assert_eq!(dirty.tail(), Some(at(11)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use super::patience::Refused;
 use super::{Defect, Shard, add};
-use crate::bands::{BandAt, Bands, Cursor, Entry, Room, Stream, Stripe, Writer};
+use crate::bands::{BandAt, Bands, Cursor, Entry, Room, Stream, Stripe, Writer, policy};
 use crate::meta::{self, Page};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, extent_of};
@@ -81,7 +81,7 @@ impl Shard {
     fn low_of(&self, room: &Room) -> u32 {
         match self.tuning.used_bands {
             Some(used) => room.bands.saturating_sub(used),
-            None => room.reserve + (room.bands / 32).max(2),
+            None => policy::free_bands_low(room.bands),
         }
     }
 

@@ -9,6 +9,7 @@
 use super::pace::{Fill, SOFT, START};
 use super::{Defect, Shard};
 use crate::bands::Bands;
+use crate::meta::{Page, Replacement};
 use crate::units::LogTail;
 use bdev::Status;
 use reactor::sync::Notify;
@@ -46,12 +47,14 @@ pub(super) struct House {
     settling: Cell<bool>,
     stopping: Cell<bool>,
     stopped: Cell<bool>,
-    checkpointing: Cell<bool>,
+    pub(super) checkpointing: Cell<bool>,
     /// The tail in the last checkpoint.
     checkpoint: Cell<Option<LogTail>>,
     last_error: Cell<Option<Status>>,
     /// Since when all that could be destaged is held back.
     pub(super) blocked_since: Cell<Option<u64>>,
+    /// Failed flushes after which what they may have lost is written again.
+    pub(super) heeded: Cell<u64>,
 }
 
 impl House {
@@ -154,6 +157,7 @@ impl Shard {
 
     /// Destages and makes checkpoints until neither is called for.
     async fn upkeep(self: &Rc<Self>) -> Result<(), Status> {
+        self.heed_failed_flush_alone().await?;
         loop {
             let collects = self.collect_some().await?;
             let wanted = self.destage_wanted();
@@ -262,28 +266,70 @@ impl Shard {
         ended
     }
 
-    /// Changes something that only a checkpoint can make hold, and makes checkpoints until one has succeeded, or the shard is
-    /// being closed. None that is under way may have a part of the change.
-    pub(super) async fn checkpoint_after(self: &Rc<Self>, change: impl FnOnce()) -> Result<(), Status> {
+    /// Makes a checkpoint in which one extent has another one's place, with a map page that `fill` completes. After an error
+    /// everything is as it was; so it is when a flush has failed since there were so many failures: what the new extent has may
+    /// be lost. False: the shard is being closed, and nobody knows which root the media have.
+    pub(super) async fn checkpoint_replacing(
+        self: &Rc<Self>,
+        replacement: Replacement,
+        failures: u64,
+        fill: impl FnOnce(&Page),
+    ) -> Result<bool, Status> {
+        // None that is under way may have a part of the change.
         self.settled.wait_until(|| !self.house.checkpointing.get()).await;
         self.house.checkpointing.set(true);
-        change();
+        let ended = self.replace_alone(replacement, failures, fill).await;
+        self.house.checkpointing.set(false);
+        self.settled.notify_all();
+        ended
+    }
+
+    async fn replace_alone(
+        self: &Rc<Self>,
+        replacement: Replacement,
+        failures: u64,
+        fill: impl FnOnce(&Page),
+    ) -> Result<bool, Status> {
+        if self.meta.owes_root() {
+            // The root that may be on the media does not have the change: the next one must.
+            self.make_checkpoint().await?;
+        }
+        self.heed_failed_flush().await?;
+        if self.meta.flush_failures() != failures {
+            return Err(Status::WriteError);
+        }
+        fill(&self.meta.replace(replacement));
+        if self.is_broken(Defect::EvacuateEarly) {
+            self.take_replacement(true);
+            return Ok(true);
+        }
         let mut ended = self.make_checkpoint().await;
+        // A root that may be on the media is written until it is there. What else fails, such as the write of a map page, may
+        // go on failing, and changes nothing.
         while let Err(status) = ended
-            && !self.house.stopping.get()
+            && self.meta.owes_root()
         {
+            if self.house.stopping.get() {
+                return Ok(false);
+            }
             self.house.last_error.set(Some(status));
             tracing::warn!(
-                "pool '{}': the checkpoint of shard {} that a change waits for failed: {status}; it is tried again",
+                "pool '{}': the root of shard {} that gives an extent another place cannot be written: {status}; it is tried \
+                 again",
                 self.pool_name,
                 self.number
             );
             self.reactor.sleep_ns(RETRY_NS).await;
             ended = self.make_checkpoint().await;
         }
-        self.house.checkpointing.set(false);
-        self.settled.notify_all();
-        ended
+        if self.meta.keep_replaced() { ended.map(|()| true) } else { Ok(true) }
+    }
+
+    /// An extent that has another one's place as of a durable checkpoint (or `early`) has it for everybody.
+    fn take_replacement(&self, early: bool) {
+        if let Some(replacement) = self.meta.replaced(early) {
+            self.index.evacuated(replacement);
+        }
     }
 
     /// Whether the shard is being closed.
@@ -301,22 +347,28 @@ impl Shard {
     }
 
     async fn make_checkpoint(self: &Rc<Self>) -> Result<(), Status> {
+        self.heed_failed_flush().await?;
         self.end_round();
-        let tail = if self.is_broken(Defect::TailPastDirty) { self.index.next() } else { self.tail() };
+        let tail = match self.meta.replacement() {
+            // It has everything of that extent.
+            Some(replacement) => self.index.tail_without(replacement.old),
+            None if self.is_broken(Defect::TailPastDirty) => self.index.next(),
+            None => self.tail(),
+        };
         if self.is_broken(Defect::ReleaseEarly) {
             self.log.release(tail);
         }
-        let left = self.index.take_left();
         self.meta.log_reached(self.log.next().lsn);
-        if let Err(status) = self.meta.checkpoint(tail).await {
-            self.index.put_left(left);
+        let ended = self.meta.checkpoint(tail).await;
+        self.take_replacement(false);
+        if let Err(status) = ended {
             let damaged =
                 self.meta.take_damaged().into_iter().filter(|extent| !self.meta.descriptor(*extent).is_free());
             damaged.for_each(|extent| drop(self.replace_page(extent)));
             return Err(status);
         }
         self.house.checkpoint.set(Some(tail));
-        self.index.checkpointed(tail, left);
+        self.index.checkpointed(tail);
         self.patience.maps_written();
         self.log.release(tail);
         self.pace.earned(0, self.fill());
@@ -344,6 +396,7 @@ impl Shard {
 
     /// Destages everything and makes a checkpoint, now.
     pub(crate) async fn settle(self: &Rc<Self>) -> Result<(), Status> {
+        self.heed_failed_flush_alone().await?;
         self.end_round();
         self.log.barrier().await;
         self.bind_rounds();

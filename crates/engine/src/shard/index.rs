@@ -12,7 +12,7 @@ use super::log_map::{IN_PLACE, LogMap, LogPlace};
 use super::places::{FixedState, Places};
 use crate::bands::BandAt;
 use crate::log::{Placed, Record, Sink};
-use crate::meta::{self, Descriptor, Meta};
+use crate::meta::{self, Descriptor, Meta, Replacement};
 use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -35,6 +35,8 @@ pub(crate) enum Place {
     Settled(u32, BandAt),
     /// Nowhere: it reads as zeroes.
     Hole,
+    /// Where the layer below has it; nowhere if there is none.
+    Inherit,
     /// They are gone.
     Lost,
     /// The map page knows, and is not in memory.
@@ -73,8 +75,8 @@ struct State {
     unusable: u32,
     /// Extents of which records since the last checkpoint say whose they are: the last such record.
     named: HashMap<u32, u64, FixedState>,
-    /// Extents that nobody has as soon as a checkpoint says so.
-    left: Vec<u32>,
+    /// Extents that volumes had and have no more: what lay below them shows, or lies elsewhere.
+    uncovered: u64,
     /// The last record, and where the log was then.
     last: LogTail,
 }
@@ -128,7 +130,7 @@ impl Index {
             segments: (0..segments).map(|_| Vec::new()).collect(),
             unusable,
             named: HashMap::default(),
-            left: Vec::new(),
+            uncovered: 0,
             last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
         };
         let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
@@ -141,6 +143,12 @@ impl Index {
     #[inline]
     pub(crate) fn extent(&self, volume: u32, vextent: u32) -> Option<u32> {
         self.state.borrow().places.get(volume, vextent)
+    }
+
+    /// Grows whenever a volume loses an extent: what was found below it before may not be what lies there now.
+    #[inline]
+    pub(crate) fn uncovered(&self) -> u64 {
+        self.state.borrow().uncovered
     }
 
     /// Blocks of one extent are written soon: what [`placed`](Sink::placed) touches is on its way meanwhile.
@@ -184,6 +192,7 @@ impl Index {
             return match page.get(index) {
                 meta::HOLE => Place::Hole,
                 meta::LOST => Place::Lost,
+                meta::INHERIT => Place::Inherit,
                 crc => Place::Settled(crc, page.band_at(index)),
             };
         }
@@ -191,6 +200,9 @@ impl Index {
         match descriptor.flags {
             flags if flags & meta::MAP_PAGE != 0 => Place::NeedsPage,
             flags if flags & meta::BLOCKS_LOST != 0 => Place::Lost,
+            flags if flags & meta::BLOCKS_INHERIT != 0 => Place::Inherit,
+            // The record that gives it to its volume is on its way.
+            _ if descriptor.is_free() => Place::Inherit,
             _ => Place::Hole,
         }
     }
@@ -239,8 +251,12 @@ impl Index {
 
     /// Tells a new map page, whose blocks are all lost, what the log knows of them. How many blocks that leaves lost which
     /// were not before; those under deltas are not counted, since merging them will.
-    pub(crate) fn recall(&self, page: &meta::Page) -> u32 {
-        let state = self.state.borrow();
+    ///
+    /// In a shaped pool only destage knows a place to enter: blocks that it has moved already, and that the log still has since
+    /// the durable checkpoint, which begins its replay at `tail`, are to be destaged again.
+    pub(crate) fn recall(&self, page: &meta::Page, tail: LogTail) -> u32 {
+        let state = &mut *self.state.borrow_mut();
+        let mut again = Vec::new();
         let dirty = state.dirty.get(page.extent());
         let is_in = |set: Option<&Option<Box<BlockSet>>>, index| {
             set.and_then(Option::as_deref).is_some_and(|set: &BlockSet| set.contains(index))
@@ -249,9 +265,12 @@ impl Index {
         for index in 0..EXTENT_BLOCKS {
             let block = page.extent() * EXTENT_BLOCKS + index;
             let logged = state.map.get(block);
-            if self.meta.bands().is_some() && logged.is_some() {
-                // Only destage knows a place to enter; what it has done already was in the page alone.
-                lost += !dirty.is_some_and(|dirty| dirty.blocks.contains(index)) as u32;
+            if let Some(place) = logged.filter(|_| self.meta.bands().is_some()) {
+                if state.segment_at(place.at, self.segment_units) >= tail.segment {
+                    again.push(block);
+                } else {
+                    lost += !dirty.is_some_and(|dirty| dirty.blocks.contains(index)) as u32;
+                }
             } else if let Some(place) = logged {
                 // In place it may still be an older one: then the log has it, and goes before the page.
                 page.set(index, meta::stored_crc(place.crc));
@@ -260,6 +279,9 @@ impl Index {
             } else if !is_in(dirty.map(|dirty| &dirty.lost), index) && !state.chains.contains_key(&block) {
                 lost += 1;
             }
+        }
+        if !again.is_empty() {
+            state.dirty.mark_again(&again, tail);
         }
         lost
     }
@@ -466,33 +488,30 @@ impl Index {
         found
     }
 
-    /// What an extent had is in the reserved extent `new`, which has its place from now on. A checkpoint has to follow.
-    pub(crate) fn evacuated(&self, extent: u32, new: u32) {
+    /// Gives an extent back that [`reserve_unnamed`](Self::reserve_unnamed) took, and of which no record speaks.
+    pub(crate) fn vacate(&self, extent: u32) {
+        self.state.borrow_mut().places.vacate(extent);
+    }
+
+    /// What an extent had is in another one, which has its place, as of the durable checkpoint.
+    pub(crate) fn evacuated(&self, Replacement { old, new, left }: Replacement) {
         let mut state = self.state.borrow_mut();
-        let owner = self.meta.descriptor(extent);
-        state.clear(extent, self.defect);
-        state.give(&self.meta, new, owner.volume, owner.vextent);
-        self.meta.set_descriptor(extent, Descriptor::default());
+        let owner = self.meta.descriptor(new);
+        state.clear(old, self.defect);
+        state.places.assign(new, owner.volume, owner.vextent);
+        // Records that would be replayed may speak of its blocks.
         let last = state.last.lsn;
-        state.named.insert(extent, last);
-        state.left.push(extent);
+        state.named.insert(old, last);
+        if left.flags & meta::UNUSABLE != 0 {
+            state.unusable += 1;
+        } else {
+            state.places.vacate(old);
+        }
     }
 
-    /// The extents that a checkpoint begun now makes free.
-    pub(crate) fn take_left(&self) -> Vec<u32> {
-        std::mem::take(&mut self.state.borrow_mut().left)
-    }
-
-    /// They are not free yet.
-    pub(crate) fn put_left(&self, left: Vec<u32>) {
-        self.state.borrow_mut().left.extend(left);
-    }
-
-    /// A checkpoint is durable whose replay begins at `tail`, and which made extents free.
-    pub(crate) fn checkpointed(&self, tail: LogTail, left: Vec<u32>) {
-        let mut state = self.state.borrow_mut();
-        left.into_iter().for_each(|extent| state.places.vacate(extent));
-        state.named.retain(|_, lsn| *lsn >= tail.lsn);
+    /// A checkpoint is durable whose replay begins at `tail`.
+    pub(crate) fn checkpointed(&self, tail: LogTail) {
+        self.state.borrow_mut().named.retain(|_, lsn| *lsn >= tail.lsn);
     }
 
     /// After replay: what records say of extents that nobody has does not count. A move did not come to its end.
@@ -511,6 +530,18 @@ impl Index {
     /// Extents `range` of a volume: (extent of the volume, extent of the shard).
     pub(crate) fn extents_of(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
         self.state.borrow().places.of_volume(volume, range)
+    }
+
+    /// Extents `range` that any of these volumes has here, in order.
+    pub(crate) fn extents_of_any(&self, volumes: &[u32], range: Range<u32>) -> Vec<u32> {
+        let state = self.state.borrow();
+        let mut found: Vec<u32> = Vec::new();
+        for volume in volumes {
+            found.extend(state.places.of_volume(*volume, range.clone()).into_iter().map(|(vextent, _)| vextent));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// The shard has more extents.
@@ -563,6 +594,24 @@ impl Index {
         }
     }
 
+    /// What the log has from `tail` on, where the durable checkpoint begins its replay, is to be destaged (once more). How many
+    /// blocks that makes dirty.
+    pub(crate) fn destage_again(&self, tail: LogTail) -> u64 {
+        let state = &mut *self.state.borrow_mut();
+        let places = state.segments.len() as u64;
+        let first = tail.segment.max((state.last.segment + 1).saturating_sub(places));
+        let mut blocks = Vec::new();
+        for segment in first..=state.last.segment {
+            let place = (segment % places) as u32;
+            let units = place * self.segment_units..(place + 1) * self.segment_units;
+            let is_here = |block: &&u32| state.map.get(**block).is_some_and(|found| units.contains(&found.at.0));
+            blocks.extend(state.segments[place as usize].iter().filter(is_here));
+        }
+        let before = state.dirty.blocks();
+        state.dirty.mark_again(&blocks, tail);
+        state.dirty.blocks() - before
+    }
+
     pub(crate) fn is_destaging(&self, extent: u32) -> bool {
         self.state.borrow().dirty.is_destaging(extent)
     }
@@ -578,6 +627,13 @@ impl Index {
 }
 
 impl State {
+    /// The newest segment that can have this place.
+    fn segment_at(&self, at: LogAt, segment_units: u32) -> u64 {
+        let (places, last) = (self.segments.len() as u64, self.last.segment);
+        let place = at.0 as u64 / segment_units as u64;
+        last.saturating_sub((last % places + places - place % places) % places)
+    }
+
     /// Nothing in the log counts for the block any more.
     fn drop_block(&mut self, block: u32) {
         self.map.remove(block);
@@ -619,12 +675,12 @@ impl State {
         }
     }
 
-    /// The extent is a volume's; its blocks are holes, as far as map pages know.
-    fn give(&mut self, meta: &Meta, extent: u32, volume: u32, vextent: u32) {
+    /// The extent is a volume's; its blocks are what `flags` say, as far as map pages know.
+    fn give(&mut self, meta: &Meta, extent: u32, volume: u32, vextent: u32, flags: u32) {
         self.places.assign(extent, volume, vextent);
         // Replay passes through what was before the extent became unusable.
         self.unusable -= (meta.descriptor(extent).flags & meta::UNUSABLE != 0) as u32;
-        meta.set_descriptor(extent, Descriptor { volume, vextent, ..Descriptor::default() });
+        meta.set_descriptor(extent, Descriptor { volume, vextent, flags, ..Descriptor::default() });
     }
 
     fn free(&mut self, meta: &Meta, extent: u32, unusable: bool, defect: Option<Defect>) {
@@ -632,6 +688,7 @@ impl State {
         let owner = meta.descriptor(extent);
         if owner.volume != 0 && self.places.get(owner.volume, owner.vextent) == Some(extent) {
             self.places.detach(owner.volume, owner.vextent);
+            self.uncovered += 1;
         }
         let flags = if unusable { meta::UNUSABLE } else { 0 };
         let was = owner.flags & meta::UNUSABLE != 0;
@@ -679,12 +736,13 @@ impl Sink for Index {
                     }
                 }
             }
-            Record::Allocate { extent, volume, vextent } => {
+            Record::Allocate { extent, volume, vextent, over } => {
                 if state.dirty.get(*extent).is_some() {
                     // What a move said of it that did not come to its end.
                     state.clear(*extent, self.defect);
                 }
-                state.give(&self.meta, *extent, *volume, *vextent);
+                let flags = if *over { meta::BLOCKS_INHERIT } else { 0 };
+                state.give(&self.meta, *extent, *volume, *vextent, flags);
                 state.named.insert(*extent, placed.lsn);
             }
             Record::Free { extent, unusable } => {
@@ -692,9 +750,23 @@ impl Sink for Index {
                 state.named.insert(*extent, placed.lsn);
             }
             Record::Move { extent, volume, vextent, former } => {
-                state.give(&self.meta, *extent, *volume, *vextent);
+                state.give(&self.meta, *extent, *volume, *vextent, 0);
                 state.free(&self.meta, *former, true, self.defect);
                 state.named.extend([(*extent, placed.lsn), (*former, placed.lsn)]);
+            }
+            Record::HandOver { extent, volume, vextent } => {
+                let owner = self.meta.descriptor(*extent);
+                state.named.insert(*extent, placed.lsn);
+                if owner.is_free() {
+                    // It was given back later, as a checkpoint knows already.
+                    return;
+                }
+                if state.places.get(owner.volume, owner.vextent) == Some(*extent) {
+                    state.places.detach(owner.volume, owner.vextent);
+                }
+                state.places.assign(*extent, *volume, *vextent);
+                self.meta.hand_over(*extent, *volume, *vextent);
+                state.uncovered += 1;
             }
             Record::InPlace { first, crcs } => {
                 state.name_ownerless(&self.meta, *first, placed.lsn);

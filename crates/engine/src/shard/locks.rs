@@ -23,10 +23,16 @@ impl Range {
     }
 }
 
+struct Hold {
+    id: u64,
+    range: Range,
+    writes: bool,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Locks {
-    held: RefCell<SmallVec<[(u64, Range); 8]>>,
+    held: RefCell<SmallVec<[Hold; 8]>>,
     next: Cell<u64>,
     released: Notify,
 }
@@ -36,7 +42,7 @@ impl Locks {
     #[inline]
     pub(crate) fn blocks(&self, range: &Range) -> bool {
         let held = self.held.borrow();
-        !held.is_empty() && held.iter().any(|(_, other)| other.overlaps(range))
+        !held.is_empty() && held.iter().any(|hold| hold.range.overlaps(range))
     }
 
     /// Waits until nobody holds part of the range. Somebody may again, later in the same turn.
@@ -46,10 +52,25 @@ impl Locks {
 
     /// Holds the range from the moment nobody else does; dropping the guard lets go.
     pub(crate) async fn lock(&self, range: Range) -> Held<'_> {
+        self.hold(range, false).await
+    }
+
+    /// As [`lock`](Self::lock), for what somebody outside writes.
+    pub(crate) async fn lock_to_write(&self, range: Range) -> Held<'_> {
+        self.hold(range, true).await
+    }
+
+    async fn hold(&self, range: Range, writes: bool) -> Held<'_> {
         self.passable(&range).await;
         let id = self.next.replace(self.next.get() + 1);
-        self.held.borrow_mut().push((id, range));
+        self.held.borrow_mut().push(Hold { id, range, writes });
         Held { locks: self, id }
+    }
+
+    /// Waits until nobody holds part of a volume to write there.
+    pub(crate) async fn without_writers(&self, volume: u32) {
+        let is_writer = |hold: &Hold| hold.writes && hold.range.volume == volume;
+        self.released.wait_until(|| !self.held.borrow().iter().any(is_writer)).await;
     }
 }
 
@@ -61,7 +82,7 @@ pub(crate) struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.locks.held.borrow_mut().retain(|(id, _)| *id != self.id);
+        self.locks.held.borrow_mut().retain(|hold| hold.id != self.id);
         self.locks.released.notify_all();
     }
 }

@@ -4,6 +4,7 @@
 //! upkeep moves what the log holds to where placement wants it and makes checkpoints (`destage`, `house`). The index
 //! (`index`) learns from log records alone, so opening (`open`) is replaying them.
 
+mod absorb;
 mod audit;
 mod bypass;
 mod close;
@@ -12,9 +13,11 @@ mod data;
 mod destage;
 mod dirty;
 mod evacuate;
+mod freeze;
 mod gc;
 mod house;
 mod index;
+mod lineage;
 mod locks;
 mod log_map;
 mod open;
@@ -29,6 +32,7 @@ mod scrub;
 mod settled;
 mod shape;
 mod trim;
+mod unflushed;
 mod verify;
 mod write;
 
@@ -39,6 +43,7 @@ use crate::meta::{DirtyJournal, Meta};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Io, Lba, Status};
 use index::Index;
+use lineage::Lineage;
 use locks::{Locks, Range};
 use pace::{Fill, Pace};
 use patience::Patience;
@@ -48,8 +53,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 pub use audit::ExtentOwner;
+pub(crate) use freeze::Succession;
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};
+pub(crate) use patience::{PATIENCE_NS, TRIES_MIN};
 pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
 pub(crate) use verify::BadBlock;
 
@@ -135,7 +142,7 @@ pub struct ShardTuning {
     pub bypass_bytes_min: u32,
     /// Bytes after which a stream of such writes counts as sequential.
     pub bypass_run_bytes: u64,
-    /// Extents with deltas are evacuated wherever that is possible, as if the log had no room to merge those: for tests.
+    /// Extents are evacuated wherever that is possible, as if the log had no room to merge deltas or to move: for tests.
     pub evacuates: bool,
     /// Of a shaped pool: bands of a shard in use above which GC works; `None`: all but one in 32 and the reserve.
     pub used_bands: Option<u32>,
@@ -182,6 +189,12 @@ pub enum Defect {
     ForgetLive,
     /// Bands are free as soon as they are empty, without a checkpoint.
     FreeEarly,
+    /// What was written before a flush that failed is not written again.
+    TrustFlushes,
+    /// Writes that are under way when a snapshot is made go to it.
+    WriteFrozen,
+    /// Of what a deleted snapshot had and the layer above it shows, only whole extents are kept.
+    AbsorbExtents,
 }
 
 impl Default for ShardTuning {
@@ -210,6 +223,7 @@ pub(crate) struct Shard {
     /// Keeps what the log lies on.
     _log_device: OpenLog,
     index: Rc<Index>,
+    lineage: Lineage,
     meta: Rc<Meta>,
     journal: Rc<DirtyJournal>,
     capacity: Rc<dyn Channel>,
@@ -218,6 +232,7 @@ pub(crate) struct Shard {
     pace: Pace,
     patience: Patience,
     locks: Locks,
+    freezer: freeze::Freezer,
     counters: Counters,
     house: house::House,
     gc: gc::Gc,

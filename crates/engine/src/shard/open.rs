@@ -1,6 +1,7 @@
 //! Opening a shard: the checkpoint, then the log.
 
 use super::index::Index;
+use super::lineage::Lineage;
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
 use crate::error::PoolError;
@@ -8,7 +9,7 @@ use crate::format::superblock::{Shape, Superblock};
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
-use crate::units::extent_of;
+use crate::units::{Below, extent_of};
 use bdev::{Channel, DeviceInfo};
 use reactor::Reactor;
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ pub(crate) struct ShardParts {
     pub(crate) capacity: Rc<dyn Channel>,
     pub(crate) capacity_info: DeviceInfo,
     pub(crate) tuning: ShardTuning,
+    /// Layers that lie over others.
+    pub(crate) layers: Vec<(u32, Below)>,
 }
 
 /// What opening found.
@@ -48,7 +51,9 @@ pub(crate) fn fits(record: &Record, extents: u32) -> bool {
         Record::Write { first, crcs } | Record::InPlace { first, crcs } => inside(*first, crcs.len() as u32),
         Record::Delta { block, .. } => inside(*block, 1),
         Record::Trim { first, blocks } | Record::Lost { first, blocks } => inside(*first, *blocks),
-        Record::Allocate { extent, volume, .. } => *extent < extents && *volume != 0,
+        Record::Allocate { extent, volume, .. } | Record::HandOver { extent, volume, .. } => {
+            *extent < extents && *volume != 0
+        }
         Record::Free { extent, .. } => *extent < extents,
         Record::Move { extent, volume, former, .. } => *extent < extents && *former < extents && *volume != 0,
     }
@@ -162,8 +167,13 @@ impl Shard {
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
-        if let Some(bands) = meta.bands().filter(|_| tuning.defect == Some(Defect::FreeEarly)) {
-            bands.break_rule(BandDefect::FreeAtOnce);
+        let of_bands = match tuning.defect {
+            Some(Defect::FreeEarly) => Some(BandDefect::FreeAtOnce),
+            Some(Defect::TrustFlushes) => Some(BandDefect::TrustFlushes),
+            _ => None,
+        };
+        if let (Some(bands), Some(defect)) = (meta.bands(), of_bands) {
+            bands.break_rule(defect);
         }
         if tuning.defect == Some(Defect::SummaryEarly) {
             log.store_summaries_early();
@@ -175,6 +185,7 @@ impl Shard {
             log,
             _log_device: parts.log,
             index,
+            lineage: Lineage::new(&parts.layers),
             meta,
             journal,
             capacity,
@@ -183,6 +194,7 @@ impl Shard {
             pace: Default::default(),
             patience: Default::default(),
             locks: Default::default(),
+            freezer: Default::default(),
             counters: Counters::default(),
             house: Default::default(),
             gc: Default::default(),

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// What cannot be read is tried for at least so long...
-const PATIENCE_NS: u64 = 30_000_000_000;
+pub(crate) const PATIENCE_NS: u64 = 30_000_000_000;
 /// ... and so often.
-const TRIES_MIN: u32 = 16;
+pub(crate) const TRIES_MIN: u32 = 16;
 /// A place that refuses writes is given up earlier: nothing is lost by it.
 const WRITE_PATIENCE_NS: u64 = 1_000_000_000;
 /// See [`WRITE_PATIENCE_NS`].
@@ -210,8 +210,12 @@ impl Shard {
                 self.patience.answered(Refused::Page(extent));
                 Ok(page)
             }
-            Err(Status::Corrupt) => Ok(self.replace_page(extent)),
-            Err(Status::ReadError) if self.is_lost(Refused::Page(extent)).await => Ok(self.replace_page(extent)),
+            Err(Status::ReadError) if !self.is_lost(Refused::Page(extent)).await => Err(Status::ReadError),
+            Err(Status::Corrupt | Status::ReadError) => {
+                // A checkpoint that is being made would free what the log has of it, and the new page needs.
+                self.settled.wait_until(|| !self.is_checkpointing()).await;
+                Ok(self.replace_page(extent))
+            }
             Err(status) => Err(status),
         }
     }
@@ -225,7 +229,7 @@ impl Shard {
         if self.is_broken(Defect::HolesForLost) {
             page.fill(0..EXTENT_BLOCKS, meta::HOLE);
         }
-        let lost = self.index.recall(&page);
+        let lost = self.index.recall(&page, self.meta.durable_tail());
         let owner = self.meta.descriptor(extent);
         let first = owner.vextent as u64 * EXTENT_BLOCKS as u64;
         tracing::error!(

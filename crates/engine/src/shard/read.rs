@@ -59,6 +59,9 @@ impl Shard {
             return Now::Later;
         }
         let Some(extent) = self.index.extent(target.volume, target.vextent) else {
+            if self.lineage.below(target.volume).is_some() {
+                return Now::Later;
+            }
             reactor::buf::sg_zero(bufs);
             return Now::Done;
         };
@@ -106,13 +109,18 @@ impl Shard {
             if attempt >= EAGER_ATTEMPTS {
                 self.reactor.yield_now().await;
             }
+            let uncovered = self.index.uncovered();
             let (extent, plan) = self.plan(&target);
             if plan.contains(&Place::Lost) {
                 return Outcome { status: Status::ReadError, bufs };
             }
             let Some(extent) = extent else {
-                reactor::buf::sg_zero(&mut bufs);
-                return Outcome { status: Status::Ok, bufs };
+                let below = self.read_below(target, bufs).await;
+                if uncovered == self.index.uncovered() {
+                    return below;
+                }
+                bufs = below.bufs;
+                continue;
             };
             // Held until the answer is judged, so that the page stays in memory.
             let (plan, _page) = if needs_page(&plan) {
@@ -128,7 +136,9 @@ impl Shard {
             }
             let (status, filled) = self.fetch(extent, &target, &plan, bufs).await;
             bufs = filled;
-            if let Some(status) = self.judge(&target, extent, &plan, status) {
+            // What lay below may have come up meanwhile.
+            let unmoved = uncovered == self.index.uncovered() || !plan.iter().any(shows_below);
+            if unmoved && let Some(status) = self.judge(&target, extent, &plan, status) {
                 return Outcome { status, bufs };
             }
         }
@@ -173,7 +183,7 @@ impl Shard {
             let tail = sg_split_off(&mut rest, count * BLOCK_BYTES);
             let part = std::mem::replace(&mut rest, tail);
             let places = &plan[at..at + count];
-            runs.push(self.fetch_run(first + at as u32, places, part));
+            runs.push(self.fetch_run(target, first + at as u32, places, part));
             at += count;
         }
         let (mut status, mut filled) = (Status::Ok, SgList::new());
@@ -188,6 +198,7 @@ impl Shard {
 
     fn fetch_run<'a>(
         self: &'a Rc<Self>,
+        target: &'a Target,
         first: u32,
         places: &'a [Place],
         mut part: SgList,
@@ -196,6 +207,15 @@ impl Shard {
             Place::Hole => {
                 reactor::buf::sg_zero(&mut part);
                 IoFuture::ready((Status::Ok, part))
+            }
+            Place::Inherit => {
+                let run =
+                    Target { offset: first % EXTENT_BLOCKS * BLOCK, bytes: places.len() as u32 * BLOCK, ..*target };
+                let read = self.read_below(run, part);
+                IoFuture::new(async move {
+                    let Outcome { status, bufs } = read.await;
+                    (status, bufs)
+                })
             }
             Place::Log(place) => {
                 let read = self.log.read(place.at, 0, places.len() * BLOCK_BYTES);
@@ -227,12 +247,65 @@ impl Shard {
                 let below = std::slice::from_ref(&**base);
                 let (status, mut part) = match base.as_ref() {
                     Place::Lost => (Status::ReadError, part),
-                    _ => self.fetch_run(first, below, part).await,
+                    _ => self.fetch_run(target, first, below, part).await,
                 };
                 let status = if status.is_ok() { self.lay_over(chain, &mut part).await } else { status };
                 (status, part)
             }),
             Place::Lost | Place::NeedsPage => IoFuture::ready((Status::ReadError, part)),
+        }
+    }
+
+    /// Fills `bufs` with what lies below the target's layer. Layers that have nothing there, as far as is known without
+    /// reading, are passed in one go: there may be thousands.
+    fn read_below(self: &Rc<Self>, mut target: Target, mut bufs: SgList) -> IoFuture<'static, Outcome> {
+        let range = target.range();
+        loop {
+            let below = self.lineage.below(target.volume).filter(|below| range.start < below.blocks);
+            let Some(below) = below else {
+                reactor::buf::sg_zero(&mut bufs);
+                return IoFuture::ready(Outcome { status: Status::Ok, bufs });
+            };
+            if below.blocks < range.end {
+                let mut hidden = sg_split_off(&mut bufs, (below.blocks - range.start) as usize * BLOCK_BYTES);
+                reactor::buf::sg_zero(&mut hidden);
+                let shown = Target { bytes: (below.blocks - range.start) as u32 * BLOCK, ..target };
+                let read = self.read_below(shown, bufs);
+                return IoFuture::new(async move {
+                    let Outcome { status, mut bufs } = read.await;
+                    sg_append(&mut bufs, hidden);
+                    Outcome { status, bufs }
+                });
+            }
+            target.volume = below.layer;
+            let (extent, plan) = self.plan(&target);
+            if extent.is_some() && plan.iter().any(|place| *place != Place::Inherit) {
+                let shard = self.clone();
+                return IoFuture::steps(&self.reactor, async move { shard.descend(target, bufs).await });
+            }
+        }
+    }
+
+    /// As [`read_below`](Self::read_below), of the target's layer or the first below it that has anything there: step by step
+    /// where map pages have to be read first, so that the stack does not grow with the layers.
+    async fn descend(self: Rc<Self>, mut target: Target, bufs: SgList) -> Outcome {
+        let range = target.range();
+        loop {
+            if let Some(extent) = self.index.extent(target.volume, target.vextent) {
+                let page = match self.meta.load_to_read(extent).await {
+                    Ok(page) => page,
+                    Err(status) => return Outcome { status, bufs },
+                };
+                let (_, plan) = self.plan(&target);
+                drop(page);
+                if plan.iter().any(|place| *place != Place::Inherit) {
+                    return self.read_blocks(target, bufs).await;
+                }
+            }
+            match self.lineage.below(target.volume) {
+                Some(below) if below.blocks >= range.end => target.volume = below.layer,
+                _ => return self.read_below(target, bufs).await,
+            }
         }
     }
 
@@ -266,11 +339,19 @@ fn needs_page(plan: &Plan) -> bool {
     plan.iter().any(|place| needs(place) || matches!(place, Place::Deltas(_, base) if needs(base)))
 }
 
+/// Whether what is read is, in part, what lies below the layer.
+fn shows_below(place: &Place) -> bool {
+    match place {
+        Place::Deltas(_, base) => shows_below(base),
+        place => *place == Place::Inherit,
+    }
+}
+
 /// How many blocks from the first can be fetched as one.
 fn run_length(places: &[Place]) -> usize {
     let most = BUF_BYTES_MAX / BLOCK_BYTES;
     let follows = |index: usize| match (&places[index - 1], &places[index]) {
-        (Place::Hole, Place::Hole) => true,
+        (Place::Hole, Place::Hole) | (Place::Inherit, Place::Inherit) => true,
         (Place::Settled(_, one), Place::Settled(_, next)) => {
             one.0 == meta::NOWHERE || one.0.checked_add(1) == Some(next.0)
         }

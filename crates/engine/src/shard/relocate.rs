@@ -18,6 +18,8 @@ use bdev::{Io, Status};
 use reactor::SgList;
 use std::rc::Rc;
 
+/// Log bytes of the records of a move at most: one for each block, and room for the headers of groups.
+const RECORDS_BYTES_MAX: u64 = EXTENT_BLOCKS as u64 * 2 * 64;
 /// Blocks copied at a time.
 const RUN_BLOCKS: u32 = 32;
 
@@ -49,7 +51,7 @@ impl Shard {
             self.held_back.borrow_mut().push(extent);
             self.settled.wait_until(|| !self.index.is_destaging(extent)).await;
             let shard = self.clone();
-            let moving = self.reactor.spawn_join(async move { shard.relocate(extent).await.map(|()| true) });
+            let moving = self.reactor.spawn_join(async move { shard.move_held(extent).await.map(|()| true) });
             if let Err(status) = self.unless_cramped(moving).await {
                 let (pool, shard) = (&self.pool_name, self.number);
                 tracing::warn!(
@@ -59,6 +61,15 @@ impl Shard {
             }
             self.let_go(extent);
         }
+    }
+
+    /// Moves an extent that is held back: without a record when the log has no room for those.
+    async fn move_held(self: &Rc<Self>, extent: u32) -> Result<(), Status> {
+        let has_room = self.log.has_room(RECORDS_BYTES_MAX) && !self.tuning.evacuates;
+        if !has_room && self.evacuate(extent, true).await == Ok(true) {
+            return Ok(());
+        }
+        self.relocate(extent).await
     }
 
     /// Gives an extent, whose place or whose map page's place refuses writes, another place. It is being destaged, or held
@@ -103,9 +114,11 @@ impl Shard {
         if early {
             records.push(self.log.append(last.clone(), SgList::new(), Class::Internal));
         }
+        let failures = self.meta.flush_failures();
         let fates = self.copy_extent(whole, old, new).await?;
-        if self.capacity_info.volatile_cache {
-            self.capacity.submit(Io::flush()).await.status.check()?;
+        self.meta.flush().await?;
+        if self.meta.flush_failures() != failures {
+            return Err(Status::WriteError);
         }
         self.note_slice(whole).await?;
         // In one step, so that nothing comes between them.

@@ -10,10 +10,20 @@ use std::rc::Rc;
 /// Log bytes of a record without payload, at most.
 const RECORD_BYTES_MAX: u64 = 3 * BLOCK as u64;
 
+/// On whose behalf an extent is given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Somebody writes zeroes: of a layer that takes no more writes, nothing is touched.
+    Writers,
+    /// The layer goes, or its end.
+    Upkeep,
+}
+
 impl Shard {
     /// Makes the target read as zeroes. Durable when it completes.
     pub(crate) fn trim(self: &Rc<Self>, target: Target) -> IoFuture<'static, Status> {
-        if self.index.extent(target.volume, target.vextent).is_none() {
+        let target = self.newest(target);
+        if self.index.extent(target.volume, target.vextent).is_none() && !self.shows_through(&target) {
             return IoFuture::ready(Status::Ok);
         }
         let shard = self.clone();
@@ -22,7 +32,7 @@ impl Shard {
 
     async fn trim_steps(self: Rc<Self>, target: Target) -> Result<(), Status> {
         if target.bytes == EXTENT_BLOCKS * BLOCK {
-            return self.free_extent(target.volume, target.vextent).await;
+            return self.trim_extent(target).await;
         }
         let end = target.offset + target.bytes;
         let (first, last) = (target.offset.next_multiple_of(BLOCK), end / BLOCK * BLOCK);
@@ -31,13 +41,58 @@ impl Shard {
         }
         self.zero_bytes(Target { bytes: first - target.offset, ..target }).await?;
         self.zero_bytes(Target { offset: last, bytes: end - last, ..target }).await?;
-        let whole = Target { offset: first, bytes: last - first, ..target };
-        self.let_in(&whole, RECORD_BYTES_MAX).await?;
-        let Some(extent) = self.index.extent(target.volume, target.vextent) else { return Ok(()) };
-        let record = Record::Trim { first: extent * EXTENT_BLOCKS + first / BLOCK, blocks: (last - first) / BLOCK };
+        self.make_holes(Target { offset: first, bytes: last - first, ..target }).await
+    }
+
+    /// Whole blocks, by a record.
+    async fn make_holes(self: &Rc<Self>, target: Target) -> Result<(), Status> {
+        let target = self.let_in(&target, RECORD_BYTES_MAX).await?;
+        // Holes over something are in an extent of the layer's own.
+        if self.index.extent(target.volume, target.vextent).is_none() && !self.shows_through(&target) {
+            return Ok(());
+        }
+        let (extent, allocation) = self.extent_to_write(&target).ok_or(Status::NoSpace)?;
+        let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+        let record = Record::Trim { first, blocks: target.bytes / BLOCK };
         let appended = self.log.append(record, SgList::new(), Class::Internal);
-        self.house.wrote(&self);
+        self.house.wrote(self);
+        if let Some(allocation) = allocation {
+            self.allocated(extent, &target, allocation).await?;
+        }
         appended.await.result.map(|_| ())
+    }
+
+    /// Whether the layers below the target's may have something there that it shows.
+    fn shows_through(&self, target: &Target) -> bool {
+        let mut below = self.lineage.through(target.volume, target.range().start);
+        below.any(|layer| self.index.extent(layer, target.vextent).is_some())
+    }
+
+    /// A whole extent: given back, unless something would show through then.
+    async fn trim_extent(self: &Rc<Self>, target: Target) -> Result<(), Status> {
+        loop {
+            self.freezer.thawed(self.newest(target).volume).await;
+            let target = self.newest(target);
+            if self.shows_through(&target) {
+                return self.make_holes(target).await;
+            }
+            self.free_extent_of(target.volume, target.vextent, Whose::Writers).await?;
+            if self.takes_writes(&target) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes the extents `first .. end` of a volume read as zeroes.
+    pub(crate) async fn trim_range(self: &Rc<Self>, volume: u32, first: u32, end: u32) -> Result<(), Status> {
+        let volume = self.lineage.newest(volume);
+        let start = first as u64 * EXTENT_BLOCKS as u64;
+        let layers: Vec<u32> = std::iter::once(volume).chain(self.lineage.through(volume, start)).collect();
+        for vextent in self.index.extents_of_any(&layers, first..end) {
+            let whole = Target { volume, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
+            self.trim(whole).await.check()?;
+        }
+        Ok(())
     }
 
     /// Less than a block, as zeroes over it.
@@ -54,17 +109,24 @@ impl Shard {
         Ok(())
     }
 
-    /// Gives an extent of a volume back.
-    pub(crate) async fn free_extent(self: &Rc<Self>, volume: u32, vextent: u32) -> Result<(), Status> {
-        let whole = Target { volume, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
+    /// Gives an extent of a layer back.
+    pub(crate) async fn free_extent(self: &Rc<Self>, layer: u32, vextent: u32) -> Result<(), Status> {
+        self.free_extent_of(layer, vextent, Whose::Upkeep).await
+    }
+
+    /// As [`free_extent`](Self::free_extent). Somebody's who writes is left alone when the layer takes no more writes.
+    async fn free_extent_of(self: &Rc<Self>, layer: u32, vextent: u32, whose: Whose) -> Result<(), Status> {
+        let whole = Target { volume: layer, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
         // Without it, the extent would come back to life if the log were lost.
-        self.journal.add(volume, whole.slice()).await?;
-        while let Some(extent) = self.index.extent(volume, vextent) {
+        self.journal.add(layer, whole.slice()).await?;
+        while let Some(extent) = self.index.extent(layer, vextent) {
             self.held_back.borrow_mut().push(extent);
-            let freed = self.free_undisturbed(whole, extent).await;
+            let freed = self.free_undisturbed(whole, extent, whose).await;
             self.let_go(extent);
             self.house.wrote(self);
-            freed?;
+            if !freed? {
+                break;
+            }
         }
         Ok(())
     }
@@ -76,14 +138,21 @@ impl Shard {
         held.remove(at);
     }
 
-    /// As [`free_extent`](Self::free_extent) for an extent that is no longer destaged.
-    async fn free_undisturbed(self: &Rc<Self>, whole: Target, extent: u32) -> Result<(), Status> {
+    /// As [`free_extent_of`](Self::free_extent_of) for an extent that is no longer destaged. False: it
+    /// is left alone.
+    async fn free_undisturbed(self: &Rc<Self>, whole: Target, extent: u32, whose: Whose) -> Result<bool, Status> {
         // Once it is free it may get a new owner, whose blocks no write of ours must meet.
         self.settled.wait_until(|| !self.index.is_destaging(extent)).await;
-        let _held = self.locks.lock(whole.range()).await;
+        let _held = match whose {
+            Whose::Writers => self.locks.lock_to_write(whole.range()).await,
+            Whose::Upkeep => self.locks.lock(whole.range()).await,
+        };
+        if whose == Whose::Writers && !self.takes_writes(&whole) {
+            return Ok(false);
+        }
         self.log.barrier().await;
         if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
-            return Ok(());
+            return Ok(true);
         }
         // In a shaped pool, what the extent has in the bands dies with it: the counts follow pages in memory. Without the
         // page they are wrong until GC looks.
@@ -93,14 +162,14 @@ impl Shard {
         };
         self.note_slice(&whole).await?;
         if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
-            return Ok(());
+            return Ok(true);
         }
         let record = Record::Free { extent, unusable: false };
         let freed = self.log.append(record, SgList::new(), Class::Internal).await.result;
         if freed.is_err() {
             self.index.name_refused(extent);
         }
-        freed.map(|_| ())
+        freed.map(|_| true)
     }
 
     /// The journal has the slice when this returns, and until something waits. A checkpoint may have taken it out while the
@@ -112,10 +181,12 @@ impl Shard {
         Ok(())
     }
 
-    /// Gives back the extents `first .. end` of a volume.
-    pub(crate) async fn free_range(self: &Rc<Self>, volume: u32, first: u32, end: u32) -> Result<(), Status> {
-        for (vextent, _) in self.index.extents_of(volume, first..end) {
-            self.free_extent(volume, vextent).await?;
+    /// Gives back the extents `first .. end` of a layer.
+    pub(crate) async fn free_range(self: &Rc<Self>, layer: u32, first: u32, end: u32) -> Result<(), Status> {
+        // Extents that are being handed over are the layer's then.
+        self.log.barrier().await;
+        for (vextent, _) in self.index.extents_of(layer, first..end) {
+            self.free_extent(layer, vextent).await?;
         }
         Ok(())
     }

@@ -72,6 +72,8 @@ impl Shard {
                 // Freed meanwhile, or never written.
                 (Status::Ok, None | Some(Place::Hole)) => {}
                 (Status::Ok, _) => verified.good += 1,
+                // Looked at where it lies.
+                (_, Some(Place::Inherit)) => {}
                 (_, Some(Place::Lost)) => verified.bad(BadBlock::Lost, index),
                 (Status::Gone, _) => {}
                 _ => verified.bad(BadBlock::Corrupt, index),

@@ -22,6 +22,7 @@ const CHAIN_LIMIT: usize = 4 * CHAIN_MAX;
 impl Shard {
     /// Writes `payload` over the target. Durable when it completes.
     pub(crate) fn write(self: &Rc<Self>, target: Target, payload: SgList) -> IoFuture<'static, Outcome> {
+        let target = self.newest(target);
         debug_assert_eq!(sg_len(&payload), target.bytes as usize);
         add(&self.counters.user_write_bytes, target.bytes as u64);
         if self.wants_bypass(&target) {
@@ -72,24 +73,42 @@ impl Shard {
     fn may_append(&self, target: &Target) -> bool {
         (self.journal.contains(target.volume, target.slice()) || self.is_broken(Defect::SkipJournal))
             && !self.locks.blocks(&target.range())
+            && !self.freezer.is_frozen(target.volume)
     }
 
-    /// Waits for what a record of the target has to wait for; afterwards it may be appended in this very step.
-    pub(super) async fn let_in(self: &Rc<Self>, target: &Target, bytes: u64) -> Result<(), Status> {
+    /// The target in the layer that takes what is written to it.
+    #[inline]
+    pub(super) fn newest(&self, target: Target) -> Target {
+        if self.is_broken(Defect::WriteFrozen) {
+            return target;
+        }
+        Target { volume: self.lineage.newest(target.volume), ..target }
+    }
+
+    /// Waits for what a record of the target has to wait for; afterwards it may be appended in this very step, to the target
+    /// that is returned.
+    pub(super) async fn let_in(self: &Rc<Self>, target: &Target, bytes: u64) -> Result<Target, Status> {
         loop {
+            let target = &self.newest(*target);
+            self.freezer.thawed(target.volume).await;
             if !self.is_broken(Defect::SkipJournal) {
                 self.journal.add(target.volume, target.slice()).await?;
             }
             self.locks.passable(&target.range()).await;
-            if !self.pace.admits(bytes, self.fill()) {
-                // Waiting before the housekeeper hears of it: that is what it looks for.
-                let turn = self.pace.admit(bytes);
-                self.house.wrote(self);
-                turn.await;
+            self.wait_for_room(bytes).await;
+            if self.may_append(target) && self.newest(*target) == *target {
+                return Ok(*target);
             }
-            if self.may_append(target) {
-                return Ok(());
-            }
+        }
+    }
+
+    /// Waits until the log takes so many bytes more.
+    pub(super) async fn wait_for_room(self: &Rc<Self>, bytes: u64) {
+        if !self.pace.admits(bytes, self.fill()) {
+            // Waiting before the housekeeper hears of it: that is what it looks for.
+            let turn = self.pace.admit(bytes);
+            self.house.wrote(self);
+            turn.await;
         }
     }
 
@@ -97,18 +116,24 @@ impl Shard {
         if let Err(status) = self.shorten_chains(&target).await {
             return Outcome { status, bufs: payload };
         }
-        if let Err(status) = self.let_in(&target, log_bytes(&target)).await {
-            return Outcome { status, bufs: payload };
+        match self.let_in(&target, log_bytes(&target)).await {
+            Ok(target) => self.append(target, payload).await,
+            Err(status) => Outcome { status, bufs: payload },
         }
-        self.append(target, payload).await
     }
 
     /// Compares the target with `expected` and, when equal, writes `new`, with no other write in between.
     pub(crate) async fn compare_and_write(self: &Rc<Self>, target: Target, expected: &SgList, new: SgList) -> Outcome {
-        if let Err(status) = self.let_in(&target, log_bytes(&target)).await {
-            return Outcome { status, bufs: new };
-        }
-        let _held = self.locks.lock(target.range()).await;
+        let (target, _held) = loop {
+            let target = match self.let_in(&target, log_bytes(&target)).await {
+                Ok(target) => target,
+                Err(status) => return Outcome { status, bufs: new },
+            };
+            let held = self.locks.lock_to_write(target.range()).await;
+            if self.takes_writes(&target) {
+                break (target, held);
+            }
+        };
         self.log.barrier().await;
         let buf = match bdev::steps::alloc(&self.reactor, target.bytes as usize).await {
             Ok(buf) => buf,
@@ -133,23 +158,14 @@ impl Shard {
 
     /// Appends a write that has been let in. Nothing waits before its last record is appended.
     async fn append(self: Rc<Self>, target: Target, payload: SgList) -> Outcome {
-        let (extent, allocation) = match self.index.extent(target.volume, target.vextent) {
-            Some(extent) => (extent, None),
-            None => match self.index.allocate(target.volume, target.vextent) {
-                Some(extent) => {
-                    let record = Record::Allocate { extent, volume: target.volume, vextent: target.vextent };
-                    (extent, Some(self.log.append(record, SgList::new(), Class::Internal)))
-                }
-                None => return Outcome { status: Status::NoSpace, bufs: payload },
-            },
+        let Some((extent, allocation)) = self.extent_to_write(&target) else {
+            return Outcome { status: Status::NoSpace, bufs: payload };
         };
         let mut parts = self.append_parts(extent, &target, payload);
         self.house.wrote(&self);
-        if let Some(allocation) = allocation
-            && let Err(status) = allocation.await.result
-        {
-            tracing::error!("pool '{}': the log takes no more records: {status}", self.pool_name);
-            self.index.unallocate(extent, target.volume, target.vextent);
+        if let Some(allocation) = allocation {
+            // The other records fail as well.
+            let _ = self.allocated(extent, &target, allocation).await;
         }
         let mut outcome = Outcome { status: Status::Ok, bufs: SgList::new() };
         while let Some(appended) = parts.first().await {
@@ -160,6 +176,32 @@ impl Shard {
         }
         self.merge_long_chains(extent, &target);
         outcome
+    }
+
+    /// The extent of the target; a new one, with the append of its record, if it has none. `None`: no extent is free.
+    pub(super) fn extent_to_write(&self, target: &Target) -> Option<(u32, Option<IoFuture<'static, Appended>>)> {
+        let Target { volume, vextent, .. } = *target;
+        if let Some(extent) = self.index.extent(volume, vextent) {
+            return Some((extent, None));
+        }
+        let extent = self.index.allocate(volume, vextent)?;
+        let record = Record::Allocate { extent, volume, vextent, over: self.lineage.below(volume).is_some() };
+        Some((extent, Some(self.log.append(record, SgList::new(), Class::Internal))))
+    }
+
+    /// Waits for the record of an allocation.
+    pub(super) async fn allocated(
+        &self,
+        extent: u32,
+        target: &Target,
+        allocation: IoFuture<'static, Appended>,
+    ) -> Result<(), Status> {
+        let result = allocation.await.result;
+        if let Err(status) = result {
+            tracing::error!("pool '{}': the log takes no more records: {status}", self.pool_name);
+            self.index.unallocate(extent, target.volume, target.vextent);
+        }
+        result.map(|_| ())
     }
 
     /// Appends the records of a write: whole blocks in runs, what is less than a block as deltas.

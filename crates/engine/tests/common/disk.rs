@@ -24,6 +24,8 @@ struct State {
     blocks: AtomicU64,
     content: Mutex<Image>,
     writes_left: AtomicU64,
+    /// Blocks that cannot be read, and how often not.
+    unreadable: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Disk {
@@ -36,7 +38,7 @@ impl Disk {
         let (blocks, writes_left) = (AtomicU64::new(blocks), AtomicU64::new(u64::MAX));
         Arc::new(Disk {
             name: name.into(),
-            state: Arc::new(State { blocks, content: Mutex::new(content), writes_left }),
+            state: Arc::new(State { blocks, content: Mutex::new(content), writes_left, unreadable: Mutex::default() }),
         })
     }
 
@@ -62,6 +64,11 @@ impl Disk {
         self.state.blocks.store(blocks, Relaxed);
     }
 
+    /// So many reads of a block fail.
+    pub fn refuse_reads(&self, block: u64, reads: u64) {
+        self.state.unreadable.lock().unwrap().insert(block, reads);
+    }
+
     /// All writes after so many fail.
     pub fn fail_after(&self, writes: u64) {
         self.state.writes_left.store(writes, Relaxed);
@@ -76,6 +83,10 @@ impl State {
     fn serve(&self, io: &mut Io) -> Status {
         if let Err(status) = self.info().check(io) {
             return status;
+        }
+        let refused = |(_, left): (&u64, &mut u64)| std::mem::replace(left, left.saturating_sub(1)) > 0;
+        if io.op == Op::Read && self.unreadable.lock().unwrap().range_mut(io.lba.0..io.end()).any(refused) {
+            return Status::ReadError;
         }
         let mut content = self.content.lock().unwrap();
         let mut at = io.lba.0 * 4096;

@@ -1,6 +1,9 @@
 //! Pools on memory and on files.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
+/// Virtual time; the engine depends on nothing of the simulator but this file, in its tests.
+#[path = "../../../sim/src/clock_driver.rs"]
+mod clock_driver;
 pub mod disk;
 pub mod golden;
 #[path = "../../../bdev/tests/common/run.rs"]
@@ -8,6 +11,7 @@ mod run;
 pub mod store;
 pub mod tank;
 
+pub use clock_driver::ClockDriver;
 pub use run::{block_on, reactor};
 
 use bdev::{BlockDevice, Io, Lba, MemDevice};

@@ -20,6 +20,8 @@ pub(crate) enum BandDefect {
     ForgetHeld,
     /// User streams take the bands that are kept for those that make room.
     NoReserve,
+    /// What was written before a flush that failed is not written again.
+    TrustFlushes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,10 @@ struct Band {
     /// Stripes under way, and those that it refused and whose fate is open.
     under_way: u32,
     generation: u64,
+    /// Of its blocks, on average: the clock when they came from the log.
     stamp: u64,
+    /// The clock when it took its last stripe; not in the table, so after an opening it is the stamp.
+    closed: u64,
 }
 
 /// Where a stripe goes.
@@ -114,6 +119,7 @@ impl Band {
             under_way: 0,
             generation: entry.generation,
             stamp: entry.stamp,
+            closed: entry.stamp,
         }
     }
 
@@ -237,6 +243,10 @@ impl Ledger {
         }
     }
 
+    pub(super) fn is_broken(&self, defect: BandDefect) -> bool {
+        self.defect == Some(defect)
+    }
+
     pub(super) fn break_rule(&mut self, defect: BandDefect) {
         self.defect = Some(defect);
     }
@@ -286,7 +296,8 @@ impl Ledger {
     }
 
     fn close(&mut self, number: u32) {
-        self.bands[number as usize].state = State::Closed;
+        let band = &mut self.bands[number as usize];
+        (band.state, band.closed) = (State::Closed, self.clock);
         self.settle(number);
     }
 
@@ -327,7 +338,7 @@ impl Ledger {
         }
         let band = &mut self.bands[spot.band as usize];
         // Not settled: the stripe that it refused still counts as under way.
-        band.state = State::Closed;
+        (band.state, band.closed) = (State::Closed, self.clock);
         if band.written == spot.position + blocks {
             // Who walks the band need not look for its header.
             band.written = spot.position;

@@ -1,27 +1,18 @@
-//! Which band is drained next, and where what is still valid in it goes.
-//!
-//! Cost-benefit: a band of which the share `u` is valid is worth `(1 - u) * age / (1 + u)`: what is gained, for how long it is
-//! likely to last, for reading what is valid and writing it again. Ages are in blocks that user streams have written since.
+//! Which band is drained next, and where what is still valid in it goes: by the rules of [`policy`].
 
 use super::{Ledger, State};
-use crate::bands::{STREAMS, Stream};
-use crate::format::stripe::STRIPE_DATA_MAX;
-
-/// What is collected before so many usual lifetimes have passed is young.
-const YOUNG_LIFETIMES: u64 = 4;
-/// Keeps the worths of bands apart when they are whole numbers.
-const WORTH_SCALE: u128 = 1024;
+use crate::bands::{Stream, policy};
 
 impl Ledger {
     /// The band to be drained next; it is walked from now on.
     pub(in crate::bands) fn victim(&mut self) -> Option<u32> {
-        let critical = self.free.len() <= STREAMS;
+        let critical = policy::is_critical(self.free.len());
         let best = (0..self.geometry.bands).filter_map(|band| Some((self.worth(band, critical)?, band)));
         let (_, band) = best.max_by_key(|(worth, band)| (*worth, std::cmp::Reverse(*band)))?;
         self.bands[band as usize].walked = true;
         if self.bands[band as usize].stream == Stream::User as u8 {
             let age = self.age(band);
-            self.lifetime = if self.lifetime == 0 { age } else { self.lifetime - self.lifetime / 16 + age / 16 };
+            self.lifetime = policy::next_lifetime(self.lifetime, age);
         }
         Some(band)
     }
@@ -41,22 +32,15 @@ impl Ledger {
         if band.failing {
             return Some(u128::MAX);
         }
-        let (whole, valid) = (self.geometry.band_blocks, band.valid.min(self.geometry.band_blocks));
-        // What it takes elsewhere, with headers, and padding at the end.
-        let moved = valid + valid.div_ceil(STRIPE_DATA_MAX as u32) + self.geometry.unit_blocks;
-        if moved >= whole {
-            return None;
-        }
-        let gain = (whole - valid) as u128;
-        let weighed = || (gain * self.age(number) as u128 * WORTH_SCALE) / (whole + valid) as u128;
-        Some(if critical { gain } else { weighed() })
+        let (whole, unit) = (self.geometry.band_blocks, self.geometry.unit_blocks);
+        let idle = self.clock.saturating_sub(band.closed).max(1);
+        policy::worth(whole, band.valid, unit, idle, critical)
     }
 
     /// The stream for what is still valid in a band that is drained, and its age.
     pub(in crate::bands) fn heir(&self, number: u32) -> (Stream, u64) {
         let band = &self.bands[number as usize];
-        let young =
-            band.stream == Stream::User as u8 && self.age(number) < self.lifetime.saturating_mul(YOUNG_LIFETIMES);
+        let young = band.stream == Stream::User as u8 && policy::is_young(self.age(number), self.lifetime);
         (if young { Stream::Young } else { Stream::Old }, band.stamp)
     }
 

@@ -101,7 +101,8 @@ impl Disk {
         }
         let overlaps = |other: &Range<u64>| other.start < blocks.end && blocks.start < other.end;
         let failing = self.failing.borrow();
-        if let Some((.., status)) = failing.iter().find(|(op, range, _)| *op == io.op && overlaps(range)) {
+        let hits = |op: &Op, range: &Range<u64>| *op == io.op && (io.op == Op::Flush || overlaps(range));
+        if let Some((.., status)) = failing.iter().find(|(op, range, _)| hits(op, range)) {
             return *status;
         }
         let mut at = blocks.start;

@@ -150,9 +150,9 @@ fn with_live(live: &[usize]) -> (Rig, Vec<BandAt>) {
 }
 
 #[test]
-fn the_victim_is_the_band_that_gives_most_for_least_and_age_counts() {
-    let (rig, _) = with_live(&[3, 1, 12, 3]);
-    // The ages are 54, 39, 24 and 9 blocks: (1 - u) * age / (1 + u).
+fn the_victim_is_the_band_that_gives_most_for_least_and_idleness_counts() {
+    let (rig, _) = with_live(&[2, 1, 12, 3]);
+    // They were closed 46, 31, 16 and 1 blocks ago: (1 - u) * sqrt(idle) / (1 + u).
     let order: Vec<_> = std::iter::from_fn(|| rig.bands.victim()).collect();
     assert_eq!(order.iter().map(Cursor::band).collect::<Vec<_>>(), [0, 1, 3, 2][..order.len()]);
     assert_eq!(order.len(), 3, "moving twelve of sixteen gains nothing");

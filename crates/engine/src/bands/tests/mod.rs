@@ -1,6 +1,7 @@
 mod append;
 mod disk;
 mod errors;
+mod flushes;
 mod life;
 mod model;
 #[path = "../../../../bdev/tests/common/run.rs"]

@@ -1,0 +1,247 @@
+//! The control part of a pool: superblocks and catalog, on one reactor, changed by one at a time.
+
+use super::{PoolShared, ShardTable, volumes_max};
+use crate::error::PoolError;
+use crate::format::catalog::{VolumeEntry, VolumeState};
+use crate::format::superblock::{Role, Superblock};
+use crate::layout;
+use crate::log_device::OpenLog;
+use crate::meta::{self, Catalog};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
+use crate::volume::Shown;
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use reactor::sync::Notify;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// How long closing waits for changes that are under way.
+const CLOSE_WAIT_NS: u64 = 2_000_000_000;
+
+/// The control part of a pool, on its reactor.
+pub(super) struct Control {
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) shared: Arc<PoolShared>,
+    pub(super) capacity: Rc<dyn Channel>,
+    pub(super) capacity_info: DeviceInfo,
+    pub(super) log: OpenLog,
+    pub(super) superblock: RefCell<Superblock>,
+    pub(super) catalog: RefCell<Catalog>,
+    /// One change at a time.
+    pub(super) busy: Cell<bool>,
+    /// Layers that go, go one at a time; changes are made meanwhile.
+    pub(super) reaping: Cell<bool>,
+    pub(super) idle: Notify,
+    /// Nothing is changed any more.
+    pub(super) closing: Cell<bool>,
+}
+
+#[derive(Default)]
+pub(super) struct ControlSlot(pub(super) RefCell<Option<Rc<Control>>>);
+
+impl Control {
+    pub(super) fn of(reactor: &Reactor, shared: &PoolShared) -> Result<Rc<Control>, PoolError> {
+        let slot = reactor.kept_or(shared.instance, ControlSlot::default);
+        let control = slot.0.borrow().clone();
+        control.ok_or_else(|| shared.refuse("it is closed".to_string()))
+    }
+
+    pub(super) async fn alone(&self) -> Alone<'_> {
+        self.turn(&self.busy).await
+    }
+
+    /// Ends changes. What is under way may take long, when devices do not answer: its end is not waited for then, and it
+    /// changes nothing any more.
+    pub(super) async fn close(&self) {
+        self.closing.set(true);
+        let ended = async {
+            self.idle.wait_until(|| !self.reaping.get() && !self.busy.get()).await;
+        };
+        let _ = self.reactor.timeout(CLOSE_WAIT_NS, ended).await;
+    }
+
+    pub(super) async fn turn<'a>(&'a self, busy: &'a Cell<bool>) -> Alone<'a> {
+        self.idle.wait_until(|| !busy.get()).await;
+        busy.set(true);
+        Alone { busy, idle: &self.idle }
+    }
+
+    /// Makes a changed catalog durable, or leaves the old one.
+    pub(super) async fn change(&self, change: impl FnOnce(&mut Catalog)) -> Result<(), PoolError> {
+        let mut next = self.catalog.borrow().clone();
+        change(&mut next);
+        let superblock = self.superblock.borrow().clone();
+        if self.closing.get() {
+            return Err(self.shared.refuse("it is being closed".to_string()));
+        }
+        let Err(error) = next.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await else {
+            *self.catalog.borrow_mut() = next;
+            return Ok(());
+        };
+        // It may be found all the same: what is used on must not be deleted by that.
+        let mut former = self.catalog.borrow().clone();
+        former.supersede(&next);
+        match former.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await {
+            Ok(()) => *self.catalog.borrow_mut() = former,
+            Err(again) => {
+                let pool = &self.shared.name;
+                tracing::error!("pool '{pool}': {error}, nor can it be taken back: {again}; after a crash it may hold");
+                self.catalog.borrow_mut().supersede(&next);
+            }
+        }
+        Err(error.into())
+    }
+
+    pub(super) fn entry(&self, id: u32) -> Result<VolumeEntry, PoolError> {
+        let found = self.catalog.borrow().volumes.get(&id).cloned();
+        found.ok_or_else(|| self.shared.refuse(format!("has no volume number {id}")))
+    }
+
+    pub(super) async fn create(
+        &self,
+        name: &str,
+        blocks: u64,
+        block_shift: u16,
+        uuid: Uuid,
+        created_s: u64,
+    ) -> Result<VolumeEntry, PoolError> {
+        let _alone = self.alone().await;
+        let (taken, full, id) = {
+            let catalog = self.catalog.borrow();
+            let taken = catalog.is_taken(name);
+            (taken, catalog.volumes.len() as u64 >= volumes_max(&self.superblock.borrow()), catalog.next_id)
+        };
+        if taken {
+            return Err(self.shared.refuse(format!("already has a volume '{name}'")));
+        }
+        if full {
+            let most = volumes_max(&self.superblock.borrow());
+            return Err(self.shared.refuse(format!("has {most} volumes, and room for no more")));
+        }
+        let vextents = blocks.div_ceil(EXTENT_BLOCKS as u64);
+        if blocks == 0 || vextents > u32::MAX as u64 {
+            return Err(self.shared.refuse(format!("a volume of {blocks} blocks of 4 KiB: expected 1 to 2^42")));
+        }
+        let entry = VolumeEntry {
+            id,
+            state: VolumeState::Live,
+            block_shift,
+            blocks,
+            uuid,
+            created_s,
+            name: name.to_string(),
+            parent: 0,
+            overlap: 0,
+            origin: id,
+        };
+        let added = entry.clone();
+        self.change(|catalog| {
+            catalog.next_id = id + 1;
+            catalog.volumes.insert(id, added);
+        })
+        .await?;
+        Ok(entry)
+    }
+
+    pub(super) async fn resize(&self, shown: Shown, blocks: u64) -> Result<(), PoolError> {
+        let _alone = self.alone().await;
+        let id = shown.layer();
+        let former = self.entry(id)?;
+        let old = former.blocks;
+        if blocks > old {
+            // What was cut off earlier may still be in the last extent.
+            let tail = old % EXTENT_BLOCKS as u64;
+            if tail > 0 {
+                self.trim_end(&former, (old / EXTENT_BLOCKS as u64) as u32, tail as u32).await?;
+            }
+        }
+        let overlap = former.overlap.min(blocks);
+        self.change(|catalog| {
+            if let Some(entry) = catalog.volumes.get_mut(&id) {
+                (entry.blocks, entry.overlap) = (blocks, overlap);
+            }
+        })
+        .await?;
+        if blocks < old {
+            self.lay(&VolumeEntry { overlap, ..former }).await;
+            let first = blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
+            let status = self.shared.free_from(&self.reactor, id, first).await;
+            status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the blocks of an extent from `from` on holes.
+    pub(super) async fn trim_end(&self, volume: &VolumeEntry, vextent: u32, from: u32) -> Result<(), PoolError> {
+        let block = BLOCK_BYTES as u32;
+        let offset = from * block;
+        let target = crate::shard::Target { volume: volume.id, vextent, offset, bytes: EXTENT_BLOCKS * block - offset };
+        let number = self.shared.shard_of(volume.origin, vextent / SLICE_EXTENTS);
+        let trimmed = self.shared.on_shard(&self.reactor, number, move |shard| shard.trim(target)).await;
+        let status = trimmed.unwrap_or(Status::Gone);
+        status.check().map_err(|status| self.shared.io_error("clear the end of the volume", status))
+    }
+
+    /// Takes into use by what the capacity device has grown.
+    pub(super) async fn grow(&self, capacity_blocks: u64) -> Result<u64, PoolError> {
+        let _alone = self.alone().await;
+        let planned = layout::plan_grow(&self.superblock.borrow(), capacity_blocks);
+        let mut grown = planned.map_err(|error| PoolError::Plan { pool: self.shared.name.clone(), error })?;
+        let info = DeviceInfo {
+            blocks: capacity_blocks * BLOCK_BYTES as u64 / self.capacity_info.block_size as u64,
+            ..self.capacity_info
+        };
+        // The capacity device's superblock decides: opening tells the log device what a crash has kept from it.
+        meta::write_superblock(&self.reactor, self.capacity.clone(), info, &mut grown).await?;
+        let mut on_log = Superblock { role: Role::Log, device: grown.other, other: grown.device, ..grown.clone() };
+        let told = meta::write_superblock(&self.reactor, self.log.channel.clone(), self.log.info, &mut on_log).await;
+        if let Err(error) = told {
+            tracing::warn!(
+                "pool '{}' has grown, and its log device was not told: {error}; opening it will",
+                self.shared.name
+            );
+        }
+        self.superblock.replace(grown.clone());
+        for number in 0..grown.shards {
+            let (instance, grown) = (self.shared.instance, grown.clone());
+            let grow = move |there: Rc<Reactor>| async move {
+                if let Some(shard) = ShardTable::on(&there, instance).get(number) {
+                    shard.grow(&grown);
+                }
+            };
+            self.reactor.call_on(self.shared.home_of(number), grow).await;
+        }
+        Ok(grown.capacity_blocks)
+    }
+
+    /// What a crash in the middle of a change has left to do.
+    pub(super) async fn tidy_up(&self) -> Result<(), PoolError> {
+        let volumes: Vec<VolumeEntry> = self.catalog.borrow().volumes.values().cloned().collect();
+        for entry in volumes.iter().filter(|entry| entry.state == VolumeState::Live) {
+            let _alone = self.alone().await;
+            // It may have another layer by now, or another size.
+            let Ok(now) = self.entry(entry.id) else { continue };
+            if now.state == VolumeState::Live {
+                let first = now.blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
+                let status = self.shared.free_from(&self.reactor, now.id, first).await;
+                status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
+            }
+        }
+        self.reap().await
+    }
+}
+
+/// Somebody's turn, until it is dropped.
+pub(super) struct Alone<'a> {
+    busy: &'a Cell<bool>,
+    idle: &'a Notify,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.busy.set(false);
+        self.idle.notify_all();
+    }
+}

@@ -1,0 +1,493 @@
+//! Snapshots and clones: layers that lie over others, see `docs/decisions/engine.md`.
+//!
+//! A snapshot leaves the layer of its volume as it is and lays a new one over it. The catalog says so first, durably; the new
+//! layer is empty, so whether writes have gone to it when a crash comes makes no difference to what is read. Then writers to
+//! the volumes are kept waiting in all shards at once, the volumes take their new layers, and writers go on. Nothing is copied
+//! and nothing is read, whatever the volumes hold.
+
+use super::control::Control;
+use super::{Pool, PoolError, UNPOISONED, random_uuid, volume_of, volumes_max};
+use crate::format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
+use crate::format::superblock::{Role, Superblock};
+use crate::meta;
+use crate::shard::{Shard, Succession};
+use crate::units::{BLOCK_BYTES, Below};
+use crate::volume::{PoolVolume, Shown};
+use bdev::Status;
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Between the name of a volume and that of its snapshot.
+const SNAPSHOT_MARK: char = '@';
+
+/// A volume of a pool, with its snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its name to hosts.
+    pub uuid: Uuid,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// When it was created, seconds since 1970.
+    pub created_s: u64,
+    /// The snapshot that it is a clone of, while it shows one that is not its own.
+    pub clone_of: Option<String>,
+    /// Its snapshots, the oldest first.
+    pub snapshots: Vec<SnapshotInfo>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Its name: `volume@snapshot`.
+    pub name: String,
+    /// Its name to hosts.
+    pub uuid: Uuid,
+    /// Size in bytes of the volume when it was made.
+    pub bytes: u64,
+    /// When it was made, seconds since 1970.
+    pub created_s: u64,
+    /// Volumes and snapshots that show it, its own volume's among them.
+    pub users: usize,
+}
+
+/// A volume that is to have a snapshot.
+struct Wanted {
+    /// Its uppermost layer.
+    layer: u32,
+    /// The snapshot's full name.
+    name: String,
+    uuid: Uuid,
+    shown: Shown,
+}
+
+impl Pool {
+    /// Makes a snapshot of each of these volumes, all of them at one moment: (volume, name of the snapshot). A snapshot is a
+    /// volume named `volume@snapshot` that can be read. It takes no time and no space, however large the volume is; each
+    /// extent (4 MiB) that is written to afterwards takes one more.
+    pub async fn snapshot(
+        &self,
+        reactor: &Rc<Reactor>,
+        wanted: &[(&str, &str)],
+        created_s: u64,
+    ) -> Result<Vec<Arc<PoolVolume>>, PoolError> {
+        let mut all: Vec<Wanted> = Vec::new();
+        for (volume, snapshot) in wanted {
+            let found = self.live(volume)?;
+            let name = self.snapshot_name(volume, snapshot)?;
+            if all.iter().any(|other| other.layer == found.shown().layer()) {
+                return Err(self
+                    .shared
+                    .refuse(format!("volume '{volume}' is named twice: one snapshot of it is enough")));
+            }
+            let (shown, uuid) = (found.shown().clone(), random_uuid(reactor));
+            all.push(Wanted { layer: shown.layer(), name, uuid, shown });
+        }
+        let shared = self.shared.clone();
+        let make =
+            move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.snapshot(all, created_s).await };
+        let made = reactor.call_on(self.shared.control, make).await?;
+        let mut volumes = self.volumes.lock().expect(UNPOISONED);
+        let mut snapshots = Vec::new();
+        for (snapshot, layer) in made {
+            if let Some(volume) = volumes.remove(&snapshot.id) {
+                volumes.insert(layer, volume);
+            }
+            let volume = Arc::new(volume_of(&self.shared, &snapshot));
+            volumes.insert(snapshot.id, volume.clone());
+            snapshots.push(volume);
+        }
+        Ok(snapshots)
+    }
+
+    /// Makes a volume that begins as a snapshot is. It takes no time; what neither writes, both share.
+    pub async fn clone_volume(
+        &self,
+        reactor: &Rc<Reactor>,
+        snapshot: &str,
+        name: &str,
+        created_s: u64,
+    ) -> Result<Arc<PoolVolume>, PoolError> {
+        let source = self.of_name(snapshot)?;
+        if !source.identity().is_snapshot {
+            let reason = format!("'{snapshot}' is a volume that is written to: make a snapshot of it, and clone that");
+            return Err(self.shared.refuse(reason));
+        }
+        self.check_volume_name(name)?;
+        let (shared, layer) = (self.shared.clone(), source.shown().layer());
+        let (name, uuid) = (name.to_string(), random_uuid(reactor));
+        let make = move |there: Rc<Reactor>| async move {
+            Control::of(&there, &shared)?.clone_layer(layer, name, uuid, created_s).await
+        };
+        let entry = reactor.call_on(self.shared.control, make).await?;
+        let volume = Arc::new(volume_of(&self.shared, &entry));
+        self.volumes.lock().expect(UNPOISONED).insert(entry.id, volume.clone());
+        Ok(volume)
+    }
+
+    /// Makes a volume what one of its snapshots is, size included. What was written since is given up; later snapshots stay.
+    /// It takes no time. Hosts that use the volume find it changed under them: nobody should.
+    pub async fn roll_back(&self, reactor: &Rc<Reactor>, snapshot: &str) -> Result<(), PoolError> {
+        let source = self.of_name(snapshot)?;
+        let Some((volume, _)) = snapshot.rsplit_once(SNAPSHOT_MARK).filter(|_| source.identity().is_snapshot) else {
+            return Err(self.shared.refuse(format!("'{snapshot}' is no snapshot: those are named 'volume@snapshot'")));
+        };
+        let volume = self.live(volume)?;
+        if volume.identity().origin != source.identity().origin {
+            let reason = format!("'{snapshot}' is not a snapshot of this volume '{}'", volume.identity().name);
+            return Err(self.shared.refuse(reason));
+        }
+        let (shared, layer, shown) = (self.shared.clone(), source.shown().layer(), volume.shown().clone());
+        let former = shown.layer();
+        let roll = move |there: Rc<Reactor>| async move {
+            let control = Control::of(&there, &shared)?;
+            let layer = control.roll_back(former, layer, shown).await?;
+            control.reap_beside();
+            Ok::<_, PoolError>(layer)
+        };
+        let layer = reactor.call_on(self.shared.control, roll).await?;
+        let mut volumes = self.volumes.lock().expect(UNPOISONED);
+        volumes.remove(&former);
+        volumes.insert(layer, volume);
+        Ok(())
+    }
+
+    /// Deletes a volume and frees what it has. Nobody may use it any more. One that has snapshots is refused.
+    pub async fn delete_volume(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
+        let volume = self.live(name)?;
+        let snapshots = self.snapshots_of(name);
+        if let Some(first) = snapshots.first() {
+            let (count, first) = (snapshots.len(), &first.identity().name);
+            let reason = format!(
+                "volume '{name}' has snapshots ({count}, the first is '{first}'): delete these first, or together with it"
+            );
+            return Err(self.shared.refuse(reason));
+        }
+        self.delete_all(reactor, vec![volume]).await
+    }
+
+    /// Deletes a volume and all of its snapshots. What clones show of these becomes their own.
+    pub async fn delete_volume_and_snapshots(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
+        let mut all = self.snapshots_of(name);
+        all.push(self.live(name)?);
+        self.delete_all(reactor, all).await
+    }
+
+    async fn delete_all(&self, reactor: &Rc<Reactor>, all: Vec<Arc<PoolVolume>>) -> Result<(), PoolError> {
+        let going: Vec<u32> = self.let_go(reactor, &all).await?;
+        let shared = self.shared.clone();
+        let gone = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.gone(&going).await };
+        reactor.call_on(self.shared.control, gone).await
+    }
+
+    /// Has volumes and snapshots go: from here on they cannot be used any more. Their layers.
+    async fn let_go(&self, reactor: &Rc<Reactor>, all: &[Arc<PoolVolume>]) -> Result<Vec<u32>, PoolError> {
+        let state = |volume: &PoolVolume| match volume.identity().is_snapshot {
+            true => VolumeState::Snapshot,
+            false => VolumeState::Live,
+        };
+        let going: Vec<(u32, VolumeState)> = all.iter().map(|volume| (volume.shown().layer(), state(volume))).collect();
+        let layers: Vec<u32> = going.iter().map(|(layer, _)| *layer).collect();
+        let shared = self.shared.clone();
+        let delete = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.let_go(&going).await };
+        reactor.call_on(self.shared.control, delete).await?;
+        self.volumes.lock().expect(UNPOISONED).retain(|layer, _| !layers.contains(layer));
+        Ok(layers)
+    }
+
+    /// Deletes a snapshot. What the layer above it shows becomes that one's own, in the background; while several clones lie
+    /// over it, its blocks stay. Nobody may use it any more.
+    pub async fn delete_snapshot(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
+        let snapshot = self.of_name(name)?;
+        if !snapshot.identity().is_snapshot {
+            return Err(self.shared.refuse(format!("'{name}' is a volume, not a snapshot")));
+        }
+        self.let_go(reactor, &[snapshot]).await?;
+        let shared = self.shared.clone();
+        let reap =
+            move |there: Rc<Reactor>| async move { Control::of(&there, &shared).map(|control| control.reap_beside()) };
+        reactor.call_on(self.shared.control, reap).await
+    }
+
+    /// Waits until everything that is deleted is gone, as far as clones allow that.
+    pub async fn reap(&self, reactor: &Rc<Reactor>) -> Result<(), PoolError> {
+        let shared = self.shared.clone();
+        let reap = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.reap().await };
+        reactor.call_on(self.shared.control, reap).await
+    }
+
+    /// The volumes, each with its snapshots, by name; and how many deleted ones have not gone yet.
+    pub async fn tree(&self, reactor: &Rc<Reactor>) -> Result<(Vec<VolumeInfo>, usize), PoolError> {
+        let shared = self.shared.clone();
+        let tree = move |there: Rc<Reactor>| async move { Ok::<_, PoolError>(Control::of(&there, &shared)?.tree()) };
+        reactor.call_on(self.shared.control, tree).await
+    }
+
+    /// Deleted layers that have not gone yet, and extents that they still have.
+    pub(super) async fn going(&self, reactor: &Rc<Reactor>) -> (usize, u64) {
+        let shared = self.shared.clone();
+        let going = move |there: Rc<Reactor>| async move {
+            let control = Control::of(&there, &shared).ok()?;
+            let catalog = control.catalog.borrow();
+            let going = catalog.volumes.values().filter(|entry| entry.state == VolumeState::Deleting);
+            Some(going.map(|entry| entry.id).collect::<Arc<[u32]>>())
+        };
+        let Some(layers) = reactor.call_on(self.shared.control, going).await.filter(|layers| !layers.is_empty()) else {
+            return (0, 0);
+        };
+        let count = |shard: Rc<Shard>, layers: Arc<[u32]>| async move { shard.extents_held(&layers) };
+        let extents = self.shared.on_all_shards(reactor, layers.clone(), count).await;
+        (layers.len(), extents.into_iter().flatten().sum())
+    }
+
+    fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
+        self.volume(name).ok_or_else(|| self.shared.refuse(format!("has no volume '{name}'")))
+    }
+
+    /// A volume that is not a snapshot.
+    fn live(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
+        let found = self.of_name(name)?;
+        match found.identity().is_snapshot {
+            false => Ok(found),
+            true => Err(self.shared.refuse(format!("'{name}' is a snapshot, not a volume"))),
+        }
+    }
+
+    fn snapshots_of(&self, name: &str) -> Vec<Arc<PoolVolume>> {
+        let is_its =
+            |volume: &Arc<PoolVolume>| volume.identity().is_snapshot && volume_part(&volume.identity().name) == name;
+        self.volumes().into_iter().filter(is_its).collect()
+    }
+
+    fn snapshot_name(&self, volume: &str, snapshot: &str) -> Result<String, PoolError> {
+        let name = format!("{volume}{SNAPSHOT_MARK}{snapshot}");
+        let is_text = snapshot.chars().all(|char| char != SNAPSHOT_MARK && !char.is_control());
+        if snapshot.is_empty() || !is_text || name.len() > VOLUME_NAME_BYTES_MAX {
+            let reason = format!(
+                "a snapshot named '{name}': expected 'volume@snapshot' of at most {VOLUME_NAME_BYTES_MAX} bytes, with one '@'"
+            );
+            return Err(self.shared.refuse(reason));
+        }
+        Ok(name)
+    }
+
+    pub(super) fn check_volume_name(&self, name: &str) -> Result<(), PoolError> {
+        if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX {
+            return Err(self.shared.refuse(format!("a volume name of {} bytes: expected 1 to 128", name.len())));
+        }
+        if name.contains(SNAPSHOT_MARK) {
+            return Err(self.shared.refuse(format!("a volume named '{name}': '{SNAPSHOT_MARK}' is for snapshots")));
+        }
+        Ok(())
+    }
+}
+
+/// The volume in the name of a snapshot.
+fn volume_part(name: &str) -> &str {
+    name.rsplit_once(SNAPSHOT_MARK).map_or("", |(volume, _)| volume)
+}
+
+impl Control {
+    /// Lays a new layer over each; the snapshots, and the numbers of the new layers.
+    async fn snapshot(&self, all: Vec<Wanted>, created_s: u64) -> Result<Vec<(VolumeEntry, u32)>, PoolError> {
+        let _alone = self.alone().await;
+        self.check_room(all.len())?;
+        let mut next = self.catalog.borrow().next_id;
+        let (mut made, mut successions) = (Vec::new(), Vec::new());
+        for wanted in &all {
+            if self.catalog.borrow().is_taken(&wanted.name) {
+                return Err(self.shared.refuse(format!("already has a snapshot '{}'", wanted.name)));
+            }
+            let volume = self.entry(wanted.layer)?;
+            self.expect_state(&volume, VolumeState::Live)?;
+            let (state, name, uuid) = (VolumeState::Snapshot, wanted.name.clone(), wanted.uuid);
+            let snapshot = VolumeEntry { state, name, uuid, created_s, ..volume.clone() };
+            let over = VolumeEntry { id: next, parent: volume.id, overlap: volume.blocks, ..volume };
+            let below = Below { layer: snapshot.id, blocks: over.overlap };
+            successions.push((Succession { from: snapshot.id, to: next, below }, wanted.shown.clone()));
+            made.push((snapshot, over));
+            next += 1;
+        }
+        self.use_layers().await?;
+        self.change(|catalog| {
+            for (snapshot, over) in &made {
+                catalog.volumes.insert(snapshot.id, snapshot.clone());
+                catalog.volumes.insert(over.id, over.clone());
+            }
+            catalog.next_id = next;
+        })
+        .await?;
+        self.succeed(successions).await?;
+        Ok(made.into_iter().map(|(snapshot, over)| (snapshot, over.id)).collect())
+    }
+
+    async fn clone_layer(
+        &self,
+        layer: u32,
+        name: String,
+        uuid: Uuid,
+        created_s: u64,
+    ) -> Result<VolumeEntry, PoolError> {
+        let _alone = self.alone().await;
+        self.check_room(1)?;
+        if self.catalog.borrow().is_taken(&name) {
+            return Err(self.shared.refuse(format!("already has a volume '{name}'")));
+        }
+        let source = self.entry(layer)?;
+        self.expect_state(&source, VolumeState::Snapshot)?;
+        let id = self.catalog.borrow().next_id;
+        let (state, overlap) = (VolumeState::Live, source.blocks);
+        let entry = VolumeEntry { id, state, name, uuid, created_s, parent: layer, overlap, ..source };
+        let added = entry.clone();
+        self.change(|catalog| {
+            catalog.next_id = id + 1;
+            catalog.volumes.insert(id, added);
+        })
+        .await?;
+        self.lay(&entry).await;
+        Ok(entry)
+    }
+
+    /// Lays a new layer over `below` which takes the place of `former`; its number.
+    async fn roll_back(&self, former: u32, below: u32, shown: Shown) -> Result<u32, PoolError> {
+        let _alone = self.alone().await;
+        self.check_room(1)?;
+        let (volume, snapshot) = (self.entry(former)?, self.entry(below)?);
+        self.expect_state(&volume, VolumeState::Live)?;
+        self.expect_state(&snapshot, VolumeState::Snapshot)?;
+        let id = self.catalog.borrow().next_id;
+        let blocks = snapshot.blocks;
+        let over = VolumeEntry { id, parent: below, overlap: blocks, blocks, ..volume };
+        self.change(|catalog| {
+            catalog.next_id = id + 1;
+            if let Some(former) = catalog.volumes.get_mut(&former) {
+                former.state = VolumeState::Deleting;
+            }
+            catalog.volumes.insert(id, over);
+        })
+        .await?;
+        shown.shrink_to(blocks);
+        let succession = Succession { from: former, to: id, below: Below { layer: below, blocks } };
+        self.succeed(vec![(succession, shown.clone())]).await?;
+        shown.resize(blocks);
+        Ok(id)
+    }
+
+    /// Has the layers go, which are in these states; volumes only with all of their snapshots.
+    async fn let_go(&self, going: &[(u32, VolumeState)]) -> Result<(), PoolError> {
+        let _alone = self.alone().await;
+        let is_going = |layer: u32| going.iter().any(|(other, _)| *other == layer);
+        for (layer, state) in going {
+            let entry = self.entry(*layer)?;
+            self.expect_state(&entry, *state)?;
+            let catalog = self.catalog.borrow();
+            let mut snapshots = catalog.volumes.values().filter(|other| other.state == VolumeState::Snapshot);
+            let left = snapshots.find(|other| volume_part(&other.name) == entry.name && !is_going(other.id));
+            if let Some(left) = left.filter(|_| *state == VolumeState::Live) {
+                return Err(self.shared.refuse(format!("volume '{}' has a new snapshot '{}'", entry.name, left.name)));
+            }
+        }
+        self.change(|catalog| {
+            let entries = catalog.volumes.values_mut().filter(|entry| is_going(entry.id));
+            entries.for_each(|entry| entry.state = VolumeState::Deleting);
+        })
+        .await
+    }
+
+    fn expect_state(&self, entry: &VolumeEntry, state: VolumeState) -> Result<(), PoolError> {
+        if entry.state == state {
+            return Ok(());
+        }
+        Err(self.shared.refuse(format!("'{}' has been deleted, or has changed meanwhile", entry.name)))
+    }
+
+    fn check_room(&self, more: usize) -> Result<(), PoolError> {
+        let most = volumes_max(&self.superblock.borrow());
+        if (self.catalog.borrow().volumes.len() + more) as u64 > most {
+            let reason = format!("has room for {most} volumes and snapshots, and not for {more} more: delete some");
+            return Err(self.shared.refuse(reason));
+        }
+        Ok(())
+    }
+
+    /// Says on both devices that there may be layers, before there are: older programs must not open the pool any more.
+    async fn use_layers(&self) -> Result<(), PoolError> {
+        let mut superblock = self.superblock.borrow().clone();
+        if superblock.layered {
+            return Ok(());
+        }
+        superblock.layered = true;
+        let mut on_log =
+            Superblock { role: Role::Log, device: superblock.other, other: superblock.device, ..superblock.clone() };
+        meta::write_superblock(&self.reactor, self.log.channel.clone(), self.log.info, &mut on_log).await?;
+        meta::write_superblock(&self.reactor, self.capacity.clone(), self.capacity_info, &mut superblock).await?;
+        self.superblock.replace(superblock);
+        Ok(())
+    }
+
+    /// Tells all shards what lies below a layer.
+    pub(super) async fn lay(&self, entry: &VolumeEntry) {
+        let (layer, below) = (entry.id, Below { layer: entry.parent, blocks: entry.overlap });
+        let below = (below.layer != 0).then_some(below);
+        self.shared.on_shards(&self.reactor, move |shard| async move { shard.lay(layer, below) }).await;
+    }
+
+    /// Makes the new layers those of their volumes, in all shards at one moment.
+    async fn succeed(&self, all: Vec<(Succession, Shown)>) -> Result<(), PoolError> {
+        let successions: Arc<[Succession]> = all.iter().map(|(succession, _)| *succession).collect();
+        let freeze = |shard: Rc<Shard>, all: Arc<[Succession]>| async move { shard.freeze(&all).await };
+        let frozen = self.shared.on_all_shards(&self.reactor, successions.clone(), freeze).await;
+        if frozen.iter().any(Option::is_none) {
+            let thaw = |shard: Rc<Shard>, all: Arc<[Succession]>| async move { shard.thaw_unchanged(&all) };
+            self.shared.on_all_shards(&self.reactor, successions, thaw).await;
+            return Err(self.shared.io_error("keep writers waiting", Status::Gone));
+        }
+        // What is begun from here on goes to the new layers, and nothing goes to the former ones any more.
+        for (succession, shown) in &all {
+            shown.lay(succession.to);
+        }
+        let thaw = |shard: Rc<Shard>, all: Arc<[Succession]>| async move { shard.thaw(&all) };
+        self.shared.on_all_shards(&self.reactor, successions, thaw).await;
+        Ok(())
+    }
+
+    fn tree(&self) -> (Vec<VolumeInfo>, usize) {
+        let catalog = self.catalog.borrow();
+        let of_state = |state| catalog.volumes.values().filter(move |entry| entry.state == state);
+        let mut tree: Vec<VolumeInfo> = of_state(VolumeState::Live)
+            .map(|entry| {
+                let is_its = |other: &VolumeEntry| {
+                    other.state == VolumeState::Snapshot && volume_part(&other.name) == entry.name
+                };
+                let snapshots = catalog.volumes.values().filter(|other| is_its(other));
+                let mut below = catalog.volumes.get(&entry.parent);
+                while let Some(other) = below.filter(|other| other.state == VolumeState::Deleting || is_its(other)) {
+                    below = catalog.volumes.get(&other.parent);
+                }
+                VolumeInfo {
+                    name: entry.name.clone(),
+                    uuid: entry.uuid,
+                    bytes: entry.blocks * BLOCK_BYTES as u64,
+                    created_s: entry.created_s,
+                    clone_of: below.map(|other| other.name.clone()),
+                    snapshots: snapshots.map(|entry| info_of(entry, catalog.over(entry.id).count())).collect(),
+                }
+            })
+            .collect();
+        tree.sort_by(|one, other| one.name.cmp(&other.name));
+        (tree, of_state(VolumeState::Deleting).count())
+    }
+}
+
+fn info_of(entry: &VolumeEntry, users: usize) -> SnapshotInfo {
+    SnapshotInfo {
+        name: entry.name.clone(),
+        uuid: entry.uuid,
+        bytes: entry.blocks * BLOCK_BYTES as u64,
+        created_s: entry.created_s,
+        users,
+    }
+}

@@ -1,0 +1,219 @@
+//! What a layer that goes has, and the layer above it shows, becomes that one's own.
+//!
+//! Extents where the layer above has nothing change their owner by a record, whole and wherever their blocks are. Where both
+//! have an extent, the blocks that show through are written again, to the layer above; then the extent is given back.
+//! Writers to the layer above wait for the extent, or the run of blocks, that is under way; readers do not: they look again
+//! when an extent has changed its owner or is gone.
+
+use super::index::Place;
+use super::{BLOCK, Defect, Shard, Target, add};
+use crate::log::{Class, Record};
+use crate::units::EXTENT_BLOCKS;
+use bdev::Status;
+use reactor::SgList;
+use std::rc::Rc;
+
+/// Extents between two checkpoints, after which others have their turn.
+const EXTENTS_PER_ROUND: usize = 64;
+/// Blocks that are written again at a time.
+const RUN_BLOCKS: u32 = 32;
+/// Log bytes of such a run, at most: each block in a record of its own.
+const RUN_BYTES_MAX: u64 = 2 * RUN_BLOCKS as u64 * BLOCK as u64;
+
+/// What is to become of a block in the layer above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It stays as it is.
+    Stays,
+    /// It is written again.
+    Written,
+    /// It is a hole from now on.
+    Hole,
+    /// It is lost from now on.
+    Lost,
+}
+
+impl Shard {
+    /// Makes the heir's own what `heir`, which lies over `layer`, shows of some extents of that, and gives the rest of them back.
+    /// Whether that was all. Nobody but the heir may lie over the layer. It may be repeated when it was interrupted.
+    pub(crate) async fn absorb(self: &Rc<Self>, layer: u32, heir: u32) -> Result<bool, Status> {
+        let mut extents = self.index.extents_of(layer, 0..u32::MAX);
+        if extents.is_empty() {
+            return Ok(true);
+        }
+        let is_last = extents.len() <= EXTENTS_PER_ROUND;
+        extents.truncate(EXTENTS_PER_ROUND);
+        for (vextent, _) in &extents {
+            while self.shown(layer, heir, *vextent) > 0 {
+                let is_done = match self.index.extent(heir, *vextent) {
+                    None => self.hand_over(layer, heir, *vextent).await?,
+                    Some(_) => self.absorb_extent(layer, heir, *vextent).await?,
+                };
+                if is_done {
+                    break;
+                }
+            }
+        }
+        // Of deltas that destage has laid over what the layer has there is no record in a shaped pool: a map page that says so must
+        // be durable first. And slices leave the dirty journal only with checkpoints.
+        self.checkpoint().await?;
+        for (vextent, _) in extents {
+            self.free_extent(layer, vextent).await?;
+        }
+        Ok(is_last)
+    }
+
+    /// Extents that any of the layers has.
+    pub(crate) fn extents_held(&self, layers: &[u32]) -> u64 {
+        layers.iter().map(|layer| self.index.extents_of(*layer, 0..u32::MAX).len() as u64).sum()
+    }
+
+    /// How many of an extent's blocks the heir shows.
+    fn shown(&self, layer: u32, heir: u32, vextent: u32) -> u32 {
+        let first = vextent as u64 * EXTENT_BLOCKS as u64;
+        let below = self.lineage.below(heir).filter(|below| below.layer == layer);
+        below.map_or(0, |below| below.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64) as u32)
+    }
+
+    /// As [`absorb`](Self::absorb), of an extent that both have. False when the heir has it no more.
+    async fn absorb_extent(self: &Rc<Self>, layer: u32, heir: u32, vextent: u32) -> Result<bool, Status> {
+        for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
+            let from = Target { volume: layer, vextent, offset: first * BLOCK, bytes: RUN_BLOCKS * BLOCK };
+            if !self.absorb_run(from, Target { volume: heir, ..from }).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the whole extent to the heir. False when that has got one meanwhile.
+    async fn hand_over(self: &Rc<Self>, layer: u32, heir: u32, vextent: u32) -> Result<bool, Status> {
+        let Some(extent) = self.index.extent(layer, vextent) else { return Ok(true) };
+        // Before it is held back: room may be what its destage makes.
+        self.wait_for_room(RUN_BYTES_MAX).await;
+        // Upkeep of the extent is done in its owner's name.
+        self.held_back.borrow_mut().push(extent);
+        let handed = self.hand_over_undisturbed(extent, layer, heir, vextent).await;
+        self.let_go(extent);
+        self.house.wrote(self);
+        handed
+    }
+
+    async fn hand_over_undisturbed(
+        self: &Rc<Self>,
+        extent: u32,
+        layer: u32,
+        heir: u32,
+        vextent: u32,
+    ) -> Result<bool, Status> {
+        self.settled.wait_until(|| !self.index.is_destaging(extent)).await;
+        let whole = Target { volume: heir, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
+        let _held = self.locks.lock(whole.range()).await;
+        let below = Target { volume: layer, ..whole };
+        let _held_below = self.locks.lock(below.range()).await;
+        self.log.barrier().await;
+        // Both, when nothing waits any more.
+        loop {
+            self.note_slice(&below).await?;
+            self.note_slice(&whole).await?;
+            if self.journal.contains(layer, whole.slice()) || self.is_broken(Defect::SkipJournal) {
+                break;
+            }
+        }
+        if self.index.extent(heir, vextent).is_some() || self.index.extent(layer, vextent) != Some(extent) {
+            return Ok(false);
+        }
+        let shown = self.shown(layer, heir, vextent);
+        if shown == 0 {
+            return Ok(false);
+        }
+        let mut records = Vec::new();
+        if shown < EXTENT_BLOCKS {
+            // Cut off from the heir once: it must not come back when that grows.
+            let record = Record::Trim { first: extent * EXTENT_BLOCKS + shown, blocks: EXTENT_BLOCKS - shown };
+            records.push(self.log.append(record, SgList::new(), Class::Internal));
+        }
+        let record = Record::HandOver { extent, volume: heir, vextent };
+        records.push(self.log.append(record, SgList::new(), Class::Internal));
+        let mut ended = Ok(true);
+        for record in records {
+            ended = record.await.result.and(ended);
+        }
+        if ended.is_err() {
+            self.index.name_refused(extent);
+        }
+        ended
+    }
+
+    /// Writes again what the heir shows of a run. False when the heir has the extent no more.
+    async fn absorb_run(self: &Rc<Self>, from: Target, to: Target) -> Result<bool, Status> {
+        self.wait_for_room(RUN_BYTES_MAX).await;
+        let _held = self.locks.lock(to.range()).await;
+        // It must not move to another place meanwhile.
+        let _held_below = self.locks.lock(from.range()).await;
+        self.log.barrier().await;
+        let Some(extent) = self.index.extent(to.volume, to.vextent) else { return Ok(false) };
+        let Some(old) = self.index.extent(from.volume, from.vextent) else { return Ok(true) };
+        // In memory until all have been looked at.
+        let pages = (self.page_to_change(old).await?, self.page_to_change(extent).await?);
+        let is_here = |target: &Target, extent| self.index.extent(target.volume, target.vextent) == Some(extent);
+        if !is_here(&to, extent) || !is_here(&from, old) {
+            return Ok(false);
+        }
+        let shown = self.shown(from.volume, to.volume, to.vextent);
+        let fates: Vec<Fate> = to.blocks().map(|index| self.fate(index, shown, old, extent)).collect();
+        drop(pages);
+        let first = extent * EXTENT_BLOCKS;
+        for (index, fate) in to.blocks().zip(fates) {
+            let block = Target { offset: index * BLOCK, bytes: BLOCK, ..to };
+            match fate {
+                Fate::Stays => {}
+                Fate::Written => self.write_again(block, first + index).await?,
+                Fate::Hole => self.tell(&to, Record::Trim { first: first + index, blocks: 1 }).await?,
+                Fate::Lost => self.tell(&to, Record::Lost { first: first + index, blocks: 1 }).await?,
+            }
+        }
+        self.house.wrote(self);
+        Ok(true)
+    }
+
+    async fn tell(self: &Rc<Self>, to: &Target, record: Record) -> Result<(), Status> {
+        self.note_slice(to).await?;
+        self.log.append(record, SgList::new(), Class::Internal).await.result.map(|_| ())
+    }
+
+    /// Writes a block as it is shown to where it is shown.
+    async fn write_again(self: &Rc<Self>, target: Target, block: u32) -> Result<(), Status> {
+        match self.read_needed(target, block).await {
+            Ok(bufs) => {
+                self.note_slice(&target).await?;
+                self.log.append(Record::write(block, 1), bufs, Class::Internal).await.result.map(|_| ())
+            }
+            Err(Status::Corrupt) => {
+                add(&self.counters.lost_blocks, 1);
+                tracing::error!(
+                    "pool '{}': block {block} of shard {} is lost: what a deleted snapshot had there cannot be read",
+                    self.pool_name,
+                    self.number
+                );
+                self.tell(&target, Record::Lost { first: block, blocks: 1 }).await
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// What is to become of a block of the heir's extent `new` over the extent `old`. Their map pages are in memory.
+    fn fate(&self, index: u32, shown: u32, old: u32, new: u32) -> Fate {
+        let here = self.index.place(new * EXTENT_BLOCKS + index);
+        let base = if let Place::Deltas(_, base) = &here { base } else { &here };
+        if *base != Place::Inherit || index >= shown || self.is_broken(Defect::AbsorbExtents) {
+            return Fate::Stays;
+        }
+        match self.index.place(old * EXTENT_BLOCKS + index) {
+            Place::Inherit => Fate::Stays,
+            Place::Lost => Fate::Lost,
+            Place::Hole if here == Place::Inherit => Fate::Hole,
+            _ => Fate::Written,
+        }
+    }
+}

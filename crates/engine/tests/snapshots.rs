@@ -1,0 +1,375 @@
+//! Snapshots and clones: what they show, what they take, what becomes of it when they go.
+
+mod common;
+
+use bdev::{BlockDevice, Io, Lba, Op, Status};
+use common::*;
+use engine::{CheckOptions, LogDevice, Pool, PoolDevices, PoolVolume};
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: false };
+
+/// A pool with what it is made of, to be opened again and again.
+struct Tank {
+    reactor: Rc<Reactor>,
+    devices: PoolDevices,
+    pool: Arc<Pool>,
+}
+
+impl Tank {
+    async fn new(reactor: &Rc<Reactor>, is_shaped: bool) -> Tank {
+        let devices = match is_shaped {
+            false => devices(4096),
+            true => PoolDevices {
+                log: LogDevice::Block(mem("log", 4096, 16 << 20)),
+                capacity: mem("capacity", 4096, 192 << 20),
+            },
+        };
+        let options = if is_shaped { shaped(2) } else { options(2) };
+        let options = engine::CreateOptions { volumes_max: Some(40), ..options };
+        Pool::create(reactor, &devices, &options, 0, true).await.unwrap();
+        let pool = open(reactor.clone(), devices.clone()).await.unwrap();
+        Tank { reactor: reactor.clone(), devices, pool }
+    }
+
+    fn volume(&self, name: &str) -> Arc<dyn BlockDevice> {
+        self.pool.volume(name).unwrap_or_else(|| panic!("there is no volume '{name}'"))
+    }
+
+    async fn write(&self, name: &str, lba: u64, value: u8) {
+        assert_eq!(write(&self.reactor, &self.volume(name), lba, value).await, Status::Ok);
+    }
+
+    async fn read(&self, name: &str, lba: u64) -> u8 {
+        read(&self.reactor, &self.volume(name), lba).await.unwrap()
+    }
+
+    async fn trim(&self, name: &str, lba: u64, blocks: u32) {
+        let channel = self.volume(name).open_channel(&self.reactor).unwrap();
+        assert_eq!(channel.submit(Io::new(Op::Unmap, Lba(lba), blocks)).await.status, Status::Ok);
+    }
+
+    async fn snapshot(&self, volume: &str, snapshot: &str) -> Arc<PoolVolume> {
+        self.pool.snapshot(&self.reactor, &[(volume, snapshot)], 7).await.unwrap().remove(0)
+    }
+
+    async fn expect(&self, name: &str, blocks: &[(u64, u8)]) {
+        for (lba, value) in blocks {
+            assert_eq!(self.read(name, *lba).await, *value, "block {lba} of {name}");
+        }
+    }
+
+    fn free(status: &engine::PoolStatus) -> u32 {
+        status.shards.iter().map(|shard| shard.free_extents).sum()
+    }
+
+    async fn free_extents(&self) -> u32 {
+        Tank::free(&self.pool.status(&self.reactor).await)
+    }
+
+    async fn audit(&self) {
+        let audit = self.pool.audit(&self.reactor).await.unwrap();
+        assert_eq!(audit.problems, Vec::<String>::new());
+    }
+
+    /// Closes it, checks it, and opens it again.
+    async fn reopen(&mut self, settles: bool) {
+        self.audit().await;
+        if settles {
+            self.pool.settle(&self.reactor).await.unwrap();
+        }
+        self.pool.close(&self.reactor).await;
+        let report = Pool::check(&self.reactor, &self.devices.capacity, Some(&self.devices.log), ALL).await.unwrap();
+        // What is being deleted in the background.
+        let found: Vec<_> =
+            report.findings.iter().filter(|finding| finding.severity > engine::Severity::Note).collect();
+        assert!(found.is_empty(), "{found:?}");
+        self.pool = open(self.reactor.clone(), self.devices.clone()).await.unwrap();
+    }
+}
+
+/// In both shapes, with and without destage in between.
+fn everywhere<F: Future<Output = ()> + 'static>(test: impl Fn(Tank, bool) -> F + Copy + 'static) {
+    for (is_shaped, settles) in [(false, false), (false, true), (true, false), (true, true)] {
+        let reactor = reactor();
+        let there = reactor.clone();
+        block_on(&reactor, async move {
+            let tank = Tank::new(&there, is_shaped).await;
+            test(tank, settles).await;
+        });
+    }
+}
+
+#[test]
+fn a_snapshot_shows_what_was_and_the_volume_goes_on() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 40_000, 12, 0).await.unwrap();
+        for lba in [0, 1, 1023, 1024, 20_000] {
+            tank.write("v", lba, 1).await;
+        }
+        let snapshot = tank.snapshot("v", "one").await;
+        assert!(snapshot.identity().is_snapshot && snapshot.name() == "v@one");
+        tank.write("v", 1, 2).await;
+        tank.write("v", 2, 2).await;
+        tank.trim("v", 1023, 2).await;
+        tank.snapshot("v", "two").await;
+        tank.trim("v", 0, 1).await;
+        tank.write("v", 20_001, 3).await;
+        let one = [(0, 1), (1, 1), (2, 0), (1023, 1), (1024, 1), (20_000, 1), (20_001, 0), (39_999, 0)];
+        let two = [(0, 1), (1, 2), (2, 2), (1023, 0), (1024, 0), (20_000, 1), (20_001, 0), (39_999, 0)];
+        let now = [(0, 0), (1, 2), (2, 2), (1023, 0), (1024, 0), (20_000, 1), (20_001, 3), (39_999, 0)];
+        for _ in 0..3 {
+            tank.expect("v@one", &one).await;
+            tank.expect("v@two", &two).await;
+            tank.expect("v", &now).await;
+            tank.reopen(settles).await;
+        }
+        let refused = write(&tank.reactor, &tank.volume("v@one"), 0, 9).await;
+        assert_eq!(refused, Status::ReadOnly);
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn what_is_written_in_part_lies_over_what_the_snapshot_has() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 3000, 9, 0).await.unwrap();
+        for sector in 0..16 {
+            tank.write("v", sector, 1).await;
+        }
+        tank.snapshot("v", "s").await;
+        tank.write("v", 3, 2).await;
+        tank.write("v", 9, 2).await;
+        for _ in 0..2 {
+            tank.expect("v", &[(2, 1), (3, 2), (4, 1), (8, 1), (9, 2), (16, 0)]).await;
+            tank.expect("v@s", &[(3, 1), (9, 1)]).await;
+            tank.reopen(settles).await;
+        }
+        // The deltas outlive the snapshot below them.
+        tank.pool.delete_snapshot(&tank.reactor, "v@s").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        tank.reopen(settles).await;
+        tank.expect("v", &[(2, 1), (3, 2), (4, 1), (8, 1), (9, 2), (16, 0)]).await;
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn deleting_snapshots_in_any_order_leaves_the_others_and_gives_everything_back() {
+    everywhere(|mut tank, settles| async move {
+        let free = tank.free_extents().await;
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
+            tank.pool.create_volume(&tank.reactor, "v", 9000, 12, 0).await.unwrap();
+            // Each version writes blocks of its own, those of the next one as well, and leaves holes over the one before.
+            for version in 0..4u64 {
+                let value = version as u8 + 1;
+                for extent in 0..3 {
+                    if extent == version {
+                        continue;
+                    }
+                    let first = extent * 1024 + version * 10;
+                    for lba in first..first + 20 {
+                        tank.write("v", lba, value).await;
+                    }
+                    tank.trim("v", first + 2, 3).await;
+                }
+                if version < 3 {
+                    tank.snapshot("v", &version.to_string()).await;
+                }
+            }
+            let mut shown = std::collections::BTreeMap::new();
+            for name in ["v", "v@0", "v@1", "v@2"] {
+                let mut blocks = Vec::new();
+                for lba in (0..3).flat_map(|extent| (extent * 1024..extent * 1024 + 60).step_by(1)) {
+                    blocks.push((lba, tank.read(name, lba).await));
+                }
+                shown.insert(name.to_string(), blocks);
+            }
+            for version in order {
+                let name = format!("v@{version}");
+                tank.pool.delete_snapshot(&tank.reactor, &name).await.unwrap();
+                shown.remove(&name);
+                tank.pool.reap(&tank.reactor).await.unwrap();
+                for (name, blocks) in &shown {
+                    tank.expect(name, blocks).await;
+                }
+                tank.reopen(settles).await;
+                for (name, blocks) in &shown {
+                    tank.expect(name, blocks).await;
+                }
+            }
+            assert_eq!(tank.pool.tree(&tank.reactor).await.unwrap().1, 0);
+            tank.pool.delete_volume(&tank.reactor, "v").await.unwrap();
+            assert_eq!(tank.free_extents().await, free);
+        }
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn clones_share_what_neither_writes_and_outlive_what_they_are_of() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 5000, 12, 0).await.unwrap();
+        for lba in [0, 1, 2, 3000] {
+            tank.write("v", lba, 1).await;
+        }
+        tank.snapshot("v", "base").await;
+        let free = tank.free_extents().await;
+        for name in ["a", "b"] {
+            let clone = tank.pool.clone_volume(&tank.reactor, "v@base", name, 3).await.unwrap();
+            assert_eq!(clone.info().blocks, 5000);
+        }
+        assert_eq!(tank.free_extents().await, free, "clones take nothing");
+        tank.write("a", 1, 2).await;
+        tank.write("b", 2, 3).await;
+        tank.write("v", 0, 4).await;
+        let tree = tank.pool.tree(&tank.reactor).await.unwrap().0;
+        assert_eq!(tree[0].clone_of.as_deref(), Some("v@base"));
+        assert_eq!((tree[2].clone_of.as_deref(), tree[2].snapshots[0].users), (None, 3));
+        // Deleted, it stays for the clones.
+        tank.pool.delete_volume_and_snapshots(&tank.reactor, "v").await.unwrap();
+        tank.reopen(settles).await;
+        assert_eq!(tank.pool.tree(&tank.reactor).await.unwrap().1, 1);
+        tank.expect("a", &[(0, 1), (1, 2), (2, 1), (3000, 1)]).await;
+        tank.expect("b", &[(0, 1), (1, 1), (2, 3), (3000, 1)]).await;
+        tank.pool.delete_volume(&tank.reactor, "a").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        assert_eq!(tank.pool.tree(&tank.reactor).await.unwrap().1, 0, "the last clone takes it over");
+        tank.reopen(settles).await;
+        tank.expect("b", &[(0, 1), (1, 1), (2, 3), (3000, 1), (4999, 0)]).await;
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn rolling_back_is_what_the_snapshot_was_size_included() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 3000, 12, 0).await.unwrap();
+        tank.write("v", 5, 1).await;
+        tank.snapshot("v", "early").await;
+        tank.write("v", 5, 2).await;
+        let volume = tank.pool.volume("v").unwrap();
+        volume.resize(&tank.reactor, 6000).await.unwrap();
+        tank.write("v", 5000, 2).await;
+        tank.snapshot("v", "late").await;
+        tank.write("v", 6, 3).await;
+        let uuid = volume.identity().uuid;
+        tank.pool.roll_back(&tank.reactor, "v@early").await.unwrap();
+        assert_eq!((volume.info().blocks, volume.identity().uuid), (3000, uuid));
+        tank.expect("v", &[(5, 1), (6, 0)]).await;
+        tank.write("v", 6, 4).await;
+        for _ in 0..2 {
+            tank.expect("v", &[(5, 1), (6, 4)]).await;
+            tank.expect("v@late", &[(5, 2), (6, 0), (5000, 2)]).await;
+            tank.reopen(settles).await;
+        }
+        // What was cut off does not come back with the size.
+        tank.volume("v").resize(&tank.reactor, 6000).await.unwrap();
+        tank.expect("v", &[(5, 1), (6, 4), (5000, 0)]).await;
+        tank.pool.roll_back(&tank.reactor, "v@late").await.unwrap();
+        tank.reopen(settles).await;
+        tank.expect("v", &[(5, 2), (6, 0), (5000, 2)]).await;
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn what_a_volume_is_cut_off_from_its_snapshot_stays_away() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 3000, 12, 0).await.unwrap();
+        for lba in [100, 1500, 2500] {
+            tank.write("v", lba, 1).await;
+        }
+        tank.snapshot("v", "s").await;
+        tank.volume("v").resize(&tank.reactor, 1200).await.unwrap();
+        tank.volume("v").resize(&tank.reactor, 3000).await.unwrap();
+        tank.expect("v", &[(100, 1), (1500, 0), (2500, 0)]).await;
+        tank.expect("v@s", &[(100, 1), (1500, 1), (2500, 1)]).await;
+        tank.reopen(settles).await;
+        tank.pool.delete_snapshot(&tank.reactor, "v@s").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        tank.reopen(settles).await;
+        tank.expect("v", &[(100, 1), (1500, 0), (2500, 0)]).await;
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let tank = Tank::new(&there, false).await;
+        tank.pool.create_volume(&there, "v", 3000, 12, 0).await.unwrap();
+        tank.snapshot("v", "s").await;
+        let refusals = [
+            (tank.pool.snapshot(&there, &[("w", "s")], 0).await.err(), "has no volume 'w'"),
+            (tank.pool.snapshot(&there, &[("v", "s")], 0).await.err(), "already has a snapshot 'v@s'"),
+            (tank.pool.snapshot(&there, &[("v@s", "t")], 0).await.err(), "'v@s' is a snapshot"),
+            (tank.pool.snapshot(&there, &[("v", "a"), ("v", "b")], 0).await.err(), "named twice"),
+            (tank.pool.snapshot(&there, &[("v", "a@b")], 0).await.err(), "with one '@'"),
+            (tank.pool.clone_volume(&there, "v", "c", 0).await.err(), "make a snapshot of it"),
+            (tank.pool.clone_volume(&there, "v@s", "v", 0).await.err(), "already has a volume 'v'"),
+            (tank.pool.create_volume(&there, "x@y", 10, 12, 0).await.err(), "'@' is for snapshots"),
+            (tank.pool.delete_volume(&there, "v").await.err(), "has snapshots (1, the first is 'v@s')"),
+            (tank.pool.delete_snapshot(&there, "v").await.err(), "is a volume"),
+            (tank.pool.roll_back(&there, "v").await.err(), "no snapshot"),
+        ];
+        for (refusal, text) in refusals {
+            let refusal = refusal.expect(text).to_string();
+            assert!(refusal.contains(text), "{refusal}");
+        }
+        let resized = tank.volume("v@s").resize(&there, 4000).await.unwrap_err().to_string();
+        assert!(resized.contains("a snapshot cannot be resized"), "{resized}");
+        tank.pool.close(&there).await;
+    });
+}
+
+#[test]
+fn a_chain_of_snapshots_is_read_through() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 3000, 12, 0).await.unwrap();
+        for version in 0..9u64 {
+            tank.write("v", version, version as u8 + 1).await;
+            tank.write("v", 900, version as u8 + 1).await;
+            tank.snapshot("v", &format!("{version}")).await;
+        }
+        tank.reopen(settles).await;
+        for version in 0..9u64 {
+            let name = format!("v@{version}");
+            tank.expect(&name, &[(0, 1), (version, version as u8 + 1), (version + 1, 0), (900, version as u8 + 1)])
+                .await;
+        }
+        tank.pool.delete_volume_and_snapshots(&tank.reactor, "v").await.unwrap();
+        tank.audit().await;
+        assert_eq!(tank.pool.tree(&tank.reactor).await.unwrap(), (vec![], 0));
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+/// What destage has laid over a block of the snapshot must be there when the snapshot is not any more.
+#[test]
+fn what_was_written_in_part_outlives_the_snapshot_below_it_when_the_process_ends() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 3000, 9, 0).await.unwrap();
+        for sector in 0..16 {
+            tank.write("v", sector, 1).await;
+        }
+        tank.pool.settle(&tank.reactor).await.unwrap();
+        tank.snapshot("v", "s").await;
+        tank.write("v", 3, 2).await;
+        tank.write("v", 12, 3).await;
+        if settles {
+            tank.pool.settle(&tank.reactor).await.unwrap();
+        }
+        tank.pool.delete_snapshot(&tank.reactor, "v@s").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        for _ in 0..2 {
+            tank.reopen(false).await;
+            tank.expect("v", &[(2, 1), (3, 2), (4, 1), (11, 1), (12, 3), (15, 1), (16, 0)]).await;
+        }
+        tank.pool.close(&tank.reactor).await;
+    });
+}
