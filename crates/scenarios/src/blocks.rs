@@ -115,6 +115,11 @@ impl Judge {
         }
     }
 
+    /// What a process that is going down sees proves nothing.
+    pub(crate) fn expect(&self, holds: bool, text: impl FnOnce() -> String) {
+        self.sim.expect(holds || !self.sim.alive(self.node), text);
+    }
+
     pub(crate) fn blocks(&self) -> u64 {
         (self.oracle.borrow().cells() / self.mix.cells_per_block()) as u64
     }

@@ -130,7 +130,10 @@ fn record(seed: u64, number: u32) -> (Record, Vec<u8>) {
             (Record::Delta { block: number, offset, bytes: len as u16, crc: crc32c(&payload) }, payload)
         }
         8 => (Record::Trim { first: number, blocks: rng.between(1, 9999) as u32 }, Vec::new()),
-        9 => (Record::Allocate { extent: number, volume: 1, vextent: rng.below(1 << 32) as u32 }, Vec::new()),
+        9 => (
+            Record::Allocate { extent: number, volume: 1, vextent: rng.below(1 << 32) as u32, over: number % 2 == 1 },
+            Vec::new(),
+        ),
         10 if rng.one_in(2) => (Record::Free { extent: number, unusable: rng.one_in(2) }, Vec::new()),
         10 => (Record::Lost { first: number, blocks: 1 }, Vec::new()),
         _ => {
@@ -145,7 +148,8 @@ fn number_of(record: &Record) -> u32 {
         Record::Write { first, .. } | Record::InPlace { first, .. } => first / 64,
         Record::Delta { block, .. } => *block,
         Record::Trim { first, .. } | Record::Lost { first, .. } => *first,
-        Record::Allocate { extent, .. } | Record::Free { extent, .. } | Record::Move { extent, .. } => *extent,
+        Record::Allocate { extent, .. } | Record::Free { extent, .. } => *extent,
+        Record::Move { extent, .. } | Record::HandOver { extent, .. } => *extent,
     }
 }
 

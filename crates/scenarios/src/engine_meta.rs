@@ -208,6 +208,7 @@ fn geometry(first: u32, second: u32, journal_blocks: u32) -> Superblock {
         shards_start: 4,
         root_blocks: 1,
         journal_blocks,
+        layered: false,
         created_s: 0,
         name: "tank".to_string(),
         bands: engine::BandLayout::default(),

@@ -7,6 +7,7 @@
 use crate::Run;
 use crate::blocks::{Judge, Mix};
 use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, start};
+use crate::forgetful::ForgetfulDevice;
 use base::Rng;
 use bdev::{
     BlockDevice, ErrorDevice, ErrorRule, Extent, Fault, FileDevice, FileDeviceOptions, Lba, LinearDevice, Op, Status,
@@ -39,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) block_size: u32,
     pub(crate) block_shift: u16,
     pub(crate) volumes: u64,
+    /// Volumes and snapshots for which there is room.
+    pub(crate) volumes_max: u32,
     pub(crate) windows: u64,
     pub(crate) window_blocks: u64,
     pub(crate) reactors: usize,
@@ -51,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) refusing: u64,
     /// The same of places of map pages: both of an even extent, the first of an odd one.
     pub(crate) refusing_maps: u64,
+    /// One flush of the capacity device in so many fails, and forgets what it covered; 0 is none.
+    pub(crate) forgets: u64,
     /// See [`ShardTuning::evacuates`].
     pub(crate) evacuates: bool,
     pub(crate) defect: Option<Defect>,
@@ -85,6 +90,7 @@ impl Plan {
             block_size: if rng.one_in(2) { 512 } else { 4096 },
             block_shift: if rng.one_in(2) { 9 } else { 12 },
             volumes: rng.between(1, 2),
+            volumes_max: 8,
             windows: rng.between(2, 4),
             window_blocks: 2 * rng.between(2, 6),
             reactors: rng.between(1, 2) as usize,
@@ -94,6 +100,7 @@ impl Plan {
             small_cache: rng.one_in(2),
             refusing: 0,
             refusing_maps: 0,
+            forgets: 0,
             evacuates: false,
             defect: None,
             log_number: 0,
@@ -126,17 +133,18 @@ impl Plan {
     pub(crate) fn with_refusing_places(self, rng: &mut Rng) -> Plan {
         let mut pick = |most| (0..most).fold(0, |bits, _| bits | 1 << rng.below(20));
         let (refusing, refusing_maps) = (pick(6), pick(4));
-        Plan { capacity_bytes: (self.shards as u64 * 30 + 2) << 22, refusing, refusing_maps, ..self }
+        let capacity_bytes = self.capacity_bytes.max((self.shards as u64 * 30 + 2) << 22);
+        Plan { capacity_bytes, refusing, refusing_maps, ..self }
     }
 
-    /// Whether any place refuses writes.
+    /// Whether the capacity device fails now and then, so that what is asked of the pool may have to be asked again.
     pub(crate) fn refuses(&self) -> bool {
-        self.refusing | self.refusing_maps != 0
+        self.refusing | self.refusing_maps | self.forgets != 0
     }
 
     /// The capacity device, some of whose places refuse writes.
     fn refusing(&self, capacity: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, String> {
-        if !self.refuses() {
+        if self.refusing | self.refusing_maps == 0 {
             return Ok(capacity);
         }
         let scale = 4096 / self.block_size as u64;
@@ -172,7 +180,12 @@ impl Plan {
             true => LogDevice::Mapped { path: self.log_path(), bytes: self.log_bytes, volatile_allowed: false },
             false => LogDevice::Block(file(&self.log_path(), self.block_size)?),
         };
-        Ok(PoolDevices { log, capacity: self.refusing(file(CAPACITY, self.block_size)?)? })
+        let mut capacity = file(CAPACITY, self.block_size)?;
+        if self.forgets > 0 {
+            capacity = Arc::new(ForgetfulDevice::over(capacity, self.forgets, reactor.now_ns()));
+        }
+        // Over its cache: a place that refuses writes does so at once.
+        Ok(PoolDevices { log, capacity: self.refusing(capacity)? })
     }
 
     /// Blocks of the volumes that are seen, in volume blocks: windows over the ends of extents and slices.
@@ -205,7 +218,7 @@ impl Plan {
             name: "pool".into(),
             shards: Some(self.shards),
             segment_blocks: Some(self.segment_blocks),
-            volumes_max: Some(8),
+            volumes_max: Some(self.volumes_max),
             tiny: true,
             shape: if self.bands.is_some() { Shape::Shaped } else { Shape::Hot },
             overprovision: self.bands.map(|bands| bands.overprovision),
@@ -332,6 +345,9 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::EvacuateEarly => Some(Defect::EvacuateEarly),
         Mutation::ForgetLive => Some(Defect::ForgetLive),
         Mutation::FreeEarly => Some(Defect::FreeEarly),
+        Mutation::TrustFlushes => Some(Defect::TrustFlushes),
+        Mutation::WriteFrozen => Some(Defect::WriteFrozen),
+        Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
         _ => None,
     }
 }
@@ -345,9 +361,15 @@ async fn epoch(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Option<u32> {
 
 /// The windows, with the pool that is under them.
 pub(crate) fn view(plan: &Plan, pool: &Arc<Pool>) -> Result<Arc<dyn BlockDevice>, String> {
+    view_of(plan, pool, "")
+}
+
+/// The windows of what the volumes' names followed by `suffix` name.
+pub(crate) fn view_of(plan: &Plan, pool: &Arc<Pool>, suffix: &str) -> Result<Arc<dyn BlockDevice>, String> {
     let volumes = (0..plan.volumes).map(|volume| {
-        let found = pool.volume(&format!("v{volume}"));
-        found.map(|volume| volume as Arc<dyn BlockDevice>).ok_or(format!("volume v{volume} is missing"))
+        let name = format!("v{volume}{suffix}");
+        let found = pool.volume(&name);
+        found.map(|volume| volume as Arc<dyn BlockDevice>).ok_or(format!("volume {name} is missing"))
     });
     let volumes = volumes.collect::<Result<Vec<_>, String>>()?;
     let device = LinearDevice::new("windows", volumes, plan.windows()).map_err(|error| error.to_string())?;
@@ -392,10 +414,15 @@ fn run_with(run: &mut Run, mut plan: Plan) -> Result<(), Failure> {
         plan.defect = (mutation == Some(Mutation::MoveEarly)).then_some(Defect::MoveEarly);
     }
     // Of a number that is drawn anyway.
-    // An evacuation holds everything up until a checkpoint succeeds, for ever where a map page is refused in both slots.
-    plan.evacuates = plan.idle_ns.is_multiple_of(4) && plan.refusing_maps == 0;
+    plan.evacuates = plan.idle_ns.is_multiple_of(4);
     if mutation == Some(Mutation::EvacuateEarly) {
         (plan.evacuates, plan.defect) = (true, Some(Defect::EvacuateEarly));
+    }
+    if plan.idle_ns % 7 == 3 || mutation == Some(Mutation::TrustFlushes) {
+        plan.forgets = 4 + plan.idle_ns % 5;
+    }
+    if mutation == Some(Mutation::TrustFlushes) {
+        plan.defect = Some(Defect::TrustFlushes);
     }
     world.handle().note(format!("{plan:?}"));
     let mut mix = Mix {
@@ -406,7 +433,7 @@ fn run_with(run: &mut Run, mut plan: Plan) -> Result<(), Failure> {
         ..Mix::pick(rng, 1 << plan.block_shift)
     };
     let node = world.add_node();
-    create(world, rng, plan, node)?;
+    create(world, rng, Plan { forgets: 0, ..plan }, node)?;
     // Parts of blocks over a damaged one cannot be told from it any more, so that not even a new write makes it whole.
     let faults = if plan.block_shift == 12 && plan.shards == 1 && rng.one_in(2) {
         Some(DiskFaults { damage_from: plan.damage_from(), ..DiskFaults::swarm_silent(rng) })
@@ -417,7 +444,8 @@ fn run_with(run: &mut Run, mut plan: Plan) -> Result<(), Failure> {
     } else {
         None
     };
-    if let Some(faults) = faults {
+    // One kind of failing flushes at a time: one that fails below is for ever.
+    if let Some(faults) = faults.filter(|_| plan.forgets == 0) {
         mix.errors_allowed = true;
         world.set_disk_faults(node, CAPACITY, faults);
     }

@@ -24,12 +24,13 @@
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
+use crate::crashed;
 use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working};
 use crate::hot_pool::{Plan, create, defect_of, view};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::BlockDevice;
-use engine::{CheckOptions, CheckReport, Finding, Pool, PoolDevices, PoolError, Severity};
+use engine::{CheckOptions, Pool, PoolDevices, PoolError};
 use reactor::Reactor;
 use sim::{Crash, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
@@ -120,7 +121,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
 impl Stage {
     /// What a process that is going down sees proves nothing.
     fn expect(&self, holds: bool, text: impl FnOnce() -> String) {
-        self.judge.sim.expect(holds || !self.judge.sim.alive(self.judge.node), text);
+        self.judge.expect(holds, text);
     }
 
     async fn open(&self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
@@ -132,7 +133,7 @@ impl Stage {
         }
         let capacity = devices.capacity.clone();
         let pool = plan.open(&reactor, devices).await?;
-        self.audit(&reactor, &pool).await;
+        crashed::audit(&self.judge, &reactor, &pool).await;
         let found = sides::find(&reactor, &pool).await?;
         let judged = self.sides.borrow().judge(&found);
         self.expect(judged.is_ok(), || format!("after a crash: {judged:?}"));
@@ -144,11 +145,11 @@ impl Stage {
     /// Whatever the crash was, a check finds nothing wrong; after repairs it finds nothing to repair.
     async fn check(&self, reactor: &Rc<Reactor>, devices: &PoolDevices, rng: &mut Rng) -> Result<(), String> {
         let options = CheckOptions { payloads: rng.one_in(2), data: rng.one_in(4), repair: rng.one_in(2) };
-        let report = check(reactor, devices, options).await?;
-        self.judge_report(&report);
+        let report = crashed::check(reactor, devices, options).await?;
+        crashed::judge_report(&self.judge, &self.plan, &report);
         if options.repair {
-            let again = check(reactor, devices, CheckOptions { repair: false, ..options }).await?;
-            self.judge_report(&again);
+            let again = crashed::check(reactor, devices, CheckOptions { repair: false, ..options }).await?;
+            crashed::judge_report(&self.judge, &self.plan, &again);
             let left = again.findings.iter().find(|finding| finding.advice.contains("repair"));
             self.expect(left.is_none(), || {
                 format!("after repairs a check still finds: {}", left.expect("just looked"))
@@ -157,32 +158,11 @@ impl Stage {
         Ok(())
     }
 
-    fn judge_report(&self, report: &CheckReport) {
-        // A crash may tear one of two copies where the media write less than a block at once.
-        let tears = self.plan.mapped || self.plan.block_size < 4096;
-        let torn = |finding: &Finding| tears && finding.meaning.ends_with("the other copy is valid");
-        let is_wrong = |finding: &&Finding| finding.severity > Severity::Note && !finding.repaired && !torn(finding);
-        let wrong = report.findings.iter().find(is_wrong);
-        self.expect(wrong.is_none() && report.findings_left_off == 0, || {
-            format!("a check of a pool that only crashed finds: {}", wrong.expect("fewer than are listed"))
-        });
-    }
-
-    async fn audit(&self, reactor: &Rc<Reactor>, pool: &Pool) {
-        let audit = match pool.audit(reactor).await {
-            Ok(audit) => audit,
-            Err(error) => return self.expect(false, || format!("the audit fails: {error}")),
-        };
-        // Owners and catalog are not looked at in one moment, so that a volume may go in between.
-        let problem = audit.problems.iter().find(|problem| problem.starts_with("shard"));
-        self.expect(problem.is_none(), || format!("the audit finds: {}", problem.expect("just looked")));
-    }
-
     /// Everything that is done beside the work.
     async fn change(self: Rc<Self>, reactor: Rc<Reactor>) {
         let Some(InUse { pool, .. }) = self.in_use.borrow().clone() else { return };
         let rng = &mut self.judge.sim.rng();
-        let side = Side { pool, judge: self.judge.clone(), sides: self.sides.clone(), rng: rng.fork() };
+        let side = Side { pool, judge: self.judge.clone(), sides: self.sides.clone(), rng: rng.fork(), layered: false };
         let side = reactor.spawn_join(side.work(reactor.clone(), rng.between(0, 20)));
         let (stage, there, fork) = (self.clone(), reactor.clone(), rng.fork());
         let looking = reactor.spawn_join(async move { stage.look(there, fork).await });
@@ -198,7 +178,7 @@ impl Stage {
         let Some(InUse { pool, .. }) = self.in_use.borrow().clone() else { return };
         for _ in 0..rng.below(60) {
             reactor.sleep_ns(rng.below(300_000)).await;
-            self.audit(&reactor, &pool).await;
+            crashed::audit(&self.judge, &reactor, &pool).await;
         }
     }
 
@@ -254,7 +234,7 @@ impl Stage {
         self.expect(bad.is_none(), || format!("a scrub where nothing is wrong: {bad:?}"));
         let settled = pool.settle(&reactor).await;
         self.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
-        self.audit(&reactor, &pool).await;
+        crashed::audit(&self.judge, &reactor, &pool).await;
         pool.close(&reactor).await;
     }
 
@@ -262,17 +242,12 @@ impl Stage {
     async fn check_closed(&self, reactor: Rc<Reactor>) {
         let options = CheckOptions { payloads: true, data: true, repair: false };
         let checked = match self.plan.devices(&reactor) {
-            Ok(devices) => check(&reactor, &devices, options).await,
+            Ok(devices) => crashed::check(&reactor, &devices, options).await,
             Err(error) => Err(error),
         };
         match checked {
-            Ok(report) => self.judge_report(&report),
+            Ok(report) => crashed::judge_report(&self.judge, &self.plan, &report),
             Err(error) => self.expect(false, || error),
         }
     }
-}
-
-async fn check(reactor: &Rc<Reactor>, devices: &PoolDevices, options: CheckOptions) -> Result<CheckReport, String> {
-    let report = Pool::check(reactor, &devices.capacity, Some(&devices.log), options).await;
-    report.map_err(|error| format!("the pool cannot be checked: {error}"))
 }

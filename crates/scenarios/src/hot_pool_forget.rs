@@ -170,9 +170,13 @@ impl Stage {
         }
     }
 
-    /// What was there before is not in the log alone after it, even if others go on writing meanwhile.
+    /// What was there before is not in the log alone after it, even if others go on writing meanwhile. But where less than a
+    /// block is written, settling appends the merged blocks, and beside others' records nothing tells that these are gone again.
     async fn settle(&self, hands: &Hands, beside: Option<Rng>) {
-        self.touched_since.borrow_mut().clear();
+        let merges = beside.is_some() && hands.per_block() > 1;
+        if !merges {
+            self.touched_since.borrow_mut().clear();
+        }
         let work = beside.map(|rng| hands.reactor.spawn_join(self.clone().work_on(hands.clone(), 0, 1, rng)));
         let settled = hands.pool.settle(&hands.reactor).await;
         hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));

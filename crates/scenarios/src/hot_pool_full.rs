@@ -175,7 +175,7 @@ impl Stage {
         hands.expect(problem.is_none(), || format!("the audit finds: {problem:?}"));
         let numbers = (0..self.plan.volumes).filter_map(|volume| {
             let found = hands.pool.volume(&format!("v{volume}"))?;
-            Some((found.identity().id, volume))
+            Some((found.layer(), volume))
         });
         let numbers: BTreeMap<u32, u64> = numbers.collect();
         let named = audit
@@ -292,7 +292,7 @@ impl Stage {
         let mut new = vec![0; self.plan.shards as usize];
         let owners = self.owners(hands).await;
         for volume in 0..self.plan.volumes {
-            let id = hands.pool.volume(&format!("v{volume}")).expect("it was made").identity().id as u64;
+            let id = hands.pool.volume(&format!("v{volume}")).expect("it was made").layer() as u64;
             for extent in extents_used() {
                 let first = (extent * EXTENT_BLOCKS + 5) * hands.per_block();
                 // As the engine deals out slices: see the words in `docs/decisions/engine.md`.

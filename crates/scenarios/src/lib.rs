@@ -11,10 +11,12 @@
 
 mod blocks;
 mod conformance;
+mod crashed;
 mod crashes;
 mod engine_log;
 mod engine_meta;
 mod file_crash;
+mod forgetful;
 mod hot_pool;
 mod hot_pool_changes;
 mod hot_pool_damage;
@@ -29,6 +31,7 @@ mod net_streams;
 mod nvmf;
 mod panics;
 mod pmem_log;
+mod pool_snapshots;
 mod raw_file;
 mod reactor_mesh;
 mod sides;
@@ -155,6 +158,12 @@ const SCENARIOS: &[Scenario] = &[
         name: "shaped-pool-images",
         about: "the same with a shaped pool, whose blocks go from band to band all the time",
         run: hot_pool_images::run_shaped,
+    },
+    Scenario {
+        name: "pool-snapshots",
+        about: "pools of either shape whose volumes have snapshots, are cloned, rolled back and deleted while they are used, \
+                crashed at any step; a snapshot is what its volumes were at one moment, and stays that",
+        run: pool_snapshots::run,
     },
     Scenario {
         name: "engine-meta",

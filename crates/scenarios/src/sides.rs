@@ -2,7 +2,7 @@
 
 use crate::blocks::Judge;
 use base::Rng;
-use bdev::{BlockDevice, Io, Lba};
+use bdev::{BlockDevice, Io, Lba, Op};
 use engine::{Pool, PoolVolume};
 use reactor::{Reactor, SgList};
 use sim::oracle::{fill_cell, read_cell};
@@ -17,6 +17,9 @@ const BLOCK: usize = 4096;
 /// The blocks that are used: at the beginning, and over the ends of extents.
 pub(crate) const RUNS: [std::ops::Range<u64>; 3] = [0..3, 1022..1026, 2046..2050];
 const SIZES: [u64; 6] = [2, 1023, 1024, 1025, 2048, 3000];
+
+/// Side volumes and their snapshots at the same time, when there are any of these.
+pub(crate) const LAYERS_MAX: u64 = 6;
 
 /// What is found of a side volume: its size, and the blocks of [`RUNS`] that it has.
 pub(crate) type Found = (u64, Vec<Result<u64, String>>);
@@ -118,6 +121,8 @@ pub(crate) struct Side {
     pub(crate) judge: Judge,
     pub(crate) sides: Rc<RefCell<Sides>>,
     pub(crate) rng: Rng,
+    /// It makes snapshots and clones as well.
+    pub(crate) layered: bool,
 }
 
 impl Side {
@@ -145,7 +150,8 @@ impl Side {
     }
 
     pub(crate) async fn work(mut self, reactor: Rc<Reactor>, count: u64) {
-        let left = self.pool.volumes().into_iter().find(|volume| volume.name().starts_with(PREFIX));
+        let is_left = |volume: &Arc<PoolVolume>| volume.name().starts_with(PREFIX) && !volume.identity().is_snapshot;
+        let left = self.pool.volumes().into_iter().find(is_left);
         let mut volume = left.map(|volume| (volume.name().to_string(), volume));
         for _ in 0..count {
             reactor.sleep_ns(self.rng.below(200_000)).await;
@@ -158,21 +164,105 @@ impl Side {
                 volume = self.create(&reactor, format!("{PREFIX}{number}")).await;
                 continue;
             };
+            if self.layered && self.rng.one_in(3) {
+                volume = self.change_layers(&reactor, name, device).await;
+                continue;
+            }
             match self.rng.below(8) {
                 0 => {
-                    self.change(&name, |side| side.may_be_absent = true);
-                    let deleted = self.pool.delete_volume(&reactor, &name).await;
-                    self.succeeded("deleting a volume", deleted);
-                    if self.is_alive() {
-                        self.sides.borrow_mut().volumes.remove(&name);
-                    }
+                    self.delete(&reactor, &name).await;
                     continue;
                 }
                 1 | 2 => self.resize(&reactor, &name, &device).await,
+                3 | 4 if self.layered => self.trim(&reactor, &name, &device).await,
                 _ => self.write(&reactor, &name, &device).await,
             }
             volume = Some((name, device));
         }
+    }
+
+    async fn delete(&mut self, reactor: &Rc<Reactor>, name: &str) {
+        let mut going = self.snapshots_of(name);
+        going.push(name.to_string());
+        going.iter().for_each(|name| self.change(name, |side| side.may_be_absent = true));
+        let deleted = match self.layered {
+            true => self.pool.delete_volume_and_snapshots(reactor, name).await,
+            false => self.pool.delete_volume(reactor, name).await,
+        };
+        self.succeeded("deleting a volume", deleted);
+        if self.is_alive() {
+            going.iter().for_each(|name| _ = self.sides.borrow_mut().volumes.remove(name));
+        }
+    }
+
+    fn snapshots_of(&self, name: &str) -> Vec<String> {
+        let prefix = format!("{name}@");
+        self.sides.borrow().volumes.keys().filter(|other| other.starts_with(&prefix)).cloned().collect()
+    }
+
+    /// Makes, clones, deletes or goes back to a snapshot; the volume to go on with.
+    async fn change_layers(
+        &mut self,
+        reactor: &Rc<Reactor>,
+        name: String,
+        device: Arc<PoolVolume>,
+    ) -> Option<(String, Arc<PoolVolume>)> {
+        let snapshots = self.snapshots_of(&name);
+        let all = self.sides.borrow().volumes.len() as u64;
+        let chosen = snapshots.get(self.rng.below(snapshots.len().max(1) as u64) as usize).cloned();
+        match (self.rng.below(6), chosen) {
+            (0 | 1, _) if all < LAYERS_MAX => {
+                self.sides.borrow_mut().made += 1;
+                let short = self.sides.borrow().made.to_string();
+                let (snapshot, now) = (format!("{name}@{short}"), self.sides.borrow().volumes[&name].clone());
+                self.change(&snapshot, |side| *side = SideVolume { may_be_absent: true, ..now });
+                let made = self.pool.snapshot(reactor, &[(&name, &short)], 0).await;
+                self.succeeded("making a snapshot", made.map(drop));
+                self.acknowledged(&snapshot, |side| side.may_be_absent = false);
+            }
+            (2, Some(snapshot)) if all < LAYERS_MAX => {
+                self.sides.borrow_mut().made += 1;
+                let clone = format!("{PREFIX}{}", self.sides.borrow().made);
+                let then = self.sides.borrow().volumes[&snapshot].clone();
+                self.change(&clone, |side| *side = SideVolume { may_be_absent: true, ..then });
+                let made = self.pool.clone_volume(reactor, &snapshot, &clone, 0).await;
+                self.acknowledged(&clone, |side| side.may_be_absent = false);
+                match made {
+                    Ok(volume) if self.rng.one_in(2) => return Some((clone, volume)),
+                    made => self.succeeded("making a clone", made.map(drop)),
+                }
+            }
+            (3, Some(snapshot)) => {
+                let then = self.sides.borrow().volumes[&snapshot].clone();
+                self.change(&name, |side| {
+                    side.sizes.extend(&then.sizes);
+                    for block in RUNS.into_iter().flatten() {
+                        let values = then.blocks.get(&block).cloned().unwrap_or_else(|| vec![0]);
+                        side.blocks.entry(block).or_insert_with(|| vec![0]).extend(values);
+                    }
+                });
+                let back = self.pool.roll_back(reactor, &snapshot).await;
+                self.succeeded("rolling a volume back", back);
+                self.acknowledged(&name, |side| *side = then);
+            }
+            (_, Some(snapshot)) => {
+                self.change(&snapshot, |side| side.may_be_absent = true);
+                let deleted = self.pool.delete_snapshot(reactor, &snapshot).await;
+                self.succeeded("deleting a snapshot", deleted);
+                if self.is_alive() {
+                    self.sides.borrow_mut().volumes.remove(&snapshot);
+                }
+            }
+            (_, None) if all >= LAYERS_MAX => {
+                self.delete(reactor, &name).await;
+                let is_other =
+                    |volume: &Arc<PoolVolume>| volume.name().starts_with(PREFIX) && !volume.identity().is_snapshot;
+                let other = self.pool.volumes().into_iter().find(is_other);
+                return other.map(|volume| (volume.name().to_string(), volume));
+            }
+            _ => {}
+        }
+        Some((name, device))
     }
 
     async fn create(&mut self, reactor: &Rc<Reactor>, name: String) -> Option<(String, Arc<PoolVolume>)> {
@@ -200,6 +290,21 @@ impl Side {
             side.sizes = vec![blocks];
             side.blocks.retain(|block, _| *block < blocks);
         });
+    }
+
+    async fn trim(&mut self, reactor: &Rc<Reactor>, name: &str, device: &Arc<PoolVolume>) {
+        let size = device.info().blocks;
+        let first = self.rng.below(size);
+        let count = if self.rng.one_in(2) { self.rng.between(1, 4) } else { self.rng.between(1, 2048) };
+        let end = (first + count).min(size);
+        self.change(name, |side| {
+            let trimmed = side.blocks.iter_mut().filter(|(block, _)| (first..end).contains(block));
+            trimmed.for_each(|(_, values)| values.push(0));
+        });
+        let channel = device.open_channel(reactor).expect("volumes open on every reactor");
+        let done = channel.submit(Io::new(Op::Unmap, Lba(first), (end - first) as u32)).await;
+        self.succeeded("trimming a side volume", done.status.check());
+        self.acknowledged(name, |side| side.blocks.retain(|block, _| !(first..end).contains(block)));
     }
 
     async fn write(&mut self, reactor: &Rc<Reactor>, name: &str, device: &Arc<PoolVolume>) {

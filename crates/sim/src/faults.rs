@@ -252,13 +252,19 @@ pub enum Mutation {
     ForgetLive,
     /// A scenario's own defect: the engine uses bands again before a checkpoint does without them.
     FreeEarly,
+    /// A scenario's own defect: the engine does not write again what was written before a flush that failed.
+    TrustFlushes,
+    /// A scenario's own defect: in the engine, writes that are under way when a snapshot is made go to it.
+    WriteFrozen,
+    /// A scenario's own defect: in the engine, only whole extents are kept of what a deleted snapshot leaves to its heir.
+    AbsorbExtents,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 42] = [
+    pub const ALL: [Mutation; 45] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -300,6 +306,9 @@ impl Mutation {
         Mutation::EvacuateEarly,
         Mutation::ForgetLive,
         Mutation::FreeEarly,
+        Mutation::TrustFlushes,
+        Mutation::WriteFrozen,
+        Mutation::AbsorbExtents,
         Mutation::ForgetPointers,
     ];
 }

@@ -87,6 +87,7 @@ pub struct FlushTicket {
 }
 
 /// See the module.
+#[derive(Clone)]
 pub struct CellOracle {
     cells: Vec<Cell>,
     clock: u64,

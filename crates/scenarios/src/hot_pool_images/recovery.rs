@@ -169,7 +169,7 @@ async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Fin
     let sides = sides::find(reactor, pool).await?;
     let sizes = pool.volumes().into_iter().map(|volume| {
         let blocks = volume.info().bytes() / 4096;
-        (volume.identity().id, blocks.div_ceil(crate::hot_pool::EXTENT_BLOCKS))
+        (volume.layer(), blocks.div_ceil(crate::hot_pool::EXTENT_BLOCKS))
     });
     let sizes: BTreeMap<u32, u64> = sizes.collect();
     let audit = pool.audit(reactor).await.map_err(|error| error.to_string())?;
@@ -181,5 +181,9 @@ async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Fin
     // They may have moved, from one life to the next.
     extents.iter_mut().for_each(|owner| owner.extent = 0);
     extents.sort_unstable();
+    if super::is_layered(&plan) {
+        // What deleted snapshots have changes its owner in the background.
+        extents.clear();
+    }
     Ok(Findings { cells, sides, extents })
 }
