@@ -293,6 +293,9 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
     family("remuda_pool_open", "gauge", "1 if the pool is open.", &|pool| Some(pool.open.is_some() as u8 as f64));
     let open = |of: fn(&PoolNumbers) -> f64| move |pool: &PoolView| pool.open.as_ref().map(of);
     family("remuda_pool_volumes", "gauge", "Volumes of a pool.", &open(|open| open.volumes as f64));
+    family("remuda_pool_snapshots", "gauge", "Snapshots of a pool's volumes.", &open(|open| open.snapshots as f64));
+    let going = open(|open| open.going as f64);
+    family("remuda_pool_deleting", "gauge", "Deleted volumes and snapshots of a pool that have not gone yet.", &going);
     family("remuda_pool_capacity_bytes", "gauge", "Capacity of a pool.", &open(|open| open.capacity_bytes as f64));
     family(
         "remuda_pool_recovered_records",

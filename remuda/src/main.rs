@@ -12,6 +12,7 @@ mod node;
 mod offline;
 mod rpc;
 mod serve;
+mod simulate;
 mod sys;
 
 fn main() {

@@ -4,6 +4,7 @@
 //! intended start times, and latency counts from those, so a stall is charged to every operation that it delayed.
 
 mod append;
+mod connections;
 mod engine_table;
 pub mod job;
 mod model;
@@ -91,6 +92,12 @@ Examples:
   remuda bench restart --log block --log-size 8GiB --capacity 1000GiB --json
   remuda bench restart --cold --dir /var/tmp")]
     Restart(restart::RestartArgs),
+    /// Open many connections to a node and measure the memory that they take
+    #[command(after_help = "\
+Examples:
+  remuda bench connections
+  remuda bench connections --connections 4000 --queue-depth 1024 --busy 0 --json")]
+    Connections(connections::ConnectionsArgs),
     /// Load a namespace of an NVMe/TCP target, ours or another's
     #[command(after_help = "\
 Examples:
@@ -268,6 +275,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
     let (what, load) = match command {
         BenchCommand::Append(args) => return append::run(context, &args),
         BenchCommand::Restart(args) => return restart::run(context, &args),
+        BenchCommand::Connections(args) => return connections::run(context, &args),
         BenchCommand::EngineTable(args) => return engine_table::run(context, &args),
         BenchCommand::WsrTable(args) => return wsr::run(context, &args),
         BenchCommand::Device { config: Some(file), device: Some(device), load, .. } => {

@@ -45,7 +45,7 @@ impl Pattern {
 
 /// Spreads popular units over the range: a bijection of `0..units`, since the multiplier is a prime above any device's
 /// number of units divided by... any prime that does not divide `units` will do.
-fn scatter(unit: u64, units: u64) -> u64 {
+pub fn scatter(unit: u64, units: u64) -> u64 {
     const PRIMES: [u64; 2] = [11_400_714_819_323_198_549, 2_654_435_761];
     let prime = if units.is_multiple_of(PRIMES[1]) { PRIMES[0] } else { PRIMES[1] };
     ((unit as u128 * prime as u128) % units as u128) as u64

@@ -11,6 +11,7 @@ mod pool_care;
 mod pools;
 mod referrals;
 mod sim;
+mod snapshots;
 mod status;
 mod top;
 mod vhost;
@@ -70,6 +71,9 @@ enum Command {
     /// Volumes: parts of devices or pools that can be exported
     #[command(subcommand)]
     Volume(objects::VolumeCommand),
+    /// Snapshots of volumes in pools
+    #[command(subcommand)]
+    Snapshot(snapshots::SnapshotCommand),
     /// Subsystems: what NVMe/TCP hosts connect to
     #[command(subcommand)]
     Subsystem(objects::SubsystemCommand),
@@ -251,6 +255,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Device(command) => objects::device(context, command),
         Command::Pool(command) => pools::pool(context, command),
         Command::Volume(command) => objects::volume(context, command),
+        Command::Snapshot(command) => snapshots::snapshot(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Key(command) => keys::key(command),
         Command::Limit(command) => limit::limit(context, command),

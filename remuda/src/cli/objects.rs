@@ -92,6 +92,16 @@ Examples:
         #[arg(long)]
         overwrite: bool,
     },
+    /// Take a zone of a zoned device out of use, for good
+    RetireZone {
+        /// The zoned device
+        name: String,
+        /// Which, from 0 on
+        zone: u64,
+        /// Whether it can still be read
+        #[arg(value_parser = ["read-only", "offline"])]
+        state: String,
+    },
     /// Give an encrypted device another key; the old one opens it no longer
     #[command(after_help = "\
 Data are not rewritten: the key that encrypts them is wrapped anew. Keep the old key file until the command has ended.
@@ -179,10 +189,26 @@ Examples:
         #[arg(long)]
         shrink: bool,
     },
+    /// Make a volume in a pool that begins as a snapshot is, at once and without copying
+    #[command(after_help = "\
+What neither of them writes, the volume, its snapshot and the clone share. A clone outlives the snapshot that it is of.
+
+Example:
+  remuda snapshot create v0@golden
+  remuda volume clone v0@golden v1")]
+    Clone {
+        /// The snapshot: VOLUME@SNAPSHOT
+        snapshot: String,
+        /// Name of the new volume
+        name: String,
+    },
     /// Give a volume's place back; its data is lost
     Delete {
         /// Name
         name: String,
+        /// Of a volume in a pool: with all of its snapshots
+        #[arg(long)]
+        snapshots: bool,
     },
 }
 
@@ -432,6 +458,12 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
                 format!("device '{}': {}", device.name, device.state)
             })
         }
+        DeviceCommand::RetireZone { name, zone, state } => {
+            let params = json!({ "name": name, "zone": zone, "state": state });
+            context.call_and_show("device.retire_zone", params, |device: DeviceView| {
+                format!("device '{}': zone {zone} is {state} now", device.name)
+            })
+        }
         DeviceCommand::ChangeKey { name, key_file } => {
             let mut params = Map::from_iter([("name".into(), json!(name)), ("key_file".into(), json!(key_file))]);
             make_path_absolute(&mut params);
@@ -628,9 +660,17 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
                 format!("volume '{}' is now {}", volume.name, ByteSize(volume.size))
             })
         }
-        VolumeCommand::Delete { name } => {
+        VolumeCommand::Clone { snapshot, name } => {
+            let text = format!("of '{snapshot}'");
+            let params = json!({ "snapshot": snapshot, "name": name });
+            context.call_and_show("volume.clone", params, |volume: VolumeView| {
+                format!("created volume '{}': {}, a clone {text}", volume.name, ByteSize(volume.size))
+            })
+        }
+        VolumeCommand::Delete { name, snapshots } => {
             let text = format!("deleted volume '{name}'");
-            context.call_and_show("volume.delete", json!({ "name": name }), |_: Value| text)
+            let params = json!({ "name": name, "snapshots": snapshots });
+            context.call_and_show("volume.delete", params, |_: Value| text)
         }
     }
 }

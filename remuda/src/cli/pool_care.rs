@@ -30,7 +30,8 @@ pub struct CheckArgs {
     /// The file or drive that the log is on
     #[arg(long, value_name = "PATH", requires = "capacity")]
     log: Option<String>,
-    /// Put right what can be put right safely: copies from copies, and space of volumes that there are not
+    /// Restore copies from valid copies, give back the space of volumes that there are not, and give up table pages that
+    /// neither of their places has: whatever of a volume these may have described is lost (a check without this names it)
     #[arg(long)]
     repair: bool,
     /// Verify what every log record carries
@@ -181,7 +182,9 @@ fn check_text(report: &CheckView, repair: bool) -> String {
     lines.push(match report.verdict {
         Verdict::Clean => format!("{name} is clean"),
         Verdict::Repaired => format!("{name} was repaired"),
-        Verdict::Damaged if !repair => format!("{name} is damaged; --repair puts right what can be put right safely"),
+        Verdict::Damaged if !repair => {
+            format!("{name} is damaged; --repair restores what has a valid copy, and gives up what is named as lost")
+        }
         Verdict::Damaged => format!("{name} is damaged"),
     });
     lines.join("\n")

@@ -6,6 +6,7 @@ use super::watch::{Shown, Watch};
 use super::{Context, output};
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
+use crate::simulate::{self, SimulateArgs};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -113,6 +114,13 @@ Examples:
         /// Name
         name: String,
     },
+    /// Predict from a block trace what a shaped pool would write, absorb and cache, before there is one
+    #[command(after_help = "\
+Examples:
+  fio --name=app --write_iolog=app.log ...          then, or: blktrace -d /dev/sda -o - | blkparse -i - > app.log
+  remuda pool simulate --trace app.log --capacity 15TiB --log 400GiB --overprovision 20
+  remuda pool simulate --trace app.log --capacity 15TiB --log 400GiB --cache 64GiB,256GiB --json")]
+    Simulate(SimulateArgs),
     /// Give up the log of a pool after its device was lost; without --yes-lose-data, say what that would lose
     ForgetLog(ForgetLogArgs),
     /// Destroy a pool and all of its volumes
@@ -181,6 +189,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             format!("pool '{}' is open: {recovered}", pool.name)
         }),
         PoolCommand::Settle { name } => settle(context, &name),
+        PoolCommand::Simulate(args) => simulate::run(context, &args),
         PoolCommand::Check(args) => pool_care::check(context, &args),
         PoolCommand::Scrub(args) => pool_care::scrub(context, &args),
         PoolCommand::Grow { name } => pool_care::grow(context, &name),
@@ -267,7 +276,11 @@ fn facts(pool: &PoolView) -> String {
         };
         facts.extend([
             ("uuid", open.uuid.to_string()),
-            ("volumes", output::count(open.volumes as u64)),
+            (
+                "volumes",
+                format!("{}, {} snapshots", output::count(open.volumes as u64), output::count(open.snapshots as u64)),
+            ),
+            ("being deleted", format!("{}, which have {} extents", open.going, output::count(open.going_extents))),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
             ("unusable extents", output::count(total.unusable_extents)),
             ("bands", bands(total)),
@@ -286,6 +299,9 @@ fn facts(pool: &PoolView) -> String {
             ("scrub", pool_care::scrub_line(&open.scrub)),
             ("memory", ByteSize(total.memory_bytes).to_string()),
         ]);
+        if open.going == 0 {
+            facts.retain(|(name, _)| *name != "being deleted");
+        }
         if total.bands == 0 {
             facts.retain(|(name, _)| *name != "bands");
         }

@@ -46,6 +46,8 @@ pub struct Host {
     in_flight: usize,
     /// Bytes per block.
     pub block_size: u64,
+    /// Blocks of the device.
+    pub blocks: u64,
     /// Latencies of reads and writes since [`take_latencies`](Self::take_latencies).
     latencies: Histogram,
 }
@@ -58,7 +60,7 @@ impl Host {
     pub async fn attach(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>) -> Result<Host, Refusal> {
         let (commands, queue) = mpsc::unbounded_channel();
         let (reply, answers) = channel();
-        let block_size = device.info().block_size as u64;
+        let (block_size, blocks) = (device.info().block_size as u64, device.info().blocks);
         on_reactor_async(reactor, move |reactor| async move {
             let channel = device.open_channel(&reactor)?;
             let worker = reactor.clone();
@@ -67,7 +69,7 @@ impl Host {
         })
         .await?
         .map_err(|error: bdev::DeviceError| Refusal::failed("remote volume", error, ""))?;
-        Ok(Host { commands, answers, in_flight: 0, block_size, latencies: Histogram::default() })
+        Ok(Host { commands, answers, in_flight: 0, block_size, blocks, latencies: Histogram::default() })
     }
 
     /// Hands over an operation.

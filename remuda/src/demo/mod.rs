@@ -1,11 +1,13 @@
 //! `remuda demo`: a node, a volume in a hot pool on it over NVMe/TCP, a directory tree written there, the node killed in the middle of
-//! further writes and started again, and every acknowledged and flushed byte looked at. `remuda dev` lives in [`dev`].
+//! further writes and started again, and every acknowledged and flushed byte looked at; then a shaped pool on it ([`shaped`]).
+//! `remuda dev` lives in [`dev`].
 
 mod archive;
 pub mod child;
 pub mod dev;
 pub mod host;
 mod report;
+mod shaped;
 
 use crate::bench::job::{Clock, Plan, run_job};
 use crate::bench::pattern::{Choice, Pattern};
@@ -191,14 +193,14 @@ impl Demo {
         let reactors = reactors.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let opener = Opener::without_node(reactors.first());
-        let attach = || -> Result<(Arc<dyn BlockDevice>, Host), Failure> {
-            let opened = runtime.block_on(open_device(&remote_volume(VOLUME, port, NQN), Vec::new(), &opener))?;
+        let attach = |nqn: &str| -> Result<(Arc<dyn BlockDevice>, Host), Failure> {
+            let opened = runtime.block_on(open_device(&remote_volume(VOLUME, port, nqn), Vec::new(), &opener))?;
             let host = runtime.block_on(Host::attach(&opener.reactor, opened.device.clone()))?;
             Ok((opened.device, host))
         };
 
         let mut phases = Vec::new();
-        let (device, mut host) = attach()?;
+        let (device, mut host) = attach(NQN)?;
         self.say(&format!("attached over NVMe/TCP: {}", ByteSize(device.info().bytes())));
         let (extents, packer) = self.write_tree(&mut host, &mut phases)?;
         phases.push(self.measure_reads(&runtime, reactors.first(), device.clone(), extents.len() as u64 * SEGMENT)?);
@@ -212,7 +214,7 @@ impl Demo {
         let began = Instant::now();
         let node = ChildNode::start(&config, &socket, &log)?;
         let answered = began.elapsed();
-        let (device, mut host) = attach()?;
+        let (device, mut host) = attach(NQN)?;
         host.submit(Command { id: 0, op: Op::Read, lba: 0, data: vec![0; host.block_size as usize] });
         check(&host.answer()?)?;
         let first_io = began.elapsed();
@@ -220,6 +222,12 @@ impl Demo {
         let (replayed, replay) = self.recovery(&node)?;
 
         let mut report = self.verify(&mut host, &written, &mut phases)?;
+        drop((host, device));
+
+        let bytes = shaped::create(self, &node)?;
+        self.say(&format!("a shaped pool beside it: filling a volume of {}, then writing at random", ByteSize(bytes)));
+        let (device, mut host) = attach(shaped::NQN)?;
+        report.shaped = Some(shaped::show(self, &node, &mut host, &mut phases)?);
         report.node_ready = answered;
         report.first_io = first_io;
         (report.replayed, report.replay) = (replayed, replay);
@@ -386,7 +394,7 @@ impl Demo {
             self.check_interrupt()?;
             let dead = killed.load(Ordering::Acquire);
             while !dead && since_flush < SMALL_PER_FLUSH && host.in_flight() < SMALL_AT_ONCE {
-                submit_small(host, &mut memory, &mut rng, scratch_first, scratch_blocks);
+                submit_small(host, &mut memory, || scratch_first + rng.below(scratch_blocks));
                 since_flush += 1;
             }
             if host.in_flight() == 0 && !dead {
@@ -432,7 +440,6 @@ impl Demo {
 
     /// Reads everything back and compares.
     fn verify(&self, host: &mut Host, written: &Written, phases: &mut Vec<Phase>) -> Result<Report, Failure> {
-        let wrong = |text: String| Failure::new(Exit::Failed, format!("VERIFICATION FAILED: {text}"));
         let total = written.extents.iter().map(|extent| extent.bytes).sum::<u64>() + SCRATCH;
         let bar = self.bar(total, "verifying");
         let began = Instant::now();
@@ -455,27 +462,8 @@ impl Demo {
         if !unpacker.ended || (unpacker.files, unpacker.bytes) != (written.files, written.file_bytes) {
             return Err(wrong(format!("{} of {} files came back", unpacker.files, written.files)));
         }
-        let mut blocks_checked = 0;
-        let first = written.scratch_first * host.block_size / SEGMENT;
-        assert!((written.scratch_first * host.block_size).is_multiple_of(SEGMENT));
-        let block_size = host.block_size as usize;
-        let segments = written.scratch_blocks * host.block_size / SEGMENT;
-        self.read_in_order(host, first, segments, |index, data| {
-            bar.inc(SEGMENT);
-            for (at, bytes) in data.chunks(block_size).enumerate() {
-                let block = index * SEGMENT / block_size as u64 + at as u64;
-                if let Some(outcome) = written.memory.check(block, bytes, written.memory.oldest(block)) {
-                    outcome.map_err(|found| {
-                        wrong(format!(
-                            "block {block}: found {}, expected write {} to {}",
-                            found.found, found.oldest, found.newest
-                        ))
-                    })?;
-                    blocks_checked += 1;
-                }
-            }
-            Ok(())
-        })?;
+        let (first, blocks) = (written.scratch_first, written.scratch_blocks);
+        let blocks_checked = self.check_blocks(host, &written.memory, first, blocks, &bar)?;
         bar.finish_and_clear();
         phases.push(Phase::new("verify, 256 KiB reads", total, began.elapsed(), host.take_latencies()));
         Ok(Report {
@@ -492,7 +480,40 @@ impl Demo {
             small_flushed: written.small_flushed,
             in_flight_at_kill: written.in_flight_at_kill as u64,
             from: self.from.display().to_string(),
+            shaped: None,
         })
+    }
+
+    /// Reads blocks and compares them with what is remembered of them. How many there was something to compare with.
+    fn check_blocks(
+        &self,
+        host: &mut Host,
+        memory: &Memory,
+        first: u64,
+        blocks: u64,
+        bar: &ProgressBar,
+    ) -> Result<u64, Failure> {
+        let block_size = host.block_size;
+        let (from, bytes) = (first * block_size, blocks * block_size);
+        assert!(from.is_multiple_of(SEGMENT) && bytes.is_multiple_of(SEGMENT));
+        let mut checked = 0;
+        self.read_in_order(host, from / SEGMENT, bytes / SEGMENT, |index, data| {
+            bar.inc(SEGMENT);
+            for (at, bytes) in data.chunks(block_size as usize).enumerate() {
+                let block = index * SEGMENT / block_size + at as u64;
+                if let Some(outcome) = memory.check(block, bytes, memory.oldest(block)) {
+                    outcome.map_err(|found| {
+                        wrong(format!(
+                            "block {block}: found {}, expected write {} to {}",
+                            found.found, found.oldest, found.newest
+                        ))
+                    })?;
+                    checked += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(checked)
     }
 
     /// Reads `count` segments from number `first` on, several at once, and gives them in order.
@@ -524,10 +545,14 @@ impl Demo {
     }
 }
 
+fn wrong(text: String) -> Failure {
+    Failure::new(Exit::Failed, format!("VERIFICATION FAILED: {text}"))
+}
+
 /// One self-describing block, at a place where no write is under way.
-fn submit_small(host: &mut Host, memory: &mut Memory, rng: &mut Rng, first: u64, blocks: u64) {
+fn submit_small(host: &mut Host, memory: &mut Memory, mut choose: impl FnMut() -> u64) {
     let block = loop {
-        let block = first + rng.below(blocks);
+        let block = choose();
         if memory.may_write(block, 1) {
             break block;
         }

@@ -1,5 +1,6 @@
 //! The demo's table.
 
+use super::shaped::Shaped;
 use crate::cli::output;
 use crate::config::show_duration_ns;
 use base::{ByteSize, Histogram};
@@ -44,6 +45,7 @@ pub struct Report {
     pub small_flushed: u64,
     pub in_flight_at_kill: u64,
     pub from: String,
+    pub shaped: Option<Shaped>,
 }
 
 impl Report {
@@ -83,6 +85,7 @@ impl Report {
                 "small_writes_flushed": self.small_flushed,
                 "in_flight_at_kill": self.in_flight_at_kill,
             },
+            "shaped": self.shaped.as_ref().map(Shaped::to_json),
         })
     }
 
@@ -125,6 +128,7 @@ impl Report {
             ),
             ("lost or wrong", "nothing".to_string()),
         ]);
-        format!("\n{table}\n\n{facts}")
+        let shaped = self.shaped.as_ref().map(|shaped| format!("\n\n{}", shaped.to_text())).unwrap_or_default();
+        format!("\n{table}\n\n{facts}{shaped}")
     }
 }

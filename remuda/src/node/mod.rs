@@ -29,6 +29,7 @@ mod referrals;
 pub mod refusal;
 mod remote;
 mod reservations;
+mod snapshots;
 pub mod state;
 pub mod stats;
 mod subsystems;
@@ -37,6 +38,7 @@ mod vhost;
 pub mod view;
 mod volumes;
 mod window;
+mod zones;
 
 pub use awaited::Arrival;
 pub use build::{Opened, Opener, close as close_device, open_device};

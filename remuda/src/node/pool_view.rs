@@ -33,6 +33,15 @@ pub struct PoolNumbers {
     pub uuid: Uuid,
     /// Volumes.
     pub volumes: usize,
+    /// Snapshots of these.
+    #[serde(default)]
+    pub snapshots: usize,
+    /// Deleted volumes and snapshots that have not gone yet.
+    #[serde(default)]
+    pub going: usize,
+    /// Extents that these still have.
+    #[serde(default)]
+    pub going_extents: u64,
     /// Bytes of the capacity device in use by the pool.
     pub capacity_bytes: u64,
     /// Bytes of the log device in use by the pool.
@@ -112,7 +121,7 @@ impl ScrubView {
     pub(super) fn of(status: &PoolStatus, pool: &Pool) -> ScrubView {
         let volumes = pool.volumes();
         let run = |bad: &BadRun| {
-            let volume = volumes.iter().find(|volume| volume.identity().id == bad.volume);
+            let volume = volumes.iter().find(|volume| volume.layer() == bad.volume);
             let shift = volume.map_or(12, |volume| volume.identity().block_shift);
             let name = volume.map_or_else(|| format!("number {}", bad.volume), |volume| volume.identity().name.clone());
             let (lba, blocks) = (bad.first << (12 - shift), (bad.blocks as u64) << (12 - shift));
@@ -330,6 +339,9 @@ impl PoolNumbers {
         PoolNumbers {
             uuid: status.uuid,
             volumes: status.volumes,
+            snapshots: status.snapshots,
+            going: status.going,
+            going_extents: status.going_extents,
             capacity_bytes: status.capacity_bytes,
             log_bytes: status.log_bytes,
             log_durable: status.log_durable,

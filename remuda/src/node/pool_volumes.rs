@@ -2,9 +2,10 @@
 //! (identity and size of those that are namespaces), to show them as not ready while their pool is not open.
 
 use super::absent::AbsentVolume;
-use super::pools::pool_refused;
+use super::pools::{pool_refused, seconds_now};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
+use super::snapshots::is_snapshot;
 use super::state::{Origin, ShownVolume};
 use super::view::VolumeView;
 use super::{NewSize, Node};
@@ -44,7 +45,7 @@ impl Node {
         }
     }
 
-    fn adopt_volume(&mut self, pool: &str, volume: Arc<PoolVolume>) {
+    pub(super) fn adopt_volume(&mut self, pool: &str, volume: Arc<PoolVolume>) {
         let name = volume.name().to_string();
         if let Some(place) = self.place_of_volume(&name) {
             self.warn(format!(
@@ -163,9 +164,12 @@ impl Node {
         })
     }
 
-    /// All volumes in pools.
+    /// All volumes in pools, and the snapshots that hosts may use.
     pub(super) fn pool_volume_views(&self) -> Vec<VolumeView> {
-        let names = self.pool_volumes.keys().chain(self.state.shown.keys().filter(|name| self.absent(name).is_some()));
+        let is_listed =
+            |slot: &PoolVolumeSlot, name: &str| !is_snapshot(&slot.volume) || !self.exports_of(name).is_empty();
+        let open = self.pool_volumes.iter().filter(|(name, slot)| is_listed(slot, name)).map(|(name, _)| name);
+        let names = open.chain(self.state.shown.keys().filter(|name| self.absent(name).is_some()));
         names.filter_map(|name| self.pool_volume_view(name)).collect()
     }
 
@@ -188,8 +192,7 @@ impl Node {
         if !matches!(block_size, 512 | 4096) {
             return Err(Refusal::invalid(object, format!("blocks of {block_size} bytes"), "use 512 or 4096"));
         }
-        let created_s =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let created_s = seconds_now();
         let (new, shift) = (name.to_string(), block_size.trailing_zeros() as u16);
         let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
             open.pool.create_volume(&reactor, &new, size / BLOCK, shift, created_s).await
@@ -236,28 +239,35 @@ impl Node {
         self.volume_show(name)
     }
 
-    /// Deletes a volume in a pool and frees what it has.
-    pub(super) async fn pool_volume_delete(&mut self, name: &str) -> Result<(), Refusal> {
+    /// Deletes a volume in a pool and frees what it has; with its snapshots, if it has any.
+    pub(super) async fn pool_volume_delete(&mut self, name: &str, snapshots: bool) -> Result<(), Refusal> {
         let object = format!("volume '{name}'");
         if self.pool_volume_origin(name) == Origin::Config {
             return Err(self.belongs_to_config(object));
         }
-        self.check_not_exported(name)?;
+        let mut going = self.snapshots_of(name);
+        if !snapshots && !going.is_empty() {
+            let cause = format!("it has snapshots: {}", going.join(", "));
+            let next = "delete these first ('remuda snapshot delete'), or all at once with --snapshots";
+            return Err(Refusal::conflict(object, cause, next));
+        }
+        going.push(name.to_string());
+        going.iter().try_for_each(|name| self.check_not_exported(name))?;
         let pool = self.pool_volumes.get(name).map(|slot| slot.pool.clone());
         let pool = pool.ok_or_else(|| Refusal::failed(&object, "its pool is not open", "see 'remuda pool list'"))?;
         let open = self.open_pool_of(&pool)?;
-        self.volumes.remove(name);
-        self.pool_volumes.remove(name);
+        for name in &going {
+            self.volumes.remove(name);
+            self.pool_volumes.remove(name);
+        }
         let old = name.to_string();
         let deleted = on_reactor_async(self.reactors.first(), move |reactor| async move {
-            let ended = open.pool.delete_volume(&reactor, &old).await;
-            (ended, open.pool.volume(&old))
+            let ended = open.pool.delete_volume_and_snapshots(&reactor, &old).await;
+            (ended, going.into_iter().filter_map(|name| open.pool.volume(&name)).collect::<Vec<_>>())
         });
         let (ended, left) = deleted.await?;
         if let Err(error) = ended {
-            if let Some(volume) = left {
-                self.adopt_volume(&pool, volume);
-            }
+            left.into_iter().for_each(|volume| self.adopt_volume(&pool, volume));
             return Err(pool_refused(&pool, error, "try again; see 'remuda pool status'"));
         }
         tracing::info!(volume = name, pool, "volume deleted");

@@ -90,7 +90,7 @@ pub(super) fn object(name: &str) -> String {
     format!("pool '{name}'")
 }
 
-fn seconds_now() -> u64 {
+pub(super) fn seconds_now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
@@ -226,6 +226,11 @@ impl Node {
         slot.live.clone().map_err(|refusal| {
             Refusal::new(RefusalKind::Failed, object(name), format!("it is not open: {}", refusal.cause), refusal.next)
         })
+    }
+
+    /// The pools that are open.
+    pub(super) fn open_pool_names(&self) -> impl Iterator<Item = &str> {
+        self.pools.iter().filter(|(_, slot)| slot.live.is_ok()).map(|(name, _)| name.as_str())
     }
 
     /// The pool that stands on a device.

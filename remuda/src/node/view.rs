@@ -90,6 +90,27 @@ pub struct VolumeView {
     pub state: String,
 }
 
+/// A snapshot of a volume in a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SnapshotView {
+    /// Name: `volume@snapshot`.
+    pub name: String,
+    /// Its volume.
+    pub volume: String,
+    /// The pool that both are in.
+    pub pool: String,
+    /// Bytes: those of the volume when it was made.
+    pub size: u64,
+    /// Identity seen by hosts.
+    pub uuid: Uuid,
+    /// When it was made, seconds since 1970.
+    pub created_s: u64,
+    /// Volumes and snapshots that show what it has, its own volume's among them.
+    pub users: usize,
+    /// Namespaces and doors that show it, as `NQN/nsid` and `vhost/NAME`.
+    pub exports: Vec<String>,
+}
+
 /// A namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamespaceView {

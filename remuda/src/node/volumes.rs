@@ -395,10 +395,11 @@ impl Node {
     }
 
     /// Gives a volume's place back; on devices that can, its data is deallocated.
-    pub async fn volume_delete(&mut self, name: &str) -> Result<(), Refusal> {
+    /// One in a pool that has snapshots goes only together with these.
+    pub async fn volume_delete(&mut self, name: &str, snapshots: bool) -> Result<(), Refusal> {
         self.check_running()?;
         if self.pool_volume_view(name).is_some() {
-            return self.pool_volume_delete(name).await;
+            return self.pool_volume_delete(name, snapshots).await;
         }
         let object = format!("volume '{name}'");
         let record = self.record(name)?.clone();

@@ -38,6 +38,7 @@ const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
 const ADDRESS: Key = key("address", Form::Text, "required", "The address of its port.");
 const LIMITED_HOST: Key = key("host", Form::Text, "this or volume", "The host's NQN.");
 const LIMITED_VOLUME: Key = key("volume", Form::Text, "this or host", "The volume.");
+const SNAPSHOT: Key = key("snapshot", Form::Text, "required", "The snapshot: volume@snapshot.");
 const NSID: Form = Form::Count(1, 1024);
 const ANA_GROUP: Form = Form::Count(1, nvme::target::ANA_GROUPS_MAX as u64);
 /// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
@@ -98,6 +99,20 @@ pub const METHODS: &[Method] = &[
         ],
     ),
     method(
+        "device.retire_zone",
+        "Takes a zone of a zoned device out of use, for good.",
+        &[
+            NAME,
+            key("zone", Form::Count(0, bdev::ZONES_MAX - 1), "required", "Which, from 0 on."),
+            key(
+                "state",
+                Form::Choice(&["read-only", "offline"]),
+                "required",
+                "Whether it can still be read; from read-only to offline there is a way, and no other.",
+            ),
+        ],
+    ),
+    method(
         "device.change_key",
         "Wraps the key of an encrypted device with that of another key file; the old one opens it no longer.",
         &[NAME, key("key_file", Form::Text, "required", "The new key file.")],
@@ -134,7 +149,13 @@ pub const METHODS: &[Method] = &[
         "Begins to check a pool that is not open.",
         &[
             NAME,
-            key("repair", Form::Flag, "false", "Put right what can be put right safely."),
+            key(
+                "repair",
+                Form::Flag,
+                "false",
+                "Restore what has a valid copy, give back the space of volumes that there are not, and give up table pages that \
+                 neither of their places has: what these may have described is lost.",
+            ),
             key("payloads", Form::Flag, "false", "Verify what every log record carries."),
             key("data", Form::Flag, "false", "Read and verify every block of every volume."),
         ],
@@ -177,7 +198,40 @@ pub const METHODS: &[Method] = &[
             key("shrink", Form::Flag, "false", "Permits a smaller size."),
         ],
     ),
-    method("volume.delete", "Gives a volume's place back.", &[NAME]),
+    method(
+        "volume.delete",
+        "Gives a volume's place back.",
+        &[NAME, key("snapshots", Form::Flag, "false", "Of a volume in a pool: with all of its snapshots.")],
+    ),
+    method(
+        "volume.clone",
+        "Makes a volume in a pool that begins as a snapshot is; what neither writes, both share.",
+        &[SNAPSHOT, key("name", Form::Text, "required", "The new volume's name.")],
+    ),
+    method(
+        "snapshot.create",
+        "Makes snapshots of volumes in a pool, all of them at one moment.",
+        &[key(
+            "names",
+            Form::TextList,
+            "required",
+            "Their names, such as \"v0@monday\": the volume, and the snapshot's own.",
+        )],
+    ),
+    question("snapshot.list", "The snapshots of a volume, or all.", &[key("volume", Form::Text, "all", "The volume.")]),
+    method(
+        "snapshot.delete",
+        "Deletes a snapshot; what volumes and snapshots above it show becomes theirs in the background.",
+        &[SNAPSHOT],
+    ),
+    method(
+        "snapshot.roll_back",
+        "Makes a volume what its snapshot is, size included; what was written since is lost.",
+        &[
+            SNAPSHOT,
+            key("in_use", Form::Flag, "false", "Even if hosts may use the volume, which find it changed under them."),
+        ],
+    ),
     method(
         "subsystem.create",
         "A new, empty subsystem.",
@@ -462,6 +516,7 @@ struct Params {
     device: Option<String>,
     pool: Option<String>,
     volume: String,
+    snapshot: String,
     leg: Option<String>,
     key_file: String,
     confirm: String,
@@ -475,6 +530,7 @@ struct Params {
     dhchap_ctrl_key: Option<String>,
     dhchap_hash: Vec<String>,
     dhchap_dhgroup: Vec<String>,
+    names: Vec<String>,
     grace_ns: Option<u64>,
     size: Option<u64>,
     size_text: String,
@@ -528,6 +584,7 @@ impl Params {
                         "key_file" => params.key_file = text.unwrap_or_default(),
                         "confirm" => params.confirm = text.unwrap_or_default(),
                         "volume" => params.volume = text.unwrap_or_default(),
+                        "snapshot" => params.snapshot = text.unwrap_or_default(),
                         "port" => params.port = text,
                         "uuid" => params.uuid = text,
                         "controller_ids" => params.controller_ids = text,
@@ -566,6 +623,7 @@ impl Params {
                     match name {
                         "dhchap_hash" => params.dhchap_hash = texts.unwrap_or_default(),
                         "dhchap_dhgroup" => params.dhchap_dhgroup = texts.unwrap_or_default(),
+                        "names" => params.names = texts.unwrap_or_default(),
                         _ => params.hosts = texts,
                     }
                 }
@@ -619,6 +677,11 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
         "device.rejoin" => {
             answer(node.device_rejoin(&params.name, params.leg.as_deref().unwrap_or_default(), params.flag).await?)
         }
+        "device.retire_zone" => {
+            let is_readable = params.word == "read-only";
+            let state = if is_readable { bdev::ZoneState::ReadOnly } else { bdev::ZoneState::Offline };
+            answer(node.device_retire_zone(&params.name, params.nsid.unwrap_or(0).into(), state).await?)
+        }
         "device.change_key" => {
             if !std::path::Path::new(&params.key_file).is_absolute() {
                 let cause = format!("{} is not an absolute path", params.key_file);
@@ -654,7 +717,15 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             let size = size.map_err(|reason| Refusal::invalid(format!("volume '{}'", params.name), reason, ""))?;
             answer(node.volume_resize(&params.name, size, params.flag).await?)
         }
-        "volume.delete" => node.volume_delete(&params.name).await.map(done),
+        "volume.delete" => node.volume_delete(&params.name, params.flag).await.map(done),
+        "volume.clone" => answer(node.volume_clone(&params.snapshot, &params.name).await?),
+        "snapshot.create" => answer(node.snapshot_create(&params.names).await?),
+        "snapshot.list" => {
+            let volume = Some(params.volume.as_str()).filter(|volume| !volume.is_empty());
+            answer(node.snapshot_list(volume).await?)
+        }
+        "snapshot.delete" => node.snapshot_delete(&params.snapshot).await.map(done),
+        "snapshot.roll_back" => answer(node.snapshot_roll_back(&params.snapshot, params.flag).await?),
         "subsystem.create" => {
             let (serial, model) = (params.serial.clone(), params.model.clone());
             let hosts = params.hosts.clone().unwrap_or_default();

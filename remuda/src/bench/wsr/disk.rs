@@ -3,9 +3,9 @@
 
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Flags, Io, Lba, Op};
 use reactor::{IoFuture, Reactor, Region, SgList};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A way to a device for what does not care for data.
 pub struct Disk {
@@ -91,11 +91,19 @@ pub const CACHE: CacheModel =
 pub struct CacheDevice {
     model: CacheModel,
     child: Arc<dyn BlockDevice>,
+    /// Of all its channels.
+    server: Arc<Server>,
+    written_bytes: Arc<AtomicU64>,
 }
 
 impl CacheDevice {
     pub fn new(child: Arc<dyn BlockDevice>, model: CacheModel) -> CacheDevice {
-        CacheDevice { model, child }
+        CacheDevice { model, child, server: Arc::default(), written_bytes: Arc::default() }
+    }
+
+    /// Bytes written to it so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -118,7 +126,8 @@ impl BlockDevice for CacheDevice {
             child: self.child.open_channel(reactor)?,
             block_size: u64::from(self.child.info().block_size),
             reactor: reactor.clone(),
-            server: Server::default(),
+            server: self.server.clone(),
+            written_bytes: self.written_bytes.clone(),
         }))
     }
 }
@@ -128,13 +137,17 @@ struct CacheChannel {
     child: Rc<dyn Channel>,
     block_size: u64,
     reactor: Rc<Reactor>,
-    server: Server,
+    server: Arc<Server>,
+    written_bytes: Arc<AtomicU64>,
 }
 
 impl Channel for CacheChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         let rate = if io.op.modifies() { self.model.write_bytes_per_us } else { self.model.read_bytes_per_us };
         let bytes = if io.op == Op::Flush { 0 } else { u64::from(io.nblocks) * self.block_size };
+        if io.op == Op::Write {
+            self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
         let occupied = (bytes * 1000 / rate).max(self.model.occupancy_ns_min);
         let end = self.server.serve(self.reactor.now_ns(), occupied) + self.model.latency_ns;
         let begun = IoFuture::begin(&self.child, |child| child.submit(io));
@@ -150,17 +163,17 @@ impl Channel for CacheChannel {
     }
 }
 
-/// One at a time, in the order of arrival.
+/// One at a time, in the order of arrival. One reactor uses it; it is atomic because devices are shared.
 #[derive(Default)]
 pub struct Server {
-    free_at_ns: Cell<u64>,
+    free_at_ns: AtomicU64,
 }
 
 impl Server {
     /// When what arrives now ends.
     pub fn serve(&self, now_ns: u64, occupied_ns: u64) -> u64 {
-        let end = self.free_at_ns.get().max(now_ns) + occupied_ns;
-        self.free_at_ns.set(end);
+        let end = self.free_at_ns.load(Ordering::Relaxed).max(now_ns) + occupied_ns;
+        self.free_at_ns.store(end, Ordering::Relaxed);
         end
     }
 }

@@ -8,10 +8,10 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
 const PANEL: f64 = 290.0;
-const BAR: f64 = 24.0;
+const BAR: f64 = 20.0;
 /// From 1 MB/s to 1000 MB/s per job.
 const DECADES: f64 = 3.0;
-const COLORS: [&str; 3] = ["#8a8a8a", "#3f6fb5", "#1b7f5c"];
+const COLORS: [&str; 4] = ["#8a8a8a", "#3f6fb5", "#8fc7b0", "#1b7f5c"];
 
 fn height(rate: f64) -> f64 {
     (rate.max(1.0).log10() / DECADES).clamp(0.01, 1.0) * (PANEL - 110.0)
@@ -45,9 +45,9 @@ pub fn draw(cells: &[Cell]) -> String {
         let _ = writeln!(shapes, "<line x1=\"50\" y1=\"{base}\" x2=\"{WIDTH}\" y2=\"{base}\" stroke=\"black\"/>");
         for (index, row) in ROWS.iter().enumerate() {
             let left = 56.0 + index as f64 * 90.0;
-            text(left + BAR * 1.5, base + 15.0, "middle", 11, &row.number.to_string());
+            text(left + BAR * 2.0, base + 15.0, "middle", 11, &row.number.to_string());
             for (line, load) in row.loads().iter().enumerate() {
-                text(left + BAR * 1.5, base + 27.0 + line as f64 * 10.0, "middle", 8, load);
+                text(left + BAR * 2.0, base + 27.0 + line as f64 * 10.0, "middle", 8, load);
             }
             let of_row = cells.iter().filter(|cell| cell.row == index && cell.setting == setting);
             for cell in of_row {
@@ -67,7 +67,7 @@ pub fn draw(cells: &[Cell]) -> String {
         }
     }
     for (index, column) in Column::ALL.into_iter().enumerate() {
-        let x = 150.0 + index as f64 * 240.0;
+        let x = 70.0 + index as f64 * 220.0;
         let y = tall - 24.0;
         let _ =
             writeln!(shapes, "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"12\" height=\"12\" fill=\"{}\"/>", COLORS[index]);

@@ -1,17 +1,20 @@
 //! `remuda bench wsr-table`: the ten rows of the write-shaping paper on a modelled QLC drive, in virtual time.
 //!
 //! The drive is the model of `bdev::model_ssd`, the cache drive a model too, the host's core one server with a cost per
-//! request. Nothing here depends on the machine: the same parameters give the same numbers. What is compared with what, and
-//! with how much flash, is beside every number.
+//! request. The shaped pool is the engine's. Nothing here depends on the machine but what a request costs that pool, which is
+//! measured unless it is given: the same parameters give the same numbers. What is compared with what, and with how much flash, is
+//! beside every number.
 
 mod disk;
 mod figure;
 mod ocf;
 mod places;
+mod pool;
 mod report;
 mod rows;
 mod run;
 mod shaping;
+mod sparse;
 mod stack;
 
 use crate::cli::exit::{Exit, Failure};
@@ -38,12 +41,21 @@ pub struct WsrArgs {
     /// Indirection unit of the drive: 4KiB to 64KiB
     #[arg(long, default_value = "64KiB")]
     unit: ByteSize,
-    /// CPU time of a request of the shaping stack on its one core, ns
+    /// CPU time of a request of the policy model of shaping on its one core, ns
     #[arg(long, default_value_t = Column::Shaping.host_cost().request_ns)]
     host_ns: u64,
     /// And for each of its blocks of 4 KiB, ns
     #[arg(long, default_value_t = Column::Shaping.host_cost().block_ns)]
     host_block_ns: u64,
+    /// CPU time of a request of the shaped pool on its one core, ns [default: measured]
+    #[arg(long, requires = "pool_block_ns")]
+    pool_ns: Option<u64>,
+    /// And for each of its blocks of 4 KiB, ns [default: measured]
+    #[arg(long, requires = "pool_ns")]
+    pool_block_ns: Option<u64>,
+    /// Stacks to run [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    stack: Vec<Column>,
     /// Threads [default: all cores]; the numbers do not depend on it
     #[arg(long)]
     threads: Option<usize>,
@@ -67,14 +79,41 @@ pub struct Cell {
     pub measured: Measured,
 }
 
+/// What requests cost on each stack that is run.
+pub struct Hosts {
+    of: Vec<(Column, HostCost)>,
+    /// That of the pool was measured.
+    pub is_measured: bool,
+}
+
+impl Hosts {
+    pub fn columns(&self) -> impl Iterator<Item = Column> + '_ {
+        self.of.iter().map(|(column, _)| *column)
+    }
+
+    pub fn of(&self, column: Column) -> HostCost {
+        self.of.iter().find(|(other, _)| *other == column).map_or(column.host_cost(), |(_, cost)| *cost)
+    }
+}
+
 impl WsrArgs {
-    fn host_cost(&self, column: Column) -> HostCost {
-        match column {
-            Column::Shaping => {
-                HostCost { request_ns: self.host_ns, block_ns: self.host_block_ns, ..column.host_cost() }
-            }
-            other => other.host_cost(),
+    fn hosts(&self) -> Result<Hosts, RunError> {
+        let columns = Column::ALL.into_iter().filter(|column| self.stack.is_empty() || self.stack.contains(column));
+        let mut hosts = Hosts { of: Vec::new(), is_measured: self.pool_ns.is_none() };
+        for column in columns {
+            let cost = match (column, self.pool_ns, self.pool_block_ns) {
+                (Column::Shaping, ..) => {
+                    HostCost { request_ns: self.host_ns, block_ns: self.host_block_ns, ..column.host_cost() }
+                }
+                (Column::Pool, Some(request_ns), Some(block_ns)) => {
+                    HostCost { request_ns, block_ns, ..column.host_cost() }
+                }
+                (Column::Pool, ..) => pool::measure_host_cost()?,
+                (other, ..) => other.host_cost(),
+            };
+            hosts.of.push((column, cost));
         }
+        Ok(hosts)
     }
 
     fn sizes(&self) -> Sizes {
@@ -87,28 +126,41 @@ pub fn run(context: &Context, args: &WsrArgs) -> Result<(), Failure> {
         let text = format!("--unit {}: expected 4KiB, 8KiB, 16KiB, 32KiB or 64KiB", args.unit);
         return Err(Failure::new(Exit::Usage, text));
     }
+    let hosts = args.hosts().map_err(failure)?;
     let wanted = |number: u64| args.rows.is_empty() || args.rows.contains(&number);
     let plan: Vec<(usize, Setting, Column)> = Setting::ALL
         .into_iter()
         .flat_map(|setting| (0..ROWS.len()).map(move |row| (setting, row)))
         .filter(|(_, row)| wanted(ROWS[*row].number))
-        .flat_map(|(setting, row)| Column::ALL.map(|column| (row, setting, column)))
+        .flat_map(|(setting, row)| hosts.columns().map(move |column| (row, setting, column)))
         .collect();
-    let cells = run_all(context, args, &plan)?;
+    let cells = run_all(context, args, &hosts, &plan)?;
     if let Some(path) = &args.svg {
         let written = std::fs::write(path, figure::draw(&cells));
         written.map_err(|error| Failure::new(Exit::Failed, format!("cannot write {}: {error}", path.display())))?;
     }
     if context.json {
-        output::print_json(&report::to_json(args, &cells));
+        output::print_json(&report::to_json(args, &hosts, &cells));
     } else {
-        output::print_line(&report::to_text(args, &cells));
+        output::print_line(&report::to_text(args, &hosts, &cells));
     }
     Ok(())
 }
 
+fn failure(error: RunError) -> Failure {
+    match error {
+        RunError::Interrupted => Failure::quiet(Exit::Interrupted),
+        RunError::Failed(text) => Failure::new(Exit::Failed, text),
+    }
+}
+
 /// Every cell is a world of its own, so threads share nothing but the list of what is left.
-fn run_all(context: &Context, args: &WsrArgs, plan: &[(usize, Setting, Column)]) -> Result<Vec<Cell>, Failure> {
+fn run_all(
+    context: &Context,
+    args: &WsrArgs,
+    hosts: &Hosts,
+    plan: &[(usize, Setting, Column)],
+) -> Result<Vec<Cell>, Failure> {
     let interrupt = Arc::new(AtomicBool::new(false));
     let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, interrupt.clone());
     let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupt.clone());
@@ -124,7 +176,7 @@ fn run_all(context: &Context, args: &WsrArgs, plan: &[(usize, Setting, Column)])
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((row, setting, column)) = plan.get(index).copied() else { return };
                     bar.set_message(format!("row {} on {}", ROWS[row].number, column.name()));
-                    let host = args.host_cost(column);
+                    let host = hosts.of(column);
                     let outcome = run::run(&ROWS[row], column, setting, &sizes, host, interrupt.clone());
                     if outcome.is_err() {
                         next.store(plan.len(), Ordering::Relaxed);
@@ -142,11 +194,11 @@ fn run_all(context: &Context, args: &WsrArgs, plan: &[(usize, Setting, Column)])
         let (row, setting, column) = plan[index];
         match outcome {
             Ok(measured) => Ok(Cell { row, setting, column, measured }),
-            Err(RunError::Interrupted) => Err(Failure::quiet(Exit::Interrupted)),
             Err(RunError::Failed(error)) => {
                 let place = format!("row {} on {} ({})", ROWS[row].number, column.name(), setting.name());
-                Err(Failure::new(Exit::Failed, format!("{place}: {error}")))
+                Err(failure(RunError::Failed(format!("{place}: {error}"))))
             }
+            Err(interrupted) => Err(failure(interrupted)),
         }
     };
     results.into_iter().map(cell).collect()
@@ -181,6 +233,17 @@ mod tests {
             assert!(shaped.nand_bytes >= shaped.device_write_bytes);
             assert!(drive.per_user_byte(drive.nand_bytes) > 16.0, "a 4 KiB write programs a whole unit");
         }
+    }
+
+    #[test]
+    fn the_shaped_pool_beats_its_drive_with_the_same_flash() {
+        let (drive, pool) =
+            (measure(6, Column::Drive, Setting::EqualFlash), measure(6, Column::Pool, Setting::EqualFlash));
+        let rate = |measured: &Measured| measured.rate(measured.user_write_bytes, 8);
+        assert!(rate(&pool) > 1.5 * rate(&drive), "{} against {}", rate(&pool), rate(&drive));
+        assert!(pool.drive_amplification() < 1.1, "streams keep bands together: {}", pool.drive_amplification());
+        assert!(pool.nand_bytes * 8 < pool.user_write_bytes * 32, "a fraction of what the drive alone programs");
+        assert!(pool.fast_bytes >= pool.user_write_bytes, "everything goes through the log");
     }
 
     #[test]

@@ -97,14 +97,25 @@ pub fn run(
     host: HostCost,
     interrupt: Arc<AtomicBool>,
 ) -> Result<Measured, RunError> {
-    let driver = ClockDriver::new(SEED + row.number);
+    let sizes = *sizes;
+    in_world(SEED + row.number, move |reactor| async move {
+        measure(&reactor, row, column, setting, &sizes, host, interrupt).await
+    })
+}
+
+/// Runs something on a reactor of its own with a clock of its own, until it ends.
+pub fn in_world<T, F>(seed: u64, run: impl FnOnce(Rc<Reactor>) -> F) -> Result<T, RunError>
+where
+    T: 'static,
+    F: Future<Output = Result<T, RunError>> + 'static,
+{
+    let driver = ClockDriver::new(seed);
     let config = ReactorConfig { policy: PollPolicy::Sleep, ..ReactorConfig::default() };
     let reactor = Reactor::new(0, driver.clone(), config);
-    let sizes = *sizes;
-    let (inner, result) = (reactor.clone(), Rc::new(RefCell::new(None)));
-    let slot = result.clone();
+    let result = Rc::new(RefCell::new(None));
+    let (slot, running) = (result.clone(), run(reactor.clone()));
     reactor.spawn(async move {
-        let outcome = measure(&inner, row, column, setting, &sizes, host, interrupt).await;
+        let outcome = running.await;
         slot.replace(Some(outcome));
     });
     let outcome = loop {

@@ -3,7 +3,9 @@
 
 use super::disk::{CACHE, CacheDevice, Disk, DiskError, HostCore, HostCost};
 use super::ocf::Ocf;
+use super::pool::ShapedPool;
 use super::shaping::{self, Shaping};
+use super::sparse::SparseDevice;
 use bdev::{
     BlockDevice, Extent, LinearDevice, MemDevice, ModelSsdDevice, NullDevice, Op, SsdModel, ZonedDevice, ZonedOptions,
 };
@@ -37,30 +39,46 @@ impl Target for DeviceTarget {
 }
 
 /// The columns of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Column {
+    /// The drive alone
     Drive,
+    /// A write-back cache in place
     InPlace,
+    /// The policy of shaping, as a model
+    #[value(name = "policy")]
     Shaping,
+    /// The engine's shaped pool
+    Pool,
 }
 
 impl Column {
-    pub const ALL: [Column; 3] = [Column::Drive, Column::InPlace, Column::Shaping];
+    pub const ALL: [Column; 4] = [Column::Drive, Column::InPlace, Column::Shaping, Column::Pool];
 
     pub fn name(self) -> &'static str {
         match self {
             Column::Drive => "QLC alone",
             Column::InPlace => "in-place cache",
             Column::Shaping => "shaping (policy model)",
+            Column::Pool => "shaped pool",
         }
     }
 
-    /// By default: what fits the published rates of these stacks.
+    /// The column of the published table that it stands beside.
+    pub fn published(self) -> usize {
+        match self {
+            Column::Drive => 0,
+            Column::InPlace => 1,
+            Column::Shaping | Column::Pool => 2,
+        }
+    }
+
+    /// By default: what fits the published rates of these stacks. That of the pool is measured.
     pub fn host_cost(self) -> HostCost {
         match self {
             Column::Drive => HostCost { request_ns: 1_000, block_ns: 0, shared: false },
             Column::InPlace => HostCost { request_ns: 5_000, block_ns: 100, shared: true },
-            Column::Shaping => HostCost { request_ns: 1_200, block_ns: 100, shared: true },
+            Column::Shaping | Column::Pool => HostCost { request_ns: 1_200, block_ns: 100, shared: true },
         }
     }
 }
@@ -70,7 +88,8 @@ impl Column {
 pub enum Setting {
     /// As published: a drive with 10 % spare flash; shaping gets one that is a quarter larger and leaves that unused.
     Published,
-    /// The same raw flash for all, 1.375 times the user's bytes: as spare flash of the drive, or as zones that the host owns.
+    /// The same raw flash for all, 1.375 times the user's bytes: as spare flash of the drive, as zones that the host owns, or as
+    /// the pool's on a drive that keeps write streams apart.
     EqualFlash,
 }
 
@@ -124,11 +143,14 @@ pub struct Stack {
 }
 
 const BLOCK: u32 = 4096;
+/// Write streams of the pool, beside what it writes of itself.
+const POOL_STREAMS: u16 = 3;
+/// What such a drive needs: an open superblock for each stream, the default one and its collector, and free ones.
+const WORKING_SUPERBLOCKS: u64 = 12;
 /// Where zones begin on a device below them that is not tiny.
 const TABLE_BYTES: u64 = 1 << 20;
 
-/// Builds the stack of a column. Drives here keep no data; what reads back what it has written (a pool, with its checksums) stands
-/// on the same models over memory devices, and becomes a [`DeviceTarget`] of its volume.
+/// Builds the stack of a column. Drives keep no data, but for the pool, which reads back what it has written.
 pub async fn build(
     column: Column,
     setting: Setting,
@@ -142,17 +164,23 @@ pub async fn build(
         (Column::Drive | Column::InPlace, Setting::Published) => plain_drive(sizes, sizes.user_bytes, 1100)?,
         (Column::Drive | Column::InPlace, Setting::EqualFlash) => plain_drive(sizes, sizes.user_bytes, 1375)?,
         (Column::Shaping, Setting::Published) => plain_drive(sizes, sizes.user_bytes * 5 / 4, 1100)?,
+        (Column::Pool, Setting::Published) => {
+            let exported = sizes.user_bytes * 5 / 4;
+            drive_on(Arc::new(SparseDevice::new(exported)), sizes, exported / 1000 * 1100, 0)?
+        }
         (Column::Shaping, Setting::EqualFlash) => zoned_drive(sizes, raw_equal, reactor).await?,
+        (Column::Pool, Setting::EqualFlash) => streams_drive(sizes, raw_equal)?,
     };
     let device: Arc<dyn BlockDevice> = drive.clone();
-    let disk = Disk::open(&device, reactor)?;
+    let disk = || Disk::open(&device, reactor);
     let target: Rc<dyn Target> = match column {
-        Column::Drive => Rc::new(DeviceTarget { disk, host }),
+        Column::Drive => Rc::new(DeviceTarget { disk: disk()?, host }),
         Column::InPlace => {
             let lines = (sizes.cache_bytes / u64::from(BLOCK)) as usize;
             let fast = Rc::new(cache(sizes, reactor)?);
-            Rc::new(Ocf::new(lines, sizes.low_lines, Rc::new(disk), fast, host, reactor))
+            Rc::new(Ocf::new(lines, sizes.low_lines, Rc::new(disk()?), fast, host, reactor))
         }
+        Column::Pool => Rc::new(ShapedPool::make(device.clone(), sizes, host, reactor).await?),
         Column::Shaping => {
             let blocks = |bytes: u64| (bytes / u64::from(BLOCK)) as u32;
             let info = device.info();
@@ -166,7 +194,7 @@ pub async fn build(
                 zone_bytes,
                 cost_benefit: true,
             };
-            Rc::new(Shaping::new(shape, Rc::new(disk), Rc::new(cache(sizes, reactor)?), host, reactor))
+            Rc::new(Shaping::new(shape, Rc::new(disk()?), Rc::new(cache(sizes, reactor)?), host, reactor))
         }
     };
     Ok(Stack { target, drive, raw_bytes })
@@ -182,17 +210,32 @@ fn cache(sizes: &Sizes, reactor: &Rc<Reactor>) -> Result<Disk, DiskError> {
     Disk::open(&device, reactor)
 }
 
-/// A drive without zones and with `raw_permille` of what it exports as flash.
+/// A drive without zones, without data and with `raw_permille` of what it exports as flash.
 fn plain_drive(sizes: &Sizes, exported_bytes: u64, raw_permille: u64) -> Result<(Arc<ModelSsdDevice>, u64), DiskError> {
-    let raw_bytes = exported_bytes / 1000 * raw_permille;
+    drive_on(null("data", exported_bytes)?, sizes, exported_bytes / 1000 * raw_permille, 0)
+}
+
+/// A drive that gives all of its flash to the host but for what it works with, and keeps as many write streams apart as the pool has.
+fn streams_drive(sizes: &Sizes, raw_bytes: u64) -> Result<(Arc<ModelSsdDevice>, u64), DiskError> {
+    let exported = raw_bytes - WORKING_SUPERBLOCKS * sizes.superblock_bytes;
+    drive_on(Arc::new(SparseDevice::new(exported)), sizes, raw_bytes, POOL_STREAMS)
+}
+
+fn drive_on(
+    data: Arc<dyn BlockDevice>,
+    sizes: &Sizes,
+    raw_bytes: u64,
+    streams: u16,
+) -> Result<(Arc<ModelSsdDevice>, u64), DiskError> {
     let model = SsdModel {
         raw_bytes,
         superblock_bytes: sizes.superblock_bytes,
         unit_bytes: sizes.unit_bytes,
         erase_ns: sizes.erase_ns,
-        ..SsdModel::qlc(exported_bytes, 0)
+        streams,
+        ..SsdModel::qlc(data.info().bytes(), 0)
     };
-    let made = ModelSsdDevice::new("qlc", null("data", exported_bytes)?, model);
+    let made = ModelSsdDevice::new("qlc", data, model);
     Ok((Arc::new(made.map_err(|error| error.to_string())?), raw_bytes))
 }
 

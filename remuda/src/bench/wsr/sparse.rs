@@ -1,0 +1,96 @@
+//! Memory that keeps what is not zero: loads here write zeroes, and what a pool adds to them (headers, its index) is little.
+
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, OpSet, Status};
+use reactor::{IoFuture, Reactor};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const BLOCK: usize = 4096;
+static ZEROES: [u8; BLOCK] = [0; BLOCK];
+const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::WriteZeroes, Op::Unmap, Op::Flush]);
+
+type Blocks = Arc<Mutex<HashMap<u64, Box<[u8]>>>>;
+
+/// See the module.
+pub struct SparseDevice {
+    info: DeviceInfo,
+    blocks: Blocks,
+}
+
+impl SparseDevice {
+    pub fn new(bytes: u64) -> SparseDevice {
+        let basic = DeviceInfo::basic(BLOCK as u32, bytes / BLOCK as u64);
+        SparseDevice { info: DeviceInfo { ops: OPS, unmap_reads_zero: true, ..basic }, blocks: Blocks::default() }
+    }
+}
+
+impl BlockDevice for SparseDevice {
+    fn name(&self) -> &str {
+        "data"
+    }
+
+    fn kind(&self) -> &'static str {
+        "sparse"
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.info
+    }
+
+    fn open_channel(&self, _reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(SparseChannel { info: self.info, blocks: self.blocks.clone() }))
+    }
+}
+
+struct SparseChannel {
+    info: DeviceInfo,
+    blocks: Blocks,
+}
+
+impl SparseChannel {
+    fn perform(&self, io: &mut Io) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = io.lba.0;
+        match io.op {
+            Op::Read => {
+                for part in io.bufs.iter_mut().flat_map(|buf| buf.as_mut_slice().chunks_mut(BLOCK)) {
+                    match blocks.get(&at) {
+                        Some(kept) => part.copy_from_slice(kept),
+                        None => part.fill(0),
+                    }
+                    at += 1;
+                }
+            }
+            Op::Write => {
+                for part in io.bufs.iter().flat_map(|buf| buf.as_slice().chunks(BLOCK)) {
+                    if part == ZEROES {
+                        blocks.remove(&at);
+                    } else {
+                        blocks.insert(at, part.into());
+                    }
+                    at += 1;
+                }
+            }
+            Op::WriteZeroes | Op::Unmap => {
+                (at..at + u64::from(io.nblocks)).for_each(|block| drop(blocks.remove(&block)));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Channel for SparseChannel {
+    fn submit<'a>(&'a self, mut io: Io) -> IoFuture<'a, Done> {
+        let whole = io.bufs.iter().all(|buf| buf.len().is_multiple_of(BLOCK));
+        let status = match self.info.check(&io) {
+            Err(status) => status,
+            Ok(()) if !whole => Status::Invalid,
+            Ok(()) => {
+                self.perform(&mut io);
+                Status::Ok
+            }
+        };
+        IoFuture::ready(io.done(status))
+    }
+}

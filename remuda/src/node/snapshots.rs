@@ -1,0 +1,204 @@
+//! Snapshots and clones of volumes in pools. A snapshot is a volume of its pool, named `volume@snapshot`, that can be read;
+//! the pool's catalog knows it, and the node remembers nothing.
+
+use super::Node;
+use super::pools::{pool_refused, seconds_now};
+use super::reactors::on_reactor_async;
+use super::refusal::Refusal;
+use super::view::{SnapshotView, VolumeView};
+use crate::config::device::check_name;
+use engine::{Pool, PoolError, PoolVolume, SnapshotInfo};
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A snapshot's volume, and its own part of the name.
+fn parts(name: &str) -> Result<(&str, &str), Refusal> {
+    let wrong = |cause: String| Err(Refusal::invalid(format!("snapshot '{name}'"), cause, "name it 'volume@snapshot'"));
+    match name.split_once('@') {
+        Some((volume, snapshot)) => match check_name(snapshot) {
+            Ok(()) => Ok((volume, snapshot)),
+            Err(reason) => wrong(reason),
+        },
+        None => wrong("there is no '@' in it".to_string()),
+    }
+}
+
+impl Node {
+    /// Makes snapshots, all of them at one moment: names such as `v0@monday`, of volumes of one pool.
+    pub async fn snapshot_create(&mut self, names: &[String]) -> Result<Vec<SnapshotView>, Refusal> {
+        self.check_running()?;
+        let Some(first) = names.first() else {
+            return Err(Refusal::invalid("snapshot", "none is named", "name it 'volume@snapshot'"));
+        };
+        let pool = self.pool_of_snapshot(first)?;
+        let mut wanted = Vec::new();
+        for name in names {
+            let (volume, snapshot) = parts(name)?;
+            if self.pool_volumes.contains_key(name) {
+                let next = "choose another name, or delete it first";
+                return Err(Refusal::conflict(format!("snapshot '{name}'"), "it exists already", next));
+            }
+            let other = self.pool_of_snapshot(name)?;
+            if other != pool {
+                let cause = format!("'{first}' is in pool '{pool}' and '{name}' in pool '{other}'");
+                let next = "snapshots of one moment are of one pool: make them one by one";
+                return Err(Refusal::invalid(format!("snapshot '{name}'"), cause, next));
+            }
+            wanted.push((volume.to_string(), snapshot.to_string()));
+        }
+        let made = self.in_pool(&pool, "", move |pool, reactor| async move {
+            let wanted: Vec<(&str, &str)> =
+                wanted.iter().map(|(volume, name)| (volume.as_str(), name.as_str())).collect();
+            pool.snapshot(&reactor, &wanted, seconds_now()).await
+        });
+        for snapshot in made.await? {
+            self.adopt_volume(&pool, snapshot);
+        }
+        tracing::info!(snapshots = names.join(" "), pool, "snapshots made");
+        let all = self.snapshots_in(&pool).await?;
+        Ok(all.into_iter().filter(|view| names.contains(&view.name)).collect())
+    }
+
+    /// The snapshots of a volume, or of all.
+    pub async fn snapshot_list(&self, volume: Option<&str>) -> Result<Vec<SnapshotView>, Refusal> {
+        if let Some(volume) = volume {
+            self.pool_of_volume(volume)?;
+        }
+        let mut all = Vec::new();
+        let open: Vec<String> = self.open_pool_names().map(str::to_string).collect();
+        for pool in open {
+            all.extend(self.snapshots_in(&pool).await?);
+        }
+        all.retain(|view| volume.is_none_or(|volume| view.volume == volume));
+        Ok(all)
+    }
+
+    async fn snapshots_in(&self, pool: &str) -> Result<Vec<SnapshotView>, Refusal> {
+        let (tree, _) = self.in_pool(pool, "", |pool, reactor| async move { pool.tree(&reactor).await }).await?;
+        let of_volumes = tree.into_iter().flat_map(|volume| {
+            let name = volume.name;
+            volume.snapshots.into_iter().map(move |snapshot| (name.clone(), snapshot))
+        });
+        let view = |(volume, snapshot): (String, SnapshotInfo)| SnapshotView {
+            pool: pool.to_string(),
+            volume,
+            size: snapshot.bytes,
+            uuid: snapshot.uuid,
+            created_s: snapshot.created_s,
+            users: snapshot.users,
+            exports: self.exports_of(&snapshot.name),
+            name: snapshot.name,
+        };
+        Ok(of_volumes.map(view).collect())
+    }
+
+    /// Deletes a snapshot. What it has goes to what shows it, in the background.
+    pub async fn snapshot_delete(&mut self, name: &str) -> Result<(), Refusal> {
+        self.check_running()?;
+        let pool = self.pool_of_made_snapshot(name)?;
+        self.check_not_exported(name)?;
+        self.volumes.remove(name);
+        let slot = self.pool_volumes.remove(name);
+        let old = name.to_string();
+        let delete = move |pool: Arc<Pool>, reactor| async move { pool.delete_snapshot(&reactor, &old).await };
+        let deleted = self.in_pool(&pool, "try again; see 'remuda pool status'", delete).await;
+        if let (Err(_), Some(slot)) = (&deleted, slot) {
+            self.adopt_volume(&pool, slot.volume);
+        }
+        deleted?;
+        tracing::info!(snapshot = name, pool, "snapshot deleted");
+        Ok(())
+    }
+
+    /// Makes a volume what its snapshot is. Unless `in_use`, nobody may be able to use it meanwhile.
+    pub async fn snapshot_roll_back(&mut self, name: &str, in_use: bool) -> Result<VolumeView, Refusal> {
+        self.check_running()?;
+        let (volume, _) = parts(name)?;
+        let pool = self.pool_of_made_snapshot(name)?;
+        if !in_use {
+            self.check_not_exported(volume)?;
+        }
+        let old = name.to_string();
+        self.in_pool(&pool, "", move |pool, reactor| async move { pool.roll_back(&reactor, &old).await }).await?;
+        self.remember_shown()?;
+        self.announce_volume(volume).await?;
+        tracing::info!(snapshot = name, pool, "volume rolled back");
+        self.volume_show(volume)
+    }
+
+    /// Makes a volume that begins as a snapshot is.
+    pub async fn volume_clone(&mut self, snapshot: &str, name: &str) -> Result<VolumeView, Refusal> {
+        self.check_running()?;
+        if let Some(place) = self.place_of_volume(name) {
+            let cause = format!("it exists already {place}");
+            return Err(Refusal::conflict(
+                format!("volume '{name}'"),
+                cause,
+                "choose another name, or delete it first",
+            ));
+        }
+        let pool = self.pool_of_made_snapshot(snapshot)?;
+        let (source, new) = (snapshot.to_string(), name.to_string());
+        let cloned = self.in_pool(&pool, "", move |pool, reactor| async move {
+            pool.clone_volume(&reactor, &source, &new, seconds_now()).await
+        });
+        let volume = cloned.await?;
+        self.adopt_volume(&pool, volume);
+        tracing::info!(volume = name, snapshot, pool, "volume cloned");
+        self.volume_show(name)
+    }
+
+    /// The snapshots of a volume that the node knows.
+    pub(super) fn snapshots_of(&self, volume: &str) -> Vec<String> {
+        let prefix = format!("{volume}@");
+        self.pool_volumes.keys().filter(|name| name.starts_with(&prefix)).cloned().collect()
+    }
+
+    fn pool_of_snapshot(&self, name: &str) -> Result<String, Refusal> {
+        self.pool_of_volume(parts(name)?.0)
+    }
+
+    fn pool_of_made_snapshot(&self, name: &str) -> Result<String, Refusal> {
+        let pool = self.pool_of_snapshot(name)?;
+        if !self.pool_volumes.contains_key(name) {
+            let known = self.pool_volumes.keys().map(String::as_str).filter(|known| known.contains('@'));
+            return Err(Refusal::not_found("snapshot", name, known));
+        }
+        Ok(pool)
+    }
+
+    fn pool_of_volume(&self, volume: &str) -> Result<String, Refusal> {
+        if let Some(slot) = self.pool_volumes.get(volume) {
+            return Ok(slot.pool.clone());
+        }
+        let object = format!("volume '{volume}'");
+        match self.place_of_volume(volume) {
+            Some(place) => {
+                let cause = format!("it is {place}");
+                Err(Refusal::invalid(object, cause, "snapshots are made of volumes in pools that are open"))
+            }
+            None => Err(Refusal::not_found("volume", volume, self.pool_volumes.keys().map(String::as_str))),
+        }
+    }
+
+    async fn in_pool<T, F>(
+        &self,
+        name: &str,
+        next: &str,
+        work: impl FnOnce(Arc<Pool>, Rc<Reactor>) -> F + Send + 'static,
+    ) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, PoolError>> + 'static,
+    {
+        let open = self.open_pool_of(name)?;
+        let ended = on_reactor_async(self.reactors.first(), move |reactor| work(open.pool.clone(), reactor));
+        ended.await?.map_err(|error| pool_refused(name, error, next))
+    }
+}
+
+/// Whether a volume of a pool is one.
+pub(super) fn is_snapshot(volume: &PoolVolume) -> bool {
+    volume.identity().is_snapshot
+}

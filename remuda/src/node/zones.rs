@@ -1,0 +1,26 @@
+//! Zones that an operator takes out of use.
+
+use super::build::{self, Handle};
+use super::reactors::on_reactor_async;
+use super::view::DeviceView;
+use super::{Node, Refusal};
+use bdev::{Built, ZoneState};
+
+impl Node {
+    /// Makes a zone of a zoned device read-only or puts it offline, for good. Hosts that want to know are told.
+    pub async fn device_retire_zone(&mut self, name: &str, zone: u64, state: ZoneState) -> Result<DeviceView, Refusal> {
+        self.check_running()?;
+        self.open_device(name)?;
+        let slot = self.slot(name)?;
+        let object = format!("device '{name}'");
+        let Ok(Handle::Local(Built::Zoned(device))) = slot.live.as_ref().map(|opened| &opened.handle) else {
+            let cause = format!("it is a '{}' device and has no zones of its own", slot.def.kind());
+            return Err(Refusal::invalid(object, cause, ""));
+        };
+        let device = device.clone();
+        let retire = move |reactor| async move { device.retire(&reactor, zone, state).await };
+        on_reactor_async(self.reactors.first(), retire).await?.map_err(|error| build::refused(object, error))?;
+        tracing::warn!(device = name, zone, state = state.name(), "zone taken out of use");
+        self.device_show(name)
+    }
+}
