@@ -23,6 +23,8 @@ use std::sync::Arc;
 const NQN: &str = "nqn.2026-11.io.remuda:fuzz";
 const HOST: &str = "nqn.2026-11.io.remuda:host";
 const HOSTS_MAX: usize = 6;
+/// Turns of 50 ms in which a target that is closing must have ended its connections.
+const CLOSING_TURNS: usize = 120;
 /// Turns after which a target that was left alone must have come to rest.
 const TURNS_MAX: usize = 10_000;
 
@@ -463,6 +465,15 @@ impl Play<'_> {
                     self.world.send(self.wires[index].socket, &bytes);
                 }
             }
+        }
+        // A target that is closing takes nothing more, and gives devices and hosts a few seconds.
+        for _ in 0..CLOSING_TURNS {
+            if self.wires.iter().all(|wire| self.world.unread(wire.socket) == 0) {
+                break;
+            }
+            self.world.advance(50_000_000);
+            self.reactor.turn();
+            (0..self.wires.len()).for_each(|index| self.receive(index, 1 << 24));
         }
         for wire in &self.wires {
             assert_eq!(self.world.unread(wire.socket), 0, "everything is received");

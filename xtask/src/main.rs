@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 
 /// Runs the interop suite against a release build made here and now.
 fn interop(args: &[String]) -> anyhow::Result<()> {
-    if !args.iter().any(|arg| arg == "--help" || arg == "--target") {
+    if !args.iter().any(|arg| ["--help", "--target", "--matrix"].contains(&arg.as_str())) {
         run::build_release()?;
         if !args.iter().any(|arg| arg == "--short") {
             let example = ["--package", "remuda-engine", "--example", "power_loss"];

@@ -17,7 +17,7 @@ must() { step "$@" || finish; }
 # refused NAME command...: a step that is right only when the command fails
 refused() {
     _name=$1; shift
-    if "$@" >/tmp/out 2>&1; then echo "it was accepted" >>/tmp/out; step_failed "$_name"; else echo "STEP $_name: ok ($(up)s)"; fi
+    if "$@" >/tmp/out 2>&1; then echo "it was accepted" >>/tmp/out; step_failed "$_name"; else echo "STEP $_name: refused ($(up)s)"; fi
 }
 finish() {
     if dmesg | grep -E 'BUG:|WARNING:|Oops|hung task|blocked for more than' >/tmp/out; then step_failed kernel-log; fi

@@ -1,18 +1,19 @@
-# guest job: the target is killed with SIGKILL and started again, under I/O. The kernel's host must come
-# back by itself and find every byte: the I/O in flight is replayed, nothing fails, nothing is lost.
-# env: TRADDR TRSVCID NQN  [EXTRA] [KILLS 2] [DOWN_S: how long it stays down, the target's own choice]
-D=/dev/nvme0n1; KILLS=${KILLS:-2}
+# guest job: the target is killed with SIGKILL and started again, or stopped in order and another build of it started (HOW=roll),
+# under I/O. The kernel's host must come back by itself and find every byte: the I/O in flight is replayed, nothing fails,
+# nothing is lost.
+# env: TRADDR TRSVCID NQN  [EXTRA] [KILLS 2] [HOW restart | roll] [DOWN_S: how long it stays down, the target's own choice]
+D=/dev/nvme0n1; KILLS=${KILLS:-2}; HOW=${HOW:-restart}
 must connect connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=5
 must namespace wait_until 10 test -b $D
 
 reconnects() { dmesg | grep -c 'Successfully reconnected'; }
 came_back() { [ "$(reconnects)" -gt "$before" ] && [ "$(cat /sys/class/nvme/nvme0/state)" = live ]; }
-survive() { # COMMAND...: kill the target while it runs
+survive() { # COMMAND...: kill or stop the target while it runs
     before=$(reconnects)
     "$@" >/tmp/survive.out 2>&1 & _pid=$!
     sleep 2
     kill -0 $_pid || { cat /tmp/survive.out; echo "ended before the kill"; return 1; }
-    host_do restart || return 1
+    host_do $HOW || return 1
     wait $_pid || { cat /tmp/survive.out; return 1; }
     # without this a test whose I/O was over in time would prove nothing
     wait_until 60 came_back
@@ -20,7 +21,8 @@ survive() { # COMMAND...: kill the target while it runs
 
 # --- raw, in flight at depth 16, checked block by block afterwards --------------------------------
 for i in $(seq 1 "$KILLS"); do
-    step kill-$i-under-fio survive fio_verify $D 64 --time_based --runtime=4 --verify_backlog=2048
+    step $HOW-$i-under-fio survive fio_verify $D 64 --time_based --runtime=4 --verify_backlog=2048
+    awk -F';' '/^3;/ {printf "  the longest of %d writes took %.1f s\n", $47 / 4, $56 / 1e6}' /tmp/survive.out
 done
 
 # --- a file system that stays mounted ------------------------------------------------------------
@@ -35,7 +37,7 @@ data_compare() { (cd /mnt/x && sha256sum -c -s /tmp/sums) && [ "$(wc -l </tmp/su
 mkdir -p /mnt/x; : >/tmp/sums
 step mkfs mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $D
 must mount mount -t ext4 -o errors=remount-ro $D /mnt/x
-step kill-under-ext4 survive writer
+step $HOW-under-ext4 survive writer
 step sync sync
 must umount umount /mnt/x
 drop_caches

@@ -9,7 +9,9 @@ remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 
 # What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
-# outlive the node). LOG_PATH and CAPACITY_PATH put a pool with a block log on devices that are there.
+# outlive the node), `zoned` (the file device, in zones), or
+# `gateway` (a namespace of another node, which has the file device; PORT_BELOW is its port). LOG_PATH and CAPACITY_PATH put a pool with a
+# block log on devices that are there.
 node_config() {
     local listen="'127.0.0.1:$PORT'"
     [ -z "$PORT2" ] || listen+=", '127.0.0.1:$PORT2'"
@@ -39,6 +41,17 @@ CONFIG
         printf '%s\n' "[pool.hot]" 'log = "log"' 'capacity = "capacity"'
         v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
         ;;
+    zoned)
+        file_device d0 "$VOLUME_MIB" 4096
+        printf '%s\n' '[[device]]' 'name = "z0"' 'kind = "zoned"' 'device = "d0"' \
+            'zone_size = "16MiB"' 'capacity = "12MiB"' 'max_active = 8'
+        v0_on 'device = "z0"'
+        ;;
+    gateway)
+        printf '%s\n' '[[device]]' 'name = "far"' 'kind = "nvmf"' "address = \"127.0.0.1:$PORT_BELOW\"" \
+            "nqn = \"$NQN-below\"" 'queue_depth = 64' 'loss_timeout = "60s"'
+        v0_on 'device = "far"'
+        ;;
     *) die "unknown POOL $POOL" ;;
     esac
     cat <<CONFIG
@@ -47,6 +60,10 @@ nqn = "$NQN"
 allow_any_host = true
 namespaces = [{ nsid = 1, volume = "v0" }]
 CONFIG
+}
+# The node below a gateway is configured like any other, in a directory of its own.
+below() { # COMMAND...
+    W=$W/below PORT=$PORT_BELOW PORT2='' NQN=$NQN-below POOL='' "$@"
 }
 file_device() { # NAME MIB BLOCK_SIZE [PATH]
     printf '%s\n' "[[device]]" "name = \"$1\"" 'kind = "file"' "path = \"${4:-$W/$1.img}\"" "block_size = $3"

@@ -1,0 +1,72 @@
+# What was found, kept in the repository: a file for each job and kernel, and the page that is made of them.
+# Expects: INTEROP, REPO.
+RESULTS_DIR=$INTEROP/results
+
+# record JOB KERNEL STATUS CONSOLE: what the guest was, how it ended, and each step (the console need not be there)
+record() {
+    local file=$RESULTS_DIR/$2/${1// /-}
+    mkdir -p "$RESULTS_DIR/$2"
+    {
+        if [ "$3" = 0 ]; then echo "result ok"; else echo "result FAILED"; fi
+        [ ! -e "$4" ] || sed -n -e 's/^GUEST-UP \([^ ]*\).*/kernel \1/p' \
+            -e 's/^STEP \([^ ]*\): \(ok\|refused\|FAIL\).*/step \1 \2/p' "$4"
+    } >"$file"
+}
+# record_versions: of what the guests are made
+record_versions() {
+    dpkg-query -W -f '${Package} ${Version}\n' nvme-cli qemu-system-x86 fio util-linux >"$RESULTS_DIR/versions"
+}
+
+# One table of jobs, one of the steps of some of them; rows in the order of the newer kernel's.
+matrix() {
+    local kernels=(6.12 6.1) kernel job
+    kernel_of() { sed -n 's/^kernel //p' "$RESULTS_DIR/$1"/* | sort -u | paste -sd' '; }
+    cell() { # KERNEL JOB: ok and how many steps
+        local file=$RESULTS_DIR/$1/$2 steps
+        if [ ! -e "$file" ]; then echo "not run"; return; fi
+        steps=$(grep -c '^step ' "$file" || true)
+        echo "$(sed -n 's/^result //p' "$file")$([ "$steps" = 0 ] || echo ", $steps steps")"
+    }
+    step_cell() { # KERNEL JOB STEP
+        local word
+        word=$(sed -n "s/^step $3 //p" "$RESULTS_DIR/$1/$2" 2>/dev/null | tail -n 1)
+        case $word in '') echo "not run" ;; FAIL) echo FAILED ;; *) echo "$word" ;; esac
+    }
+    steps_of() { # JOB PATTERN: its rows
+        local step
+        sed -n "s/^step \($2\) .*/\1/p" "$RESULTS_DIR/6.12/$1" | awk '!seen[$0]++' | while read -r step; do
+            echo "| \`$step\` | $(step_cell 6.12 "$1" "$step") | $(step_cell 6.1 "$1" "$step") |"
+        done
+    }
+    cat <<PAGE
+# Interop matrix
+
+Made by \`cargo xtask interop --matrix\` of the results that \`cargo xtask interop --record\` keeps in \`tests/interop/results\`; not
+edited by hand. What each job does: [tests/interop/README.md](../tests/interop/README.md).
+
+Kernels: $(for kernel in "${kernels[@]}"; do printf '%s ' "$(kernel_of "$kernel")"; done)(Debian's packages, in QEMU). Programs:
+$(paste -sd, "$RESULTS_DIR/versions" | sed 's/,/, /g').
+
+## Jobs
+
+| job | Linux 6.12 | Linux 6.1 |
+|---|---|---|
+PAGE
+    for job in $(ls "$RESULTS_DIR"/6.12 "$RESULTS_DIR"/6.1 | grep -v ':$' | sort -u); do
+        echo "| $job | $(cell 6.12 "$job") | $(cell 6.1 "$job") |"
+    done
+    cat <<PAGE
+
+\`host\` is our host on the kernel's target, \`vhost\` a volume as QEMU's disk; in the others the kernel's host works on our target.
+6.1 cannot authenticate hosts.
+
+## Subcommands of nvme-cli
+
+\`ok\`: carried out, with the right data or answer. \`refused\`: the target does not offer it, or the request is wrong, and says so.
+
+| step | Linux 6.12 | Linux 6.1 |
+|---|---|---|
+PAGE
+    steps_of nvme-cli '[^ ]*'
+    steps_of zoned 'zns-[^ ]*'
+}
