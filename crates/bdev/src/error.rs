@@ -39,6 +39,8 @@ pub enum When {
     OneIn(u64),
     /// The `n`-th (from 1) since the rule was set, over all reactors.
     Nth(u64),
+    /// All from the `n`-th on, counted so.
+    From(u64),
 }
 
 /// One rule; the first that picks an operation decides.
@@ -81,6 +83,7 @@ impl RuleState {
             When::Always => true,
             When::OneIn(n) => rng.one_in(n),
             When::Nth(n) => matched == n,
+            When::From(n) => matched >= n,
         };
         self.hits.fetch_add(picked as u64, Ordering::Relaxed);
         picked

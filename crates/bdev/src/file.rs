@@ -66,7 +66,7 @@ struct Shared {
     facts: FileInfo,
     blocks: AtomicU64,
     locks: RangeLock,
-    flushes: FlushLine,
+    flushes: Arc<FlushLine>,
 }
 
 const READS: OpSet = OpSet::of(&[Op::Read, Op::Flush, Op::Compare, Op::Verify]);
@@ -105,7 +105,7 @@ impl FileDevice {
             facts,
             blocks: AtomicU64::new(blocks),
             locks,
-            flushes: FlushLine::default(),
+            flushes: Arc::default(),
         };
         let keeper = (reactor.handle(), reactor.keep(Rc::new(file)));
         Ok(FileDevice { shared: Arc::new(shared), keeper })
@@ -202,7 +202,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        let file = open_file(reactor, &self.shared.name, &self.shared.options, false, None)?;
+        let file = Rc::new(open_file(reactor, &self.shared.name, &self.shared.options, false, None)?);
         let align = if file.info().direct { file.info().align as usize } else { 1 };
         Ok(Rc::new(FileChannel(Rc::new(Inner { shared: self.shared.clone(), reactor: reactor.clone(), file, align }))))
     }
@@ -228,7 +228,7 @@ struct FileChannel(Rc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     reactor: Rc<Reactor>,
-    file: File,
+    file: Rc<File>,
     align: usize,
 }
 
@@ -389,8 +389,10 @@ impl Inner {
     }
 
     async fn flush(&self) -> Result<(), Status> {
-        let flush = async { self.file.flush().await.result.map_err(|errno| Status::of_errno(errno, Op::Write)) };
-        let failures = self.shared.flushes.run(&self.reactor, async { flush.await.map(drop) }).await?;
+        let file = self.file.clone();
+        let flush =
+            async move { file.flush().await.result.map(drop).map_err(|errno| Status::of_errno(errno, Op::Write)) };
+        let failures = self.shared.flushes.run(&self.reactor, flush).await?;
         // What was written when and is still to be written, nobody knows: a failure is final.
         if failures == 0 { Ok(()) } else { Err(Status::WriteError) }
     }

@@ -7,10 +7,10 @@
 //! then with the number of those that have failed: who wrote something when that was smaller has to write it again.
 
 use crate::io::Status;
-use reactor::Reactor;
+use reactor::{IoFuture, Reactor};
 use smallvec::SmallVec;
 use std::rc::Rc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Wait before it is looked again whether the others have ended.
 const LOOK_NS: u64 = 20_000;
@@ -27,13 +27,13 @@ struct State {
 #[derive(Default)]
 pub struct FlushLine(Mutex<State>);
 
-/// A flush under way; it leaves the line when it has ended, or nobody waits for it any more.
-struct Place<'a> {
-    line: &'a FlushLine,
+/// A flush under way; it leaves the line when it has ended, or its reactor does.
+struct Place {
+    line: Arc<FlushLine>,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         self.line.state().under_way.retain(|other| *other != self.number);
     }
@@ -44,16 +44,16 @@ impl FlushLine {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self) -> Place<'_> {
+    fn begin(self: &Arc<Self>) -> Place {
         let mut state = self.state();
         state.begun += 1;
         let number = state.begun;
         state.under_way.push(number);
-        Place { line: self, number }
+        Place { line: self.clone(), number }
     }
 
     /// A flush has ended: the number of the last one that can have been under way beside it.
-    fn end(&self, place: Place<'_>, succeeded: bool) -> u64 {
+    fn end(&self, place: Place, succeeded: bool) -> u64 {
         let begun = {
             let mut state = self.state();
             // Before it leaves: who finds it gone must find that it failed.
@@ -75,16 +75,19 @@ impl FlushLine {
     }
 
     /// Runs a flush. When it succeeds: how many have failed, itself and those that were under way beside it included. What
-    /// was written since that number was reached is durable.
+    /// was written since that number was reached is durable. Its failure counts even when nobody waits for it any more.
     pub async fn run(
-        &self,
+        self: &Arc<Self>,
         reactor: &Rc<Reactor>,
-        flush: impl Future<Output = Result<(), Status>>,
+        flush: impl Future<Output = Result<(), Status>> + 'static,
     ) -> Result<u64, Status> {
-        let place = self.begin();
-        let ended = flush.await;
-        let last = self.end(place, ended.is_ok());
-        ended?;
+        let (line, place) = (self.clone(), self.begin());
+        let runs = IoFuture::steps(reactor, async move {
+            let ended = flush.await;
+            let last = line.end(place, ended.is_ok());
+            ended.map(|()| last)
+        });
+        let last = runs.await?;
         while !self.have_ended(last) {
             reactor.sleep_ns(LOOK_NS).await;
         }
@@ -95,10 +98,15 @@ impl FlushLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use reactor::ReactorConfig;
+    use reactor::linux::LinuxDriver;
+    use std::cell::Cell;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
 
     #[test]
     fn a_success_counts_when_all_flushes_beside_it_have_ended_and_knows_of_those_that_failed() {
-        let line = FlushLine::default();
+        let line = Arc::new(FlushLine::default());
         let (first, second) = (line.begin(), line.begin());
         let last = line.end(second, true);
         assert!(!line.have_ended(last), "the first has not");
@@ -111,12 +119,37 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_nobody_waits_for_any_more_keeps_nobody_waiting() {
-        let line = FlushLine::default();
-        let abandoned = line.begin();
-        let place = line.begin();
-        let last = line.end(place, true);
+    fn a_flush_fails_for_those_beside_it_although_nobody_waits_for_it_any_more() {
+        let driver = LinuxDriver::new().expect("io_uring is available");
+        let reactor = Reactor::new(0, Rc::new(driver), ReactorConfig::default());
+        let line = Arc::new(FlushLine::default());
+        let gate = Rc::new(Cell::new(false));
+        let waits = {
+            let (gate, reactor) = (gate.clone(), reactor.clone());
+            async move {
+                while !gate.get() {
+                    reactor.yield_now().await;
+                }
+                Err(Status::WriteError)
+            }
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut abandoned = Box::pin(line.run(&reactor, waits));
+        assert!(abandoned.as_mut().poll(&mut cx).is_pending());
         drop(abandoned);
-        assert!(line.have_ended(last) && line.failures() == 0);
+        let beside = {
+            let (line, reactor) = (line.clone(), reactor.clone());
+            async move { line.run(&reactor, async { Ok(()) }).await }
+        };
+        let mut beside = reactor.spawn_join(beside);
+        for _ in 0..10 {
+            reactor.turn();
+        }
+        assert!(!beside.is_finished(), "the other one is under way");
+        gate.set(true);
+        while !beside.is_finished() {
+            reactor.turn();
+        }
+        assert_eq!(Pin::new(&mut beside).poll(&mut cx), Poll::Ready(Ok(1)));
     }
 }

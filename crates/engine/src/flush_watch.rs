@@ -70,18 +70,14 @@ struct Watched {
 
 impl Watched {
     async fn flush(&self, io: Io) -> Done {
-        let mut done = None;
-        let flush = async {
-            let ended = self.below.submit(io).await;
-            let status = ended.status;
-            done = Some(ended);
-            status.check()
-        };
-        let known = self.line.run(&self.reactor, flush).await.unwrap_or_else(|_| self.line.failures());
-        let done = done.expect("the flush has run");
-        match self.heard.replace(known) {
-            heard if heard != known && done.status.is_ok() => done.io.done(Status::WriteError),
-            _ => done,
+        let (below, flush) = (self.below.clone(), Io { tag: io.tag, ..Io::flush() });
+        let runs = async move { below.submit(flush).await.status.check() };
+        let ended = self.line.run(&self.reactor, runs).await;
+        let known = *ended.as_ref().unwrap_or(&self.line.failures());
+        match (self.heard.replace(known), ended) {
+            (_, Err(status)) => io.done(status),
+            (heard, Ok(_)) if heard != known => io.done(Status::WriteError),
+            _ => io.done(Status::Ok),
         }
     }
 }

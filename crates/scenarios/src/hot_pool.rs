@@ -11,6 +11,7 @@ use crate::forgetful::ForgetfulDevice;
 use base::Rng;
 use bdev::{
     BlockDevice, ErrorDevice, ErrorRule, Extent, Fault, FileDevice, FileDeviceOptions, Lba, LinearDevice, Op, Status,
+    When,
 };
 use engine::layout::{Identities, plan};
 use engine::{
@@ -56,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) refusing_maps: u64,
     /// One flush of the capacity device in so many fails, and forgets what it covered; 0 is none.
     pub(crate) forgets: u64,
+    /// The capacity device works for so many flushes, and from then on none succeeds; 0 is for ever.
+    pub(crate) flushes: u64,
     /// See [`ShardTuning::evacuates`].
     pub(crate) evacuates: bool,
     pub(crate) defect: Option<Defect>,
@@ -101,6 +104,7 @@ impl Plan {
             refusing: 0,
             refusing_maps: 0,
             forgets: 0,
+            flushes: 0,
             evacuates: false,
             defect: None,
             log_number: 0,
@@ -183,6 +187,12 @@ impl Plan {
         let mut capacity = file(CAPACITY, self.block_size)?;
         if self.forgets > 0 {
             capacity = Arc::new(ForgetfulDevice::over(capacity, self.forgets, reactor.now_ns()));
+        }
+        if self.flushes > 0 {
+            let fails = ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError));
+            let fails = ErrorRule { when: When::From(self.flushes), ..fails };
+            let tired = ErrorDevice::new("tired", capacity, &[fails], 1).map_err(|error| error.to_string())?;
+            capacity = Arc::new(tired);
         }
         // Over its cache: a place that refuses writes does so at once.
         Ok(PoolDevices { log, capacity: self.refusing(capacity)? })
@@ -346,6 +356,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetLive => Some(Defect::ForgetLive),
         Mutation::FreeEarly => Some(Defect::FreeEarly),
         Mutation::TrustFlushes => Some(Defect::TrustFlushes),
+        Mutation::WaitForEver => Some(Defect::WaitForEver),
         Mutation::WriteFrozen => Some(Defect::WriteFrozen),
         Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
         _ => None,

@@ -24,6 +24,7 @@ mod hot_pool_forget;
 mod hot_pool_full;
 mod hot_pool_images;
 mod hot_pool_rot;
+mod hot_pool_stall;
 mod ledger;
 mod lossy;
 mod mirror_crash;
@@ -129,6 +130,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "thin volumes on a capacity device that is full behind a log that is; writes to new places fail as they \
                 should, everything else goes on, and what is given back can be used again",
         run: hot_pool_full::run,
+    },
+    Scenario {
+        name: "hot-pool-stall",
+        about: "a hot or shaped pool whose capacity device takes no flush any more from some moment on; nobody waits for ever, \
+                and what was acknowledged is there on a device that works again",
+        run: hot_pool_stall::run,
     },
     Scenario {
         name: "hot-pool-forget",

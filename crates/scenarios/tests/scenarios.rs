@@ -128,6 +128,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool", Mutation::TrustFlushes),
         ("hot-pool-images", Mutation::MoveEarly),
         ("hot-pool-damage", Mutation::HolesForLost),
+        ("hot-pool-stall", Mutation::WaitForEver),
         ("shaped-pool", Mutation::ForgetLive),
         ("shaped-pool", Mutation::TrustFlushes),
         ("shaped-pool-images", Mutation::ForgetLive),

@@ -254,6 +254,8 @@ pub enum Mutation {
     FreeEarly,
     /// A scenario's own defect: the engine does not write again what was written before a flush that failed.
     TrustFlushes,
+    /// A scenario's own defect: in the engine, who waits for room in the log waits for ever when upkeep fails for good.
+    WaitForEver,
     /// A scenario's own defect: in the engine, writes that are under way when a snapshot is made go to it.
     WriteFrozen,
     /// A scenario's own defect: in the engine, only whole extents are kept of what a deleted snapshot leaves to its heir.
@@ -264,7 +266,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 45] = [
+    pub const ALL: [Mutation; 46] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -307,6 +309,7 @@ impl Mutation {
         Mutation::ForgetLive,
         Mutation::FreeEarly,
         Mutation::TrustFlushes,
+        Mutation::WaitForEver,
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
         Mutation::ForgetPointers,

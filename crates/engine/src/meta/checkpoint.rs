@@ -279,7 +279,7 @@ impl Meta {
                 match meta.load_page(extent, false).await {
                     Ok(page) => page.0.mark_dirty(),
                     Err(status) => {
-                        meta.damaged.borrow_mut().extend((status == Status::Corrupt).then_some(extent));
+                        meta.damaged.borrow_mut().push((extent, status));
                         return Err(status);
                     }
                 }

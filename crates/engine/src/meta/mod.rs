@@ -295,8 +295,8 @@ pub struct Meta {
     /// Where the blocks of a shaped pool are.
     tally: Option<Tally>,
     progress: Progress,
-    /// Extents whose pages are damaged, and in the way of a checkpoint.
-    damaged: RefCell<Vec<u32>>,
+    /// Extents whose pages cannot be read, which is in the way of a checkpoint.
+    damaged: RefCell<Vec<(u32, Status)>>,
     /// Extents whose pages could not be written since this was asked for.
     refused: RefCell<BTreeSet<u32>>,
     log_notes: LogNotes,
@@ -475,8 +475,9 @@ impl Meta {
         1 + self.tally.is_some() as usize
     }
 
-    /// Extents for whose damaged pages the last checkpoint failed: it can succeed when they have new ones.
-    pub fn take_damaged(&self) -> Vec<u32> {
+    /// Extents for whose pages, which could not be read, the last checkpoint failed, and how: it can succeed when they have
+    /// new ones.
+    pub fn take_damaged(&self) -> Vec<(u32, Status)> {
         self.damaged.take()
     }
 

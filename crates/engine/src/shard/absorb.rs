@@ -90,7 +90,7 @@ impl Shard {
     async fn hand_over(self: &Rc<Self>, layer: u32, heir: u32, vextent: u32) -> Result<bool, Status> {
         let Some(extent) = self.index.extent(layer, vextent) else { return Ok(true) };
         // Before it is held back: room may be what its destage makes.
-        self.wait_for_room(RUN_BYTES_MAX).await;
+        self.wait_for_room(RUN_BYTES_MAX).await?;
         // Upkeep of the extent is done in its owner's name.
         self.held_back.borrow_mut().push(extent);
         let handed = self.hand_over_undisturbed(extent, layer, heir, vextent).await;
@@ -147,7 +147,7 @@ impl Shard {
 
     /// Writes again what the heir shows of a run. False when the heir has the extent no more.
     async fn absorb_run(self: &Rc<Self>, from: Target, to: Target) -> Result<bool, Status> {
-        self.wait_for_room(RUN_BYTES_MAX).await;
+        self.wait_for_room(RUN_BYTES_MAX).await?;
         let _held = self.locks.lock(to.range()).await;
         // It must not move to another place meanwhile.
         let _held_below = self.locks.lock(from.range()).await;

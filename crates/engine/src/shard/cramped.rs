@@ -3,16 +3,67 @@
 //! checkpoint that waits for it. Then those records are refused: destage fails, says so, and is tried again, and who writes gets
 //! an error instead of waiting for ever.
 
-use super::Shard;
+use super::patience::PATIENCE_NS;
+use super::{Defect, Shard};
 use bdev::Status;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// So long nothing has been destaged and nobody has made a checkpoint before records are refused: longer than a device that works takes.
 const WAIT_NS: u64 = 10_000_000_000;
+/// So long upkeep fails and makes no room before who waits for some fails as well: longer than [`PATIENCE_NS`], after which
+/// it goes on without what cannot be read.
+const STALL_NS: u64 = PATIENCE_NS + WAIT_NS;
 /// The same when records have been refused before, and nothing has become better since.
 const WAIT_AGAIN_NS: u64 = 100_000_000;
 
+/// What changes when there is more room: the durable tail's record, and the writes for which there was some.
+type Progress = (u64, u64);
+
+/// Upkeep that fails while somebody waits for room.
+#[derive(Clone, Copy)]
+struct Failing {
+    since_ns: u64,
+    progress: Progress,
+    /// Who waits is refused.
+    refuses: bool,
+}
+
+/// See [`Shard::refuse_if_stalled`].
+#[derive(Default)]
+pub(super) struct Stall(Cell<Option<Failing>>);
+
 impl Shard {
+    /// Upkeep has failed. Who waits for room that it does not make gets an error in the end: the device it fails on may never
+    /// come back (a file takes no flush any more after one that failed).
+    pub(super) fn refuse_if_stalled(&self, status: Status) {
+        let (now_ns, progress) = (self.reactor.now_ns(), (self.durable_tail().lsn, self.pace.lets()));
+        let waiting = self.pace.waiting();
+        let somebody_waits = waiting > 0 || self.log.is_stalled();
+        let before = self.house.stall.0.get();
+        let going_on = before.filter(|failing| failing.progress == progress && (somebody_waits || failing.refuses));
+        let mut failing = going_on.unwrap_or(Failing { since_ns: now_ns, progress, refuses: false });
+        failing.refuses |= now_ns - failing.since_ns >= STALL_NS && !self.is_broken(Defect::WaitForEver);
+        self.house.stall.0.set(Some(failing));
+        if !failing.refuses || !somebody_waits {
+            return;
+        }
+        tracing::error!(
+            "pool '{}': the log of shard {} is full, and upkeep, which would make room, has failed for {} s, with '{status}' the \
+             last time: {waiting} writes are refused; find out what is wrong with the pool's devices, then open the pool anew",
+            self.pool_name,
+            self.number,
+            (now_ns - failing.since_ns) / 1_000_000_000,
+        );
+        self.pace.refuse(status);
+        self.log.refuse_waiting();
+    }
+
+    /// Upkeep has succeeded.
+    pub(super) fn ends_stall(&self) {
+        self.house.stall.0.set(None);
+    }
+
     /// Waits for a destage to end, and lets it fail when it can do nothing else.
     pub(super) async fn unless_cramped(
         &self,

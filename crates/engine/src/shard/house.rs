@@ -6,6 +6,7 @@
 //!   --no write for `idle_ns`--> settling (destages everything, then a checkpoint) --> asleep
 //! ```
 
+use super::cramped::Stall;
 use super::pace::{Fill, SOFT, START};
 use super::{Defect, Shard};
 use crate::bands::Bands;
@@ -55,6 +56,7 @@ pub(super) struct House {
     pub(super) blocked_since: Cell<Option<u64>>,
     /// Failed flushes after which what they may have lost is written again.
     pub(super) heeded: Cell<u64>,
+    pub(super) stall: Stall,
 }
 
 impl House {
@@ -95,8 +97,12 @@ impl Shard {
                 );
                 self.move_unmapped().await;
                 self.relieve().await;
+                self.refuse_if_stalled(status);
                 self.doze(RETRY_NS, Listens::Nothing).await;
-            } else if house.writes.get() != writes {
+                continue;
+            }
+            self.ends_stall();
+            if house.writes.get() != writes {
                 continue;
             } else if self.pace.waiting() > 0 || self.log.is_stalled() {
                 // Who was let in may have ended without a record (no extent was free, nothing was left to trim): what was
@@ -362,9 +368,9 @@ impl Shard {
         let ended = self.meta.checkpoint(tail).await;
         self.take_replacement(false);
         if let Err(status) = ended {
-            let damaged =
-                self.meta.take_damaged().into_iter().filter(|extent| !self.meta.descriptor(*extent).is_free());
-            damaged.for_each(|extent| drop(self.replace_page(extent)));
+            for (extent, cause) in self.meta.take_damaged() {
+                self.give_up_page(extent, cause).await;
+            }
             return Err(status);
         }
         self.house.checkpoint.set(Some(tail));

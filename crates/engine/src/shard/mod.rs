@@ -191,6 +191,8 @@ pub enum Defect {
     FreeEarly,
     /// What was written before a flush that failed is not written again.
     TrustFlushes,
+    /// Who waits for room in the log waits for ever when upkeep fails for good.
+    WaitForEver,
     /// Writes that are under way when a snapshot is made go to it.
     WriteFrozen,
     /// Of what a deleted snapshot had and the layer above it shows, only whole extents are kept.

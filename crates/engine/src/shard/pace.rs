@@ -4,8 +4,9 @@
 //! four bytes for one at the soft limit, one for one when the log is nearly full. So writers slow down gradually towards
 //! the speed of the capacity device, where a limit without credit would let them run into a wall and stop.
 
+use bdev::Status;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -52,6 +53,10 @@ pub(crate) struct Pace {
     granted: Cell<u64>,
     /// Writes that had to wait.
     waits: Cell<u64>,
+    /// Writes that have waited and for which there was room.
+    lets: Cell<u64>,
+    /// Ids of those that were refused and have not gone on yet, and why.
+    refused: RefCell<BTreeMap<u64, Status>>,
 }
 
 impl Pace {
@@ -82,8 +87,8 @@ impl Pace {
 
     /// Waits for the turn of a write of `bytes`, and takes its credit. The log may have filled again when the caller goes
     /// on, by records that do not ask.
-    /// It has its turn from this call on.
-    pub(crate) fn admit(&self, bytes: u64) -> impl Future<Output = ()> + '_ {
+    /// It has its turn from this call on. Fails when it is [refused](Self::refuse).
+    pub(crate) fn admit(&self, bytes: u64) -> impl Future<Output = Result<(), Status>> + '_ {
         self.waits.set(self.waits.get() + 1);
         let id = self.next.replace(self.next.get() + 1);
         self.waiting.borrow_mut().push_back(Waiter { id, bytes, waker: None });
@@ -97,7 +102,9 @@ impl Pace {
                 None => Poll::Ready(()),
             })
             .await;
+            let refused = self.refused.borrow().get(&id).copied();
             drop(leave);
+            refused.map_or(Ok(()), Err)
         }
     }
 
@@ -124,6 +131,7 @@ impl Pace {
             if first.is_none_or(|bytes| !self.fits(bytes, fill)) {
                 return;
             }
+            self.lets.set(self.lets.get() + 1);
             self.let_in_first();
         }
     }
@@ -141,6 +149,18 @@ impl Pace {
         if let Some(waker) = first.waker {
             waker.wake();
         }
+    }
+
+    /// Everybody who waits fails.
+    pub(crate) fn refuse(&self, status: Status) {
+        let waiting = self.waiting.take();
+        self.refused.borrow_mut().extend(waiting.iter().map(|waiter| (waiter.id, status)));
+        waiting.into_iter().filter_map(|waiter| waiter.waker).for_each(Waker::wake);
+    }
+
+    /// Writes that have waited and for which there was room, so far.
+    pub(crate) fn lets(&self) -> u64 {
+        self.lets.get()
     }
 
     /// Writes that are waiting.
@@ -165,6 +185,7 @@ impl Drop for Leave<'_> {
     fn drop(&mut self) {
         match self.pace.find(self.id) {
             Some(index) => drop(self.pace.waiting.borrow_mut().remove(index)),
+            None if self.pace.refused.borrow_mut().remove(&self.id).is_some() => {}
             None => self.pace.granted.set(self.pace.granted.get() - self.bytes),
         }
     }
@@ -204,6 +225,21 @@ mod tests {
         assert!(given_up.as_mut().poll(&mut cx).is_pending());
         drop(given_up);
         assert!(pace.admits(4096, fill(200 << 20)));
+    }
+
+    #[test]
+    fn who_waits_can_be_refused_and_leaves_nothing_behind() {
+        let pace = Pace::default();
+        let mut cx = std::task::Context::from_waker(Waker::noop());
+        let mut writes: Vec<_> = (0..3).map(|_| Box::pin(pace.admit(50 << 20))).collect();
+        assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut cx).is_pending()));
+        pace.earned(0, fill(100 << 20));
+        pace.refuse(Status::WriteError);
+        assert_eq!(writes[0].as_mut().poll(&mut cx), Poll::Ready(Ok(())), "it was let in before");
+        assert_eq!(writes[1].as_mut().poll(&mut cx), Poll::Ready(Err(Status::WriteError)));
+        drop(writes);
+        assert_eq!((pace.waiting(), pace.granted.get(), pace.lets()), (0, 0, 1));
+        assert!(pace.refused.borrow().is_empty() && pace.admits(4096, fill(200 << 20)));
     }
 
     #[test]

@@ -220,6 +220,19 @@ impl Shard {
         }
     }
 
+    /// A checkpoint has failed because the map page of an extent cannot be read again: a new one takes its place when it is
+    /// damaged, or after a long time.
+    pub(super) async fn give_up_page(self: &Rc<Self>, extent: u32, cause: Status) {
+        let is_damaged = match cause {
+            Status::Corrupt => true,
+            Status::ReadError => self.is_lost(Refused::Page(extent)).await,
+            _ => false,
+        };
+        if is_damaged && !self.meta.descriptor(extent).is_free() {
+            self.replace_page(extent);
+        }
+    }
+
     /// A new page for an extent whose page is damaged: it says what the log knows, and that everything else is lost.
     pub(super) fn replace_page(&self, extent: u32) -> meta::Page {
         if let Some(page) = self.meta.page(extent) {

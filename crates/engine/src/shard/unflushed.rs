@@ -3,8 +3,8 @@
 //!
 //! The log has all of that: what was written before the durable checkpoint's tail was found, its flush has covered, and
 //! nothing from that tail on has been released. What did not come from the log (moves, writes past it) counts only after a
-//! flush of its own. (In a shaped pool the bands write their stripes again.) Files, and many drives, refuse all flushes after one that failed: nothing is written again before one
-//! has succeeded.
+//! flush of its own. (In a shaped pool the bands write their stripes again.) Files, and many drives, refuse all flushes after
+//! one that failed: nothing is written again before one has succeeded.
 
 use super::{Defect, Shard};
 use bdev::Status;

@@ -95,21 +95,22 @@ impl Shard {
                 self.journal.add(target.volume, target.slice()).await?;
             }
             self.locks.passable(&target.range()).await;
-            self.wait_for_room(bytes).await;
+            self.wait_for_room(bytes).await?;
             if self.may_append(target) && self.newest(*target) == *target {
                 return Ok(*target);
             }
         }
     }
 
-    /// Waits until the log takes so many bytes more.
-    pub(super) async fn wait_for_room(self: &Rc<Self>, bytes: u64) {
-        if !self.pace.admits(bytes, self.fill()) {
-            // Waiting before the housekeeper hears of it: that is what it looks for.
-            let turn = self.pace.admit(bytes);
-            self.house.wrote(self);
-            turn.await;
+    /// Waits until the log takes so many bytes more. Fails as upkeep does when that makes no room for a long time.
+    pub(super) async fn wait_for_room(self: &Rc<Self>, bytes: u64) -> Result<(), Status> {
+        if self.pace.admits(bytes, self.fill()) {
+            return Ok(());
         }
+        // Waiting before the housekeeper hears of it: that is what it looks for.
+        let turn = self.pace.admit(bytes);
+        self.house.wrote(self);
+        turn.await
     }
 
     async fn write_steps(self: Rc<Self>, target: Target, payload: SgList) -> Outcome {
