@@ -9,9 +9,9 @@ remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 
 # What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
-# outlive the node), `zoned` (the file device, in zones), or
-# `gateway` (a namespace of another node, which has the file device; PORT_BELOW is its port). LOG_PATH and CAPACITY_PATH put a pool with a
-# block log on devices that are there.
+# outlive the node), `shaped` (a shaped pool, a file for its log), `zoned` (the file device, in zones), or `gateway` (a namespace of
+# another node, which has the file device; PORT_BELOW is its port). LOG_PATH and CAPACITY_PATH put a pool with a block log on
+# devices that are there.
 node_config() {
     local listen="'127.0.0.1:$PORT'"
     [ -z "$PORT2" ] || listen+=", '127.0.0.1:$PORT2'"
@@ -39,6 +39,13 @@ CONFIG
         file_device log "$LOG_MIB" 4096 ${LOG_PATH:+"$LOG_PATH"}
         file_device capacity $((VOLUME_MIB * 2)) 4096 ${CAPACITY_PATH:+"$CAPACITY_PATH"}
         printf '%s\n' "[pool.hot]" 'log = "log"' 'capacity = "capacity"'
+        v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
+        ;;
+    shaped)
+        # (little more than the volume, so that bands are collected)
+        file_device log "$LOG_MIB" 4096
+        file_device capacity $((VOLUME_MIB * 5 / 4)) 4096
+        printf '%s\n' "[pool.hot]" 'log = "log"' 'capacity = "capacity"' 'shape = "shaped"' 'write_unit = "64KiB"'
         v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
         ;;
     zoned)
@@ -92,6 +99,24 @@ node_add_namespace() { # NSID MIB
 node_remove_namespace() { # NSID
     remuda subsystem remove-namespace "$NQN" "$1"
     remuda volume delete "v$1"
+}
+# A snapshot of the volume of namespace 1; a clone of it as another namespace, and itself, read-only; back to it; away with both.
+node_snapshot() { remuda snapshot create "v0@$1"; } # NAME
+node_show_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT
+    remuda volume clone "v0@$1" "v$2"
+    remuda subsystem add-namespace "$NQN" "v$2" --nsid "$2"
+    remuda subsystem add-namespace "$NQN" "v0@$1" --nsid "$3"
+}
+node_roll_back() { # NAME
+    # (not while hosts may use it)
+    remuda subsystem remove-namespace "$NQN" 1
+    remuda snapshot rollback "v0@$1"
+    remuda subsystem add-namespace "$NQN" v0 --nsid 1
+}
+node_forget_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT
+    remuda subsystem remove-namespace "$NQN" "$3"
+    node_remove_namespace "$2"
+    remuda snapshot delete "v0@$1"
 }
 node_set_ana() { # PORTAL (0 or 1) STATE
     local port=$PORT

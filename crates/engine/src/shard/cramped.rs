@@ -50,7 +50,7 @@ impl Shard {
         }
         tracing::error!(
             "pool '{}': the log of shard {} is full, and upkeep, which would make room, has failed for {} s, with '{status}' the \
-             last time: {waiting} writes are refused; find out what is wrong with the pool's devices, then open the pool anew",
+             last time: {waiting} writes are refused; see to the pool's devices, then open them anew by restarting the node",
             self.pool_name,
             self.number,
             (now_ns - failing.since_ns) / 1_000_000_000,
