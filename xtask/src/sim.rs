@@ -28,10 +28,10 @@ pub struct Options {
 /// What continuous integration affords: the same seeds everywhere, fewer of them on a slow machine, so that it tells what a
 /// change has broken; unknown seeds are for `--long`. Batches grow, so that a quick failure is quick and the processes few.
 const BOUNDED_SEEDS: u64 = 2_000;
-const BOUNDED_TIME: Duration = Duration::from_secs(240);
+const BOUNDED_TIME: Duration = Duration::from_secs(180);
 const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
-/// The scenario that counts crash points, how many there have to be, and by when.
-const POINTS_SCENARIO: &str = "hot-pool-images";
+/// The scenarios that count crash points, how many there have to be of each, and by when.
+const POINTS_SCENARIOS: [&str; 2] = ["hot-pool-images", "shaped-pool-images"];
 const POINTS_LEAST: u64 = 50_000;
 const POINTS_TIME: Duration = Duration::from_secs(600);
 const POINTS_BATCH_SEEDS: u64 = 50;
@@ -39,22 +39,21 @@ const POINTS_BATCH_SEEDS: u64 = 50;
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
 pub fn run_bounded() -> Result<()> {
     let names = list()?;
-    let others: Vec<String> = names.iter().filter(|name| *name != POINTS_SCENARIO).cloned().collect();
+    let others: Vec<String> = names.iter().filter(|name| !POINTS_SCENARIOS.contains(&name.as_str())).cloned().collect();
     sweep(&others, 1, BOUNDED_SEEDS, Some(BOUNDED_TIME))?;
-    crash_points()?;
+    POINTS_SCENARIOS.into_iter().try_for_each(crash_points)?;
     names.iter().try_for_each(|name| twice(name, 1))
 }
 
-/// Crash points of the engine, at least [`POINTS_LEAST`].
-fn crash_points() -> Result<()> {
+/// Crash points of a shape of pools, at least [`POINTS_LEAST`].
+fn crash_points(name: &str) -> Result<()> {
     let start = Instant::now();
     let (mut points, mut from) = (0, 1);
     while points < POINTS_LEAST {
         let range = format!("{from}..{}", from + POINTS_BATCH_SEEDS);
         let mut command = run::remuda();
-        let text =
-            run::output(command.args(["sim", "run", "--scenario", POINTS_SCENARIO, "--seeds", &range, "--json"]))
-                .with_context(|| format!("scenario {POINTS_SCENARIO}, seeds {range}"))?;
+        let text = run::output(command.args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
+            .with_context(|| format!("scenario {name}, seeds {range}"))?;
         let outcome: Value = serde_json::from_str(&text).context("remuda sim run --json")?;
         points += outcome["points"].as_u64().context("`remuda sim run --json` counts no points")?;
         from += POINTS_BATCH_SEEDS;
@@ -62,7 +61,7 @@ fn crash_points() -> Result<()> {
             bail!("{points} crash points in {POINTS_TIME:?}: expected {POINTS_LEAST}");
         }
     }
-    println!("sim: {points} crash points of {POINTS_SCENARIO}, {:.0} s", start.elapsed().as_secs_f64());
+    println!("sim: {points} crash points of {name}, {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }
 
