@@ -6,7 +6,7 @@ use sim::Mutation;
 
 /// More seeds: `REMUDA_SIM_SEEDS=5000 cargo test -p remuda-scenarios`.
 fn seeds() -> u64 {
-    std::env::var("REMUDA_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
+    std::env::var("REMUDA_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
 fn run_ok(name: &str, seed: u64) -> Outcome {
