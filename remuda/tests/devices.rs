@@ -197,6 +197,20 @@ fn the_key_of_an_encrypted_device_changes_under_hosts_and_the_node_remembers_it(
 }
 
 #[test]
+fn erasing_with_a_new_key_keeps_the_device_in_use_and_the_key_file_good() {
+    let mut node = encrypted("config");
+    works(&node);
+    assert_eq!(node.run(&["device", "erase", "safe", "--renew"]).code, 2);
+    assert_eq!(node.run(&["device", "erase", "safe", "--renew", "--confirm", "safe"]).code, 5, "a volume is on it");
+    node.ok(&["device", "erase", "safe", "--renew", "--confirm", "safe", "--in-use"]);
+    assert_eq!(node.json(&["device", "show", "safe"])["state"], json!("open"));
+    works(&node);
+    node.terminate();
+    node.restart();
+    works(&node);
+}
+
+#[test]
 fn erasing_wants_confirmation_and_leaves_nothing_that_can_be_read() {
     let mut node = encrypted("config");
     works(&node);

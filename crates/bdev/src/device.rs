@@ -94,6 +94,9 @@ impl DeviceInfo {
         if io.op == Op::Flush {
             return Ok(());
         }
+        if io.op == Op::CryptoErase {
+            return if io.nblocks == 0 && io.bufs.is_empty() { Ok(()) } else { Err(Status::Invalid) };
+        }
         if let Some(zoned) = &self.zoned
             && (io.op.manages_zones() || io.op == Op::ZoneReport || io.op == Op::ZoneAppend)
         {

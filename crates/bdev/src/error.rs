@@ -50,7 +50,7 @@ pub struct ErrorRule {
     pub ops: OpSet,
     /// First block of the range it looks at.
     pub lba: Lba,
-    /// Blocks in that range; operations that touch it match. Flushes always match.
+    /// Blocks in that range; operations that touch it match, and so do those without a range.
     pub blocks: u64,
     /// Which of those it picks.
     pub when: When,
@@ -74,7 +74,8 @@ struct RuleState {
 impl RuleState {
     fn picks(&self, io: &Io, rng: &mut Rng) -> bool {
         let ErrorRule { ops, lba, blocks, when, .. } = self.rule;
-        let inside = io.op == Op::Flush || (io.lba.0 < lba.0.saturating_add(blocks) && lba.0 < io.end());
+        let inside = matches!(io.op, Op::Flush | Op::CryptoErase)
+            || (io.lba.0 < lba.0.saturating_add(blocks) && lba.0 < io.end());
         if !ops.contains(io.op) || !inside {
             return false;
         }

@@ -46,11 +46,15 @@ pub enum Op {
     ZoneOffline,
     /// Describe `nblocks` zones, from the one that has block `lba` on, in `bufs`: a [`Zone`](crate::Zone) record each.
     ZoneReport,
+    /// Make everything that was written before unreadable for good, by replacing the key that encrypts it; durable when it
+    /// completes. What the blocks read as afterwards is open. No range. When it fails, everything is as it was, or the device
+    /// is [`Status::Gone`].
+    CryptoErase,
 }
 
 impl Op {
     /// Every operation, in order.
-    pub const ALL: [Op; 16] = [
+    pub const ALL: [Op; 17] = [
         Op::Read,
         Op::Write,
         Op::WriteZeroes,
@@ -67,6 +71,7 @@ impl Op {
         Op::ZoneAppend,
         Op::ZoneOffline,
         Op::ZoneReport,
+        Op::CryptoErase,
     ];
 
     /// The name used in metrics and configuration.
@@ -88,6 +93,7 @@ impl Op {
             Op::ZoneAppend => "zone_append",
             Op::ZoneOffline => "zone_offline",
             Op::ZoneReport => "zone_report",
+            Op::CryptoErase => "crypto_erase",
         }
     }
 
@@ -107,7 +113,7 @@ impl Op {
 pub struct OpSet(u32);
 
 impl OpSet {
-    /// What a device of plain blocks can do: everything but zones.
+    /// What a device of plain blocks can do: everything but zones and erasure.
     pub const BLOCKS: OpSet = OpSet::of(&[
         Op::Read,
         Op::Write,

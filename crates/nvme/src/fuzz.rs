@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U32;
 
 use crate::host::command;
+use crate::spec::erase::FormatCommand;
 use crate::spec::fabrics::{self, PropertyCommand};
 use crate::spec::opcode::{FABRICS, FabricsType, NvmOpcode};
 use crate::spec::property::Configuration;
@@ -404,6 +405,13 @@ impl Run {
             AdminOutcome::SetPersistence { nsid, on } => {
                 self.reserve(handle, nsid, &Request::Persistence(on));
             }
+            AdminOutcome::Format => {
+                let command = FormatCommand::of(&sqe);
+                let checked = self.target.check_format(handle, sqe.nsid.get(), &command);
+                let subsystem = checked.expect("nothing has changed since it was let in");
+                let namespace = self.target.namespace(subsystem, sqe.nsid.get()).expect("what is formatted exists");
+                assert!(namespace.crypto_erase && !namespace.read_only);
+            }
             AdminOutcome::Quiesce { subsystem, .. } => {
                 let found = self.target.controller(handle).expect("no controller resets itself");
                 assert_eq!(found.subsystem(), subsystem);
@@ -587,9 +595,12 @@ impl Run {
         let id = self.subsystems[usize::from(program.u8()) % self.subsystems.len()];
         let nsid = u32::from(program.u8() % 8);
         match program.u8() % 9 {
-            0 => drop(self.target.add_namespace(id, Some(nsid), Namespace::new(9, 100, uuid::Uuid::nil()))),
+            0 => {
+                let namespace = Namespace { crypto_erase: nsid & 1 == 1, ..Namespace::new(9, 100, uuid::Uuid::nil()) };
+                drop(self.target.add_namespace(id, Some(nsid), namespace));
+            }
             1 => drop(self.target.remove_namespace(id, nsid)),
-            2 => drop(self.target.resize_namespace(id, nsid, u64::from(program.u32()))),
+            2 => drop(self.target.resize_namespace(id, nsid, u64::from(program.u32()), nsid & 1 == 1)),
             3 => drop(self.target.set_allow_any_host(id, program.u8() & 1 == 0)),
             4 => drop(self.target.allow_host(id, nqn(1))),
             5 => drop(self.target.disallow_host(id, &nqn(1))),

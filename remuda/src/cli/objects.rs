@@ -124,6 +124,9 @@ Example:
         /// Even if something stands on it
         #[arg(long)]
         in_use: bool,
+        /// Put a new key in its place: the device stays open, with noise in it
+        #[arg(long)]
+        renew: bool,
     },
     /// Forget a device; what its file holds stays
     Delete {
@@ -475,14 +478,14 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
                 text
             })
         }
-        DeviceCommand::Erase { name, confirm, in_use } => {
+        DeviceCommand::Erase { name, confirm, in_use, renew } => {
             let Some(confirm) = confirm else {
                 let message =
                     format!("this destroys all data of device '{name}'; add --confirm {name} if that is meant");
                 return Err(Failure::new(Exit::Usage, message));
             };
             let text = format!("erased device '{name}': its data cannot be read any more");
-            let params = json!({ "name": name, "confirm": confirm, "in_use": in_use });
+            let params = json!({ "name": name, "confirm": confirm, "in_use": in_use, "renew": renew });
             context.call_and_show("device.erase", params, |_: Value| text)
         }
         DeviceCommand::Delete { name } => {

@@ -75,8 +75,15 @@ impl Node {
         Ok(())
     }
 
-    /// Destroys the key of an encrypted device and with it all data, for good. `confirm` repeats its name.
-    pub async fn device_erase(&mut self, name: &str, confirm: &str, in_use: bool) -> Result<DeviceView, Refusal> {
+    /// Destroys the key of an encrypted device and with it all data, for good. `confirm` repeats its name. With `renew` there
+    /// is a new key in its place, and the device goes on.
+    pub async fn device_erase(
+        &mut self,
+        name: &str,
+        confirm: &str,
+        in_use: bool,
+        renew: bool,
+    ) -> Result<DeviceView, Refusal> {
         self.check_running()?;
         let object = format!("device '{name}'");
         let (device, _) = self.encrypted(name)?;
@@ -88,6 +95,12 @@ impl Node {
         if !users.is_empty() && !in_use {
             let next = "delete these first, or add --in-use";
             return Err(Refusal::conflict(object, format!("it is used by {}", users.join(", ")), next));
+        }
+        if renew {
+            let reactor = self.reactors.first();
+            let renewed = on_reactor_async(reactor, move |reactor| async move { device.renew(&reactor).await });
+            renewed.await?.map_err(|error| build::refused(object, error))?;
+            return self.device_show(name);
         }
         // First, so that a node that dies in between starts without it.
         let mut state = self.state.clone();

@@ -124,6 +124,7 @@ pub const METHODS: &[Method] = &[
             NAME,
             key("confirm", Form::Text, "required", "The device's name again."),
             key("in_use", Form::Flag, "false", "Even if something stands on it."),
+            key("renew", Form::Flag, "false", "Put a new key in its place: the device stays open, with noise in it."),
         ],
     ),
     method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
@@ -689,7 +690,10 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             }
             answer(node.device_change_key(&params.name, &params.key_file).await?)
         }
-        "device.erase" => answer(node.device_erase(&params.name, &params.confirm, params.flag).await?),
+        "device.erase" => {
+            let [in_use, renew] = ["in_use", "renew"].map(|flag| params.flags.contains(flag));
+            answer(node.device_erase(&params.name, &params.confirm, in_use, renew).await?)
+        }
         "device.delete" => node.device_delete(&params.name).map(done),
         "pool.list" => answer(node.pool_list().await),
         "pool.show" => answer(node.pool_show(&params.name).await?),

@@ -1,13 +1,16 @@
 //! Encryption at rest: AES-256-XTS, one key per volume, the block's address as the tweak.
 //!
 //! The volume's key is random and lives in the header, wrapped by the user's key: so the user's key can be changed
-//! without rewriting data, a wrong one is refused at once, and overwriting the header makes the data unreadable for good
-//! ([`erase`](EncryptDevice::erase)). Keys are wiped from memory when dropped and never printed.
+//! without rewriting data, a wrong one is refused at once, and overwriting the header makes the data unreadable for good:
+//! with nothing in its place ([`erase`](EncryptDevice::erase)), or with another key, under which the volume goes on empty
+//! ([`Op::CryptoErase`]). Keys are wiped from memory when dropped and never printed.
 //!
 //! What it does not do: authenticate. Whoever can write to the child can change blocks to noise or put old ones back; put
 //! a checksum filter below to notice accidents. Unmapped blocks read as noise, and show on the child which they are.
 
 mod format;
+mod keys;
+mod renew;
 mod xts;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
@@ -17,12 +20,13 @@ use crate::range_lock::RangeLock;
 use crate::split;
 use crate::steps::{self, Medium};
 use format::{COPIES, Header, UNIT_BYTES, WrappedKey};
+use keys::{KeySlot, Keys};
 use reactor::{BUF_BYTES_MAX, Buf, IoFuture, Reactor, SgList};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use xts::{KEY_BYTES, Xts};
+use std::sync::{Arc, Mutex};
+use xts::KEY_BYTES;
 use zeroize::Zeroizing;
 
 /// The key with which a user opens a volume. Wiped when dropped, never printed.
@@ -80,10 +84,16 @@ struct Shared {
     child: Arc<dyn BlockDevice>,
     info: DeviceInfo,
     header: Header,
-    cipher: Xts,
-    /// Compare-and-write holds its blocks alone, writes share them.
+    keys: Keys,
+    /// What wraps the volume's key.
+    user_key: Mutex<UserKey>,
+    /// Compare-and-write holds its blocks alone, writes share them; a change of the volume's key holds all of them alone.
     locks: RangeLock,
+    /// Held alone by whoever rewrites the header.
+    header_lock: RangeLock,
     erased: AtomicBool,
+    /// A change of the key failed, and which one the header has is not known.
+    unsure: AtomicBool,
 }
 
 impl EncryptDevice {
@@ -129,15 +139,19 @@ impl EncryptDevice {
         front.repair(name, &found, &header.encode()).await;
         let info = behind(&base, header.data_start, header.data_blocks);
         let ops = base.ops.intersection(OpSet::of(if options.pass_unmap { &[Op::Unmap] } else { &[] })).union(info.ops);
+        let ops = ops.union(OpSet::of(&[Op::CryptoErase]));
         let info = DeviceInfo { ops, loans: true, streams: base.streams, ..info };
         let shared = Shared {
             name: name.to_string(),
             child,
             info,
             header,
-            cipher: Xts::new(&volume_key),
+            keys: Keys::new(volume_key),
+            user_key: Mutex::new(key.clone()),
             locks: RangeLock::new((1 << 20) / base.block_size as u64),
+            header_lock: RangeLock::new(1),
             erased: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
         };
         Ok(EncryptDevice { shared: Arc::new(shared) })
     }
@@ -150,13 +164,16 @@ impl EncryptDevice {
         let channel = shared.child.open_channel(reactor)?;
         let base = shared.child.info();
         let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "change its key", status };
+        let _alone = shared.header_lock.lock(0, 1, true).await;
         let front = front(reactor, &*channel, &base);
         let Some(mut header) = front.read(Header::decode).await.newest else { return refuse("its header is gone") };
         let Some(volume_key) = header.key.as_ref().and_then(|key| key.unwrap(&old.0, &header.volume_id)) else {
             return refuse("the old key does not open this volume");
         };
         header.key = Some(WrappedKey::wrap(&new.0, &volume_key, random_bytes(reactor), &header.volume_id));
-        front.write(&header.encode()).await.map_err(failed)
+        front.write(&header.encode()).await.map_err(failed)?;
+        *shared.user_key.lock().expect("nothing panics while holding the key") = new.clone();
+        Ok(())
     }
 
     /// Whether it was erased while it was in use.
@@ -175,6 +192,7 @@ impl EncryptDevice {
         let channel = shared.child.open_channel(reactor)?;
         let base = shared.child.info();
         let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "erase its key", status };
+        let _alone = shared.header_lock.lock(0, 1, true).await;
         let noise = random_bytes::<UNIT_BYTES>(reactor);
         let front = front(reactor, &*channel, &base);
         front.write(&noise).await.map_err(failed)?;
@@ -220,7 +238,8 @@ impl BlockDevice for EncryptDevice {
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         let child = self.shared.child.open_channel(reactor)?;
-        Ok(Rc::new(EncryptChannel(Rc::new(Inner { shared: self.shared.clone(), reactor: reactor.clone(), child }))))
+        let (shared, key) = (self.shared.clone(), self.shared.keys.open());
+        Ok(Rc::new(EncryptChannel(Rc::new(Inner { shared, reactor: reactor.clone(), child, key }))))
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
@@ -234,6 +253,13 @@ struct Inner {
     shared: Arc<Shared>,
     reactor: Rc<Reactor>,
     child: Rc<dyn Channel>,
+    key: Arc<KeySlot>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.keys.close(&self.key);
+    }
 }
 
 impl Channel for EncryptChannel {
@@ -242,7 +268,7 @@ impl Channel for EncryptChannel {
         if let Err(status) = shared.info.check(&io) {
             return IoFuture::ready(io.done(status));
         }
-        if shared.erased.load(Ordering::Acquire) {
+        if shared.erased.load(Ordering::Acquire) || shared.unsure.load(Ordering::Acquire) {
             return IoFuture::ready(io.done(Status::Gone));
         }
         let inner = &self.0;
@@ -295,6 +321,9 @@ impl Inner {
     }
 
     async fn perform(&self, io: &mut Io) -> Result<(), Status> {
+        if io.op == Op::CryptoErase {
+            return self.shared.renew_key(&self.reactor, &*self.child).await;
+        }
         let exclusive = io.op == Op::CompareAndWrite;
         let _held = match io.op.modifies() {
             true => Some(self.shared.locks.lock(io.lba.0, io.nblocks as u64, exclusive).await),
@@ -325,12 +354,12 @@ impl Inner {
     }
 
     async fn decrypt(&self, lba: u64, bufs: &mut SgList) -> Result<(), Status> {
-        let block_size = self.shared.info.block_size as usize;
+        let (block_size, cipher) = (self.shared.info.block_size as usize, self.key.cipher());
         if bufs.iter().all(|buf| buf.len().is_multiple_of(block_size)) {
             let mut sector = lba;
             for buf in bufs {
                 for block in buf.as_mut_slice().chunks_exact_mut(block_size) {
-                    self.shared.cipher.decrypt(sector, block);
+                    cipher.decrypt(sector, block);
                     sector += 1;
                 }
             }
@@ -341,7 +370,7 @@ impl Inner {
         let mut whole = steps::alloc(&self.reactor, block_size).await?;
         while at < total {
             steps::sg_read_at(bufs, at, whole.as_mut_slice());
-            self.shared.cipher.decrypt(lba + (at / block_size) as u64, whole.as_mut_slice());
+            cipher.decrypt(lba + (at / block_size) as u64, whole.as_mut_slice());
             steps::sg_write_at(bufs, at, whole.as_slice());
             at += block_size;
         }
@@ -360,13 +389,13 @@ impl Inner {
 
     /// The caller's data may be shared, and stay as they are: the ciphertext goes to buffers of the pool.
     async fn encrypt(&self, lba: u64, bufs: &[Buf]) -> Result<SgList, Status> {
-        let block_size = self.shared.info.block_size as usize;
+        let (block_size, cipher) = (self.shared.info.block_size as usize, self.key.cipher());
         let (total, mut at, mut out) = (reactor::buf::sg_len(bufs), 0, SgList::new());
         while at < total {
             let mut buf = steps::alloc(&self.reactor, (total - at).min(BUF_BYTES_MAX)).await?;
             steps::sg_read_at(bufs, at, buf.as_mut_slice());
             for (nth, block) in buf.as_mut_slice().chunks_exact_mut(block_size).enumerate() {
-                self.shared.cipher.encrypt(lba + (at / block_size + nth) as u64, block);
+                cipher.encrypt(lba + (at / block_size + nth) as u64, block);
             }
             at += buf.len();
             out.push(buf);

@@ -138,7 +138,7 @@ impl Inner {
             Op::ZoneReset => self.zones(io).for_each(|zone| requests.push(Request::Reset { zone })),
             Op::ZoneFinish => self.zones(io).for_each(|zone| requests.push(Request::Finish { zone })),
             // What has been acknowledged survives a loss of power, so a flush has nothing to do.
-            Op::Flush | Op::ZoneOpen | Op::ZoneClose | Op::ZoneOffline | Op::ZoneReport => {}
+            Op::Flush | Op::ZoneOpen | Op::ZoneClose | Op::ZoneOffline | Op::ZoneReport | Op::CryptoErase => {}
         }
         requests
     }

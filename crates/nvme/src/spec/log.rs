@@ -169,6 +169,8 @@ const _: () = assert!(size_of::<CommandEffectsLog>() == 4096);
 pub const EFFECT_SUPPORTED: u32 = 1;
 /// It may change the content of logical blocks.
 pub const EFFECT_CONTENT: u32 = 1 << 1;
+/// CSE 001b: hosts submit it when nothing else is under way in the namespace.
+pub const EFFECT_ALONE_IN_NAMESPACE: u32 = 1 << 16;
 
 #[cfg(test)]
 mod tests {

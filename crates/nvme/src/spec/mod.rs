@@ -8,6 +8,7 @@ pub mod ana;
 pub mod copy;
 pub mod cqe;
 pub mod discovery;
+pub mod erase;
 pub mod event;
 pub mod fabrics;
 pub mod feature;

@@ -14,6 +14,7 @@ use super::reservation::Table;
 use super::timestamp::TIMESTAMP_LEN;
 use super::{ControllerHandle, SubsystemId, Target, TargetEvent, ana, feature, log};
 use crate::spec::ana::GROUPS_ONLY;
+use crate::spec::erase::FormatCommand;
 use crate::spec::event::EventResult;
 use crate::spec::feature::Feature;
 use crate::spec::identify::CSI_NVM;
@@ -54,6 +55,9 @@ pub enum AdminOutcome {
         /// The value.
         on: bool,
     },
+    /// Format the namespace that the command names: when no change of its reservations is under way, as
+    /// [`Target::check_format`] has it then. Complete the command when that is durable.
+    Format,
     /// Wait until no command of a controller that had this identifier and has ended, or was reset, is carried out any more;
     /// then send what [`cross_reset_done`] returns.
     Quiesce {
@@ -80,6 +84,7 @@ enum Done {
     Abort { sqid: u16, cid: u16 },
     CrossReset(CrossControllerResetCommand),
     SetPersistence { nsid: u32, on: bool },
+    Format,
 }
 
 const DONE: Result<Done, Status> = Ok(Done::Result(0, 0));
@@ -128,6 +133,10 @@ impl Target {
             Ok(Done::Result(dw0, data_len)) => AdminOutcome::Complete { cqe: Cqe::success(cid, dw0), data_len },
             Ok(Done::CrossReset(command)) => match self.cross_reset(handle, command) {
                 Ok((subsystem, cntlid)) => AdminOutcome::Quiesce { subsystem, cntlid },
+                Err(status) => self.refuse(handle, sqe, status),
+            },
+            Ok(Done::Format) => match self.check_format(handle, sqe.nsid.get(), &FormatCommand::of(sqe)) {
+                Ok(_) => AdminOutcome::Format,
                 Err(status) => self.refuse(handle, sqe, status),
             },
             Err(status) => self.refuse(handle, sqe, status),
@@ -210,6 +219,7 @@ impl Context<'_> {
             AdminOpcode::CrossControllerReset if !self.controller.is_discovery() => {
                 Ok(Done::CrossReset(CrossControllerResetCommand::of(sqe)))
             }
+            AdminOpcode::FormatNvm => Ok(Done::Format),
             AdminOpcode::Abort if !self.controller.is_discovery() => self.abort(sqe),
             _ => Err(Status::INVALID_OPCODE),
         }

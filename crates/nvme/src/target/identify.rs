@@ -7,8 +7,10 @@ use super::ana::{ANA_GROUPS_MAX, TRANSITION_SECONDS};
 use super::controller::{Controller, KAS_UNITS, VERSION};
 use super::event::AER_MAX;
 use super::feature::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
+use super::format;
 use super::log::ERROR_ENTRIES_MAX;
 use super::model::{COPY_RANGES_MAX, Namespace, Subsystem, TargetConfig, Zoned};
+use crate::spec::erase::{FNA_CRYPTO_ERASE, FNA_NO_BROADCAST, OACS_FORMAT};
 use crate::spec::feature::event;
 use crate::spec::identify::*;
 use crate::spec::sqe::IdentifyCommand;
@@ -153,6 +155,10 @@ fn store_io_controller(
     id.cqes = 4 | 4 << 4;
     id.nn = U32::new(subsystem.config().nsid_max);
     id.mnan = U32::new(subsystem.config().nsid_max);
+    if format::is_offered(controller, subsystem) {
+        id.oacs = U16::new(OACS_FORMAT);
+        id.fna = FNA_CRYPTO_ERASE | FNA_NO_BROADCAST;
+    }
     let io = ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_VERIFY | ONCS_COPY;
     id.oncs = U16::new(io | ONCS_FEATURE_SELECT | ONCS_RESERVATIONS | ONCS_TIMESTAMP);
     id.cdfs = U16::new(CDFS_FORMAT_0);

@@ -6,6 +6,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::controller::Controller;
+use super::format;
 use super::model::{Health, Subsystem};
 use crate::spec::log::*;
 use crate::spec::opcode::{AdminOpcode, NvmOpcode};
@@ -158,7 +159,9 @@ pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPag
             window.put(0, log.as_bytes());
         }
         LogPage::ChangedNamespaces => controller.changed.store(window),
-        LogPage::CommandEffects => window.put(0, effects(csi).as_bytes()),
+        LogPage::CommandEffects => {
+            window.put(0, effects(csi, format::is_offered(controller, subsystem)).as_bytes());
+        }
         LogPage::ReservationNotification => window.put(0, controller.notices.page().as_bytes()),
         LogPage::ChangedZones => unreachable!("a page of one namespace"),
         LogPage::Ana | LogPage::Discovery => unreachable!("not a page of fixed size"),
@@ -201,7 +204,7 @@ fn smart(health: &Health, errors: u64) -> SmartLog {
     log
 }
 
-fn effects(csi: u8) -> CommandEffectsLog {
+fn effects(csi: u8, formats: bool) -> CommandEffectsLog {
     use AdminOpcode as Admin;
     use NvmOpcode as Nvm;
     let mut log = CommandEffectsLog::new_zeroed();
@@ -231,6 +234,10 @@ fn effects(csi: u8) -> CommandEffectsLog {
     }
     for opcode in [Nvm::Write, Nvm::WriteZeroes, Nvm::DatasetManagement, Nvm::Copy] {
         log.io[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED | EFFECT_CONTENT);
+    }
+    if formats {
+        log.admin[usize::from(Admin::FormatNvm as u8)] =
+            U32::new(EFFECT_SUPPORTED | EFFECT_CONTENT | EFFECT_ALONE_IN_NAMESPACE);
     }
     if csi == CSI_ZNS {
         log.io[usize::from(Nvm::ZoneManagementReceive as u8)] = U32::new(EFFECT_SUPPORTED);

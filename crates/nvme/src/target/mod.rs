@@ -17,6 +17,7 @@ mod controller;
 mod discovery;
 mod event;
 mod feature;
+mod format;
 mod identify;
 mod identity;
 mod instance;
@@ -358,9 +359,15 @@ impl Target {
         Ok(())
     }
 
-    /// Gives a namespace another number of blocks.
-    pub fn resize_namespace(&mut self, id: SubsystemId, nsid: u32, block_count: u64) -> Result<(), ModelError> {
-        self.nvm_subsystem_mut(id)?.resize_namespace(nsid, block_count)?;
+    /// Gives a namespace another number of blocks; `crypto_erase` says whether it can be erased as it is then.
+    pub fn resize_namespace(
+        &mut self,
+        id: SubsystemId,
+        nsid: u32,
+        block_count: u64,
+        crypto_erase: bool,
+    ) -> Result<(), ModelError> {
+        self.nvm_subsystem_mut(id)?.resize_namespace(nsid, block_count, crypto_erase)?;
         self.namespace_changed(id, nsid);
         Ok(())
     }

@@ -93,6 +93,8 @@ pub struct Namespace {
     pub volatile_cache: bool,
     /// Deallocate frees space, and deallocated blocks read as zero.
     pub deallocate: bool,
+    /// It is encrypted with a key of its own, which can be replaced.
+    pub crypto_erase: bool,
     /// Preferred size and alignment of writes in blocks, zero if there is none.
     pub optimal_write_blocks: u16,
     /// Blocks that are written all or nothing over a power failure, at least one.
@@ -132,6 +134,7 @@ impl Namespace {
             read_only: false,
             volatile_cache: false,
             deallocate: true,
+            crypto_erase: false,
             optimal_write_blocks: 0,
             atomic_write_blocks: 1,
             atomic_boundary_blocks: 0,
@@ -375,9 +378,14 @@ impl Subsystem {
         self.namespaces.remove(&nsid).map(drop).ok_or(ModelError::NoSuchNamespace(nsid))
     }
 
-    pub(super) fn resize_namespace(&mut self, nsid: u32, block_count: u64) -> Result<(), ModelError> {
+    pub(super) fn resize_namespace(
+        &mut self,
+        nsid: u32,
+        block_count: u64,
+        crypto_erase: bool,
+    ) -> Result<(), ModelError> {
         let namespace = self.namespaces.get_mut(&nsid).ok_or(ModelError::NoSuchNamespace(nsid))?;
-        let resized = Namespace { block_count, ..*namespace };
+        let resized = Namespace { block_count, crypto_erase, ..*namespace };
         resized.check()?;
         *namespace = resized;
         Ok(())
@@ -449,6 +457,6 @@ mod tests {
             assert_eq!(subsystem.add_namespace(None, odd), Err(ModelError::BadGeometry), "{shift} {blocks}");
         }
         assert!(subsystem.add_namespace(None, Namespace::new(9, (1 << 55) - 1, uuid::Uuid::nil())).is_ok());
-        assert_eq!(subsystem.resize_namespace(1, 0), Err(ModelError::BadGeometry));
+        assert_eq!(subsystem.resize_namespace(1, 0, false), Err(ModelError::BadGeometry));
     }
 }

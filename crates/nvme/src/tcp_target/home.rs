@@ -9,7 +9,7 @@ use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::reservation::{HostId, Table};
 use crate::target::{self, AdminOutcome, AnaStates, Connected, ControllerHandle, Mask, Subsystem, SubsystemId};
 use crate::target::{Target, TargetEvent};
-use bdev::Io;
+use bdev::{Io, Op};
 use reactor::sync::Notify;
 use reactor::{Errno, Reactor, TcpListener, TcpStream};
 use std::cell::{Cell, RefCell};
@@ -274,6 +274,7 @@ impl Home {
                 let status = self.set_persistence(controller, nsid, on).await;
                 AdminReply::Complete(Cqe::new(sqe.cid.get(), status), Vec::new())
             }
+            AdminOutcome::Format => AdminReply::Complete(self.format(controller, sqe).await, Vec::new()),
             AdminOutcome::Quiesce { subsystem, cntlid } => {
                 let quiet = self.quieter.wait_until(|| self.is_quiet(subsystem, cntlid));
                 let quiet = self.reactor.timeout(QUIESCE_MAX_NS, quiet).await.is_some();
@@ -367,10 +368,11 @@ impl Home {
     /// Looks at the sizes of devices again.
     pub(super) fn refresh_sizes(self: &Rc<Self>) {
         for ((id, nsid), export) in self.shared.exports() {
-            let blocks = export.device.info().blocks;
+            let info = export.device.info();
+            let (blocks, crypto_erase) = (info.blocks, info.ops.contains(Op::CryptoErase));
             let is_changed = blocks != export.model.block_count;
-            if is_changed && self.target.borrow_mut().resize_namespace(id, nsid, blocks).is_ok() {
-                let model = target::Namespace { block_count: blocks, ..export.model };
+            if is_changed && self.target.borrow_mut().resize_namespace(id, nsid, blocks, crypto_erase).is_ok() {
+                let model = target::Namespace { block_count: blocks, crypto_erase, ..export.model };
                 self.shared.export(id, nsid, Export { model, ..export });
             }
         }

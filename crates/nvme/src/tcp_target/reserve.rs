@@ -37,7 +37,7 @@ pub(super) struct Reserving {
 }
 
 /// The right to change reservations of a namespace, until it is dropped.
-struct Turn<'a>(&'a Reserving, Key);
+pub(super) struct Turn<'a>(&'a Reserving, Key);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -57,7 +57,8 @@ impl Drop for Ending<'_> {
 }
 
 impl Reserving {
-    async fn turn(&self, key: Key) -> Turn<'_> {
+    /// Waits until nothing else changes, or depends on, the reservations of a namespace.
+    pub(super) async fn turn(&self, key: Key) -> Turn<'_> {
         self.moved.wait_until(|| !self.under_way.borrow().contains(&key)).await;
         self.under_way.borrow_mut().insert(key);
         Turn(self, key)

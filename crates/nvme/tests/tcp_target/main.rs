@@ -6,6 +6,7 @@ mod changes;
 mod closing;
 mod commands;
 mod copy;
+mod erase;
 mod hostile;
 mod limits;
 mod masking;

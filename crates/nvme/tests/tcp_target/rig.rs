@@ -247,6 +247,8 @@ impl Wire {
                 Ok(0) => return None,
                 Ok(len) => self.inbox.extend_from_slice(&piece[..len]),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("no PDU in time"),
+                // A ring that this thread had a moment ago interrupts it.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => return None,
             }
         }

@@ -155,7 +155,7 @@ fn a_reset_brings_back_the_defaults_and_forgets_events() {
     for (feature, default) in [(Feature::NumberOfQueues, 0x007f_007f), (Feature::AsyncEventConfiguration, 0)] {
         assert_eq!(bench.admin(controller, command::get_feature(feature, 0)).map(|done| done.0), Ok(default));
     }
-    bench.target.resize_namespace(bench.subsystem, 1, 2000).expect("exists");
+    bench.target.resize_namespace(bench.subsystem, 1, 2000, false).expect("exists");
     bench.admin(controller, enable).expect("supported");
     assert_eq!(bench.completions(), [], "the request from before the reset is gone");
     for cid in 0..AER_MAX as u16 {
@@ -336,7 +336,7 @@ fn a_namespace_change_is_told_once_and_listed_until_read() {
     assert_eq!((cqe.cid.get(), cqe.dw0()), (50, EventResult::NAMESPACE_CHANGED.to_dw0()));
 
     assert_eq!(bench.request_event(controller, 51), AdminOutcome::Pending);
-    bench.target.resize_namespace(bench.subsystem, 1, 2000).expect("exists");
+    bench.target.resize_namespace(bench.subsystem, 1, 2000, false).expect("exists");
     bench.target.remove_namespace(bench.subsystem, 9).expect("exists");
     assert_eq!(bench.completions(), [], "masked until the list is read");
 
@@ -348,7 +348,7 @@ fn a_namespace_change_is_told_once_and_listed_until_read() {
     bench.admin(controller, read(false)).expect("supported");
     let (_, page) = bench.admin(controller, read(false)).expect("supported");
     assert_eq!(host::info::active_namespaces(&page).count(), 0);
-    bench.target.resize_namespace(bench.subsystem, 1, 3000).expect("exists");
+    bench.target.resize_namespace(bench.subsystem, 1, 3000, false).expect("exists");
     assert_eq!(bench.completions().len(), 1, "unmasked");
 }
 
@@ -357,7 +357,7 @@ fn events_that_the_host_did_not_enable_are_not_sent() {
     let mut bench = Bench::new();
     let controller = bench.ready();
     bench.request_event(controller, 1);
-    bench.target.resize_namespace(bench.subsystem, 1, 2000).expect("exists");
+    bench.target.resize_namespace(bench.subsystem, 1, 2000, false).expect("exists");
     assert_eq!(bench.completions(), []);
     let configure = command::set_feature(Feature::AsyncEventConfiguration, u32::MAX);
     bench.admin(controller, configure).expect("unsupported bits are dropped");
@@ -616,6 +616,7 @@ fn every_admin_opcode_is_answered_in_every_state() {
                 AdminOutcome::Quiesce { .. } => assert_eq!(opcode, AdminOpcode::CrossControllerReset as u8),
                 AdminOutcome::SetPersistence { nsid, .. } => assert!(nsid == 1 || nsid == crate::spec::NSID_ALL),
                 AdminOutcome::Abort { .. } => panic!("queue 0 is handled here"),
+                AdminOutcome::Format => panic!("no namespace can be formatted"),
             }
         }
     }

@@ -92,7 +92,7 @@ fn a_change_is_told_to_the_hosts_that_it_concerns_and_to_no_others() {
     bench.target.set_mask(subsystem, 2, only(&[])).expect("there");
     assert_eq!(bench.told(), [one, two], "nobody sees it");
     assert_eq!((bench.changed(one), bench.changed(two)), (vec![2], vec![2]));
-    bench.target.resize_namespace(subsystem, 2, 700).expect("there");
+    bench.target.resize_namespace(subsystem, 2, 700, false).expect("there");
     bench.target.remove_namespace(subsystem, 2).expect("there");
     assert_eq!(bench.told(), [], "a change of what nobody sees is nobody's business");
     assert_eq!((bench.changed(one), bench.changed(two)), (vec![], vec![]));

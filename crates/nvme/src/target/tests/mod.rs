@@ -2,6 +2,7 @@
 
 mod admin;
 mod ana;
+mod format;
 mod mask;
 
 use std::net::{Ipv4Addr, SocketAddr};
