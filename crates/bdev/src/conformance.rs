@@ -68,7 +68,10 @@ macro_rules! checks {
     };
 }
 
+mod uncorrectable;
 mod zoned;
+
+use uncorrectable::marks_blocks_unreadable;
 
 checks![
     describes_itself,
@@ -85,6 +88,7 @@ checks![
     compare_and_write_is_atomic,
     copies,
     verifies,
+    marks_blocks_unreadable,
     writes_atomically,
     settles_overlapping_writes,
     survives_dropped_futures,

@@ -50,11 +50,14 @@ pub enum Op {
     /// completes. What the blocks read as afterwards is open. No range. When it fails, everything is as it was, or the device
     /// is [`Status::Gone`].
     CryptoErase,
+    /// Make blocks unreadable until they are written again: reads, and all that reads them, fail as [`Status::ReadError`].
+    /// Durable when it completes.
+    WriteUncorrectable,
 }
 
 impl Op {
     /// Every operation, in order.
-    pub const ALL: [Op; 17] = [
+    pub const ALL: [Op; 18] = [
         Op::Read,
         Op::Write,
         Op::WriteZeroes,
@@ -72,6 +75,7 @@ impl Op {
         Op::ZoneOffline,
         Op::ZoneReport,
         Op::CryptoErase,
+        Op::WriteUncorrectable,
     ];
 
     /// The name used in metrics and configuration.
@@ -94,6 +98,7 @@ impl Op {
             Op::ZoneOffline => "zone_offline",
             Op::ZoneReport => "zone_report",
             Op::CryptoErase => "crypto_erase",
+            Op::WriteUncorrectable => "write_uncorrectable",
         }
     }
 
@@ -113,7 +118,7 @@ impl Op {
 pub struct OpSet(u32);
 
 impl OpSet {
-    /// What a device of plain blocks can do: everything but zones and erasure.
+    /// What a device of plain blocks can do: everything but zones, erasure and unreadable blocks.
     pub const BLOCKS: OpSet = OpSet::of(&[
         Op::Read,
         Op::Write,

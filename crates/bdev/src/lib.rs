@@ -25,6 +25,7 @@ mod hold;
 pub mod io;
 mod linear;
 mod mem;
+mod mem_marks;
 mod mem_stripes;
 mod mirror;
 pub mod model_ssd;

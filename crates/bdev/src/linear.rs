@@ -49,7 +49,7 @@ impl Map {
     }
 }
 
-const OPS: OpSet = OpSet::BLOCKS.without(Op::Copy);
+const OPS: OpSet = OpSet::BLOCKS.without(Op::Copy).union(OpSet::of(&[Op::WriteUncorrectable]));
 
 impl LinearDevice {
     /// The concatenation of `extents`, which must lie inside their children and not overlap.

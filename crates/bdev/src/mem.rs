@@ -7,6 +7,7 @@
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Io, Op, OpSet, Status};
+use crate::mem_marks::Marks;
 use crate::mem_stripes::Stripes;
 use reactor::{IoFuture, Reactor, Region, SgList};
 use std::rc::Rc;
@@ -24,6 +25,8 @@ struct Shared {
     region: Region,
     blocks: AtomicU64,
     stripes: Stripes,
+    /// Blocks that cannot be read.
+    marks: Marks,
 }
 
 impl MemDevice {
@@ -38,7 +41,8 @@ impl MemDevice {
         let bytes = blocks_max.max(blocks).checked_mul(block_size as u64).and_then(|bytes| usize::try_from(bytes).ok());
         let region = bytes.and_then(Region::anonymous);
         let region = region.ok_or_else(|| refuse("more memory than the system can address".to_string()))?;
-        let shared = Arc::new(Shared { region, blocks: AtomicU64::new(blocks), stripes: Stripes::default() });
+        let marks = Marks::new(region.len() as u64 / u64::from(block_size));
+        let shared = Arc::new(Shared { region, blocks: AtomicU64::new(blocks), stripes: Stripes::default(), marks });
         Ok(MemDevice { name: name.to_string(), block_size, shared })
     }
 }
@@ -46,7 +50,7 @@ impl MemDevice {
 impl Shared {
     fn info(&self, block_size: u32) -> DeviceInfo {
         DeviceInfo {
-            ops: OpSet::BLOCKS,
+            ops: OpSet::BLOCKS.union(OpSet::of(&[Op::WriteUncorrectable])),
             unmap_reads_zero: true,
             loans: true,
             atomic_write_blocks: (1 << 20) / block_size,
@@ -90,6 +94,7 @@ impl MemDevice {
         let old = self.shared.blocks.swap(blocks, Ordering::Relaxed);
         if blocks < old {
             let at = blocks as usize * self.block_size as usize;
+            self.shared.marks.clear(blocks..old);
             self.shared.region.zero(at, (old - blocks) as usize * self.block_size as usize);
         }
         Ok(())
@@ -109,8 +114,10 @@ impl MemChannel {
         let region = &self.shared.region;
         let at = io.lba.0 as usize * self.block_size as usize;
         let bytes = io.nblocks as usize * self.block_size as usize;
-        let stripes = &self.shared.stripes;
+        let (stripes, marks) = (&self.shared.stripes, &self.shared.marks);
+        let (range, source) = (io.lba.0..io.end(), io.arg..io.arg.saturating_add(u64::from(io.nblocks)));
         let _held = match io.op {
+            Op::Read if marks.any(range.clone()) => return Status::ReadError,
             Op::Read => {
                 if io.bufs.is_empty() {
                     io.bufs.push(region.loan(at, bytes));
@@ -123,9 +130,22 @@ impl MemChannel {
             }
             Op::Copy => stripes.lock(&[(at, bytes), (io.arg as usize * self.block_size as usize, bytes)]),
             op if op.modifies() || op == Op::Compare => stripes.lock(&[(at, bytes)]),
+            Op::Verify if marks.any(range) => return Status::ReadError,
             _ => return Status::Ok,
         };
+        let is_read = match io.op {
+            Op::Compare | Op::CompareAndWrite => marks.any(range.clone()),
+            Op::Copy => marks.any(source),
+            _ => false,
+        };
+        if is_read {
+            return Status::ReadError;
+        }
         match io.op {
+            Op::WriteUncorrectable => {
+                marks.set(range);
+                return Status::Ok;
+            }
             Op::Write => for_each_piece(&mut io.bufs, at, |offset, buf| region.write(offset, buf.as_slice())),
             Op::WriteZeroes | Op::Unmap => region.zero(at, bytes),
             Op::Compare if !self.equal(&io.bufs, at) => return Status::Miscompare,
@@ -145,6 +165,10 @@ impl MemChannel {
                 region.write(at, source.as_slice());
             }
             _ => {}
+        }
+        // What is readable again has its new content by then.
+        if io.op.modifies() {
+            marks.clear(range);
         }
         Status::Ok
     }

@@ -146,7 +146,7 @@ impl Pace for RateLimitPace {
         if io.op == Op::Flush {
             return now_ns;
         }
-        let moves_data = !matches!(io.op, Op::WriteZeroes | Op::Unmap);
+        let moves_data = !matches!(io.op, Op::WriteZeroes | Op::Unmap | Op::WriteUncorrectable);
         let bytes = if moves_data { io.nblocks as u64 * self.block_size } else { 0 };
         now_ns.saturating_add(self.policy.0.pay(bytes, now_ns))
     }

@@ -51,7 +51,7 @@ impl Geometry {
     }
 }
 
-const SPLITTABLE: OpSet = OpSet::BLOCKS.without(Op::Copy);
+const SPLITTABLE: OpSet = OpSet::BLOCKS.without(Op::Copy).union(OpSet::of(&[Op::WriteUncorrectable]));
 
 impl StripeDevice {
     /// Stripes over `children` in chunks of `chunk_blocks`.

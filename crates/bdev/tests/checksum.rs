@@ -285,3 +285,60 @@ fn what_was_checked_does_not_change_when_the_block_is_written_again() {
         }
     });
 }
+
+#[test]
+fn blocks_declared_unreadable_stay_so_and_are_no_rot() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let child = faulty(1000);
+        let device = open(&inner, child.clone()).await;
+        let start = data_start(&device, &*child);
+        for lba in 0..20 {
+            assert_eq!(write(&inner, &device, lba, lba as u8 + 1).await, Status::Ok);
+        }
+        let spoil = async |device: &ChecksumDevice, lba, nblocks| {
+            let io = Io::new(Op::WriteUncorrectable, Lba(lba), nblocks);
+            device.open_channel(&inner).unwrap().submit(io).await.status
+        };
+        assert_eq!(spoil(&device, 5, 10).await, Status::Ok);
+        assert_eq!(read(&inner, &device, 5).await, Err(Status::ReadError));
+        drop(device);
+        let device = open(&inner, child.clone()).await;
+        for lba in 0..20 {
+            let expected = if (5..15).contains(&lba) { Err(Status::ReadError) } else { Ok(lba as u8 + 1) };
+            assert_eq!(read(&inner, &device, lba).await, expected, "block {lba}");
+        }
+        // A write that a loss of power cuts off behind its announcement leaves the block as it was: unreadable, and no rot.
+        let only =
+            |lba: u64, op, fault| ErrorRule { lba: Lba(start + lba), blocks: 1, ..ErrorRule::always(&[op], fault) };
+        let fails = |lba| only(lba, Op::Write, Fault::Fail(Status::WriteError));
+        child.set_rules(&[fails(6), fails(7)]).unwrap();
+        for lba in [6, 7] {
+            assert_eq!(write(&inner, &device, lba, 200).await, Status::WriteError);
+            assert_eq!(read(&inner, &device, lba).await, Err(Status::ReadError));
+        }
+        assert_eq!(device.corrupt_blocks(), 0);
+        child.set_rules(&[]).unwrap();
+        drop(device);
+        let device = open(&inner, child.clone()).await;
+        for lba in [6, 7] {
+            assert_eq!(read(&inner, &device, lba).await, Err(Status::ReadError), "block {lba}");
+        }
+        assert_eq!(device.corrupt_blocks(), 0);
+        assert_eq!(write(&inner, &device, 6, 201).await, Status::Ok);
+        assert_eq!(read(&inner, &device, 6).await, Ok(201));
+        // Rot beside it, and in it, is told.
+        child.set_rules(&[only(4, Op::Read, Fault::FlipBit), only(8, Op::Read, Fault::FlipBit)]).unwrap();
+        for lba in [4, 8] {
+            assert_eq!(read(&inner, &device, lba).await, Err(Status::Corrupt), "block {lba}");
+        }
+        child.set_rules(&[]).unwrap();
+        // A page that cannot be written: not done, and said so.
+        child.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
+        assert_eq!(spoil(&device, 0, 2).await, Status::WriteError);
+        child.set_rules(&[]).unwrap();
+        assert_eq!(write(&inner, &device, 0, 9).await, Status::Ok);
+        assert_eq!(read(&inner, &device, 0).await, Ok(9));
+    });
+}

@@ -41,10 +41,13 @@ async fn erase(channel: &dyn Channel) -> Status {
     channel.submit(Io::new(Op::CryptoErase, Lba(0), 0)).await.status
 }
 
+/// Writes in order: block and bytes.
+type Writes = Arc<Mutex<Option<Vec<(u64, Vec<u8>)>>>>;
+
 /// A device that keeps what was written to it, in order, once told to.
 struct Journal {
     child: Arc<dyn BlockDevice>,
-    writes: Arc<Mutex<Option<Vec<(u64, Vec<u8>)>>>>,
+    writes: Writes,
 }
 
 impl BlockDevice for Journal {
@@ -67,7 +70,7 @@ impl BlockDevice for Journal {
 
 struct JournalChannel {
     child: Rc<dyn Channel>,
-    writes: Arc<Mutex<Option<Vec<(u64, Vec<u8>)>>>>,
+    writes: Writes,
 }
 
 impl Channel for JournalChannel {

@@ -114,8 +114,10 @@ fn info_of(block_shift: u16, blocks: u64, is_snapshot: bool) -> DeviceInfo {
     let per_block = 1u32 << (BLOCK_SHIFT - block_shift as u32);
     // Less than a block is a record of its own, so what hosts see as smaller blocks are atomic within one of ours only.
     let (atomic, boundary) = if per_block == 1 { (ATOMIC_BLOCKS, EXTENT_BLOCKS) } else { (per_block, per_block) };
+    // Less than a block of ours cannot be lost by itself.
+    let writes = if per_block == 1 { OpSet::BLOCKS.union(OpSet::of(&[Op::WriteUncorrectable])) } else { OpSet::BLOCKS };
     DeviceInfo {
-        ops: if is_snapshot { READS } else { OpSet::BLOCKS },
+        ops: if is_snapshot { READS } else { writes },
         optimal_io_blocks: per_block,
         max_io_blocks: IO_BYTES_MAX >> block_shift,
         atomic_write_blocks: atomic,
@@ -198,6 +200,7 @@ impl Channel for VolumeChannel {
             Op::Flush => IoFuture::ready(io.done(Status::Ok)),
             Op::Read | Op::Write => self.transfer_now(io),
             Op::WriteZeroes | Op::Unmap => IoFuture::new(self.trim(io)),
+            Op::WriteUncorrectable => IoFuture::new(self.spoil(io)),
             _ => IoFuture::new(self.composed(io)),
         }
     }
@@ -302,6 +305,34 @@ impl VolumeChannel {
         status
     }
 
+    async fn spoil(&self, io: Io) -> Done {
+        let (mut start, mut bytes) = self.bytes(&io);
+        let mut status = Status::Ok;
+        while bytes > 0 && status.is_ok() {
+            let target = self.target(start, bytes);
+            status = self.at_shard(target, move |shard| shard.spoil(target)).await;
+            (start, bytes) = (start + target.bytes as u64, bytes - target.bytes as u64);
+        }
+        io.done(status)
+    }
+
+    /// Has the shard of a target do something without data.
+    async fn at_shard(
+        &self,
+        target: Target,
+        action: impl FnOnce(&Rc<Shard>) -> IoFuture<'static, Status> + Send + 'static,
+    ) -> Status {
+        let number = self.shard_of(&target);
+        let (home, table) = (self.pool.home_of(number), self.pool.instance());
+        let serve = move |there: Rc<Reactor>| async move {
+            match ShardTable::on(&there, table).get(number) {
+                Some(shard) => action(&shard).await,
+                None => Status::Gone,
+            }
+        };
+        self.reactor.call_on(home, serve).await
+    }
+
     async fn trim(&self, io: Io) -> Done {
         let (mut start, mut bytes) = self.bytes(&io);
         let mut status = Status::Ok;
@@ -313,15 +344,7 @@ impl VolumeChannel {
                 status = self.pool.trim_range(&self.reactor, target.volume, target.vextent, whole as u32).await;
                 whole * EXTENT_BYTES
             } else {
-                let number = self.shard_of(&target);
-                let (home, table) = (self.pool.home_of(number), self.pool.instance());
-                let serve = move |there: Rc<Reactor>| async move {
-                    match ShardTable::on(&there, table).get(number) {
-                        Some(shard) => shard.trim(target).await,
-                        None => Status::Gone,
-                    }
-                };
-                status = self.reactor.call_on(home, serve).await;
+                status = self.at_shard(target, move |shard| shard.trim(target)).await;
                 target.bytes as u64
             };
             (start, bytes) = (start + done, bytes - done);

@@ -72,6 +72,53 @@ fn what_was_written_is_there_when_the_pool_is_opened_again() {
 }
 
 #[test]
+fn blocks_declared_unreadable_stay_so_until_they_are_written() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let devices = devices(4096);
+        create(there.clone(), devices.clone(), 2).await.unwrap();
+        for round in 0..4u8 {
+            let pool = open(there.clone(), devices.clone()).await.unwrap();
+            let volume: Arc<dyn BlockDevice> = match round {
+                0 => pool.create_volume(&there, "v", 60_000, 12, 0).await.unwrap(),
+                _ => pool.volume("v").expect("the volume is still there"),
+            };
+            let channel = volume.open_channel(&there).unwrap();
+            if round == 0 {
+                for lba in 16_370..16_400 {
+                    assert_eq!(write(&there, &volume, lba, 5).await, Status::Ok);
+                }
+                // Over the border of two extents, and where nothing was ever written.
+                for (lba, nblocks) in [(16_375, 20), (50_000, 3)] {
+                    let spoilt = channel.submit(Io::new(Op::WriteUncorrectable, Lba(lba), nblocks)).await;
+                    assert_eq!(spoilt.status, Status::Ok);
+                }
+            }
+            for lba in (16_370..16_400).chain(49_999..50_004) {
+                let unreadable = (16_375..16_395).contains(&lba) || (50_000..50_003).contains(&lba);
+                let written = if lba < 20_000 { 5 } else { 0 };
+                let expected = match (unreadable, lba) {
+                    (_, 16_380) if round == 3 => Ok(9),
+                    (true, _) => Err(Status::ReadError),
+                    (false, _) => Ok(written),
+                };
+                assert_eq!(read(&there, &volume, lba).await, expected, "block {lba} in round {round}");
+            }
+            if round == 2 {
+                assert_eq!(write(&there, &volume, 16_380, 9).await, Status::Ok);
+            }
+            // Once from the log, once from the map pages.
+            if round % 2 == 0 {
+                pool.settle(&there).await.unwrap();
+            }
+            drop(channel);
+            pool.close(&there).await;
+        }
+    });
+}
+
+#[test]
 fn thin_volumes_take_what_they_use_and_give_it_back() {
     let reactor = reactor();
     let there = reactor.clone();

@@ -12,6 +12,9 @@
 //! What is not found: until a page is next written (or [`settle`](ChecksumDevice::settle)), a restart accepts the
 //! version before the last one, so a device that lost an acknowledged and flushed write exactly then goes unnoticed.
 //!
+//! Blocks that were declared unreadable ([`Op::WriteUncorrectable`]) have an entry that their bytes do not match, in a way
+//! that tells them from rot: the value on media with some bits the other way round.
+//!
 //! Blocks never written are zero: creating the filter zeroes the child.
 //!
 //! Cost: 0.2 % of the space at 4 KiB blocks, one page write (shared by the writes that wait for the same page) before
@@ -28,7 +31,7 @@ use crate::split;
 use crate::steps::{self, Medium};
 use base::crc::{crc32c, crc32c_slices};
 use format::Superblock;
-use pages::{Cache, Entry, Page, SETTLED, UNCERTAIN, is_settled};
+use pages::{Cache, Entry, MARK, Page, SETTLED, UNCERTAIN, is_settled};
 use reactor::{BUF_BYTES_MAX, Buf, IoFuture, Reactor, SgList};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -159,7 +162,8 @@ impl ChecksumDevice {
 fn describe(base: &DeviceInfo, superblock: &Superblock) -> DeviceInfo {
     let unmap = if base.unmap_reads_zero { base.ops.intersection(OpSet::of(&[Op::Unmap])) } else { OpSet::default() };
     let info = behind(base, superblock.data_start, superblock.data_blocks);
-    DeviceInfo { ops: info.ops.union(unmap), unmap_reads_zero: true, loans: true, ..info }
+    let ops = info.ops.union(unmap).union(OpSet::of(&[Op::WriteUncorrectable]));
+    DeviceInfo { ops, unmap_reads_zero: true, loans: true, ..info }
 }
 
 fn front<'a>(reactor: &'a Rc<Reactor>, channel: &'a dyn Channel, base: &DeviceInfo) -> Front<'a> {
@@ -328,6 +332,7 @@ impl Inner {
             }
             Op::Copy => steps::copy(&Free(self), io).await,
             Op::Verify => steps::verify(&Free(self), io).await,
+            Op::WriteUncorrectable => self.spoil(io).await,
             _ => Err(Status::Unsupported),
         }
     }
@@ -370,6 +375,20 @@ impl Inner {
             let page = &pages[(page - first_page) as usize];
             let entry = page.entry(slot);
             all &= entry.current == value || (page.stage(slot) == UNCERTAIN && entry.previous == value);
+        });
+        all
+    }
+
+    /// Whether every block that does not match was declared unreadable.
+    fn are_marked(&self, io: &Io, pages: &[Arc<Page>], first_page: u64) -> bool {
+        let mut all = true;
+        self.each_value(&io.bufs, |block, value| {
+            let (page, slot) = self.place(io.lba.0 + block);
+            let page = &pages[(page - first_page) as usize];
+            let Entry { current, previous } = page.entry(slot);
+            let is_uncertain = page.stage(slot) == UNCERTAIN;
+            let matches = current == value || (is_uncertain && previous == value);
+            all &= matches || value == current ^ MARK || (is_uncertain && value == previous ^ MARK);
         });
         all
     }
@@ -425,6 +444,9 @@ impl Inner {
         let done = split::pass(&*self.child, lba + self.shared.superblock.data_start, done.io).await;
         if !done.status.is_ok() || self.matches(&done.io, &pages, first_page) {
             return done;
+        }
+        if self.are_marked(&done.io, &pages, first_page) {
+            return done.io.done(Status::ReadError);
         }
         self.shared.corrupt_blocks.fetch_add(1, Relaxed);
         tracing::error!(device = self.shared.name, lba, nblocks = done.io.nblocks, "data do not match their checksum");
@@ -510,7 +532,7 @@ impl Inner {
             if page.stage(slot) == UNCERTAIN {
                 let value = self.value_on_media(block).await?;
                 let entry = page.entry(slot);
-                page.resolve(slot, if value == entry.previous { value } else { entry.current });
+                page.resolve(slot, entry.decided_by(value));
                 page.set_stage(slot, SETTLED);
             }
         }
@@ -548,6 +570,46 @@ impl Inner {
             return self.change(io).await.status.check();
         }
         steps::write_zeroes(&Held(self), &io).await
+    }
+
+    /// Declares blocks unreadable, a few pages at a time.
+    async fn spoil(&self, io: &Io) -> Result<(), Status> {
+        let step = self.shared.entries_per_page * 2;
+        let mut at = io.lba.0;
+        while at < io.end() {
+            let count = step.min(io.end() - at);
+            let _alone = self.shared.ranges.lock(at, count, true).await;
+            self.spoil_part(at, count).await?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// The caller holds the range alone.
+    async fn spoil_part(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+        let pages = self.pages(lba, nblocks).await?;
+        if self.shared.info.volatile_cache {
+            // The marks are made of what is on media, which must be the same after a loss of power.
+            self.flush().await?;
+        }
+        let first_page = self.place(lba).0;
+        for block in lba..lba + nblocks {
+            let (page, slot) = self.place(block);
+            let page = &pages[(page - first_page) as usize];
+            let value = match self.value_on_media(block).await {
+                Ok(value) => value,
+                // It cannot be read anyhow. Whatever comes back one day is not what was written.
+                Err(Status::ReadError) => page.entry(slot).current,
+                Err(status) => return Err(status),
+            };
+            page.resolve(slot, value ^ MARK);
+            page.set_stage(slot, SETTLED);
+        }
+        for page in &pages {
+            let version = page.changed();
+            self.commit(page, version).await?;
+        }
+        Ok(())
     }
 
     async fn flush(&self) -> Result<(), Status> {
@@ -630,7 +692,7 @@ impl Inner {
             if entry.current != entry.previous {
                 // A write was under way, or not long done, when the filter was last open.
                 let value = self.value_on_media(start + slot as u64).await?;
-                *bits = Entry::settled(if value == entry.previous { value } else { entry.current }).pack();
+                *bits = Entry::settled(entry.decided_by(value)).pack();
             }
         }
         Ok(Page::new(index, entries, false))

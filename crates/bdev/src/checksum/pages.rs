@@ -21,6 +21,10 @@ pub(super) const SETTLED: u64 = 0;
 pub(super) const IN_FLIGHT: u64 = u64::MAX - 1;
 pub(super) const UNCERTAIN: u64 = u64::MAX;
 
+/// A block that was declared unreadable has the value on media with these bits the other way round. (A block whose page was
+/// lost has all of them so, which is something else: rot.)
+pub(super) const MARK: u32 = 0xa5a5_5a5a;
+
 /// The current and the previous checksum of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -35,6 +39,11 @@ impl Entry {
 
     pub(super) fn pack(self) -> u64 {
         self.current as u64 | (self.previous as u64) << 32
+    }
+
+    /// Which of the two holds for a block that has this value on media.
+    pub(super) fn decided_by(self, value: u32) -> u32 {
+        if value == self.previous || value == self.previous ^ MARK { self.previous } else { self.current }
     }
 
     pub(super) fn settled(current: u32) -> Entry {

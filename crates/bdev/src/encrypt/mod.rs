@@ -138,7 +138,9 @@ impl EncryptDevice {
         // A copy that differs may be wrapped by a key that was changed, and must not outlive it.
         front.repair(name, &found, &header.encode()).await;
         let info = behind(&base, header.data_start, header.data_blocks);
-        let ops = base.ops.intersection(OpSet::of(if options.pass_unmap { &[Op::Unmap] } else { &[] })).union(info.ops);
+        let passed: &[Op] =
+            if options.pass_unmap { &[Op::Unmap, Op::WriteUncorrectable] } else { &[Op::WriteUncorrectable] };
+        let ops = base.ops.intersection(OpSet::of(passed)).union(info.ops);
         let ops = ops.union(OpSet::of(&[Op::CryptoErase]));
         let info = DeviceInfo { ops, loans: true, streams: base.streams, ..info };
         let shared = Shared {
@@ -274,7 +276,9 @@ impl Channel for EncryptChannel {
         let inner = &self.0;
         match io.op {
             Op::Flush => self.0.child.submit(io),
-            Op::Unmap | Op::Verify if shared.child.info().ops.contains(io.op) => self.0.pass(io),
+            Op::Unmap | Op::Verify | Op::WriteUncorrectable if shared.child.info().ops.contains(io.op) => {
+                self.0.pass(io)
+            }
             // A read that is dropped leaves nothing half done.
             Op::Read => IoFuture::new(inner.read(io)),
             Op::Write => {

@@ -130,7 +130,7 @@ impl Inner {
             Op::Read | Op::Compare | Op::Verify => requests.push(read),
             Op::Write | Op::ZoneAppend => requests.push(write),
             Op::WriteZeroes if self.info.zoned.is_some() => requests.push(write),
-            Op::WriteZeroes | Op::Unmap => requests.push(trim),
+            Op::WriteZeroes | Op::Unmap | Op::WriteUncorrectable => requests.push(trim),
             Op::CompareAndWrite => requests.extend([read, write]),
             Op::Copy => {
                 requests.extend([Request::Read { offset: self.place(io.arg), bytes }, write]);

@@ -1,4 +1,5 @@
-//! Making blocks holes: by a record for parts of an extent, by giving the extent back when all of it goes.
+//! Making blocks holes: by a record for parts of an extent, by giving the extent back when all of it goes. And making them
+//! unreadable, because somebody asked for that.
 
 use super::{BLOCK, Defect, Shard, Target};
 use crate::log::{Class, Record};
@@ -44,6 +45,18 @@ impl Shard {
         self.make_holes(Target { offset: first, bytes: last - first, ..target }).await
     }
 
+    /// Makes the whole blocks of the target unreadable until they are written again. Durable when it completes.
+    pub(crate) fn spoil(self: &Rc<Self>, target: Target) -> IoFuture<'static, Status> {
+        debug_assert!(target.is_whole());
+        let (shard, target) = (self.clone(), self.newest(target));
+        IoFuture::steps(&self.reactor, async move { shard.make_lost(target).await.err().unwrap_or(Status::Ok) })
+    }
+
+    async fn make_lost(self: &Rc<Self>, target: Target) -> Result<(), Status> {
+        let target = self.let_in(&target, RECORD_BYTES_MAX).await?;
+        self.append_unwritten(&target, |first, blocks| Record::Lost { first, blocks }).await
+    }
+
     /// Whole blocks, by a record.
     async fn make_holes(self: &Rc<Self>, target: Target) -> Result<(), Status> {
         let target = self.let_in(&target, RECORD_BYTES_MAX).await?;
@@ -51,13 +64,21 @@ impl Shard {
         if self.index.extent(target.volume, target.vextent).is_none() && !self.shows_through(&target) {
             return Ok(());
         }
-        let (extent, allocation) = self.extent_to_write(&target).ok_or(Status::NoSpace)?;
-        let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
-        let record = Record::Trim { first, blocks: target.bytes / BLOCK };
+        self.append_unwritten(&target, |first, blocks| Record::Trim { first, blocks }).await
+    }
+
+    /// Appends a record of the target's blocks that has no payload; the target has been let in.
+    async fn append_unwritten(
+        self: &Rc<Self>,
+        target: &Target,
+        record: impl FnOnce(u32, u32) -> Record,
+    ) -> Result<(), Status> {
+        let (extent, allocation) = self.extent_to_write(target).ok_or(Status::NoSpace)?;
+        let record = record(extent * EXTENT_BLOCKS + target.offset / BLOCK, target.bytes / BLOCK);
         let appended = self.log.append(record, SgList::new(), Class::Internal);
         self.house.wrote(self);
         if let Some(allocation) = allocation {
-            self.allocated(extent, &target, allocation).await?;
+            self.allocated(extent, target, allocation).await?;
         }
         appended.await.result.map(|_| ())
     }

@@ -80,6 +80,8 @@ pub const LPA_EXTENDED: u8 = 1 << 2;
 pub const LPA_MISCELLANEOUS: u8 = 1 << 5;
 /// ONCS bit 0: Compare.
 pub const ONCS_COMPARE: u16 = 1;
+/// ONCS bit 1: Write Uncorrectable.
+pub const ONCS_WRITE_UNCORRECTABLE: u16 = 1 << 1;
 /// ONCS bit 2: Dataset Management.
 pub const ONCS_DSM: u16 = 1 << 2;
 /// ONCS bit 3: Write Zeroes.

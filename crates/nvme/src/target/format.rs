@@ -5,15 +5,11 @@
 //! data erase where all data is encrypted, and after any format it must not return what was there. Namespaces that are not
 //! encrypted refuse, as do those that a host may not write to.
 
+use super::identify::sees_any;
 use super::reservation::{AccessKind, HostId};
-use super::{Controller, ControllerHandle, Namespace, Subsystem, SubsystemId, Target};
+use super::{Controller, ControllerHandle, Namespace, SubsystemId, Target};
 use crate::spec::erase::{FormatCommand, SecureErase};
 use crate::spec::{NSID_ALL, Status};
-
-/// Whether any namespace of a controller can be formatted (OACS).
-pub(super) fn is_offered(controller: &Controller, subsystem: &Subsystem) -> bool {
-    subsystem.namespaces().any(|(nsid, found)| found.crypto_erase && controller.namespace(subsystem, nsid).is_some())
-}
 
 impl Target {
     /// Whether a controller's host may format a namespace so, as things are now. Returns the subsystem.
@@ -29,7 +25,7 @@ impl Target {
         let controller = self.controllers.get(&handle).ok_or(Status::ABORTED_SQ_DELETION)?;
         let id = controller.subsystem();
         let subsystem = &self.subsystems[&id];
-        if controller.is_discovery() || !is_offered(controller, subsystem) {
+        if controller.is_discovery() || !sees_any(controller, subsystem, |found| found.crypto_erase) {
             return Err(Status::INVALID_OPCODE);
         }
         // FNA says that there is no format of all namespaces at once: some may be another host's.

@@ -7,7 +7,6 @@ use super::ana::{ANA_GROUPS_MAX, TRANSITION_SECONDS};
 use super::controller::{Controller, KAS_UNITS, VERSION};
 use super::event::AER_MAX;
 use super::feature::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
-use super::format;
 use super::log::ERROR_ENTRIES_MAX;
 use super::model::{COPY_RANGES_MAX, Namespace, Subsystem, TargetConfig, Zoned};
 use crate::spec::erase::{FNA_CRYPTO_ERASE, FNA_NO_BROADCAST, OACS_FORMAT};
@@ -98,6 +97,12 @@ pub(super) fn identify(
     Ok(())
 }
 
+/// Whether a controller's host sees a namespace of some kind: a controller offers what one of them can do.
+pub(super) fn sees_any(controller: &Controller, subsystem: &Subsystem, is_such: impl Fn(&Namespace) -> bool) -> bool {
+    let mut such = subsystem.namespaces().filter(|(_, found)| is_such(found));
+    such.any(|(nsid, _)| controller.namespace(subsystem, nsid).is_some())
+}
+
 /// Events that a controller may report: OAES.
 pub(super) fn events_supported(controller: &Controller) -> u32 {
     if controller.is_discovery() {
@@ -155,11 +160,13 @@ fn store_io_controller(
     id.cqes = 4 | 4 << 4;
     id.nn = U32::new(subsystem.config().nsid_max);
     id.mnan = U32::new(subsystem.config().nsid_max);
-    if format::is_offered(controller, subsystem) {
+    if sees_any(controller, subsystem, |found| found.crypto_erase) {
         id.oacs = U16::new(OACS_FORMAT);
         id.fna = FNA_CRYPTO_ERASE | FNA_NO_BROADCAST;
     }
     let io = ONCS_COMPARE | ONCS_DSM | ONCS_WRITE_ZEROES | ONCS_VERIFY | ONCS_COPY;
+    let spoils = sees_any(controller, subsystem, |found| found.write_uncorrectable);
+    let io = io | if spoils { ONCS_WRITE_UNCORRECTABLE } else { 0 };
     id.oncs = U16::new(io | ONCS_FEATURE_SELECT | ONCS_RESERVATIONS | ONCS_TIMESTAMP);
     id.cdfs = U16::new(CDFS_FORMAT_0);
     id.fuses = U16::new(FUSES_COMPARE_AND_WRITE);

@@ -30,6 +30,8 @@ pub enum IoOp {
         /// Blocks may be deallocated.
         deallocate: bool,
     },
+    /// Make blocks unreadable until they are written again.
+    WriteUncorrectable,
     /// Make everything durable that was completed.
     Flush,
     /// Deallocate ranges: they are in the data, see [`dsm_ranges`].
@@ -94,7 +96,9 @@ impl IoOp {
                 Some(AccessKind::Write)
             }
             // Who may write may read, with every type of reservation.
-            IoOp::Copy { .. } | IoOp::ZoneSend { .. } | IoOp::ZoneAppend => Some(AccessKind::Write),
+            IoOp::Copy { .. } | IoOp::ZoneSend { .. } | IoOp::ZoneAppend | IoOp::WriteUncorrectable => {
+                Some(AccessKind::Write)
+            }
             IoOp::Reserve(_) | IoOp::ReservationReport { .. } => None,
         }
     }
@@ -188,8 +192,14 @@ pub fn decode<'n>(
             }
             with_blocks(command, IoOp::ZoneAppend, &block, sqe, namespace, transfer_len_max)
         }
-        // Known, not supported: Identify does not offer them.
-        NvmOpcode::WriteUncorrectable | NvmOpcode::Fabrics => Err(Status::INVALID_OPCODE.dnr()),
+        NvmOpcode::WriteUncorrectable => {
+            if !namespace.write_uncorrectable {
+                return Err(Status::INVALID_OPCODE.dnr());
+            }
+            check_write(&block, namespace)?;
+            with_blocks(command, IoOp::WriteUncorrectable, &block, sqe, namespace, transfer_len_max)
+        }
+        NvmOpcode::Fabrics => Err(Status::INVALID_OPCODE.dnr()),
     }
 }
 
@@ -445,6 +455,23 @@ mod tests {
             let sqe = Sqe { flags, ..block(NvmOpcode::Read, 0, 1, 4096) };
             assert_eq!(try_decode(&sqe, &namespace()), Err(Status::INVALID_FIELD.dnr()), "{flags:02x}");
         }
+    }
+
+    #[test]
+    fn blocks_are_declared_unreadable_where_that_can_be() {
+        let sqe = block(NvmOpcode::WriteUncorrectable, 10, 4, 0);
+        assert_eq!(try_decode(&sqe, &namespace()), Err(Status::INVALID_OPCODE.dnr()));
+        let able = Namespace { write_uncorrectable: true, ..namespace() };
+        let command = try_decode(&sqe, &able).expect("valid");
+        assert_eq!((command.op, command.slba, command.block_count), (IoOp::WriteUncorrectable, 10, 4));
+        assert_eq!((command.data_len, command.op.access()), (0, Some(AccessKind::Write)));
+        let refused = |sqe: &Sqe, namespace: &Namespace| try_decode(sqe, namespace).expect_err("refused");
+        let beyond = block(NvmOpcode::WriteUncorrectable, 999, 2, 0);
+        assert_eq!(refused(&beyond, &able), Status::LBA_OUT_OF_RANGE.dnr());
+        let read_only = Namespace { read_only: true, ..able };
+        assert_eq!(refused(&sqe, &read_only), Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        let directive = Sqe { cdw12: U32::new(sqe.cdw12.get() | 1 << 20), ..sqe };
+        assert_eq!(refused(&directive, &able), Status::INVALID_FIELD.dnr());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::controller::Controller;
-use super::format;
+use super::identify::sees_any;
 use super::model::{Health, Subsystem};
 use crate::spec::log::*;
 use crate::spec::opcode::{AdminOpcode, NvmOpcode};
@@ -160,7 +160,9 @@ pub(super) fn store(controller: &Controller, subsystem: &Subsystem, page: LogPag
         }
         LogPage::ChangedNamespaces => controller.changed.store(window),
         LogPage::CommandEffects => {
-            window.put(0, effects(csi, format::is_offered(controller, subsystem)).as_bytes());
+            let formats = sees_any(controller, subsystem, |found| found.crypto_erase);
+            let spoils = sees_any(controller, subsystem, |found| found.write_uncorrectable);
+            window.put(0, effects(csi, formats, spoils).as_bytes());
         }
         LogPage::ReservationNotification => window.put(0, controller.notices.page().as_bytes()),
         LogPage::ChangedZones => unreachable!("a page of one namespace"),
@@ -204,7 +206,7 @@ fn smart(health: &Health, errors: u64) -> SmartLog {
     log
 }
 
-fn effects(csi: u8, formats: bool) -> CommandEffectsLog {
+fn effects(csi: u8, formats: bool, spoils: bool) -> CommandEffectsLog {
     use AdminOpcode as Admin;
     use NvmOpcode as Nvm;
     let mut log = CommandEffectsLog::new_zeroed();
@@ -234,6 +236,9 @@ fn effects(csi: u8, formats: bool) -> CommandEffectsLog {
     }
     for opcode in [Nvm::Write, Nvm::WriteZeroes, Nvm::DatasetManagement, Nvm::Copy] {
         log.io[usize::from(opcode as u8)] = U32::new(EFFECT_SUPPORTED | EFFECT_CONTENT);
+    }
+    if spoils {
+        log.io[usize::from(Nvm::WriteUncorrectable as u8)] = U32::new(EFFECT_SUPPORTED | EFFECT_CONTENT);
     }
     if formats {
         log.admin[usize::from(Admin::FormatNvm as u8)] =

@@ -95,6 +95,8 @@ pub struct Namespace {
     pub deallocate: bool,
     /// It is encrypted with a key of its own, which can be replaced.
     pub crypto_erase: bool,
+    /// Blocks can be declared unreadable.
+    pub write_uncorrectable: bool,
     /// Preferred size and alignment of writes in blocks, zero if there is none.
     pub optimal_write_blocks: u16,
     /// Blocks that are written all or nothing over a power failure, at least one.
@@ -135,6 +137,7 @@ impl Namespace {
             volatile_cache: false,
             deallocate: true,
             crypto_erase: false,
+            write_uncorrectable: false,
             optimal_write_blocks: 0,
             atomic_write_blocks: 1,
             atomic_boundary_blocks: 0,

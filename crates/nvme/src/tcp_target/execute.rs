@@ -94,7 +94,9 @@ impl Connection {
         self.admit(&command, &namespace)?;
         let moved_bytes = match command.op {
             IoOp::Read => u64::from(command.data_len),
-            IoOp::Verify | IoOp::WriteZeroes { .. } => u64::from(command.block_count) << namespace.model.block_shift,
+            IoOp::Verify | IoOp::WriteZeroes { .. } | IoOp::WriteUncorrectable => {
+                u64::from(command.block_count) << namespace.model.block_shift
+            }
             _ => 0,
         };
         self.spend(moved_bytes);
@@ -211,6 +213,7 @@ impl Connection {
             }
             IoOp::Flush => Io::flush(),
             IoOp::Verify => Io::new(Op::Verify, lba, nblocks),
+            IoOp::WriteUncorrectable => Io::new(Op::WriteUncorrectable, lba, nblocks),
             // Deallocating has no forced unit access.
             IoOp::WriteZeroes { deallocate: true }
                 if namespace.unmap_zeroes && self.write_flags(command) == Flags::NONE =>

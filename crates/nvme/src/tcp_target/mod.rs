@@ -476,6 +476,7 @@ fn model_of(
     model.read_only = !info.ops.contains(bdev::Op::Write);
     model.volatile_cache = info.volatile_cache;
     model.crypto_erase = info.ops.contains(bdev::Op::CryptoErase);
+    model.write_uncorrectable = info.ops.contains(bdev::Op::WriteUncorrectable);
     model.deallocate = info.ops.contains(bdev::Op::Unmap) && info.unmap_reads_zero;
     model.optimal_write_blocks = u16::try_from(info.optimal_io_blocks).unwrap_or(0);
     model.copy_range_blocks_max = info.max_io_blocks.clamp(1, u16::MAX.into()) as u16;

@@ -1,9 +1,7 @@
 //! Format NVM over the wire, on an encrypted device.
 
-#[path = "../../../bdev/tests/common/run.rs"]
-mod run;
-
 use crate::rig::*;
+use crate::run;
 use bdev::{BlockDevice, EncryptDevice, EncryptOptions, ErrorDevice, ErrorRule, Fault, MemDevice, Op};
 use nvme::host::command;
 use nvme::spec::erase::{FormatCommand, SecureErase};

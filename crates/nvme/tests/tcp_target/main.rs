@@ -12,5 +12,8 @@ mod limits;
 mod masking;
 mod reservations;
 mod rig;
+#[path = "../../../bdev/tests/common/run.rs"]
+mod run;
 mod transport;
+mod uncorrectable;
 mod zones;

@@ -1,9 +1,7 @@
 //! Zoned namespaces, for a host that keeps the rules and one that does not.
 
-#[path = "../../../bdev/tests/common/run.rs"]
-mod run;
-
 use crate::rig::*;
+use crate::run;
 use bdev::{BlockDevice, MemDevice, ZoneState, ZonedDevice, ZonedOptions};
 use nvme::host::command;
 use nvme::spec::event::EventResult;
