@@ -51,6 +51,8 @@ pub struct ZonedInfo {
     pub open_zones_max: u32,
     /// Most zones active at once; 0 is no limit.
     pub active_zones_max: u32,
+    /// Bytes of a zone's descriptor extension, a multiple of 64; 0 where there are none.
+    pub extension_bytes: u32,
 }
 
 impl ZonedInfo {
@@ -97,8 +99,10 @@ impl DeviceInfo {
         if io.op == Op::CryptoErase {
             return if io.nblocks == 0 && io.bufs.is_empty() { Ok(()) } else { Err(Status::Invalid) };
         }
+        let is_of_zone =
+            matches!(io.op, Op::ZoneReport | Op::ZoneAppend | Op::ZoneSetExtension | Op::ZoneReadExtension);
         if let Some(zoned) = &self.zoned
-            && (io.op.manages_zones() || io.op == Op::ZoneReport || io.op == Op::ZoneAppend)
+            && (io.op.manages_zones() || is_of_zone)
         {
             return self.check_zone(zoned, io);
         }
@@ -120,6 +124,13 @@ impl DeviceInfo {
                 false if io.lba.0 >= self.blocks => Err(Status::OutOfRange),
                 false if !is_start => Err(Status::Invalid),
                 false => Ok(()),
+            };
+        }
+        if matches!(io.op, Op::ZoneSetExtension | Op::ZoneReadExtension) {
+            return match reactor::buf::sg_len(&io.bufs) == zoned.extension_bytes as usize {
+                _ if io.lba.0 >= self.blocks => Err(Status::OutOfRange),
+                true if is_start && io.nblocks == 0 => Ok(()),
+                _ => Err(Status::Invalid),
             };
         }
         if io.nblocks == 0 || (io.op == Op::ZoneAppend && !is_start) {

@@ -53,11 +53,15 @@ pub enum Op {
     /// Make blocks unreadable until they are written again: reads, and all that reads them, fail as [`Status::ReadError`].
     /// Durable when it completes.
     WriteUncorrectable,
+    /// Set the descriptor extension of the empty zone at `lba` to `bufs`; it is closed then. Durable when it completes.
+    ZoneSetExtension,
+    /// Read the descriptor extension of the zone at `lba` into `bufs`; zeroes where it has none.
+    ZoneReadExtension,
 }
 
 impl Op {
     /// Every operation, in order.
-    pub const ALL: [Op; 18] = [
+    pub const ALL: [Op; 20] = [
         Op::Read,
         Op::Write,
         Op::WriteZeroes,
@@ -76,6 +80,8 @@ impl Op {
         Op::ZoneReport,
         Op::CryptoErase,
         Op::WriteUncorrectable,
+        Op::ZoneSetExtension,
+        Op::ZoneReadExtension,
     ];
 
     /// The name used in metrics and configuration.
@@ -99,12 +105,15 @@ impl Op {
             Op::ZoneReport => "zone_report",
             Op::CryptoErase => "crypto_erase",
             Op::WriteUncorrectable => "write_uncorrectable",
+            Op::ZoneSetExtension => "zone_set_extension",
+            Op::ZoneReadExtension => "zone_read_extension",
         }
     }
 
     /// Whether the operation changes blocks.
     pub fn modifies(self) -> bool {
-        !matches!(self, Op::Read | Op::Flush | Op::Compare | Op::Verify | Op::ZoneReport)
+        let only_reads = matches!(self, Op::Read | Op::Compare | Op::Verify | Op::ZoneReport | Op::ZoneReadExtension);
+        !only_reads && self != Op::Flush
     }
 
     /// Whether the operation moves zones from one state to another.
@@ -321,7 +330,7 @@ pub struct Io {
     pub flags: Flags,
     /// Write stream (0 is none).
     pub stream: u16,
-    /// Number of blocks; of zones for a report; 0 for zone management.
+    /// Number of blocks; of zones for a report; 0 for zone management and extensions.
     pub nblocks: u32,
     /// First block; the first of the zone for zone management and appends.
     pub lba: Lba,
@@ -329,7 +338,7 @@ pub struct Io {
     pub arg: u64,
     /// The caller's mark, untouched by devices; names the operation to `Channel::abort`.
     pub tag: u64,
-    /// The data: `nblocks` blocks for reads, writes, compares; twice that for compare-and-write; records for zone reports;
+    /// The data: `nblocks` blocks for reads, writes, compares; twice that for compare-and-write; records for zone reports; extensions;
     /// else empty.
     pub bufs: SgList,
 }

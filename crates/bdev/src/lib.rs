@@ -66,4 +66,4 @@ pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};
 pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};
 pub use zone_changes::{ChangedZones, ZONE_CHANGES_MAX, ZoneChanges};
-pub use zoned::{ZONES_MAX, ZonedDevice, ZonedOptions};
+pub use zoned::{ZONE_EXTENSION_BYTES_MAX, ZONES_MAX, ZonedDevice, ZonedOptions};

@@ -10,7 +10,8 @@
 //!   `---------------------------------- finish ---------------------------------------'
 //! ```
 //! A reset makes any of these empty. Read-only zones can be read and become offline; offline zones are gone. The states are
-//! those of the NVMe Zoned Namespace Command Set 1.1, section 2.1.1.3. Open and closed zones are *active*.
+//! those of the NVMe Zoned Namespace Command Set 1.1, section 2.1.1.3. Open and closed zones are *active*. An empty zone whose
+//! descriptor gets an extension is closed, with nothing written; a reset takes the extension away.
 
 use crate::io::Status;
 use crate::steps;
@@ -91,6 +92,8 @@ pub struct Zone {
     pub write_pointer: u64,
     /// What may be done with it.
     pub state: ZoneState,
+    /// Its descriptor has an extension.
+    pub has_extension: bool,
 }
 
 impl Zone {
@@ -101,6 +104,7 @@ impl Zone {
         record[8..16].copy_from_slice(&self.capacity.to_le_bytes());
         record[16..24].copy_from_slice(&self.write_pointer.to_le_bytes());
         record[24] = self.state as u8;
+        record[25] = self.has_extension as u8;
         record
     }
 
@@ -108,7 +112,8 @@ impl Zone {
     pub fn from_record(record: &[u8; ZONE_RECORD_BYTES]) -> Option<Zone> {
         let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
         let state = ZoneState::from_u8(record[24])?;
-        Some(Zone { start: word(0), capacity: word(8), write_pointer: word(16), state })
+        let has_extension = record[25] != 0;
+        Some(Zone { start: word(0), capacity: word(8), write_pointer: word(16), state, has_extension })
     }
 
     /// Stores zones as the answer to a report.
@@ -140,7 +145,13 @@ mod tests {
     #[test]
     fn a_record_gives_the_zone_back_and_an_unknown_state_is_none() {
         for state in ZoneState::ALL {
-            let zone = Zone { start: 1 << 40, capacity: 77, write_pointer: u64::MAX, state };
+            let zone = Zone {
+                start: 1 << 40,
+                capacity: 77,
+                write_pointer: u64::MAX,
+                state,
+                has_extension: state == ZoneState::Full,
+            };
             assert_eq!(Zone::from_record(&zone.record()), Some(zone));
         }
         assert_eq!(Zone::from_record(&[0; ZONE_RECORD_BYTES]), None);
@@ -148,7 +159,13 @@ mod tests {
 
     #[test]
     fn a_report_crosses_buffers() {
-        let zone = |start| Zone { start, capacity: 3, write_pointer: start + 1, state: ZoneState::Closed };
+        let zone = |start| Zone {
+            start,
+            capacity: 3,
+            write_pointer: start + 1,
+            state: ZoneState::Closed,
+            has_extension: false,
+        };
         let zones: Vec<Zone> = (0..5).map(|index| zone(index * 8)).collect();
         let mut bufs = [Buf::from_vec(vec![0; 50]), Buf::from_vec(vec![0; 110])];
         Zone::store_report(zones.iter().copied(), &mut bufs);

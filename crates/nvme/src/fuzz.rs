@@ -490,7 +490,8 @@ impl Run {
             }
         }
         // The same command, where there are zones.
-        let zones = Zoned { zone_blocks: namespace.block_count, open_zones_max: 0, active_zones_max: 0 };
+        let zones =
+            Zoned { zone_blocks: namespace.block_count, open_zones_max: 0, active_zones_max: 0, extension_bytes: 64 };
         let zoned = Namespace { zoned: Some(zones), ..namespace };
         if let Ok(io) = io::decode(&sqe, |nsid| (nsid == 1).then_some(&zoned), 1 << 20) {
             assert!(io.slba + u64::from(io.block_count) <= zoned.block_count && io.data_len <= 1 << 20);

@@ -127,6 +127,12 @@ const ZONED: &[Key] = &[
     key("capacity", Form::Size, "zone_size", "Bytes of a zone that can be written. Fixed when it is made."),
     key("max_open", Form::Count(1, u32::MAX as u64), "no limit", "Most zones open at once."),
     key("max_active", Form::Count(1, u32::MAX as u64), "no limit", "Most zones open or closed at once."),
+    key(
+        "extension",
+        Form::Size,
+        "0",
+        "Bytes that hosts may keep in each zone's descriptor: a multiple of 64, up to 4032. Fixed when it is made.",
+    ),
 ];
 const NVMF: &[Key] = &[
     key("address", Form::Text, "required", "Address and port of the target, such as \"10.0.0.7:4420\"."),
@@ -231,6 +237,8 @@ pub enum DeviceParams {
         capacity: u64,
         max_open: Option<u32>,
         max_active: Option<u32>,
+        #[serde(default)]
+        extension: u32,
     },
     Nvmf {
         address: String,
@@ -474,7 +482,21 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             }
             let limit = |count: Option<Located<u64>>| count.map(|count| count.value as u32);
             let (max_open, max_active) = (limit(open), limit(active));
-            DeviceParams::Zoned { device, zone_size: zone_bytes, capacity: capacity_bytes, max_open, max_active }
+            let extension = section.size("extension");
+            let extension_bytes = extension.as_ref().map_or(0, |extension| extension.value);
+            let extension_max = bdev::ZONE_EXTENSION_BYTES_MAX;
+            if !extension_bytes.is_multiple_of(64) || extension_bytes > u64::from(extension_max) {
+                let message = format!("it must be a multiple of 64, up to {extension_max}");
+                section.wrong(extension.and_then(|extension| extension.span), "extension", message, None);
+            }
+            DeviceParams::Zoned {
+                device,
+                zone_size: zone_bytes,
+                capacity: capacity_bytes,
+                max_open,
+                max_active,
+                extension: extension_bytes as u32,
+            }
         }
         "nvmf" => {
             let (address, nqn) = (section.need_text("address"), section.need_text("nqn"));

@@ -192,7 +192,9 @@ fn zones_are_checked_as_far_as_they_can_be_without_the_device() {
     assert_problem(&zoned("zone_size='4MiB'\ncapacity='5MiB'"), "10:10:", &["within a zone's 4194304 bytes"]);
     assert_problem(&zoned("max_open=3\nmax_active=2"), "9:10:", &["open zones are active"]);
     assert_problem(&zoned("zone_sice='4MiB'"), "9:1:", &["did you mean 'zone_size'"]);
-    let good = zoned("zone_size='4MiB'\ncapacity='3MiB'\nmax_open=2\nmax_active=2");
+    assert_problem(&zoned("extension=100"), "9:11:", &["multiple of 64, up to 4032"]);
+    assert_problem(&zoned("extension=4096"), "9:11:", &["multiple of 64, up to 4032"]);
+    let good = zoned("zone_size='4MiB'\ncapacity='3MiB'\nmax_open=2\nmax_active=2\nextension=128");
     assert!(Config::parse("/x/node.toml", good).is_ok());
 }
 

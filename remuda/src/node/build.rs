@@ -195,14 +195,17 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
             };
         }
         DeviceParams::RateLimit { .. } => DeviceSpec::RateLimit(limits(&def.params)),
-        DeviceParams::Zoned { zone_size, capacity, max_open, max_active, .. } => DeviceSpec::Zoned(ZonedOptions {
-            create: opener.make,
-            force: false,
-            zone_bytes: *zone_size,
-            capacity_bytes: *capacity,
-            open_zones_max: max_open.unwrap_or(0),
-            active_zones_max: max_active.unwrap_or(0),
-        }),
+        DeviceParams::Zoned { zone_size, capacity, max_open, max_active, extension, .. } => {
+            DeviceSpec::Zoned(ZonedOptions {
+                create: opener.make,
+                force: false,
+                zone_bytes: *zone_size,
+                capacity_bytes: *capacity,
+                open_zones_max: max_open.unwrap_or(0),
+                active_zones_max: max_active.unwrap_or(0),
+                extension_bytes: *extension,
+            })
+        }
         DeviceParams::Nvmf { .. } => unreachable!("remote namespaces are opened by their own kind"),
     }])
 }

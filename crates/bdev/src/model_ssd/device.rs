@@ -139,6 +139,7 @@ impl Inner {
             Op::ZoneFinish => self.zones(io).for_each(|zone| requests.push(Request::Finish { zone })),
             // What has been acknowledged survives a loss of power, so a flush has nothing to do.
             Op::Flush | Op::ZoneOpen | Op::ZoneClose | Op::ZoneOffline | Op::ZoneReport | Op::CryptoErase => {}
+            Op::ZoneSetExtension | Op::ZoneReadExtension => {}
         }
         requests
     }

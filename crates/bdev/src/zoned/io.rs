@@ -131,6 +131,8 @@ impl Inner {
                 Zone::store_report(zones, &mut io.bufs);
                 Ok(())
             }
+            Op::ZoneSetExtension => self.set_extension(io).await,
+            Op::ZoneReadExtension => self.read_extension(io).await,
             _ => self.manage(io).await,
         }
     }

@@ -11,7 +11,7 @@ use std::future::poll_fn;
 const UNMAP_BLOCKS: u64 = 1 << 18;
 
 /// Zones whose states nobody else changes, and that nobody writes; let go on drop.
-struct Held<'a> {
+pub(super) struct Held<'a> {
     inner: &'a Inner,
     zones: SmallVec<[usize; 4]>,
 }
@@ -24,7 +24,7 @@ impl Drop for Held<'_> {
 
 impl<'a> Held<'a> {
     /// In ascending order, so that two who want the same zones do not wait for each other.
-    async fn take(inner: &'a Inner, zones: &[usize]) -> Held<'a> {
+    pub(super) async fn take(inner: &'a Inner, zones: &[usize]) -> Held<'a> {
         let mut held = Held { inner, zones: SmallVec::new() };
         for zone in zones {
             poll_fn(|cx| inner.with(|states| states.poll_hold(*zone, cx.waker()))).await;
@@ -101,12 +101,19 @@ impl Inner {
         condition: Condition,
         keeps_data: bool,
     ) -> Result<(), Status> {
-        let Some(first) = zones.first() else { return Ok(()) };
+        if zones.is_empty() {
+            return Ok(());
+        }
         if keeps_data {
             self.child().submit(Io::flush()).await.status.check()?;
         }
         self.with(|states| zones.iter().for_each(|zone| states.prepare(*zone, condition, keeps_data)));
-        let stored = self.store_page(first / PAGE_ZONES).await;
+        self.store_prepared(held, zones).await
+    }
+
+    /// Makes durable what has been prepared of zones of one page.
+    pub(super) async fn store_prepared(&self, held: &mut Held<'_>, zones: &[usize]) -> Result<(), Status> {
+        let stored = self.store_page(zones[0] / PAGE_ZONES).await;
         for zone in zones {
             debug_assert!(held.zones.contains(zone));
             let given_up = self.with(|states| states.settle(*zone, stored.is_ok()));

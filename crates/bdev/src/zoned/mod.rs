@@ -15,6 +15,7 @@
 //! The states of all zones are behind one mutex, held for some dozen instructions and never across an await: limits of open
 //! and active zones concern all of them, whichever reactor writes.
 
+mod extension;
 mod format;
 mod io;
 mod manage;
@@ -28,7 +29,7 @@ use crate::range_lock::RangeLock;
 use crate::slots::{Slots, Stamp};
 use crate::zone::{Zone, ZoneState};
 use crate::zone_changes::ZoneChanges;
-use format::{PAGE_ZONES, SUPERBLOCK, Superblock};
+use format::{EXTENDED_SUPERBLOCK, PAGE_ZONES, SUPERBLOCK, Superblock};
 use io::ZonedChannel;
 use reactor::Reactor;
 use states::States;
@@ -37,6 +38,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most zones of a device; each takes about 100 bytes of memory.
 pub const ZONES_MAX: u64 = 1 << 18;
+/// Most bytes of a zone's descriptor extension.
+pub const ZONE_EXTENSION_BYTES_MAX: u32 = 63 * EXTENSION_UNIT_BYTES;
+/// Extensions are whole multiples of this (ZNS 1.1, ZDES).
+const EXTENSION_UNIT_BYTES: u32 = 64;
 /// Where there is room, data begins at a multiple of so many bytes.
 const DATA_ALIGN_BYTES: u64 = 1 << 20;
 /// Devices below this size begin their data right behind the table.
@@ -57,6 +62,8 @@ pub struct ZonedOptions {
     pub open_zones_max: u32,
     /// Most zones active at once; 0 is no limit.
     pub active_zones_max: u32,
+    /// Bytes of a zone's descriptor extension: 0, or a multiple of 64 up to [`ZONE_EXTENSION_BYTES_MAX`].
+    pub extension_bytes: u32,
 }
 
 impl Default for ZonedOptions {
@@ -68,6 +75,7 @@ impl Default for ZonedOptions {
             capacity_bytes: 0,
             open_zones_max: 0,
             active_zones_max: 0,
+            extension_bytes: 0,
         }
     }
 }
@@ -81,20 +89,30 @@ struct Geometry {
     zones: u64,
     /// Where zone 0 is kept on the device below. The zones follow each other without what is behind their capacity.
     data_start: u64,
+    /// Bytes of a descriptor extension; with any, each zone has a unit for it behind the table.
+    extension_bytes: u32,
 }
 
 impl Geometry {
     /// As many zones as a device of `blocks` blocks holds; none if it holds none.
-    fn plan(block_size: u32, blocks: u64, zone_blocks: u64, capacity_blocks: u64) -> Option<Geometry> {
+    fn plan(
+        block_size: u32,
+        blocks: u64,
+        zone_blocks: u64,
+        capacity_blocks: u64,
+        extension_bytes: u32,
+    ) -> Option<Geometry> {
         let align = if blocks * u64::from(block_size) >= ALIGN_FROM_BYTES {
             (DATA_ALIGN_BYTES / u64::from(block_size)).max(1)
         } else {
             1
         };
-        let of = |zones: u64| Geometry { block_size, zone_blocks, capacity_blocks, zones, data_start: 0 };
-        let start = |zones: u64| of(zones).table_end().next_multiple_of(align);
+        let of =
+            |zones: u64| Geometry { block_size, zone_blocks, capacity_blocks, zones, data_start: 0, extension_bytes };
+        let start = |zones: u64| of(zones).front_end().next_multiple_of(align);
         // The table of all zones that would fit without one leaves room for at least so many.
-        let most = (blocks / capacity_blocks).min(ZONES_MAX + 1);
+        let each = if extension_bytes > 0 { Slots::unit_blocks(block_size) } else { 0 };
+        let most = (blocks / (capacity_blocks + each)).min(ZONES_MAX + 1);
         let zones = blocks.checked_sub(start(most))? / capacity_blocks;
         (zones > 0).then(|| Geometry { data_start: start(zones), ..of(zones) })
     }
@@ -107,7 +125,13 @@ impl Geometry {
             && zones
             && end.is_some()
             && (1..=self.zone_blocks).contains(&self.capacity_blocks)
-            && self.data_start >= self.table_end()
+            && self.extension_bytes.is_multiple_of(EXTENSION_UNIT_BYTES)
+            && self.extension_bytes <= ZONE_EXTENSION_BYTES_MAX
+            && self.data_start >= self.front_end()
+    }
+
+    fn zone_of(&self, lba: u64) -> usize {
+        (lba / self.zone_blocks) as usize
     }
 
     fn pages(&self) -> usize {
@@ -118,9 +142,15 @@ impl Geometry {
         (self.zones as usize).saturating_sub(page * PAGE_ZONES).min(PAGE_ZONES)
     }
 
-    /// The block behind the table.
-    fn table_end(&self) -> u64 {
-        (SUPERBLOCK.copies + format::PAGE.copies * self.pages() as u64) * Slots::unit_blocks(self.block_size)
+    /// The block behind the table, and behind the extensions of zones.
+    fn front_end(&self) -> u64 {
+        let extensions = if self.extension_bytes > 0 { self.zones } else { 0 };
+        self.extension_unit(0).saturating_add(extensions).saturating_mul(Slots::unit_blocks(self.block_size))
+    }
+
+    /// The unit that holds the extension of a zone.
+    fn extension_unit(&self, zone: usize) -> u64 {
+        SUPERBLOCK.copies + format::PAGE.copies * self.pages() as u64 + zone as u64
     }
 
     /// The unit that holds a copy of a page.
@@ -182,7 +212,7 @@ impl ZonedDevice {
         check_child(&base, "a zoned device").map_err(refused)?;
         let plan = plan(&base, options).map_err(refused)?;
         let channel = child.open_channel(reactor)?;
-        let slots = Slots { reactor, channel: &*channel, block_size: base.block_size, kind: SUPERBLOCK };
+        let slots = Slots { reactor, channel: &*channel, block_size: base.block_size, kind: EXTENDED_SUPERBLOCK };
         let mut found = slots.read(Superblock::decode).await;
         let kept = found.take(options.create, options.force, "zones").map_err(refused)?;
         let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
@@ -274,7 +304,13 @@ fn plan(base: &DeviceInfo, options: &ZonedOptions) -> Result<Geometry, String> {
     if active_zones_max > 0 && open_zones_max > active_zones_max {
         return Err(format!("{open_zones_max} zones may be open and {active_zones_max} active; open zones are active"));
     }
-    let geometry = Geometry::plan(base.block_size, base.blocks, zone_bytes / block_size, capacity_bytes / block_size);
+    let extension_bytes = options.extension_bytes;
+    if !extension_bytes.is_multiple_of(EXTENSION_UNIT_BYTES) || extension_bytes > ZONE_EXTENSION_BYTES_MAX {
+        let rule = format!("it must be a multiple of {EXTENSION_UNIT_BYTES}, up to {ZONE_EXTENSION_BYTES_MAX}");
+        return Err(format!("a descriptor extension of {extension_bytes} bytes; {rule}"));
+    }
+    let (zone_blocks, capacity_blocks) = (zone_bytes / block_size, capacity_bytes / block_size);
+    let geometry = Geometry::plan(base.block_size, base.blocks, zone_blocks, capacity_blocks, extension_bytes);
     let geometry = geometry.ok_or_else(|| format!("the child is too small for a zone of {capacity_bytes} bytes"))?;
     match geometry.zones {
         zones if zones > ZONES_MAX => Err(format!("more than {ZONES_MAX} zones; make them larger")),
@@ -289,6 +325,12 @@ impl Geometry {
         let bytes = |blocks: u64| blocks * u64::from(self.block_size);
         if self.block_size != plan.block_size {
             return Err(format!("its zones are of blocks of {}, the child has {}", self.block_size, plan.block_size));
+        }
+        if self.extension_bytes != plan.extension_bytes {
+            let (was, now) = (self.extension_bytes, plan.extension_bytes);
+            return Err(format!(
+                "it was made with descriptor extensions of {was} bytes, not {now}; say so, or wipe it"
+            ));
         }
         if (self.zone_blocks, self.capacity_blocks) == (plan.zone_blocks, plan.capacity_blocks) {
             return Ok(());
@@ -310,8 +352,10 @@ fn describe(base: &DeviceInfo, geometry: &Geometry, options: &ZonedOptions) -> D
         Op::ZoneAppend,
         Op::ZoneReport,
     ]);
+    let extensions: &[Op] =
+        if geometry.extension_bytes > 0 { &[Op::ZoneSetExtension, Op::ZoneReadExtension] } else { &[] };
     DeviceInfo {
-        ops: ops.union(OpSet::ZONE_MANAGEMENT),
+        ops: ops.union(OpSet::ZONE_MANAGEMENT).union(OpSet::of(extensions)),
         optimal_io_blocks: base.optimal_io_blocks,
         max_io_blocks: base.max_io_blocks.max((1 << 20) / base.block_size),
         compare_and_write_blocks: 0,
@@ -322,6 +366,7 @@ fn describe(base: &DeviceInfo, geometry: &Geometry, options: &ZonedOptions) -> D
             zone_capacity_blocks: geometry.capacity_blocks,
             open_zones_max: options.open_zones_max,
             active_zones_max: options.active_zones_max,
+            extension_bytes: geometry.extension_bytes,
         }),
         ..DeviceInfo::basic(base.block_size, geometry.zones * geometry.zone_blocks)
     }

@@ -35,6 +35,8 @@ struct Cell {
     done: u64,
     /// Written and durable on the device below.
     durable: u64,
+    /// Its descriptor has an extension.
+    extended: bool,
     /// As the table has it.
     stored: Entry,
     /// As the table is to have it, instead of what follows from the rest.
@@ -99,6 +101,7 @@ impl States {
             pointer: stored.written,
             done: stored.written,
             durable: stored.written,
+            extended: stored.extended,
             stored,
             pending: None,
             in_flight: 0,
@@ -131,7 +134,8 @@ impl States {
     pub(super) fn zone(&self, zone: usize) -> Zone {
         let cell = &self.cells[zone];
         let start = zone as u64 * self.geometry.zone_blocks;
-        Zone { start, capacity: self.geometry.capacity_blocks, write_pointer: start + cell.done, state: cell.state }
+        let (capacity, write_pointer) = (self.geometry.capacity_blocks, start + cell.done);
+        Zone { start, capacity, write_pointer, state: cell.state, has_extension: cell.extended }
     }
 
     /// Blocks of a zone, from its first on, that are read from the device below; the others are zeroes.
@@ -308,6 +312,20 @@ impl States {
         Ok(())
     }
 
+    /// Closes an empty zone, if the limits allow it.
+    pub(super) fn close_empty(&mut self, zone: usize) -> Result<(), Status> {
+        match self.cells[zone].state {
+            ZoneState::Empty if self.active_max > 0 && self.active >= self.active_max => Err(Status::ZoneTooManyActive),
+            ZoneState::Empty => {
+                self.set_state(zone, ZoneState::Closed);
+                Ok(())
+            }
+            ZoneState::ReadOnly => Err(Status::ZoneReadOnly),
+            ZoneState::Offline => Err(Status::ZoneOffline),
+            _ => Err(Status::ZoneInvalidTransition),
+        }
+    }
+
     pub(super) fn set_state(&mut self, zone: usize, state: ZoneState) {
         let old = std::mem::replace(&mut self.cells[zone].state, state);
         if old.is_open() && !state.is_open() {
@@ -377,7 +395,15 @@ impl States {
         if keeps_data {
             cell.durable = cell.done;
         }
-        cell.pending = Some(Entry { written: if keeps_data { cell.done } else { 0 }, condition });
+        let extended = cell.extended && keeps_data && condition != Condition::Offline;
+        cell.pending = Some(Entry { written: if keeps_data { cell.done } else { 0 }, condition, extended });
+    }
+
+    /// The same for an empty zone that gets an extension.
+    pub(super) fn prepare_extended(&mut self, zone: usize) {
+        let (cell, condition) = (&mut self.cells[zone], Condition::Normal);
+        debug_assert!(cell.done == 0 && !cell.extended, "it is empty");
+        cell.pending = Some(Entry { written: 0, condition, extended: true });
     }
 
     /// Ends what [`prepare`](Self::prepare) began. Gives the number of blocks that the zone does not have any more.
@@ -393,6 +419,7 @@ impl States {
         let given_up = cell.done - entry.written;
         cell.resets = cell.resets.wrapping_add(1);
         (cell.pointer, cell.done, cell.durable) = (entry.written, entry.written, entry.written);
+        cell.extended = entry.extended;
         let state = recovered(entry, capacity);
         self.set_state(zone, state);
         given_up
@@ -419,7 +446,7 @@ impl Cell {
             ZoneState::Full => self.stored.condition,
             _ => Condition::Normal,
         };
-        self.pending.unwrap_or(Entry { written: self.durable, condition })
+        self.pending.unwrap_or(Entry { written: self.durable, condition, extended: self.extended })
     }
 }
 
@@ -441,7 +468,7 @@ fn recovered(entry: Entry, capacity_blocks: u64) -> ZoneState {
         Condition::ReadOnly => ZoneState::ReadOnly,
         Condition::Finished => ZoneState::Full,
         Condition::Normal if entry.written == capacity_blocks => ZoneState::Full,
-        Condition::Normal if entry.written > 0 => ZoneState::Closed,
+        Condition::Normal if entry.written > 0 || entry.extended => ZoneState::Closed,
         Condition::Normal => ZoneState::Empty,
     }
 }

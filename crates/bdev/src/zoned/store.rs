@@ -84,7 +84,7 @@ pub(super) async fn load(
                 zones = count,
                 "a page of its zone table is lost; its zones are offline"
             );
-            all.extend(std::iter::repeat_n(Entry { written: 0, condition: Condition::Offline }, count));
+            all.extend(std::iter::repeat_n(Entry { condition: Condition::Offline, ..Entry::EMPTY }, count));
             pages.push(PageState { generation: 0, first: 0, in_doubt: false });
             continue;
         };

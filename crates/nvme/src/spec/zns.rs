@@ -68,8 +68,10 @@ impl ZoneSendCommand {
     }
 }
 
-/// Zone Receive Action: Report Zones (figure 23). Extended reports are of zones with descriptor extensions.
+/// Zone Receive Action: Report Zones (figure 23).
 pub const RECEIVE_REPORT: u8 = 0x00;
+/// Zone Receive Action: Extended Report Zones, in which a descriptor extension follows each descriptor.
+pub const RECEIVE_EXTENDED_REPORT: u8 = 0x01;
 
 /// Zone Management Receive (figures 22 to 24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +174,11 @@ pub struct ZoneDescriptor {
 }
 
 const _: () = assert!(size_of::<ReportHeader>() == 64 && size_of::<ZoneDescriptor>() == 64);
+
+/// Zone attributes bit 7: the zone has a descriptor extension (ZDEV).
+pub const ZONE_ATTRIBUTE_EXTENSION: u8 = 1 << 7;
+/// ZDES counts descriptor extensions in units of so many bytes.
+pub const ZONE_EXTENSION_UNIT: u32 = 64;
 
 /// Zones that the Changed Zone List holds.
 pub const CHANGED_ZONES_MAX: usize = 511;

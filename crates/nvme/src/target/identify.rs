@@ -13,7 +13,7 @@ use crate::spec::erase::{FNA_CRYPTO_ERASE, FNA_NO_BROADCAST, OACS_FORMAT};
 use crate::spec::feature::event;
 use crate::spec::identify::*;
 use crate::spec::sqe::IdentifyCommand;
-use crate::spec::zns::{CSI_ZNS, IdentifyZonedNamespace, OZCS_READ_ACROSS, limit};
+use crate::spec::zns::{CSI_ZNS, IdentifyZonedNamespace, OZCS_READ_ACROSS, ZONE_EXTENSION_UNIT, limit};
 use crate::spec::{IDENTIFY_LEN, NSID_ALL, Sqe, Status};
 
 /// Abort commands that may be outstanding (ACL is one less).
@@ -221,6 +221,7 @@ fn store_zoned(zoned: &Zoned, page: &mut Page) {
     id.mar = U32::new(limit(zoned.active_zones_max));
     id.mor = U32::new(limit(zoned.open_zones_max));
     id.lbafe[0].zsze = U64::new(zoned.zone_blocks);
+    id.lbafe[0].zdes = (zoned.extension_bytes / ZONE_EXTENSION_UNIT) as u8;
     page.copy_from_slice(id.as_bytes());
 }
 

@@ -11,7 +11,10 @@ use crate::spec::copy::{CopyCommand, CopyRange};
 use crate::spec::opcode::NvmOpcode;
 use crate::spec::reservation::{ReportCommand, ReservationCommand};
 use crate::spec::sqe::{BlockCommand, DsmCommand, DsmRange, Fused};
-use crate::spec::zns::{RECEIVE_REPORT, ReportFilter, ReportHeader, SendAction, ZoneReceiveCommand, ZoneSendCommand};
+use crate::spec::zns::{
+    RECEIVE_EXTENDED_REPORT, RECEIVE_REPORT, ReportFilter, ReportHeader, SendAction, ZoneReceiveCommand,
+    ZoneSendCommand,
+};
 use crate::spec::{NSID_ALL, Sqe, Status};
 
 /// What to do.
@@ -64,7 +67,11 @@ pub enum IoOp {
         filter: ReportFilter,
         /// Count what is told, not what there is.
         partial: bool,
+        /// With their descriptor extensions.
+        extended: bool,
     },
+    /// Set the descriptor extension of the zone at the first block; it is in the data.
+    ZoneExtend,
     /// Append to the zone at the first block.
     ZoneAppend,
     /// Tell of the namespace's reservations.
@@ -79,7 +86,7 @@ impl IoOp {
     pub const fn takes_data(self) -> bool {
         let with_keys = matches!(self, IoOp::Reserve(_));
         let ranges = matches!(self, IoOp::Deallocate { .. } | IoOp::Hint { .. } | IoOp::Copy { .. });
-        with_keys || ranges || matches!(self, IoOp::Write | IoOp::Compare | IoOp::ZoneAppend)
+        with_keys || ranges || matches!(self, IoOp::Write | IoOp::Compare | IoOp::ZoneAppend | IoOp::ZoneExtend)
     }
 
     /// Whether data goes to the host.
@@ -96,9 +103,11 @@ impl IoOp {
                 Some(AccessKind::Write)
             }
             // Who may write may read, with every type of reservation.
-            IoOp::Copy { .. } | IoOp::ZoneSend { .. } | IoOp::ZoneAppend | IoOp::WriteUncorrectable => {
-                Some(AccessKind::Write)
-            }
+            IoOp::Copy { .. }
+            | IoOp::ZoneSend { .. }
+            | IoOp::ZoneAppend
+            | IoOp::ZoneExtend
+            | IoOp::WriteUncorrectable => Some(AccessKind::Write),
             IoOp::Reserve(_) | IoOp::ReservationReport { .. } => None,
         }
     }
@@ -182,7 +191,7 @@ pub fn decode<'n>(
             with_bytes(command, IoOp::ReservationReport { extended }, len, sqe, transfer_len_max)
         }
         NvmOpcode::Copy => copy(command, sqe, namespace),
-        NvmOpcode::ZoneManagementSend => zone_send(command, sqe, namespace),
+        NvmOpcode::ZoneManagementSend => zone_send(command, sqe, namespace, transfer_len_max),
         NvmOpcode::ZoneManagementReceive => zone_receive(command, sqe, namespace, transfer_len_max),
         NvmOpcode::ZoneAppend => {
             let zoned = zones_of(namespace)?;
@@ -318,14 +327,15 @@ fn zones_of(namespace: &Namespace) -> Result<Zoned, Status> {
     namespace.zoned.ok_or(Status::INVALID_OPCODE.dnr())
 }
 
-fn zone_send(command: IoCommand, sqe: &Sqe, namespace: &Namespace) -> Result<IoCommand, Status> {
+fn zone_send(command: IoCommand, sqe: &Sqe, namespace: &Namespace, transfer_len_max: u32) -> Result<IoCommand, Status> {
     let zoned = zones_of(namespace)?;
     let ZoneSendCommand { slba, action, select_all: all } = ZoneSendCommand::of(sqe);
     if namespace.read_only {
         return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
     }
-    // There are no zone descriptor extensions to be set.
-    let is_offered = |action: &SendAction| *action != SendAction::SetExtension;
+    // One extension is not for all zones, and where there are none, none can be set.
+    let extends = |action: &SendAction| *action == SendAction::SetExtension;
+    let is_offered = |action: &SendAction| !extends(action) || (zoned.extension_bytes > 0 && !all);
     let action = SendAction::from_u8(action).filter(is_offered).ok_or(Status::INVALID_FIELD.dnr())?;
     let op = IoOp::ZoneSend { action, all };
     if all {
@@ -335,7 +345,11 @@ fn zone_send(command: IoCommand, sqe: &Sqe, namespace: &Namespace) -> Result<IoC
     if !slba.is_multiple_of(zoned.zone_blocks) {
         return Err(Status::INVALID_FIELD.dnr());
     }
-    Ok(IoCommand { op, slba, ..command })
+    let command = IoCommand { op, slba, ..command };
+    match extends(&action) {
+        true => with_bytes(command, IoOp::ZoneExtend, u64::from(zoned.extension_bytes), sqe, transfer_len_max),
+        false => Ok(command),
+    }
 }
 
 fn zone_receive(
@@ -344,15 +358,16 @@ fn zone_receive(
     namespace: &Namespace,
     transfer_len_max: u32,
 ) -> Result<IoCommand, Status> {
-    zones_of(namespace)?;
+    let zoned = zones_of(namespace)?;
     let ZoneReceiveCommand { slba, len, action, filter, partial } = ZoneReceiveCommand::of(sqe);
     let filter = ReportFilter::from_u8(filter).ok_or(Status::INVALID_FIELD.dnr())?;
-    if action != RECEIVE_REPORT || len < size_of::<ReportHeader>() as u64 {
+    let extended = action == RECEIVE_EXTENDED_REPORT && zoned.extension_bytes > 0;
+    if (action != RECEIVE_REPORT && !extended) || len < size_of::<ReportHeader>() as u64 {
         return Err(Status::INVALID_FIELD.dnr());
     }
     check_range(slba, 1, namespace)?;
     let command = IoCommand { slba, ..command };
-    with_bytes(command, IoOp::ZoneReport { filter, partial }, len, sqe, transfer_len_max)
+    with_bytes(command, IoOp::ZoneReport { filter, partial, extended }, len, sqe, transfer_len_max)
 }
 
 /// The ranges of a Deallocate, checked: all of them before any is acted upon. `data` holds at least `range_count` of them.

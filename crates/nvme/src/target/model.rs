@@ -120,6 +120,8 @@ pub struct Zoned {
     pub open_zones_max: u32,
     /// Zones that may be active at once, zero for no limit.
     pub active_zones_max: u32,
+    /// Bytes of a zone's descriptor extension: a multiple of 64 up to 16,320, zero where there are none.
+    pub extension_bytes: u32,
 }
 
 /// Source ranges of one copy.
@@ -158,7 +160,10 @@ impl Namespace {
         if !(9..=16).contains(&self.block_shift) || !fits(self.block_count) || self.atomic_write_blocks == 0 {
             return Err(ModelError::BadGeometry);
         }
-        let is_whole = |zoned: &Zoned| zoned.zone_blocks > 0 && self.block_count.is_multiple_of(zoned.zone_blocks);
+        let is_whole = |zoned: &Zoned| {
+            let extension_fits = zoned.extension_bytes.is_multiple_of(64) && zoned.extension_bytes <= 255 * 64;
+            extension_fits && zoned.zone_blocks > 0 && self.block_count.is_multiple_of(zoned.zone_blocks)
+        };
         if self.copy_range_blocks_max == 0 || !self.zoned.as_ref().is_none_or(is_whole) {
             return Err(ModelError::BadGeometry);
         }

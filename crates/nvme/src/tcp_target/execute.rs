@@ -3,6 +3,7 @@
 use super::connection::{Connection, Pending};
 use super::local::Namespace;
 use super::pieces;
+use super::zones::Wanted;
 use crate::spec::opcode::FABRICS;
 use crate::spec::sgl::{DataLocation, KIND_TRANSPORT};
 use crate::spec::sqe::Fused;
@@ -192,11 +193,11 @@ impl Connection {
                 self.report_reservations(command);
                 return Ok(());
             }
-            IoOp::ZoneReport { filter, partial } => {
+            IoOp::ZoneReport { filter, partial, extended } => {
                 if sqe.sgl.kind != KIND_TRANSPORT {
                     return Err(Status::SGL_TYPE_INVALID.dnr());
                 }
-                self.report_zones(command, namespace, filter, partial);
+                self.report_zones(command, namespace, Wanted { filter, partial, extended });
                 return Ok(());
             }
             IoOp::ZoneSend { action, all } => {
@@ -368,6 +369,10 @@ impl Connection {
                 let op = if command.op == IoOp::Write { Op::Write } else { Op::ZoneAppend };
                 let bufs = SgList::from_iter([buf]);
                 self.start(command.cid, namespace, Io { flags, bufs, ..Io::new(op, lba, nblocks) }, share);
+            }
+            IoOp::ZoneExtend => {
+                let io = Io { bufs: SgList::from_iter([buf]), ..Io::new(Op::ZoneSetExtension, lba, 0) };
+                self.start(command.cid, namespace, io, share);
             }
             IoOp::Compare => {
                 let io = Io { bufs: SgList::from_iter([buf]), ..Io::new(Op::Compare, lba, nblocks) };

@@ -484,6 +484,7 @@ fn model_of(
         zone_blocks: zoned.zone_blocks,
         open_zones_max: zoned.open_zones_max,
         active_zones_max: zoned.active_zones_max,
+        extension_bytes: zoned.extension_bytes,
     });
     model.atomic_write_blocks = info.atomic_write_blocks.max(1);
     model.atomic_boundary_blocks = u16::try_from(info.atomic_boundary_blocks).unwrap_or(0);

@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::execute::status_for_host;
 use super::local::Namespace;
-use crate::spec::zns::{ReportFilter, ReportHeader, ZONE_TYPE_SEQUENTIAL, ZoneDescriptor};
+use crate::spec::zns::{ReportFilter, ReportHeader, ZONE_ATTRIBUTE_EXTENSION, ZONE_TYPE_SEQUENTIAL, ZoneDescriptor};
 use crate::spec::{Cqe, Status};
 use crate::target::io::IoCommand;
 use bdev::{Io, Lba, Op, ZONE_RECORD_BYTES, Zone, ZoneState};
@@ -15,15 +15,20 @@ use zerocopy::byteorder::little_endian::U64;
 /// Zones that are asked for at once.
 const ZONES_AT_ONCE: u64 = 1024;
 
+/// What a report is to tell.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// Of which zones.
+    pub(super) filter: ReportFilter,
+    /// How many it tells of, and not how many there are.
+    pub(super) partial: bool,
+    /// Their descriptor extensions too.
+    pub(super) extended: bool,
+}
+
 impl Connection {
-    /// Report Zones.
-    pub(super) fn report_zones(
-        self: &Rc<Self>,
-        command: &IoCommand,
-        namespace: Rc<Namespace>,
-        filter: ReportFilter,
-        partial: bool,
-    ) {
+    /// Report Zones, and Extended Report Zones.
+    pub(super) fn report_zones(self: &Rc<Self>, command: &IoCommand, namespace: Rc<Namespace>, wanted: Wanted) {
         let (this, command) = (self.clone(), *command);
         self.reactor.spawn(async move {
             let len = command.data_len as usize;
@@ -34,7 +39,7 @@ impl Connection {
             let report = match this.admit_again(&command) {
                 Ok(()) => {
                     let flight = this.take_off();
-                    let report = report(&this.reactor, &namespace, command.slba, len, filter, partial).await;
+                    let report = report(&this.reactor, &namespace, command.slba, len, wanted).await;
                     this.land(flight);
                     report
                 }
@@ -58,11 +63,12 @@ async fn report(
     namespace: &Namespace,
     slba: u64,
     len: usize,
-    filter: ReportFilter,
-    partial: bool,
+    Wanted { filter, partial, extended }: Wanted,
 ) -> Result<Vec<u8>, Status> {
     let zoned = namespace.model.zoned.expect("only zoned namespaces take the command");
-    let (header_len, each) = (size_of::<ReportHeader>(), size_of::<ZoneDescriptor>());
+    let (header_len, descriptor_len) = (size_of::<ReportHeader>(), size_of::<ZoneDescriptor>());
+    let extension_len = if extended { zoned.extension_bytes as usize } else { 0 };
+    let each = descriptor_len + extension_len;
     let mut data = vec![0; len];
     let room = (len - header_len) / each;
     let (mut zone, zones) = (slba / zoned.zone_blocks, namespace.model.block_count / zoned.zone_blocks);
@@ -79,7 +85,11 @@ async fn report(
             matching += 1;
             if stored < room {
                 let start = header_len + stored * each;
-                data[start..start + each].copy_from_slice(descriptor(zone).as_bytes());
+                let (told, extension) = data[start..start + each].split_at_mut(descriptor_len);
+                told.copy_from_slice(descriptor(zone).as_bytes());
+                if extended && zone.has_extension {
+                    store_extension(namespace, zone, extension).await?;
+                }
                 stored += 1;
             }
         }
@@ -91,12 +101,23 @@ async fn report(
     Ok(data)
 }
 
+/// Puts the descriptor extension of a zone into a report. One that cannot be read fails it.
+async fn store_extension(namespace: &Namespace, zone: &Zone, out: &mut [u8]) -> Result<(), Status> {
+    let bufs = SgList::from_iter([Buf::from_vec(vec![0; out.len()])]);
+    let io = Io { bufs, ..Io::new(Op::ZoneReadExtension, Lba(zone.start), 0) };
+    let done = namespace.channel.submit(io).await;
+    done.status.check().map_err(|status| status_for_host(status, Op::ZoneReadExtension))?;
+    bdev::steps::sg_read_at(&done.io.bufs, 0, out);
+    Ok(())
+}
+
 fn descriptor(zone: &Zone) -> ZoneDescriptor {
     // Where the pointer means nothing hosts are told so.
     let is_valid = zone.state.is_active() || zone.state == ZoneState::Empty;
     ZoneDescriptor {
         kind: ZONE_TYPE_SEQUENTIAL,
         state: (zone.state as u8) << 4,
+        attributes: if zone.has_extension { ZONE_ATTRIBUTE_EXTENSION } else { 0 },
         capacity: U64::new(zone.capacity),
         start: U64::new(zone.start),
         write_pointer: U64::new(if is_valid { zone.write_pointer } else { u64::MAX }),

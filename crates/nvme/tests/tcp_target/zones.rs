@@ -270,3 +270,88 @@ fn other_namespaces_have_no_zones() {
     let page = command::get_log_page(LogPage::ChangedZones, 0, 4096, false);
     assert_eq!(admin.status(Sqe { nsid: U32::new(1), ..page }, &[]).kind(), Status::INVALID_LOG_PAGE);
 }
+
+#[test]
+fn descriptor_extensions_are_set_reported_and_gone_with_a_reset() {
+    const EXTENSION: usize = 128;
+    let reactor = run::reactor();
+    let inner = reactor.clone();
+    let device = run::block_on(&reactor, async move {
+        // Two superblocks, two pages, an extension for each zone, and the zones.
+        let blocks = 4 * 8 + ZONES * (8 + CAPACITY);
+        let memory = Arc::new(MemDevice::new("mem", 512, blocks, 0).expect("memory"));
+        let (zone_bytes, capacity_bytes) = (ZONE * 512, CAPACITY * 512);
+        let extension_bytes = EXTENSION as u32;
+        let options =
+            ZonedOptions { create: true, zone_bytes, capacity_bytes, extension_bytes, ..ZonedOptions::default() };
+        ZonedDevice::open(&inner, "zoned", memory, &options).await.expect("zones")
+    });
+    assert_eq!(device.info().blocks, ZONES * ZONE);
+    let rig = Rig::empty(2, Config::default());
+    rig.add(NQN, Arc::new(device));
+    let (mut admin, mut queue) = host(&rig, Configuration::ENABLE_ALL_SETS);
+    let (_, page) = admin.ok(command::identify(Cns::CommandSetNamespace, 1, CSI_ZNS));
+    let id = IdentifyZonedNamespace::read_from_bytes(&page[..]).expect("a page");
+    assert_eq!(id.lbafe[0].zdes, 2, "in units of 64 bytes");
+
+    let data = pattern(9, EXTENSION);
+    let set = |zone, len| command::with_capsule_data(send(zone, SendAction::SetExtension, false), len);
+    assert_eq!(queue.status(set(2, 128), &data), Status::SUCCESS);
+    assert_eq!(state(&mut queue, 2), (0x4, 0), "closed, with nothing written");
+    let by_transport = command::with_transport_data(send(3, SendAction::SetExtension, false), 128);
+    assert_eq!(queue.status(by_transport, &data), Status::SUCCESS);
+    assert_eq!(append(&mut queue, 3 * ZONE, &[1; 512]).0, Status::SUCCESS);
+
+    let extended = |slba, zones: u64| {
+        let len = 64 + zones * (64 + EXTENSION as u64);
+        let mut sqe = receive(slba, len, 0, true);
+        ZoneReceiveCommand { action: RECEIVE_EXTENDED_REPORT, ..ZoneReceiveCommand::of(&sqe) }.store(&mut sqe);
+        sqe
+    };
+    let (_, told) = queue.ok(extended(ZONE, 3));
+    for (nth, each) in told[64..].chunks_exact(64 + EXTENSION).enumerate() {
+        let zone = ZoneDescriptor::read_from_bytes(&each[..64]).expect("64 bytes");
+        let has = nth > 0;
+        assert_eq!(zone.start.get(), (1 + nth as u64) * ZONE);
+        assert_eq!(zone.attributes, if has { ZONE_ATTRIBUTE_EXTENSION } else { 0 });
+        assert_eq!(each[64..], if has { data.clone() } else { vec![0; EXTENSION] }, "zone {}", 1 + nth);
+    }
+    assert_eq!(report(&mut queue, 2 * ZONE, 1, 0, true).1[0].attributes, ZONE_ATTRIBUTE_EXTENSION);
+    // Room for a descriptor and half of its extension is room for none.
+    let (_, told) = queue.ok(Sqe { cdw12: U32::new((64 + 64 + 64) / 4 - 1), ..extended(2 * ZONE, 1) });
+    assert_eq!(told[..8], [0; 8]);
+
+    for (sqe, data, status) in [
+        (set(2, 128), &data[..], Status::ZONE_INVALID_TRANSITION),
+        (set(3, 128), &data[..], Status::ZONE_INVALID_TRANSITION),
+        (set(4, 64), &data[..64], Status::DATA_SGL_LENGTH_INVALID),
+        (set(ZONES, 128), &data[..], Status::LBA_OUT_OF_RANGE),
+    ] {
+        assert_eq!(queue.status(sqe, data).kind(), status);
+    }
+    let all = command::with_capsule_data(send(4, SendAction::SetExtension, true), 128);
+    assert_eq!(queue.status(all, &data), Status::INVALID_FIELD.dnr());
+    let mut within = set(4, 128);
+    within.set_cdw10_11(4 * ZONE + 1);
+    assert_eq!(queue.status(within, &data), Status::INVALID_FIELD.dnr());
+    assert_eq!(state(&mut queue, 4), (0x1, 0), "nothing of that has changed it");
+
+    assert_eq!(queue.status(send(2, SendAction::Reset, false), &[]), Status::SUCCESS);
+    let (_, told) = queue.ok(extended(2 * ZONE, 1));
+    let zone = ZoneDescriptor::read_from_bytes(&told[64..128]).expect("64 bytes");
+    assert_eq!((zone.state >> 4, zone.attributes), (0x1, 0));
+    assert_eq!(told[128..], [0; EXTENSION]);
+}
+
+#[test]
+fn a_namespace_without_descriptor_extensions_takes_and_reports_none() {
+    let rig = rig();
+    let (mut admin, mut queue) = host(&rig, Configuration::ENABLE_ALL_SETS);
+    let (_, page) = admin.ok(command::identify(Cns::CommandSetNamespace, 1, CSI_ZNS));
+    assert_eq!(IdentifyZonedNamespace::read_from_bytes(&page[..]).expect("a page").lbafe[0].zdes, 0);
+    let set = command::with_capsule_data(send(2, SendAction::SetExtension, false), 64);
+    assert_eq!(queue.status(set, &[1; 64]), Status::INVALID_FIELD.dnr());
+    let mut extended = receive(0, 4096, 0, true);
+    ZoneReceiveCommand { action: RECEIVE_EXTENDED_REPORT, ..ZoneReceiveCommand::of(&extended) }.store(&mut extended);
+    assert_eq!(queue.status(extended, &[]), Status::INVALID_FIELD.dnr());
+}

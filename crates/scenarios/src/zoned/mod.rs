@@ -110,6 +110,7 @@ impl Plan {
                 capacity_bytes: self.capacity * self.block_bytes,
                 open_zones_max: self.limits.0,
                 active_zones_max: self.limits.1,
+                extension_bytes: 0,
             };
             let device = ZonedDevice::open(&reactor, "zoned", child, &options).await;
             let device = device.map_err(|error| error.to_string())?;
