@@ -9,6 +9,7 @@
 //! * [`target`]: subsystems, controllers and queues as a host sees them.
 //! * [`tcp_target`]: the target on reactors and sockets.
 //! * [`auth`]: in-band authentication, both sides.
+//! * [`tls`]: keys for encrypted connections, and streams that are encrypted with them.
 //! * [`host`]: what an initiator needs to build commands and to understand the answers.
 //! * [`initiator`]: the host on reactors and sockets, as a library and as a block device.
 
@@ -22,6 +23,7 @@ pub mod spec;
 pub mod target;
 pub mod tcp;
 pub mod tcp_target;
+pub mod tls;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;

@@ -1,0 +1,100 @@
+//! The keys that a target has for its hosts, as handshakes look them up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use thiserror::Error;
+
+use super::derive::Form;
+use super::identity::{Identity, TlsKey};
+use super::{Psk, Shown};
+use crate::spec::Nqn;
+
+/// The keys of one host for one subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPsks {
+    /// The key; those that follow were good before it.
+    pub keys: Vec<Arc<Psk>>,
+    /// Until when all of them are good; then the first is. `None` is for ever.
+    pub former_until_ns: Option<u64>,
+}
+
+impl HostPsks {
+    fn at(&self, now_ns: u64) -> impl Iterator<Item = &Arc<Psk>> {
+        let former = self.former_until_ns.is_none_or(|until_ns| now_ns < until_ns);
+        self.keys.iter().take(if former { usize::MAX } else { 1 })
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Keyring {
+    hosts: BTreeMap<Nqn, BTreeMap<Nqn, HostPsks>>,
+}
+
+/// Why there is no key for what a host offers.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoKey {
+    /// Not of this transport.
+    #[error("the key is offered as {0}, which is no identity of NVMe/TCP")]
+    Form(Shown),
+    /// A host or a subsystem without one.
+    #[error("host {host} has no TLS key for {subsystem} here; give it one (tls_key, host allow --tls-key)")]
+    Unknown {
+        /// The host that was named.
+        host: Nqn,
+        /// The subsystem that was named.
+        subsystem: Nqn,
+    },
+    /// The digest is that of another key.
+    #[error("host {host} offers another TLS key for {subsystem} than it has here; check that both have the same")]
+    Other {
+        /// The host that was named.
+        host: Nqn,
+        /// The subsystem that was named.
+        subsystem: Nqn,
+    },
+}
+
+impl Keyring {
+    /// Changes the keys of a host for a subsystem; `None` takes them away.
+    pub fn set(&mut self, subsystem: &Nqn, host: &Nqn, psks: Option<HostPsks>) {
+        let Some(psks) = psks else {
+            if let Some(subsystems) = self.hosts.get_mut(host) {
+                subsystems.remove(subsystem);
+                if subsystems.is_empty() {
+                    self.hosts.remove(host);
+                }
+            }
+            return;
+        };
+        self.hosts.entry(host.clone()).or_default().insert(subsystem.clone(), psks);
+    }
+
+    /// Forgets all keys for a subsystem.
+    pub fn forget(&mut self, subsystem: &Nqn) {
+        self.hosts.retain(|_, subsystems| {
+            subsystems.remove(subsystem);
+            !subsystems.is_empty()
+        });
+    }
+
+    /// The key behind an identity. A host reaches the discovery service with any key that it has for a subsystem.
+    pub fn find(&self, offered: &[u8], now_ns: u64) -> Result<TlsKey, NoKey> {
+        let identity = Identity::parse(offered).ok_or_else(|| NoKey::Form(Shown::new(offered)))?;
+        let Identity { host, subsystem, .. } = &identity;
+        let subsystems = self.hosts.get(host);
+        let named = subsystems.into_iter().flatten().filter(|(nqn, _)| *nqn == subsystem || subsystem.is_discovery());
+        let mut keys = named.flat_map(|(_, psks)| psks.at(now_ns)).peekable();
+        if keys.peek().is_none() {
+            return Err(NoKey::Unknown { host: host.clone(), subsystem: subsystem.clone() });
+        }
+        let found = keys.filter(|psk| psk.hash() == identity.hash).find_map(|psk| match identity.digest {
+            None => TlsKey::version_0(psk, host, subsystem),
+            Some(_) => {
+                let mut both = Form::ALL.into_iter().map(|form| TlsKey::new(psk, form, host, subsystem));
+                both.find(|key| key.identity == identity)
+            }
+        });
+        found.ok_or_else(|| NoKey::Other { host: host.clone(), subsystem: subsystem.clone() })
+    }
+}
