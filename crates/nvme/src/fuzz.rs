@@ -350,7 +350,7 @@ impl Run {
             sqe = zerocopy::transmute!(bytes);
         }
         let via = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
-        match self.target.connect(self.now_ns, &sqe, &data, via) {
+        match self.target.connect(self.now_ns, &sqe, &data, via, None) {
             Ok(connected) if connected.qid == 0 => self.controllers.push(connected.controller),
             Ok(connected) => assert!(connected.qid <= CONFIG_QUEUES),
             Err(cqe) => assert!(!cqe.status().is_success()),
@@ -605,7 +605,11 @@ impl Run {
             3 => drop(self.target.set_allow_any_host(id, program.u8() & 1 == 0)),
             4 => drop(self.target.allow_host(id, nqn(1))),
             5 => drop(self.target.disallow_host(id, &nqn(1))),
-            6 => self.target.add_port(u16::from(program.u8() % 4), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 4420))),
+            6 => self.target.add_port(
+                u16::from(program.u8() % 4),
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, 4420)),
+                false,
+            ),
             7 => self.target.remove_port(u16::from(program.u8() % 4)),
             _ => {
                 if let Some(handle) = self.pick(program) {

@@ -32,6 +32,7 @@ const BELOW: &[(&str, &[&str])] = &[
 /// Crates that may contain `unsafe`, with what for. Every other crate root says `#![forbid(unsafe_code)]`.
 const UNSAFE: &[(&str, &str)] = &[
     ("remuda-reactor", "buffers, the slab of pinned futures, io_uring, memory mappings"),
+    ("remuda-nvme", "calls OpenSSL where its bindings lack a function, with the feature `tls` alone"),
     ("remuda-sim", "stands in for the kernel, which reads and fills buffers by address"),
     ("remuda", "asks the system for the CPU time used"),
 ];

@@ -2,7 +2,9 @@
 
 use zerocopy::FromBytes;
 
-use crate::spec::discovery::{DiscoveryEntry, DiscoveryHeader, SUBTYPE_NVM, TRTYPE_TCP};
+use crate::spec::discovery::{
+    DiscoveryEntry, DiscoveryHeader, SECTYPE_TLS_1_3, SUBTYPE_NVM, TREQ_REQUIRED, TREQ_SECURE_CHANNEL, TRTYPE_TCP,
+};
 use crate::spec::identify::{
     self, CNTRLTYPE_DISCOVERY, FUSES_COMPARE_AND_WRITE, IdentifyController, IdentifyNamespace, ONCS_COMPARE, ONCS_DSM,
     ONCS_VERIFY, ONCS_WRITE_ZEROES, SGLS_OFFSET, VWC_PRESENT, load_ascii,
@@ -201,6 +203,8 @@ pub struct DiscoveredSubsystem {
     pub service: String,
     /// An NVM subsystem rather than a discovery service.
     pub is_nvm: bool,
+    /// It is reached with TLS alone.
+    pub needs_tls: bool,
 }
 
 /// Generation and number of records of a discovery log.
@@ -221,6 +225,7 @@ pub fn discovery_entries(bytes: &[u8]) -> impl Iterator<Item = DiscoveredSubsyst
             address: text(&entry.traddr),
             service: text(&entry.trsvcid),
             is_nvm: entry.subtype == SUBTYPE_NVM,
+            needs_tls: entry.treq & TREQ_SECURE_CHANNEL == TREQ_REQUIRED && entry.tsas[0] == SECTYPE_TLS_1_3,
         })
     })
 }

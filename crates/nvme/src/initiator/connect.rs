@@ -1,5 +1,7 @@
 //! From an address to a connected queue: TCP, ICReq and ICResp, Fabrics Connect.
 
+use crate::tls::stream::Stream;
+use crate::tls::{Form, TlsKey};
 use reactor::{Errno, Reactor, SgList, TcpStream};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
@@ -24,6 +26,14 @@ pub(super) async fn open_link(reactor: &Rc<Reactor>, options: &Options, entries:
         let stream = TcpStream::connect(reactor, options.address).await;
         let stream =
             stream.map_err(|errno| ConnectError::Tcp { address: options.address, reason: Broken::Os(errno) })?;
+        let stream = match &options.tls {
+            None => Stream::Plain(stream),
+            Some(psk) => {
+                let key = TlsKey::new(psk, Form::Standard, &options.host.nqn, &options.subsystem);
+                let secured = Stream::connect(stream, key).await;
+                secured.map_err(|failure| ConnectError::Tls { address: options.address, failure })?
+            }
+        };
         negotiate(stream, options, entries).await
     };
     let timeout =
@@ -31,7 +41,7 @@ pub(super) async fn open_link(reactor: &Rc<Reactor>, options: &Options, entries:
     reactor.timeout(options.connect_timeout_ns, opening).await.unwrap_or(Err(timeout))
 }
 
-async fn negotiate(stream: TcpStream, options: &Options, entries: u16) -> Result<Link, ConnectError> {
+async fn negotiate(stream: Stream, options: &Options, entries: u16) -> Result<Link, ConnectError> {
     let failed = |reason| ConnectError::Negotiation { address: options.address, reason };
     let ours = TransportOptions {
         header_digest: options.header_digest,
@@ -56,7 +66,7 @@ async fn negotiate(stream: TcpStream, options: &Options, entries: u16) -> Result
     Ok(Link::new(stream, encoder, decoder, limits))
 }
 
-async fn receive_response(stream: &TcpStream, decoder: &mut Decoder) -> Result<IcResp, Broken> {
+async fn receive_response(stream: &Stream, decoder: &mut Decoder) -> Result<IcResp, Broken> {
     let mut bytes = [0; 256];
     loop {
         let received = match stream.recv(&mut bytes).await {

@@ -7,6 +7,7 @@ use crate::host::InfoError;
 use crate::spec::fabrics::InvalidParameter;
 use crate::spec::{Nqn, Status};
 use crate::tcp::Fault;
+use crate::tls::TlsFailure;
 
 use super::authenticate::AuthenticationError;
 use super::link::Broken;
@@ -42,6 +43,14 @@ pub enum ConnectError {
         address: SocketAddr,
         /// Why not.
         reason: Broken,
+    },
+    /// The TCP connection works, but not with TLS.
+    #[error("no TLS with {address}: {failure}{}", tls_hint(.failure))]
+    Tls {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        failure: TlsFailure,
     },
     /// The TCP connection works, but no NVMe/TCP controller answers on it.
     #[error("no NVMe/TCP connection with {address}: {reason}")]
@@ -130,11 +139,21 @@ impl ConnectError {
     pub fn is_transient(&self) -> bool {
         match self {
             ConnectError::Options(_) | ConnectError::Digests { .. } => false,
+            ConnectError::Tls { failure: TlsFailure::NotBuilt, .. } => false,
             ConnectError::Command { error: CommandError::Unusable(_), .. } => false,
             ConnectError::Connect { error: CommandError::Status(status), .. } => !status.do_not_retry(),
             ConnectError::Authentication { error, .. } => error.is_transient(),
             _ => true,
         }
+    }
+}
+
+fn tls_hint(failure: &TlsFailure) -> &'static str {
+    match failure {
+        TlsFailure::Protocol(_) | TlsFailure::Closed => {
+            "; check that the target has this key (tls_key) for this host's NQN and that subsystem"
+        }
+        _ => "",
     }
 }
 

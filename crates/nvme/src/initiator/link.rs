@@ -5,7 +5,8 @@
 //! copied once from a receive buffer that all connections of a thread share, and larger payloads not at all: they are
 //! received where they belong.
 
-use reactor::{Buf, Errno, Slice, TcpStream};
+use crate::tls::stream::Stream;
+use reactor::{Buf, Errno, Slice};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -105,7 +106,7 @@ struct Region {
 
 /// See the module.
 pub(super) struct Link {
-    pub(super) stream: Rc<TcpStream>,
+    pub(super) stream: Rc<Stream>,
     pub(super) commands: Commands,
     pub(super) limits: LinkLimits,
     encoder: Encoder,
@@ -124,7 +125,7 @@ pub(super) struct Link {
 
 impl Link {
     /// A connection after the exchange of ICReq and ICResp.
-    pub(super) fn new(stream: TcpStream, encoder: Encoder, decoder: Decoder, limits: LinkLimits) -> Link {
+    pub(super) fn new(stream: Stream, encoder: Encoder, decoder: Decoder, limits: LinkLimits) -> Link {
         Link {
             stream: Rc::new(stream),
             commands: Commands::new(limits.depth),

@@ -1,11 +1,13 @@
 //! How to reach a subsystem and how to behave towards it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
 
 use crate::auth::HostKeys;
 use crate::spec::Nqn;
+use crate::tls::Psk;
 
 use super::command::COMMANDS_MAX;
 
@@ -45,6 +47,8 @@ pub struct Options {
     pub host: HostIdentity,
     /// What this host authenticates itself with, if it can.
     pub keys: Option<HostKeys>,
+    /// The key of this host for encrypted connections; `None` is without TLS.
+    pub tls: Option<Arc<Psk>>,
     /// Ask for header digests; a controller that refuses is not used.
     pub header_digest: bool,
     /// Ask for data digests; a controller that refuses is not used.
@@ -118,6 +122,7 @@ impl Options {
             subsystem,
             host,
             keys: None,
+            tls: None,
             header_digest: false,
             data_digest: false,
             queue_entries: 129,

@@ -19,6 +19,12 @@ pub const SUBTYPE_NVM: u8 = 2;
 pub const SUBTYPE_CURRENT: u8 = 3;
 /// TREQ: secure channel not required (10b).
 pub const TREQ_NOT_REQUIRED: u8 = 2;
+/// TREQ: the bits that say whether a secure channel is required.
+pub const TREQ_SECURE_CHANNEL: u8 = 3;
+/// TREQ: secure channel required (01b).
+pub const TREQ_REQUIRED: u8 = 1;
+/// TCP security type: TLS 1.3 (TCP Transport 1.1, figure 4).
+pub const SECTYPE_TLS_1_3: u8 = 2;
 /// TREQ bit 2: SQ flow control may be disabled.
 pub const TREQ_DISABLE_SQ_FLOW_CONTROL: u8 = 1 << 2;
 

@@ -13,6 +13,7 @@ use crate::spec::fabrics::{
 };
 use crate::spec::opcode::FabricsType;
 use crate::spec::{Cqe, Nqn, Sqe, Status};
+use crate::tls::Identity;
 
 /// A queue that was connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +61,23 @@ impl From<Status> for Refusal {
 
 impl Target {
     /// Processes the first command of a connection, which must be Connect. `data` is what came with it, `via` the local address
-    /// that the host reached.
+    /// that the host reached, `tls` the identity of its key where the connection is encrypted.
     ///
     /// # Errors
     /// The completion that refuses it. The connection may try again (Base 2.0, section 3.3.2.2).
-    pub fn connect(&mut self, now_ns: u64, sqe: &Sqe, data: &[u8], via: SocketAddr) -> Result<Connected, Cqe> {
+    pub fn connect(
+        &mut self,
+        now_ns: u64,
+        sqe: &Sqe,
+        data: &[u8],
+        via: SocketAddr,
+        tls: Option<&Identity>,
+    ) -> Result<Connected, Cqe> {
         let cid = sqe.cid.get();
         if fabrics::fabrics_type(sqe) != Some(FabricsType::Connect) {
             return Err(Cqe::new(cid, Status::COMMAND_SEQUENCE_ERROR.dnr()));
         }
-        self.try_connect(now_ns, ConnectCommand::of(sqe), data, via).map_err(|refusal| match refusal {
+        self.try_connect(now_ns, ConnectCommand::of(sqe), data, via, tls).map_err(|refusal| match refusal {
             Refusal::Status(status) => Cqe::new(cid, status),
             Refusal::Parameter(parameter) => parameter.to_cqe(cid),
         })
@@ -81,6 +89,7 @@ impl Target {
         command: &ConnectCommand,
         data: &[u8],
         via: SocketAddr,
+        tls: Option<&Identity>,
     ) -> Result<Connected, Refusal> {
         let (data, _) =
             ConnectData::ref_from_prefix(data).map_err(|_| Refusal::Status(Status::DATA_SGL_LENGTH_INVALID.dnr()))?;
@@ -95,6 +104,9 @@ impl Target {
         };
         let subsystem = self.find_subsystem(&subnqn).ok_or(SUBNQN)?;
         if !self.subsystems[&subsystem].is_allowed(&host_nqn) {
+            return Err(Status::CONNECT_INVALID_HOST.dnr().into());
+        }
+        if !self.is_channel_of(tls, &host_nqn, &subnqn) {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         let entries_max =

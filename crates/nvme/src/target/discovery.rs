@@ -15,10 +15,18 @@ use crate::spec::discovery::*;
 use crate::spec::fabrics::CNTLID_DYNAMIC;
 use crate::spec::identify::store_ascii;
 
+/// A port on which the node listens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port {
+    pub(super) address: SocketAddr,
+    /// Its connections are encrypted.
+    pub(super) tls: bool,
+}
+
 /// What the log is made from.
 pub(super) struct View<'a> {
     pub(super) subsystems: &'a BTreeMap<SubsystemId, Subsystem>,
-    pub(super) ports: &'a BTreeMap<u16, SocketAddr>,
+    pub(super) ports: &'a BTreeMap<u16, Port>,
     pub(super) referrals: &'a BTreeSet<SocketAddr>,
     pub(super) generation: u64,
     pub(super) admin_entries_max: u16,
@@ -48,8 +56,8 @@ impl View<'_> {
             records += 1;
         };
         for (id, subsystem) in self.visible(reader) {
-            for (port, address) in self.ports {
-                add(&|| self.entry(id, subsystem, *port, *address, reader));
+            for (number, port) in self.ports {
+                add(&|| self.entry(id, subsystem, *number, *port, reader));
             }
         }
         for address in self.referrals {
@@ -65,16 +73,19 @@ impl View<'_> {
         &self,
         id: SubsystemId,
         subsystem: &Subsystem,
-        port: u16,
-        address: SocketAddr,
+        number: u16,
+        Port { address, tls }: Port,
         reader: &Controller,
     ) -> DiscoveryEntry {
         let ip = if address.ip().is_unspecified() { reader.via().ip() } else { address.ip() };
         let subtype = if id == DISCOVERY { SUBTYPE_CURRENT } else { SUBTYPE_NVM };
-        DiscoveryEntry {
-            portid: U16::new(port),
-            ..self.service(subtype, SocketAddr::new(ip, address.port()), subsystem.nqn())
+        let mut entry = self.service(subtype, SocketAddr::new(ip, address.port()), subsystem.nqn());
+        entry.portid = U16::new(number);
+        if tls {
+            entry.treq = TREQ_REQUIRED | TREQ_DISABLE_SQ_FLOW_CONTROL;
+            entry.tsas[0] = SECTYPE_TLS_1_3;
         }
+        entry
     }
 
     /// Another discovery service.

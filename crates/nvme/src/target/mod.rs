@@ -31,6 +31,7 @@ mod reserve;
 #[cfg(test)]
 mod tests;
 mod timestamp;
+mod tls;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -51,6 +52,8 @@ use bdev::ChangedZones;
 use crate::auth::ControllerSide;
 use crate::spec::opcode::{FABRICS, FabricsType};
 use crate::spec::{Cqe, Nqn, Sqe, Status, fabrics};
+use crate::tls::Keyring;
+use discovery::Port;
 
 /// A controller, for as long as the target lives; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,7 +133,9 @@ pub struct Target {
     dialogues: BTreeMap<(ControllerHandle, u16), ControllerSide>,
     /// Hosts that have proven who they are, by the identifiers that are theirs.
     owners: BTreeMap<reservation::HostId, Nqn>,
-    ports: BTreeMap<u16, SocketAddr>,
+    ports: BTreeMap<u16, Port>,
+    /// Keys for encrypted connections.
+    keyring: Keyring,
     /// Other discovery services that hosts are told of.
     referrals: BTreeSet<SocketAddr>,
     /// Generation of the discovery log: changes whenever any host's view of it may.
@@ -159,6 +164,7 @@ impl Target {
             dialogues: BTreeMap::new(),
             owners: BTreeMap::new(),
             ports: BTreeMap::new(),
+            keyring: Keyring::default(),
             referrals: BTreeSet::new(),
             generation: 1,
             next_subsystem: DISCOVERY.0 + 1,
@@ -299,9 +305,8 @@ impl Target {
 
     /// Removes a subsystem and ends its controllers.
     pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<(), ModelError> {
-        if id == DISCOVERY || self.subsystems.remove(&id).is_none() {
-            return Err(ModelError::NoSuchSubsystem);
-        }
+        let removed = if id == DISCOVERY { None } else { self.subsystems.remove(&id) };
+        self.keyring.forget(removed.ok_or(ModelError::NoSuchSubsystem)?.nqn());
         self.close_controllers_where(|controller| controller.subsystem() == id);
         self.tables.retain(|(subsystem, _), _| *subsystem != id);
         self.discovery_changed();
@@ -418,9 +423,9 @@ impl Target {
     }
 
     /// A port on which the node listens, as discovery tells it. An unspecified address (0.0.0.0, ::) is told as the address
-    /// that the asking host reached.
-    pub fn add_port(&mut self, id: u16, address: SocketAddr) {
-        self.ports.insert(id, address);
+    /// that the asking host reached. With `tls` all connections there are encrypted.
+    pub fn add_port(&mut self, id: u16, address: SocketAddr, tls: bool) {
+        self.ports.insert(id, Port { address, tls });
         self.discovery_changed();
     }
 

@@ -24,10 +24,11 @@ use crate::target::{Connected, SubsystemId};
 use crate::tcp::pdu::encode_term;
 use crate::tcp::r2t::R2T_MAX;
 use crate::tcp::{DataHeader, Encoder, Fault, R2tTable, Side};
+use crate::tls::stream::Stream;
 use base::Errno;
 use reactor::buf::sg_len;
 use reactor::sync::Notify;
-use reactor::{Buf, Reactor, SgList, TcpStream, TurnEnd};
+use reactor::{Buf, Reactor, SgList, TurnEnd};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -70,6 +71,8 @@ pub(super) enum End {
     Network(Errno),
     /// The host broke the transport's rules.
     Fault(Fault),
+    /// The host speaks TLS to a listener without it.
+    HelloOfTls,
     /// The host sent more commands than its queue holds.
     Overrun,
     /// The host did not authenticate itself.
@@ -112,7 +115,7 @@ pub(super) struct Connection {
     pub(super) reactor: Rc<Reactor>,
     pub(super) local: Rc<Local>,
     pub(super) id: u64,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) encoder: Cell<Option<Encoder>>,
     pub(super) output: RefCell<Output>,
     pub(super) pace: Cell<Pace>,
@@ -165,7 +168,7 @@ impl Connection {
     pub(super) fn new(
         reactor: &Rc<Reactor>,
         local: &Rc<Local>,
-        stream: TcpStream,
+        stream: Stream,
         id: u64,
         via: SocketAddr,
     ) -> Rc<Connection> {

@@ -59,12 +59,12 @@ impl Connection {
         };
         self.connecting.set(true);
         let (this, sqe, place) = (self.clone(), *sqe, self.place());
-        let (shared, via) = (self.local.shared.clone(), self.via);
+        let (shared, via, tls) = (self.local.shared.clone(), self.via, self.stream.peer());
         self.reactor.spawn(async move {
             let connected = this
                 .reactor
                 .call_on(this.local.shared.home, move |reactor| async move {
-                    Home::of(&reactor, &shared).connect(&sqe, &record, via, place)
+                    Home::of(&reactor, &shared).connect(&sqe, &record, via, tls.as_ref(), place)
                 })
                 .await;
             this.connecting.set(false);
@@ -214,7 +214,7 @@ impl Connection {
         self.flush_last();
         self.drop_waiting();
         self.tell_closed();
-        if matches!(end, End::Fault(_) | End::Overrun | End::Unproven) {
+        if matches!(end, End::Fault(_) | End::HelloOfTls | End::Overrun | End::Unproven) {
             self.stream.drain(LINGER_NS, LINGER_BYTES_MAX).await;
         }
         // The host learns of the end from the end of the stream, and not from a send that fails: Linux repeats such sends

@@ -1,7 +1,7 @@
 //! The target's home: the one reactor that owns subsystems and controllers, accepts connections and spreads them.
 
 use super::connection::Connection;
-use super::local::Local;
+use super::local::{Arrival, Local};
 use super::reserve::Reserving;
 use super::zone_watch::ZoneWatch;
 use super::{Export, Shared, TargetError};
@@ -9,6 +9,7 @@ use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::reservation::{HostId, Table};
 use crate::target::{self, AdminOutcome, AnaStates, Connected, ControllerHandle, Mask, Subsystem, SubsystemId};
 use crate::target::{Target, TargetEvent};
+use crate::tls::{self, Identity, TlsFailure};
 use bdev::{Io, Op};
 use reactor::sync::Notify;
 use reactor::{Errno, Reactor, TcpListener, TcpStream};
@@ -125,7 +126,11 @@ impl Home {
     // --- connections ------------------------------------------------------------------------------------------------
 
     /// Listens on `address`; returns the address in use.
-    pub(super) fn listen(self: &Rc<Self>, address: SocketAddr) -> Result<SocketAddr, TargetError> {
+    /// With `tls` every connection there is encrypted.
+    pub(super) fn listen(self: &Rc<Self>, address: SocketAddr, tls: bool) -> Result<SocketAddr, TargetError> {
+        if tls && !tls::IS_BUILT {
+            return Err(TargetError::Tls { address, failure: TlsFailure::NotBuilt });
+        }
         let listener =
             TcpListener::bind(&self.reactor, address, false).map_err(|errno| TargetError::Listen { address, errno })?;
         let address = listener.address();
@@ -133,10 +138,10 @@ impl Home {
         self.next_port.set(port + 1);
         let stop: Rc<Stop> = Rc::default();
         self.listeners.borrow_mut().insert(address, (port, stop.clone()));
-        self.change(|target| target.add_port(port, address));
+        self.change(|target| target.add_port(port, address, tls));
         let this = self.clone();
         self.reactor.spawn(async move {
-            let accepting = this.accept_all(&listener);
+            let accepting = this.accept_all(&listener, tls);
             let mut accepting = std::pin::pin!(accepting);
             let mut stopped = std::pin::pin!(stop.asked());
             std::future::poll_fn(|cx| {
@@ -159,13 +164,13 @@ impl Home {
         }
     }
 
-    async fn accept_all(self: &Rc<Self>, listener: &TcpListener) {
+    async fn accept_all(self: &Rc<Self>, listener: &TcpListener, tls: bool) {
         for round in 1usize.. {
             if round.is_multiple_of(ACCEPTS_PER_WAKE) {
                 self.reactor.yield_now().await;
             }
             match listener.accept().await {
-                Ok((stream, peer)) => self.place_connection(stream, peer, listener.address()),
+                Ok((stream, peer)) => self.place_connection(stream, peer, listener.address(), tls),
                 // The connection went away, or descriptors ran out for now: neither ends the listener.
                 Err(Errno::ECONNABORTED | Errno::EINTR) => {}
                 Err(errno) => {
@@ -177,7 +182,7 @@ impl Home {
     }
 
     /// Gives a connection to the reactor that has the fewest.
-    fn place_connection(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, via: SocketAddr) {
+    fn place_connection(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, via: SocketAddr, tls: bool) {
         let chosen = self.shared.least_loaded();
         if !self.shared.connection_begun(chosen) {
             let now_ns = self.reactor.now_ns();
@@ -190,12 +195,14 @@ impl Home {
         let id = self.next_connection.get();
         self.next_connection.set(id + 1);
         let shared = self.shared.clone();
+        let keyring = tls.then(|| self.with_target(|target| target.keyring().clone()));
+        let arrival = Arrival { id, peer, via, keyring };
         if chosen == self.reactor.index() {
-            return Local::of(&self.reactor, &shared).serve(stream, id, peer, via);
+            return Local::of(&self.reactor, &shared).serve(stream, arrival);
         }
         match stream.export() {
             Ok(exported) => self.reactor.post(chosen, move |reactor| match TcpStream::import(reactor, exported) {
-                Ok(stream) => Local::of(reactor, &shared).serve(stream, id, peer, via),
+                Ok(stream) => Local::of(reactor, &shared).serve(stream, arrival),
                 Err(errno) => {
                     tracing::warn!(%peer, %errno, "cannot take over a connection");
                     shared.connection_ended(chosen);
@@ -216,10 +223,11 @@ impl Home {
         sqe: &Sqe,
         record: &[u8],
         via: SocketAddr,
+        tls: Option<&Identity>,
         place: Place,
     ) -> Result<Admitted, Cqe> {
         let now_ns = self.reactor.now_ns();
-        let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via);
+        let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via, tls);
         self.deadline_moved.notify_all();
         self.carry_out();
         let connected = connected?;

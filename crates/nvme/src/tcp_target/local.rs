@@ -1,11 +1,14 @@
 //! What a target keeps on each reactor: its connections, the shared receive buffer, channels to namespaces.
 
-use super::connection::{Connection, HELD_BYTES_MAX};
+use super::connection::{Connection, End, HELD_BYTES_MAX};
+use super::home::REFUSAL_REPORT_NS;
 use super::receive::Receiver;
 use super::share::Shares;
 use super::{Config, Export, Shared};
 use crate::target::reservation::Access;
 use crate::target::{self, AnaStates, Mask, SubsystemId};
+use crate::tls::stream::Stream;
+use crate::tls::{Keyring, TlsFailure};
 use bdev::{BlockDevice, Channel, Op, OpSet};
 use reactor::{BUF_BYTES_MAX, Buf, Reactor, TcpStream};
 use std::cell::{Cell, RefCell};
@@ -54,6 +57,16 @@ impl Namespace {
 /// A namespace and the generation at which it was looked up; none when its channel could not be opened.
 type Found = (u64, Option<Rc<Namespace>>);
 
+/// A connection that was accepted.
+pub(super) struct Arrival {
+    pub(super) id: u64,
+    pub(super) peer: SocketAddr,
+    /// The listener's address.
+    pub(super) via: SocketAddr,
+    /// The keys, where the listener wants TLS.
+    pub(super) keyring: Option<Keyring>,
+}
+
 /// See the module.
 pub(super) struct Local {
     pub(super) reactor: Rc<Reactor>,
@@ -70,6 +83,8 @@ pub(super) struct Local {
     pub(super) shares: Shares,
     /// Connections that have answers to flush at the end of this turn.
     pub(super) answering: Cell<usize>,
+    /// Until then connections without TLS, or with too much of it, are not reported again.
+    next_failure_report_ns: Cell<u64>,
     /// The task that looks for hosts which do not send the data they were asked for runs.
     pub(super) watching_transfers: Cell<bool>,
 }
@@ -88,6 +103,7 @@ impl Local {
             held_max: Cell::new(HELD_BYTES_MAX),
             shares: Shares::default(),
             answering: Cell::new(0),
+            next_failure_report_ns: Cell::new(0),
             watching_transfers: Cell::new(false),
         })
     }
@@ -99,7 +115,18 @@ impl Local {
     }
 
     /// Serves a connection until it ends.
-    pub(super) fn serve(self: &Rc<Self>, stream: TcpStream, id: u64, peer: SocketAddr, via: SocketAddr) {
+    pub(super) fn serve(self: &Rc<Self>, stream: TcpStream, arrival: Arrival) {
+        let Arrival { id, peer, via, keyring } = arrival;
+        let stream = match keyring {
+            None => Stream::Plain(stream),
+            Some(keyring) => match Stream::accept(stream, keyring, self.reactor.now_ns()) {
+                Ok(stream) => stream,
+                Err(failure) => {
+                    self.report(peer, via, &failure);
+                    return self.shared.connection_ended(self.reactor.index());
+                }
+            },
+        };
         let connection = Connection::new(&self.reactor, self, stream, id, via);
         self.connections.borrow_mut().insert(id, Rc::downgrade(&connection));
         self.share_out();
@@ -108,6 +135,7 @@ impl Local {
         self.reactor.spawn(async move {
             let end = Receiver::new(connection.clone()).run().await;
             tracing::debug!(connection = id, %peer, ?end, "connection ended");
+            this.report_end(&connection, peer, end);
             connection.finish(end).await;
             this.connections.borrow_mut().remove(&id);
             if !connection.flights.is_empty() {
@@ -117,6 +145,27 @@ impl Local {
             }
             this.share_out();
         });
+    }
+
+    /// Tells the log of a connection on which the two sides did not mean the same by TLS.
+    fn report_end(&self, connection: &Connection, peer: SocketAddr, end: End) {
+        if let Some(failure) = connection.stream.tls_failure() {
+            self.report(peer, connection.via, &failure);
+        } else if connection.stream.is_encrypted() && connection.stream.peer().is_none() && end == End::Stalled {
+            self.report(peer, connection.via, &TlsFailure::Late);
+        } else if end == End::HelloOfTls {
+            self.report(peer, connection.via, &TlsFailure::NotWanted);
+        }
+    }
+
+    /// Whoever tries keys does not fill the log with it.
+    fn report(&self, peer: SocketAddr, via: SocketAddr, failure: &TlsFailure) {
+        let now_ns = self.reactor.now_ns();
+        if now_ns < self.next_failure_report_ns.get() {
+            return tracing::debug!(%peer, %via, reason = %failure, "no TLS with a host; the connection is closed");
+        }
+        self.next_failure_report_ns.set(now_ns + REFUSAL_REPORT_NS);
+        tracing::warn!(%peer, %via, reason = %failure, "no TLS with a host; the connection is closed");
     }
 
     /// The connections that are served.

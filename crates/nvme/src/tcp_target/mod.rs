@@ -36,6 +36,7 @@ use crate::auth::Policy;
 use crate::spec::Nqn;
 use crate::target::reservation::{Access, Table};
 use crate::target::{self, AnaStates, Mask, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
+use crate::tls::{HostPsks, Psk, TlsFailure};
 use base::Errno;
 use bdev::BlockDevice;
 use home::Home;
@@ -99,6 +100,14 @@ pub enum TargetError {
         address: SocketAddr,
         /// Why.
         errno: Errno,
+    },
+    /// Nothing can be encrypted there.
+    #[error("cannot listen on {address} with TLS: {failure}")]
+    Tls {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        failure: TlsFailure,
     },
     /// No subsystem of this name.
     #[error("no subsystem '{0}'")]
@@ -283,7 +292,12 @@ impl TargetHome {
 
     /// Listens on `address` (port 0 picks one); returns the address in use.
     pub fn listen(&self, address: SocketAddr) -> Result<SocketAddr, TargetError> {
-        self.home().listen(address)
+        self.home().listen(address, false)
+    }
+
+    /// The same for a port where every connection is encrypted with TLS 1.3 and the key of its host.
+    pub fn listen_tls(&self, address: SocketAddr) -> Result<SocketAddr, TargetError> {
+        self.home().listen(address, true)
     }
 
     /// Adds a subsystem without namespaces.
@@ -376,6 +390,23 @@ impl TargetHome {
         let former_until_ns = Some(self.reactor.now_ns().saturating_add(former_for_ns));
         let policy = policy.map(|policy| target::HostPolicy { policy, former_until_ns });
         self.home().change(|target| target.set_host_policy(id, &host, policy))?;
+        Ok(())
+    }
+
+    /// States with which keys for TLS a host connects to a subsystem from its next connection on; none is without TLS. Keys but
+    /// the first are good for `former_for_ns` from now on.
+    pub fn set_host_psks(
+        &self,
+        nqn: &str,
+        host: &str,
+        keys: Vec<Arc<Psk>>,
+        former_for_ns: u64,
+    ) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let host = parse_nqn(host)?;
+        let former_until_ns = Some(self.reactor.now_ns().saturating_add(former_for_ns));
+        let psks = (!keys.is_empty()).then_some(HostPsks { keys, former_until_ns });
+        self.home().change(|target| target.set_host_psks(id, &host, psks))?;
         Ok(())
     }
 

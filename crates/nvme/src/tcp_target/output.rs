@@ -1,7 +1,8 @@
 //! What a connection of the target has still to send: answers, with the buffers whose bytes they carry.
 
 use crate::tcp;
-use reactor::{Buf, Errno, SgList, Slice, TcpStream};
+use crate::tls::stream::Stream;
+use reactor::{Buf, Errno, SgList, Slice};
 
 /// The send queue of one connection.
 pub(super) type Output = tcp::output::Output<Buf>;
@@ -28,7 +29,7 @@ impl Output {
     }
 
     /// Sends what the socket takes, up to `bytes_max`.
-    pub(super) fn flush(&mut self, stream: &TcpStream, mut bytes_max: usize) -> Result<Flushed, Errno> {
+    pub(super) fn flush(&mut self, stream: &Stream, mut bytes_max: usize) -> Result<Flushed, Errno> {
         while self.bytes() > 0 {
             if bytes_max == 0 {
                 return Ok(Flushed::Part);

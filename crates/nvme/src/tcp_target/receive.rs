@@ -117,7 +117,7 @@ impl Receiver {
                     Ok(Received::Drained) => break,
                     Err(End::Fault(fault)) => {
                         self.connection.send_termination(fault, self.decoder.offending_header());
-                        return End::Fault(fault);
+                        return if self.is_hello_of_tls() { End::HelloOfTls } else { End::Fault(fault) };
                     }
                     Err(End::Overrun) => {
                         // The transport has no better word for it.
@@ -166,6 +166,12 @@ impl Receiver {
         };
         self.connection.local.give_receive_buf(received);
         processed
+    }
+
+    /// Whether the connection has begun with a record of TLS.
+    fn is_hello_of_tls(&self) -> bool {
+        let is_first = self.connection.encoder.get().is_none() && !self.connection.stream.is_encrypted();
+        is_first && self.decoder.offending_header().starts_with(&[0x16, 3])
     }
 
     /// What may be done in this turn; none where this host is alone, and for what is not I/O.

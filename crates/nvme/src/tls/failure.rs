@@ -34,8 +34,11 @@ pub enum TlsFailure {
     #[error("this build has no TLS; build it with `--features tls`, which needs OpenSSL (libssl-dev)")]
     NotBuilt,
     /// The peer speaks something else.
-    #[error("the peer does not speak TLS")]
+    #[error("the peer does not speak TLS, without which nothing is said here; connect with TLS")]
     NotTls,
+    /// The peer speaks TLS where there is none.
+    #[error("the peer speaks TLS, and this listener does not; connect without it, or name the address in listen_tls")]
+    NotWanted,
     /// The host offers no key.
     #[error("the host offers no pre-shared key")]
     NoIdentity,
@@ -56,6 +59,9 @@ pub enum TlsFailure {
     /// The connection ended in the middle of it.
     #[error("the peer closed the connection during the handshake")]
     Closed,
+    /// The handshake was not over in time.
+    #[error("the peer did not end the handshake in time")]
+    Late,
     /// What OpenSSL says.
     #[error("{0}")]
     Protocol(String),

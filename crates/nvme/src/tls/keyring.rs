@@ -1,7 +1,7 @@
 //! The keys that a target has for its hosts, as handshakes look them up.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use thiserror::Error;
 
 use super::derive::Form;
@@ -25,10 +25,17 @@ impl HostPsks {
     }
 }
 
-/// See the module.
+/// By host and subsystem.
+type Hosts = BTreeMap<Nqn, BTreeMap<Nqn, HostPsks>>;
+
+/// Hosts with keys, at most.
+pub const HOSTS_MAX: usize = 65_536;
+
+/// See the module. Clones are the same keyring: the target changes it, and handshakes on every reactor look into it, which is the
+/// only time that its lock is taken.
 #[derive(Clone, Debug, Default)]
 pub struct Keyring {
-    hosts: BTreeMap<Nqn, BTreeMap<Nqn, HostPsks>>,
+    hosts: Arc<Mutex<Hosts>>,
 }
 
 /// Why there is no key for what a host offers.
@@ -56,33 +63,49 @@ pub enum NoKey {
 }
 
 impl Keyring {
-    /// Changes the keys of a host for a subsystem; `None` takes them away.
-    pub fn set(&mut self, subsystem: &Nqn, host: &Nqn, psks: Option<HostPsks>) {
+    fn lock(&self) -> MutexGuard<'_, Hosts> {
+        self.hosts.lock().expect("nothing panics while holding this lock")
+    }
+
+    /// Changes the keys of a host for a subsystem; `None` takes them away. False when there are too many.
+    #[must_use]
+    pub fn set(&self, subsystem: &Nqn, host: &Nqn, psks: Option<HostPsks>) -> bool {
+        let mut hosts = self.lock();
         let Some(psks) = psks else {
-            if let Some(subsystems) = self.hosts.get_mut(host) {
+            if let Some(subsystems) = hosts.get_mut(host) {
                 subsystems.remove(subsystem);
                 if subsystems.is_empty() {
-                    self.hosts.remove(host);
+                    hosts.remove(host);
                 }
             }
-            return;
+            return true;
         };
-        self.hosts.entry(host.clone()).or_default().insert(subsystem.clone(), psks);
+        let has_room = hosts.len() < HOSTS_MAX || hosts.contains_key(host);
+        if has_room {
+            hosts.entry(host.clone()).or_default().insert(subsystem.clone(), psks);
+        }
+        has_room
     }
 
     /// Forgets all keys for a subsystem.
-    pub fn forget(&mut self, subsystem: &Nqn) {
-        self.hosts.retain(|_, subsystems| {
+    pub fn forget(&self, subsystem: &Nqn) {
+        self.lock().retain(|_, subsystems| {
             subsystems.remove(subsystem);
             !subsystems.is_empty()
         });
+    }
+
+    /// Whether a host has a key for a subsystem.
+    pub fn has(&self, subsystem: &Nqn, host: &Nqn) -> bool {
+        self.lock().get(host).is_some_and(|subsystems| subsystems.contains_key(subsystem))
     }
 
     /// The key behind an identity. A host reaches the discovery service with any key that it has for a subsystem.
     pub fn find(&self, offered: &[u8], now_ns: u64) -> Result<TlsKey, NoKey> {
         let identity = Identity::parse(offered).ok_or_else(|| NoKey::Form(Shown::new(offered)))?;
         let Identity { host, subsystem, .. } = &identity;
-        let subsystems = self.hosts.get(host);
+        let hosts = self.lock();
+        let subsystems = hosts.get(host);
         let named = subsystems.into_iter().flatten().filter(|(nqn, _)| *nqn == subsystem || subsystem.is_discovery());
         let mut keys = named.flat_map(|(_, psks)| psks.at(now_ns)).peekable();
         if keys.peek().is_none() {

@@ -3,16 +3,23 @@
 //! * [`Psk`]: the configured key of a host, in the form that administrators pass around.
 //! * [`Identity`], [`TlsKey`]: what a handshake calls a key, and the key that it uses.
 //! * [`Keyring`]: the keys that a target has.
-//! * [`Stream`](stream::Stream): a TCP connection with or without TLS. What runs over it does not know which.
+//! * `Stream`: a TCP connection with or without TLS. What runs over it does not know which.
 //!
 //! Keys are always here; the handshakes and records need OpenSSL and the feature `tls`. What is not here: which listeners
 //! want TLS, and which hosts (`target`, `tcp_target`); keys made from an authentication (secure channel concatenation).
 
 mod derive;
+#[cfg(feature = "tls")]
+mod encrypted;
 mod failure;
 mod identity;
 mod keyring;
+#[cfg(feature = "tls")]
+mod openssl;
 mod psk;
+#[cfg(feature = "tls")]
+mod session;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 

@@ -155,9 +155,9 @@ fn other_bytes_are_no_identity() {
 fn a_keyring_finds_what_a_host_may_offer_and_says_why_not() {
     let (host, subsystem) = (nqn("host"), nqn("subsystem"));
     let (first, second) = (psk(SHORT), psk(LONG));
-    let mut ring = Keyring::default();
+    let ring = Keyring::default();
     let psks = HostPsks { keys: vec![first.clone(), second.clone()], former_until_ns: Some(100) };
-    ring.set(&subsystem, &host, Some(psks));
+    assert!(ring.set(&subsystem, &host, Some(psks)));
     let offer = |ring: &Keyring, key: &TlsKey, now_ns| ring.find(key.identity.to_string().as_bytes(), now_ns);
     let same = |found: Result<TlsKey, NoKey>, key: &TlsKey| found.expect("found").secret() == key.secret();
     for to in [&subsystem, &Nqn::discovery()] {
@@ -180,10 +180,15 @@ fn a_keyring_finds_what_a_host_may_offer_and_says_why_not() {
     assert!(said.contains("\"Client_identity\\n\""), "{said}");
 
     let key = TlsKey::new(&first, Form::Standard, &host, &subsystem);
-    let mut gone = ring.clone();
-    gone.set(&subsystem, &host, None);
-    ring.forget(&subsystem);
-    for ring in [ring, gone] {
+    assert!(ring.has(&subsystem, &host) && !ring.has(&host, &host));
+    for forget in [true, false] {
+        assert!(ring.set(&subsystem, &host, Some(HostPsks { keys: vec![first.clone()], former_until_ns: None })));
+        assert!(offer(&ring, &key, u64::MAX).is_ok());
+        if forget {
+            ring.forget(&subsystem);
+        } else {
+            assert!(ring.set(&subsystem, &host, None));
+        }
         assert!(matches!(offer(&ring, &key, 0), Err(NoKey::Unknown { .. })));
     }
 }

@@ -27,6 +27,7 @@ use crate::initiator::plan::Target;
 use crate::initiator::request::{Outcome, Raw, Requests};
 use crate::spec::Cqe;
 use crate::tcp::{LINGER_BYTES_MAX, LINGER_NS};
+use crate::tls::stream::Stream;
 
 pub(in crate::initiator) use forward::RemoteLane;
 use ticket::Answer;
@@ -410,7 +411,7 @@ impl Lane {
 
     // --- serving the socket -----------------------------------------------------------------------------------------
 
-    fn serve(&self, serial: u64, stream: &reactor::TcpStream, cx: &mut Context<'_>) -> Poll<()> {
+    fn serve(&self, serial: u64, stream: &Stream, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let is_blocked = {
                 let inner = &mut *self.inner.borrow_mut();

@@ -263,7 +263,7 @@ fn failed_commands_are_in_the_error_log() {
 #[test]
 fn log_pages_are_read_in_parts_like_the_whole() {
     let mut bench = Bench::new();
-    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"));
+    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"), false);
     let (io, discovery) = (bench.ready(), bench.ready_discovery());
     for page in LogPage::ALL {
         for controller in [io, discovery] {
@@ -369,8 +369,8 @@ fn events_that_the_host_did_not_enable_are_not_sent() {
 #[test]
 fn discovery_hosts_hear_of_changes_and_see_only_what_they_may() {
     let mut bench = Bench::new();
-    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"));
-    bench.target.add_port(2, "[2001:db8::1]:4421".parse().expect("address"));
+    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"), false);
+    bench.target.add_port(2, "[2001:db8::1]:4421".parse().expect("address"), false);
     let controller = bench.ready_discovery();
     let enable = command::set_feature(Feature::AsyncEventConfiguration, event::DISCOVERY_CHANGE);
     bench.admin(controller, enable).expect("supported");
@@ -410,7 +410,7 @@ fn discovery_hosts_hear_of_changes_and_see_only_what_they_may() {
 #[test]
 fn referrals_are_listed_behind_the_rest_and_their_changes_told() {
     let mut bench = Bench::new();
-    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"));
+    bench.target.add_port(1, "0.0.0.0:4420".parse().expect("address"), false);
     let controller = bench.ready_discovery();
     let enable = command::set_feature(Feature::AsyncEventConfiguration, event::DISCOVERY_CHANGE);
     bench.admin(controller, enable).expect("supported");

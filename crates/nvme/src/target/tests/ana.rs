@@ -16,7 +16,7 @@ impl Bench {
     fn at(&mut self, port: SocketAddr, host: &str) -> ControllerHandle {
         let data = command::connect_data([7; 16], &nqn(host), &nqn("disk"), None);
         let connect = command::connect(0, 32, 0);
-        let connected = self.target.connect(self.now_ns, &connect, data.as_bytes(), port).expect("allowed");
+        let connected = self.target.connect(self.now_ns, &connect, data.as_bytes(), port, None).expect("allowed");
         self.enable(connected.controller);
         let events = event::ANA_CHANGE | event::NAMESPACE_ATTRIBUTE;
         self.admin(connected.controller, command::set_feature(Feature::AsyncEventConfiguration, events)).expect("set");
@@ -179,7 +179,7 @@ fn controllers_have_identifiers_of_their_nodes_range() {
     target.add_subsystem(config).expect("new");
     let data = command::connect_data([7; 16], &nqn("host"), &nqn("shared"), None);
     let connect = |target: &mut Target| {
-        let connected = target.connect(0, &command::connect(0, 32, 0), data.as_bytes(), VIA);
+        let connected = target.connect(0, &command::connect(0, 32, 0), data.as_bytes(), VIA, None);
         connected.map(|connected| (connected.controller, connected.cqe.dw0() as u16))
     };
     let first = connect(&mut target).expect("free");

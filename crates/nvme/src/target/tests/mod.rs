@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn connect_as(&mut self, sqe: Sqe, data: &ConnectData) -> Result<Connected, Cqe> {
-        self.target.connect(self.now_ns, &sqe, data.as_bytes(), VIA)
+        self.target.connect(self.now_ns, &sqe, data.as_bytes(), VIA, None)
     }
 
     fn connect(&mut self, subsystem: &Nqn, kato_ms: u32) -> ControllerHandle {
@@ -218,7 +218,7 @@ fn a_connect_without_its_data_or_of_another_format_is_refused() {
     let mut bench = Bench::new();
     let data = command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None);
     let sqe = command::connect(0, 32, 0);
-    let cut = bench.target.connect(0, &sqe, &data.as_bytes()[..1023], VIA).expect_err("refused");
+    let cut = bench.target.connect(0, &sqe, &data.as_bytes()[..1023], VIA, None).expect_err("refused");
     assert_eq!(cut.status().kind(), Status::DATA_SGL_LENGTH_INVALID);
     let mut odd = sqe;
     odd.cdw10 = U32::new(odd.cdw10.get() | 1);

@@ -1,0 +1,31 @@
+//! Encrypted connections: which hosts need one, and whose they are (TCP Transport 1.1, section 3.6).
+//!
+//! A host that has a key for a subsystem connects to it with TLS alone: else whoever takes its name would go without. An
+//! encrypted connection is that host's for that subsystem whose names are in the identity of its key. At the discovery
+//! service a key is wanted where the listener wants one.
+
+use super::model::ModelError;
+use super::{SubsystemId, Target};
+use crate::spec::Nqn;
+use crate::tls::{HostPsks, Identity, Keyring};
+
+impl Target {
+    /// The keys of all hosts, for handshakes.
+    pub fn keyring(&self) -> &Keyring {
+        &self.keyring
+    }
+
+    /// States with which keys a host connects to a subsystem from its next connection on; `None` is without TLS.
+    pub fn set_host_psks(&mut self, id: SubsystemId, host: &Nqn, psks: Option<HostPsks>) -> Result<(), ModelError> {
+        let nqn = self.nvm_subsystem_mut(id)?.nqn().clone();
+        if self.keyring.set(&nqn, host, psks) { Ok(()) } else { Err(ModelError::HostsFull) }
+    }
+
+    /// Whether a connection with this identity, or without TLS, may be `host`'s for `subsystem`.
+    pub(super) fn is_channel_of(&self, tls: Option<&Identity>, host: &Nqn, subsystem: &Nqn) -> bool {
+        match tls {
+            Some(identity) => identity.host == *host && identity.subsystem == *subsystem,
+            None => !self.keyring.has(subsystem, host),
+        }
+    }
+}

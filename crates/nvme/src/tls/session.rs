@@ -1,0 +1,395 @@
+//! One TLS 1.3 connection over memory: records in, bytes out, and the other way round. No sockets, no waiting.
+//!
+//! Invariants: a handshake ends with the pre-shared key that was chosen or offered, or fails; what waits to be sent is bounded, and
+//! so is what a peer may send before its handshake is over.
+
+use openssl::error::ErrorStack;
+use openssl::ssl::{
+    ClientHelloResponse, Error, ErrorCode, Ssl, SslContext, SslMethod, SslMode, SslOptions, SslSessionCacheMode,
+    SslStream, SslVerifyMode, SslVersion,
+};
+use std::io::{self, Read, Write};
+use std::sync::{Arc, OnceLock};
+
+use super::openssl::{handshake_index, offered_keys, use_keys};
+use super::{Identity, Keyring, NoKey, TlsFailure, TlsKey};
+use crate::auth::Hash;
+
+/// Bytes that a peer may send before its handshake is over: several identities and key shares fit.
+const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
+/// Records that wait to be sent, at most: a batch of plaintext, and what the protocol says by itself.
+const OUTBOX_BYTES_MAX: usize = 128 << 10;
+/// Identities of one hello that are looked at.
+const OFFERS_MAX: usize = 8;
+/// Key exchanges that are carried out: a few of the cheap ones are a fraction of a millisecond.
+const GROUPS: &str = "X25519:P-256:P-384";
+/// OpenSSL's reason for a key that is not the one which its name promises.
+const BINDER_DOES_NOT_VERIFY: i32 = 253;
+/// The first byte of a record: a message of the handshake, or an alert.
+const RECORD_HANDSHAKE: u8 = 22;
+const RECORD_ALERT: u8 = 21;
+
+/// What a handshake knows about keys; OpenSSL's callbacks see it too.
+pub(super) struct Handshake {
+    /// Where a server finds keys, and when that is.
+    ring: Option<(Keyring, u64)>,
+    /// The client's key, or the one that the server has chosen.
+    key: OnceLock<TlsKey>,
+    /// Its name, as a client sends it.
+    name: Vec<u8>,
+    /// Why the server has chosen none.
+    failure: OnceLock<TlsFailure>,
+}
+
+impl Handshake {
+    pub(super) fn key(&self) -> Option<&TlsKey> {
+        self.key.get()
+    }
+
+    pub(super) fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Chooses the first key of a hello that is known here. Nothing is refused yet: without a key OpenSSL finds nothing with
+    /// which it could go on, and says so to the client in the usual way.
+    fn choose(&self, offers: Option<&[u8]>) {
+        let Some((ring, now_ns)) = &self.ring else { return };
+        let mut failure = None;
+        for offer in offers.into_iter().flat_map(identities).take(OFFERS_MAX) {
+            match ring.find(offer, *now_ns) {
+                Ok(key) => return drop(self.key.set(key)),
+                Err(NoKey::Form(_)) if failure.is_some() => {}
+                Err(error) => failure = Some(TlsFailure::NoKey(error)),
+            }
+        }
+        let _ = self.failure.set(failure.unwrap_or(TlsFailure::NoIdentity));
+    }
+}
+
+/// The identities in the body of a pre-shared-key extension (RFC 8446, section 4.2.11), up to where it is damaged.
+fn identities(body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let list = body.split_first_chunk().and_then(|(len, rest)| rest.get(..usize::from(u16::from_be_bytes(*len))));
+    let mut left = list.unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (len, rest) = left.split_first_chunk()?;
+        let (identity, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        // Behind it is an age of four bytes, which means nothing for external keys.
+        left = rest.get(4..)?;
+        Some(identity)
+    })
+}
+
+/// The transport of OpenSSL: what has arrived, and what is to be sent.
+#[derive(Default)]
+struct Pipe {
+    inbox: Vec<u8>,
+    /// Bytes of the inbox that were taken.
+    taken: usize,
+    outbox: Vec<u8>,
+    /// Bytes of the outbox that were sent.
+    sent: usize,
+    /// Bytes taken before the handshake was over.
+    handshake_bytes: usize,
+    is_established: bool,
+    too_long: bool,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let waiting = &self.inbox[self.taken..];
+        if waiting.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let len = waiting.len().min(target.len());
+        if !self.is_established {
+            self.handshake_bytes += len;
+            self.too_long = self.handshake_bytes > HANDSHAKE_BYTES_MAX;
+            if self.too_long {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        target[..len].copy_from_slice(&waiting[..len]);
+        self.taken += len;
+        Ok(len)
+    }
+}
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.outbox.len() - self.sent + bytes.len() > OUTBOX_BYTES_MAX {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if self.sent == self.outbox.len() {
+            self.outbox.clear();
+            self.sent = 0;
+        }
+        self.outbox.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a read has come to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// So many bytes.
+    Bytes(usize),
+    /// More records are needed.
+    Nothing,
+    /// The peer has ended the stream.
+    End,
+}
+
+/// See the module.
+pub(super) struct Session {
+    stream: SslStream<Pipe>,
+    handshake: Arc<Handshake>,
+    is_server: bool,
+    has_heard: bool,
+    has_ended: bool,
+    failure: Option<TlsFailure>,
+}
+
+impl Session {
+    /// The side that has the keys of many.
+    pub(super) fn server(ring: Keyring, now_ns: u64) -> Result<Session, TlsFailure> {
+        let handshake =
+            Handshake { ring: Some((ring, now_ns)), key: OnceLock::new(), name: Vec::new(), failure: OnceLock::new() };
+        Session::new(handshake, None).map_err(told)
+    }
+
+    /// The side that has one key.
+    pub(super) fn client(key: TlsKey) -> Result<Session, TlsFailure> {
+        let (name, hash) = (key.identity.to_string().into_bytes(), key.identity.hash);
+        let handshake = Handshake { ring: None, key: OnceLock::from(key), name, failure: OnceLock::new() };
+        Session::new(handshake, Some(hash)).map_err(told)
+    }
+
+    /// A client's session, with the hash of its key, or a server's.
+    fn new(handshake: Handshake, client: Option<Hash>) -> Result<Session, ErrorStack> {
+        let (context, handshake) = (context()?, Arc::new(handshake));
+        let mut ssl = Ssl::new(&context)?;
+        ssl.set_ex_data(handshake_index()?, handshake.clone());
+        match client {
+            None => ssl.set_accept_state(),
+            Some(hash) => {
+                ssl.set_ciphersuites(suite(hash))?;
+                // A certificate in place of the key is none that this host trusts.
+                ssl.set_verify(SslVerifyMode::PEER);
+                ssl.set_connect_state();
+            }
+        }
+        let stream = SslStream::new(ssl, Pipe::default())?;
+        Ok(Session {
+            stream,
+            handshake,
+            is_server: client.is_none(),
+            has_heard: false,
+            has_ended: false,
+            failure: None,
+        })
+    }
+
+    /// Whether the handshake is over.
+    pub(super) fn is_established(&self) -> bool {
+        self.stream.get_ref().is_established
+    }
+
+    /// The identity that both sides agreed on, once the handshake is over.
+    pub(super) fn peer(&self) -> Option<&Identity> {
+        if self.is_established() { self.handshake.key().map(|key| &key.identity) } else { None }
+    }
+
+    /// Why there is no TLS with this peer.
+    pub(super) fn failure(&self) -> Option<&TlsFailure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether a read has something to say without further records.
+    pub(super) fn has_more(&self) -> bool {
+        let pipe = self.stream.get_ref();
+        pipe.taken < pipe.inbox.len() || self.stream.ssl().pending() > 0 || self.failure.is_some() || self.has_ended
+    }
+
+    /// Lets `receive` append records that have arrived. The former ones were all taken.
+    pub(super) fn fill<E>(
+        &mut self,
+        room: usize,
+        receive: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let pipe = self.stream.get_mut();
+        assert_eq!(pipe.taken, pipe.inbox.len(), "records are taken before more are received");
+        pipe.taken = 0;
+        pipe.inbox.resize(room, 0);
+        let received = receive(&mut pipe.inbox);
+        pipe.inbox.truncate(*received.as_ref().unwrap_or(&0));
+        if let Some(first) = pipe.inbox.first()
+            && !std::mem::replace(&mut self.has_heard, true)
+        {
+            // A host without TLS is told nothing in a language that it does not speak.
+            let is_tls = *first == RECORD_HANDSHAKE || !self.is_server && *first == RECORD_ALERT;
+            if !is_tls {
+                pipe.inbox.clear();
+                self.failure = Some(TlsFailure::NotTls);
+            }
+        }
+        received
+    }
+
+    /// The peer sends no more records.
+    pub(super) fn end(&mut self) {
+        self.has_ended = true;
+        // Whoever says nothing to a server is looking whether somebody listens.
+        if !self.is_established() && self.failure.is_none() && (self.has_heard || !self.is_server) {
+            self.failure = Some(TlsFailure::Closed);
+        }
+    }
+
+    /// Records that wait to be sent.
+    pub(super) fn outbox(&self) -> &[u8] {
+        let pipe = self.stream.get_ref();
+        &pipe.outbox[pipe.sent..]
+    }
+
+    /// So many bytes of them were sent.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.stream.get_mut().sent += bytes;
+    }
+
+    /// Goes on with the handshake. True when it is over.
+    pub(super) fn shake_hands(&mut self) -> Result<bool, TlsFailure> {
+        let done = self.stream.do_handshake();
+        match self.look(done)? {
+            Some(()) => self.establish().map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Takes bytes that the peer has sent; goes on with the handshake before that.
+    pub(super) fn take(&mut self, target: &mut [u8]) -> Result<Taken, TlsFailure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if self.has_ended {
+            return Ok(Taken::End);
+        }
+        if !self.is_established() && !self.shake_hands()? {
+            return Ok(Taken::Nothing);
+        }
+        match self.stream.ssl_read(target) {
+            Err(error) if error.code() == ErrorCode::ZERO_RETURN => {
+                self.has_ended = true;
+                Ok(Taken::End)
+            }
+            read => Ok(self.look(read)?.map_or(Taken::Nothing, Taken::Bytes)),
+        }
+    }
+
+    /// Makes records of some bytes, which wait to be sent.
+    pub(super) fn put(&mut self, mut bytes: &[u8]) -> Result<(), TlsFailure> {
+        assert!(self.is_established(), "nothing is said before the handshake is over");
+        while !bytes.is_empty() {
+            let written = self.stream.ssl_write(bytes);
+            let written = self.look(written)?;
+            let written = written.ok_or_else(|| self.fail(TlsFailure::Protocol("a record was not made".into())))?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that nothing more will be sent, with the records that wait.
+    pub(super) fn say_goodbye(&mut self) {
+        if self.is_established() && self.failure.is_none() {
+            let _ = self.stream.shutdown();
+        }
+    }
+
+    /// The handshake is over: it must have used a key, which a peer with a certificate could have done without.
+    fn establish(&mut self) -> Result<(), TlsFailure> {
+        if !self.stream.ssl().session_reused() || self.handshake.key().is_none() {
+            return Err(self.fail(TlsFailure::Protocol("the peer has not used the pre-shared key".into())));
+        }
+        self.stream.get_mut().is_established = true;
+        Ok(())
+    }
+
+    /// `None` when more records are needed.
+    fn look<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, TlsFailure> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.code() == ErrorCode::WANT_READ => Ok(None),
+            Err(error) => {
+                let failure = self.reason(&error);
+                Err(self.fail(failure))
+            }
+        }
+    }
+
+    fn fail(&mut self, failure: TlsFailure) -> TlsFailure {
+        self.failure.get_or_insert(failure).clone()
+    }
+
+    fn reason(&self, error: &Error) -> TlsFailure {
+        if self.stream.get_ref().too_long {
+            return TlsFailure::TooLong;
+        }
+        if let Some(failure) = self.handshake.failure.get() {
+            return failure.clone();
+        }
+        let Some(stack) = error.ssl_error() else { return TlsFailure::Protocol(error.to_string()) };
+        let is_wrong = stack.errors().iter().any(|error| error.reason_code() == BINDER_DOES_NOT_VERIFY);
+        match self.handshake.key() {
+            Some(TlsKey { identity: Identity { host, subsystem, .. }, .. }) if is_wrong => {
+                TlsFailure::WrongKey { host: host.clone(), subsystem: subsystem.clone() }
+            }
+            _ => told(stack.clone()),
+        }
+    }
+}
+
+/// What OpenSSL says, in its words.
+fn told(stack: ErrorStack) -> TlsFailure {
+    let reason = stack.errors().first().and_then(|error| error.reason());
+    TlsFailure::Protocol(reason.map_or_else(|| "OpenSSL gives no reason".into(), str::to_owned))
+}
+
+/// The cipher suite with this hash.
+fn suite(hash: Hash) -> &'static str {
+    match hash {
+        Hash::Sha384 => "TLS_AES_256_GCM_SHA384",
+        _ => "TLS_AES_128_GCM_SHA256",
+    }
+}
+
+/// What all connections share: TLS 1.3, keys and no certificates, no tickets.
+fn context() -> Result<SslContext, ErrorStack> {
+    static CONTEXT: OnceLock<SslContext> = OnceLock::new();
+    if let Some(context) = CONTEXT.get() {
+        return Ok(context.clone());
+    }
+    let index = handshake_index()?;
+    let mut builder = SslContext::builder(SslMethod::tls())?;
+    builder.set_min_proto_version(Some(SslVersion::TLS1_3))?;
+    builder.set_max_proto_version(Some(SslVersion::TLS1_3))?;
+    builder.set_ciphersuites("TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384")?;
+    builder.set_groups_list(GROUPS)?;
+    builder.set_num_tickets(0)?;
+    builder.set_options(SslOptions::NO_TICKET);
+    builder.set_session_cache_mode(SslSessionCacheMode::OFF);
+    builder.set_mode(SslMode::RELEASE_BUFFERS | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
+    use_keys(&mut builder);
+    // Before OpenSSL has decided on a suite: it must be the key's.
+    builder.set_client_hello_callback(move |ssl, _| {
+        if let Some(handshake) = ssl.ex_data(index).cloned() {
+            handshake.choose(offered_keys(ssl));
+            if let Some(key) = handshake.key() {
+                ssl.set_ciphersuites(suite(key.identity.hash))?;
+            }
+        }
+        Ok(ClientHelloResponse::SUCCESS)
+    });
+    Ok(CONTEXT.get_or_init(|| builder.build()).clone())
+}
