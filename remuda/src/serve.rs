@@ -134,9 +134,11 @@ async fn run(
     }
     let mut audit = Audit::new(Path::new(&node.status().await.state_dir));
     let rpc_socket = node.config().node.rpc_socket.clone();
+    let words = |all: &[std::net::SocketAddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     tracing::info!(
         rpc = %rpc_socket.display(),
-        nvmf = node.exporter().addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        nvmf = words(&node.exporter().addresses()),
+        nvmf_tls = words(&node.exporter().tls_addresses()),
         metrics = node.metrics.as_deref().unwrap_or("off"),
         "ready"
     );

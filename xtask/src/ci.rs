@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", about: "the rules of the source tree", run: tidy::run },
     Step { name: "clippy", about: "no warning in any target", run: clippy },
     Step { name: "test", about: "every test of the workspace", run: test },
+    Step { name: "tls", about: "clippy and tests of what the feature `tls` adds", run: tls },
     Step { name: "release", about: "the binary that the next steps use", run: run::build_release },
     Step { name: "sim", about: "every scenario over many seeds; one run twice, same trace", run: sim::run_bounded },
     Step { name: "fuzz", about: "every fuzz target for a bounded time", run: fuzz::run_bounded },
@@ -97,6 +98,13 @@ fn clippy() -> Result<()> {
 
 fn test() -> Result<()> {
     run::checked(run::cargo().args(["test", "--workspace", "--quiet"]))
+}
+
+/// The feature needs system packages, so it is no part of the steps above.
+fn tls() -> Result<()> {
+    let features = ["-p", "remuda-nvme", "-p", "remuda", "--features", "remuda-nvme/tls,remuda/tls"];
+    run::checked(run::cargo().arg("clippy").args(features).args(["--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    run::checked(run::cargo().arg("test").args(features).args(["--quiet", "--test", "tls"]))
 }
 
 fn demo() -> Result<()> {

@@ -119,6 +119,9 @@ Examples:
         /// The name given to the target [default: a new one]
         #[arg(long)]
         host_nqn: Option<String>,
+        /// File with the key with which this host connects by TLS
+        #[arg(long, value_name = "FILE")]
+        tls_key: Option<String>,
         /// File with the key that this host proves to have
         #[arg(long, value_name = "FILE")]
         dhchap_key: Option<String>,
@@ -293,6 +296,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
             nqn,
             nsid,
             host_nqn,
+            tls_key,
             dhchap_key,
             dhchap_ctrl_key,
             header_digest,
@@ -308,6 +312,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
                 nqn,
                 nsid,
                 host_nqn,
+                tls_key,
                 dhchap_key,
                 dhchap_ctrl_key,
                 queues: Some(load.jobs() as u16),

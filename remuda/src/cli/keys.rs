@@ -4,6 +4,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use clap::Subcommand;
 use nvme::auth::{Hash, Secret};
+use nvme::tls::Psk;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,30 +13,42 @@ use std::path::PathBuf;
 /// See the module.
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// Make a new key for DH-HMAC-CHAP
+    /// Make a new key for DH-HMAC-CHAP, or for TLS
     #[command(after_help = "\
 Examples:
   remuda key generate host.key
   remuda host allow NQN HOST --dhchap-key host.key
-  nvme connect ... --dhchap-secret \"$(cat host.key)\"")]
+  nvme connect ... --dhchap-secret \"$(cat host.key)\"
+  remuda key generate --tls host.tls
+  remuda host allow NQN HOST --tls-key host.tls")]
     Generate {
         /// A new file for it, readable for its owner alone [default: print it]
         file: Option<PathBuf>,
         /// The hash that ties it to the name of its owner, which also says how long it is
         #[arg(long, value_parser = ["none", "sha256", "sha384", "sha512"], default_value = "sha256")]
         hash: String,
+        /// For TLS; the hash, sha256 or sha384, decides on the cipher suite
+        #[arg(long)]
+        tls: bool,
     },
 }
 
 /// Carries a command out.
 pub fn key(command: KeyCommand) -> Result<(), Failure> {
-    let KeyCommand::Generate { file, hash } = command;
+    let KeyCommand::Generate { file, hash, tls } = command;
+    let hash = Hash::from_name(&hash);
+    if tls && !matches!(hash, Some(Hash::Sha256 | Hash::Sha384)) {
+        return Err(Failure::new(Exit::Usage, "a key for TLS has --hash sha256 or sha384"));
+    }
     let failed = |what: String| move |error: std::io::Error| Failure::new(Exit::Failed, format!("{what}: {error}"));
     let mut urandom = File::open("/dev/urandom").map_err(failed("cannot open /dev/urandom".into()))?;
     let mut got = Ok(());
-    let secret = Secret::generate(Hash::from_name(&hash), &mut |bytes| got = urandom.read_exact(bytes));
+    let mut random = |bytes: &mut [u8]| got = urandom.read_exact(bytes);
+    let text = match hash {
+        Some(hash) if tls => Psk::generate(hash, &mut random).to_text(),
+        hash => Secret::generate(hash, &mut random).to_text(),
+    };
     got.map_err(failed("cannot read /dev/urandom".into()))?;
-    let text = secret.to_text();
     let Some(path) = file else {
         output::print_line(&text);
         return Ok(());

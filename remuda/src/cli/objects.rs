@@ -4,6 +4,7 @@ use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
+use crate::config::host_key::looks_like_key;
 use crate::config::reference;
 use crate::config::show_duration_ns;
 use crate::node::view::{AnaView, DeviceView, HostView, LegView, ReservationView, SubsystemView, VolumeView};
@@ -328,9 +329,15 @@ Examples:
     },
 }
 
-/// How a host authenticates.
+/// How a host authenticates, and with which key it connects.
 #[derive(clap::Args)]
 pub struct HostKeyArgs {
+    /// File with the key with which the host connects by TLS; see 'remuda key generate --tls'
+    #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "no_tls")]
+    tls_key: Option<String>,
+    /// Take the host's key for TLS away
+    #[arg(long, requires = "host")]
+    no_tls: bool,
     /// File with the key that the host proves to have; see 'remuda key generate'
     #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "no_dhchap")]
     dhchap_key: Option<String>,
@@ -344,7 +351,7 @@ pub struct HostKeyArgs {
     #[arg(long, value_name = "GROUP,..", value_delimiter = ',', requires = "dhchap_key")]
     dhchap_dhgroup: Vec<String>,
     /// How long the key until now is good beside the new one
-    #[arg(long, value_name = "TIME", requires = "dhchap_key", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<std::time::Duration>,
     /// Take the host's key away
     #[arg(long, requires = "host")]
@@ -353,7 +360,8 @@ pub struct HostKeyArgs {
 
 impl HostKeyArgs {
     fn store(&self, params: &mut Map<String, Value>) {
-        for (name, file) in [("dhchap_key", &self.dhchap_key), ("dhchap_ctrl_key", &self.dhchap_ctrl_key)] {
+        let dhchap = [("dhchap_key", &self.dhchap_key), ("dhchap_ctrl_key", &self.dhchap_ctrl_key)];
+        for (name, file) in dhchap.into_iter().chain([("tls_key", &self.tls_key)]) {
             params.extend(file.iter().map(|file| (name.to_string(), json!(file))));
         }
         make_path_absolute(params);
@@ -362,6 +370,7 @@ impl HostKeyArgs {
         }
         params.extend(self.grace.map(|grace| ("grace".to_string(), json!(format!("{}s", grace.as_secs())))));
         params.extend(self.no_dhchap.then(|| ("no_dhchap".to_string(), json!(true))));
+        params.extend(self.no_tls.then(|| ("no_tls".to_string(), json!(true))));
     }
 }
 
@@ -369,12 +378,14 @@ impl HostKeyArgs {
 pub enum HostCommand {
     /// Let a host connect to a subsystem, give it a key, or another one
     #[command(after_help = "\
-With a key the host has to authenticate itself (DH-HMAC-CHAP) from its next connection on; connections that exist stay.
+With a key the host has to authenticate itself (DH-HMAC-CHAP) or to connect by TLS from its next connection on; connections that
+exist stay.
 
 Examples:
   remuda host allow NQN HOST
   remuda key generate host.key && remuda host allow NQN HOST --dhchap-key host.key
-  remuda host allow NQN HOST --dhchap-key new.key --grace 7d")]
+  remuda host allow NQN HOST --dhchap-key new.key --grace 7d
+  remuda key generate --tls host.tls && remuda host allow NQN HOST --tls-key host.tls")]
     Allow {
         /// The subsystem
         nqn: String,
@@ -582,9 +593,9 @@ pub fn key_values(words: &[String]) -> Result<Map<String, Value>, Failure> {
 
 /// The node has a working directory of its own.
 fn make_path_absolute(params: &mut Map<String, Value>) {
-    for key in ["path", "key_file", "dhchap_key", "dhchap_ctrl_key"] {
+    for key in ["path", "key_file", "dhchap_key", "dhchap_ctrl_key", "tls_key"] {
         if let Some(Value::String(path)) = params.get_mut(key)
-            && !path.contains("DHHC-1:")
+            && !looks_like_key(path)
             && let Ok(absolute) = std::path::absolute(&*path)
         {
             *path = absolute.to_string_lossy().into_owned();
@@ -804,7 +815,8 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
         text += &show_reservation(reservation);
     }
     let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
-    for line in connects {
+    let encrypted = subsystem.tls_addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
+    for line in connects.chain(encrypted.map(|line| format!("{line} --tls"))) {
         text += &format!("\n\nfrom a Linux host: {line}");
     }
     text
@@ -830,11 +842,11 @@ pub fn connect_line(address: &str, nqn: &str) -> Option<String> {
 pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
     match command {
         HostCommand::Allow { nqn, host: Some(host), keys, .. } => {
-            let with = if keys.dhchap_key.is_some() { " with its key" } else { "" };
+            let has_key = keys.dhchap_key.is_some() || keys.tls_key.is_some();
+            let with = if has_key { " with its key" } else { "" };
             let text = format!("'{host}' may connect to '{nqn}'{with}");
             let mut params = Map::from_iter([("nqn".into(), json!(nqn)), ("host".into(), json!(host))]);
             keys.store(&mut params);
-            let has_key = keys.dhchap_key.is_some();
             context.call_and_show("subsystem.allow_host", Value::Object(params), |subsystem: SubsystemView| {
                 match has_key && subsystem.allow_any_host {
                     true => format!("{text}\nwarning: every host may connect: {ANY_HOST_WITH_KEYS}"),
@@ -863,9 +875,10 @@ pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
                         Some(key) if key.both_sides => "both sides",
                         Some(_) => "host",
                     };
-                    vec![host.host, host.subsystem, key.to_string()]
+                    let tls = if host.tls.is_some() { "always" } else { "-" };
+                    vec![host.host, host.subsystem, key.to_string(), tls.to_string()]
                 });
-                output::table(&["HOST", "SUBSYSTEM", "AUTHENTICATES"], rows.collect())
+                output::table(&["HOST", "SUBSYSTEM", "AUTHENTICATES", "TLS"], rows.collect())
             })
         }
     }

@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 pub fn status(context: &Context) -> Result<(), Failure> {
     context.call_and_show("node.status", json!({}), |status: StatusView| {
         let none = |list: &[String]| if list.is_empty() { "nowhere".to_string() } else { list.join(" ") };
+        let tls = status.nvmf_listen_tls.iter().map(|address| format!("{address} (TLS)"));
+        let listening: Vec<String> = status.nvmf_listen.iter().cloned().chain(tls).collect();
         let mut text = output::facts(&[
             ("node", format!("{} (pid {}, remuda {})", status.node_id, status.pid, status.version)),
             ("up", show_duration_ns(status.uptime_ns)),
             ("config", status.config.clone()),
             ("state", status.state_dir.clone()),
-            ("NVMe/TCP", format!("{} ({} connections)", none(&status.nvmf_listen), status.connections)),
+            ("NVMe/TCP", format!("{} ({} connections)", none(&listening), status.connections)),
             ("metrics", status.metrics.clone().unwrap_or("off".into())),
             ("console", status.console.clone().unwrap_or("off".into())),
             (

@@ -3,7 +3,7 @@
 
 use super::device::{DeviceEntry, DeviceParams};
 use super::diagnostic::{Problems, nearest};
-use super::host_key::read_dhchap_key;
+use super::host_key::{read_dhchap_key, read_tls_key};
 use super::limit::Limited;
 use super::value::{Located, Span};
 use super::{Config, LogDef, PoolDef, PoolEntry, VhostEntry, VolumeEntry};
@@ -281,7 +281,7 @@ impl<'a> Check<'a, '_> {
     /// States at ports where the node does not listen do nothing.
     fn ports(&mut self) {
         let config = self.config;
-        let listen = &config.nvmf.listen;
+        let listen: Vec<_> = config.nvmf.listen.iter().chain(&config.nvmf.listen_tls).copied().collect();
         // Which port the kernel picks shows later.
         if listen.iter().any(|address| address.port() == 0) {
             return;
@@ -356,7 +356,10 @@ impl<'a> Check<'a, '_> {
                         self.add(&device.resource_span, "key_file", message, Some(help));
                     }
                 }
-                DeviceParams::Nvmf { dhchap_key, dhchap_ctrl_key, .. } => {
+                DeviceParams::Nvmf { tls_key, dhchap_key, dhchap_ctrl_key, .. } => {
+                    if let Some(Err((message, help))) = tls_key.as_ref().map(|file| read_tls_key(file)) {
+                        self.add(&device.resource_span, "tls_key", message, Some(help));
+                    }
                     for (key, file) in [("dhchap_key", dhchap_key), ("dhchap_ctrl_key", dhchap_ctrl_key)] {
                         if let Some(Err((message, help))) = file.as_ref().map(|file| read_dhchap_key(file)) {
                             self.add(&device.resource_span, key, message, Some(help));
@@ -367,9 +370,12 @@ impl<'a> Check<'a, '_> {
             }
         }
         for entry in config.subsystems.iter().flat_map(|subsystem| &subsystem.host_keys) {
-            for (key, file) in
-                [("dhchap_key", Some(&entry.key_file)), ("dhchap_ctrl_key", entry.ctrl_key_file.as_ref())]
+            if let Some(file) = &entry.tls_key_file
+                && let Err((message, help)) = read_tls_key(&file.value)
             {
+                self.add(&file.span, "tls_key", message, Some(help));
+            }
+            for (key, file) in [("dhchap_key", &entry.key_file), ("dhchap_ctrl_key", &entry.ctrl_key_file)] {
                 if let Some(file) = file
                     && let Err((message, help)) = read_dhchap_key(&file.value)
                 {

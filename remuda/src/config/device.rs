@@ -139,6 +139,7 @@ const NVMF: &[Key] = &[
     key("nqn", Form::Text, "required", "The subsystem's name."),
     key("nsid", Form::Count(1, 0xFFFF_FFFE), "1", "The namespace."),
     key("host_nqn", Form::Text, "this node's", "The name given to the target."),
+    key("tls_key", Form::Text, "none", "File with the key with which this node connects by TLS."),
     key("dhchap_key", Form::Text, "none", "File with the key that this node proves to have (DH-HMAC-CHAP)."),
     key("dhchap_ctrl_key", Form::Text, "none", "File with the key that the target has to prove to have."),
     key("queues", Form::Count(1, 64), "one per reactor", "I/O queues."),
@@ -245,6 +246,9 @@ pub enum DeviceParams {
         nqn: String,
         nsid: u32,
         host_nqn: Option<String>,
+        /// File with the key for TLS.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tls_key: Option<String>,
         /// File with the key that this host proves to have.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dhchap_key: Option<String>,
@@ -518,6 +522,10 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             {
                 section.wrong(host.span.clone(), "host_nqn", reason, None);
             }
+            let tls_key = section.text("tls_key");
+            if let Some(file) = &tls_key {
+                super::host_key::need_tls(&mut *section, file.span.clone(), "tls_key");
+            }
             let (dhchap_key, ctrl_key) = (section.text("dhchap_key"), section.text("dhchap_ctrl_key"));
             if let (None, Some(ctrl_key)) = (&dhchap_key, &ctrl_key) {
                 let message = "a target proves itself to a host that authenticates itself";
@@ -528,6 +536,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 nqn: nqn.value,
                 nsid: section.count("nsid").map_or(1, |nsid| nsid.value as u32),
                 host_nqn: host_nqn.map(|host| host.value),
+                tls_key: tls_key.map(|file| file.value),
                 dhchap_key: dhchap_key.map(|file| file.value),
                 dhchap_ctrl_key: ctrl_key.map(|file| file.value),
                 queues: section.count("queues").map(|queues| queues.value as u16),

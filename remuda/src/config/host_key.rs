@@ -1,15 +1,17 @@
-//! Keys of hosts for DH-HMAC-CHAP: which files, and with which hashes and groups; and the files themselves.
+//! Keys of hosts for DH-HMAC-CHAP and TLS: which files, and with which hashes and groups; and the files themselves.
 
 use super::section::{Form, Key, Section, key};
 use super::value::{Data, Located, Span};
 use super::{Source, check_nqn, resolve};
 use nvme::auth::{DhGroup, Hash, Secret};
+use nvme::tls::Psk;
 use std::sync::Arc;
 
 /// Keys of one entry of `host_keys`.
 pub const HOST_KEY: &[Key] = &[
     key("host", Form::Text, "required", "NQN of the host."),
-    key("dhchap_key", Form::Text, "required", "File with the key that the host proves to have."),
+    key("tls_key", Form::Text, "this or dhchap_key", "File with the key with which the host connects by TLS."),
+    key("dhchap_key", Form::Text, "none", "File with the key that the host proves to have."),
     key("dhchap_ctrl_key", Form::Text, "none", "File with the key that this node proves to have when the host asks."),
     key("dhchap_hash", Form::TextList, "sha512, sha384, sha256", "Hashes that may be used, the preferred one first."),
     key(
@@ -25,8 +27,10 @@ pub const HOST_KEY: &[Key] = &[
 pub struct HostKeyEntry {
     /// The host.
     pub host: Located<String>,
-    /// File with its key.
-    pub key_file: Located<String>,
+    /// File with its key for TLS.
+    pub tls_key_file: Option<Located<String>>,
+    /// File with its key for authentication.
+    pub key_file: Option<Located<String>>,
     /// File with the key of this node towards it.
     pub ctrl_key_file: Option<Located<String>>,
     /// Hashes; empty is all.
@@ -62,7 +66,7 @@ fn distinct<T: PartialEq>(names: &[String], find: impl Fn(&String) -> Result<T, 
 /// Reads `host_keys` of a subsystem whose hosts are `hosts`, or all.
 pub fn read_host_keys(section: &mut Section<'_>, hosts: &[Located<String>], any: bool) -> Vec<HostKeyEntry> {
     let Some(value) = section.raw("host_keys") else { return Vec::new() };
-    let expected = "expected a list of {host, dhchap_key}";
+    let expected = "expected a list of {host, dhchap_key, tls_key}";
     let Data::List(items) = &value.data else {
         section.wrong(value.span.clone(), "host_keys", expected, None);
         return Vec::new();
@@ -84,9 +88,19 @@ pub fn read_host_keys(section: &mut Section<'_>, hosts: &[Located<String>], any:
         if let Err(reason) = &groups {
             inner.wrong(group_names.1, "dhchap_dhgroup", reason, None);
         }
-        let (host, key_file) = (inner.need_text("host"), inner.need_text("dhchap_key"));
-        let ctrl_key_file = inner.text("dhchap_ctrl_key");
-        let (Some(host), Some(key_file)) = (host, key_file) else { continue };
+        let (host, key_file) = (inner.need_text("host"), inner.text("dhchap_key"));
+        let (ctrl_key_file, tls_key_file) = (inner.text("dhchap_ctrl_key"), inner.text("tls_key"));
+        if key_file.is_none() && tls_key_file.is_none() {
+            inner.missing("dhchap_key");
+        }
+        if let (None, Some(ctrl_key)) = (&key_file, &ctrl_key_file) {
+            let message = "the node proves itself to a host that authenticates itself";
+            inner.wrong(ctrl_key.span.clone(), "dhchap_ctrl_key", message, Some("add 'dhchap_key'".into()));
+        }
+        if let Some(tls_key) = &tls_key_file {
+            need_tls(&mut inner, tls_key.span.clone(), "tls_key");
+        }
+        let Some(host) = host else { continue };
         if let Err(reason) = check_nqn(&host.value) {
             inner.wrong(host.span.clone(), "host", reason, None);
         } else if !any && !hosts.iter().any(|known| known.value == host.value) {
@@ -97,7 +111,7 @@ pub fn read_host_keys(section: &mut Section<'_>, hosts: &[Located<String>], any:
             inner.wrong(host.span.clone(), "host", "it has a key already", None);
         }
         let (hashes, groups) = (hashes.unwrap_or_default(), groups.unwrap_or_default());
-        entries.push(HostKeyEntry { host, key_file, ctrl_key_file, hashes, groups });
+        entries.push(HostKeyEntry { host, tls_key_file, key_file, ctrl_key_file, hashes, groups });
     }
     entries
 }
@@ -111,26 +125,57 @@ fn texts(section: &mut Section<'_>, name: &str) -> (Vec<String>, Option<Span>) {
 /// Paths are relative to the configuration file.
 pub(super) fn resolve_host_keys(source: &Source, entries: &mut [HostKeyEntry]) {
     for entry in entries {
-        for file in std::iter::once(&mut entry.key_file).chain(&mut entry.ctrl_key_file) {
+        let files = entry.key_file.iter_mut().chain(&mut entry.ctrl_key_file).chain(&mut entry.tls_key_file);
+        for file in files {
             file.value = resolve(source, &file.value).to_string_lossy().into_owned();
         }
     }
 }
 
-/// The key in a file, which is for its owner alone; otherwise why not, and what to do.
+/// What there is to say of TLS in a build without it.
+pub const NO_TLS: &str = "this build has no TLS";
+/// And what to do.
+pub const NO_TLS_NEXT: &str = "build it with `--features tls`, which needs OpenSSL (libssl-dev)";
+
+/// Says so if this build cannot do what `key` asks for.
+pub(super) fn need_tls(section: &mut Section<'_>, span: Option<Span>, key: &str) {
+    if !nvme::tls::IS_BUILT {
+        section.wrong(span, key, NO_TLS, Some(NO_TLS_NEXT.to_string()));
+    }
+}
+
+/// Whether a text looks like a key, and is not to be repeated.
+pub fn looks_like_key(text: &str) -> bool {
+    text.contains("DHHC-1:") || text.contains("NVMeTLSkey-1:")
+}
+
+/// The key for authentication in a file, which is for its owner alone; otherwise why not, and what to do.
 pub fn read_dhchap_key(path: &str) -> Result<Arc<Secret>, (String, String)> {
+    let make = format!("make one: remuda key generate {path}");
+    let text = read_key_file(path, &make)?;
+    let secret = Secret::parse(&text).map_err(|error| (format!("{path} holds no key: {error}"), make))?;
+    Ok(Arc::new(secret))
+}
+
+/// The same of a key for TLS.
+pub fn read_tls_key(path: &str) -> Result<Arc<Psk>, (String, String)> {
+    let make = format!("make one: remuda key generate --tls {path}");
+    let text = read_key_file(path, &make)?;
+    let psk = Psk::parse(&text).map_err(|error| (format!("{path} holds no key for TLS: {error}"), make))?;
+    Ok(Arc::new(psk))
+}
+
+fn read_key_file(path: &str, make: &str) -> Result<zeroize::Zeroizing<String>, (String, String)> {
     use std::os::unix::fs::MetadataExt;
-    if path.contains("DHHC-1:") {
+    if looks_like_key(path) {
         let next = "write the key to a file for its owner alone, and name that file".to_string();
         return Err(("it is a key itself, not the name of a file".into(), next));
     }
-    let make = || format!("make one: remuda key generate {path}");
-    let found = std::fs::metadata(path).map_err(|error| (format!("cannot read {path}: {error}"), make()))?;
+    let failed = |error: std::io::Error| (format!("cannot read {path}: {error}"), make.to_string());
+    let found = std::fs::metadata(path).map_err(failed)?;
     if found.mode() & 0o077 != 0 {
         return Err((format!("{path} can be read by others"), format!("chmod 600 {path}")));
     }
-    let bytes = std::fs::read(path).map_err(|error| (format!("cannot read {path}: {error}"), make()))?;
-    let text = zeroize::Zeroizing::new(String::from_utf8(bytes).unwrap_or_default());
-    let secret = Secret::parse(&text).map_err(|error| (format!("{path} holds no key: {error}"), make()))?;
-    Ok(Arc::new(secret))
+    let bytes = std::fs::read(path).map_err(failed)?;
+    Ok(zeroize::Zeroizing::new(String::from_utf8(bytes).unwrap_or_default()))
 }

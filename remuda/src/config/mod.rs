@@ -69,6 +69,12 @@ pub const NODE: &[Key] = &[
 pub const NVMF: &[Key] = &[
     key("listen", Form::TextList, "[] (no target)", "Addresses of the NVMe/TCP target."),
     key(
+        "listen_tls",
+        Form::TextList,
+        "[]",
+        "Addresses where every connection is encrypted (TLS 1.3, with the host's key).",
+    ),
+    key(
         "insecure",
         Form::Flag,
         "false",
@@ -122,9 +128,9 @@ pub const SUBSYSTEM: &[Key] = &[
     key("hosts", Form::TextList, "[]", "NQNs of the hosts that may connect."),
     key(
         "host_keys",
-        Form::Special("list of {host, dhchap_key, ...}"),
+        Form::Special("list of {host, dhchap_key, tls_key, ...}"),
         "[]",
-        "Hosts that have to authenticate themselves.",
+        "Hosts that have to authenticate themselves, or to connect by TLS.",
     ),
     key("serial", Form::Text, "generated once", "Serial number, up to 20 printable characters."),
     key("model", Form::Text, "Remuda", "Model number, up to 40 printable characters."),
@@ -193,6 +199,8 @@ pub struct NodeConfig {
 pub struct NvmfConfig {
     /// Addresses; none means no target.
     pub listen: Vec<SocketAddr>,
+    /// Addresses where every connection is encrypted.
+    pub listen_tls: Vec<SocketAddr>,
     /// Other discovery services.
     pub referrals: Vec<SocketAddr>,
     /// Header and data digests granted.
@@ -426,8 +434,8 @@ fn resolve_paths(source: &Source, mut entry: DeviceEntry) -> DeviceEntry {
         DeviceParams::File { path, .. } | DeviceParams::Encrypt { key_file: path, .. } => {
             *path = resolve(source, path).to_string_lossy().into_owned();
         }
-        DeviceParams::Nvmf { dhchap_key, dhchap_ctrl_key, .. } => {
-            for path in dhchap_key.iter_mut().chain(dhchap_ctrl_key) {
+        DeviceParams::Nvmf { tls_key, dhchap_key, dhchap_ctrl_key, .. } => {
+            for path in tls_key.iter_mut().chain(dhchap_key).chain(dhchap_ctrl_key) {
                 *path = resolve(source, path).to_string_lossy().into_owned();
             }
         }
@@ -631,6 +639,17 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
             Ok(address) => listen.push(address),
         }
     }
+    let mut listen_tls: Vec<SocketAddr> = Vec::new();
+    for text in section.texts("listen_tls").unwrap_or_default() {
+        host_key::need_tls(&mut section, text.span.clone(), "listen_tls");
+        match parse_address(&text.value) {
+            Err(reason) => section.wrong(text.span, "listen_tls", reason, None),
+            Ok(address) if listen.iter().chain(&listen_tls).any(|one| *one == address && address.port() != 0) => {
+                section.wrong(text.span, "listen_tls", format!("{address} is named twice"), None);
+            }
+            Ok(address) => listen_tls.push(address),
+        }
+    }
     let mut referrals: Vec<SocketAddr> = Vec::new();
     for text in section.texts("referrals").unwrap_or_default() {
         match parse_address(&text.value) {
@@ -671,6 +690,7 @@ fn read_nvmf((table, span): (&Table, Option<Span>), problems: &mut Problems) -> 
     }
     NvmfConfig {
         listen,
+        listen_tls,
         referrals,
         digests: section.flag("digests").is_none_or(|flag| flag.value),
         max_connections: section.count("max_connections").map_or(1024, |count| count.value as u32),

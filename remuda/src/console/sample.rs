@@ -186,7 +186,7 @@ impl Sample {
                 id: status.node_id,
                 pid: status.pid,
                 uptime_ns: status.uptime_ns,
-                addresses: status.nvmf_listen,
+                addresses: [status.nvmf_listen, status.nvmf_listen_tls].concat(),
                 connections: status.connections,
             },
             problems: Rows::of(status.warnings.into_iter(), PROBLEMS_MAX, |_| 0),

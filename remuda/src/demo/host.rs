@@ -127,6 +127,7 @@ pub fn remote_volume(name: &str, port: u16, nqn: &str) -> DeviceDef {
         nqn: nqn.to_string(),
         nsid: 1,
         host_nqn: None,
+        tls_key: None,
         dhchap_key: None,
         dhchap_ctrl_key: None,
         queues: None,

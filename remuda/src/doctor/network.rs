@@ -14,7 +14,7 @@ const LISTENING: &str = "0A";
 pub(super) fn check(view: &View, config: Option<&Config>, is_running: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(config) = config {
-        let addresses = config.nvmf.listen.iter().map(|address| ("NVMe/TCP", *address));
+        let addresses = config.nvmf.listen.iter().chain(&config.nvmf.listen_tls).map(|address| ("NVMe/TCP", *address));
         for (what, address) in addresses.chain(config.node.metrics.map(|address| ("metrics", address))) {
             let check = format!("{what} {address}");
             match TcpListener::bind(address) {

@@ -64,7 +64,7 @@ impl Node {
     }
 
     fn listening_port(&self, port: SocketAddr) -> Result<SocketAddr, Refusal> {
-        let known = self.exporter.addresses();
+        let known = [self.exporter.addresses(), self.exporter.tls_addresses()].concat();
         if known.contains(&port) {
             return Ok(port);
         }

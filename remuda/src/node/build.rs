@@ -4,7 +4,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
 use super::view::{DeviceView, LegView, MirrorView};
-use crate::config::host_key::read_dhchap_key;
+use crate::config::host_key::{read_dhchap_key, read_tls_key};
 use crate::config::{DeviceDef, DeviceParams};
 use base::{ByteSize, Errno};
 use bdev::{
@@ -216,6 +216,7 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
         nqn,
         nsid,
         host_nqn,
+        tls_key,
         dhchap_key,
         dhchap_ctrl_key,
         queues,
@@ -241,9 +242,12 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     };
     let (key, controller) = (read(dhchap_key)?, read(dhchap_ctrl_key)?);
     let keys = key.map(|key| HostKeys { controller, ..HostKeys::new(key) });
+    let tls = tls_key.as_ref().map(|file| read_tls_key(file)).transpose();
+    let tls = tls.map_err(|(cause, next)| Refusal::failed(object(name), cause, next))?;
     let defaults = Options::new(address, subsystem, host);
     let options = Options {
         keys,
+        tls,
         header_digest: *header_digest,
         data_digest: *data_digest,
         queue_entries: queue_depth.saturating_add(1),

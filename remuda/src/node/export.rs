@@ -7,6 +7,7 @@ use bdev::{BlockDevice, Limits};
 use nvme::auth::Policy;
 use nvme::target::reservation::Table;
 use nvme::tcp_target::HostTraffic;
+use nvme::tls::Psk;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -45,6 +46,17 @@ pub struct HostKeySpec {
     pub former_until: SystemTime,
 }
 
+/// With which keys a host connects by TLS.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TlsKeySpec {
+    /// The host.
+    pub host: String,
+    /// Its keys, the former one behind the present one.
+    pub keys: Vec<Arc<Psk>>,
+    /// Until when the former one is good.
+    pub former_until: SystemTime,
+}
+
 /// A subsystem as it should be.
 #[derive(Clone)]
 pub struct SubsystemSpec {
@@ -60,6 +72,8 @@ pub struct SubsystemSpec {
     pub hosts: Vec<String>,
     /// How hosts authenticate that have to.
     pub keys: Vec<HostKeySpec>,
+    /// With which keys hosts connect that have to by TLS.
+    pub tls_keys: Vec<TlsKeySpec>,
     /// By id.
     pub namespaces: Vec<NamespaceSpec>,
     /// Asymmetric access.
@@ -79,12 +93,14 @@ pub struct ExportCounters {
 
 /// A target. Every call describes the wished-for state; the target tells its hosts what changed.
 pub trait Exporter {
-    /// Starts listening, once everything is there to be seen.
-    fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
+    /// Starts listening, once everything is there to be seen: without TLS and with it.
+    fn listen(&self, plain: Vec<SocketAddr>, tls: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
     /// Tells hosts of these other discovery services, and of no others.
     fn refer(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>>;
-    /// Where it listens.
+    /// Where it listens without TLS.
     fn addresses(&self) -> Vec<SocketAddr>;
+    /// Where it listens with TLS.
+    fn tls_addresses(&self) -> Vec<SocketAddr>;
     /// Creates a subsystem, or changes it to this: namespaces come, go or change size, hosts lose their permission.
     fn put(&self, subsystem: SubsystemSpec) -> Answer<'_, Result<(), Refusal>>;
     /// Removes a subsystem; its hosts are disconnected.

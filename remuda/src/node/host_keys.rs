@@ -101,7 +101,12 @@ fn names<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str) -> Vec<String> {
     all.iter().map(|one| name(*one).to_string()).collect()
 }
 
-fn since_1970(time: SystemTime) -> u64 {
+/// The time as answers show it, from seconds since 1970.
+pub(super) fn timestamp(seconds: u64) -> String {
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+}
+
+pub(super) fn since_1970(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
@@ -150,9 +155,7 @@ impl HostKeyRecord {
             both_sides: self.pair.ctrl_key.is_some(),
             hashes: self.hashes.clone(),
             dhgroups: self.groups.clone(),
-            former_key_until: former.map(|until| {
-                humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(until)).to_string()
-            }),
+            former_key_until: former.map(timestamp),
         }
     }
 }
@@ -166,11 +169,13 @@ impl Node {
             let kept = state.host_keys.get(nqn).cloned().unwrap_or_default();
             for (host, record) in &kept {
                 let now = entry.host_keys.iter().find(|one| one.host.value == *host);
-                if record.configured != now.map(|one| one.key_file.value.clone()) {
+                let file = now.and_then(|one| one.key_file.as_ref());
+                if record.configured != file.map(|file| file.value.clone()) {
                     state.host_keys.get_mut(nqn).expect("it was there").remove(host);
                 }
             }
-            for HostKeyEntry { host, key_file, ctrl_key_file, hashes, groups } in &entry.host_keys {
+            for HostKeyEntry { host, key_file, ctrl_key_file, hashes, groups, .. } in &entry.host_keys {
+                let Some(key_file) = key_file else { continue };
                 let object = format!("host '{}' of subsystem '{nqn}'", host.value);
                 let ctrl_key_file = ctrl_key_file.as_ref().map(|file| file.value.as_str());
                 let record = read(&object, &key_file.value, ctrl_key_file, hashes, groups)?;
@@ -197,7 +202,7 @@ impl Node {
 
     fn configured_key(&self, nqn: &str, host: &str) -> Option<&HostKeyEntry> {
         let entry = self.config.subsystems.iter().find(|entry| entry.nqn.value == nqn)?;
-        entry.host_keys.iter().find(|one| one.host.value == host)
+        entry.host_keys.iter().find(|one| one.host.value == host && one.key_file.is_some())
     }
 
     /// Gives a host other keys, or its first ones, and lets it connect. Connections that exist stay.
@@ -209,7 +214,8 @@ impl Node {
             return Err(Refusal::invalid(object, "a former key is good for 90 days at most", "give a shorter time"));
         }
         let mut record = read(&object, &new.key_file, new.ctrl_key_file.as_deref(), &new.hashes, &new.groups)?;
-        record.configured = self.configured_key(nqn, host).map(|entry| entry.key_file.value.clone());
+        let configured = self.configured_key(nqn, host).and_then(|entry| entry.key_file.as_ref());
+        record.configured = configured.map(|file| file.value.clone());
         let before = self.host_keys.get(nqn).and_then(|hosts| hosts.get(host));
         if let Some(before) = before.filter(|before| !new.grace.is_zero() && before.pair != record.pair) {
             let until = since_1970(SystemTime::now() + new.grace);
@@ -253,7 +259,8 @@ impl Node {
         let configured: Vec<String> = match self.subsystems.get(nqn).map(|subsystem| subsystem.origin) {
             Some(Origin::Config) => {
                 let entry = self.config.subsystems.iter().find(|entry| entry.nqn.value == nqn);
-                entry.into_iter().flat_map(|entry| &entry.host_keys).map(|one| one.host.value.clone()).collect()
+                let keyed = entry.into_iter().flat_map(|entry| &entry.host_keys).filter(|one| one.key_file.is_some());
+                keyed.map(|one| one.host.value.clone()).collect()
             }
             _ => Vec::new(),
         };

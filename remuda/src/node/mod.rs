@@ -34,6 +34,7 @@ pub mod state;
 pub mod stats;
 mod subsystems;
 mod target;
+mod tls_keys;
 mod vhost;
 pub mod view;
 mod volumes;
@@ -67,6 +68,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 pub use target::TcpExporter;
+use tls_keys::TlsKeys;
 use vhost::VhostSlot;
 use view::StatusView;
 pub use volumes::NewSize;
@@ -111,6 +113,7 @@ pub struct Node {
     subsystems: BTreeMap<String, Subsystem>,
     /// Keys of hosts, configured ones included.
     host_keys: HostKeys,
+    tls_keys: TlsKeys,
     /// Doors for virtual machines.
     vhosts: BTreeMap<String, VhostSlot>,
     warnings: Vec<String>,
@@ -150,6 +153,7 @@ impl Node {
             pool_volumes: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             host_keys: HostKeys::new(),
+            tls_keys: TlsKeys::new(),
             vhosts: BTreeMap::new(),
             warnings: Vec::new(),
             attempts: 0,
@@ -166,7 +170,7 @@ impl Node {
         node.announce_referrals().await?;
         node.announce_limits().await?;
         node.open_doors().await;
-        node.exporter.listen(node.config.nvmf.listen.clone()).await?;
+        node.exporter.listen(node.config.nvmf.listen.clone(), node.config.nvmf.listen_tls.clone()).await?;
         if node.state != before {
             node.remember(node.state.clone())?;
         }
@@ -253,6 +257,7 @@ impl Node {
             config: std::path::absolute(&self.config.source.path)
                 .map_or_else(|_| self.config.source.path.clone(), |path| path.display().to_string()),
             nvmf_listen: self.addresses(),
+            nvmf_listen_tls: self.tls_addresses(),
             metrics: self.metrics.clone(),
             console: self.console.clone(),
             connections: seen.connections,
@@ -296,6 +301,10 @@ impl Node {
 
     fn addresses(&self) -> Vec<String> {
         self.exporter.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    fn tls_addresses(&self) -> Vec<String> {
+        self.exporter.tls_addresses().iter().map(ToString::to_string).collect()
     }
 
     /// Lets hosts go, makes everything acknowledged durable, and ends the reactors. The caller has a deadline.

@@ -9,6 +9,7 @@
 use super::host_keys::HostKeys;
 use super::remote::RemoteRecord;
 use super::reservations::ReservationRecord;
+use super::tls_keys::TlsKeys;
 use crate::config::limit::{Limited, Rates};
 use crate::config::{DeviceDef, PoolDef};
 use serde::{Deserialize, Serialize};
@@ -236,6 +237,9 @@ pub struct State {
     /// Keys of hosts that were given at run time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub host_keys: HostKeys,
+    /// Keys of hosts for TLS that were given at run time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tls_keys: TlsKeys,
     /// Discovery services that hosts are told of, those given at run time.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub referrals: BTreeSet<SocketAddr>,
@@ -266,6 +270,7 @@ impl Default for State {
             subsystems: BTreeMap::new(),
             subsystem_overlays: BTreeMap::new(),
             host_keys: BTreeMap::new(),
+            tls_keys: BTreeMap::new(),
             referrals: BTreeSet::new(),
             reservations: BTreeMap::new(),
             vhosts: BTreeMap::new(),

@@ -7,6 +7,7 @@ use super::state::{Origin, State, SubsystemOverlay};
 use super::view::{HostView, NamespaceView, SubsystemView};
 use super::{NamespaceRecord, Node, OBJECTS_MAX, Subsystem, SubsystemRecord};
 use crate::config::{ANY_HOST_WITH_KEYS, check_ascii, check_nqn};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Namespaces of one subsystem at most; what one active-namespace-list page holds.
@@ -81,6 +82,7 @@ impl Node {
         }
         self.forget_reservations()?;
         self.load_host_keys()?;
+        self.load_tls_keys()?;
         for nqn in self.subsystems.keys().cloned().collect::<Vec<_>>() {
             self.announce(&nqn).await?;
         }
@@ -123,6 +125,7 @@ impl Node {
             allow_any_host: record.allow_any_host,
             hosts: record.hosts,
             keys: self.host_key_specs(nqn),
+            tls_keys: self.tls_key_specs(nqn),
             namespaces,
             ana: record.ana,
             controller_ids: record.controller_ids,
@@ -208,6 +211,7 @@ impl Node {
             ana: super::ana::views(&record.ana),
             reservations: Vec::new(),
             addresses: self.addresses(),
+            tls_addresses: self.tls_addresses(),
             origin: subsystem.origin,
             changed: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
         }
@@ -237,16 +241,23 @@ impl Node {
                 host: host.to_string(),
                 subsystem: name.clone(),
                 dhchap: self.host_key_view(name, host),
+                tls: self.tls_key_view(name, host),
             };
             let listed = &subsystem.record.hosts;
             if subsystem.record.allow_any_host {
                 hosts.push(view("*"));
-                let keyed = self.host_keys.get(name).into_iter().flat_map(|keys| keys.keys());
-                hosts.extend(keyed.filter(|host| !listed.contains(host)).map(|host| view(host)));
+                hosts.extend(self.keyed_hosts(name).filter(|host| !listed.contains(*host)).map(|host| view(host)));
             }
             hosts.extend(listed.iter().map(|host| view(host)));
         }
         Ok(hosts)
+    }
+
+    /// Hosts with keys for a subsystem, each once.
+    fn keyed_hosts(&self, nqn: &str) -> impl Iterator<Item = &String> {
+        let authenticating = self.host_keys.get(nqn).into_iter().flat_map(|keys| keys.keys());
+        let encrypting = self.tls_keys.get(nqn).into_iter().flat_map(|keys| keys.keys());
+        authenticating.chain(encrypting).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// Remembers `subsystem` as it now is, and tells the target.
@@ -335,6 +346,7 @@ impl Node {
         state.reservations.remove(nqn);
         self.remember(state)?;
         self.forget_host_keys(nqn, None)?;
+        self.forget_tls_keys(nqn, None)?;
         self.subsystems.remove(nqn);
         self.remember_shown()?;
         self.exporter.remove(nqn).await?;
@@ -447,7 +459,7 @@ impl Node {
         }
         let is_any = subsystem.record.allow_any_host;
         let view = self.change(nqn, subsystem).await?;
-        if is_any && self.host_keys.get(nqn).is_some_and(|hosts| !hosts.is_empty()) {
+        if is_any && self.keyed_hosts(nqn).next().is_some() {
             tracing::warn!(nqn, "it has keys of hosts and lets in every host: {ANY_HOST_WITH_KEYS}");
         }
         Ok(view)
@@ -467,6 +479,7 @@ impl Node {
                     return Err(Refusal::not_found("host", host, known.iter().map(String::as_str)));
                 }
                 self.forget_host_keys(nqn, Some(host))?;
+                self.forget_tls_keys(nqn, Some(host))?;
             }
         }
         self.change(nqn, subsystem).await

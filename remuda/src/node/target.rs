@@ -33,6 +33,7 @@ pub struct TcpExporter {
     target: TcpTarget,
     home: ReactorHandle,
     addresses: RefCell<Vec<SocketAddr>>,
+    tls_addresses: RefCell<Vec<SocketAddr>>,
     shown: RefCell<BTreeMap<String, SubsystemSpec>>,
 }
 
@@ -60,6 +61,7 @@ impl TcpExporter {
             target: TcpTarget::new(reactors, config),
             home: reactors[0].clone(),
             addresses: RefCell::default(),
+            tls_addresses: RefCell::default(),
             shown: RefCell::default(),
         }
     }
@@ -76,10 +78,11 @@ impl TcpExporter {
 
     /// A node that was killed a moment ago may still hold the address: the kernel takes a dead process's io_uring apart in
     /// the background, and its listening socket with it. Waiting a little is what makes restarts dependable.
-    async fn listen_patiently(&self, address: SocketAddr) -> Result<SocketAddr, Refusal> {
+    async fn listen_patiently(&self, address: SocketAddr, tls: bool) -> Result<SocketAddr, Refusal> {
         let deadline = Instant::now() + LISTEN_PATIENCE;
+        let listen = move |home: &TargetHome| if tls { home.listen_tls(address) } else { home.listen(address) };
         loop {
-            let attempt = self.at_home("NVMe/TCP target", move |home| match home.listen(address) {
+            let attempt = self.at_home("NVMe/TCP target", move |home| match listen(home) {
                 Err(TargetError::Listen { errno: Errno::EADDRINUSE, .. }) if Instant::now() < deadline => Ok(None),
                 outcome => outcome.map(Some),
             });
@@ -116,14 +119,16 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
             let controller_ids = now.controller_ids.unwrap_or(config.controller_ids);
             let config = SubsystemConfig { controller_ids, ..config };
             home.add_subsystem(config)?;
-            let (hosts, keys, namespaces, ana) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-            SubsystemSpec { allow_any_host: false, hosts, keys, namespaces, ana, ..now.clone() }
+            let (hosts, keys, tls_keys) = (Vec::new(), Vec::new(), Vec::new());
+            let (namespaces, ana) = (Vec::new(), Vec::new());
+            SubsystemSpec { allow_any_host: false, hosts, keys, tls_keys, namespaces, ana, ..now.clone() }
         }
     };
     for key in now.keys.iter().filter(|key| !before.keys.contains(key)) {
-        let left = key.former_until.duration_since(SystemTime::now()).unwrap_or_default();
-        let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-        home.set_host_policy(nqn, &key.host, Some(key.policy.clone()), left_ns)?;
+        home.set_host_policy(nqn, &key.host, Some(key.policy.clone()), left_ns(key.former_until))?;
+    }
+    for key in now.tls_keys.iter().filter(|key| !before.tls_keys.contains(key)) {
+        home.set_host_psks(nqn, &key.host, key.keys.clone(), left_ns(key.former_until))?;
     }
     for host in before.hosts.iter().filter(|host| !now.hosts.contains(host)) {
         home.disallow_host(nqn, host)?;
@@ -165,10 +170,19 @@ fn bring(home: &TargetHome, before: Option<SubsystemSpec>, now: &SubsystemSpec) 
     for key in before.keys.iter().filter(|key| !now.keys.iter().any(|kept| kept.host == key.host)) {
         home.set_host_policy(nqn, &key.host, None, 0)?;
     }
+    for key in before.tls_keys.iter().filter(|key| !now.tls_keys.iter().any(|kept| kept.host == key.host)) {
+        home.set_host_psks(nqn, &key.host, Vec::new(), 0)?;
+    }
     if before.allow_any_host != now.allow_any_host {
         home.set_allow_any_host(nqn, now.allow_any_host)?;
     }
     Ok(())
+}
+
+/// Nanoseconds from now until then.
+fn left_ns(until: SystemTime) -> u64 {
+    let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+    u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The states of each group.
@@ -186,11 +200,15 @@ fn ana_states(records: &[AnaRecord]) -> BTreeMap<u32, AnaStates> {
 }
 
 impl Exporter for TcpExporter {
-    fn listen(&self, addresses: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>> {
+    fn listen(&self, plain: Vec<SocketAddr>, tls: Vec<SocketAddr>) -> Answer<'_, Result<(), Refusal>> {
         Box::pin(async move {
-            for address in addresses {
-                let address = self.listen_patiently(address).await?;
+            for address in plain {
+                let address = self.listen_patiently(address, false).await?;
                 self.addresses.borrow_mut().push(address);
+            }
+            for address in tls {
+                let address = self.listen_patiently(address, true).await?;
+                self.tls_addresses.borrow_mut().push(address);
             }
             Ok(())
         })
@@ -205,6 +223,10 @@ impl Exporter for TcpExporter {
 
     fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.borrow().clone()
+    }
+
+    fn tls_addresses(&self) -> Vec<SocketAddr> {
+        self.tls_addresses.borrow().clone()
     }
 
     fn put(&self, subsystem: SubsystemSpec) -> Answer<'_, Result<(), Refusal>> {

@@ -191,6 +191,9 @@ pub struct SubsystemView {
     pub reservations: Vec<ReservationView>,
     /// Where hosts connect.
     pub addresses: Vec<String>,
+    /// Where hosts reach it by TLS.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_addresses: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
     /// Configured, and changed at run time since.
@@ -291,6 +294,19 @@ pub struct HostView {
     /// How it authenticates, if it has to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap: Option<HostKeyView>,
+    /// Its key for TLS, if it has one and connects by that alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsKeyView>,
+}
+
+/// The key of a host for TLS, which is not shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TlsKeyView {
+    /// The hash of its cipher suite.
+    pub hash: String,
+    /// Until when the key before is good too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_key_until: Option<String>,
 }
 
 /// How a host authenticates; the keys are not shown.
@@ -371,6 +387,9 @@ pub struct StatusView {
     pub config: String,
     /// Addresses of the NVMe/TCP target.
     pub nvmf_listen: Vec<String>,
+    /// Where every connection to it is encrypted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nvmf_listen_tls: Vec<String>,
     /// Address of `/metrics`.
     pub metrics: Option<String>,
     /// Address of the console for browsers.

@@ -4,6 +4,7 @@
 //! What cannot be written is told in the node's log once, and the request is carried out all the same.
 
 use super::methods::Method;
+use crate::config::host_key::looks_like_key;
 use crate::node::Refusal;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
@@ -98,7 +99,7 @@ impl Audit {
 /// Parameters without what looks like a key: somebody may give one where the name of a file belongs.
 fn without_keys(value: &Value) -> Value {
     match value {
-        Value::String(text) if text.contains("DHHC-1:") => "(a key)".into(),
+        Value::String(text) if looks_like_key(text) => "(a key)".into(),
         Value::Array(values) => values.iter().map(without_keys).collect(),
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), without_keys(value))).collect(),
         other => other.clone(),

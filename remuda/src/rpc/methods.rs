@@ -295,6 +295,12 @@ pub const METHODS: &[Method] = &[
         &[
             NQN,
             HOST,
+            key(
+                "tls_key",
+                Form::Text,
+                "as before",
+                "File on the node with the key with which the host connects by TLS.",
+            ),
             key("dhchap_key", Form::Text, "as before", "File on the node with the key that the host proves to have."),
             key(
                 "dhchap_ctrl_key",
@@ -311,6 +317,7 @@ pub const METHODS: &[Method] = &[
                 "How long the keys until now are good beside the new ones, at most 90 days.",
             ),
             key("no_dhchap", Form::Flag, "false", "Take the host's key away."),
+            key("no_tls", Form::Flag, "false", "Take the host's key for TLS away."),
         ],
     ),
     method("subsystem.disallow_host", "Takes a host's permission back and disconnects it.", &[NQN, HOST]),
@@ -466,35 +473,52 @@ async fn volume_create(node: &mut Node, params: &Params) -> Result<Value, Refusa
 async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
     let object = format!("host '{}'", params.host);
     let wrong = |cause: &str, next: &str| Err(Refusal::invalid(&object, cause, next));
-    let Some(key_file) = &params.dhchap_key else {
-        let is_about_keys = params.dhchap_ctrl_key.is_some()
-            || params.grace_ns.is_some()
-            || !params.dhchap_hash.is_empty()
-            || !params.dhchap_dhgroup.is_empty();
-        return match params.flag {
-            _ if is_about_keys => wrong("these parameters belong to a key", "give 'dhchap_key' too"),
-            true => answer(node.host_clear_key(params.nqn(), &params.host).await?),
-            false => answer(node.host_allow(params.nqn(), Some(&params.host)).await?),
-        };
-    };
-    if params.flag {
+    let (nqn, host, no_tls) = (params.nqn(), params.host.as_str(), params.flags.contains("no_tls"));
+    let (no_dhchap, dhchap_key) = (params.flags.contains("no_dhchap"), params.dhchap_key.as_ref());
+    let is_about_dhchap =
+        params.dhchap_ctrl_key.is_some() || !params.dhchap_hash.is_empty() || !params.dhchap_dhgroup.is_empty();
+    if dhchap_key.is_none() && is_about_dhchap {
+        return wrong("these parameters belong to a key", "give 'dhchap_key' too");
+    }
+    if dhchap_key.is_none() && params.tls_key.is_none() && params.grace_ns.is_some() {
+        return wrong("these parameters belong to a key", "give 'dhchap_key' or 'tls_key' too");
+    }
+    if dhchap_key.is_some() && no_dhchap {
         return wrong("it is to have a key and to have none", "give one of 'dhchap_key' and 'no_dhchap'");
     }
-    for path in std::iter::once(key_file).chain(&params.dhchap_ctrl_key) {
+    if params.tls_key.is_some() && no_tls {
+        return wrong("it is to have a key and to have none", "give one of 'tls_key' and 'no_tls'");
+    }
+    for path in dhchap_key.into_iter().chain(&params.dhchap_ctrl_key).chain(&params.tls_key) {
         // What looks like a key is met with its own words, and not repeated.
-        if !std::path::Path::new(path).is_absolute() && !path.contains("DHHC-1:") {
+        if !std::path::Path::new(path).is_absolute() && !host_key::looks_like_key(path) {
             return wrong(&format!("{path} is not an absolute path"), PATH_FROM_ROOT);
         }
     }
-    let invalid = |reason: String| Refusal::invalid(&object, reason, "");
-    let new = NewHostKeys {
-        key_file: key_file.clone(),
-        ctrl_key_file: params.dhchap_ctrl_key.clone(),
-        hashes: host_key::hashes(&params.dhchap_hash).map_err(invalid)?,
-        groups: host_key::groups(&params.dhchap_dhgroup).map_err(invalid)?,
-        grace: Duration::from_nanos(params.grace_ns.unwrap_or(0)),
-    };
-    answer(node.host_set_key(params.nqn(), &params.host, &new).await?)
+    let grace = Duration::from_nanos(params.grace_ns.unwrap_or(0));
+    let mut view = None;
+    if let Some(file) = &params.tls_key {
+        view = Some(node.host_set_tls_key(nqn, host, file, grace).await?);
+    } else if no_tls {
+        view = Some(node.host_clear_tls_key(nqn, host).await?);
+    }
+    if let Some(key_file) = dhchap_key {
+        let invalid = |reason: String| Refusal::invalid(&object, reason, "");
+        let new = NewHostKeys {
+            key_file: key_file.clone(),
+            ctrl_key_file: params.dhchap_ctrl_key.clone(),
+            hashes: host_key::hashes(&params.dhchap_hash).map_err(invalid)?,
+            groups: host_key::groups(&params.dhchap_dhgroup).map_err(invalid)?,
+            grace,
+        };
+        view = Some(node.host_set_key(nqn, host, &new).await?);
+    } else if no_dhchap {
+        view = Some(node.host_clear_key(nqn, host).await?);
+    }
+    match view {
+        Some(view) => answer(view),
+        None => answer(node.host_allow(nqn, Some(host)).await?),
+    }
 }
 
 async fn vhost_create(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
@@ -527,6 +551,7 @@ struct Params {
     serial: Option<String>,
     model: Option<String>,
     hosts: Option<Vec<String>>,
+    tls_key: Option<String>,
     dhchap_key: Option<String>,
     dhchap_ctrl_key: Option<String>,
     dhchap_hash: Vec<String>,
@@ -580,6 +605,7 @@ impl Params {
                         "log" => params.log = text,
                         "log_pmem" => params.log_pmem = text,
                         "leg" | "prefer" => params.leg = text,
+                        "tls_key" => params.tls_key = text,
                         "dhchap_key" => params.dhchap_key = text,
                         "dhchap_ctrl_key" => params.dhchap_ctrl_key = text,
                         "key_file" => params.key_file = text.unwrap_or_default(),
