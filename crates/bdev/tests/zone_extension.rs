@@ -10,6 +10,7 @@ use common::*;
 use reactor::{Buf, IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const ZONE: u64 = 16;
 const BYTES: usize = 128;
@@ -95,10 +96,10 @@ fn an_extension_is_set_on_an_empty_zone_and_stays_until_it_is_reset() {
             assert_eq!(state(&device, zone), expected, "zone {zone}");
             assert_eq!(get(&*channel, zone as u64).await, Ok(if expected.1 { 7 } else { 0 }));
         }
-        device.retire(&inner, 3, ZoneState::ReadOnly).await.unwrap();
+        device.retire(&inner, 3, ZoneState::ReadOnly, Duration::from_secs(5)).await.unwrap();
         assert_eq!((state(&device, 3), get(&*channel, 3).await), ((ZoneState::ReadOnly, true), Ok(7)));
         assert_eq!(set(&*channel, 3, 1).await, Status::ZoneReadOnly);
-        device.retire(&inner, 3, ZoneState::Offline).await.unwrap();
+        device.retire(&inner, 3, ZoneState::Offline, Duration::from_secs(5)).await.unwrap();
         assert_eq!((state(&device, 3), get(&*channel, 3).await), ((ZoneState::Offline, false), Ok(0)));
         assert_eq!(set(&*channel, 3, 1).await, Status::ZoneOffline);
         for (lba, nblocks, bytes, status) in [

@@ -10,6 +10,7 @@ use common::*;
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 const ZONE: u64 = 16;
 const CAPACITY: u64 = 12;
@@ -200,8 +201,8 @@ fn retired_zones_stay_so_and_can_be_read_while_they_are_not_offline() {
         let child = mem("m", 400);
         let zoned = open(&reactor, &child, options()).await.unwrap();
         assert_eq!(zoned.write(0, 2, 1, Flags::NONE).await, Status::Ok);
-        zoned.device.retire(&reactor, 0, ZoneState::ReadOnly).await.unwrap();
-        zoned.device.retire(&reactor, 1, ZoneState::Offline).await.unwrap();
+        zoned.device.retire(&reactor, 0, ZoneState::ReadOnly, Duration::from_secs(5)).await.unwrap();
+        zoned.device.retire(&reactor, 1, ZoneState::Offline, Duration::from_secs(5)).await.unwrap();
         drop(zoned);
         let zoned = open(&reactor, &child, options()).await.unwrap();
         assert_eq!((zoned.zone(0), zoned.zone(1).0), ((ZoneState::ReadOnly, 2), ZoneState::Offline));
@@ -214,7 +215,30 @@ fn retired_zones_stay_so_and_can_be_read_while_they_are_not_offline() {
         }
         assert_eq!(zoned.manage(Op::ZoneOffline, 0).await, Status::Ok);
         assert_eq!(zoned.first_bytes(0, 1).await, Err(Status::ZoneOffline));
-        assert!(zoned.device.retire(&reactor, 1, ZoneState::ReadOnly).await.is_err(), "nothing comes back");
+        assert!(
+            zoned.device.retire(&reactor, 1, ZoneState::ReadOnly, Duration::from_secs(5)).await.is_err(),
+            "nothing comes back"
+        );
+    });
+}
+
+#[test]
+fn a_zone_whose_writes_do_not_end_is_not_retired_and_goes_on() {
+    run(async |reactor| {
+        let slow = Delay { fixed_ns: 300_000_000, jitter_ns: 0 };
+        let child = Arc::new(DelayDevice::new("slow", mem("m", 400), Delays::default(), 1));
+        let zoned = Rc::new(open(&reactor, &(child.clone() as Arc<dyn BlockDevice>), options()).await.unwrap());
+        child.set(Delays { write: slow, ..Delays::default() });
+        let writer = zoned.clone();
+        let written = reactor.spawn_join(async move { writer.write(0, 2, 1, Flags::NONE).await });
+        reactor.yield_now().await;
+        let refused = zoned.device.retire(&reactor, 0, ZoneState::ReadOnly, Duration::from_millis(20)).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("zone 0 has been written to for 20ms"), "{error}");
+        assert_eq!(written.await, Status::Ok);
+        child.set(Delays::default());
+        assert_eq!(zoned.write(2, 1, 1, Flags::NONE).await, Status::Ok);
+        zoned.device.retire(&reactor, 0, ZoneState::ReadOnly, Duration::from_secs(5)).await.unwrap();
     });
 }
 
@@ -225,8 +249,8 @@ fn retired_zones_are_told_through_whatever_stands_on_the_device() {
         let delayed = Arc::new(DelayDevice::new("delay", zoned.clone(), Delays::default(), 1));
         let counted = StatsDevice::new(Arc::new(StatsDevice::new(delayed)));
         let (changes, mut seen) = (counted.zone_changes().expect("it has zones"), 0);
-        zoned.retire(&reactor, 3, ZoneState::ReadOnly).await.unwrap();
-        assert!(zoned.retire(&reactor, 1 << 20, ZoneState::Offline).await.is_err());
+        zoned.retire(&reactor, 3, ZoneState::ReadOnly, Duration::from_secs(5)).await.unwrap();
+        assert!(zoned.retire(&reactor, 1 << 20, ZoneState::Offline, Duration::from_secs(5)).await.is_err());
         assert_eq!(changes.since(&mut seen), ChangedZones::These(vec![3 * ZONE]));
         assert!(mem("plain", 400).zone_changes().is_none());
     });

@@ -5,6 +5,10 @@ use super::reactors::on_reactor_async;
 use super::view::DeviceView;
 use super::{Node, Refusal};
 use bdev::{Built, ZoneState};
+use std::time::Duration;
+
+/// So long the writes to a zone may take to end that is taken out of use: nothing else is done for operators meanwhile.
+const WRITERS_WAIT: Duration = Duration::from_secs(5);
 
 impl Node {
     /// Makes a zone of a zoned device read-only or puts it offline, for good. Hosts that want to know are told.
@@ -18,7 +22,7 @@ impl Node {
             return Err(Refusal::invalid(object, cause, ""));
         };
         let device = device.clone();
-        let retire = move |reactor| async move { device.retire(&reactor, zone, state).await };
+        let retire = move |reactor| async move { device.retire(&reactor, zone, state, WRITERS_WAIT).await };
         on_reactor_async(self.reactors.first(), retire).await?.map_err(|error| build::refused(object, error))?;
         tracing::warn!(device = name, zone, state = state.name(), "zone taken out of use");
         self.device_show(name)

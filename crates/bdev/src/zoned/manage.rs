@@ -81,16 +81,17 @@ impl Inner {
         }
     }
 
-    /// Makes a zone read-only or offline.
-    pub(super) async fn retire(&self, zone: usize, state: ZoneState) -> Result<(), Status> {
-        let mut held = Held::take(self, &[zone]).await;
+    /// Makes a zone read-only or offline. False: what is written to it has not ended within that time, and nothing has changed.
+    pub(super) async fn retire(&self, zone: usize, state: ZoneState, wait_ns: u64) -> Result<bool, Status> {
+        let held = self.reactor.timeout(wait_ns, Held::take(self, &[zone])).await;
+        let Some(mut held) = held else { return Ok(false) };
         let condition = if state == ZoneState::ReadOnly { Condition::ReadOnly } else { Condition::Offline };
         if self.with(|states| states.zone(zone)).state == ZoneState::Offline {
-            return if state == ZoneState::Offline { Ok(()) } else { Err(Status::ZoneInvalidTransition) };
+            return if state == ZoneState::Offline { Ok(true) } else { Err(Status::ZoneInvalidTransition) };
         }
         self.store(&mut held, &[zone], condition, true).await?;
         self.shared.changes.note(zone as u64 * self.shared.geometry.zone_blocks);
-        Ok(())
+        Ok(true)
     }
 
     /// Gives zones of one page another state that lasts; with what was written to them, or without.

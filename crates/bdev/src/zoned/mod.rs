@@ -35,6 +35,7 @@ use reactor::Reactor;
 use states::States;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Most zones of a device; each takes about 100 bytes of memory.
 pub const ZONES_MAX: u64 = 1 << 18;
@@ -267,8 +268,15 @@ impl ZonedDevice {
         outcome.map_err(|status| DeviceError::Io { device: self.shared.name.clone(), action: "settle", status })
     }
 
-    /// Makes a zone read-only or offline, as a drive does with zones that it cannot write or read any more.
-    pub async fn retire(&self, reactor: &Rc<Reactor>, zone: u64, state: ZoneState) -> Result<(), DeviceError> {
+    /// Makes a zone read-only or offline, as a drive does with zones that it cannot write or read any more. Refused when what is
+    /// being written to it does not end within `wait`.
+    pub async fn retire(
+        &self,
+        reactor: &Rc<Reactor>,
+        zone: u64,
+        state: ZoneState,
+        wait: Duration,
+    ) -> Result<(), DeviceError> {
         let refused = |reason: String| DeviceError::Config { device: self.shared.name.clone(), reason };
         if zone >= self.shared.geometry.zones {
             return Err(refused(format!("it has {} zones, from 0 on", self.shared.geometry.zones)));
@@ -276,9 +284,13 @@ impl ZonedDevice {
         if !matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
             return Err(refused("a zone can be made read-only or offline".to_string()));
         }
-        let outcome = self.inner(reactor)?.retire(zone as usize, state).await;
-        let failed = |status| DeviceError::Io { device: self.shared.name.clone(), action: "retire a zone", status };
-        outcome.map_err(failed)
+        match self.inner(reactor)?.retire(zone as usize, state, wait.as_nanos() as u64).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(refused(format!(
+                "zone {zone} has been written to for {wait:?} without an end; see to the device below, or try again"
+            ))),
+            Err(status) => Err(DeviceError::Io { device: self.shared.name.clone(), action: "retire a zone", status }),
+        }
     }
 
     fn inner(&self, reactor: &Rc<Reactor>) -> Result<Rc<Inner>, DeviceError> {

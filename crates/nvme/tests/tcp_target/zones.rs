@@ -18,6 +18,7 @@ use nvme::tcp_target::Config;
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U32;
 
@@ -46,8 +47,8 @@ fn zoned(reactor: &Rc<Reactor>) -> (Rig, Arc<ZonedDevice>) {
             ..ZonedOptions::default()
         };
         let device = ZonedDevice::open(&inner, "zoned", memory, &options).await.expect("zones");
-        device.retire(&inner, 8, ZoneState::ReadOnly).await.expect("retired");
-        device.retire(&inner, 9, ZoneState::Offline).await.expect("retired");
+        device.retire(&inner, 8, ZoneState::ReadOnly, Duration::from_secs(5)).await.expect("retired");
+        device.retire(&inner, 9, ZoneState::Offline, Duration::from_secs(5)).await.expect("retired");
         device
     });
     assert_eq!(device.info().blocks, ZONES * ZONE);
