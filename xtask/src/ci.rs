@@ -100,11 +100,12 @@ fn test() -> Result<()> {
     run::checked(run::cargo().args(["test", "--workspace", "--quiet"]))
 }
 
-/// The feature needs system packages, so it is no part of the steps above.
+/// The feature needs system packages, so it is no part of the steps above. The binary is not built a second time for it: its tests
+/// with TLS are `cargo test -p remuda --features tls --test tls`.
 fn tls() -> Result<()> {
     let features = ["-p", "remuda-nvme", "-p", "remuda", "--features", "remuda-nvme/tls,remuda/tls"];
     run::checked(run::cargo().arg("clippy").args(features).args(["--all-targets", "--quiet", "--", "-D", "warnings"]))?;
-    run::checked(run::cargo().arg("test").args(features).args(["--quiet", "--test", "tls"]))
+    run::checked(run::cargo().args(["test", "-p", "remuda-nvme", "--features", "tls", "--quiet", "--test", "tls"]))
 }
 
 fn demo() -> Result<()> {

@@ -4,6 +4,7 @@ mod admin;
 mod ana;
 mod format;
 mod mask;
+mod tls;
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,0 +1,54 @@
+//! Which connections hosts with keys for TLS may use.
+
+use super::*;
+use crate::auth::Hash;
+use crate::tls::{HostPsks, Identity, Psk};
+use std::sync::Arc;
+
+fn identity(host: &str, subsystem: &Nqn) -> Identity {
+    Identity { hash: Hash::Sha256, host: nqn(host), subsystem: subsystem.clone(), digest: None }
+}
+
+fn psks() -> HostPsks {
+    let psk = Psk::generate(Hash::Sha256, &mut |bytes| bytes.fill(1));
+    HostPsks { keys: vec![Arc::new(psk)], former_until_ns: None }
+}
+
+/// Tries to connect `host` to `subsystem` over a connection of this identity.
+fn is_let_in(bench: &mut Bench, host: &str, subsystem: &Nqn, tls: Option<&Identity>) -> bool {
+    let id = host.bytes().fold(1, u8::wrapping_add);
+    let data = command::connect_data([id; 16], &nqn(host), subsystem, None);
+    match bench.target.connect(bench.now_ns, &command::connect(0, 32, 0), data.as_bytes(), VIA, tls) {
+        Ok(_) => true,
+        Err(cqe) => {
+            assert_eq!(cqe.status().kind(), Status::CONNECT_INVALID_HOST.kind());
+            false
+        }
+    }
+}
+
+#[test]
+fn an_encrypted_connection_is_its_hosts_and_a_host_with_a_key_has_no_other() {
+    let (mut bench, disk, discovery) = (Bench::new(), nqn("disk"), Nqn::discovery());
+    let id = bench.subsystem;
+    bench.target.set_host_psks(id, &nqn("keyed"), Some(psks())).expect("a subsystem");
+    assert!(!is_let_in(&mut bench, "keyed", &disk, None));
+    assert!(is_let_in(&mut bench, "keyed", &disk, Some(&identity("keyed", &disk))));
+    assert!(!is_let_in(&mut bench, "other", &disk, Some(&identity("keyed", &disk))));
+    assert!(!is_let_in(&mut bench, "keyed", &disk, Some(&identity("keyed", &discovery))));
+    assert!(is_let_in(&mut bench, "keyed", &discovery, Some(&identity("keyed", &discovery))));
+    assert!(is_let_in(&mut bench, "keyed", &discovery, None), "an open port's discovery asks for nothing");
+    assert!(is_let_in(&mut bench, "other", &disk, None), "a host without a key");
+
+    bench.target.set_host_psks(id, &nqn("keyed"), None).expect("a subsystem");
+    assert!(is_let_in(&mut bench, "keyed", &disk, None));
+}
+
+#[test]
+fn keys_go_with_their_subsystem() {
+    let (mut bench, disk) = (Bench::new(), nqn("disk"));
+    bench.target.set_host_psks(bench.subsystem, &nqn("keyed"), Some(psks())).expect("a subsystem");
+    assert!(bench.target.keyring().has(&disk, &nqn("keyed")));
+    bench.target.remove_subsystem(bench.subsystem).expect("a subsystem");
+    assert!(!bench.target.keyring().has(&disk, &nqn("keyed")));
+}
