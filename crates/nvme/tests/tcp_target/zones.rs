@@ -61,7 +61,8 @@ fn zoned(reactor: &Rc<Reactor>) -> (Rig, Arc<ZonedDevice>) {
 /// Takes a zone out of use, which no host has asked for.
 fn retire(reactor: &Rc<Reactor>, device: &Arc<ZonedDevice>, zone: u64, state: ZoneState) {
     let (inner, device) = (reactor.clone(), device.clone());
-    run::block_on(reactor, async move { device.retire(&inner, zone, state).await }).expect("retired");
+    run::block_on(reactor, async move { device.retire(&inner, zone, state, Duration::from_secs(5)).await })
+        .expect("retired");
 }
 
 fn changed_zones(admin: &mut Wire, retain: bool) -> (u16, Vec<u64>) {
