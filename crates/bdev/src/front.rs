@@ -26,7 +26,7 @@ impl Front<'_> {
     /// Reads all copies. The first whole one counts; those that differ from it are damaged.
     pub(crate) async fn read<T: PartialEq>(&self, decode: impl Fn(&[u8]) -> Option<T>) -> Found<T> {
         let mut found =
-            Found { newest: None, first: 0, damaged: 0, blank: true, newer_version: None, unreadable: None };
+            Found { newest: None, first: 0, damaged: 0, blank: true, newer_version: None, unreadable: None, others: 0 };
         for copy in 0..self.copies {
             let bytes = match self.read_copy(copy).await {
                 Ok(bytes) => bytes,
@@ -40,7 +40,10 @@ impl Front<'_> {
             match (decode(&bytes), &found.newest) {
                 (Some(record), None) => found.newest = Some(record),
                 (Some(record), Some(first)) if record == *first => {}
-                _ => found.damaged += 1,
+                (record, _) => {
+                    found.damaged += 1;
+                    found.others += record.is_some() as u64;
+                }
             }
         }
         found
@@ -70,14 +73,17 @@ impl Front<'_> {
         Ok(())
     }
 
-    /// Makes all copies equal again where some were not. What was found counts even if that fails.
-    pub(crate) async fn repair<T>(&self, name: &str, found: &Found<T>, bytes: &[u8]) {
-        if found.damaged > 0 {
-            match self.write(bytes).await {
-                Ok(()) => tracing::info!(device = name, copies = found.damaged, "rewrote copies of its header"),
-                Err(status) => tracing::warn!(device = name, %status, "copies of its header cannot be rewritten"),
-            }
+    /// Makes all copies equal again where some were not. What was found counts even if that fails; false then.
+    pub(crate) async fn repair<T>(&self, name: &str, found: &Found<T>, bytes: &[u8]) -> bool {
+        if found.damaged == 0 {
+            return true;
         }
+        let written = self.write(bytes).await;
+        match written {
+            Ok(()) => tracing::info!(device = name, copies = found.damaged, "rewrote copies of its header"),
+            Err(status) => tracing::warn!(device = name, %status, "copies of its header cannot be rewritten"),
+        }
+        written.is_ok()
     }
 }
 

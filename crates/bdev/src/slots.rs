@@ -119,6 +119,8 @@ pub struct Found<T> {
     pub newer_version: Option<u32>,
     /// How the last copy that could not be read failed.
     pub unreadable: Option<Status>,
+    /// Valid copies of something else than the newest record, where copies have no generations.
+    pub others: u64,
 }
 
 impl<T> Found<T> {
@@ -173,7 +175,7 @@ impl Slots<'_> {
     /// Reads all copies. `decode` turns a body into a record, or refuses one that cannot be.
     pub async fn read<T>(&self, decode: impl Fn(Stamp, &[u8]) -> Option<T>) -> Found<T> {
         let mut found =
-            Found { newest: None, first: 0, damaged: 0, blank: true, newer_version: None, unreadable: None };
+            Found { newest: None, first: 0, damaged: 0, blank: true, newer_version: None, unreadable: None, others: 0 };
         let (mut newest_generation, mut generations) = (0, SmallVec::<[Option<u64>; 4]>::new());
         for copy in 0..self.kind.copies {
             let unit = match self.read_unit(copy).await {
@@ -279,6 +281,7 @@ mod tests {
             blank,
             newer_version,
             unreadable,
+            others: 0,
         };
         assert_eq!(found(Some(5), false, None, Some(Status::ReadError)).choose(true, false, "header"), Ok(Some(5)));
         assert_eq!(found(Some(5), false, None, None).choose(true, true, "header"), Ok(None));

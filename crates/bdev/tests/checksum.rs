@@ -334,6 +334,18 @@ fn blocks_declared_unreadable_stay_so_and_are_no_rot() {
             assert_eq!(read(&inner, &device, lba).await, Err(Status::Corrupt), "block {lba}");
         }
         child.set_rules(&[]).unwrap();
+        // What is written again as it was can be read again, after a reload too; so can zeroes where there was nothing.
+        assert_eq!(spoil(&device, 10, 2).await, Status::Ok);
+        assert_eq!(spoil(&device, 700, 1).await, Status::Ok);
+        for (lba, fill) in [(10, 11), (11, 12), (700, 0)] {
+            assert_eq!(write(&inner, &device, lba, fill).await, Status::Ok);
+            assert_eq!(read(&inner, &device, lba).await, Ok(fill));
+        }
+        drop(device);
+        let device = open(&inner, child.clone()).await;
+        for (lba, fill) in [(10, 11), (11, 12), (700, 0)] {
+            assert_eq!(read(&inner, &device, lba).await, Ok(fill), "block {lba}");
+        }
         // A page that cannot be written: not done, and said so.
         child.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
         assert_eq!(spoil(&device, 0, 2).await, Status::WriteError);

@@ -593,16 +593,20 @@ impl Inner {
             self.flush().await?;
         }
         let first_page = self.place(lba).0;
+        // All values before any is changed: what fails has changed nothing.
+        let mut values = Vec::with_capacity(nblocks as usize);
         for block in lba..lba + nblocks {
+            values.push(match self.value_on_media(block).await {
+                Ok(value) => Some(value),
+                // It cannot be read anyhow. Whatever comes back one day is not what was written.
+                Err(Status::ReadError | Status::Corrupt) => None,
+                Err(status) => return Err(status),
+            });
+        }
+        for (block, value) in (lba..).zip(values) {
             let (page, slot) = self.place(block);
             let page = &pages[(page - first_page) as usize];
-            let value = match self.value_on_media(block).await {
-                Ok(value) => value,
-                // It cannot be read anyhow. Whatever comes back one day is not what was written.
-                Err(Status::ReadError) => page.entry(slot).current,
-                Err(status) => return Err(status),
-            };
-            page.resolve(slot, value ^ MARK);
+            page.resolve(slot, value.unwrap_or_else(|| page.entry(slot).current) ^ MARK);
             page.set_stage(slot, SETTLED);
         }
         for page in &pages {

@@ -41,9 +41,11 @@ impl Entry {
         self.current as u64 | (self.previous as u64) << 32
     }
 
-    /// Which of the two holds for a block that has this value on media.
+    /// Which of the two holds for a block that has this value on media. The current one first: when a block that was declared
+    /// unreadable is written with what it has, it is whole.
     pub(super) fn decided_by(self, value: u32) -> u32 {
-        if value == self.previous || value == self.previous ^ MARK { self.previous } else { self.current }
+        let is_previous = value == self.previous || value == self.previous ^ MARK;
+        if is_previous && value != self.current { self.previous } else { self.current }
     }
 
     pub(super) fn settled(current: u32) -> Entry {

@@ -136,7 +136,10 @@ impl EncryptDevice {
             return refuse("the key does not open this volume; give the one it was created with, or changed to");
         };
         // A copy that differs may be wrapped by a key that was changed, and must not outlive it.
-        front.repair(name, &found, &header.encode()).await;
+        if !front.repair(name, &found, &header.encode()).await && found.others > 0 {
+            // One day it may be the only one that can be read, and what is written from now on would be noise under its key.
+            return refuse("a copy of its header has another key, and cannot be overwritten; see to the device below");
+        }
         let info = behind(&base, header.data_start, header.data_blocks);
         let passed: &[Op] =
             if options.pass_unmap { &[Op::Unmap, Op::WriteUncorrectable] } else { &[Op::WriteUncorrectable] };
@@ -270,8 +273,8 @@ impl Channel for EncryptChannel {
         if let Err(status) = shared.info.check(&io) {
             return IoFuture::ready(io.done(status));
         }
-        if shared.erased.load(Ordering::Acquire) || shared.unsure.load(Ordering::Acquire) {
-            return IoFuture::ready(io.done(Status::Gone));
+        if let Err(status) = shared.in_service() {
+            return IoFuture::ready(io.done(status));
         }
         let inner = &self.0;
         match io.op {
@@ -285,7 +288,11 @@ impl Channel for EncryptChannel {
                 let inner = inner.clone();
                 IoFuture::steps(&self.0.reactor, async move {
                     let _shared = inner.shared.locks.lock(io.lba.0, io.nblocks as u64, false).await;
-                    inner.write(io).await
+                    // It may have waited for a change of the key that failed.
+                    match inner.shared.in_service() {
+                        Ok(()) => inner.write(io).await,
+                        Err(status) => io.done(status),
+                    }
                 })
             }
             _ => {
@@ -333,6 +340,7 @@ impl Inner {
             true => Some(self.shared.locks.lock(io.lba.0, io.nblocks as u64, exclusive).await),
             false => None,
         };
+        self.shared.in_service()?;
         match io.op {
             Op::WriteZeroes => steps::write_zeroes(self, io).await,
             Op::Compare => steps::compare(self, io).await,

@@ -15,6 +15,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use zeroize::Zeroizing;
 
+/// So long writes may take to end before the key is replaced; others wait meanwhile.
+const WRITES_WAIT_NS: u64 = 5_000_000_000;
+
 impl EncryptDevice {
     /// Crypto-erase after which the volume goes on, empty, under the same user's key: what
     /// [`Op::CryptoErase`](crate::Op::CryptoErase) does.
@@ -29,14 +32,25 @@ impl EncryptDevice {
 }
 
 impl Shared {
-    /// Replaces the volume's key. When that fails the old one stays in force; if even that cannot be made sure of, the device
+    /// Fails when the volume was erased, or nobody knows which key its header has.
+    #[inline]
+    pub(super) fn in_service(&self) -> Result<(), Status> {
+        let is_out = self.erased.load(Ordering::Acquire) || self.unsure.load(Ordering::Acquire);
+        if is_out { Err(Status::Gone) } else { Ok(()) }
+    }
+
+    /// Replaces the volume's key. When that fails (with [`Status::Aborted`] because writes do not end) the old
+    /// one stays in force; if even that cannot be made sure of, the device
     /// is out of service until it is opened again.
     pub(super) async fn renew_key(&self, reactor: &Rc<Reactor>, child: &dyn Channel) -> Result<(), Status> {
-        let _header = self.header_lock.lock(0, 1, true).await;
-        let _blocks = self.locks.lock(0, self.info.blocks, true).await;
-        if self.erased.load(Ordering::Acquire) || self.unsure.load(Ordering::Acquire) {
-            return Err(Status::Gone);
-        }
+        let alone =
+            async { (self.header_lock.lock(0, 1, true).await, self.locks.lock(0, self.info.blocks, true).await) };
+        // A write that hangs below must not stop everybody who comes after it.
+        let Some(_alone) = reactor.timeout(WRITES_WAIT_NS, alone).await else {
+            tracing::warn!(device = self.name, "its key is not replaced: writes to it do not end");
+            return Err(Status::Aborted);
+        };
+        self.in_service()?;
         let base = self.child.info();
         let front = front(reactor, child, &base);
         let old = front.read(Header::decode).await.newest.ok_or(Status::ReadError)?;

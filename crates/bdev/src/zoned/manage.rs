@@ -83,13 +83,17 @@ impl Inner {
 
     /// Makes a zone read-only or offline. False: what is written to it has not ended within that time, and nothing has changed.
     pub(super) async fn retire(&self, zone: usize, state: ZoneState, wait_ns: u64) -> Result<bool, Status> {
-        let held = self.reactor.timeout(wait_ns, Held::take(self, &[zone])).await;
-        let Some(mut held) = held else { return Ok(false) };
+        let quiet = async {
+            let held = Held::take(self, &[zone]).await;
+            self.child().submit(Io::flush()).await.status.check().map(|()| held)
+        };
+        let Some(held) = self.reactor.timeout(wait_ns, quiet).await else { return Ok(false) };
+        let mut held = held?;
         let condition = if state == ZoneState::ReadOnly { Condition::ReadOnly } else { Condition::Offline };
         if self.with(|states| states.zone(zone)).state == ZoneState::Offline {
             return if state == ZoneState::Offline { Ok(true) } else { Err(Status::ZoneInvalidTransition) };
         }
-        self.store(&mut held, &[zone], condition, true).await?;
+        self.store_flushed(&mut held, &[zone], condition, true).await?;
         self.shared.changes.note(zone as u64 * self.shared.geometry.zone_blocks);
         Ok(true)
     }
@@ -108,6 +112,17 @@ impl Inner {
         if keeps_data {
             self.child().submit(Io::flush()).await.status.check()?;
         }
+        self.store_flushed(held, zones, condition, keeps_data).await
+    }
+
+    /// The same when the data they keep is durable.
+    async fn store_flushed(
+        &self,
+        held: &mut Held<'_>,
+        zones: &[usize],
+        condition: Condition,
+        keeps_data: bool,
+    ) -> Result<(), Status> {
         self.with(|states| zones.iter().for_each(|zone| states.prepare(*zone, condition, keeps_data)));
         self.store_prepared(held, zones).await
     }
