@@ -17,8 +17,9 @@ const STALL_NS: u64 = PATIENCE_NS + WAIT_NS;
 /// The same when records have been refused before, and nothing has become better since.
 const WAIT_AGAIN_NS: u64 = 100_000_000;
 
-/// What changes when there is more room: the durable tail's record, and the writes for which there was some.
-type Progress = (u64, u64);
+/// What changes when there is more room, or will be: the durable tail's record, the writes for which there was some, and what
+/// has been given up that upkeep waited for.
+type Progress = (u64, u64, u64);
 
 /// Upkeep that fails while somebody waits for room.
 #[derive(Clone, Copy)]
@@ -37,7 +38,7 @@ impl Shard {
     /// Upkeep has failed. Who waits for room that it does not make gets an error in the end: the device it fails on may never
     /// come back (a file takes no flush any more after one that failed).
     pub(super) fn refuse_if_stalled(&self, status: Status) {
-        let (now_ns, progress) = (self.reactor.now_ns(), (self.durable_tail().lsn, self.pace.lets()));
+        let (now_ns, progress) = (self.reactor.now_ns(), self.progress());
         let waiting = self.pace.waiting();
         let somebody_waits = waiting > 0 || self.log.is_stalled();
         let before = self.house.stall.0.get();
@@ -55,8 +56,14 @@ impl Shard {
             self.number,
             (now_ns - failing.since_ns) / 1_000_000_000,
         );
-        self.pace.refuse(status);
+        // What upkeep could not read is not what these writes are about.
+        let is_of_writes = matches!(status, Status::WriteError | Status::NoSpace | Status::Gone);
+        self.pace.refuse(if is_of_writes { status } else { Status::WriteError });
         self.log.refuse_waiting();
+    }
+
+    fn progress(&self) -> Progress {
+        (self.durable_tail().lsn, self.pace.lets(), self.patience.gave_ups())
     }
 
     /// Upkeep has succeeded.

@@ -12,7 +12,7 @@ use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogAt, extent_of};
 use bdev::Status;
 use reactor::SgList;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -76,9 +76,16 @@ pub(super) struct Patience {
     counted: RefCell<BTreeMap<Refused, Failures>>,
     /// When something in these regions was given up last.
     given_up: RefCell<BTreeMap<Region, u64>>,
+    /// How often something was given up.
+    gave_ups: Cell<u64>,
 }
 
 impl Patience {
+    /// How often something was given up so far.
+    pub(super) fn gave_ups(&self) -> u64 {
+        self.gave_ups.get()
+    }
+
     /// It could be read, or written.
     #[inline]
     pub(super) fn answered(&self, what: Refused) {
@@ -103,6 +110,7 @@ impl Patience {
 
     /// It is given up.
     fn gave_up(&self, what: Refused, now_ns: u64) {
+        self.gave_ups.set(self.gave_ups.get() + 1);
         let Some(region) = what.region() else { return };
         let mut given_up = self.given_up.borrow_mut();
         if given_up.len() == REGIONS_MAX && !given_up.contains_key(&region) {
