@@ -105,7 +105,17 @@ fn test() -> Result<()> {
 fn tls() -> Result<()> {
     let features = ["-p", "remuda-nvme", "-p", "remuda", "--features", "remuda-nvme/tls,remuda/tls"];
     run::checked(run::cargo().arg("clippy").args(features).args(["--all-targets", "--quiet", "--", "-D", "warnings"]))?;
-    run::checked(run::cargo().args(["test", "-p", "remuda-nvme", "--features", "tls", "--quiet", "--test", "tls"]))
+    run::checked(run::cargo().args([
+        "test",
+        "-p",
+        "remuda-nvme",
+        "--features",
+        "tls",
+        "--quiet",
+        "--lib",
+        "--test",
+        "tls",
+    ]))
 }
 
 fn demo() -> Result<()> {

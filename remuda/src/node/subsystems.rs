@@ -478,10 +478,14 @@ impl Node {
                 if subsystem.record.hosts.len() == before {
                     return Err(Refusal::not_found("host", host, known.iter().map(String::as_str)));
                 }
-                self.forget_host_keys(nqn, Some(host))?;
-                self.forget_tls_keys(nqn, Some(host))?;
             }
         }
+        let view = self.change(nqn, subsystem).await?;
+        let Some(host) = host else { return Ok(view) };
+        // After that: a host without keys is one that needs none.
+        self.forget_host_keys(nqn, Some(host))?;
+        self.forget_tls_keys(nqn, Some(host))?;
+        let subsystem = self.copy_of(nqn)?;
         self.change(nqn, subsystem).await
     }
 }

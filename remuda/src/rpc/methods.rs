@@ -497,10 +497,9 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
     }
     let grace = Duration::from_nanos(params.grace_ns.unwrap_or(0));
     let mut view = None;
+    // What protects the host comes before what takes protection away: an error on the way leaves it no worse.
     if let Some(file) = &params.tls_key {
-        view = Some(node.host_set_tls_key(nqn, host, file, grace).await?);
-    } else if no_tls {
-        view = Some(node.host_clear_tls_key(nqn, host).await?);
+        host_key::read_tls_key(file).map_err(|(cause, next)| Refusal::failed(&object, cause, next))?;
     }
     if let Some(key_file) = dhchap_key {
         let invalid = |reason: String| Refusal::invalid(&object, reason, "");
@@ -512,7 +511,14 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
             grace,
         };
         view = Some(node.host_set_key(nqn, host, &new).await?);
-    } else if no_dhchap {
+    }
+    if let Some(file) = &params.tls_key {
+        view = Some(node.host_set_tls_key(nqn, host, file, grace).await?);
+    }
+    if no_tls {
+        view = Some(node.host_clear_tls_key(nqn, host).await?);
+    }
+    if no_dhchap {
         view = Some(node.host_clear_key(nqn, host).await?);
     }
     match view {

@@ -106,7 +106,7 @@ impl Target {
         if !self.subsystems[&subsystem].is_allowed(&host_nqn) {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
-        if !self.is_channel_of(tls, &host_nqn, &subnqn) {
+        if !self.is_channel_of(now_ns, tls, &host_nqn, &subnqn) {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         let entries_max =
@@ -125,8 +125,15 @@ impl Target {
             qid => self.connect_io(now_ns, &association, qid)?,
         };
         let flow_control = command.cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
+        let policy = self.subsystems[&subsystem].policy(self.controllers[&handle].host_nqn());
+        let needs_authentication = policy.is_some();
+        // A key for TLS has proven who it is; where more is wanted, that does.
+        let is_proven = tls.is_some() && subsystem != DISCOVERY && !needs_authentication;
+        if is_proven && command.qid.get() == 0 && !self.own_identifier(handle) {
+            self.controllers.remove(&handle);
+            return Err(HOSTID.into());
+        }
         let controller = self.controllers.get_mut(&handle).expect("it was found or made just now");
-        let needs_authentication = self.subsystems[&subsystem].policy(controller.host_nqn()).is_some();
         if needs_authentication {
             controller.queue_unproven(command.qid.get());
         }

@@ -7,7 +7,7 @@
 
 use super::identify::sees_any;
 use super::reservation::{AccessKind, HostId};
-use super::{Controller, ControllerHandle, Namespace, SubsystemId, Target};
+use super::{Controller, ControllerHandle, ControllerState, Namespace, SubsystemId, Target};
 use crate::spec::erase::{FormatCommand, SecureErase};
 use crate::spec::{NSID_ALL, Status};
 
@@ -23,6 +23,10 @@ impl Target {
         command: &FormatCommand,
     ) -> Result<SubsystemId, Status> {
         let controller = self.controllers.get(&handle).ok_or(Status::ABORTED_SQ_DELETION)?;
+        if matches!(controller.state(), ControllerState::Disabled | ControllerState::Resetting) {
+            // It was reset while the command waited.
+            return Err(Status::ABORTED_SQ_DELETION);
+        }
         let id = controller.subsystem();
         let subsystem = &self.subsystems[&id];
         if controller.is_discovery() || !sees_any(controller, subsystem, |found| found.crypto_erase) {

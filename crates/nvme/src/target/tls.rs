@@ -21,10 +21,12 @@ impl Target {
         if self.keyring.set(&nqn, host, psks) { Ok(()) } else { Err(ModelError::HostsFull) }
     }
 
-    /// Whether a connection with this identity, or without TLS, may be `host`'s for `subsystem`.
-    pub(super) fn is_channel_of(&self, tls: Option<&Identity>, host: &Nqn, subsystem: &Nqn) -> bool {
+    /// Whether a connection with this identity, or without TLS, may be `host`'s for `subsystem`. The key must still be good: it may
+    /// have been taken away since the handshake.
+    pub(super) fn is_channel_of(&self, now_ns: u64, tls: Option<&Identity>, host: &Nqn, subsystem: &Nqn) -> bool {
+        let is_good = |identity: &Identity| self.keyring.find(identity.to_string().as_bytes(), now_ns).is_ok();
         match tls {
-            Some(identity) => identity.host == *host && identity.subsystem == *subsystem,
+            Some(identity) => identity.host == *host && identity.subsystem == *subsystem && is_good(identity),
             None => !self.keyring.has(subsystem, host),
         }
     }

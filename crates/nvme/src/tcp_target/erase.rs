@@ -12,10 +12,38 @@ use crate::target::ControllerHandle;
 use bdev::{Io, Lba, Op};
 use std::rc::Rc;
 
+/// A command of a controller that is carried out here and not by a queue.
+struct Carried {
+    home: Rc<Home>,
+    controller: ControllerHandle,
+}
+
+impl Carried {
+    fn begin(home: &Rc<Home>, controller: ControllerHandle) -> Result<Carried, Status> {
+        let known =
+            home.with_target(|target| target.controller(controller).map(|found| (found.subsystem(), found.cntlid())));
+        let (subsystem, cntlid) = known.ok_or(Status::ABORTED_SQ_DELETION)?;
+        home.make_busy(controller, subsystem, cntlid);
+        Ok(Carried { home: home.clone(), controller })
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.home.queue_quiet(self.controller);
+    }
+}
+
 impl Home {
     /// Carries out a Format NVM that was let in.
     pub(super) async fn format(self: &Rc<Self>, controller: ControllerHandle, sqe: &Sqe) -> Cqe {
-        let status = self.try_format(controller, sqe).await.err().unwrap_or(Status::SUCCESS);
+        let (this, its) = (self.clone(), *sqe);
+        // To its end, whoever waits for it: until then the controller is not at rest.
+        let work = self.reactor.spawn_join(async move {
+            let _carried = Carried::begin(&this, controller)?;
+            this.try_format(controller, &its).await
+        });
+        let status = work.await.err().unwrap_or(Status::SUCCESS);
         let cqe = Cqe::new(sqe.cid.get(), status);
         if !status.is_success() {
             self.record_error(controller, 0, sqe, &cqe);

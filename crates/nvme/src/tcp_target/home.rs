@@ -43,7 +43,7 @@ pub(super) enum AdminReply {
     Pending,
 }
 
-/// A controller with connections that are I/O queues, or were and still have commands under way.
+/// A controller with connections that are I/O queues, or were and still have commands under way; commands of its own count too.
 #[derive(Clone, Copy)]
 struct Busy {
     subsystem: SubsystemId,
@@ -240,8 +240,7 @@ impl Home {
         });
         self.begin_to_look();
         if connected.qid > 0 {
-            let none = Busy { subsystem: connected.subsystem, cntlid, connections: 0 };
-            self.busy.borrow_mut().entry(connected.controller).or_insert(none).connections += 1;
+            self.make_busy(connected.controller, connected.subsystem, cntlid);
         }
         Ok(admitted)
     }
@@ -309,7 +308,13 @@ impl Home {
         }
     }
 
-    /// An I/O queue's connection has ended, and with it all of its commands.
+    /// A controller has an I/O queue more, or a command that is carried out by nobody's queue.
+    pub(super) fn make_busy(&self, controller: ControllerHandle, subsystem: SubsystemId, cntlid: u16) {
+        let none = Busy { subsystem, cntlid, connections: 0 };
+        self.busy.borrow_mut().entry(controller).or_insert(none).connections += 1;
+    }
+
+    /// An I/O queue's connection has ended, and with it all of its commands; or such a command.
     pub(super) fn queue_quiet(&self, controller: ControllerHandle) {
         let mut busy = self.busy.borrow_mut();
         let found = busy.get_mut(&controller).expect("a connection that became an I/O queue was counted");

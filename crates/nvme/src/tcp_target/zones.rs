@@ -86,10 +86,11 @@ async fn report(
             if stored < room {
                 let start = header_len + stored * each;
                 let (told, extension) = data[start..start + each].split_at_mut(descriptor_len);
-                told.copy_from_slice(descriptor(zone).as_bytes());
+                let mut zone = *zone;
                 if extended && zone.has_extension {
-                    store_extension(namespace, zone, extension).await?;
+                    zone.has_extension = store_extension(namespace, &zone, extension).await?;
                 }
+                told.copy_from_slice(descriptor(&zone).as_bytes());
                 stored += 1;
             }
         }
@@ -101,14 +102,18 @@ async fn report(
     Ok(data)
 }
 
-/// Puts the descriptor extension of a zone into a report. One that cannot be read fails it.
-async fn store_extension(namespace: &Namespace, zone: &Zone, out: &mut [u8]) -> Result<(), Status> {
+/// Puts the descriptor extension of a zone into a report. False, and zeroes: it cannot be read.
+async fn store_extension(namespace: &Namespace, zone: &Zone, out: &mut [u8]) -> Result<bool, Status> {
     let bufs = SgList::from_iter([Buf::from_vec(vec![0; out.len()])]);
     let io = Io { bufs, ..Io::new(Op::ZoneReadExtension, Lba(zone.start), 0) };
     let done = namespace.channel.submit(io).await;
+    if done.status == bdev::Status::ReadError {
+        // One is no reason to hide all zones.
+        return Ok(false);
+    }
     done.status.check().map_err(|status| status_for_host(status, Op::ZoneReadExtension))?;
     bdev::steps::sg_read_at(&done.io.bufs, 0, out);
-    Ok(())
+    Ok(true)
 }
 
 fn descriptor(zone: &Zone) -> ZoneDescriptor {

@@ -28,6 +28,8 @@ impl HostPsks {
 /// By host and subsystem.
 type Hosts = BTreeMap<Nqn, BTreeMap<Nqn, HostPsks>>;
 
+/// Keys of a host that are tried for an identity; more than that it can only have at the discovery service.
+const CANDIDATES_MAX: usize = 256;
 /// Hosts with keys, at most.
 pub const HOSTS_MAX: usize = 65_536;
 
@@ -104,14 +106,17 @@ impl Keyring {
     pub fn find(&self, offered: &[u8], now_ns: u64) -> Result<TlsKey, NoKey> {
         let identity = Identity::parse(offered).ok_or_else(|| NoKey::Form(Shown::new(offered)))?;
         let Identity { host, subsystem, .. } = &identity;
-        let hosts = self.lock();
-        let subsystems = hosts.get(host);
-        let named = subsystems.into_iter().flatten().filter(|(nqn, _)| *nqn == subsystem || subsystem.is_discovery());
-        let mut keys = named.flat_map(|(_, psks)| psks.at(now_ns)).peekable();
-        if keys.peek().is_none() {
+        // Nobody waits for this lock while names are derived of keys.
+        let keys: Vec<Arc<Psk>> = {
+            let hosts = self.lock();
+            let subsystems = hosts.get(host).into_iter().flatten();
+            let named = subsystems.filter(|(nqn, _)| *nqn == subsystem || subsystem.is_discovery());
+            named.flat_map(|(_, psks)| psks.at(now_ns)).take(CANDIDATES_MAX).cloned().collect()
+        };
+        if keys.is_empty() {
             return Err(NoKey::Unknown { host: host.clone(), subsystem: subsystem.clone() });
         }
-        let found = keys.filter(|psk| psk.hash() == identity.hash).find_map(|psk| match identity.digest {
+        let found = keys.iter().filter(|psk| psk.hash() == identity.hash).find_map(|psk| match identity.digest {
             None => TlsKey::version_0(psk, host, subsystem),
             Some(_) => {
                 let mut both = Form::ALL.into_iter().map(|form| TlsKey::new(psk, form, host, subsystem));

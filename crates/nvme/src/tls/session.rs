@@ -19,6 +19,9 @@ use crate::auth::Hash;
 const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
 /// Records that wait to be sent, at most: a batch of plaintext, and what the protocol says by itself.
 const OUTBOX_BYTES_MAX: usize = 128 << 10;
+/// Bytes of records beyond four times what they carry, at most: a record takes 22 bytes beside its data, and the least that hosts
+/// and targets say is 24. Else a peer could keep a reactor busy with records that carry nothing.
+const BARREN_BYTES_MAX: usize = 64 << 10;
 /// Identities of one hello that are looked at.
 const OFFERS_MAX: usize = 8;
 /// Key exchanges that are carried out: a few of the cheap ones are a fraction of a millisecond.
@@ -54,8 +57,12 @@ impl Handshake {
     /// which it could go on, and says so to the client in the usual way.
     fn choose(&self, offers: Option<&[u8]>) {
         let Some((ring, now_ns)) = &self.ring else { return };
-        let mut failure = None;
+        let (mut failure, mut seen) = (None, Vec::new());
         for offer in offers.into_iter().flat_map(identities).take(OFFERS_MAX) {
+            if seen.contains(&offer) {
+                continue;
+            }
+            seen.push(offer);
             match ring.find(offer, *now_ns) {
                 Ok(key) => return drop(self.key.set(key)),
                 Err(NoKey::Form(_)) if failure.is_some() => {}
@@ -119,10 +126,8 @@ impl Write for Pipe {
         if self.outbox.len() - self.sent + bytes.len() > OUTBOX_BYTES_MAX {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        if self.sent == self.outbox.len() {
-            self.outbox.clear();
-            self.sent = 0;
-        }
+        // What was sent goes, also when a peer never takes all of it.
+        self.outbox.drain(..std::mem::take(&mut self.sent));
         self.outbox.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -150,6 +155,8 @@ pub(super) struct Session {
     is_server: bool,
     has_heard: bool,
     has_ended: bool,
+    /// Bytes of records received beyond four times what was taken out of them.
+    barren: usize,
     failure: Option<TlsFailure>,
 }
 
@@ -189,6 +196,7 @@ impl Session {
             is_server: client.is_none(),
             has_heard: false,
             has_ended: false,
+            barren: 0,
             failure: None,
         })
     }
@@ -226,6 +234,7 @@ impl Session {
         pipe.inbox.resize(room, 0);
         let received = receive(&mut pipe.inbox);
         pipe.inbox.truncate(*received.as_ref().unwrap_or(&0));
+        self.barren += pipe.inbox.len();
         if let Some(first) = pipe.inbox.first()
             && !std::mem::replace(&mut self.has_heard, true)
         {
@@ -284,7 +293,16 @@ impl Session {
                 self.has_ended = true;
                 Ok(Taken::End)
             }
-            read => Ok(self.look(read)?.map_or(Taken::Nothing, Taken::Bytes)),
+            read => match self.look(read)? {
+                Some(bytes) => {
+                    self.barren = self.barren.saturating_sub(4 * bytes);
+                    Ok(Taken::Bytes(bytes))
+                }
+                None if self.barren > BARREN_BYTES_MAX => {
+                    Err(self.fail(TlsFailure::Protocol("the peer sends records without data".into())))
+                }
+                None => Ok(Taken::Nothing),
+            },
         }
     }
 
@@ -313,6 +331,7 @@ impl Session {
             return Err(self.fail(TlsFailure::Protocol("the peer has not used the pre-shared key".into())));
         }
         self.stream.get_mut().is_established = true;
+        self.barren = 0;
         Ok(())
     }
 
@@ -392,4 +411,74 @@ fn context() -> Result<SslContext, ErrorStack> {
         Ok(ClientHelloResponse::SUCCESS)
     });
     Ok(CONTEXT.get_or_init(|| builder.build()).clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Form, HostPsks, Psk};
+    use super::*;
+    use crate::spec::Nqn;
+
+    /// Both sides after their handshake.
+    fn pair() -> (Session, Session) {
+        let nqn = |name: &str| Nqn::new(&format!("nqn.2026-11.io.remuda:{name}")).expect("valid");
+        let psk = Arc::new(Psk::generate(Hash::Sha256, &mut |bytes| bytes.fill(7)));
+        let ring = Keyring::default();
+        let psks = HostPsks { keys: vec![psk.clone()], former_until_ns: None };
+        assert!(ring.set(&nqn("disk"), &nqn("host"), Some(psks)));
+        let key = TlsKey::new(&psk, Form::ALL[0], &nqn("host"), &nqn("disk"));
+        let mut client = Session::client(key).expect("a session");
+        let mut server = Session::server(ring, 0).expect("a session");
+        for _ in 0..4 {
+            let _ = client.shake_hands().expect("the keys are the same");
+            carry(&mut client, &mut server);
+            assert_eq!(server.take(&mut [0; 1]).expect("the keys are the same"), Taken::Nothing);
+            carry(&mut server, &mut client);
+        }
+        assert!(client.is_established() && server.is_established());
+        (client, server)
+    }
+
+    /// What one side has to say reaches the other.
+    fn carry(from: &mut Session, to: &mut Session) {
+        let records = from.outbox().to_vec();
+        from.sent(records.len());
+        if !records.is_empty() {
+            let filled = to.fill(records.len(), |room| {
+                room.copy_from_slice(&records);
+                Ok::<_, ()>(records.len())
+            });
+            assert_eq!(filled, Ok(records.len()));
+        }
+    }
+
+    #[test]
+    fn a_peer_that_sends_records_with_hardly_any_data_is_cut_off_and_one_that_sends_small_ones_is_not() {
+        let mut target = [0; 64];
+        let (mut client, mut server) = pair();
+        for _ in 0..20_000 {
+            client.put(&[1; 24]).expect("it is said");
+            carry(&mut client, &mut server);
+            assert_eq!(server.take(&mut target), Ok(Taken::Bytes(24)));
+            assert_eq!(server.take(&mut target), Ok(Taken::Nothing));
+        }
+        let cut = (0..20_000).find_map(|_| {
+            client.put(&[1]).expect("it is said");
+            carry(&mut client, &mut server);
+            assert_eq!(server.take(&mut target), Ok(Taken::Bytes(1)));
+            server.take(&mut target).err()
+        });
+        assert!(matches!(cut, Some(TlsFailure::Protocol(_))), "{cut:?}");
+    }
+
+    #[test]
+    fn what_was_sent_takes_no_memory_although_something_is_always_left() {
+        let (mut client, _) = pair();
+        client.put(&[1; 1000]).expect("it is said");
+        for _ in 0..10_000 {
+            client.sent(client.outbox().len() - 1);
+            client.put(&[1; 1000]).expect("it is said");
+        }
+        assert!(client.stream.get_ref().outbox.capacity() < 64 << 10);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::auth::Hash;
-use crate::tls::{HostPsks, Identity, Psk};
+use crate::tls::{Form, HostPsks, Identity, Psk, TlsKey};
 use std::sync::Arc;
 
 fn identity(host: &str, subsystem: &Nqn) -> Identity {
@@ -42,6 +42,40 @@ fn an_encrypted_connection_is_its_hosts_and_a_host_with_a_key_has_no_other() {
 
     bench.target.set_host_psks(id, &nqn("keyed"), None).expect("a subsystem");
     assert!(is_let_in(&mut bench, "keyed", &disk, None));
+}
+
+#[test]
+fn a_key_that_was_taken_away_since_the_handshake_lets_nobody_in() {
+    let (mut bench, disk) = (Bench::new(), nqn("disk"));
+    let id = bench.subsystem;
+    let mut all = psks();
+    let new = Arc::new(Psk::generate(Hash::Sha256, &mut |bytes| bytes.fill(2)));
+    let old = TlsKey::new(&all.keys[0], Form::ALL[0], &nqn("keyed"), &disk).identity;
+    bench.target.set_host_psks(id, &nqn("keyed"), Some(all.clone())).expect("a subsystem");
+    assert!(is_let_in(&mut bench, "keyed", &disk, Some(&old)));
+    all.keys.insert(0, new.clone());
+    bench.target.set_host_psks(id, &nqn("keyed"), Some(all)).expect("a subsystem");
+    assert!(is_let_in(&mut bench, "keyed", &disk, Some(&old)), "both are good");
+    let only = HostPsks { keys: vec![new], former_until_ns: None };
+    bench.target.set_host_psks(id, &nqn("keyed"), Some(only)).expect("a subsystem");
+    assert!(!is_let_in(&mut bench, "keyed", &disk, Some(&old)));
+}
+
+#[test]
+fn the_host_of_a_key_owns_its_identifier() {
+    let (mut bench, disk) = (Bench::new(), nqn("disk"));
+    let id = bench.subsystem;
+    for host in ["keyed", "other"] {
+        bench.target.set_host_psks(id, &nqn(host), Some(psks())).expect("a subsystem");
+    }
+    let mut come = |host: &str, tls: Option<&Identity>| {
+        let data = command::connect_data([9; 16], &nqn(host), &disk, None);
+        bench.target.connect(bench.now_ns, &command::connect(0, 32, 0), data.as_bytes(), VIA, tls).is_ok()
+    };
+    assert!(come("keyed", Some(&identity("keyed", &disk))));
+    assert!(!come("other", Some(&identity("other", &disk))), "it is another's");
+    assert!(!come("unkeyed", None), "it is another's");
+    assert!(come("keyed", Some(&identity("keyed", &disk))));
 }
 
 #[test]
