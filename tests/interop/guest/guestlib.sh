@@ -74,6 +74,19 @@ tree_names() { # DIR
     done)
 }
 
+# write_files FROM TO: files of these numbers on /mnt/x, written, synced and noted in /tmp/sums one after another
+write_files() {
+    for i in $(seq "$1" "$2"); do
+        dd if=/dev/urandom of=/mnt/x/f$i bs=64k count=8 conv=fsync 2>/dev/null || return 1
+        (cd /mnt/x && sha256sum f$i >>/tmp/sums); sleep 0.1
+    done
+}
+# compare_files [SUMS [COUNT]]: each noted file is there (in /tmp/sums, if nothing is said); there are some, or so many
+compare_files() {
+    _sums=${1:-/tmp/sums}
+    (cd /mnt/x && sha256sum -c -s "$_sums") && [ -s "$_sums" ] && [ "$(wc -l <"$_sums")" = "${2:-$(wc -l <"$_sums")}" ]
+}
+
 # fio_verify FILE MIB [ARG...]: random writes, read back and checked against the checksum in each block
 fio_verify() {
     _file=$1; _mb=$2; shift 2

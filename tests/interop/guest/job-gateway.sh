@@ -41,17 +41,10 @@ for i in $(seq 1 "${KILLS:-1}"); do
 done
 
 # --- a file system over both ----------------------------------------------------------------------
-writer() {
-    for i in $(seq 1 40); do
-        dd if=/dev/urandom of=/mnt/x/f$i bs=64k count=8 conv=fsync 2>/dev/null || return 1
-        (cd /mnt/x && sha256sum f$i >>/tmp/sums); sleep 0.1
-    done
-}
-data_compare() { (cd /mnt/x && sha256sum -c -s /tmp/sums) && [ "$(wc -l </tmp/sums)" = 40 ]; }
 mkdir -p /mnt/x; : >/tmp/sums
 step mkfs mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $D
 must mount mount -t ext4 -o errors=remount-ro $D /mnt/x
-writer >/tmp/writer.out 2>&1 & WRITER=$!
+write_files 1 40 >/tmp/writer.out 2>&1 & WRITER=$!
 sleep 2
 step kill-below-under-ext4 host_do restart-below
 written() { wait $WRITER || { cat /tmp/writer.out; return 1; }; }
@@ -60,7 +53,7 @@ must umount umount /mnt/x
 drop_caches
 step fsck e2fsck -fn $D
 must mount-again mount -t ext4 -o ro $D /mnt/x
-step data-compare data_compare
+step data-compare compare_files /tmp/sums 40
 must umount-again umount /mnt/x
 same_namespace() { ! dmesg | grep 'identifiers changed'; }
 step same-namespace same_namespace

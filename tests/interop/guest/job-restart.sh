@@ -26,24 +26,17 @@ for i in $(seq 1 "$KILLS"); do
 done
 
 # --- a file system that stays mounted ------------------------------------------------------------
-# Files are written, synced and noted one after another; each noted file must be there in the end.
-writer() {
-    for i in $(seq 1 60); do
-        dd if=/dev/urandom of=/mnt/x/f$i bs=64k count=8 conv=fsync 2>/dev/null || return 1
-        (cd /mnt/x && sha256sum f$i >>/tmp/sums); sleep 0.1
-    done
-}
-data_compare() { (cd /mnt/x && sha256sum -c -s /tmp/sums) && [ "$(wc -l </tmp/sums)" = 60 ]; }
+# Each noted file must be there in the end.
 mkdir -p /mnt/x; : >/tmp/sums
 step mkfs mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $D
 must mount mount -t ext4 -o errors=remount-ro $D /mnt/x
-step $HOW-under-ext4 survive writer
+step $HOW-under-ext4 survive write_files 1 60
 step sync sync
 must umount umount /mnt/x
 drop_caches
 step fsck e2fsck -fn $D
 must mount-again mount -t ext4 -o ro $D /mnt/x
-step data-compare data_compare
+step data-compare compare_files /tmp/sums 60
 must umount-again umount /mnt/x
 
 # A namespace whose identifiers changed is another one to the kernel, which then drops it.

@@ -10,16 +10,6 @@ named() { # NSID: its device
 must connect connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=5
 must namespace wait_until 10 test -b $D
 
-# Files are written, synced and noted one after another.
-writer() { # FROM TO
-    for i in $(seq "$1" "$2"); do
-        dd if=/dev/urandom of=/mnt/x/f$i bs=64k count=8 conv=fsync 2>/dev/null || return 1
-        (cd /mnt/x && sha256sum f$i) >>/tmp/sums; sleep 0.05
-    done
-}
-data_compare() { # FILE-OF-SUMS: all of them, and there are some
-    [ -s "$1" ] && (cd /mnt/x && sha256sum -c -s "$1")
-}
 absent() { ! ls /mnt/x/f200 2>/dev/null; } # a file that came after the snapshot
 present() { ls /mnt/x/f200; }
 mkdir -p /mnt/x; : >/tmp/sums
@@ -27,18 +17,18 @@ step mkfs mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $D
 must mount mount -t ext4 -o errors=remount-ro $D /mnt/x
 
 # --- made in the middle of writes; the node is killed right after, and once more with the volume being written to -----------------
-writer 1 60 >/tmp/writer.out 2>&1 & WRITER=$!
+write_files 1 60 >/tmp/writer.out 2>&1 & WRITER=$!
 sleep 2
 cp /tmp/sums /tmp/sums.before
 must snapshot host_do snapshot monday
 step kill-after-snapshot host_do restart
 written() { wait $WRITER || { cat /tmp/writer.out; return 1; }; }
 step written written
-step write-later writer 200 210
+step write-later write_files 200 210
 (sleep 1; rm /mnt/x/f1; sync) &
 step write-over fio_verify /mnt/x/fio 16 --fsync=32
 step kill-again host_do restart
-step write-after-kill writer 211 215
+step write-after-kill write_files 211 215
 grep -v ' f1$' /tmp/sums >/tmp/sums.all
 
 # --- the clone is written to; the snapshot is not -----------------------------------------------------------------------------------
@@ -48,7 +38,7 @@ must namespaces wait_until 30 both
 must umount umount /mnt/x
 drop_caches
 must mount-clone mount -t ext4 $CLONE /mnt/x
-step clone-has-what-was-synced data_compare /tmp/sums.before
+step clone-has-what-was-synced compare_files /tmp/sums.before
 step clone-has-nothing-later absent
 step clone-write fio_verify /mnt/x/fio 8 --fsync=32
 step umount-clone umount /mnt/x
@@ -66,7 +56,7 @@ step umount-snapshot umount /mnt/x
 # --- the volume has everything, and then what the snapshot has ---------------------------------------------------------------------
 step fsck e2fsck -fn $D
 must mount-again mount -t ext4 -o ro $D /mnt/x
-step data-compare data_compare /tmp/sums.all
+step data-compare compare_files /tmp/sums.all
 step later-is-there present
 must umount-again umount /mnt/x
 must roll-back host_do roll-back monday
@@ -74,7 +64,7 @@ again() { D=$(named 1); test -b "$D"; }
 must namespace-again wait_until 30 again
 drop_caches
 must mount-rolled-back mount -t ext4 $D /mnt/x
-step rolled-back-has-what-was-synced data_compare /tmp/sums.before
+step rolled-back-has-what-was-synced compare_files /tmp/sums.before
 step rolled-back-has-nothing-later absent
 must umount-rolled-back umount /mnt/x
 step fsck-rolled-back e2fsck -fn $D
@@ -86,7 +76,7 @@ step namespaces-go wait_until 30 gone
 step kill-while-it-is-deleted host_do restart
 drop_caches
 must mount-last mount -t ext4 $D /mnt/x
-step last-compare data_compare /tmp/sums.before
+step last-compare compare_files /tmp/sums.before
 must umount-last umount /mnt/x
 step fsck-last e2fsck -fn $D
 io_errors() { dmesg | grep -E 'I/O error|Buffer I/O|EXT4-fs error' | grep -v "$(basename $SNAPSHOT)"; }

@@ -44,20 +44,12 @@ for i in $(seq 1 "$KILLS"); do
     step kill-$i-under-fio survive fio_verify $D 64 --time_based --runtime=5 --verify_backlog=2048
 done
 
-writer() {
-    for i in $(seq 1 40); do
-        dd if=/dev/urandom of=/mnt/x/f$i bs=64k count=8 conv=fsync 2>/dev/null || return 1
-        (cd /mnt/x && sha256sum f$i >>/tmp/sums); sleep 0.1
-    done
-}
-data_compare() { (cd /mnt/x && sha256sum -c -s /tmp/sums) && [ "$(wc -l </tmp/sums)" = 40 ]; }
 mkdir -p /mnt/x; : >/tmp/sums
 step mkfs mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 $D
 must mount mount -t ext4 -o errors=remount-ro,discard $D /mnt/x
-step kill-under-ext4 survive writer
+step kill-under-ext4 survive write_files 1 40
 step remove rm /mnt/x/f1 /mnt/x/f2
 grep -v -E ' f(1|2)$' /tmp/sums >/tmp/kept; mv /tmp/kept /tmp/sums
-kept() { (cd /mnt/x && sha256sum -c -s /tmp/sums) && [ "$(wc -l </tmp/sums)" = 38 ]; }
 
 # --- it grows while it is mounted -----------------------------------------------------------------
 grown() { [ "$(sectors $D)" = $(((MIB + 128) * 2048)) ]; }
@@ -69,7 +61,7 @@ must umount umount /mnt/x
 drop_caches
 step fsck e2fsck -fn $D
 must mount-again mount -t ext4 -o ro $D /mnt/x
-step data-compare kept
+step data-compare compare_files /tmp/sums 38
 must umount-again umount /mnt/x
 io_errors() { dmesg | grep -E 'I/O error|Buffer I/O|EXT4-fs error'; }
 refused no-io-errors io_errors
