@@ -26,12 +26,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
 
+mod changes;
 mod control;
 mod reap;
 mod snapshots;
 
 use control::{Control, ControlSlot};
 
+pub use changes::Changes;
 pub use snapshots::{SnapshotInfo, VolumeInfo};
 
 /// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.

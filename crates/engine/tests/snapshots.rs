@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{BlockDevice, Io, Lba, Op, Status};
 use common::*;
-use engine::{CheckOptions, LogDevice, Pool, PoolDevices, PoolVolume};
+use engine::{ChangeKind, CheckOptions, LogDevice, Pool, PoolDevices, PoolVolume};
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -371,5 +371,89 @@ fn what_was_written_in_part_outlives_the_snapshot_below_it_when_the_process_ends
             tank.expect("v", &[(2, 1), (3, 2), (4, 1), (11, 1), (12, 3), (15, 1), (16, 0)]).await;
         }
         tank.pool.close(&tank.reactor).await;
+    });
+}
+
+/// All that differs, told in pieces.
+async fn changes(tank: &Tank, of: &str, since: Option<&str>) -> Vec<engine::Change> {
+    let (mut all, mut from) = (Vec::new(), Some(0));
+    while let Some(block) = from {
+        let found = tank.pool.changes(&tank.reactor, of, since, block, 2).await.unwrap();
+        assert!(found.next.is_none_or(|next| next > block), "{found:?}");
+        all.extend(found.changes);
+        from = found.next;
+    }
+    assert!(all.windows(2).all(|pair| pair[0].first + pair[0].blocks <= pair[1].first), "{all:?}");
+    all
+}
+
+fn change(first: u64, blocks: u64, kind: ChangeKind) -> engine::Change {
+    engine::Change { first, blocks, kind }
+}
+
+#[test]
+fn what_differs_from_a_snapshot_is_what_was_written_and_trimmed_since() {
+    everywhere(|mut tank, settles| async move {
+        use ChangeKind::{Data, Hole};
+        tank.pool.create_volume(&tank.reactor, "v", 40_000, 12, 0).await.unwrap();
+        for lba in [0, 1, 2, 1023, 1024, 20_000] {
+            tank.write("v", lba, 1).await;
+        }
+        tank.trim("v", 2, 1).await;
+        tank.snapshot("v", "one").await;
+        tank.write("v", 1, 2).await;
+        tank.write("v", 30_000, 2).await;
+        tank.snapshot("v", "two").await;
+        tank.trim("v", 1023, 2).await;
+        tank.write("v", 2, 3).await;
+        tank.snapshot("v", "three").await;
+        for _ in 0..2 {
+            let full = [change(0, 2, Data), change(1023, 2, Data), change(20_000, 1, Data)];
+            assert_eq!(changes(&tank, "v@one", None).await, full);
+            let two = [change(1, 1, Data), change(30_000, 1, Data)];
+            assert_eq!(changes(&tank, "v@two", Some("v@one")).await, two);
+            let three = [change(2, 1, Data), change(1023, 2, Hole)];
+            assert_eq!(changes(&tank, "v@three", Some("v@two")).await, three);
+            let both = [change(1, 2, Data), change(1023, 2, Hole), change(30_000, 1, Data)];
+            assert_eq!(changes(&tank, "v@three", Some("v@one")).await, both);
+            assert_eq!(changes(&tank, "v", Some("v@three")).await, []);
+            tank.reopen(settles).await;
+        }
+        // What a deleted one in between had counts all the same.
+        tank.pool.delete_snapshot(&tank.reactor, "v@two").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        let both = [change(1, 2, Data), change(1023, 2, Hole), change(30_000, 1, Data)];
+        assert_eq!(changes(&tank, "v@three", Some("v@one")).await, both);
+    });
+}
+
+#[test]
+fn what_was_cut_off_and_came_back_differs() {
+    everywhere(|mut tank, settles| async move {
+        use ChangeKind::{Data, Hole};
+        tank.pool.create_volume(&tank.reactor, "v", 10_000, 12, 0).await.unwrap();
+        tank.write("v", 10, 1).await;
+        tank.write("v", 9_000, 1).await;
+        tank.snapshot("v", "one").await;
+        let volume = tank.volume("v");
+        volume.resize(&tank.reactor, 3_000).await.unwrap();
+        volume.resize(&tank.reactor, 20_000).await.unwrap();
+        tank.write("v", 15_000, 2).await;
+        drop(volume);
+        tank.reopen(settles).await;
+        tank.snapshot("v", "two").await;
+        let found = changes(&tank, "v@two", Some("v@one")).await;
+        let differs = |lba: u64| found.iter().find(|change| (change.first..change.first + change.blocks).contains(&lba));
+        assert_eq!(differs(10), None, "{found:?}");
+        assert_eq!(differs(9_000).map(|change| change.kind), Some(Hole), "{found:?}");
+        assert_eq!(differs(15_000).copied(), Some(change(15_000, 1, Data)), "{found:?}");
+        assert!(found.iter().all(|change| change.first >= 3_000 && change.kind != ChangeKind::Lost), "{found:?}");
+        assert_eq!(changes(&tank, "v@two", None).await, [change(10, 1, Data), change(15_000, 1, Data)]);
+        // A clone goes on from the snapshot; what is not below it is refused.
+        tank.pool.clone_volume(&tank.reactor, "v@one", "c", 9).await.unwrap();
+        tank.write("c", 11, 4).await;
+        assert_eq!(changes(&tank, "c", Some("v@one")).await, [change(11, 1, Data)]);
+        let refused = tank.pool.changes(&tank.reactor, "c", Some("v@two"), 0, 1).await.unwrap_err();
+        assert!(refused.to_string().contains("'v@two' is not below 'c'"), "{refused}");
     });
 }

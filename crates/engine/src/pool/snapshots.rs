@@ -243,7 +243,7 @@ impl Pool {
         (layers.len(), extents.into_iter().flatten().sum())
     }
 
-    fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
+    pub(super) fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
         self.volume(name).ok_or_else(|| self.shared.refuse(format!("has no volume '{name}'")))
     }
 

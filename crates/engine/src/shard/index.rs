@@ -534,14 +534,7 @@ impl Index {
 
     /// Extents `range` that any of these volumes has here, in order.
     pub(crate) fn extents_of_any(&self, volumes: &[u32], range: Range<u32>) -> Vec<u32> {
-        let state = self.state.borrow();
-        let mut found: Vec<u32> = Vec::new();
-        for volume in volumes {
-            found.extend(state.places.of_volume(*volume, range.clone()).into_iter().map(|(vextent, _)| vextent));
-        }
-        found.sort_unstable();
-        found.dedup();
-        found
+        self.state.borrow().places.of_any(volumes, range)
     }
 
     /// The shard has more extents.

@@ -7,6 +7,7 @@
 mod absorb;
 mod audit;
 mod bypass;
+mod changes;
 mod close;
 mod cramped;
 mod data;
@@ -53,6 +54,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 pub use audit::ExtentOwner;
+pub use changes::{Change, ChangeKind};
+pub(crate) use changes::{Between, add_change};
 pub(crate) use freeze::Succession;
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};

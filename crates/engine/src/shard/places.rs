@@ -144,6 +144,23 @@ impl Places {
         found
     }
 
+    /// Extents `range` that any of these volumes has, in order.
+    pub(crate) fn of_any(&self, volumes: &[u32], range: Range<u32>) -> Vec<u32> {
+        let mut volumes = volumes.to_vec();
+        volumes.sort_unstable();
+        let slices = range.start / SLICE_EXTENTS..range.end.div_ceil(SLICE_EXTENTS);
+        let mut found: Vec<u32> = Vec::new();
+        for ((owner, slice), extents) in &self.slices {
+            if slices.contains(slice) && volumes.binary_search(owner).is_ok() {
+                let held = (slice * SLICE_EXTENTS..).zip(extents).filter(|(_, extent)| **extent != NONE);
+                found.extend(held.map(|(vextent, _)| vextent).filter(|vextent| range.contains(vextent)));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// Bytes of memory it takes, roughly.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.used.len() * 8 + self.slices.capacity() * (size_of::<((u32, u32), [u32; SLICE_EXTENTS as usize])>() + 1)
@@ -184,5 +201,6 @@ mod tests {
         assert_eq!(places.get(2, 7), Some(33));
         assert_eq!(places.of_volume(2, 0..u32::MAX), vec![(7, 33)]);
         assert_eq!(places.of_volume(1, 15..18).iter().map(|(vextent, _)| *vextent).collect::<Vec<_>>(), [15, 16, 17]);
+        assert_eq!((places.of_any(&[2, 1], 6..9), places.of_any(&[2], 0..u32::MAX)), (vec![6, 7, 8], vec![7]));
     }
 }
