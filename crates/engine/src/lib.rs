@@ -19,6 +19,7 @@ mod meta;
 mod pool;
 mod shard;
 mod status;
+mod stream;
 mod together;
 mod units;
 mod volume;
@@ -39,8 +40,11 @@ pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 pub use meta::{Meta, MetaError, MetaStats, Object};
 pub use pool::{Changes, OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo, VolumeInfo};
-pub use shard::{BadRun, Change, ChangeKind, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning};
+pub use shard::{
+    BadRun, Change, ChangeKind, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
+};
 pub use status::{BandStatus, PoolStatus, ShardStatus};
+pub use stream::{ImportOptions, Imported, StreamError, StreamSink, StreamSource, StreamTotals};
 pub use units::{
     ATOMIC_BLOCKS, BLOCK_BYTES, EXTENT_BLOCKS, LogAt, LogTail, RECORD_BLOCKS_MAX, SLICE_EXTENTS, extent_of,
 };

@@ -131,7 +131,7 @@ impl PoolShared {
     }
 
     /// Runs something on a shard, where it lives; `None` when the pool is closed.
-    async fn on_shard<T, F>(
+    pub(crate) async fn on_shard<T, F>(
         &self,
         reactor: &Rc<Reactor>,
         number: u16,

@@ -11,6 +11,7 @@ use bdev::steps::{self, Medium};
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Flags, Io, Op, OpSet, Status};
 use reactor::buf::{sg_append, sg_split_off};
 use reactor::{IoFuture, Reactor, SgList};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -107,6 +108,35 @@ impl PoolVolume {
     pub(crate) fn shown(&self) -> &Shown {
         &self.shown
     }
+
+    /// Says of blocks of 4 KiB that what they held is lost.
+    pub(crate) async fn lose(&self, reactor: &Rc<Reactor>, first: u64, blocks: u64) -> Status {
+        let (start, bytes) = (first << BLOCK_SHIFT, blocks << BLOCK_SHIFT);
+        self.pool.lose(reactor, &self.shown, self.identity.origin, start..start + bytes).await
+    }
+}
+
+impl PoolShared {
+    /// Makes whole blocks of a volume unreadable until they are written again: bytes `range`.
+    async fn lose(self: &Arc<Self>, reactor: &Rc<Reactor>, shown: &Shown, origin: u32, range: Range<u64>) -> Status {
+        let mut start = range.start;
+        while start < range.end {
+            let target = first_part(shown, start, range.end - start);
+            let number = self.shard_of(origin, target.vextent / SLICE_EXTENTS);
+            match self.on_shard(reactor, number, move |shard| async move { shard.spoil(target).await }).await {
+                Some(Status::Ok) => start += target.bytes as u64,
+                ended => return ended.unwrap_or(Status::Gone),
+            }
+        }
+        Status::Ok
+    }
+}
+
+/// The part of a range that lies in its first extent.
+fn first_part(shown: &Shown, start: u64, bytes: u64) -> Target {
+    let (vextent, offset) = (start / EXTENT_BYTES, start % EXTENT_BYTES);
+    let bytes = bytes.min(EXTENT_BYTES - offset);
+    Target { volume: shown.layer(), vextent: vextent as u32, offset: offset as u32, bytes: bytes as u32 }
 }
 
 fn info_of(block_shift: u16, blocks: u64, is_snapshot: bool) -> DeviceInfo {
@@ -211,13 +241,6 @@ impl VolumeChannel {
         (io.lba.0 << self.block_shift, (io.nblocks as u64) << self.block_shift)
     }
 
-    /// The part of a range that lies in its first extent.
-    fn target(&self, start: u64, bytes: u64) -> Target {
-        let (vextent, offset) = (start / EXTENT_BYTES, start % EXTENT_BYTES);
-        let bytes = bytes.min(EXTENT_BYTES - offset);
-        Target { volume: self.shown.layer(), vextent: vextent as u32, offset: offset as u32, bytes: bytes as u32 }
-    }
-
     fn shard_of(&self, target: &Target) -> u16 {
         self.pool.shard_of(self.origin, target.vextent / SLICE_EXTENTS)
     }
@@ -226,7 +249,7 @@ impl VolumeChannel {
     #[inline]
     fn transfer_now(&self, mut io: Io) -> IoFuture<'_, Done> {
         let (start, bytes) = self.bytes(&io);
-        let target = self.target(start, bytes);
+        let target = first_part(&self.shown, start, bytes);
         if target.bytes as u64 != bytes {
             return IoFuture::new(self.transfer_parts(io));
         }
@@ -241,7 +264,7 @@ impl VolumeChannel {
                 let (mut outcome, mut layer) = (future.await, target.volume);
                 // The former layer may have been deleted while it was read.
                 while io.op == Op::Read && self.shown.layer() != layer {
-                    let target = self.target(start, bytes);
+                    let target = first_part(&self.shown, start, bytes);
                     layer = target.volume;
                     outcome = self.part(Op::Read, target, outcome.bufs).await;
                 }
@@ -291,7 +314,7 @@ impl VolumeChannel {
         let mut rest = std::mem::take(&mut io.bufs);
         let mut parts = Together::new();
         while bytes > 0 {
-            let target = self.target(start, bytes);
+            let target = first_part(&self.shown, start, bytes);
             let tail = sg_split_off(&mut rest, target.bytes as usize);
             let part = std::mem::replace(&mut rest, tail);
             parts.push(self.part(io.op, target, part));
@@ -306,45 +329,25 @@ impl VolumeChannel {
     }
 
     async fn spoil(&self, io: Io) -> Done {
-        let (mut start, mut bytes) = self.bytes(&io);
-        let mut status = Status::Ok;
-        while bytes > 0 && status.is_ok() {
-            let target = self.target(start, bytes);
-            status = self.at_shard(target, move |shard| shard.spoil(target)).await;
-            (start, bytes) = (start + target.bytes as u64, bytes - target.bytes as u64);
-        }
+        let (start, bytes) = self.bytes(&io);
+        let status = self.pool.lose(&self.reactor, &self.shown, self.origin, start..start + bytes).await;
         io.done(status)
-    }
-
-    /// Has the shard of a target do something without data.
-    async fn at_shard(
-        &self,
-        target: Target,
-        action: impl FnOnce(&Rc<Shard>) -> IoFuture<'static, Status> + Send + 'static,
-    ) -> Status {
-        let number = self.shard_of(&target);
-        let (home, table) = (self.pool.home_of(number), self.pool.instance());
-        let serve = move |there: Rc<Reactor>| async move {
-            match ShardTable::on(&there, table).get(number) {
-                Some(shard) => action(&shard).await,
-                None => Status::Gone,
-            }
-        };
-        self.reactor.call_on(home, serve).await
     }
 
     async fn trim(&self, io: Io) -> Done {
         let (mut start, mut bytes) = self.bytes(&io);
         let mut status = Status::Ok;
         while bytes > 0 && status.is_ok() {
-            let target = self.target(start, bytes);
+            let target = first_part(&self.shown, start, bytes);
             let whole = bytes / EXTENT_BYTES;
             let done = if target.offset == 0 && whole > 1 {
                 // Many whole extents: the shards know which of them exist.
                 status = self.pool.trim_range(&self.reactor, target.volume, target.vextent, whole as u32).await;
                 whole * EXTENT_BYTES
             } else {
-                status = self.at_shard(target, move |shard| shard.trim(target)).await;
+                let (number, trim) =
+                    (self.shard_of(&target), move |shard: Rc<Shard>| async move { shard.trim(target).await });
+                status = self.pool.on_shard(&self.reactor, number, trim).await.unwrap_or(Status::Gone);
                 target.bytes as u64
             };
             (start, bytes) = (start + done, bytes - done);
@@ -366,7 +369,7 @@ impl VolumeChannel {
 
     async fn compare_and_write(&self, io: &mut Io) -> Result<(), Status> {
         let (start, bytes) = self.bytes(io);
-        let target = self.target(start, bytes);
+        let target = first_part(&self.shown, start, bytes);
         debug_assert_eq!(target.bytes as u64, bytes, "inside an atomic boundary, so inside an extent");
         let mut expected = std::mem::take(&mut io.bufs);
         let new = sg_split_off(&mut expected, bytes as usize);

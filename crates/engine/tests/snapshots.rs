@@ -443,7 +443,8 @@ fn what_was_cut_off_and_came_back_differs() {
         tank.reopen(settles).await;
         tank.snapshot("v", "two").await;
         let found = changes(&tank, "v@two", Some("v@one")).await;
-        let differs = |lba: u64| found.iter().find(|change| (change.first..change.first + change.blocks).contains(&lba));
+        let differs =
+            |lba: u64| found.iter().find(|change| (change.first..change.first + change.blocks).contains(&lba));
         assert_eq!(differs(10), None, "{found:?}");
         assert_eq!(differs(9_000).map(|change| change.kind), Some(Hole), "{found:?}");
         assert_eq!(differs(15_000).copied(), Some(change(15_000, 1, Data)), "{found:?}");

@@ -34,6 +34,8 @@ pub struct VolumeEntry {
     pub blocks: u64,
     /// Its name to hosts.
     pub uuid: Uuid,
+    /// Of a snapshot: names what it holds. Copies of it in other pools have the same; made here, it is its own uuid.
+    pub content: Uuid,
     /// When it was created, seconds since 1970.
     pub created_s: u64,
     /// Its name to people; that of a snapshot is `volume@snapshot`.
@@ -73,7 +75,8 @@ struct RawEntry {
     overlap: U64,
     parent: U32,
     origin: U32,
-    reserved_b: [u8; 72],
+    content: [u8; 16],
+    reserved_b: [u8; 56],
 }
 
 const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -139,7 +142,9 @@ impl CatalogImage {
                 parent: volume.parent.into(),
                 // Its own number is left out: so it is in pools that have no layers.
                 origin: if volume.origin == volume.id { 0 } else { volume.origin }.into(),
-                reserved_b: [0; 72],
+                // As is what it holds, where that is its own.
+                content: if volume.content == volume.uuid { Uuid::nil() } else { volume.content }.into_bytes(),
+                reserved_b: [0; 56],
             };
             bytes.extend(raw.as_bytes());
         }
@@ -189,7 +194,8 @@ impl CatalogImage {
 fn decode_entry(bytes: &[u8]) -> Result<VolumeEntry, Malformed> {
     let raw = RawEntry::read_from_bytes(bytes).expect("the sizes are equal");
     let used = raw.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let block_shift = raw.block_shift.get();
+    let (block_shift, uuid, content) =
+        (raw.block_shift.get(), Uuid::from_bytes(raw.uuid), Uuid::from_bytes(raw.content));
     if !matches!(block_shift, 9 | 12) {
         return Err(Malformed("a volume has an unknown block size"));
     }
@@ -203,7 +209,8 @@ fn decode_entry(bytes: &[u8]) -> Result<VolumeEntry, Malformed> {
         },
         block_shift,
         blocks: raw.blocks.get(),
-        uuid: Uuid::from_bytes(raw.uuid),
+        uuid,
+        content: if content.is_nil() { uuid } else { content },
         created_s: raw.created_s.get(),
         name: std::str::from_utf8(&raw.name[..used])
             .map_err(|_| Malformed("a volume's name is not UTF-8"))?

@@ -130,6 +130,7 @@ impl Control {
             block_shift,
             blocks,
             uuid,
+            content: uuid,
             created_s,
             name: name.to_string(),
             parent: 0,

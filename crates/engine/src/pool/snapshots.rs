@@ -46,6 +46,8 @@ pub struct SnapshotInfo {
     pub name: String,
     /// Its name to hosts.
     pub uuid: Uuid,
+    /// Names what it holds: equal to that of the snapshot in another pool that it is a copy of, else to its own uuid.
+    pub content: Uuid,
     /// Size in bytes of the volume when it was made.
     pub bytes: u64,
     /// When it was made, seconds since 1970.
@@ -61,6 +63,8 @@ struct Wanted {
     /// The snapshot's full name.
     name: String,
     uuid: Uuid,
+    /// What it is a copy of.
+    content: Option<Uuid>,
     shown: Shown,
 }
 
@@ -76,16 +80,46 @@ impl Pool {
     ) -> Result<Vec<Arc<PoolVolume>>, PoolError> {
         let mut all: Vec<Wanted> = Vec::new();
         for (volume, snapshot) in wanted {
-            let found = self.live(volume)?;
-            let name = self.snapshot_name(volume, snapshot)?;
-            if all.iter().any(|other| other.layer == found.shown().layer()) {
-                return Err(self
-                    .shared
-                    .refuse(format!("volume '{volume}' is named twice: one snapshot of it is enough")));
+            let wanted = self.wanted(reactor, volume, snapshot, None)?;
+            if all.iter().any(|other| other.layer == wanted.layer) {
+                let reason = format!("volume '{volume}' is named twice: one snapshot of it is enough");
+                return Err(self.shared.refuse(reason));
             }
-            let (shown, uuid) = (found.shown().clone(), random_uuid(reactor));
-            all.push(Wanted { layer: shown.layer(), name, uuid, shown });
+            all.push(wanted);
         }
+        self.make_snapshots(reactor, all, created_s).await
+    }
+
+    /// Makes a snapshot of a volume that holds what another pool's snapshot does.
+    pub(crate) async fn snapshot_copy(
+        &self,
+        reactor: &Rc<Reactor>,
+        volume: &str,
+        snapshot: &str,
+        content: Uuid,
+        created_s: u64,
+    ) -> Result<Arc<PoolVolume>, PoolError> {
+        let wanted = self.wanted(reactor, volume, snapshot, Some(content))?;
+        Ok(self.make_snapshots(reactor, vec![wanted], created_s).await?.remove(0))
+    }
+
+    fn wanted(
+        &self,
+        reactor: &Rc<Reactor>,
+        volume: &str,
+        snapshot: &str,
+        content: Option<Uuid>,
+    ) -> Result<Wanted, PoolError> {
+        let (shown, name) = (self.live(volume)?.shown().clone(), self.snapshot_name(volume, snapshot)?);
+        Ok(Wanted { layer: shown.layer(), name, uuid: random_uuid(reactor), content, shown })
+    }
+
+    async fn make_snapshots(
+        &self,
+        reactor: &Rc<Reactor>,
+        all: Vec<Wanted>,
+        created_s: u64,
+    ) -> Result<Vec<Arc<PoolVolume>>, PoolError> {
         let shared = self.shared.clone();
         let make =
             move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.snapshot(all, created_s).await };
@@ -243,12 +277,16 @@ impl Pool {
         (layers.len(), extents.into_iter().flatten().sum())
     }
 
-    pub(super) fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
+    pub(crate) fn refusal(&self, reason: String) -> PoolError {
+        self.shared.refuse(reason)
+    }
+
+    pub(crate) fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
         self.volume(name).ok_or_else(|| self.shared.refuse(format!("has no volume '{name}'")))
     }
 
     /// A volume that is not a snapshot.
-    fn live(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
+    pub(crate) fn live(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
         let found = self.of_name(name)?;
         match found.identity().is_snapshot {
             false => Ok(found),
@@ -262,7 +300,7 @@ impl Pool {
         self.volumes().into_iter().filter(is_its).collect()
     }
 
-    fn snapshot_name(&self, volume: &str, snapshot: &str) -> Result<String, PoolError> {
+    pub(crate) fn snapshot_name(&self, volume: &str, snapshot: &str) -> Result<String, PoolError> {
         let name = format!("{volume}{SNAPSHOT_MARK}{snapshot}");
         let is_text = snapshot.chars().all(|char| char != SNAPSHOT_MARK && !char.is_control());
         if snapshot.is_empty() || !is_text || name.len() > VOLUME_NAME_BYTES_MAX {
@@ -304,7 +342,8 @@ impl Control {
             let volume = self.entry(wanted.layer)?;
             self.expect_state(&volume, VolumeState::Live)?;
             let (state, name, uuid) = (VolumeState::Snapshot, wanted.name.clone(), wanted.uuid);
-            let snapshot = VolumeEntry { state, name, uuid, created_s, ..volume.clone() };
+            let content = wanted.content.unwrap_or(uuid);
+            let snapshot = VolumeEntry { state, name, uuid, content, created_s, ..volume.clone() };
             let over = VolumeEntry { id: next, parent: volume.id, overlap: volume.blocks, ..volume };
             let below = Below { layer: snapshot.id, blocks: over.overlap };
             successions.push((Succession { from: snapshot.id, to: next, below }, wanted.shown.clone()));
@@ -340,7 +379,7 @@ impl Control {
         self.expect_state(&source, VolumeState::Snapshot)?;
         let id = self.catalog.borrow().next_id;
         let (state, overlap) = (VolumeState::Live, source.blocks);
-        let entry = VolumeEntry { id, state, name, uuid, created_s, parent: layer, overlap, ..source };
+        let entry = VolumeEntry { id, state, name, uuid, content: uuid, created_s, parent: layer, overlap, ..source };
         let added = entry.clone();
         self.change(|catalog| {
             catalog.next_id = id + 1;
@@ -486,6 +525,7 @@ fn info_of(entry: &VolumeEntry, users: usize) -> SnapshotInfo {
     SnapshotInfo {
         name: entry.name.clone(),
         uuid: entry.uuid,
+        content: entry.content,
         bytes: entry.blocks * BLOCK_BYTES as u64,
         created_s: entry.created_s,
         users,

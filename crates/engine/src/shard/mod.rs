@@ -54,8 +54,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 pub use audit::ExtentOwner;
-pub use changes::{Change, ChangeKind};
 pub(crate) use changes::{Between, add_change};
+pub use changes::{Change, ChangeKind};
 pub(crate) use freeze::Succession;
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};

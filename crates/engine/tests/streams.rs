@@ -1,0 +1,222 @@
+//! Snapshots as streams, out of one pool and into another.
+
+mod common;
+
+use bdev::{BlockDevice, Io, Lba, Op, Status};
+use common::*;
+use engine::{
+    CreateOptions, ImportOptions, Imported, LogDevice, Pool, PoolDevices, StreamError, StreamSink, StreamSource,
+    StreamTotals,
+};
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A stream in memory, given in pieces of so many bytes.
+struct Bytes {
+    all: Vec<u8>,
+    at: usize,
+    piece: usize,
+}
+
+impl StreamSource for Bytes {
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        let piece = &self.all[self.at..(self.at + self.piece).min(self.all.len())];
+        self.at += piece.len();
+        (!piece.is_empty()).then(|| piece.to_vec())
+    }
+}
+
+struct Collect(Vec<u8>);
+
+impl StreamSink for Collect {
+    async fn put(&mut self, bytes: Vec<u8>) -> bool {
+        self.0.extend(bytes);
+        true
+    }
+}
+
+async fn tank(reactor: &Rc<Reactor>, is_shaped: bool) -> Arc<Pool> {
+    let devices = match is_shaped {
+        false => devices(4096),
+        true => PoolDevices {
+            log: LogDevice::Block(mem("log", 4096, 16 << 20)),
+            capacity: mem("capacity", 4096, 192 << 20),
+        },
+    };
+    let options = if is_shaped { shaped(2) } else { options(2) };
+    let options = CreateOptions { volumes_max: Some(40), ..options };
+    Pool::create(reactor, &devices, &options, 0, true).await.unwrap();
+    open(reactor.clone(), devices).await.unwrap()
+}
+
+/// Two pools of different shapes, and their reactor.
+fn with_pools<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<Reactor>, Arc<Pool>, Arc<Pool>) -> F + Copy + 'static) {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let there = reactor.clone();
+        block_on(&reactor, async move {
+            let (from, to) = (tank(&there, is_shaped).await, tank(&there, !is_shaped).await);
+            test(there, from, to).await;
+        });
+    }
+}
+
+fn device(pool: &Pool, name: &str) -> Arc<dyn BlockDevice> {
+    pool.volume(name).unwrap_or_else(|| panic!("there is no volume '{name}'"))
+}
+
+async fn put(reactor: &Rc<Reactor>, pool: &Pool, name: &str, lba: u64, value: u8) {
+    assert_eq!(write(reactor, &device(pool, name), lba, value).await, Status::Ok);
+}
+
+async fn submit(reactor: &Rc<Reactor>, pool: &Pool, name: &str, op: Op, lba: u64, blocks: u32) -> Status {
+    let channel = device(pool, name).open_channel(reactor).unwrap();
+    channel.submit(Io::new(op, Lba(lba), blocks)).await.status
+}
+
+async fn export(reactor: &Rc<Reactor>, pool: &Pool, name: &str, since: Option<&str>) -> (Vec<u8>, StreamTotals) {
+    let mut sink = Collect(Vec::new());
+    let totals = pool.export_snapshot(reactor, name, since, &mut sink).await.unwrap();
+    assert_eq!(totals.stream_bytes, sink.0.len() as u64);
+    (sink.0, totals)
+}
+
+async fn import(
+    reactor: &Rc<Reactor>,
+    pool: &Pool,
+    options: ImportOptions<'_>,
+    all: &[u8],
+    piece: usize,
+) -> Result<Imported, StreamError> {
+    pool.import_snapshot(reactor, options, &mut Bytes { all: all.to_vec(), at: 0, piece }).await
+}
+
+async fn expect_equal(reactor: &Rc<Reactor>, one: (&Pool, &str), other: (&Pool, &str), lbas: impl Iterator<Item = u64>) {
+    let (left, right) = (device(one.0, one.1), device(other.0, other.1));
+    assert_eq!(left.info().blocks, right.info().blocks);
+    for lba in lbas {
+        let values = (read(reactor, &left, lba).await, read(reactor, &right, lba).await);
+        assert_eq!(values.0, values.1, "block {lba} of {} and {}", one.1, other.1);
+    }
+}
+
+#[test]
+fn a_snapshot_and_what_differs_from_it_arrive_in_another_pool() {
+    with_pools(|reactor, from, to| async move {
+        from.create_volume(&reactor, "v", 30_000, 12, 0).await.unwrap();
+        let lbas = [0, 1, 2, 3, 700, 1023, 1024, 2048, 20_000, 29_999];
+        for lba in lbas {
+            put(&reactor, &from, "v", lba, 1).await;
+        }
+        assert_eq!(submit(&reactor, &from, "v", Op::WriteUncorrectable, 3, 1).await, Status::Ok);
+        from.snapshot(&reactor, &[("v", "one")], 77).await.unwrap();
+        let (whole, totals) = export(&reactor, &from, "v@one", None).await;
+        assert_eq!((totals.data_blocks, totals.hole_blocks, totals.lost_blocks), (9, 0, 1));
+        put(&reactor, &from, "v", 1, 2).await;
+        put(&reactor, &from, "v", 20_000, 0).await;
+        assert_eq!(submit(&reactor, &from, "v", Op::Unmap, 700, 500).await, Status::Ok);
+        from.volume("v").unwrap().resize(&reactor, 31_000).await.unwrap();
+        from.snapshot(&reactor, &[("v", "two")], 78).await.unwrap();
+        let (part, totals) = export(&reactor, &from, "v@two", Some("v@one")).await;
+        assert_eq!((totals.data_blocks, totals.lost_blocks), (1, 0));
+
+        let to_w = ImportOptions { volume: Some("w"), now_s: 99, ..ImportOptions::default() };
+        let early = import(&reactor, &to, to_w, &part, 1000).await.err().unwrap().to_string();
+        assert!(early.contains("has no volume 'w'"), "{early}");
+        let made = import(&reactor, &to, to_w, &whole, 1000).await.unwrap();
+        assert_eq!((made.snapshot.name(), made.totals.stream_bytes), ("w@one", whole.len() as u64));
+        let around = |lba: &u64| lba.saturating_sub(1)..(lba + 2).min(30_000);
+        expect_equal(&reactor, (&from, "v@one"), (&to, "w@one"), lbas.iter().flat_map(around)).await;
+        assert_eq!(read(&reactor, &device(&to, "w@one"), 3).await, Err(Status::ReadError));
+        let again = import(&reactor, &to, to_w, &whole, 1000).await.err().unwrap().to_string();
+        assert!(again.contains("already has a snapshot 'w@one'"), "{again}");
+
+        let made = import(&reactor, &to, to_w, &part, 7).await.unwrap();
+        assert_eq!(made.snapshot.name(), "w@two");
+        expect_equal(&reactor, (&from, "v@two"), (&to, "w@two"), lbas.iter().flat_map(around)).await;
+        expect_equal(&reactor, (&from, "v@one"), (&to, "w@one"), lbas.iter().flat_map(around)).await;
+        let (tree, _) = to.tree(&reactor).await.unwrap();
+        let of_w = &tree.iter().find(|volume| volume.name == "w").unwrap().snapshots;
+        let (of_v, _) = from.tree(&reactor).await.unwrap();
+        for (copy, original) in of_w.iter().zip(&of_v[0].snapshots) {
+            assert_eq!((copy.content, copy.created_s), (original.uuid, original.created_s));
+            assert_ne!(copy.uuid, original.uuid);
+        }
+    });
+}
+
+#[test]
+fn a_volume_that_has_changed_is_rolled_back_only_when_told_to() {
+    with_pools(|reactor, from, to| async move {
+        from.create_volume(&reactor, "v", 80_000, 9, 0).await.unwrap();
+        let channel = from.volume("v").unwrap().open_channel(&reactor).unwrap();
+        let sectors = |lba: u64, value: u8| {
+            let bufs = [reactor::Buf::from_vec(vec![value; 512])].into_iter().collect();
+            Io::write(Lba(lba), 1, bufs)
+        };
+        assert_eq!(channel.submit(sectors(9, 1)).await.status, Status::Ok);
+        from.snapshot(&reactor, &[("v", "one")], 0).await.unwrap();
+        assert_eq!(channel.submit(sectors(10, 2)).await.status, Status::Ok);
+        from.snapshot(&reactor, &[("v", "two")], 0).await.unwrap();
+        let whole = export(&reactor, &from, "v@one", None).await.0;
+        let part = export(&reactor, &from, "v@two", Some("v@one")).await.0;
+        import(&reactor, &to, ImportOptions::default(), &whole, 4096).await.unwrap();
+        let copy = to.volume("v").unwrap().open_channel(&reactor).unwrap();
+        assert_eq!(copy.submit(sectors(500, 9)).await.status, Status::Ok);
+        let refused = import(&reactor, &to, ImportOptions::default(), &part, 4096).await.err().unwrap().to_string();
+        assert!(refused.contains("has changed since its snapshot 'v@one'"), "{refused}");
+        let told = ImportOptions { roll_back: true, snapshot: Some("second"), ..ImportOptions::default() };
+        import(&reactor, &to, told, &part, 4096).await.unwrap();
+        let source = from.volume("v@two").unwrap().open_channel(&reactor).unwrap();
+        let copy = to.volume("v@second").unwrap().open_channel(&reactor).unwrap();
+        for lba in [8, 9, 10, 11, 500] {
+            let read = |channel: Rc<dyn bdev::Channel>| {
+                let bufs = [reactor::Buf::from_vec(vec![7; 512])].into_iter().collect();
+                async move { channel.submit(Io::read(Lba(lba), 1, bufs)).await.io.bufs[0].as_slice().to_vec() }
+            };
+            assert_eq!(read(source.clone()).await, read(copy.clone()).await, "sector {lba}");
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_is_cut_or_damaged_leaves_everything_as_it_was() {
+    with_pools(|reactor, from, to| async move {
+        from.create_volume(&reactor, "v", 3000, 12, 0).await.unwrap();
+        put(&reactor, &from, "v", 5, 1).await;
+        from.snapshot(&reactor, &[("v", "one")], 0).await.unwrap();
+        put(&reactor, &from, "v", 5, 2).await;
+        put(&reactor, &from, "v", 2000, 2).await;
+        assert_eq!(submit(&reactor, &from, "v", Op::Unmap, 6, 3).await, Status::Ok);
+        from.snapshot(&reactor, &[("v", "two")], 0).await.unwrap();
+        let whole = export(&reactor, &from, "v@one", None).await.0;
+        let part = export(&reactor, &from, "v@two", Some("v@one")).await.0;
+        let options = ImportOptions::default();
+        let refuses = async |bytes: &[u8], name: &str| {
+            let ended = import(&reactor, &to, options, bytes, 4096).await;
+            assert!(ended.is_err() && to.volume(name).is_none(), "{name}");
+        };
+        for cut in (0..whole.len()).step_by(97) {
+            refuses(&whole[..cut], "v").await;
+        }
+        for at in (0..whole.len()).step_by(89) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            refuses(&bytes, "v").await;
+        }
+        import(&reactor, &to, options, &whole, 4096).await.unwrap();
+        for at in (0..part.len()).step_by(89) {
+            let mut bytes = part.clone();
+            bytes[at] ^= 4;
+            refuses(&bytes, "v@two").await;
+            refuses(&part[..at], "v@two").await;
+        }
+        assert_eq!(read(&reactor, &device(&to, "v"), 5).await, Ok(1));
+        assert_eq!(read(&reactor, &device(&to, "v"), 2000).await, Ok(0));
+        to.reap(&reactor).await.unwrap();
+        import(&reactor, &to, options, &part, 4096).await.unwrap();
+        assert_eq!(read(&reactor, &device(&to, "v"), 2000).await, Ok(2));
+        assert_eq!(to.audit(&reactor).await.unwrap().problems, Vec::<String>::new());
+    });
+}
