@@ -144,6 +144,7 @@ async fn run(
     );
     on_ready(&node.status().await, &rpc_socket);
     let (found, mut arrivals) = mpsc::unbounded_channel::<Arrival>();
+    let mut landings = node.landings().expect("taken here alone");
     let (joining, mut joins) = mpsc::unbounded_channel::<Joined>();
     let mut ticks = tokio::time::interval(SEEK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -156,8 +157,9 @@ async fn run(
                 cause = stop.recv() => break cause.unwrap_or("a signal"),
                 request = requests.recv() => {
                     let Some(request) = request else { continue };
-                    let answer = methods::call(&mut node, &process, request.method, request.params.as_ref()).await;
-                    audit.record(request.peer, request.method, request.params.as_ref(), &answer, SystemTime::now());
+                    let (method, params) = (request.method, request.params.as_ref());
+                    let answer = methods::call(&mut node, &process, method, params, request.transfer).await;
+                    audit.record(request.peer, method, params, &answer, SystemTime::now());
                     let _ = request.reply.send(answer);
                 }
                 _ = ticks.tick(), if node.is_waiting() => {
@@ -167,6 +169,7 @@ async fn run(
                 }
                 Some(request) = kept.recv() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),
+                Some(landing) = landings.recv() => node.landed(landing).await,
                 Some(arrival) = arrivals.recv() => {
                     node.arrived(arrival).await;
                     node.seek(&found);

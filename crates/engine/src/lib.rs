@@ -44,7 +44,9 @@ pub use shard::{
     BadRun, Change, ChangeKind, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
 };
 pub use status::{BandStatus, PoolStatus, ShardStatus};
-pub use stream::{ImportOptions, Imported, StreamError, StreamSink, StreamSource, StreamTotals};
+pub use stream::{
+    ImportOptions, Imported, StreamAbout, StreamError, StreamSink, StreamSource, StreamTotals, StreamVerifier,
+};
 pub use units::{
     ATOMIC_BLOCKS, BLOCK_BYTES, EXTENT_BLOCKS, LogAt, LogTail, RECORD_BLOCKS_MAX, SLICE_EXTENTS, extent_of,
 };

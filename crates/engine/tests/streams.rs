@@ -6,7 +6,7 @@ use bdev::{BlockDevice, Io, Lba, Op, Status};
 use common::*;
 use engine::{
     CreateOptions, ImportOptions, Imported, LogDevice, Pool, PoolDevices, StreamError, StreamSink, StreamSource,
-    StreamTotals,
+    StreamTotals, StreamVerifier,
 };
 use reactor::Reactor;
 use std::rc::Rc;
@@ -51,7 +51,9 @@ async fn tank(reactor: &Rc<Reactor>, is_shaped: bool) -> Arc<Pool> {
 }
 
 /// Two pools of different shapes, and their reactor.
-fn with_pools<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<Reactor>, Arc<Pool>, Arc<Pool>) -> F + Copy + 'static) {
+fn with_pools<F: Future<Output = ()> + 'static>(
+    test: impl Fn(Rc<Reactor>, Arc<Pool>, Arc<Pool>) -> F + Copy + 'static,
+) {
     for is_shaped in [false, true] {
         let reactor = reactor();
         let there = reactor.clone();
@@ -79,7 +81,14 @@ async fn export(reactor: &Rc<Reactor>, pool: &Pool, name: &str, since: Option<&s
     let mut sink = Collect(Vec::new());
     let totals = pool.export_snapshot(reactor, name, since, &mut sink).await.unwrap();
     assert_eq!(totals.stream_bytes, sink.0.len() as u64);
+    assert_eq!(verified(&sink.0, 1000).unwrap(), totals);
     (sink.0, totals)
+}
+
+fn verified(bytes: &[u8], piece: usize) -> Result<StreamTotals, StreamError> {
+    let mut verifier = StreamVerifier::default();
+    bytes.chunks(piece).try_for_each(|piece| verifier.push(piece))?;
+    verifier.finish()
 }
 
 async fn import(
@@ -92,7 +101,12 @@ async fn import(
     pool.import_snapshot(reactor, options, &mut Bytes { all: all.to_vec(), at: 0, piece }).await
 }
 
-async fn expect_equal(reactor: &Rc<Reactor>, one: (&Pool, &str), other: (&Pool, &str), lbas: impl Iterator<Item = u64>) {
+async fn expect_equal(
+    reactor: &Rc<Reactor>,
+    one: (&Pool, &str),
+    other: (&Pool, &str),
+    lbas: impl Iterator<Item = u64>,
+) {
     let (left, right) = (device(one.0, one.1), device(other.0, other.1));
     assert_eq!(left.info().blocks, right.info().blocks);
     for lba in lbas {
@@ -195,7 +209,7 @@ fn a_stream_that_is_cut_or_damaged_leaves_everything_as_it_was() {
         let options = ImportOptions::default();
         let refuses = async |bytes: &[u8], name: &str| {
             let ended = import(&reactor, &to, options, bytes, 4096).await;
-            assert!(ended.is_err() && to.volume(name).is_none(), "{name}");
+            assert!(verified(bytes, 100).is_err() && ended.is_err() && to.volume(name).is_none(), "{name}");
         };
         for cut in (0..whole.len()).step_by(97) {
             refuses(&whole[..cut], "v").await;

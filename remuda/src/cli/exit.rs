@@ -109,6 +109,9 @@ impl From<CallError> for Failure {
     fn from(error: CallError) -> Failure {
         match error {
             CallError::Refused(refusal) => refusal.into(),
+            CallError::Stream(error) => {
+                Failure::new(Exit::Failed, format!("the stream cannot be read or written here: {error}"))
+            }
             CallError::Garbled(what) => Failure::new(Exit::Failed, format!("the node gave a garbled answer: {what}")),
             CallError::Unreachable { socket, error } => {
                 let message = format!(

@@ -13,6 +13,7 @@ mod referrals;
 mod sim;
 mod snapshots;
 mod status;
+mod streams;
 mod top;
 mod vhost;
 mod watch;

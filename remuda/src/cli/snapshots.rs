@@ -1,11 +1,12 @@
 //! `remuda snapshot`.
 
 use super::exit::Failure;
-use super::{Context, output};
+use super::{Context, output, streams};
 use crate::node::view::{SnapshotView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 #[derive(Subcommand)]
@@ -55,6 +56,69 @@ Example:
         #[arg(long)]
         in_use: bool,
     },
+    /// Show what differs between a snapshot, or a volume as it is, and an older snapshot of it
+    #[command(after_help = "\
+It is told from the index alone, whatever the size. What was written with the bytes that were there already counts. Without --since
+everything is shown that is not a hole.
+
+Examples:
+  remuda snapshot diff v0@tuesday --since v0@monday
+  remuda snapshot diff v0 --since v0@tuesday --json      what is new since: for a backup of its own")]
+    Diff {
+        /// The snapshot, or the volume
+        #[arg(value_name = "VOLUME[@SNAPSHOT]")]
+        name: String,
+        /// An older snapshot of the same volume, or of the one that it is a clone of
+        #[arg(long, value_name = "VOLUME@SNAPSHOT")]
+        since: Option<String>,
+    },
+    /// Write a snapshot as a stream: for a backup, or for another pool
+    #[command(after_help = "\
+Examples:
+  remuda snapshot export v0@monday --output monday.snap
+  remuda snapshot export v0@tuesday --since v0@monday | zstd > tuesday.snap.zst
+  remuda snapshot export v0@monday | ssh other remuda snapshot import v0 --pool fast")]
+    Export {
+        /// Name
+        #[arg(value_name = "VOLUME@SNAPSHOT")]
+        name: String,
+        /// An older snapshot: the stream has what differs from that, and not everything
+        #[arg(long, value_name = "VOLUME@SNAPSHOT")]
+        since: Option<String>,
+        /// File to write; it gets its name when all of it is there [default: standard output]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Read a stream into a volume: a new one, or what differs into the copy of an older snapshot
+    #[command(after_help = "\
+The snapshot is there when the whole stream was right; otherwise everything is as it was before. A stream that goes on from a snapshot
+needs a volume with a copy of that one, and nothing written since. Hosts must not use the volume meanwhile.
+
+Examples:
+  remuda snapshot import v0 --pool fast --input monday.snap
+  zstd -d < tuesday.snap.zst | remuda snapshot import v0
+  remuda snapshot import copy@first --pool fast < monday.snap      under other names")]
+    Import {
+        /// The volume; with the snapshot, if that is to have another name than it had
+        #[arg(value_name = "VOLUME[@SNAPSHOT]")]
+        target: String,
+        /// Pool in which a new volume is made
+        #[arg(long, value_name = "POOL")]
+        pool: Option<String>,
+        /// Give up what was written to the volume since the snapshot that the stream goes on from
+        #[arg(long)]
+        roll_back: bool,
+        /// File to read [default: standard input]
+        #[arg(long, short, value_name = "FILE")]
+        input: Option<PathBuf>,
+    },
+    /// Tell whether a stream is whole and undamaged; needs no node
+    #[command(after_help = "Example:\n  zstd -d < tuesday.snap.zst | remuda snapshot verify")]
+    Verify {
+        /// File [default: standard input]
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
 }
 
 /// When a snapshot was made, in UTC.
@@ -92,6 +156,14 @@ pub fn snapshot(context: &Context, command: SnapshotCommand) -> Result<(), Failu
             let text = format!("deleted snapshot '{name}'");
             context.call_and_show("snapshot.delete", json!({ "snapshot": name }), |_: Value| text)
         }
+        SnapshotCommand::Diff { name, since } => streams::diff(context, &name, since.as_deref()),
+        SnapshotCommand::Export { name, since, output } => {
+            streams::export(context, &name, since.as_deref(), output.as_deref())
+        }
+        SnapshotCommand::Import { target, pool, roll_back, input } => {
+            streams::import(context, &target, pool.as_deref(), roll_back, input.as_deref())
+        }
+        SnapshotCommand::Verify { file } => streams::verify(context, file.as_deref()),
         SnapshotCommand::Rollback { name, in_use } => {
             let text = format!("as '{name}' is");
             let params = json!({ "snapshot": name, "in_use": in_use });

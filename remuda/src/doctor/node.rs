@@ -31,6 +31,7 @@ pub(super) fn check(socket: &Path) -> (bool, Vec<Finding>) {
         }
         Err(CallError::Refused(refusal)) => Err(refusal.to_string()),
         Err(CallError::Garbled(what)) => Err(what),
+        Err(CallError::Stream(error)) => Err(error.to_string()),
     };
     let status = match status {
         Ok(status) => status,

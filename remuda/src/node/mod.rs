@@ -35,6 +35,7 @@ pub mod stats;
 mod subsystems;
 mod target;
 mod tls_keys;
+mod transfers;
 mod vhost;
 pub mod view;
 mod volumes;
@@ -54,6 +55,7 @@ pub use refusal::{Refusal, RefusalKind};
 pub use reservations::{KeepReservation, ReservationDoor};
 pub use state::{Origin, State, StateView, Store};
 pub use subsystems::NewNamespace;
+pub use transfers::Transfer;
 
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
@@ -69,6 +71,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 pub use target::TcpExporter;
 use tls_keys::TlsKeys;
+use transfers::Transfers;
 use vhost::VhostSlot;
 use view::StatusView;
 pub use volumes::NewSize;
@@ -116,6 +119,7 @@ pub struct Node {
     tls_keys: TlsKeys,
     /// Doors for virtual machines.
     vhosts: BTreeMap<String, VhostSlot>,
+    transfers: Transfers,
     warnings: Vec<String>,
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
@@ -155,6 +159,7 @@ impl Node {
             host_keys: HostKeys::new(),
             tls_keys: TlsKeys::new(),
             vhosts: BTreeMap::new(),
+            transfers: Transfers::default(),
             warnings: Vec::new(),
             attempts: 0,
             started: Instant::now(),
@@ -310,6 +315,7 @@ impl Node {
     /// Lets hosts go, makes everything acknowledged durable, and ends the reactors. The caller has a deadline.
     pub async fn drain(&mut self) {
         self.stopping = true;
+        self.transfers.stop().await;
         self.exporter.drain().await;
         self.close_doors().await;
         self.close_pools().await;

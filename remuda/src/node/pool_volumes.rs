@@ -211,6 +211,7 @@ impl Node {
         shrink: bool,
     ) -> Result<VolumeView, Refusal> {
         let object = format!("volume '{name}'");
+        self.check_not_streamed(name)?;
         let volume = self.volume_device(name)?;
         let info = volume.info();
         let size = match new {
@@ -252,7 +253,7 @@ impl Node {
             return Err(Refusal::conflict(object, cause, next));
         }
         going.push(name.to_string());
-        going.iter().try_for_each(|name| self.check_not_exported(name))?;
+        going.iter().try_for_each(|name| self.check_unused(name))?;
         let pool = self.pool_volumes.get(name).map(|slot| slot.pool.clone());
         let pool = pool.ok_or_else(|| Refusal::failed(&object, "its pool is not open", "see 'remuda pool list'"))?;
         let open = self.open_pool_of(&pool)?;

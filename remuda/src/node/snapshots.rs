@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// A snapshot's volume, and its own part of the name.
-fn parts(name: &str) -> Result<(&str, &str), Refusal> {
+pub(super) fn parts(name: &str) -> Result<(&str, &str), Refusal> {
     let wrong = |cause: String| Err(Refusal::invalid(format!("snapshot '{name}'"), cause, "name it 'volume@snapshot'"));
     match name.split_once('@') {
         Some((volume, snapshot)) => match check_name(snapshot) {
@@ -39,6 +39,7 @@ impl Node {
                 let next = "choose another name, or delete it first";
                 return Err(Refusal::conflict(format!("snapshot '{name}'"), "it exists already", next));
             }
+            self.check_not_imported(volume)?;
             let other = self.pool_of_snapshot(name)?;
             if other != pool {
                 let cause = format!("'{first}' is in pool '{pool}' and '{name}' in pool '{other}'");
@@ -97,7 +98,7 @@ impl Node {
     pub async fn snapshot_delete(&mut self, name: &str) -> Result<(), Refusal> {
         self.check_running()?;
         let pool = self.pool_of_made_snapshot(name)?;
-        self.check_not_exported(name)?;
+        self.check_unused(name)?;
         self.volumes.remove(name);
         let slot = self.pool_volumes.remove(name);
         let old = name.to_string();
@@ -116,8 +117,10 @@ impl Node {
         self.check_running()?;
         let (volume, _) = parts(name)?;
         let pool = self.pool_of_made_snapshot(name)?;
-        if !in_use {
-            self.check_not_exported(volume)?;
+        if in_use {
+            self.check_not_streamed(volume)?;
+        } else {
+            self.check_unused(volume)?;
         }
         let old = name.to_string();
         self.in_pool(&pool, "", move |pool, reactor| async move { pool.roll_back(&reactor, &old).await }).await?;
@@ -159,7 +162,7 @@ impl Node {
         self.pool_of_volume(parts(name)?.0)
     }
 
-    fn pool_of_made_snapshot(&self, name: &str) -> Result<String, Refusal> {
+    pub(super) fn pool_of_made_snapshot(&self, name: &str) -> Result<String, Refusal> {
         let pool = self.pool_of_snapshot(name)?;
         if !self.pool_volumes.contains_key(name) {
             let known = self.pool_volumes.keys().map(String::as_str).filter(|known| known.contains('@'));
@@ -168,7 +171,7 @@ impl Node {
         Ok(pool)
     }
 
-    fn pool_of_volume(&self, volume: &str) -> Result<String, Refusal> {
+    pub(super) fn pool_of_volume(&self, volume: &str) -> Result<String, Refusal> {
         if let Some(slot) = self.pool_volumes.get(volume) {
             return Ok(slot.pool.clone());
         }
@@ -182,7 +185,7 @@ impl Node {
         }
     }
 
-    async fn in_pool<T, F>(
+    pub(super) async fn in_pool<T, F>(
         &self,
         name: &str,
         next: &str,

@@ -367,6 +367,7 @@ impl Node {
         let hosts = hosts.map(|hosts| checked_mask(&object, hosts)).transpose()?;
         let mut subsystem = self.copy_of(nqn)?;
         self.volume_device(volume)?;
+        self.check_not_imported(volume)?;
         let namespaces = &mut subsystem.record.namespaces;
         if let Some(shown) = namespaces.iter().find(|namespace| namespace.volume == volume) {
             let cause = format!("volume '{volume}' is its namespace {} already", shown.nsid);

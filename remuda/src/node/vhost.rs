@@ -268,6 +268,7 @@ impl Node {
             return Err(Refusal::conflict(object, cause, "delete some first"));
         }
         self.volume_device(volume)?;
+        self.check_not_imported(volume)?;
         let socket = socket.unwrap_or_else(|| self.default_door_socket(name));
         check_socket(&socket).map_err(|reason| Refusal::invalid(&object, reason, "choose another socket"))?;
         if let Some((other, _)) = self.vhosts.iter().find(|(_, slot)| slot.record.socket == socket) {

@@ -111,6 +111,56 @@ pub struct SnapshotView {
     pub exports: Vec<String>,
 }
 
+/// A snapshot that is being written as a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExportView {
+    /// The snapshot.
+    pub snapshot: String,
+    /// What the stream goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Bytes of the snapshot.
+    pub size: u64,
+}
+
+/// A snapshot that was read from a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ImportView {
+    /// The snapshot.
+    pub snapshot: String,
+    /// Its pool.
+    pub pool: String,
+    /// Bytes that came with their data.
+    pub data_bytes: u64,
+    /// Bytes that read as zeroes, where the stream says so.
+    pub hole_bytes: u64,
+    /// Bytes whose data are lost, as they are in the original.
+    pub lost_bytes: u64,
+    /// Bytes of the stream.
+    pub stream_bytes: u64,
+}
+
+/// A range that differs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChangeView {
+    /// Its first byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// `data`, `zero`, or `lost`: reading fails.
+    pub kind: String,
+}
+
+/// What differs between a snapshot and an older one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChangesView {
+    /// In order.
+    pub changes: Vec<ChangeView>,
+    /// The byte to go on from; absent: these were all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
 /// A namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamespaceView {

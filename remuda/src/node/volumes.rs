@@ -386,7 +386,8 @@ impl Node {
     }
 
     /// No namespace and no door shows it.
-    pub(super) fn check_not_exported(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn check_unused(&self, name: &str) -> Result<(), Refusal> {
+        self.check_not_streamed(name)?;
         let exports = self.exports_of(name);
         let Some(first) = exports.first() else { return Ok(()) };
         let cause = format!("hosts may use it as {}", exports.join(", "));
@@ -406,7 +407,7 @@ impl Node {
         if self.config.volumes.iter().any(|entry| entry.name.value == name) {
             return Err(self.belongs_to_config(object));
         }
-        self.check_not_exported(name)?;
+        self.check_unused(name)?;
         let mut state = self.state.clone();
         state.volumes.remove(name);
         self.remember(state)?;

@@ -4,6 +4,7 @@ use super::LINE_BYTES_MAX;
 use crate::node::{Refusal, RefusalKind};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +13,9 @@ use std::time::Duration;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Answers may be longer than requests: listings grow with the node.
 const ANSWER_BYTES_MAX: u64 = 64 * LINE_BYTES_MAX as u64;
+
+/// Bytes of a stream that are sent or taken at a time.
+const STREAM_BYTES: usize = 256 << 10;
 
 /// Why there is no result.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub enum CallError {
     Refused(Refusal),
     /// The node answered something that is no answer.
     Garbled(String),
+    /// What a stream comes from or goes to on this side failed.
+    Stream(io::Error),
 }
 
 /// A connection to a node.
@@ -51,8 +57,51 @@ impl Client {
         self.next_id += 1;
         let mut request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         request.push('\n');
-        let line =
-            self.exchange(&request).map_err(|error| CallError::Unreachable { socket: self.socket.clone(), error })?;
+        self.stream.get_mut().write_all(request.as_bytes()).map_err(|error| self.unreachable(error))?;
+        self.answer()
+    }
+
+    /// Calls a method that writes a stream, and gives it to `take` piece by piece until the node ends it, or `take` fails. The
+    /// connection is used up by it.
+    pub fn call_out(
+        &mut self,
+        method: &str,
+        params: Value,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Value, CallError> {
+        let answer = self.call(method, params)?;
+        let mut piece = vec![0; STREAM_BYTES];
+        loop {
+            let bytes = self.stream.read(&mut piece).map_err(|error| self.unreachable(error))?;
+            if bytes == 0 {
+                return Ok(answer);
+            }
+            take(&piece[..bytes]).map_err(CallError::Stream)?;
+        }
+    }
+
+    /// Calls a method that reads a stream, sends it all of `source`, and gives the answer with which that ends. The connection
+    /// is used up by it.
+    pub fn call_in(&mut self, method: &str, params: Value, source: &mut dyn Read) -> Result<Value, CallError> {
+        self.call(method, params)?;
+        let mut piece = vec![0; STREAM_BYTES];
+        loop {
+            let bytes = source.read(&mut piece).map_err(CallError::Stream)?;
+            // A node that takes no more has said why.
+            if bytes == 0 || self.stream.get_mut().write_all(&piece[..bytes]).is_err() {
+                break;
+            }
+        }
+        let _ = self.stream.get_ref().shutdown(Shutdown::Write);
+        self.answer()
+    }
+
+    fn unreachable(&self, error: io::Error) -> CallError {
+        CallError::Unreachable { socket: self.socket.clone(), error }
+    }
+
+    fn answer(&mut self) -> Result<Value, CallError> {
+        let line = self.read_line().map_err(|error| self.unreachable(error))?;
         let garbled = |what: String| CallError::Garbled(format!("{}: {what}", self.socket.display()));
         let mut answer: Value = serde_json::from_str(&line).map_err(|error| garbled(error.to_string()))?;
         if let Some(error) = answer.get("error") {
@@ -67,8 +116,7 @@ impl Client {
         Ok(answer["result"].take())
     }
 
-    fn exchange(&mut self, request: &str) -> io::Result<String> {
-        self.stream.get_mut().write_all(request.as_bytes())?;
+    fn read_line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         self.stream.by_ref().take(ANSWER_BYTES_MAX).read_line(&mut line)?;
         if line.is_empty() {

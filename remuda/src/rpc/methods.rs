@@ -12,7 +12,7 @@ use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
 use crate::config::{LogDef, check_uuid, parse_controller_ids};
 use crate::node::{NewHostKeys, NewNamespace, NewSize};
-use crate::node::{Node, Refusal, RefusalKind};
+use crate::node::{Node, Refusal, RefusalKind, Transfer};
 use engine::CheckOptions;
 use nvme::spec::ana::AnaState;
 use serde::Serialize;
@@ -30,6 +30,19 @@ pub struct Method {
     pub params: &'static [Key],
     /// It is more than a question.
     pub changes: bool,
+    /// Whether a stream of bytes follows.
+    pub streams: Streams,
+}
+
+/// Which way the stream of a method goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// It has none.
+    None,
+    /// From the node to the client, behind the answer.
+    Out,
+    /// From the client to the node, behind the answer; another answer follows at its end.
+    In,
 }
 
 const NAME: Key = key("name", Form::Text, "required", "The object's name.");
@@ -44,15 +57,18 @@ const ANA_GROUP: Form = Form::Count(1, nvme::target::ANA_GROUPS_MAX as u64);
 /// Bytes a second that a scrub reads unless told otherwise: a few percent of a drive, 1 TB in three hours.
 const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
 
+/// Ranges of one answer to `snapshot.diff`, about.
+const CHANGES_MAX: usize = 4096;
+
 const PATH_FROM_ROOT: &str = "give the path from the root, since the node has another working directory";
 
 const fn method(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
-    Method { name, doc, params, changes: true }
+    Method { name, doc, params, changes: true, streams: Streams::None }
 }
 
 /// A method that changes nothing.
 const fn question(name: &'static str, doc: &'static str, params: &'static [Key]) -> Method {
-    Method { name, doc, params, changes: false }
+    Method { name, doc, params, changes: false, streams: Streams::None }
 }
 
 /// Every method.
@@ -233,6 +249,52 @@ pub const METHODS: &[Method] = &[
             key("in_use", Form::Flag, "false", "Even if hosts may use the volume, which find it changed under them."),
         ],
     ),
+    question(
+        "snapshot.diff",
+        "What differs between a snapshot, or a volume as it is, and an older snapshot of it, from the index alone.",
+        &[
+            key("snapshot", Form::Text, "required", "The snapshot or volume."),
+            key("since", Form::Text, "none", "The older snapshot; without it, everything that is not a hole."),
+            key("offset", Form::Size, "0", "The byte to begin at: the last answer's 'next'."),
+        ],
+    ),
+    Method {
+        name: "snapshot.export",
+        doc: "Writes a snapshot as a stream, which follows the answer to the end of the connection; format: docs/formats/snapshot-stream.md.",
+        params: &[
+            SNAPSHOT,
+            key(
+                "since",
+                Form::Text,
+                "none",
+                "An older snapshot: the stream has what differs from that; without it, everything.",
+            ),
+        ],
+        changes: false,
+        streams: Streams::Out,
+    },
+    Method {
+        name: "snapshot.import",
+        doc: "Reads a stream, which the client sends after the answer until it shuts its end, into a volume; a second answer tells how \
+              that ended.",
+        params: &[
+            key(
+                "target",
+                Form::Text,
+                "required",
+                "The volume, or VOLUME@SNAPSHOT for a snapshot of another name than the stream has.",
+            ),
+            key("pool", Form::Text, "that of the volume", "The pool in which a new volume is made."),
+            key(
+                "roll_back",
+                Form::Flag,
+                "false",
+                "What was written to the volume since the snapshot that the stream goes on from is given up.",
+            ),
+        ],
+        changes: true,
+        streams: Streams::In,
+    },
     method(
         "subsystem.create",
         "A new, empty subsystem.",
@@ -372,6 +434,7 @@ pub async fn call(
     around: &dyn Surroundings,
     method: &'static Method,
     params: Option<&Value>,
+    transfer: Option<Transfer>,
 ) -> Result<Value, Refusal> {
     let table = match params {
         None | Some(Value::Null) => Table::new(),
@@ -395,7 +458,7 @@ pub async fn call(
     if !problems.list.is_empty() {
         return Err(Refusal::invalid(format!("method '{}'", method.name), problems.one_line(), ""));
     }
-    dispatch(node, around, method.name, params).await
+    dispatch(node, around, method.name, params, transfer).await
 }
 
 async fn device_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
@@ -548,6 +611,8 @@ struct Params {
     pool: Option<String>,
     volume: String,
     snapshot: String,
+    since: Option<String>,
+    target: String,
     leg: Option<String>,
     key_file: String,
     confirm: String,
@@ -618,6 +683,8 @@ impl Params {
                         "confirm" => params.confirm = text.unwrap_or_default(),
                         "volume" => params.volume = text.unwrap_or_default(),
                         "snapshot" => params.snapshot = text.unwrap_or_default(),
+                        "since" => params.since = text,
+                        "target" => params.target = text.unwrap_or_default(),
                         "port" => params.port = text,
                         "uuid" => params.uuid = text,
                         "controller_ids" => params.controller_ids = text,
@@ -692,7 +759,13 @@ fn answer(value: impl Serialize) -> Result<Value, Refusal> {
     serde_json::to_value(value).map_err(|error| Refusal::failed("answer", error, ""))
 }
 
-async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params: Params) -> Result<Value, Refusal> {
+async fn dispatch(
+    node: &mut Node,
+    around: &dyn Surroundings,
+    name: &str,
+    params: Params,
+    transfer: Option<Transfer>,
+) -> Result<Value, Refusal> {
     let done = |(): ()| json!({ "ok": true });
     match name {
         "rpc.discover" => answer(discover()),
@@ -761,6 +834,14 @@ async fn dispatch(node: &mut Node, around: &dyn Surroundings, name: &str, params
             answer(node.snapshot_list(volume).await?)
         }
         "snapshot.delete" => node.snapshot_delete(&params.snapshot).await.map(done),
+        "snapshot.diff" => {
+            let from = params.offset.unwrap_or(0);
+            answer(node.snapshot_diff(&params.snapshot, params.since.as_deref(), from, CHANGES_MAX).await?)
+        }
+        "snapshot.export" => answer(node.snapshot_export(&params.snapshot, params.since.as_deref(), transfer)?),
+        "snapshot.import" => {
+            node.snapshot_import(&params.target, params.pool.as_deref(), params.flag, transfer).map(done)
+        }
         "snapshot.roll_back" => answer(node.snapshot_roll_back(&params.snapshot, params.flag).await?),
         "subsystem.create" => {
             let (serial, model) = (params.serial.clone(), params.model.clone());

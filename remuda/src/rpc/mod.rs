@@ -1,10 +1,12 @@
-//! JSON-RPC 2.0 over a UNIX socket, one JSON text per line in each direction. `rpc.discover` lists the methods.
+//! JSON-RPC 2.0 over a UNIX socket, one JSON text per line in each direction. `rpc.discover` lists the methods. A few have a
+//! stream of bytes behind their line.
 
 pub mod audit;
 pub mod client;
 pub mod methods;
 pub mod reference;
 pub mod server;
+mod stream;
 
 /// Longest line of either direction.
 pub const LINE_BYTES_MAX: usize = 1 << 20;

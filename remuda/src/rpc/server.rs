@@ -5,8 +5,9 @@
 
 use super::audit::Peer;
 use super::methods::{Method, find};
+use super::stream;
 use super::{BATCH_MAX, CLIENTS_MAX, INVALID_REQUEST, LINE_BYTES_MAX, METHOD_NOT_FOUND, PARSE_ERROR};
-use crate::node::Refusal;
+use crate::node::{Refusal, RefusalKind, Transfer};
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -24,6 +25,8 @@ pub struct Request {
     pub params: Option<Value>,
     /// Who asks.
     pub peer: Peer,
+    /// The stream that goes with it.
+    pub transfer: Option<Transfer>,
     /// Where the answer goes.
     pub reply: oneshot::Sender<Result<Value, Refusal>>,
 }
@@ -117,7 +120,13 @@ async fn serve_client(stream: UnixStream, requests: mpsc::Sender<Request>) -> io
             let message = format!("a request is one line of at most {LINE_BYTES_MAX} bytes");
             Some(error(Value::Null, INVALID_REQUEST, &message, Value::Null))
         } else {
-            answer_line(&line, peer, &requests).await
+            let request = serde_json::from_slice::<Value>(&line);
+            if let Ok(request) = &request
+                && let Some(method) = stream::method_of(request)
+            {
+                return stream::serve(request, method, peer, &requests, &mut read, &mut write).await;
+            }
+            answer_to(request, peer, &requests).await
         };
         if let Some(answer) = answer {
             let mut text = answer.to_string();
@@ -151,8 +160,8 @@ async fn read_line(read: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -
     }
 }
 
-async fn answer_line(line: &[u8], peer: Peer, requests: &mpsc::Sender<Request>) -> Option<Value> {
-    match serde_json::from_slice::<Value>(line) {
+async fn answer_to(request: serde_json::Result<Value>, peer: Peer, requests: &mpsc::Sender<Request>) -> Option<Value> {
+    match request {
         Err(problem) => Some(error(Value::Null, PARSE_ERROR, &format!("this is not JSON: {problem}"), Value::Null)),
         Ok(Value::Array(batch)) if batch.is_empty() || batch.len() > BATCH_MAX => {
             let message = format!("a batch has 1 to {BATCH_MAX} requests, this one has {}", batch.len());
@@ -187,7 +196,7 @@ async fn answer_one(request: Value, peer: Peer, requests: &mpsc::Sender<Request>
         return refuse(INVALID_REQUEST, "\"method\" is not a string");
     };
     let outcome = match find(name) {
-        Some(method) => submit(method, request.get("params").cloned(), peer, requests).await,
+        Some(method) => submit(method, request.get("params").cloned(), peer, None, requests).await,
         None if notification => return None,
         None => {
             let shown: String = name.chars().take(80).collect();
@@ -199,25 +208,39 @@ async fn answer_one(request: Value, peer: Peer, requests: &mpsc::Sender<Request>
     if notification {
         return None;
     }
-    Some(match outcome {
-        Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
-        Err(refusal) => {
-            let data = serde_json::to_value(&refusal).expect("four strings serialise");
-            error(id, refusal.kind.rpc_code(), &refusal.to_string(), data)
-        }
-    })
+    Some(result(id, &outcome))
 }
 
-async fn submit(
+fn result(id: Value, outcome: &Result<Value, Refusal>) -> Value {
+    match outcome {
+        Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+        Err(refusal) => {
+            let data = serde_json::to_value(refusal).expect("four strings serialise");
+            error(id, refusal.kind.rpc_code(), &refusal.to_string(), data)
+        }
+    }
+}
+
+/// The line of an answer.
+pub(super) fn result_line(id: &Value, outcome: &Result<Value, Refusal>) -> String {
+    format!("{}\n", result(id.clone(), outcome))
+}
+
+/// What is said when the node does not answer.
+pub(super) fn stopping() -> Refusal {
+    Refusal::new(RefusalKind::Stopping, "node", "it is stopping", "start it again first")
+}
+
+/// Hands a request to the node and waits for its answer.
+pub(super) async fn submit(
     method: &'static Method,
     params: Option<Value>,
     peer: Peer,
+    transfer: Option<Transfer>,
     requests: &mpsc::Sender<Request>,
 ) -> Result<Value, Refusal> {
-    let stopping =
-        || Refusal::new(crate::node::RefusalKind::Stopping, "node", "it is stopping", "start it again first");
     let (reply, answer) = oneshot::channel();
-    requests.send(Request { method, params, peer, reply }).await.map_err(|_| stopping())?;
+    requests.send(Request { method, params, peer, transfer, reply }).await.map_err(|_| stopping())?;
     answer.await.map_err(|_| stopping())?
 }
 

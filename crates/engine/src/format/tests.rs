@@ -68,6 +68,7 @@ fn volumes() -> Vec<VolumeEntry> {
         block_shift: 9,
         blocks: 1 << 30,
         uuid: Uuid::from_u128(id as u128),
+        content: Uuid::from_u128(id as u128 / 3 * 3),
         created_s: 1_700_000_001,
         name: format!("volume-{id}"),
         parent: 0,

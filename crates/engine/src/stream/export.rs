@@ -186,11 +186,7 @@ impl<S: StreamSink> Writer<'_, S> {
     async fn blocks(&mut self, piece: Change, bufs: &SgList) -> Result<(), StreamError> {
         let is_zero = piece.kind == ChangeKind::Data && bufs.iter().all(|buf| is_zero(buf.as_slice()));
         let kind = if is_zero { ChangeKind::Hole } else { piece.kind };
-        match kind {
-            ChangeKind::Data => self.totals.data_blocks += piece.blocks,
-            ChangeKind::Hole => self.totals.hole_blocks += piece.blocks,
-            ChangeKind::Lost => self.totals.lost_blocks += piece.blocks,
-        }
+        self.totals.count(kind, piece.blocks);
         let payload = match kind {
             ChangeKind::Data => bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat(),
             _ => Vec::new(),

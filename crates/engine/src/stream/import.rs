@@ -1,7 +1,7 @@
 //! Into a pool.
 
 use super::format::{HEADER_BYTES, Header, RECORD_BYTES, Record, RecordKind};
-use super::{StreamError, StreamSource, StreamTotals};
+use super::{StreamError, StreamSource, StreamTotals, failure_words};
 use crate::format::Malformed;
 use crate::pool::{Pool, SnapshotInfo};
 use crate::shard::ChangeKind;
@@ -223,11 +223,7 @@ impl Pool {
                     under_way.first().await.unwrap_or(Ok(())).map_err(failed)?;
                     pending -= 1;
                 }
-                match kind {
-                    ChangeKind::Data => totals.data_blocks += record.blocks,
-                    ChangeKind::Hole => totals.hole_blocks += record.blocks,
-                    ChangeKind::Lost => totals.lost_blocks += record.blocks,
-                }
+                totals.count(kind, record.blocks);
                 under_way.push(writer.write(kind, record.first, record.blocks, bufs));
                 pending += 1;
             }
@@ -266,7 +262,7 @@ async fn next(
         RecordKind::End => Err(damaged(Malformed("its end counts something else"))),
         RecordKind::Failed => {
             let words = bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat();
-            Err(StreamError::Source(String::from_utf8_lossy(&words).escape_debug().to_string()))
+            Err(failure_words(&words))
         }
     }
 }

@@ -4,8 +4,10 @@
 mod export;
 mod format;
 mod import;
+mod verify;
 
 pub use import::{ImportOptions, Imported};
+pub use verify::{StreamAbout, StreamVerifier};
 
 use crate::error::PoolError;
 use crate::format::Malformed;
@@ -65,4 +67,9 @@ pub struct StreamTotals {
     pub hole_blocks: u64,
     /// Blocks whose data are lost.
     pub lost_blocks: u64,
+}
+
+/// Why a stream says that it failed.
+fn failure_words(payload: &[u8]) -> StreamError {
+    StreamError::Source(String::from_utf8_lossy(payload).chars().filter(|char| !char.is_control()).collect())
 }

@@ -1,0 +1,225 @@
+//! `remuda snapshot diff`, `export`, `import` and `verify`.
+
+use super::exit::{Exit, Failure};
+use super::{Context, output};
+use crate::node::view::{ChangeView, ChangesView, ImportView};
+use crate::rpc::client::Client;
+use base::ByteSize;
+use engine::{BLOCK_BYTES, StreamTotals, StreamVerifier};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+fn other_version(error: serde_json::Error) -> Failure {
+    Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"))
+}
+
+/// Shows what differs, piece by piece: it may be much.
+pub fn diff(context: &Context, name: &str, since: Option<&str>) -> Result<(), Failure> {
+    let mut client = Client::connect(&context.socket())?;
+    let (mut all, mut from) = (Vec::<ChangeView>::new(), Some(0));
+    while let Some(offset) = from {
+        let params = without_nulls(json!({ "snapshot": name, "since": since, "offset": offset }));
+        let found = client.call("snapshot.diff", params)?;
+        let found: ChangesView = serde_json::from_value(found).map_err(other_version)?;
+        all.extend(found.changes);
+        from = found.next;
+    }
+    if context.json {
+        output::print_json(&json!(all));
+        return Ok(());
+    }
+    let row = |change: &ChangeView| {
+        let size = ByteSize(change.length).to_string();
+        vec![output::count(change.offset), output::count(change.length), size, change.kind.clone()]
+    };
+    let bytes: u64 = all.iter().map(|change| change.length).sum();
+    let table = output::table(&[">OFFSET", ">BYTES", ">SIZE", "NOW"], all.iter().map(row).collect());
+    output::print_line(&format!("{table}\n\n{} in {} ranges", ByteSize(bytes), output::count(all.len() as u64)));
+    Ok(())
+}
+
+fn without_nulls(mut params: Value) -> Value {
+    if let Value::Object(params) = &mut params {
+        params.retain(|_, value| !value.is_null());
+    }
+    params
+}
+
+/// Where a stream is written to: a file gets its name when all of it is there.
+enum Target {
+    Out(io::Stdout),
+    File { file: File, partial: PathBuf, path: PathBuf },
+}
+
+impl Target {
+    fn open(path: Option<&Path>) -> Result<Target, Failure> {
+        let Some(path) = path else {
+            if io::stdout().is_terminal() {
+                let message =
+                    "a stream is no text: send it through a pipe or into a file ('> FILE', or '--output FILE')";
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            return Ok(Target::Out(io::stdout()));
+        };
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial).map_err(|error| file_failure(&partial, "cannot be written", &error))?;
+        Ok(Target::File { file, partial, path: path.to_path_buf() })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Target::Out(out) => out.write_all(bytes),
+            Target::File { file, .. } => file.write_all(bytes),
+        }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        match self {
+            Target::Out(mut out) => out.flush().map_err(|error| {
+                Failure::new(Exit::Failed, format!("whoever was to take the stream has gone: {error}"))
+            }),
+            Target::File { file, partial, path } => file
+                .sync_all()
+                .and_then(|()| std::fs::rename(&partial, &path))
+                .map_err(|error| file_failure(&path, "cannot be written", &error)),
+        }
+    }
+
+    fn give_up(self) {
+        if let Target::File { partial, .. } = self {
+            let _ = std::fs::remove_file(partial);
+        }
+    }
+}
+
+fn file_failure(path: &Path, what: &str, error: &io::Error) -> Failure {
+    Failure::new(Exit::Failed, format!("{}: {what}: {error}", path.display()))
+}
+
+fn carried(totals: &StreamTotals) -> String {
+    let block = BLOCK_BYTES as u64;
+    let lost = match totals.lost_blocks {
+        0 => String::new(),
+        blocks => format!("; {} of the volume are lost, and are marked so", ByteSize(blocks * block)),
+    };
+    format!("{} of data in a stream of {}{lost}", ByteSize(totals.data_blocks * block), ByteSize(totals.stream_bytes))
+}
+
+/// Writes a snapshot to a file or to standard output, and verifies the stream as it passes by.
+pub fn export(context: &Context, name: &str, since: Option<&str>, path: Option<&Path>) -> Result<(), Failure> {
+    let mut client = Client::connect(&context.socket())?;
+    let params = without_nulls(json!({ "snapshot": name, "since": since }));
+    let mut target = Target::open(path)?;
+    let mut verifier = StreamVerifier::default();
+    let mut broken = None;
+    let ended = client.call_out("snapshot.export", params, |bytes| {
+        target.put(bytes)?;
+        verifier.push(bytes).map_err(|error| {
+            broken = Some(error.to_string());
+            io::Error::from(io::ErrorKind::InvalidData)
+        })
+    });
+    let ended = ended.map_err(Failure::from).and_then(|_| {
+        verifier.finish().map_err(|error| Failure::new(Exit::Failed, format!("export of '{name}': {error}")))
+    });
+    let totals = match (ended, broken) {
+        (Ok(totals), None) => totals,
+        (_, Some(cause)) => {
+            target.give_up();
+            return Err(Failure::new(Exit::Failed, format!("export of '{name}': {cause}")));
+        }
+        (Err(failure), None) => {
+            target.give_up();
+            return Err(failure);
+        }
+    };
+    target.finish()?;
+    let line = format!("exported '{name}': {}", carried(&totals));
+    match (path, context.json) {
+        (Some(path), true) => {
+            output::print_json(&json!({ "snapshot": name, "file": path, "stream_bytes": totals.stream_bytes }))
+        }
+        (Some(_), false) => output::print_line(&line),
+        (None, _) => eprintln!("{line}"),
+    }
+    Ok(())
+}
+
+fn source(path: Option<&Path>) -> Result<Box<dyn Read>, Failure> {
+    match path.filter(|path| *path != Path::new("-")) {
+        Some(path) => {
+            let file = File::open(path).map_err(|error| file_failure(path, "cannot be read", &error))?;
+            Ok(Box::new(file))
+        }
+        None if io::stdin().is_terminal() => {
+            Err(Failure::new(Exit::Usage, "send a stream to standard input ('< FILE', or a pipe), or name a file"))
+        }
+        None => Ok(Box::new(io::stdin())),
+    }
+}
+
+/// Reads a stream from a file or from standard input into a volume.
+pub fn import(
+    context: &Context,
+    target: &str,
+    pool: Option<&str>,
+    roll_back: bool,
+    path: Option<&Path>,
+) -> Result<(), Failure> {
+    let mut source = source(path)?;
+    let params = without_nulls(json!({ "target": target, "pool": pool, "roll_back": roll_back }));
+    let made = Client::connect(&context.socket())?.call_in("snapshot.import", params, &mut *source)?;
+    if context.json {
+        output::print_json(&made);
+        return Ok(());
+    }
+    let made: ImportView = serde_json::from_value(made).map_err(other_version)?;
+    let block = BLOCK_BYTES as u64;
+    let totals = StreamTotals {
+        stream_bytes: made.stream_bytes,
+        data_blocks: made.data_bytes / block,
+        hole_blocks: made.hole_bytes / block,
+        lost_blocks: made.lost_bytes / block,
+    };
+    output::print_line(&format!("imported '{}' into pool '{}': {}", made.snapshot, made.pool, carried(&totals)));
+    Ok(())
+}
+
+/// Says whether a stream is whole and undamaged. Needs no node.
+pub fn verify(context: &Context, path: Option<&Path>) -> Result<(), Failure> {
+    let mut source = source(path)?;
+    let mut verifier = StreamVerifier::default();
+    let mut piece = vec![0; PIECE_BYTES];
+    let damaged = |error: engine::StreamError| Failure::new(Exit::Damaged, error.to_string());
+    loop {
+        let read = source.read(&mut piece);
+        let bytes = read.map_err(|error| Failure::new(Exit::Failed, format!("the stream cannot be read: {error}")))?;
+        if bytes == 0 {
+            break;
+        }
+        verifier.push(&piece[..bytes]).map_err(damaged)?;
+    }
+    let totals = verifier.finish().map_err(damaged)?;
+    let Some(about) = verifier.about() else { return Err(Failure::new(Exit::Damaged, "the stream is empty")) };
+    if context.json {
+        let since = Some(&about.since).filter(|since| !since.is_empty());
+        output::print_json(&json!({
+            "snapshot": about.name, "since": since, "size": about.bytes, "created_s": about.created_s,
+            "stream_bytes": totals.stream_bytes, "data_bytes": totals.data_blocks * BLOCK_BYTES as u64,
+        }));
+        return Ok(());
+    }
+    let since = match about.since.as_str() {
+        "" => "all that it has".to_string(),
+        since => format!("what differs from '{since}'"),
+    };
+    output::print_line(&format!("whole: '{}' ({}), {since}: {}", about.name, ByteSize(about.bytes), carried(&totals)));
+    Ok(())
+}
