@@ -1,13 +1,14 @@
 //! The methods: their names, parameters and what they call. Parameters are read by the same code as the configuration
 //! file, so a misspelt one is met with the nearest right one here too.
 
+use super::params::Params;
 use crate::config::ana;
 use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
 use crate::config::host_key;
-use crate::config::limit::{self, Limited, Rates};
+use crate::config::limit::{self, Rates};
 use crate::config::pool::{POOL_CREATE, read_pool_request};
-use crate::config::section::{Form, Key, Section, key};
+use crate::config::section::{Form, Key, key};
 use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
 use crate::config::{LogDef, check_uuid, parse_controller_ids};
@@ -17,7 +18,6 @@ use engine::CheckOptions;
 use nvme::spec::ana::AnaState;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A method as `rpc.discover` describes it.
@@ -598,161 +598,6 @@ async fn vhost_create(node: &mut Node, params: &Params) -> Result<Value, Refusal
     }
     let queues = params.queues.unwrap_or(vhost::QUEUES_DEFAULT);
     answer(node.vhost_create(&params.name, &params.volume, socket, queues, params.flag).await?)
-}
-
-/// Parameters, read; which are present was checked against the declaration.
-#[derive(Default)]
-struct Params {
-    name: String,
-    nqn: Option<String>,
-    host: String,
-    address: String,
-    device: Option<String>,
-    pool: Option<String>,
-    volume: String,
-    snapshot: String,
-    since: Option<String>,
-    target: String,
-    leg: Option<String>,
-    key_file: String,
-    confirm: String,
-    rates: Rates,
-    /// The one of several words.
-    word: String,
-    serial: Option<String>,
-    model: Option<String>,
-    hosts: Option<Vec<String>>,
-    tls_key: Option<String>,
-    dhchap_key: Option<String>,
-    dhchap_ctrl_key: Option<String>,
-    dhchap_hash: Vec<String>,
-    dhchap_dhgroup: Vec<String>,
-    names: Vec<String>,
-    grace_ns: Option<u64>,
-    size: Option<u64>,
-    size_text: String,
-    offset: Option<u64>,
-    block_size: Option<u64>,
-    rate: Option<u64>,
-    log: Option<String>,
-    log_pmem: Option<String>,
-    log_size: Option<u64>,
-    nsid: Option<u32>,
-    ana_group: Option<u32>,
-    port: Option<String>,
-    uuid: Option<String>,
-    controller_ids: Option<String>,
-    socket: Option<String>,
-    queues: Option<u16>,
-    flag: bool,
-    /// Names of the flags that are set, of methods that have several.
-    flags: BTreeSet<&'static str>,
-}
-
-impl Params {
-    fn read(method: &Method, table: &Table, problems: &mut Problems) -> Params {
-        let mut section =
-            Section::new(format!("method '{}'", method.name), None, table, &[method.params], true, problems);
-        section.check_unknown(|_| None);
-        let mut params = Params::default();
-        for declared in method.params {
-            if declared.default == "required" && !section.has(declared.name) {
-                section.missing(declared.name);
-                continue;
-            }
-            let name = declared.name;
-            match declared.form {
-                Form::Text => {
-                    let text = section.text(name).map(|text| text.value);
-                    match name {
-                        "nqn" => params.nqn = text,
-                        "serial" => params.serial = text,
-                        "model" => params.model = text,
-                        "name" => params.name = checked_name(&mut section, text),
-                        "host" => params.host = text.unwrap_or_default(),
-                        "address" => params.address = text.unwrap_or_default(),
-                        "device" => params.device = text,
-                        "pool" => params.pool = text,
-                        "log" => params.log = text,
-                        "log_pmem" => params.log_pmem = text,
-                        "leg" | "prefer" => params.leg = text,
-                        "tls_key" => params.tls_key = text,
-                        "dhchap_key" => params.dhchap_key = text,
-                        "dhchap_ctrl_key" => params.dhchap_ctrl_key = text,
-                        "key_file" => params.key_file = text.unwrap_or_default(),
-                        "confirm" => params.confirm = text.unwrap_or_default(),
-                        "volume" => params.volume = text.unwrap_or_default(),
-                        "snapshot" => params.snapshot = text.unwrap_or_default(),
-                        "since" => params.since = text,
-                        "target" => params.target = text.unwrap_or_default(),
-                        "port" => params.port = text,
-                        "uuid" => params.uuid = text,
-                        "controller_ids" => params.controller_ids = text,
-                        "socket" => params.socket = text,
-                        "size" => params.size_text = text.unwrap_or_default(),
-                        other => unreachable!("text parameter '{other}' has no place"),
-                    }
-                }
-                Form::Choice(_) => {
-                    params.word = section.choice(name).map(|word| word.value.to_string()).unwrap_or_default()
-                }
-                Form::Size if name == "size" => params.size = section.size(name).map(|size| size.value),
-                Form::Size if name == "bandwidth" => params.rates = limit::read_rates(&mut section),
-                Form::Size if name == "rate" => params.rate = section.size(name).map(|rate| rate.value),
-                Form::Size if name == "log_size" => params.log_size = section.size(name).map(|size| size.value),
-                Form::Size if name == "block_size" => params.block_size = section.size(name).map(|size| size.value),
-                Form::Size => params.offset = section.size(name).map(|size| size.value),
-                Form::Count(..) if name == "queues" => {
-                    params.queues = section.count(name).map(|queues| queues.value as u16)
-                }
-                // With the bandwidth.
-                Form::Count(..) if name == "iops" => {}
-                Form::Count(..) if name == "ana_group" => {
-                    params.ana_group = section.count(name).map(|group| group.value as u32)
-                }
-                Form::Count(..) => params.nsid = section.count(name).map(|nsid| nsid.value as u32),
-                Form::Flag => {
-                    params.flag = section.flag(name).is_some_and(|flag| flag.value);
-                    if params.flag {
-                        params.flags.insert(name);
-                    }
-                }
-                Form::TextList => {
-                    let texts = section.texts(name);
-                    let texts = texts.map(|texts| texts.into_iter().map(|text| text.value).collect());
-                    match name {
-                        "dhchap_hash" => params.dhchap_hash = texts.unwrap_or_default(),
-                        "dhchap_dhgroup" => params.dhchap_dhgroup = texts.unwrap_or_default(),
-                        "names" => params.names = texts.unwrap_or_default(),
-                        _ => params.hosts = texts,
-                    }
-                }
-                Form::Duration => params.grace_ns = section.duration_ns(name).map(|time| time.value),
-                other => unreachable!("no parameter has the form {other:?}"),
-            }
-        }
-        params
-    }
-
-    fn limited(&self) -> Result<Limited, Refusal> {
-        match (self.host.as_str(), self.volume.as_str()) {
-            (host, "") if !host.is_empty() => Ok(Limited::Host(host.to_string())),
-            ("", volume) if !volume.is_empty() => Ok(Limited::Volume(volume.to_string())),
-            _ => Err(Refusal::invalid("limit", "it is of a host or of a volume", "give one of 'host' and 'volume'")),
-        }
-    }
-
-    fn nqn(&self) -> &str {
-        self.nqn.as_deref().unwrap_or_default()
-    }
-}
-
-fn checked_name(section: &mut Section<'_>, name: Option<String>) -> String {
-    let name = name.unwrap_or_default();
-    if let Err(reason) = crate::config::device::check_name(&name) {
-        section.wrong(None, "name", reason, None);
-    }
-    name
 }
 
 fn answer(value: impl Serialize) -> Result<Value, Refusal> {

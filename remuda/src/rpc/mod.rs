@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod client;
 pub mod methods;
+mod params;
 pub mod reference;
 pub mod server;
 mod stream;
