@@ -357,6 +357,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::FreeEarly => Some(Defect::FreeEarly),
         Mutation::TrustFlushes => Some(Defect::TrustFlushes),
         Mutation::WaitForEver => Some(Defect::WaitForEver),
+        Mutation::ForgetBetween => Some(Defect::ForgetBetween),
         Mutation::WriteFrozen => Some(Defect::WriteFrozen),
         Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
         _ => None,

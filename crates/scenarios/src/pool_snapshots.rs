@@ -14,7 +14,7 @@ use crate::hot_pool::{Plan, SLICE_BLOCKS, create, defect_of, view, view_of};
 use crate::sides::{self, Side, Sides, read_cells};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba};
-use engine::{CheckOptions, Pool};
+use engine::{ChangeKind, CheckOptions, Pool};
 use reactor::{Reactor, SgList};
 use sim::Failure;
 use sim::ScheduleFaults;
@@ -160,7 +160,10 @@ impl Stage {
                 }
                 1 => crashed::audit(&self.judge, &reactor, &pool).await,
                 2 => self.delete_shot(&reactor, &pool, rng).await,
-                3 => self.read_shots(&reactor, &pool).await,
+                3 => {
+                    self.read_shots(&reactor, &pool).await;
+                    self.compare_shots(&reactor, &pool, rng).await;
+                }
                 _ => self.shoot(&reactor, &pool, rng).await,
             }
         }
@@ -244,6 +247,58 @@ impl Stage {
         }
     }
 
+    /// Where two snapshots hold something else, the engine has to say that they differ; and what reads as zeroes, that it does.
+    async fn compare_shots(&self, reactor: &Rc<Reactor>, pool: &Arc<Pool>, rng: &mut Rng) {
+        let shots: Vec<(String, Values)> = {
+            let shots = self.shots.borrow();
+            shots.iter().filter_map(|(name, values)| Some((name.clone(), values.clone()?))).collect()
+        };
+        if shots.len() < 2 {
+            return;
+        }
+        // In the order in which they were made: their numbers grow.
+        let mut by_number = shots;
+        by_number.sort_by_key(|(name, _)| name[1..].parse::<u64>().expect("a number behind a letter"));
+        let first = rng.below(by_number.len() as u64 - 1) as usize;
+        let ((since, before), (name, after)) =
+            (&by_number[first], &by_number[rng.between(first as u64 + 1, by_number.len() as u64 - 1) as usize]);
+        let mut found = Vec::new();
+        for volume in 0..self.plan.volumes {
+            let (of, since) = (format!("v{volume}@{name}"), format!("v{volume}@{since}"));
+            let (mut changes, mut from) = (Vec::new(), Some(0));
+            while let Some(block) = from {
+                match pool.changes(reactor, &of, Some(&since), block, rng.between(1, 8) as usize).await {
+                    Ok(more) => {
+                        changes.extend(more.changes);
+                        from = more.next;
+                    }
+                    Err(error) => {
+                        let is_there = |name: &str| self.shots.borrow().contains_key(name);
+                        let both = is_there(&by_number[first].0) && is_there(name);
+                        return self
+                            .expect(!both, || format!("what differs from {since} in {of} is not told: {error}"));
+                    }
+                }
+            }
+            found.push(changes);
+        }
+        let shift = 12 - self.plan.block_shift;
+        let cells = self.plan.windows().into_iter().flat_map(|window| {
+            (window.start..window.start + window.blocks).map(move |block| (window.child, block >> shift))
+        });
+        for (((volume, block), before), after) in cells.zip(before).zip(after) {
+            let change =
+                found[volume].iter().find(|change| (change.first..change.first + change.blocks).contains(&block));
+            let is_right = match change {
+                None => before == after,
+                Some(change) => change.kind != ChangeKind::Hole || *after == 0,
+            };
+            self.expect(is_right, || {
+                format!("block {block} of v{volume} is {before} in {since} and {after} in {name}: told was {change:?}")
+            });
+        }
+    }
+
     async fn delete_shot(&self, reactor: &Rc<Reactor>, pool: &Pool, rng: &mut Rng) {
         let names: Vec<String> = self.shots.borrow().keys().cloned().collect();
         let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else { return };
@@ -297,6 +352,7 @@ impl Stage {
         let judged = found.and_then(|found| self.sides.borrow().judge(&found));
         self.expect(judged.is_ok(), || format!("in the end: {judged:?}"));
         self.read_shots(&reactor, &pool).await;
+        self.compare_shots(&reactor, &pool, &mut self.judge.sim.rng()).await;
         let reaped = pool.reap(&reactor).await;
         self.expect(reaped.is_ok(), || format!("what was deleted does not go: {reaped:?}"));
         self.read_shots(&reactor, &pool).await;

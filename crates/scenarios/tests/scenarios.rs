@@ -134,6 +134,7 @@ fn every_checker_catches_its_mutation() {
         ("shaped-pool-images", Mutation::ForgetLive),
         ("shaped-pool-images", Mutation::FreeEarly),
         ("shaped-pool-images", Mutation::TailPastDirty),
+        ("pool-snapshots", Mutation::ForgetBetween),
         ("pool-snapshots", Mutation::WriteFrozen),
         ("pool-snapshots", Mutation::AbsorbExtents),
         ("pool-snapshots", Mutation::ForgetTrims),

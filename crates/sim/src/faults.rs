@@ -256,6 +256,8 @@ pub enum Mutation {
     TrustFlushes,
     /// A scenario's own defect: in the engine, who waits for room in the log waits for ever when upkeep fails for good.
     WaitForEver,
+    /// A scenario's own defect: the engine looks for what differs between two snapshots in the later one alone.
+    ForgetBetween,
     /// A scenario's own defect: in the engine, writes that are under way when a snapshot is made go to it.
     WriteFrozen,
     /// A scenario's own defect: in the engine, only whole extents are kept of what a deleted snapshot leaves to its heir.
@@ -266,7 +268,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 46] = [
+    pub const ALL: [Mutation; 47] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -310,6 +312,7 @@ impl Mutation {
         Mutation::FreeEarly,
         Mutation::TrustFlushes,
         Mutation::WaitForEver,
+        Mutation::ForgetBetween,
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
         Mutation::ForgetPointers,

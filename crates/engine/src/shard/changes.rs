@@ -5,9 +5,9 @@
 //! (a deleted snapshot in between gives what it has to the layer above it): the extents that were looked at are compared at
 //! the end, and looked at again if they are others by then.
 
-use super::Shard;
 use super::dirty::BlockSet;
 use super::index::Place;
+use super::{Defect, Shard};
 use crate::units::EXTENT_BLOCKS;
 use bdev::Status;
 use smallvec::SmallVec;
@@ -106,7 +106,8 @@ impl Shard {
     ) -> Result<Vec<Change>, Status> {
         let mut kinds = [None; EXTENT_BLOCKS as usize];
         let mut known = BlockSet::EMPTY;
-        for (extent, shown) in looked {
+        let layers = if self.is_broken(Defect::ForgetBetween) { 1 } else { looked.len() };
+        for (extent, shown) in &looked[..layers] {
             let Some(extent) = extent else { continue };
             let mut page = None;
             let mut index = 0;

@@ -196,6 +196,8 @@ pub enum Defect {
     TrustFlushes,
     /// Who waits for room in the log waits for ever when upkeep fails for good.
     WaitForEver,
+    /// What differs between two snapshots is looked for in the later one alone, and not in those between them.
+    ForgetBetween,
     /// Writes that are under way when a snapshot is made go to it.
     WriteFrozen,
     /// Of what a deleted snapshot had and the layer above it shows, only whole extents are kept.
