@@ -1,6 +1,6 @@
 # guest job: a snapshot of a mounted ext4 under writes, with SIGKILLs of the node around it. A clone of it and the snapshot itself are
 # namespaces: both have every file that was synced before, none of a later one, and pass fsck once the journal has been replayed. The
-# volume has everything, until it is rolled back.
+# volume has everything, until it is rolled back; a copy that came as a stream has what the snapshot has, and then what differs.
 # env: TRADDR TRSVCID NQN  [EXTRA]
 D=/dev/nvme0n1
 # (the kernel numbers namespaces as it finds them)
@@ -59,6 +59,26 @@ must mount-again mount -t ext4 -o ro $D /mnt/x
 step data-compare compare_files /tmp/sums.all
 step later-is-there present
 must umount-again umount /mnt/x
+
+# --- a copy that came as a stream, and what the volume has since ------------------------------------------------------------------
+copied_to() { COPY=$(named 4); test -b "$COPY"; }
+mount_copy() { drop_caches; mount -t ext4 $COPY /mnt/x; }
+must copy host_do copy-snapshot monday 4
+must copy-namespace wait_until 30 copied_to
+must mount-copy mount_copy
+step copy-has-what-was-synced compare_files /tmp/sums.before
+step copy-has-nothing-later absent
+must umount-copy umount /mnt/x
+step fsck-copy e2fsck -fn $COPY
+must copy-on host_do copy-on monday tuesday 4
+step kill-after-copy host_do restart
+must copy-namespace-again wait_until 30 copied_to
+must mount-copied-on mount_copy
+step copied-on-has-everything compare_files /tmp/sums.all
+step copied-on-has-later present
+must umount-copied-on umount /mnt/x
+step fsck-copied-on e2fsck -fn $COPY
+
 must roll-back host_do roll-back monday
 again() { D=$(named 1); test -b "$D"; }
 must namespace-again wait_until 30 again
@@ -70,8 +90,8 @@ must umount-rolled-back umount /mnt/x
 step fsck-rolled-back e2fsck -fn $D
 
 # --- the snapshot and the clone go; what the volume still shows of them stays -----------------------------------------------------
-must forget host_do forget-snapshot monday 2 3
-gone() { [ -z "$(named 2)$(named 3)" ]; }
+must forget host_do forget-snapshot monday 2 3 4
+gone() { [ -z "$(named 2)$(named 3)$(named 4)" ]; }
 step namespaces-go wait_until 30 gone
 step kill-while-it-is-deleted host_do restart
 drop_caches

@@ -107,15 +107,32 @@ node_show_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT
     remuda subsystem add-namespace "$NQN" "v$2" --nsid "$2"
     remuda subsystem add-namespace "$NQN" "v0@$1" --nsid "$3"
 }
+# A copy of the snapshot in a volume of its own, by way of a stream; and then what a later one has, on top of that.
+node_copy_snapshot() { # NAME NSID
+    remuda snapshot export "v0@$1" | remuda snapshot import "v$2" --pool hot
+    remuda subsystem add-namespace "$NQN" "v$2" --nsid "$2"
+}
+node_copy_on() { # FORMER-NAME NAME NSID
+    remuda subsystem remove-namespace "$NQN" "$3"
+    remuda snapshot create "v0@$2"
+    remuda snapshot export "v0@$2" --since "v0@$1" --output "$W/stream"
+    remuda snapshot verify "$W/stream"
+    # (what mounting it has written to the copy)
+    remuda snapshot import "v$3" --roll-back --input "$W/stream"
+    remuda snapshot delete "v0@$2"
+    remuda subsystem add-namespace "$NQN" "v$3" --nsid "$3"
+}
 node_roll_back() { # NAME
     # (not while hosts may use it)
     remuda subsystem remove-namespace "$NQN" 1
     remuda snapshot rollback "v0@$1"
     remuda subsystem add-namespace "$NQN" v0 --nsid 1
 }
-node_forget_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT
+node_forget_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT NSID-OF-COPY
     remuda subsystem remove-namespace "$NQN" "$3"
     node_remove_namespace "$2"
+    remuda subsystem remove-namespace "$NQN" "$4"
+    remuda volume delete "v$4" --snapshots
     remuda snapshot delete "v0@$1"
 }
 node_set_ana() { # PORTAL (0 or 1) STATE
