@@ -189,8 +189,8 @@ async fn run(
     tokio::task::yield_now().await;
     tracing::info!("stopping ({cause}): draining and flushing");
     metrics.stopping();
-    // Whoever waits for a look is told that there will be none.
-    drop(looks);
+    // Whoever waits for a look, or for the end of an import, is told that there will be none.
+    drop((looks, landings));
     let deadline = Duration::from_nanos(node.config().node.drain_timeout_ns);
     if tokio::time::timeout(deadline, node.drain()).await.is_err() {
         tracing::error!("not everything was drained and flushed within {deadline:?}");

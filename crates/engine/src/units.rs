@@ -8,6 +8,8 @@ pub const EXTENT_BLOCKS: u32 = 1024;
 pub const SLICE_EXTENTS: u32 = 16;
 /// Most blocks of one log record.
 pub const RECORD_BLOCKS_MAX: u32 = 64;
+/// Most blocks of a volume: its extents are numbered with 32 bits.
+pub const VOLUME_BLOCKS_MAX: u64 = u32::MAX as u64 * EXTENT_BLOCKS as u64;
 /// Blocks that a volume writes atomically, when they lie in one extent.
 pub const ATOMIC_BLOCKS: u32 = 16;
 

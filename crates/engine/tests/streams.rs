@@ -161,6 +161,55 @@ fn a_snapshot_and_what_differs_from_it_arrive_in_another_pool() {
 }
 
 #[test]
+fn what_differs_goes_into_a_clone_of_the_copy_as_well() {
+    with_pools(|reactor, from, to| async move {
+        from.create_volume(&reactor, "v", 3000, 12, 0).await.unwrap();
+        put(&reactor, &from, "v", 5, 1).await;
+        from.snapshot(&reactor, &[("v", "one")], 0).await.unwrap();
+        put(&reactor, &from, "v", 6, 2).await;
+        from.snapshot(&reactor, &[("v", "two")], 0).await.unwrap();
+        let whole = export(&reactor, &from, "v@one", None).await.0;
+        let part = export(&reactor, &from, "v@two", Some("v@one")).await.0;
+        import(&reactor, &to, ImportOptions::default(), &whole, 4096).await.unwrap();
+        put(&reactor, &to, "v", 7, 9).await;
+        to.clone_volume(&reactor, "v@one", "c", 0).await.unwrap();
+        let into_clone = ImportOptions { volume: Some("c"), ..ImportOptions::default() };
+        // What fails leaves the clone as it was, and the volume alone.
+        assert!(import(&reactor, &to, into_clone, &part[..part.len() - 1], 4096).await.is_err());
+        assert_eq!(read(&reactor, &device(&to, "c"), 6).await, Ok(0));
+        assert_eq!(import(&reactor, &to, into_clone, &part, 4096).await.unwrap().snapshot.name(), "c@two");
+        assert_eq!(read(&reactor, &device(&to, "c@two"), 6).await, Ok(2));
+        assert_eq!(read(&reactor, &device(&to, "v"), 7).await, Ok(9));
+    });
+}
+
+#[test]
+fn who_reads_a_stream_that_fails_learns_why() {
+    with_pools(|reactor, from, to| async move {
+        from.create_volume(&reactor, "v", 3000, 12, 0).await.unwrap();
+        from.snapshot(&reactor, &[("v", "one")], 0).await.unwrap();
+        from.snapshot(&reactor, &[("v", "two")], 0).await.unwrap();
+        let mut sink = Collect(Vec::new());
+        let refused = from.export_snapshot(&reactor, "v@one", Some("v@two"), &mut sink).await.unwrap_err();
+        assert!(refused.to_string().contains("'v@two' is not below 'v@one'"), "{refused}");
+        let options = ImportOptions { volume: Some("w"), ..ImportOptions::default() };
+        for error in
+            [verified(&sink.0, 9).unwrap_err(), import(&reactor, &to, options, &sink.0, 9).await.err().unwrap()]
+        {
+            let text = error.to_string();
+            assert!(text.contains("is not below") || text.contains("has no volume 'w'"), "{text}");
+        }
+        // Nor is anything overlooked that follows a whole one.
+        let mut twice = export(&reactor, &from, "v@one", None).await.0;
+        twice.extend(twice.clone());
+        assert!(verified(&twice, 4096).is_err());
+        let ended = import(&reactor, &to, options, &twice, 4096).await.err().unwrap().to_string();
+        assert!(ended.contains("goes on behind its end"), "{ended}");
+        assert!(to.volume("w").is_none());
+    });
+}
+
+#[test]
 fn a_volume_that_has_changed_is_rolled_back_only_when_told_to() {
     with_pools(|reactor, from, to| async move {
         from.create_volume(&reactor, "v", 80_000, 9, 0).await.unwrap();
@@ -179,7 +228,7 @@ fn a_volume_that_has_changed_is_rolled_back_only_when_told_to() {
         let copy = to.volume("v").unwrap().open_channel(&reactor).unwrap();
         assert_eq!(copy.submit(sectors(500, 9)).await.status, Status::Ok);
         let refused = import(&reactor, &to, ImportOptions::default(), &part, 4096).await.err().unwrap().to_string();
-        assert!(refused.contains("has changed since its snapshot 'v@one'"), "{refused}");
+        assert!(refused.contains("has changed since 'v@one'"), "{refused}");
         let told = ImportOptions { roll_back: true, snapshot: Some("second"), ..ImportOptions::default() };
         import(&reactor, &to, told, &part, 4096).await.unwrap();
         let source = from.volume("v@two").unwrap().open_channel(&reactor).unwrap();
@@ -210,6 +259,7 @@ fn a_stream_that_is_cut_or_damaged_leaves_everything_as_it_was() {
         let refuses = async |bytes: &[u8], name: &str| {
             let ended = import(&reactor, &to, options, bytes, 4096).await;
             assert!(verified(bytes, 100).is_err() && ended.is_err() && to.volume(name).is_none(), "{name}");
+            to.reap(&reactor).await.unwrap();
         };
         for cut in (0..whole.len()).step_by(97) {
             refuses(&whole[..cut], "v").await;

@@ -91,7 +91,7 @@ Examples:
     },
     /// Read a stream into a volume: a new one, or what differs into the copy of an older snapshot
     #[command(after_help = "\
-The snapshot is there when the whole stream was right; otherwise everything is as it was before. A stream that goes on from a snapshot
+The snapshot is there when the whole stream was right; otherwise everything is as it was before (with --roll-back: as that snapshot is). A stream that goes on from a snapshot
 needs a volume with a copy of that one, and nothing written since. Hosts must not use the volume meanwhile.
 
 Examples:

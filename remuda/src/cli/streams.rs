@@ -21,25 +21,32 @@ fn other_version(error: serde_json::Error) -> Failure {
 /// Shows what differs, piece by piece: it may be much.
 pub fn diff(context: &Context, name: &str, since: Option<&str>) -> Result<(), Failure> {
     let mut client = Client::connect(&context.socket())?;
+    // As JSON it is one text; for people each range is shown as it comes.
     let (mut all, mut from) = (Vec::<ChangeView>::new(), Some(0));
+    let (mut ranges, mut bytes) = (0u64, 0u64);
+    if !context.json {
+        output::print_line(&format!("{:>22} {:>18}  NOW", "OFFSET", "BYTES"));
+    }
     while let Some(offset) = from {
         let params = without_nulls(json!({ "snapshot": name, "since": since, "offset": offset }));
         let found = client.call("snapshot.diff", params)?;
         let found: ChangesView = serde_json::from_value(found).map_err(other_version)?;
-        all.extend(found.changes);
         from = found.next;
+        if context.json {
+            all.extend(found.changes);
+            continue;
+        }
+        for change in found.changes {
+            (ranges, bytes) = (ranges + 1, bytes + change.length);
+            let (offset, length) = (output::count(change.offset), output::count(change.length));
+            output::print_line(&format!("{offset:>22} {length:>18}  {}", change.kind));
+        }
     }
     if context.json {
         output::print_json(&json!(all));
         return Ok(());
     }
-    let row = |change: &ChangeView| {
-        let size = ByteSize(change.length).to_string();
-        vec![output::count(change.offset), output::count(change.length), size, change.kind.clone()]
-    };
-    let bytes: u64 = all.iter().map(|change| change.length).sum();
-    let table = output::table(&[">OFFSET", ">BYTES", ">SIZE", "NOW"], all.iter().map(row).collect());
-    output::print_line(&format!("{table}\n\n{} in {} ranges", ByteSize(bytes), output::count(all.len() as u64)));
+    output::print_line(&format!("{} in {} ranges", ByteSize(bytes), output::count(ranges)));
     Ok(())
 }
 
@@ -58,7 +65,7 @@ enum Target {
 
 impl Target {
     fn open(path: Option<&Path>) -> Result<Target, Failure> {
-        let Some(path) = path else {
+        let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             if io::stdout().is_terminal() {
                 let message =
                     "a stream is no text: send it through a pipe or into a file ('> FILE', or '--output FILE')";
@@ -67,7 +74,8 @@ impl Target {
             return Ok(Target::Out(io::stdout()));
         };
         let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
+        // Of its own: another export to the same file must not write into this one.
+        partial.push(format!(".{}.partial", std::process::id()));
         let partial = PathBuf::from(partial);
         let file = File::create(&partial).map_err(|error| file_failure(&partial, "cannot be written", &error))?;
         Ok(Target::File { file, partial, path: path.to_path_buf() })
@@ -85,10 +93,16 @@ impl Target {
             Target::Out(mut out) => out.flush().map_err(|error| {
                 Failure::new(Exit::Failed, format!("whoever was to take the stream has gone: {error}"))
             }),
-            Target::File { file, partial, path } => file
-                .sync_all()
-                .and_then(|()| std::fs::rename(&partial, &path))
-                .map_err(|error| file_failure(&path, "cannot be written", &error)),
+            Target::File { file, partial, path } => {
+                let named = file.sync_all().and_then(|()| std::fs::rename(&partial, &path)).and_then(|()| {
+                    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+                });
+                named.map_err(|error| {
+                    let _ = std::fs::remove_file(&partial);
+                    file_failure(&path, "cannot be written", &error)
+                })
+            }
         }
     }
 

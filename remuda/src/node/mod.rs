@@ -315,8 +315,7 @@ impl Node {
     /// Lets hosts go, makes everything acknowledged durable, and ends the reactors. The caller has a deadline.
     pub async fn drain(&mut self) {
         self.stopping = true;
-        self.transfers.stop().await;
-        self.exporter.drain().await;
+        tokio::join!(self.transfers.stop(), self.exporter.drain());
         self.close_doors().await;
         self.close_pools().await;
         // A device is closed before those it stands on: deeper ones hold what it writes while it settles.

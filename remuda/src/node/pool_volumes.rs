@@ -64,7 +64,8 @@ impl Node {
         let on_device = self.state.volumes.get(name).map(|record| format!("on device '{}'", record.device));
         let in_pool = || self.pool_volumes.get(name).map(|slot| format!("in pool '{}'", slot.pool));
         let absent = || self.absent(name).map(|shown| format!("in pool '{}', which is not open", shown.pool));
-        on_device.or_else(in_pool).or_else(absent)
+        let imported = || self.importing(name).map(|pool| format!("in pool '{pool}', where it is being imported"));
+        on_device.or_else(in_pool).or_else(absent).or_else(imported)
     }
 
     /// What hosts were told of a volume whose pool is known but not open.

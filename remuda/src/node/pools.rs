@@ -382,9 +382,9 @@ impl Node {
             return Err(self.belongs_to_config(object(name)));
         }
         slot.check_free()?;
+        self.check_pool_not_streamed(name)?;
         let volumes: Vec<String> = self.volumes_of_pool(name).map(str::to_string).collect();
         for volume in &volumes {
-            self.check_not_streamed(volume)?;
             if let Some(export) = self.exports_of(volume).first() {
                 let next = Node::end_export(export);
                 return Err(Refusal::conflict(object(name), format!("hosts may use its volume '{volume}'"), next));

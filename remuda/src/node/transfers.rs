@@ -5,12 +5,15 @@ use super::Node;
 use super::pools::{pool_refused, seconds_now};
 use super::refusal::{Refusal, RefusalKind};
 use super::view::{ChangeView, ChangesView, ExportView, ImportView};
+use crate::config::device::check_name;
 use bdev::BlockDevice;
 use engine::{BLOCK_BYTES, ChangeKind, ImportOptions, Imported, StreamError, StreamSink, StreamSource};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
+/// Streams at the same time: each takes one of the RPC socket's connections.
+const STREAMS_MAX: usize = crate::rpc::CLIENTS_MAX / 4;
 /// How often the end of those that are stopped is looked for.
 const STOP_LOOK: Duration = Duration::from_millis(5);
 
@@ -28,12 +31,22 @@ pub struct Landing {
     volume: String,
     outcome: Result<Imported, Refusal>,
     ended: oneshot::Sender<Result<ImportView, Refusal>>,
+    hold: Arc<Hold>,
 }
 
 /// What a stream uses, for as long as it runs.
 struct Hold {
     is_import: bool,
+    pool: String,
     names: Vec<String>,
+}
+
+impl Hold {
+    /// An import also holds the snapshots of its volume: it goes on from one, and back to that if it fails.
+    fn holds(&self, name: &str) -> bool {
+        let is_its = |held: &String| name.strip_prefix(held.as_str()).is_some_and(|rest| rest.starts_with('@'));
+        self.names.iter().any(|held| held == name || self.is_import && is_its(held))
+    }
 }
 
 /// The streams that are under way.
@@ -52,11 +65,19 @@ impl Default for Transfers {
 }
 
 impl Transfers {
-    fn hold(&mut self, is_import: bool, names: Vec<String>) -> Arc<Hold> {
-        let hold = Arc::new(Hold { is_import, names });
+    fn hold(&mut self, is_import: bool, pool: &str, names: Vec<String>) -> Result<Arc<Hold>, Refusal> {
         self.under_way.retain(|other| other.strong_count() > 0);
+        if self.under_way.len() >= STREAMS_MAX {
+            let cause = format!("{STREAMS_MAX} are under way already");
+            return Err(Refusal::conflict("stream", cause, "try again when one of them has ended"));
+        }
+        let hold = Arc::new(Hold { is_import, pool: pool.to_string(), names });
         self.under_way.push(Arc::downgrade(&hold));
-        hold
+        Ok(hold)
+    }
+
+    fn held(&self) -> impl Iterator<Item = Arc<Hold>> + '_ {
+        self.under_way.iter().filter_map(Weak::upgrade)
     }
 
     /// Ends all of them, and waits until what an import has begun is undone.
@@ -101,7 +122,11 @@ impl StreamSource for Source {
 fn refused(pool: &str, error: StreamError) -> Refusal {
     match error {
         StreamError::Pool(error) => pool_refused(pool, error, ""),
-        error => Refusal::new(RefusalKind::Failed, "stream", error.to_string(), "nothing was changed; send it again"),
+        error @ StreamError::NotUndone { .. } => {
+            let next = "see the node's log; 'remuda snapshot rollback' or 'remuda volume delete' put it right";
+            Refusal::new(RefusalKind::Failed, "stream", error.to_string(), next)
+        }
+        error => Refusal::new(RefusalKind::Failed, "stream", error.to_string(), "no snapshot was made; send it again"),
     }
 }
 
@@ -129,7 +154,7 @@ impl Node {
         let open = self.open_pool_of(&pool)?;
         let size = self.pool_volumes.get(name).map_or(0, |slot| slot.volume.info().bytes());
         let names: Vec<String> = [Some(name), since].into_iter().flatten().map(str::to_string).collect();
-        let hold = self.transfers.hold(false, names.clone());
+        let hold = self.transfers.hold(false, &pool, names.clone())?;
         let mut sink = Sink { bytes, stop: self.transfers.stop.subscribe() };
         self.reactors.first().run(move |reactor| {
             let there = reactor.clone();
@@ -161,7 +186,7 @@ impl Node {
             None => (name, None),
         };
         let object = format!("volume '{volume}'");
-        crate::config::device::check_name(volume).map_err(|cause| {
+        check_name(volume).map_err(|cause| {
             Refusal::invalid(object.clone(), cause, "give the volume that takes the stream another name")
         })?;
         let pool = match (self.pool_volumes.get(volume), pool) {
@@ -184,7 +209,7 @@ impl Node {
         }
         self.check_not_imported(volume)?;
         let open = self.open_pool_of(&pool)?;
-        let hold = self.transfers.hold(true, vec![volume.to_string()]);
+        let hold = self.transfers.hold(true, &pool, vec![volume.to_string()])?;
         let landed = self.transfers.landed.clone();
         let mut source = Source { bytes, stop: self.transfers.stop.subscribe() };
         self.reactors.first().run(move |reactor| {
@@ -192,12 +217,12 @@ impl Node {
             reactor.spawn(async move {
                 let volume = hold.names[0].clone();
                 let (snapshot, now_s) = (snapshot.as_deref(), seconds_now());
-                let options = ImportOptions { volume: Some(&volume), snapshot, roll_back, now_s };
+                let check_name = Some(check_name as fn(&str) -> Result<(), String>);
+                let options = ImportOptions { volume: Some(&volume), snapshot, roll_back, now_s, check_name };
                 let outcome = open.pool.import_snapshot(&there, options, &mut source).await;
                 let outcome = outcome.map_err(|error| refused(&pool, error));
                 // A node that has gone needs to know nothing.
-                let _ = landed.send(Landing { pool, volume, outcome, ended });
-                drop(hold);
+                let _ = landed.send(Landing { pool, volume, outcome, ended, hold });
             });
         });
         Ok(())
@@ -210,7 +235,9 @@ impl Node {
 
     /// An import has ended.
     pub async fn landed(&mut self, landing: Landing) {
-        let Landing { pool, volume, outcome, ended } = landing;
+        let Landing { pool, volume, outcome, ended, hold } = landing;
+        // Until here nobody else could make, change or take away what it has made.
+        drop(hold);
         let outcome = match outcome {
             Ok(Imported { volume: target, snapshot, totals }) => {
                 let name = snapshot.identity().name.clone();
@@ -265,6 +292,20 @@ impl Node {
         Ok(ChangesView { changes: found.changes.iter().map(view).collect(), next: found.next.map(|next| next * block) })
     }
 
+    /// The pool that a volume of this name is being imported into.
+    pub(super) fn importing(&self, volume: &str) -> Option<String> {
+        let names = |hold: &Arc<Hold>| hold.is_import && hold.names.iter().any(|name| name == volume);
+        self.transfers.held().find(names).map(|hold| hold.pool.clone())
+    }
+
+    /// Refuses what must not happen to a pool that a stream uses.
+    pub(super) fn check_pool_not_streamed(&self, pool: &str) -> Result<(), Refusal> {
+        let Some(hold) = self.transfers.held().find(|hold| hold.pool == pool) else { return Ok(()) };
+        let cause =
+            format!("'{}' of it is being {}", hold.names[0], if hold.is_import { "imported" } else { "exported" });
+        Err(Refusal::conflict(format!("pool '{pool}'"), cause, "wait until that has ended, or end its client"))
+    }
+
     /// Refuses what must not happen to a volume or snapshot that a stream uses.
     pub(super) fn check_not_streamed(&self, name: &str) -> Result<(), Refusal> {
         self.check_streams(name, |_| true)
@@ -276,15 +317,9 @@ impl Node {
     }
 
     fn check_streams(&self, name: &str, counts: impl Fn(&Hold) -> bool) -> Result<(), Refusal> {
-        let held = self
-            .transfers
-            .under_way
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|hold| counts(hold) && hold.names.iter().any(|held| held == name));
-        let Some(hold) = held else { return Ok(()) };
+        let Some(hold) = self.transfers.held().find(|hold| counts(hold) && hold.holds(name)) else { return Ok(()) };
         let cause = if hold.is_import { "it is being imported" } else { "it is being exported" };
-        Err(Refusal::conflict(format!("volume '{name}'"), cause, "wait until that has ended, or stop it"))
+        Err(Refusal::conflict(format!("volume '{name}'"), cause, "wait until that has ended, or end its client"))
     }
 }
 

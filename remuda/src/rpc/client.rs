@@ -70,6 +70,7 @@ impl Client {
         mut take: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Value, CallError> {
         let answer = self.call(method, params)?;
+        self.wait_for_ever()?;
         let mut piece = vec![0; STREAM_BYTES];
         loop {
             let bytes = self.stream.read(&mut piece).map_err(|error| self.unreachable(error))?;
@@ -84,6 +85,7 @@ impl Client {
     /// is used up by it.
     pub fn call_in(&mut self, method: &str, params: Value, source: &mut dyn Read) -> Result<Value, CallError> {
         self.call(method, params)?;
+        self.wait_for_ever()?;
         let mut piece = vec![0; STREAM_BYTES];
         loop {
             let bytes = source.read(&mut piece).map_err(CallError::Stream)?;
@@ -94,6 +96,11 @@ impl Client {
         }
         let _ = self.stream.get_ref().shutdown(Shutdown::Write);
         self.answer()
+    }
+
+    /// A stream takes as long as those at its ends do.
+    fn wait_for_ever(&self) -> Result<(), CallError> {
+        self.stream.get_ref().set_read_timeout(None).map_err(|error| self.unreachable(error))
     }
 
     fn unreachable(&self, error: io::Error) -> CallError {

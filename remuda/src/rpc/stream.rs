@@ -19,7 +19,9 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// The method of a request that has a stream.
 pub(super) fn method_of(request: &Value) -> Option<&'static Method> {
-    let name = request.get("method").filter(|_| request.get("id").is_some())?.as_str()?;
+    let id = request.get("id")?;
+    let is_request = request.get("jsonrpc")?.as_str() == Some("2.0") && (id.is_string() || id.is_number());
+    let name = request.get("method").filter(|_| is_request)?.as_str()?;
     find(name).filter(|method| method.streams != Streams::None)
 }
 

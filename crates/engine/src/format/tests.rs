@@ -68,7 +68,7 @@ fn volumes() -> Vec<VolumeEntry> {
         block_shift: 9,
         blocks: 1 << 30,
         uuid: Uuid::from_u128(id as u128),
-        content: Uuid::from_u128(id as u128 / 3 * 3),
+        content: Uuid::from_u128(id as u128),
         created_s: 1_700_000_001,
         name: format!("volume-{id}"),
         parent: 0,
@@ -249,6 +249,15 @@ fn a_shaped_superblock_survives_the_round_trip_and_is_refused_where_areas_overla
     assert!(with(BandLayout { index_start: 20_000, ..bands }).is_err(), "over the segments");
     let hot = Superblock { bands, ..superblock() };
     assert!(hot.check().is_err(), "a hot pool has no bands");
+}
+
+#[test]
+fn a_snapshot_that_is_a_copy_keeps_the_name_of_what_it_holds() {
+    let pool = Uuid::from_u128(7);
+    let mut volumes = volumes();
+    volumes[3].content = Uuid::from_u128(99);
+    let image = CatalogImage { generation: 1, next_id: 20, volumes };
+    assert_eq!(CatalogImage::decode(&image.encode(pool), pool), Ok(image));
 }
 
 #[test]

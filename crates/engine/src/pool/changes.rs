@@ -11,8 +11,11 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Extents whose owners are asked for together: 256 GiB.
-const WINDOW_EXTENTS: u32 = 1 << 16;
+/// Extents whose owners are asked for together: 1 GiB first, more while there are none, 256 GiB at most.
+const WINDOW_EXTENTS: u32 = 1 << 8;
+const WINDOW_EXTENTS_MAX: u32 = 1 << 16;
+/// Windows after which a look ends, whether it has found anything or not.
+const WINDOWS_MAX: usize = 32;
 
 /// What differs, as far as it has been looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ struct Way {
 
 impl Pool {
     /// What differs between `of`, a volume or snapshot, and the snapshot `since` below it, from block `from` (of 4 KiB) on; without
-    /// `since`, everything that `of` has. Ends after the extent with which there are `most` changes or more. What was written with the
+    /// `since`, everything that `of` has. Ends with the slice (64 MiB) with which there are `most` changes or more, or when it has looked at much and found little. What was written with the
     /// bytes that had been there counts. Nothing of either is read but the index, and both must stay until the end.
     pub async fn changes(
         &self,
@@ -104,9 +107,14 @@ impl Walk<'_> {
         let mut changes = Vec::new();
         let end = between.upper_blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
         let mut at = (from / EXTENT_BLOCKS as u64).min(end as u64) as u32;
-        while at < end {
-            let window = at..at.saturating_add(WINDOW_EXTENTS).min(end);
+        let mut size = WINDOW_EXTENTS;
+        for _ in 0..WINDOWS_MAX {
+            if at == end {
+                break;
+            }
+            let window = at..at.saturating_add(size).min(end);
             let held = self.held(window.clone()).await?;
+            size = if held.is_empty() { (size * 2).min(WINDOW_EXTENTS_MAX) } else { WINDOW_EXTENTS };
             let mut held = held.as_slice();
             while let Some(first) = held.first() {
                 // Those of one slice together: one shard has them.

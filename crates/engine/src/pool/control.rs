@@ -7,7 +7,7 @@ use crate::format::superblock::{Role, Superblock};
 use crate::layout;
 use crate::log_device::OpenLog;
 use crate::meta::{self, Catalog};
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS, VOLUME_BLOCKS_MAX};
 use crate::volume::Shown;
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
@@ -120,10 +120,7 @@ impl Control {
             let most = volumes_max(&self.superblock.borrow());
             return Err(self.shared.refuse(format!("has {most} volumes, and room for no more")));
         }
-        let vextents = blocks.div_ceil(EXTENT_BLOCKS as u64);
-        if blocks == 0 || vextents > u32::MAX as u64 {
-            return Err(self.shared.refuse(format!("a volume of {blocks} blocks of 4 KiB: expected 1 to 2^42")));
-        }
+        self.check_size(blocks)?;
         let entry = VolumeEntry {
             id,
             state: VolumeState::Live,
@@ -146,7 +143,15 @@ impl Control {
         Ok(entry)
     }
 
+    fn check_size(&self, blocks: u64) -> Result<(), PoolError> {
+        if (1..=VOLUME_BLOCKS_MAX).contains(&blocks) {
+            return Ok(());
+        }
+        Err(self.shared.refuse(format!("a volume of {blocks} blocks of 4 KiB: expected 1 to {VOLUME_BLOCKS_MAX}")))
+    }
+
     pub(super) async fn resize(&self, shown: Shown, blocks: u64) -> Result<(), PoolError> {
+        self.check_size(blocks)?;
         let _alone = self.alone().await;
         let id = shown.layer();
         let former = self.entry(id)?;

@@ -169,7 +169,17 @@ impl Pool {
         let Some((volume, _)) = snapshot.rsplit_once(SNAPSHOT_MARK).filter(|_| source.identity().is_snapshot) else {
             return Err(self.shared.refuse(format!("'{snapshot}' is no snapshot: those are named 'volume@snapshot'")));
         };
-        let volume = self.live(volume)?;
+        self.roll_back_volume(reactor, volume, snapshot).await
+    }
+
+    /// The same of a volume that goes on from the snapshot, whosever that is.
+    pub(crate) async fn roll_back_volume(
+        &self,
+        reactor: &Rc<Reactor>,
+        volume: &str,
+        snapshot: &str,
+    ) -> Result<(), PoolError> {
+        let (source, volume) = (self.of_name(snapshot)?, self.live(volume)?);
         if volume.identity().origin != source.identity().origin {
             let reason = format!("'{snapshot}' is not a snapshot of this volume '{}'", volume.identity().name);
             return Err(self.shared.refuse(reason));
@@ -239,7 +249,12 @@ impl Pool {
         if !snapshot.identity().is_snapshot {
             return Err(self.shared.refuse(format!("'{name}' is a volume, not a snapshot")));
         }
-        self.let_go(reactor, &[snapshot]).await?;
+        self.let_go_beside(reactor, snapshot).await
+    }
+
+    /// Has a volume or snapshot go; what it has is given back in the background.
+    pub(crate) async fn let_go_beside(&self, reactor: &Rc<Reactor>, volume: Arc<PoolVolume>) -> Result<(), PoolError> {
+        self.let_go(reactor, &[volume]).await?;
         let shared = self.shared.clone();
         let reap =
             move |there: Rc<Reactor>| async move { Control::of(&there, &shared).map(|control| control.reap_beside()) };

@@ -14,6 +14,9 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::rc::Rc;
 
+/// Layers that are looked through in a turn.
+const LAYERS_PER_TURN: usize = 8;
+
 /// What a block is that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
@@ -69,6 +72,8 @@ impl Shard {
 
     /// What differs in an extent of the volume, in order.
     pub(crate) async fn changes(self: &Rc<Self>, between: Between, vextent: u32) -> Result<Vec<Change>, Status> {
+        // Others have their turn: whoever asks asks for many.
+        self.reactor.yield_now().await;
         loop {
             let looked = self.look(&between, vextent);
             let changes = self.changes_in(&between, vextent, &looked).await?;
@@ -107,8 +112,11 @@ impl Shard {
         let mut kinds = [None; EXTENT_BLOCKS as usize];
         let mut known = BlockSet::EMPTY;
         let layers = if self.is_broken(Defect::ForgetBetween) { 1 } else { looked.len() };
-        for (extent, shown) in &looked[..layers] {
-            let Some(extent) = extent else { continue };
+        for (layer, (extent, shown)) in looked[..layers].iter().enumerate() {
+            let Some(extent) = extent.filter(|_| known.count() < EXTENT_BLOCKS) else { continue };
+            if layer % LAYERS_PER_TURN == LAYERS_PER_TURN - 1 {
+                self.reactor.yield_now().await;
+            }
             let mut page = None;
             let mut index = 0;
             while index < *shown {
@@ -122,12 +130,14 @@ impl Shard {
                 };
                 let kind = match place {
                     Place::NeedsPage => {
-                        page = Some(self.meta.load_to_read(*extent).await?);
+                        page = Some(self.meta.load_to_read(extent).await?);
                         continue;
                     }
                     Place::Inherit => None,
                     Place::Hole => Some(ChangeKind::Hole),
                     Place::Lost => Some(ChangeKind::Lost),
+                    // Reading it fails, whatever lies over it.
+                    Place::Deltas(_, base) if *base == Place::Lost => Some(ChangeKind::Lost),
                     Place::Log(_) | Place::Settled(..) | Place::Deltas(..) => Some(ChangeKind::Data),
                 };
                 if kind.is_some() {

@@ -150,10 +150,22 @@ impl Places {
         volumes.sort_unstable();
         let slices = range.start / SLICE_EXTENTS..range.end.div_ceil(SLICE_EXTENTS);
         let mut found: Vec<u32> = Vec::new();
-        for ((owner, slice), extents) in &self.slices {
-            if slices.contains(slice) && volumes.binary_search(owner).is_ok() {
-                let held = (slice * SLICE_EXTENTS..).zip(extents).filter(|(_, extent)| **extent != NONE);
-                found.extend(held.map(|(vextent, _)| vextent).filter(|vextent| range.contains(vextent)));
+        let mut add = |slice: u32, extents: &[u32]| {
+            let held = (slice * SLICE_EXTENTS..).zip(extents).filter(|(_, extent)| **extent != NONE);
+            found.extend(held.map(|(vextent, _)| vextent).filter(|vextent| range.contains(vextent)));
+        };
+        // Whatever is fewer: what there may be, or what there is.
+        if slices.len() * volumes.len() < self.slices.len() {
+            for (slice, owner) in slices.flat_map(|slice| volumes.iter().map(move |owner| (slice, *owner))) {
+                if let Some(extents) = self.slices.get(&(owner, slice)) {
+                    add(slice, extents);
+                }
+            }
+        } else {
+            for ((owner, slice), extents) in &self.slices {
+                if slices.contains(slice) && volumes.binary_search(owner).is_ok() {
+                    add(*slice, extents);
+                }
             }
         }
         found.sort_unstable();
@@ -202,5 +214,6 @@ mod tests {
         assert_eq!(places.of_volume(2, 0..u32::MAX), vec![(7, 33)]);
         assert_eq!(places.of_volume(1, 15..18).iter().map(|(vextent, _)| *vextent).collect::<Vec<_>>(), [15, 16, 17]);
         assert_eq!((places.of_any(&[2, 1], 6..9), places.of_any(&[2], 0..u32::MAX)), (vec![6, 7, 8], vec![7]));
+        assert_eq!(places.of_any(&[1, 2, 3], 30..36), [30, 31, 32, 34, 35]);
     }
 }

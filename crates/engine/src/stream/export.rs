@@ -66,15 +66,11 @@ impl Pool {
         let shift = BLOCK_BYTES.trailing_zeros() - header.block_shift as u32;
         let channel = snapshot.open_channel(reactor).map_err(crate::PoolError::from)?;
         let reader = Reader { reactor: reactor.clone(), channel, shift };
-        let mut from = Some(0);
-        // The first question tells whether there is a way at all: before the header, so that nothing is begun in vain.
-        let mut first = Some(self.changes(reactor, name, since, 0, CHANGES).await?);
+        // First of all: whatever fails from here on is told behind it.
         writer.put(header.encode()).await?;
+        let mut from = Some(0);
         while let Some(block) = from {
-            let found = match first.take() {
-                Some(found) => found,
-                None => self.changes(reactor, name, since, block, CHANGES).await?,
-            };
+            let found = self.changes(reactor, name, since, block, CHANGES).await?;
             self.send(name, &reader, &found.changes, writer).await?;
             from = found.next;
         }
@@ -111,7 +107,7 @@ impl Pool {
             }
             under_way.push(match piece.kind {
                 ChangeKind::Data => reader.read(piece),
-                _ => IoFuture::ready(Ok(SgList::new())),
+                _ => IoFuture::ready(Ok(Vec::new())),
             });
             begun.push_back(piece);
         }
@@ -124,16 +120,16 @@ impl Pool {
     async fn send_one(
         &self,
         name: &str,
-        under_way: &mut Together<'static, Result<SgList, Status>>,
+        under_way: &mut Together<'static, Result<Vec<u8>, Status>>,
         begun: &mut VecDeque<Change>,
         writer: &mut Writer<'_, impl StreamSink>,
     ) -> Result<(), StreamError> {
         let (Some(piece), Some(read)) = (begun.pop_front(), under_way.first().await) else { return Ok(()) };
-        let bufs = read.map_err(|status| {
-            let (byte, bytes) = (piece.first * BLOCK_BYTES as u64, piece.blocks * BLOCK_BYTES as u64);
-            self.refusal(format!("'{name}' cannot be read at byte {byte} ({bytes} bytes from there on): {status}"))
+        let bytes = read.map_err(|status| {
+            let (byte, length) = (piece.first * BLOCK_BYTES as u64, piece.blocks * BLOCK_BYTES as u64);
+            self.refusal(format!("'{name}' cannot be read at byte {byte} ({length} bytes from there on): {status}"))
         })?;
-        writer.blocks(piece, &bufs).await
+        writer.blocks(piece, &bytes).await
     }
 }
 
@@ -146,7 +142,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&self, piece: Change) -> IoFuture<'static, Result<SgList, Status>> {
+    /// The bytes are given in ordinary memory: whoever takes them may take long, and buffers are few.
+    fn read(&self, piece: Change) -> IoFuture<'static, Result<Vec<u8>, Status>> {
         let (reactor, channel, shift) = (self.reactor.clone(), self.channel.clone(), self.shift);
         let read = self.reactor.spawn_join(async move {
             let (mut bufs, mut bytes) = (SgList::new(), piece.blocks as usize * BLOCK_BYTES);
@@ -157,7 +154,7 @@ impl Reader {
             }
             let Done { io, status } =
                 channel.submit(Io::read(Lba(piece.first << shift), (piece.blocks << shift) as u32, bufs)).await;
-            status.check().map(|()| io.bufs)
+            status.check().map(|()| io.bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat())
         });
         IoFuture::new(read)
     }
@@ -183,15 +180,12 @@ impl<S: StreamSink> Writer<'_, S> {
         self.put([&record.encode(), payload].concat()).await
     }
 
-    async fn blocks(&mut self, piece: Change, bufs: &SgList) -> Result<(), StreamError> {
-        let is_zero = piece.kind == ChangeKind::Data && bufs.iter().all(|buf| is_zero(buf.as_slice()));
+    async fn blocks(&mut self, piece: Change, bytes: &[u8]) -> Result<(), StreamError> {
+        let is_zero = piece.kind == ChangeKind::Data && is_zero(bytes);
         let kind = if is_zero { ChangeKind::Hole } else { piece.kind };
         self.totals.count(kind, piece.blocks);
-        let payload = match kind {
-            ChangeKind::Data => bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat(),
-            _ => Vec::new(),
-        };
-        self.record(RecordKind::Blocks(kind), piece.first, piece.blocks, &payload).await
+        let payload = if kind == ChangeKind::Data { bytes } else { &[] };
+        self.record(RecordKind::Blocks(kind), piece.first, piece.blocks, payload).await
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::format::Malformed;
 use crate::format::catalog::VOLUME_NAME_BYTES_MAX;
 use crate::shard::ChangeKind;
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX};
 use base::crc32c;
 use std::mem::offset_of;
 use uuid::Uuid;
@@ -19,8 +19,6 @@ pub(super) const RECORD_BYTES: usize = size_of::<RawRecord>();
 pub(super) const DATA_BLOCKS_MAX: u64 = 256;
 /// Most bytes of the words with which a stream ends that failed.
 const WORDS_BYTES_MAX: usize = 1024;
-/// Most blocks of a volume: 16 TiB of extents of 4 MiB times 2^20, so that sums stay far from overflowing.
-const BLOCKS_MAX: u64 = 1 << 42;
 
 /// What a stream begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +160,7 @@ impl Header {
             since_name: name(&raw.since_name)?,
         };
         if !matches!(header.block_shift, 9 | 12)
-            || !(1..=BLOCKS_MAX).contains(&header.blocks)
+            || !(1..=VOLUME_BLOCKS_MAX).contains(&header.blocks)
             || header.content.is_nil()
         {
             return Err(Malformed("its header says what cannot be"));

@@ -1,6 +1,7 @@
 //! Into a pool.
 
 use super::format::{HEADER_BYTES, Header, RECORD_BYTES, Record, RecordKind};
+use super::order::Order;
 use super::{StreamError, StreamSource, StreamTotals, failure_words};
 use crate::format::Malformed;
 use crate::pool::{Pool, SnapshotInfo};
@@ -8,6 +9,7 @@ use crate::shard::ChangeKind;
 use crate::together::Together;
 use crate::units::BLOCK_BYTES;
 use crate::volume::PoolVolume;
+use base::crc32c;
 use bdev::{BlockDevice, Channel, Io, Lba, Op, Status};
 use reactor::buf::sg_append;
 use reactor::{BUF_BYTES_MAX, IoFuture, Reactor, SgList};
@@ -17,6 +19,8 @@ use uuid::Uuid;
 
 /// Operations under way.
 const WRITES: usize = 4;
+/// Most blocks of a hole that are cleared by one operation: whole extents, however large a block is.
+const HOLE_BLOCKS_MAX: u64 = 1 << 31;
 
 /// What an import makes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +34,8 @@ pub struct ImportOptions<'a> {
     pub roll_back: bool,
     /// The time, seconds since 1970: when a new volume is created.
     pub now_s: u64,
+    /// Whether a volume or snapshot can have this name; the reason why not.
+    pub check_name: Option<fn(&str) -> Result<(), String>>,
 }
 
 /// What an import has made.
@@ -68,6 +74,15 @@ impl<S: StreamSource> Puller<'_, S> {
         Ok(())
     }
 
+    /// That nothing follows.
+    async fn end(&mut self) -> Result<(), StreamError> {
+        while self.at == self.held.len() {
+            let Some(held) = self.source.next().await else { return Ok(()) };
+            (self.held, self.at) = (held, 0);
+        }
+        Err(self.damaged(0)(Malformed("it goes on behind its end")))
+    }
+
     async fn take<const N: usize>(&mut self) -> Result<[u8; N], StreamError> {
         let mut bytes = [0; N];
         self.fill(&mut bytes).await?;
@@ -82,14 +97,17 @@ impl<S: StreamSource> Puller<'_, S> {
 
 /// How to undo what an import has done.
 enum Undo {
-    Delete(String),
+    /// The volume is a new one.
+    Delete,
+    /// It goes on from this snapshot.
     RollBack(String),
 }
 
 impl Pool {
     /// Reads a stream into a volume, and makes a snapshot of that. A stream of everything makes a new volume; one that goes on
-    /// from a snapshot needs the volume that has it, or a copy of it, and nothing newer. The snapshot is there when the whole stream
-    /// was right; otherwise everything is as it was before. Nobody may use the volume meanwhile.
+    /// from a snapshot needs the volume that has it, or a copy of it, or is a clone of that, and nothing newer. The snapshot is
+    /// there when the whole stream was right; otherwise everything is as it was before, or as that snapshot is. Nobody may use the
+    /// volume meanwhile, nor delete the snapshot.
     pub async fn import_snapshot(
         &self,
         reactor: &Rc<Reactor>,
@@ -105,6 +123,10 @@ impl Pool {
         let volume = options.volume.unwrap_or(of_volume);
         let snapshot = options.snapshot.unwrap_or(of_snapshot);
         let full = self.snapshot_name(volume, snapshot)?;
+        if let Some(check) = options.check_name {
+            let checked = check(volume).and_then(|()| check(snapshot));
+            checked.map_err(|reason| self.refusal(format!("{reason}; give the copy another name")))?;
+        }
         if self.volume(&full).is_some() {
             return Err(self.refusal(format!("already has a snapshot '{full}': give the new one another name")).into());
         }
@@ -113,24 +135,26 @@ impl Pool {
             false => self.begin_on(reactor, volume, &header, options.roll_back).await?,
         };
         let ended = async {
+            let shift = BLOCK_BYTES.trailing_zeros() - header.block_shift as u32;
+            if target.shown().blocks() != header.blocks {
+                target.resize(reactor, header.blocks << shift).await.map_err(crate::PoolError::from)?;
+            }
             let totals = self.apply(reactor, &target, &header, &mut puller).await?;
             let made = self.snapshot_copy(reactor, volume, snapshot, header.content, header.created_s).await?;
             Ok::<_, StreamError>((totals, made))
         };
-        match ended.await {
-            Ok((totals, snapshot)) => Ok(Imported { volume: target, snapshot, totals }),
-            Err(error) => {
-                drop(target);
-                let (undone, name) = match &undo {
-                    Undo::Delete(name) => (self.delete_volume(reactor, name).await, name),
-                    Undo::RollBack(name) => (self.roll_back(reactor, name).await, name),
-                };
-                if let Err(again) = undone {
-                    tracing::error!("an import has failed, and '{name}' could not be put right: {again}");
-                }
-                Err(error)
-            }
-        }
+        let error = match ended.await {
+            Ok((totals, snapshot)) => return Ok(Imported { volume: target, snapshot, totals }),
+            Err(error) => error,
+        };
+        let undone = match &undo {
+            Undo::Delete => self.let_go_beside(reactor, target).await,
+            Undo::RollBack(snapshot) => self.roll_back_volume(reactor, volume, snapshot).await,
+        };
+        Err(match undone {
+            Ok(()) => error,
+            Err(again) => StreamError::NotUndone { error: Box::new(error), volume: volume.to_string(), again },
+        })
     }
 
     async fn begin_whole(
@@ -148,7 +172,7 @@ impl Pool {
             return Err(self.refusal(reason).into());
         }
         let target = self.create_volume(reactor, volume, header.blocks, header.block_shift, now_s).await?;
-        Ok((target, Undo::Delete(volume.to_string())))
+        Ok((target, Undo::Delete))
     }
 
     async fn begin_on(
@@ -165,33 +189,40 @@ impl Pool {
                 header.since_name
             ))
         })?;
-        let changed = match self.changes(reactor, volume, Some(&base.name), 0, 1).await {
-            Ok(found) => !found.changes.is_empty() || target.shown().blocks() * BLOCK_BYTES as u64 != base.bytes,
-            // The volume goes on from another one.
-            Err(_) => true,
-        };
+        if header.block_shift != target.identity().block_shift {
+            let reason = format!("volume '{volume}' has blocks of another size than '{}'", header.name);
+            return Err(self.refusal(reason).into());
+        }
+        let is_other_size = target.shown().blocks() * BLOCK_BYTES as u64 != base.bytes;
+        let changed = is_other_size || self.differs(reactor, volume, &base.name).await?;
         if changed && !roll_back {
             let reason = format!(
-                "volume '{volume}' has changed since its snapshot '{}', which the stream goes on from: allow the import to roll it \
-                 back, or import into a clone of that snapshot",
+                "volume '{volume}' has changed since '{}', which the stream goes on from: allow the import to roll it back, or \
+                 import into a clone of that snapshot",
                 base.name
             );
             return Err(self.refusal(reason).into());
         }
         if changed {
-            self.roll_back(reactor, &base.name).await?;
+            self.roll_back_volume(reactor, volume, &base.name).await?;
         }
-        let undo = Undo::RollBack(base.name);
-        let shift = BLOCK_BYTES.trailing_zeros() - target.identity().block_shift as u32;
-        if header.block_shift != target.identity().block_shift {
-            let reason = format!("volume '{volume}' has blocks of another size than '{}'", header.name);
-            return Err(self.refusal(reason).into());
-        }
-        target.resize(reactor, header.blocks << shift).await.map_err(crate::PoolError::from)?;
-        Ok((target, undo))
+        Ok((target, Undo::RollBack(base.name)))
     }
 
-    /// The snapshot of a volume that holds this.
+    /// Whether a volume differs from a snapshot, or does not go on from it at all.
+    async fn differs(&self, reactor: &Rc<Reactor>, volume: &str, snapshot: &str) -> Result<bool, StreamError> {
+        let mut from = Some(0);
+        while let Some(block) = from {
+            match self.changes(reactor, volume, Some(snapshot), block, 1).await {
+                Ok(found) if found.changes.is_empty() => from = found.next,
+                Ok(_) | Err(crate::PoolError::Refused { .. }) => return Ok(true),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The snapshot that holds this, of a volume or of the one that it is a clone of.
     async fn copy_of(
         &self,
         reactor: &Rc<Reactor>,
@@ -199,8 +230,14 @@ impl Pool {
         content: Uuid,
     ) -> Result<Option<SnapshotInfo>, StreamError> {
         let (tree, _) = self.tree(reactor).await?;
-        let mut snapshots = tree.into_iter().filter(|other| other.name == volume).flat_map(|other| other.snapshots);
-        Ok(snapshots.find(|snapshot| snapshot.content == content))
+        let below = tree.iter().find(|other| other.name == volume).and_then(|found| found.clone_of.clone());
+        let counts = |of: &str, snapshot: &SnapshotInfo| of == volume || Some(&snapshot.name) == below.as_ref();
+        let mut all = tree.into_iter().flat_map(|other| {
+            let name = other.name;
+            other.snapshots.into_iter().map(move |snapshot| (name.clone(), snapshot))
+        });
+        let found = all.find(|(of, snapshot)| snapshot.content == content && counts(of, snapshot));
+        Ok(found.map(|(_, snapshot)| snapshot))
     }
 
     async fn apply(
@@ -216,18 +253,17 @@ impl Pool {
         let (mut under_way, mut pending) = (Together::new(), 0);
         let failed = |status| self.refusal(format!("volume '{}' cannot be written: {status}", target.name()));
         let read = async {
-            let mut totals = StreamTotals::default();
-            for sequence in 0.. {
-                let Some((kind, record, bufs)) = next(reactor, puller, header, sequence, &totals).await? else { break };
+            let mut order = Order::default();
+            while let Some((kind, record, bufs)) = self.next(reactor, puller, header, &mut order).await? {
                 if pending == WRITES {
                     under_way.first().await.unwrap_or(Ok(())).map_err(failed)?;
                     pending -= 1;
                 }
-                totals.count(kind, record.blocks);
                 under_way.push(writer.write(kind, record.first, record.blocks, bufs));
                 pending += 1;
             }
-            Ok(StreamTotals { stream_bytes: puller.taken, ..totals })
+            puller.end().await?;
+            Ok(StreamTotals { stream_bytes: puller.taken, ..order.totals })
         };
         let mut ended: Result<StreamTotals, StreamError> = read.await;
         // Even after an error: what is undone then must not be written to any more.
@@ -238,57 +274,44 @@ impl Pool {
         }
         ended
     }
-}
 
-/// The next record with blocks and its payload; `None` at the end.
-async fn next(
-    reactor: &Rc<Reactor>,
-    puller: &mut Puller<'_, impl StreamSource>,
-    header: &Header,
-    sequence: u64,
-    totals: &StreamTotals,
-) -> Result<Option<(ChangeKind, Record, SgList)>, StreamError> {
-    let head = puller.take::<RECORD_BYTES>().await?;
-    let damaged = puller.damaged(RECORD_BYTES);
-    let record = match Record::decode(&head, header.blocks) {
-        Ok(record) if record.sequence == sequence => record,
-        Ok(_) => return Err(damaged(Malformed("a record is not where it belongs"))),
-        Err(cause) => return Err(damaged(cause)),
-    };
-    let bufs = payload(reactor, puller, &record).await?;
-    match record.kind {
-        RecordKind::Blocks(kind) => Ok(Some((kind, record, bufs))),
-        RecordKind::End if (record.first, record.blocks) == (totals.data_blocks, sequence) => Ok(None),
-        RecordKind::End => Err(damaged(Malformed("its end counts something else"))),
-        RecordKind::Failed => {
-            let words = bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat();
-            Err(failure_words(&words))
+    /// The next record with blocks and its payload; `None` at the end.
+    async fn next(
+        &self,
+        reactor: &Rc<Reactor>,
+        puller: &mut Puller<'_, impl StreamSource>,
+        header: &Header,
+        order: &mut Order,
+    ) -> Result<Option<(ChangeKind, Record, SgList)>, StreamError> {
+        let head = puller.take::<RECORD_BYTES>().await?;
+        let record = Record::decode(&head, header.blocks).and_then(|record| order.accept(&record).map(|()| record));
+        let record = record.map_err(puller.damaged(RECORD_BYTES))?;
+        // In ordinary memory until it is there: that may take long, and buffers are few.
+        let mut payload = vec![0; record.payload_bytes as usize];
+        puller.fill(&mut payload).await?;
+        if crc32c(&payload) != record.payload_crc {
+            return Err(puller.damaged(payload.len())(Malformed("the checksum of its data is wrong")));
+        }
+        match record.kind {
+            RecordKind::Blocks(kind) => {
+                let bufs = in_buffers(reactor, &payload).await;
+                let bufs = bufs.map_err(|status| self.refusal(format!("has no memory for an import: {status}")))?;
+                Ok(Some((kind, record, bufs)))
+            }
+            RecordKind::End => Ok(None),
+            RecordKind::Failed => Err(failure_words(&payload)),
         }
     }
 }
 
-/// The payload of a record, checked.
-async fn payload(
-    reactor: &Rc<Reactor>,
-    puller: &mut Puller<'_, impl StreamSource>,
-    record: &Record,
-) -> Result<SgList, StreamError> {
-    let (mut bufs, mut rest) = (SgList::new(), record.payload_bytes as usize);
-    while rest > 0 {
-        let part = rest.min(BUF_BYTES_MAX);
-        let mut buf = bdev::steps::alloc(reactor, part).await.map_err(|_| StreamError::Source(no_memory()))?;
-        puller.fill(&mut buf.as_mut_slice()[..part]).await?;
+async fn in_buffers(reactor: &Rc<Reactor>, bytes: &[u8]) -> Result<SgList, Status> {
+    let mut bufs = SgList::new();
+    for part in bytes.chunks(BUF_BYTES_MAX) {
+        let mut buf = bdev::steps::alloc(reactor, part.len()).await?;
+        buf.as_mut_slice()[..part.len()].copy_from_slice(part);
         sg_append(&mut bufs, [buf].into_iter().collect());
-        rest -= part;
-    }
-    if base::crc::crc32c_slices(bufs.iter().map(|buf| buf.as_slice())) != record.payload_crc {
-        return Err(puller.damaged(record.payload_bytes as usize)(Malformed("the checksum of its data is wrong")));
     }
     Ok(bufs)
-}
-
-fn no_memory() -> String {
-    "there is no memory for it".to_string()
 }
 
 /// Writes to the volume.
@@ -312,7 +335,7 @@ impl Writer {
                 ChangeKind::Hole => {
                     let (mut at, end) = (first << shift, (first + blocks) << shift);
                     while at < end {
-                        let piece = (end - at).min(1 << 20);
+                        let piece = (end - at).min(HOLE_BLOCKS_MAX);
                         channel.submit(Io::new(Op::Unmap, Lba(at), piece as u32)).await.status.check()?;
                         at += piece;
                     }

@@ -4,6 +4,7 @@
 mod export;
 mod format;
 mod import;
+mod order;
 mod verify;
 
 pub use import::{ImportOptions, Imported};
@@ -51,6 +52,16 @@ pub enum StreamError {
     /// It needs something that this program does not know.
     #[error("the stream was written by a newer program: it needs features {0:#x}, which this one does not know")]
     Newer(u64),
+    /// It failed, and what it had done could not be undone.
+    #[error("{error}; nor could '{volume}' be put right: {again}")]
+    NotUndone {
+        /// Why it failed.
+        error: Box<StreamError>,
+        /// The volume.
+        volume: String,
+        /// Why that was not undone.
+        again: PoolError,
+    },
     /// Who wrote it could not go on.
     #[error("who wrote the stream could not go on: {0}")]
     Source(String),

@@ -1,9 +1,9 @@
 //! Whether a stream is whole and undamaged, told from its bytes alone as they pass by.
 
 use super::format::{HEADER_BYTES, Header, RECORD_BYTES, Record, RecordKind};
+use super::order::Order;
 use super::{StreamError, StreamTotals, failure_words};
 use crate::format::Malformed;
-use crate::shard::ChangeKind;
 use base::crc32c;
 
 /// What a stream says of itself.
@@ -32,14 +32,12 @@ pub struct StreamVerifier {
     /// What has come of the part that is expected.
     held: Vec<u8>,
     about: Option<(StreamAbout, u64)>,
-    records: u64,
-    totals: StreamTotals,
+    order: Order,
 }
 
 impl Default for StreamVerifier {
     fn default() -> StreamVerifier {
-        let totals = StreamTotals::default();
-        StreamVerifier { expected: Expected::Header, held: Vec::new(), about: None, records: 0, totals }
+        StreamVerifier { expected: Expected::Header, held: Vec::new(), about: None, order: Order::default() }
     }
 }
 
@@ -56,7 +54,7 @@ impl StreamVerifier {
             };
             let part = (needed - self.held.len()).min(bytes.len());
             self.held.extend_from_slice(&bytes[..part]);
-            self.totals.stream_bytes += part as u64;
+            self.order.totals.stream_bytes += part as u64;
             bytes = &bytes[part..];
             if self.held.len() < needed {
                 return Ok(());
@@ -75,8 +73,8 @@ impl StreamVerifier {
     /// What the stream carried, if what has come was all of it.
     pub fn finish(&self) -> Result<StreamTotals, StreamError> {
         match self.expected {
-            Expected::Nothing => Ok(self.totals),
-            _ => Err(StreamError::Cut { bytes: self.totals.stream_bytes }),
+            Expected::Nothing => Ok(self.order.totals),
+            _ => Err(StreamError::Cut { bytes: self.order.totals.stream_bytes }),
         }
     }
 
@@ -86,7 +84,7 @@ impl StreamVerifier {
     }
 
     fn damaged(&self, back: usize, cause: Malformed) -> StreamError {
-        StreamError::Damaged { byte: self.totals.stream_bytes - back as u64, cause }
+        StreamError::Damaged { byte: self.order.totals.stream_bytes - back as u64, cause }
     }
 
     fn part(&mut self, bytes: &[u8]) -> Result<(), Problem> {
@@ -107,17 +105,9 @@ impl StreamVerifier {
             Expected::Record => {
                 let blocks = self.about.as_ref().map_or(0, |(_, blocks)| *blocks);
                 let record = Record::decode(bytes.try_into().expect("as many as were asked for"), blocks)?;
-                if record.sequence != self.records {
-                    return Err(Malformed("a record is not where it belongs").into());
-                }
-                self.records += 1;
-                match record.kind {
-                    RecordKind::End if (record.first, record.blocks) != (self.totals.data_blocks, self.records - 1) => {
-                        return Err(Malformed("its end counts something else").into());
-                    }
-                    RecordKind::End => self.expected = Expected::Nothing,
-                    RecordKind::Blocks(kind) => self.totals.count(kind, record.blocks),
-                    RecordKind::Failed => {}
+                self.order.accept(&record)?;
+                if record.kind == RecordKind::End {
+                    self.expected = Expected::Nothing;
                 }
                 if record.payload_bytes > 0 {
                     self.expected = Expected::Payload(record);
@@ -145,15 +135,5 @@ enum Problem {
 impl From<Malformed> for Problem {
     fn from(cause: Malformed) -> Problem {
         Problem::Malformed(cause)
-    }
-}
-
-impl StreamTotals {
-    pub(super) fn count(&mut self, kind: ChangeKind, blocks: u64) {
-        match kind {
-            ChangeKind::Data => self.data_blocks += blocks,
-            ChangeKind::Hole => self.hole_blocks += blocks,
-            ChangeKind::Lost => self.lost_blocks += blocks,
-        }
     }
 }
