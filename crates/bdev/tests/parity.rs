@@ -315,9 +315,9 @@ fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
             check(&inner, &parity, 20, round - 1).await;
             fill(&inner, &parity, 10, round).await;
             let fresh = mem(&format!("new{lost}"), 300);
-            parity.join(&inner, lost, fresh.clone(), false).await.unwrap();
+            parity.join(&inner, lost, Some(fresh.clone()), false).await.unwrap();
             assert_eq!(states(&parity)[lost], Rebuilding);
-            assert!(parity.join(&inner, (lost + 1) % 4, mem("other", 300), true).await.is_err());
+            assert!(parity.join(&inner, (lost + 1) % 4, Some(mem("other", 300)), true).await.is_err());
             let info = parity.info().rows.unwrap();
             // Before, beside and behind the watermark.
             let (work, worker, ended) = (parity.clone(), inner.clone(), Rc::new(Cell::new(false)));
@@ -355,7 +355,7 @@ fn a_rebuild_goes_on_where_it_was_recorded() {
         without[2] = None;
         let parity = open(&inner, &without, noting.clone()).await;
         let fresh = Arc::new(ErrorDevice::new("fresh", mem("fresh", 200), &[], 1).unwrap());
-        parity.join(&inner, 2, fresh.clone(), false).await.unwrap();
+        parity.join(&inner, 2, Some(fresh.clone()), false).await.unwrap();
         // A read error of another member ends it half way, since that member stops answering at all.
         let rule = ErrorRule { lba: Lba(2 + 16 + 100), ..fails(&[Op::Read], Status::Gone) };
         devices[0].set_rules(&[rule]).unwrap();
@@ -391,7 +391,7 @@ fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
         drop(parity);
         members[2] = None;
         let parity = open(&inner, &members, ParityOptions::default()).await;
-        parity.join(&inner, 2, mem("fresh", 200), false).await.unwrap();
+        parity.join(&inner, 2, Some(mem("fresh", 200)), false).await.unwrap();
         let rule = ErrorRule { lba: Lba(2 + 16 + 10), blocks: 1, ..fails(&[Op::Read], Status::ReadError) };
         devices[0].set_rules(&[rule]).unwrap();
         parity.rebuild(&inner).await.unwrap();

@@ -1,8 +1,8 @@
 //! The data path of a parity device: which member is read, and how writes reach all of them.
 
-use super::MemberSet;
 use super::links::Inner;
 use super::rows::xor_into;
+use super::{MemberSet, ParityDefect};
 use crate::device::Channel;
 use crate::io::{Done, Io, Lba, Op, Status};
 use crate::parts::Parts;
@@ -194,6 +194,9 @@ impl Inner {
         let rows = geometry.whole(io.lba.0, io.nblocks as u64).ok_or(Status::Invalid)?;
         let _alone = self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
         let mut parity = self.parity_of(&rows, &io.bufs).await?;
+        if self.shared.defect == Some(ParityDefect::SkipParity) {
+            parity.as_mut_slice().fill(0);
+        }
         let chunks = self.chunks(&rows, &mut io.bufs, &mut parity);
         drop(parity);
         let (active, mut parts) = (self.shared.active(), Parts::default());

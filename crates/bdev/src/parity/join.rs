@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 impl ParityDevice {
-    /// Takes `device` in as member `member`, which has failed or is absent: the device that it had, or another one. Writes
-    /// reach it from now on; it counts when [`rebuild`](Self::rebuild), which is to be called next, has written all of it.
+    /// Takes `device` in as member `member`, which has failed or is absent: another device, or with `None` the one that it has.
+    /// Writes reach it from now on; it counts when [`rebuild`](Self::rebuild), which is to be called next, has written all of it.
     ///
     /// Refused, and nothing is changed, where the device holds anything but zeroes or this very member, unless `overwrite`
     /// says that all it holds may go. Waits for all writes under way, and holds up new ones meanwhile.
@@ -20,7 +20,7 @@ impl ParityDevice {
         &self,
         reactor: &Rc<Reactor>,
         member: usize,
-        device: Arc<dyn BlockDevice>,
+        device: Option<Arc<dyn BlockDevice>>,
         overwrite: bool,
     ) -> Result<(), DeviceError> {
         let shared = &self.shared;
@@ -36,6 +36,8 @@ impl ParityDevice {
         if shared.state(member) != MemberState::Failed {
             return Err(refused(format!("member {member} is in use; one that has not failed is not replaced")));
         }
+        let device = device.or_else(|| shared.members[member].device());
+        let Some(device) = device else { return Err(refused(format!("member {member} is absent"))) };
         // Before anything is held up: a device that does not answer must not stop the others.
         let current = shared.superblock.lock().expect("nothing panics while holding the superblock").clone();
         fits(&current, &*device).map_err(refused)?;

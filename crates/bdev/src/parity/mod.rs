@@ -40,7 +40,7 @@ use format::Superblock;
 pub use format::{MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN};
 use io::ParityChannel;
 use links::Inner;
-pub use open::ParityOptions;
+pub use open::{ParityDefect, ParityOptions};
 use reactor::Reactor;
 use rows::Rows;
 use smallvec::SmallVec;
@@ -131,6 +131,7 @@ struct Shared {
     /// See [`ParityOptions`].
     note_bytes: u64,
     rate_bytes_per_s: AtomicU64,
+    defect: Option<ParityDefect>,
 }
 
 struct Member {
@@ -181,6 +182,7 @@ impl Shared {
         match self.state(member) {
             MemberState::InSync => true,
             MemberState::Failed => false,
+            MemberState::Rebuilding if self.defect == Some(ParityDefect::ReadUnbuilt) => true,
             MemberState::Rebuilding => row < self.rebuilt_rows.load(Acquire),
         }
     }

@@ -38,12 +38,26 @@ pub struct ParityOptions {
     pub rebuild_rate: u64,
     /// Bytes between two records of how far a rebuild has got.
     pub rebuild_note_bytes: u64,
+    /// Breaks a rule; for tests of what watches over it.
+    pub defect: Option<ParityDefect>,
+}
+
+/// A rule of parity devices that can be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParityDefect {
+    /// Rows are written without their parity.
+    SkipParity,
+    /// That a member has failed is not recorded.
+    SkipRecord,
+    /// A member that is being rebuilt is read everywhere.
+    ReadUnbuilt,
 }
 
 impl Default for ParityOptions {
     fn default() -> ParityOptions {
         let (create, force, chunk_bytes, head_bytes, rebuild_rate) = (false, false, 0, 0, 0);
-        ParityOptions { create, force, chunk_bytes, head_bytes, rebuild_rate, rebuild_note_bytes: 256 << 20 }
+        let (rebuild_note_bytes, defect) = (256 << 20, None);
+        ParityOptions { create, force, chunk_bytes, head_bytes, rebuild_rate, rebuild_note_bytes, defect }
     }
 }
 
@@ -341,6 +355,7 @@ fn assemble(
         lost_blocks: AtomicU64::new(0),
         note_bytes: options.rebuild_note_bytes,
         rate_bytes_per_s: AtomicU64::new(options.rebuild_rate),
+        defect: options.defect,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::format::{KIND, MemberState};
 use super::links::Inner;
-use super::{COPY_BYTES, MemberSet};
+use super::{COPY_BYTES, MemberSet, ParityDefect};
 use crate::io::{Io, Lba, Status};
 use crate::parts::Parts;
 use crate::slots::Slots;
@@ -44,6 +44,9 @@ impl Inner {
             return Err(Status::WriteError);
         }
         self.set_state(member, MemberState::Failed);
+        if self.shared.defect == Some(ParityDefect::SkipRecord) {
+            self.shared.unrecorded.store(false, Release);
+        }
         if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
     }
 
