@@ -61,7 +61,13 @@ impl Bays {
         Ok(Some(Arc::new(Mortal { child: Arc::new(file), fate })))
     }
 
+    /// The disks of all bays when a process starts: one that was dead may answer again, with what it had then.
     pub(crate) fn devices(&self, reactor: &Rc<Reactor>) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, String> {
+        for bay in self.bays.borrow().iter().filter(|bay| bay.fate.load(Relaxed) == 0) {
+            if self.rng.borrow_mut().one_in(2) {
+                bay.fate.store(NEVER, Relaxed);
+            }
+        }
         (0..self.bays.borrow().len()).map(|bay| self.device(reactor, bay)).collect()
     }
 

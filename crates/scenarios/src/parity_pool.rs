@@ -4,7 +4,7 @@
 //! member is in sync, and the loss of any one of them costs nothing.
 
 use crate::Run;
-use crate::blocks::{Judge, Mix, is};
+use crate::blocks::{Judge, Mix};
 use crate::crashes::{Opening, Rig, SHORT, Working, start};
 use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log};
 use crate::parity_bays::{Bays, DISKS_PER_BAY, path};
@@ -134,8 +134,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let rack = Rack { plan, array, bays, pool: OpenedPool::default(), parity: Rc::default(), sim: world.handle() };
     create(world, rng, &rack, node)?;
     // Either one member fails now and then, or members die, one at a time.
-    let fails = rng.one_in(3) && !is(&world.handle(), Mutation::SkipRecord);
-    if fails {
+    if rng.one_in(3) {
         let bay = rng.below(array.members as u64) as usize;
         let faults = DiskFaults { stuck: 0, damage_from: 8192, ..DiskFaults::swarm_loud(rng) };
         world.set_disk_faults(node, &path(bay, 0), faults);
