@@ -80,6 +80,8 @@ fn a_pool_outlives_its_drives_one_after_the_other() {
     assert_eq!(states(&node), ["in sync", "absent", "in sync", "in sync"]);
     let warnings = node.json(&["status"])["warnings"].to_string();
     assert!(warnings.contains("3 of 4 members") && warnings.contains("d1.img is gone"), "{warnings}");
+    let problems = node.json(&["pool", "show", "cold"])["problems"].to_string();
+    assert!(problems.contains("device 'array' is open, degraded"), "{problems}");
     is_right(&node);
     works(&node);
     new_drive(&node, "d1.img");
@@ -162,7 +164,7 @@ fn what_would_write_parts_of_rows_is_refused_with_what_to_do() {
     let node = Node::start(&format!("[nvmf]\nlisten = ['127.0.0.1:0']\n{}", devices(3)));
     refused(&node, &["volume", "create", "v", "--device", "array", "--size", "1MiB"], 2, "put a shaped pool on it");
     refused(&node, &["pool", "create", "p", "--log", "log", "--capacity", "array"], 2, "--shape shaped");
-    refused(&node, &["pool", "create", "p", "--log", "array", "--capacity", "log"], 1, "name another log device");
+    refused(&node, &["pool", "create", "p", "--log", "array", "--capacity", "log"], 5, "name another log device");
     refused(&node, &["device", "create", "c", "--kind", "checksum", "device=array"], 2, "put a shaped pool on it");
     refused(&node, &["device", "create", "q", "--kind", "parity", "devices=d0,d1"], 2, "3 to 16");
     let configured = |more: &str| {

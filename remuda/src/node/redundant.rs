@@ -53,7 +53,7 @@ impl Redundant {
         }
     }
 
-    /// Takes a part in and starts to write what it lacks.
+    /// Takes a part in and starts to write what it lacks; a rebuild that has come to a halt goes on.
     pub(super) async fn join(
         &self,
         reactor: &Rc<Reactor>,
@@ -67,7 +67,9 @@ impl Redundant {
                 mirror.resync_in_background(reactor);
             }
             Redundant::Parity(parity) => {
-                parity.join(reactor, part, Some(device), overwrite).await?;
+                if parity.status().rebuild.is_none_or(|rebuild| rebuild.member != part) {
+                    parity.join(reactor, part, Some(device), overwrite).await?;
+                }
                 parity.rebuild_in_background(reactor);
             }
         }

@@ -75,7 +75,8 @@ fn prevailing(found: &[Option<Superblock>]) -> Option<[u8; 16]> {
 /// generation it is called failed in the next one, and of two that refuse none is.
 fn retire_old_copy(found: &[Option<Superblock>], decided: &mut Superblock) {
     let in_sync = |index: &usize| decided.members[*index].state == MemberState::InSync;
-    let is_behind = |index: &usize| found[*index].as_ref().is_some_and(|own| own.generation + 1 < decided.generation);
+    let is_behind =
+        |index: &usize| found[*index].as_ref().is_some_and(|own| own.generation.saturating_add(1) < decided.generation);
     if (0..found.len()).all(|index| in_sync(&index)) {
         let behind: Vec<usize> = (0..found.len()).filter(is_behind).collect();
         if let [index] = behind[..] {

@@ -71,7 +71,7 @@ impl Inner {
         loop {
             let superblock = {
                 let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
-                superblock.generation += 1;
+                superblock.generation = superblock.generation.saturating_add(1);
                 superblock.clone()
             };
             let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
