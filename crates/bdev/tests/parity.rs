@@ -452,10 +452,7 @@ fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
         degraded[1] = None;
         let parity = open(&inner, &degraded, ParityOptions::default()).await;
         let joined = async |device: &Option<Arc<dyn BlockDevice>>, overwrite| {
-            parity
-                .join(&inner, 1, device.clone().unwrap(), overwrite)
-                .await
-                .map_err(|error: DeviceError| error.to_string())
+            parity.join(&inner, 1, device.clone(), overwrite).await.map_err(|error: DeviceError| error.to_string())
         };
         assert!(joined(&others[1], false).await.unwrap_err().contains("another parity device"));
         assert!(joined(&Some(mem("tiny", 100)), true).await.unwrap_err().contains("are needed"));

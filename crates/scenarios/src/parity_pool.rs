@@ -183,7 +183,8 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
     let members = parity.members();
     let in_sync = members.iter().all(|member| member.state == MemberState::InSync);
     judge.sim.expect(in_sync, || format!("without faults a member is not in sync: {members:?}"));
-    if let Some(pool) = rack.pool.borrow().clone()
+    let pool = rack.pool.borrow_mut().take();
+    if let Some(pool) = &pool
         && let Err(error) = pool.settle(&reactor).await
     {
         judge.sim.violation(format!("without faults the pool does not settle: {error}"));
@@ -193,7 +194,6 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
         Ok(channel) => judge.clone().verify_all(reactor.clone(), channel).await,
         Err(error) => judge.sim.violation(format!("without faults no channel opens: {error}")),
     }
-    let pool = rack.pool.borrow_mut().take();
     if let Some(pool) = pool {
         pool.close(&reactor).await;
     }
