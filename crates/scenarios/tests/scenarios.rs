@@ -132,6 +132,7 @@ fn every_checker_catches_its_mutation() {
         ("parity-pool", Mutation::SkipParity),
         ("parity-pool", Mutation::SkipRecord),
         ("parity-pool", Mutation::ReadUnbuilt),
+        ("parity-pool", Mutation::FlushDoesNothing),
         ("shaped-pool", Mutation::ForgetLive),
         ("shaped-pool", Mutation::TrustFlushes),
         ("shaped-pool-images", Mutation::ForgetLive),
