@@ -381,6 +381,32 @@ fn a_rebuild_goes_on_where_it_was_recorded() {
 }
 
 #[test]
+fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (_, mut members) = faulty(3);
+        let slow = ParityOptions { rebuild_rate: 4 << 20, ..ParityOptions::default() };
+        drop(open(&inner, &members, create()).await);
+        members[1] = None;
+        let parity = Arc::new(open(&inner, &members, slow).await);
+        parity.join(&inner, 1, Some(mem("fresh", 200)), false).await.unwrap();
+        let bytes = parity.status().rebuild.unwrap().bytes;
+        let begun = inner.clock_ns();
+        parity.rebuild_in_background(&inner);
+        let mut rates = Vec::new();
+        while let Some(rebuild) = parity.status().rebuild {
+            rates.push(rebuild.bytes_per_s);
+            inner.sleep_ns(5_000_000).await;
+        }
+        let seconds = (inner.clock_ns() - begun) as f64 / 1e9;
+        assert!(bytes as f64 / seconds < 4.4e6, "{bytes} bytes in {seconds} s");
+        assert!(rates.iter().any(|rate| (1 << 20..=5 << 20).contains(rate)), "{rates:?}");
+        assert_eq!(states(&parity), [InSync; 3]);
+    });
+}
+
+#[test]
 fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
     let reactor = reactor();
     let inner = reactor.clone();

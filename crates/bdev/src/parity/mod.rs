@@ -130,7 +130,7 @@ struct Shared {
     lost_blocks: AtomicU64,
     /// See [`ParityOptions`].
     note_bytes: u64,
-    rate_bytes_per_s: AtomicU64,
+    rate_bytes_per_s: u64,
     defect: Option<ParityDefect>,
 }
 

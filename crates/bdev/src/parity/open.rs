@@ -354,7 +354,7 @@ fn assemble(
         reconstructed_reads: AtomicU64::new(0),
         lost_blocks: AtomicU64::new(0),
         note_bytes: options.rebuild_note_bytes,
-        rate_bytes_per_s: AtomicU64::new(options.rebuild_rate),
+        rate_bytes_per_s: options.rebuild_rate,
         defect: options.defect,
     }
 }

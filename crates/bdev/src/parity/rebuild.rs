@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::*;
 /// Between two steps where no rate is set: leaves most of the devices to their users.
 const PAUSE_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
+/// A reactor that stops is noticed within it, however low the rate.
+const PAUSE_MAX_NS: u64 = SECOND_NS / 10;
 /// Longest time between two records of how far a rebuild has got.
 const NOTE_INTERVAL_NS: u64 = 30 * SECOND_NS;
 
@@ -40,11 +42,6 @@ impl ParityDevice {
                 Err(error) => tracing::error!(%error, "a member could not be rebuilt"),
             }
         });
-    }
-
-    /// Bytes per second that rebuilds write at most from now on; 0 is a short pause after each step.
-    pub fn set_rebuild_rate(&self, bytes_per_s: u64) {
-        self.shared.rate_bytes_per_s.store(bytes_per_s, Relaxed);
     }
 }
 
@@ -152,12 +149,13 @@ impl Inner {
 
     async fn keep_pace(&self, pace: &mut Pace, bytes: u64) {
         pace.bytes += bytes;
-        let rate = self.shared.rate_bytes_per_s.load(Relaxed);
+        let rate = self.shared.rate_bytes_per_s;
         let since = |now: u64| now.saturating_sub(pace.begun_ns).max(1);
         let due_ns = (pace.bytes as u128 * SECOND_NS as u128).checked_div(rate as u128).unwrap_or(0) as u64;
         let pause_ns = if rate == 0 { PAUSE_NS } else { due_ns.saturating_sub(since(self.reactor.clock_ns())) };
-        if pause_ns > 0 {
-            self.reactor.sleep_ns(pause_ns).await;
+        let until = self.reactor.clock_ns().saturating_add(pause_ns);
+        while self.reactor.clock_ns() < until && !self.reactor.is_stopping() {
+            self.reactor.sleep_ns((until - self.reactor.clock_ns().min(until)).min(PAUSE_MAX_NS)).await;
         }
         let elapsed = since(self.reactor.clock_ns());
         let per_s = pace.bytes as u128 * SECOND_NS as u128 / elapsed as u128;
