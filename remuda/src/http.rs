@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
 use crate::node::stats::{Counted, TrafficView};
-use crate::node::view::{DeviceView, LegView, MirrorView, VhostView};
+use crate::node::view::{DeviceView, LegView, MirrorView, ParityView, VhostView};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -52,6 +52,7 @@ struct Gauge {
     size: u64,
     open: bool,
     mirror: Option<MirrorView>,
+    parity: Option<ParityView>,
 }
 
 impl Metrics {
@@ -66,13 +67,13 @@ impl Metrics {
     pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
-            let DeviceView { name, kind, size, mirror, state, .. } = device;
-            Gauge { name, kind, size, open: state == "open", mirror }
+            let DeviceView { name, kind, size, mirror, parity, state, .. } = device;
+            Gauge { name, kind, size, open: state == "open", mirror, parity }
         });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| {
             let (name, size, open) = (volume.name, volume.size, volume.state == "open");
-            Gauge { name, kind: "volume".into(), size, open, mirror: None }
+            Gauge { name, kind: "volume".into(), size, open, mirror: None, parity: None }
         });
         let pools = node.pool_list().await;
         let problems = node.problems(&pools).len();
@@ -143,6 +144,7 @@ impl Metrics {
         );
         render_traffic(&mut out, &objects.traffic);
         render_mirrors(&mut out, &objects.devices);
+        render_parities(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
         render_vhosts(&mut out, &objects.vhosts);
         render_counted(&mut out, &objects.counted);
@@ -276,6 +278,51 @@ fn render_mirrors(out: &mut String, devices: &[Gauge]) {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (mirror, leg) in mirrors().flat_map(|(mirror, view)| view.legs.iter().map(move |leg| (mirror, leg))) {
             let _ = writeln!(out, "{name}{{name=\"{mirror}\",leg=\"{}\"}} {}", leg.device, value(leg));
+        }
+    }
+}
+
+/// Parity devices in use and their members.
+fn render_parities(out: &mut String, devices: &[Gauge]) {
+    type Series<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
+    const PARITIES: [Series<ParityView>; 5] = [
+        ("remuda_parity_degraded", "gauge", "1 if a member lacks data.", |parity| parity.degraded as u64),
+        ("remuda_parity_rebuild_left_bytes", "gauge", "Bytes that a member being rebuilt lacks.", |parity| {
+            parity.rebuild.as_ref().map_or(0, |rebuild| rebuild.left_bytes)
+        }),
+        ("remuda_parity_rebuild_bytes_per_second", "gauge", "Speed of a rebuild.", |parity| {
+            parity.rebuild.as_ref().map_or(0, |rebuild| rebuild.bytes_per_s)
+        }),
+        ("remuda_parity_reconstructed_reads_total", "counter", "Reads answered from the other members.", |parity| {
+            parity.reconstructed_reads
+        }),
+        ("remuda_parity_lost_blocks_total", "counter", "Blocks that could not be rebuilt.", |parity| {
+            parity.lost_blocks
+        }),
+    ];
+    const MEMBERS: [Series<LegView>; 3] = [
+        ("remuda_parity_member_in_sync", "gauge", "1 if a member has all its data.", |member| {
+            (member.state == "in sync") as u64
+        }),
+        ("remuda_parity_member_read_errors_total", "counter", "Reads that failed on a member.", |member| {
+            member.read_errors
+        }),
+        ("remuda_parity_member_repairs_total", "counter", "Times a member was repaired from the others.", |member| {
+            member.repairs
+        }),
+    ];
+    let parities = || devices.iter().filter_map(|device| Some((&device.name, device.parity.as_ref()?)));
+    for (name, kind, help, value) in PARITIES {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        parities().for_each(|(parity, view)| {
+            let _ = writeln!(out, "{name}{{name=\"{parity}\"}} {}", value(view));
+        });
+    }
+    for (name, kind, help, value) in MEMBERS {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (parity, member) in parities().flat_map(|(parity, view)| view.members.iter().map(move |one| (parity, one)))
+        {
+            let _ = writeln!(out, "{name}{{name=\"{parity}\",member=\"{}\"}} {}", member.device, value(member));
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef};
 use crate::node::pool_check::mapped_log_of;
 use crate::node::reactors::{END_MAX_NS, Reactors};
+use crate::node::redundant::may_lack;
 use crate::node::{Opened, Opener, Refusal, RefusalKind, StateView, close_device, open_device, prepare_memory};
 use bdev::BlockDevice;
 use engine::LogDevice;
@@ -51,7 +52,8 @@ impl Offline {
 /// Definitions of devices by name.
 pub type Definitions = BTreeMap<String, DeviceDef>;
 
-/// Opens a device after those below it; returns all of them, itself last. A mirror does without a leg that is missing.
+/// Opens a device after those below it; returns all of them, itself last. A mirror or a parity device does without a part that is
+/// missing.
 pub async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener) -> Result<Vec<Opened>, Refusal> {
     let known = defs.keys().map(String::as_str);
     let def = defs.get(name).ok_or_else(|| Refusal::not_found("device", name, known))?;
@@ -62,7 +64,7 @@ pub async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener)
                 children.push(opened.last().map(|opened| opened.device.clone()));
                 all.extend(opened);
             }
-            Err(_) if matches!(def.params, DeviceParams::Mirror { .. }) => children.push(None),
+            Err(_) if may_lack(def) => children.push(None),
             Err(refusal) => return Err(refusal),
         }
     }

@@ -38,6 +38,19 @@ pub struct DeviceInfo {
     pub zoned: Option<ZonedInfo>,
     /// Number of write streams (0 is none).
     pub streams: u16,
+    /// Where only whole rows can be written.
+    pub rows: Option<RowInfo>,
+}
+
+/// The part of a device that takes whole rows alone. In front of it anything can be written; behind it, reads too are of any
+/// blocks, and writes and unmaps of whole rows: others are [`Status::Invalid`]. A row that was being written when the power
+/// failed, or a member of the device, reads as anything, so nobody may need what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowInfo {
+    /// First block of the first row.
+    pub start: u64,
+    /// Blocks of each row.
+    pub blocks: u32,
 }
 
 /// Geometry of a zoned device.
@@ -79,6 +92,7 @@ impl DeviceInfo {
             loans: false,
             zoned: None,
             streams: 0,
+            rows: None,
         }
     }
 

@@ -89,7 +89,7 @@ impl Front<'_> {
 
 /// Whether a filter that overwrites blocks in place can stand on a child; `what` it is for.
 pub(crate) fn check_child(base: &DeviceInfo, what: &str) -> Result<(), String> {
-    if base.zoned.is_some() || !base.ops.contains(Op::Read) || !base.ops.contains(Op::Write) {
+    if base.zoned.is_some() || base.rows.is_some() || !base.ops.contains(Op::Read) || !base.ops.contains(Op::Write) {
         return Err(format!("{what} needs a child that can be read and overwritten anywhere"));
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Block devices: the waist that everything storing blocks implements, the leaf devices, and the filters that stack on
 //! them.
 //!
-//! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ChecksumDevice`],
-//! [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
+//! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ParityDevice`],
+//! [`ChecksumDevice`], [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
 //! [`ErrorDevice`], [`ModelSsdDevice`], which has the times of a modelled drive, and [`ZonedDevice`], which makes zones of a
 //! device without any. Every one passes [`conformance`].
 //!
@@ -30,6 +30,7 @@ mod mem_stripes;
 mod mirror;
 pub mod model_ssd;
 mod null;
+mod parity;
 mod parts;
 mod range_lock;
 mod rate_limit;
@@ -46,7 +47,7 @@ mod zoned;
 
 pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, DelayPolicy, Delays};
-pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, ZonedInfo};
+pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo, ZonedInfo};
 pub use encrypt::{EncryptDevice, EncryptOptions, USER_KEY_BYTES_MIN, UserKey};
 pub use error::{ErrorDevice, ErrorPolicy, ErrorRule, Fault, RULES_MAX, When};
 pub use file::{FileDevice, FileDeviceOptions};
@@ -59,6 +60,10 @@ pub use mem::MemDevice;
 pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, MirrorStatus};
 pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
+pub use parity::{
+    MemberState, MemberStatus, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, ParityDefect, ParityDevice, ParityOptions,
+    ParityStatus, RebuildStatus,
+};
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy, RateLimiter};
 pub use remote::RemoteDevice;
 pub use spec::{Built, DeviceSpec, build};

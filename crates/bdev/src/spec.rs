@@ -13,6 +13,7 @@ use crate::linear::{Extent, LinearDevice};
 use crate::mem::MemDevice;
 use crate::mirror::{MirrorDevice, MirrorOptions};
 use crate::null::NullDevice;
+use crate::parity::{ParityDevice, ParityOptions};
 use crate::rate_limit::{Limits, RateLimitDevice};
 use crate::remote::RemoteDevice;
 use crate::stripe::StripeDevice;
@@ -51,6 +52,8 @@ pub enum DeviceSpec {
     },
     /// The same on all children; an absent one is `None`.
     Mirror(MirrorOptions),
+    /// Rows of data and parity over all children; an absent one is `None`.
+    Parity(ParityOptions),
     /// Extents of the children.
     Linear(Vec<Extent>),
     /// Checksums of one child.
@@ -93,6 +96,7 @@ pub enum Built {
     File(Arc<FileDevice>),
     Stripe(Arc<StripeDevice>),
     Mirror(Arc<MirrorDevice>),
+    Parity(Arc<ParityDevice>),
     Linear(Arc<LinearDevice>),
     Checksum(Arc<ChecksumDevice>),
     Encrypt(Arc<EncryptDevice>),
@@ -112,6 +116,7 @@ impl Built {
             Built::File(device) => device.clone(),
             Built::Stripe(device) => device.clone(),
             Built::Mirror(device) => device.clone(),
+            Built::Parity(device) => device.clone(),
             Built::Linear(device) => device.clone(),
             Built::Checksum(device) => device.clone(),
             Built::Encrypt(device) => device.clone(),
@@ -123,12 +128,13 @@ impl Built {
         }
     }
 
-    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, completes checksum pages, makes
-    /// the pointers of zones durable. Call it on each
-    /// device from the top down when the node stops.
+    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, calls the heads of a parity device equal,
+    /// completes checksum pages, makes the pointers of zones durable. Call it on each device from the top down when the node
+    /// stops.
     pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
         match self {
             Built::Mirror(device) => device.settle(reactor).await,
+            Built::Parity(device) => device.settle(reactor).await,
             Built::Checksum(device) => device.settle(reactor).await,
             Built::Zoned(device) => device.settle(reactor).await,
             _ => Ok(()),
@@ -136,7 +142,8 @@ impl Built {
     }
 }
 
-/// Makes a device. A mirror whose legs differ starts to copy what is missing, on this reactor.
+/// Makes a device. A mirror whose legs differ starts to copy what is missing, and a parity device goes on with a rebuild, on
+/// this reactor.
 pub async fn build(
     reactor: &Rc<Reactor>,
     name: &str,
@@ -145,6 +152,7 @@ pub async fn build(
 ) -> Result<Built, DeviceError> {
     let blocks = |bytes: u64, block_size: u32| bytes / block_size.max(1) as u64;
     let child = || one(name, &children);
+    refuse_rows(name, spec, &children)?;
     Ok(match spec {
         DeviceSpec::Mem { block_size, bytes, bytes_max } => {
             let (now, max) = (blocks(*bytes, *block_size), blocks(*bytes_max, *block_size));
@@ -168,6 +176,11 @@ pub async fn build(
             mirror.resync_in_background(reactor);
             Built::Mirror(mirror)
         }
+        DeviceSpec::Parity(options) => {
+            let parity = Arc::new(ParityDevice::open(reactor, name, children, options).await?);
+            parity.rebuild_in_background(reactor);
+            Built::Parity(parity)
+        }
         DeviceSpec::Linear(extents) => {
             Built::Linear(Arc::new(LinearDevice::new(name, all(name, &children)?, extents.clone())?))
         }
@@ -187,8 +200,24 @@ pub async fn build(
     })
 }
 
+/// Over a device that takes whole rows only what passes every operation on as it is can stand, apart from who plans with rows.
+fn refuse_rows(name: &str, spec: &DeviceSpec, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<(), DeviceError> {
+    let passes_on = matches!(
+        spec,
+        DeviceSpec::RateLimit(_) | DeviceSpec::Delay { .. } | DeviceSpec::Error { .. } | DeviceSpec::RemoteCore
+    );
+    match children.iter().flatten().find(|child| child.info().rows.is_some()) {
+        Some(child) if !passes_on => {
+            let child = child.name();
+            let reason = format!("'{child}' is written in whole rows alone; put a shaped pool on it");
+            Err(DeviceError::Config { device: name.to_string(), reason })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn all(name: &str, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<Vec<Arc<dyn BlockDevice>>, DeviceError> {
-    let reason = "a child is absent; only a mirror can do without".to_string();
+    let reason = "a child is absent; only a mirror or a parity device can do without".to_string();
     let missing = || DeviceError::Config { device: name.to_string(), reason: reason.clone() };
     children.iter().map(|child| child.clone().ok_or_else(missing)).collect()
 }

@@ -13,8 +13,11 @@ use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
 use thiserror::Error;
 use uuid::Uuid;
 
+mod rows;
 mod shaped;
 
+pub use rows::RowLayout;
+pub(crate) use rows::fault as rows_fault;
 pub use shaped::{OVERPROVISION_DEFAULT, OVERPROVISION_MAX, OVERPROVISION_MIN, UNIT_BLOCKS_DEFAULT};
 
 const MIB_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
@@ -47,11 +50,13 @@ pub struct CreateOptions {
     pub shape: Shape,
     /// Of a shaped pool: percent of the bands' space that volumes do not get.
     pub overprovision: Option<u8>,
-    /// Of a shaped pool: blocks of a band, a power of two.
+    /// Of a shaped pool: blocks of a band, a power of two; over rows a multiple of the unit.
     pub band_blocks: Option<u32>,
     /// Of a shaped pool: blocks of which writes to the capacity device are multiples, a power of two; best the drive's
-    /// indirection unit.
+    /// indirection unit. Over rows a multiple of a row.
     pub unit_blocks: Option<u32>,
+    /// The rows of the capacity device; [`Pool::create`](crate::Pool::create) asks it.
+    pub rows: Option<RowLayout>,
     /// Number of shards.
     pub shards: Option<u16>,
     /// Blocks of a segment, a power of two.
@@ -72,6 +77,7 @@ impl Default for CreateOptions {
             overprovision: None,
             band_blocks: None,
             unit_blocks: None,
+            rows: None,
             shards: None,
             segment_blocks: None,
             log_kind: LogKind::Block,
@@ -172,6 +178,30 @@ pub enum PlanError {
         /// Possible.
         most: u32,
     },
+    /// A size of a shaped pool over rows that is no multiple of what it has to be, or out of bounds.
+    #[error("{what} of {blocks} blocks of 4 KiB: expected a multiple of {of}, up to {most}")]
+    RowSize {
+        /// Which size.
+        what: &'static str,
+        /// As asked.
+        blocks: u32,
+        /// The row or the unit.
+        of: u32,
+        /// Possible.
+        most: u32,
+    },
+    /// A hot pool over rows.
+    #[error("the capacity device is written in whole rows alone; make the pool a shaped one (--shape shaped)")]
+    RowsNotShaped,
+    /// What is in front of the rows does not suffice.
+    #[error("the capacity device has {} KiB in front of its rows, and the pool keeps {} KiB there; make the device anew \
+        with a larger head", .blocks * 4, .needed * 4)]
+    HeadTooSmall {
+        /// What there is.
+        blocks: u64,
+        /// What it takes.
+        needed: u64,
+    },
     /// Over-provisioning out of bounds.
     #[error("over-provisioning of {0} %: expected {OVERPROVISION_MIN} to {OVERPROVISION_MAX}")]
     Overprovision(u8),
@@ -215,6 +245,7 @@ pub fn plan(
     };
     let bands = match options.shape {
         Shape::Shaped => Some(shaped::plan_bands(capacity_blocks, shards, log_blocks, options)?),
+        Shape::Hot if options.rows.is_some() => return Err(PlanError::RowsNotShaped),
         Shape::Hot => {
             shaped::refuse_options(options)?;
             None

@@ -8,7 +8,7 @@ use crate::error::PoolError;
 use crate::forget::{self, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
-use crate::layout::{self, CreateOptions, Identities};
+use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
 use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
 use crate::shard::{Defect, ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
@@ -37,7 +37,7 @@ pub use changes::Changes;
 pub use snapshots::{SnapshotInfo, VolumeInfo};
 
 /// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.
-const UNUSED_BYTES: usize = 128 << 10;
+pub(crate) const UNUSED_BYTES: usize = 128 << 10;
 /// Where replay of a new pool begins.
 const FIRST: LogTail = LogTail { segment: 1, lsn: 1 };
 
@@ -268,6 +268,18 @@ pub struct Pool {
     volumes: Mutex<BTreeMap<u32, Arc<PoolVolume>>>,
 }
 
+fn unusable(pool: &str, device: &str, reason: &str) -> PoolError {
+    PoolError::Refused { pool: pool.to_string(), reason: format!("'{device}' cannot be used: {reason}") }
+}
+
+/// A log is written at any block.
+fn refuse_rows(pool: &str, device: &str, info: &DeviceInfo) -> Result<(), PoolError> {
+    match info.rows {
+        None => Ok(()),
+        Some(_) => Err(unusable(pool, device, "a log is not written in whole rows; name another log device")),
+    }
+}
+
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
 fn random_uuid(reactor: &Reactor) -> Uuid {
@@ -303,7 +315,9 @@ impl Pool {
         }
         let [pool, log_id, capacity_id] = [(); 3].map(|_| random_uuid(reactor));
         let identities = Identities { pool, log: log_id, capacity: capacity_id };
-        let options = CreateOptions { log_kind: devices.log.kind(), ..options.clone() };
+        refuse_rows(name, devices.log.name(), &log.info)?;
+        let rows = RowLayout::of(&info).map_err(|reason| unusable(name, devices.capacity.name(), reason))?;
+        let options = CreateOptions { log_kind: devices.log.kind(), rows, ..options.clone() };
         let capacity_blocks = info.bytes() / BLOCK_BYTES as u64;
         let planned = layout::plan(devices.log.blocks(), capacity_blocks, &options, identities, created_s);
         let (mut log_super, mut capacity_super) =
@@ -363,6 +377,9 @@ impl Pool {
         let mut superblock = meta::read_superblocks(reactor, capacity.clone(), info).await?;
         check_role(&superblock, Role::Capacity, devices.capacity.name())?;
         let name = superblock.name.clone();
+        if let Some(reason) = layout::rows_fault(&superblock, &info) {
+            return Err(unusable(&name, devices.capacity.name(), &reason));
+        }
         let log = devices.log.open(reactor, &name)?;
         let found = meta::read_superblocks(reactor, log.channel.clone(), log.info).await;
         let mut log_super = found.map_err(|error| no_log(&superblock, devices, error))?;

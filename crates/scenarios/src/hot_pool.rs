@@ -29,6 +29,8 @@ pub(crate) const LOG: &str = "/log";
 pub(crate) const CAPACITY: &str = "/capacity";
 pub(crate) const EXTENT_BLOCKS: u64 = 1024;
 pub(crate) const SLICE_BLOCKS: u64 = 16 * EXTENT_BLOCKS;
+/// Of the capacity device of a shaped pool, for what is not in bands.
+pub(crate) const FRONT_BLOCKS: u64 = 16 << 8;
 
 /// What a pool is made of and how it is used.
 #[derive(Clone, Copy, Debug)]
@@ -71,11 +73,11 @@ pub(crate) struct Plan {
 /// What the bands of a shaped pool are like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BandPlan {
-    band_blocks: u32,
-    unit_blocks: u32,
-    overprovision: u8,
+    pub(crate) band_blocks: u32,
+    pub(crate) unit_blocks: u32,
+    pub(crate) overprovision: u8,
     /// Bands in use above which GC works.
-    used_bands: u32,
+    pub(crate) used_bands: u32,
 }
 
 impl Plan {
@@ -117,13 +119,18 @@ impl Plan {
         let unit_blocks = 1u32 << rng.below(3);
         // Few blocks are written in a life: in larger bands none would be collected.
         let band_blocks = 8u32 << rng.below(3);
+        self.with_bands(rng, unit_blocks, band_blocks)
+    }
+
+    /// The same with bands of this shape.
+    pub(crate) fn with_bands(self, rng: &mut Rng, unit_blocks: u32, band_blocks: u32) -> Plan {
         let overprovision = rng.between(5, 40) as u8;
         // As many extents as in place, the index beside the log, and the bands that are kept back.
         let extents = self.capacity_bytes / (4 << 20) + self.shards as u64;
         let whole = band_blocks as u64 * 100 / (band_blocks as u64 - 1) + 3;
         let blocks = extents * EXTENT_BLOCKS * whole / (100 - overprovision as u64);
         let bands = blocks / band_blocks as u64 + self.shards as u64 * 10;
-        let front = 16 << 8;
+        let front = FRONT_BLOCKS;
         let index = extents * 4 + self.shards as u64 * (64 + bands * 32 / 2048);
         Plan {
             log_bytes: self.log_bytes + index * 4096,
@@ -173,18 +180,23 @@ impl Plan {
         if self.log_number == 0 { LOG.into() } else { format!("{LOG}{}", self.log_number) }
     }
 
+    /// Opens the log device of the pool.
+    pub(crate) fn log_device(&self, reactor: &Rc<Reactor>) -> Result<LogDevice, String> {
+        let path = self.log_path();
+        if self.mapped {
+            return Ok(LogDevice::Mapped { path, bytes: self.log_bytes, volatile_allowed: false });
+        }
+        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
+        let opened = FileDevice::open(reactor, &path, options).map_err(|error| error.to_string())?;
+        Ok(LogDevice::Block(Arc::new(opened)))
+    }
+
     /// Opens the devices of the pool.
     pub(crate) fn devices(&self, reactor: &Rc<Reactor>) -> Result<PoolDevices, String> {
-        let file = |path: &str, block_size| {
-            let options = FileDeviceOptions { block_size, ..FileDeviceOptions::new(path) };
-            let opened = FileDevice::open(reactor, path, options).map_err(|error| error.to_string())?;
-            Ok::<_, String>(Arc::new(opened) as Arc<dyn BlockDevice>)
-        };
-        let log = match self.mapped {
-            true => LogDevice::Mapped { path: self.log_path(), bytes: self.log_bytes, volatile_allowed: false },
-            false => LogDevice::Block(file(&self.log_path(), self.block_size)?),
-        };
-        let mut capacity = file(CAPACITY, self.block_size)?;
+        let log = self.log_device(reactor)?;
+        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(CAPACITY) };
+        let opened = FileDevice::open(reactor, CAPACITY, options).map_err(|error| error.to_string())?;
+        let mut capacity: Arc<dyn BlockDevice> = Arc::new(opened);
         if self.forgets > 0 {
             capacity = Arc::new(ForgetfulDevice::over(capacity, self.forgets, reactor.now_ns()));
         }
@@ -258,6 +270,11 @@ impl Plan {
 
     async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
         let devices = self.devices(&reactor)?;
+        self.create_on(reactor, devices).await
+    }
+
+    /// Makes the pool and its volumes.
+    pub(crate) async fn create_on(self, reactor: Rc<Reactor>, devices: PoolDevices) -> Result<(), String> {
         let made = Pool::create(&reactor, &devices, &self.create_options(), 0, false).await;
         made.map_err(|error| error.to_string())?;
         let pool = self.open(&reactor, devices).await?;

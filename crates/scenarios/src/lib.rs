@@ -31,6 +31,8 @@ mod mirror_crash;
 mod net_streams;
 mod nvmf;
 mod panics;
+mod parity_bays;
+mod parity_pool;
 mod pmem_log;
 mod pool_snapshots;
 mod raw_file;
@@ -165,6 +167,12 @@ const SCENARIOS: &[Scenario] = &[
         name: "shaped-pool-images",
         about: "the same with a shaped pool, whose blocks go from band to band all the time",
         run: hot_pool_images::run_shaped,
+    },
+    Scenario {
+        name: "parity-pool",
+        about: "a shaped pool over members with parity, one of which dies or fails at any moment, in a rebuild and in recovery \
+                too, and is replaced, under kills and power cuts; nobody notices, and every acknowledged write is durable",
+        run: parity_pool::run,
     },
     Scenario {
         name: "pool-snapshots",

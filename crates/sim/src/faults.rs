@@ -262,13 +262,19 @@ pub enum Mutation {
     WriteFrozen,
     /// A scenario's own defect: in the engine, only whole extents are kept of what a deleted snapshot leaves to its heir.
     AbsorbExtents,
+    /// A scenario's own defect: a parity device writes rows without their parity.
+    SkipParity,
+    /// A scenario's own defect: a parity device does not record that a member has failed.
+    SkipRecord,
+    /// A scenario's own defect: a parity device reads rows of a member before they have been rebuilt.
+    ReadUnbuilt,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 47] = [
+    pub const ALL: [Mutation; 50] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -315,6 +321,9 @@ impl Mutation {
         Mutation::ForgetBetween,
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
+        Mutation::SkipParity,
+        Mutation::SkipRecord,
+        Mutation::ReadUnbuilt,
         Mutation::ForgetPointers,
     ];
 }

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod config_commands;
+mod device_text;
 pub mod exit;
 mod keys;
 mod limit;

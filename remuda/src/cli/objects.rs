@@ -1,13 +1,13 @@
 //! `remuda device|volume|subsystem|host`.
 
+use super::device_text::{definition, show_device};
 use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::config::show_duration_ns;
-use crate::node::view::{AnaView, DeviceView, HostView, LegView, ReservationView, SubsystemView, VolumeView};
+use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -83,13 +83,20 @@ Examples:
         #[arg(long, value_name = "LEG")]
         prefer: Option<String>,
     },
-    /// Take a leg that failed, or was refused, into its mirror again
+    /// Take a part that failed, or was refused, into its mirror or parity device again, or a new drive in its place
+    #[command(after_help = "\
+What the part lacks is written to it while the device is used; 'remuda device show' tells how far that is. A new drive of a
+parity device is what is found under the failed one's path.
+
+Examples:
+  remuda device rejoin pair disk1
+  remuda device rejoin array disk3 --overwrite")]
     Rejoin {
-        /// The mirror
+        /// The mirror or parity device
         name: String,
-        /// The device that is the leg
+        /// The device that is the part
         leg: String,
-        /// Give up whatever the leg holds
+        /// Give up whatever the part holds
         #[arg(long)]
         overwrite: bool,
     },
@@ -505,46 +512,6 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
         }
         DeviceCommand::Kinds { kind } => kinds(context, kind),
     }
-}
-
-fn show_device(device: DeviceView) -> String {
-    let definition = definition(&device);
-    let changed = if device.changed { ", changed since" } else { "" };
-    let mut text = output::facts(&[
-        ("name", device.name),
-        ("kind", device.kind),
-        ("size", ByteSize(device.size).to_string()),
-        ("block size", device.block_size.to_string()),
-        ("free", ByteSize(device.free).to_string()),
-        ("used by", device.used_by.join(", ")),
-        ("origin", format!("{:?}{changed}", device.origin).to_lowercase()),
-        ("state", device.state),
-        ("definition", definition),
-    ]);
-    if let Some(mirror) = device.mirror {
-        let (left, dirty, all) = (mirror.resync_left_regions, mirror.dirty_regions, mirror.regions);
-        text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");
-        let row =
-            |leg: LegView| vec![leg.device, leg.state, output::count(leg.read_errors), output::count(leg.repairs)];
-        text +=
-            &output::table(&["LEG", "STATE", ">READ ERRORS", ">REPAIRS"], mirror.legs.into_iter().map(row).collect());
-    }
-    text
-}
-
-/// The keys of a device and their values, durations as people write them.
-fn definition(device: &DeviceView) -> String {
-    let keys = device.definition.as_object().cloned().unwrap_or_default();
-    let keys = keys.iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "kind"));
-    let words = keys.map(|(key, value)| match (key.strip_suffix("_ns"), value) {
-        (Some(key), Value::Number(ns)) => {
-            format!("{key}={}", show_duration_ns(ns.as_u64().unwrap_or(0)).replace(' ', ""))
-        }
-        (_, Value::Null) => format!("{key}=off"),
-        (_, Value::String(text)) => format!("{key}={text}"),
-        (_, value) => format!("{key}={value}"),
-    });
-    words.collect::<Vec<_>>().join(" ")
 }
 
 fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {

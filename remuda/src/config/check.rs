@@ -6,7 +6,7 @@ use super::diagnostic::{Problems, nearest};
 use super::host_key::{read_dhchap_key, read_tls_key};
 use super::limit::Limited;
 use super::value::{Located, Span};
-use super::{Config, LogDef, PoolDef, PoolEntry, VhostEntry, VolumeEntry};
+use super::{Config, LogDef, PlacementDef, PoolDef, PoolEntry, VhostEntry, VolumeEntry};
 use base::ByteSize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,6 +18,7 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.device_references();
     check.cycles();
     check.pools();
+    check.rows();
     check.volumes();
     check.pool_volumes();
     check.namespaces();
@@ -160,6 +161,40 @@ impl<'a> Check<'a, '_> {
                 self.add(&pool.capacity_span, "capacity", message, Some(help.to_string()));
             }
             self.log_memory(pool, &config.pools[..index]);
+        }
+    }
+
+    /// What stands on a device that is written in whole rows: a shaped pool, or what passes its operations on.
+    fn rows(&mut self) {
+        let config = self.config;
+        let only = |name: &str| format!("device '{name}' is written in whole rows alone");
+        let help = |name: &str| {
+            Some(format!("put a shaped pool on it: [pool.NAME] shape = \"shaped\", capacity = \"{name}\""))
+        };
+        for device in &config.devices {
+            let passes_on = matches!(
+                device.def.params,
+                DeviceParams::Delay { .. } | DeviceParams::Error { .. } | DeviceParams::RateLimit { .. }
+            );
+            for child in device.children.iter().filter(|child| !passes_on && has_rows(config, &child.value)) {
+                self.add(&child.span, child_key(device), only(&child.value), help(&child.value));
+            }
+        }
+        for volume in config.volumes.iter().filter(|volume| has_rows(config, &volume.device.value)) {
+            let name = &volume.device.value;
+            self.add(&volume.device.span, "device", only(name), help(name));
+        }
+        for pool in &config.pools {
+            if let LogDef::Device(log) = &pool.def.log
+                && has_rows(config, log)
+            {
+                let help = "name another device for the log, such as a mirror".to_string();
+                self.add(&pool.log_span, "log", only(log), Some(help));
+            }
+            if matches!(pool.def.placement, PlacementDef::Hot) && has_rows(config, &pool.def.capacity) {
+                let help = "add shape = \"shaped\"".to_string();
+                self.add(&pool.capacity_span, "capacity", only(&pool.def.capacity), Some(help));
+            }
         }
     }
 
@@ -386,11 +421,28 @@ impl<'a> Check<'a, '_> {
     }
 }
 
+/// Whether a device is a parity device, or passes on what one is.
+fn has_rows(config: &Config, name: &str) -> bool {
+    let mut name = name;
+    // As many steps as there are devices are enough, also around a cycle.
+    for _ in 0..=config.devices.len() {
+        match config.devices.iter().find(|device| device.def.name == name).map(|device| &device.def.params) {
+            Some(DeviceParams::Parity { .. }) => return true,
+            Some(
+                DeviceParams::Delay { device, .. }
+                | DeviceParams::Error { device, .. }
+                | DeviceParams::RateLimit { device, .. },
+            ) => name = device,
+            _ => return false,
+        }
+    }
+    false
+}
+
 fn child_key(device: &DeviceEntry) -> &'static str {
-    if matches!(device.def.params, DeviceParams::Stripe { .. } | DeviceParams::Mirror { .. }) {
-        "devices"
-    } else {
-        "device"
+    match device.def.params {
+        DeviceParams::Stripe { .. } | DeviceParams::Mirror { .. } | DeviceParams::Parity { .. } => "devices",
+        _ => "device",
     }
 }
 

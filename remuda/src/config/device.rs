@@ -18,6 +18,11 @@ pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("file", "A regular file or a block device.", FILE),
     ("stripe", "Spreads blocks over several devices.", STRIPE),
     ("mirror", "Keeps the same blocks on several devices.", MIRROR),
+    (
+        "parity",
+        "Keeps what any one of several devices has: a shaped pool stands on it. See [devices.md](devices.md).",
+        PARITY,
+    ),
     ("delay", "Adds latency to a device.", DELAY),
     ("error", "Makes chosen operations of a device fail.", ERROR),
     ("checksum", "Detects rot and misdirected writes with a CRC32C per block.", CHECKSUM),
@@ -78,6 +83,22 @@ const MIRROR: &[Key] = &[
         "false",
         "Open it although a device is absent that may have newer writes. Without this it waits for that device, or for a command; see [devices.md](devices.md).",
     ),
+];
+const PARITY: &[Key] = &[
+    key("devices", Form::TextList, "required", "The devices, 3 to 16, of equal block size, in a fixed order."),
+    key(
+        "chunk",
+        Form::Size,
+        "64KiB",
+        "Bytes of a row on each device: a multiple of 4 KiB; a row has 1 MiB of data at most. Fixed when it is made.",
+    ),
+    key(
+        "head",
+        Form::Size,
+        "1/4096 of it, from 16MiB on",
+        "Bytes that are the same on all devices, for what a pool writes in small pieces. Fixed when it is made.",
+    ),
+    key("rebuild_rate", Form::Size, "a short pause after each step", "Bytes per second that a rebuild writes at most."),
 ];
 const DELAY: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
@@ -199,6 +220,15 @@ pub enum DeviceParams {
         #[serde(default)]
         start_degraded: bool,
     },
+    Parity {
+        devices: Vec<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        chunk: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rebuild_rate: Option<u64>,
+    },
     Delay {
         device: String,
         read_ns: u64,
@@ -273,6 +303,7 @@ impl DeviceDef {
             DeviceParams::File { .. } => "file",
             DeviceParams::Stripe { .. } => "stripe",
             DeviceParams::Mirror { .. } => "mirror",
+            DeviceParams::Parity { .. } => "parity",
             DeviceParams::Delay { .. } => "delay",
             DeviceParams::Error { .. } => "error",
             DeviceParams::Checksum { .. } => "checksum",
@@ -286,7 +317,9 @@ impl DeviceDef {
     /// Names of the devices it stands on.
     pub fn children(&self) -> &[String] {
         match &self.params {
-            DeviceParams::Stripe { devices, .. } | DeviceParams::Mirror { devices, .. } => devices,
+            DeviceParams::Stripe { devices, .. }
+            | DeviceParams::Mirror { devices, .. }
+            | DeviceParams::Parity { devices, .. } => devices,
             DeviceParams::Delay { device, .. }
             | DeviceParams::Error { device, .. }
             | DeviceParams::Checksum { device }
@@ -433,6 +466,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             let start_degraded = section.flag("start_degraded").is_some_and(|flag| flag.value);
             DeviceParams::Mirror { devices: names(&children), start_degraded }
         }
+        "parity" => read_parity(section, &mut children)?,
         "delay" => DeviceParams::Delay {
             device: need_child(section, &mut children)?,
             read_ns: duration(section, "read"),
@@ -553,6 +587,33 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
     };
     let def = DeviceDef { name: name.value, params };
     Some(DeviceEntry { def, name_span: name.span, children, resource_span })
+}
+
+fn read_parity(section: &mut Section<'_>, children: &mut Vec<Located<String>>) -> Option<DeviceParams> {
+    *children = need_children(section)?;
+    let (least, most) = (bdev::PARITY_MEMBERS_MIN, bdev::PARITY_MEMBERS_MAX);
+    if !(least..=most).contains(&children.len()) {
+        let span = section.raw("devices").and_then(|value| value.span.clone());
+        let help = (children.len() == 2).then(|| "a mirror does with two".to_string());
+        section.wrong(span, "devices", format!("expected {least} to {most} devices, found {}", children.len()), help);
+    }
+    let (chunk, head) = (section.size("chunk"), section.size("head"));
+    let row = |chunk: u64| chunk.saturating_mul(children.len().saturating_sub(1) as u64);
+    if let Some(chunk) = &chunk
+        && (chunk.value == 0 || !chunk.value.is_multiple_of(4096) || row(chunk.value) > 1 << 20)
+    {
+        let message = "it must be a multiple of 4 KiB, with 1 MiB at most in the chunks of a row but one";
+        section.wrong(chunk.span.clone(), "chunk", message, None);
+    }
+    if let Some(head) = head.as_ref().filter(|head| head.value < 256 << 10) {
+        section.wrong(head.span.clone(), "head", "a pool needs 256 KiB at least", None);
+    }
+    Some(DeviceParams::Parity {
+        devices: names(children),
+        chunk: chunk.map(|chunk| chunk.value),
+        head: head.map(|head| head.value),
+        rebuild_rate: section.size("rebuild_rate").map(|rate| rate.value),
+    })
 }
 
 fn names(children: &[Located<String>]) -> Vec<String> {

@@ -75,7 +75,7 @@ pub struct Arrival {
 }
 
 impl Node {
-    /// Whether any device is waited for, any leg of a mirror, or any door.
+    /// Whether any device is waited for, any part of a mirror or parity device, or any door.
     pub fn is_waiting(&self) -> bool {
         let devices = self.devices.values().any(|slot| slot.awaited.is_some());
         !self.stopping && (devices || self.has_legs_out() || self.has_doors_out())
@@ -101,7 +101,7 @@ impl Node {
         }
     }
 
-    /// Whether what a device stands on is there; a mirror makes do with one leg.
+    /// Whether what a device stands on is there; a mirror makes do with one leg, a parity device with all members but one.
     fn can_try(&self, def: &DeviceDef) -> bool {
         let is_there = |child: &String| {
             let live = self.devices.get(child).map(|slot| &slot.live);
@@ -109,6 +109,7 @@ impl Node {
         };
         match def.params {
             DeviceParams::Mirror { .. } => def.children().iter().any(is_there),
+            DeviceParams::Parity { .. } => def.children().iter().filter(|child| !is_there(child)).count() <= 1,
             _ => def.children().iter().all(is_there),
         }
     }

@@ -1,6 +1,7 @@
 //! Turns definitions into open devices, and small operations on whole devices.
 
 use super::reactors::on_reactor_async;
+use super::redundant::{may_lack, parity_view};
 use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
 use super::view::{DeviceView, LegView, MirrorView};
@@ -9,8 +10,8 @@ use crate::config::{DeviceDef, DeviceParams};
 use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
-    FileDeviceOptions, Flags, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, StatsDevice, Status,
-    When, ZonedOptions,
+    FileDeviceOptions, Flags, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, ParityOptions,
+    StatsDevice, Status, When, ZonedOptions,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
@@ -94,7 +95,7 @@ fn object(name: &str) -> String {
     format!("device '{name}'")
 }
 
-/// Opens the device that `def` describes on top of `children`; a mirror may lack some.
+/// Opens the device that `def` describes on top of `children`; a mirror or a parity device may lack some.
 pub async fn open_device(
     def: &DeviceDef,
     children: Vec<Option<Arc<dyn BlockDevice>>>,
@@ -105,8 +106,7 @@ pub async fn open_device(
         let device = open_nvmf(name, &def.params, opener).await?;
         return Ok(counted(device.clone(), Handle::Nvmf(device)));
     }
-    let may_lack = matches!(def.params, DeviceParams::Mirror { .. });
-    if !may_lack && children.iter().any(Option::is_none) {
+    if !may_lack(def) && children.iter().any(Option::is_none) {
         return Err(Refusal::failed(object(name), "a device below it is not open", ""));
     }
     if let DeviceParams::File { path, size: Some(_), .. } = &def.params
@@ -177,6 +177,13 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
                 ..MirrorOptions::default()
             })
         }
+        DeviceParams::Parity { chunk, head, rebuild_rate, .. } => DeviceSpec::Parity(ParityOptions {
+            create: opener.make,
+            chunk_bytes: chunk.unwrap_or(0),
+            head_bytes: head.unwrap_or(0),
+            rebuild_rate: rebuild_rate.unwrap_or(0),
+            ..ParityOptions::default()
+        }),
         DeviceParams::Delay { .. } => DeviceSpec::Delay { delays: delays(&def.params), seed: 1 },
         DeviceParams::Error { seed, .. } => DeviceSpec::Error { rules: error_rules(&def.params), seed: *seed },
         DeviceParams::Checksum { .. } => {
@@ -366,7 +373,7 @@ pub async fn resize(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>, block
 pub async fn close(reactor: &ReactorHandle, opened: &Opened) -> Result<(), Refusal> {
     let object = object(opened.device.name());
     match opened.handle.clone() {
-        Handle::Local(built @ (Built::Mirror(_) | Built::Checksum(_) | Built::Zoned(_))) => {
+        Handle::Local(built @ (Built::Mirror(_) | Built::Parity(_) | Built::Checksum(_) | Built::Zoned(_))) => {
             on_reactor_async(reactor, move |reactor| async move { built.settle(&reactor).await })
                 .await?
                 .map_err(|error| refused(object, error))
@@ -451,6 +458,10 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
             view.state = "open, degraded".to_string();
         }
     }
+    if let Handle::Local(Built::Parity(parity)) = &opened.handle {
+        let (parity, state) = parity_view(&parity.status(), legs);
+        (view.parity, view.state) = (Some(parity), state);
+    }
     if let Handle::Nvmf(remote) = &opened.handle
         && !remote.is_connected()
     {
@@ -491,12 +502,4 @@ fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {
         dirty_regions: status.dirty_regions,
         resync_left_regions: status.resync_left_regions,
     }
-}
-
-/// What a mirror lacks.
-pub fn degraded(opened: &Opened) -> Option<String> {
-    let Handle::Local(Built::Mirror(mirror)) = &opened.handle else { return None };
-    let legs = mirror.legs();
-    let in_sync = legs.iter().filter(|leg| leg.state == LegState::InSync).count();
-    (in_sync < legs.len()).then(|| format!("{in_sync} of {} legs have all data", legs.len()))
 }

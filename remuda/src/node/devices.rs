@@ -3,6 +3,7 @@
 use super::awaited::Awaited;
 use super::build::{self, Opener, open_device};
 use super::extents::{Extent, free_extents};
+use super::redundant::may_lack;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{DeviceOverlay, Origin};
 use super::view::DeviceView;
@@ -28,8 +29,8 @@ impl Node {
     }
 
     /// Whether a device could not be opened because something remote cannot be reached: itself, or what it stands on. The
-    /// node serves what else there is. So it does when the legs of a mirror do not suffice or disagree: which of them count
-    /// is said by a command to a running node.
+    /// node serves what else there is. So it does when the parts of a mirror or a parity device do not suffice or disagree:
+    /// which of them count is said by a command to a running node.
     fn is_excused(&self, def: &DeviceDef, refusal: &Refusal) -> bool {
         let is_away = |child: &String| {
             self.devices.get(child).is_some_and(|slot| match &slot.live {
@@ -38,7 +39,7 @@ impl Node {
             })
         };
         let is_remote = matches!(def.params, DeviceParams::Nvmf { .. });
-        (is_remote && refusal.kind == RefusalKind::Failed) || is_mirror(def) || def.children().iter().any(is_away)
+        (is_remote && refusal.kind == RefusalKind::Failed) || may_lack(def) || def.children().iter().any(is_away)
     }
 
     pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
@@ -66,7 +67,7 @@ impl Node {
                 Err(refusal) => Err(refusal),
             };
             // A mirror is there to do without one of its legs, and a node without one of its pools.
-            let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name))
+            let spare = wanted.values().any(|(above, _)| may_lack(above) && above.children().contains(&name))
                 || self.below_a_pool(&name);
             match (live, origin) {
                 // One that was erased cannot be opened, as was wanted.
@@ -147,16 +148,16 @@ impl Node {
         def
     }
 
-    /// The devices below; `None` for a leg that a mirror has to do without.
+    /// The devices below; `None` for a part that a mirror or a parity device has to do without.
     pub(super) fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
         let object = || format!("device '{}'", def.name);
         let mut children = Vec::new();
         for child in def.children() {
             match self.devices.get(child).map(|slot| &slot.live) {
-                // A leg that cannot be read is none.
-                Some(Ok(opened)) if is_mirror(def) && opened.is_awaited() => children.push(None),
+                // A part that cannot be read is none.
+                Some(Ok(opened)) if may_lack(def) && opened.is_awaited() => children.push(None),
                 Some(Ok(opened)) => children.push(Some(opened.device.clone())),
-                Some(Err(_)) if is_mirror(def) => children.push(None),
+                Some(Err(_)) if may_lack(def) => children.push(None),
                 Some(Err(reason)) => {
                     return Err(Refusal::failed(
                         object(),
@@ -213,6 +214,7 @@ impl Node {
             origin: slot.origin,
             changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
+            parity: None,
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
         };

@@ -1,20 +1,23 @@
-//! Legs of mirrors in use: those that were absent, or failed with a connection, are taken in when they are there.
+//! Legs of mirrors and members of parity devices in use: those that were absent, or failed with a connection, are taken in
+//! when they are there.
 //!
 //! ```text
 //!                    reachable, due                  taken in: resync
-//! out of the mirror ----------------> under way -------------------> settled, until its connection is built again
+//! out of the device ----------------> under way -------------------> settled, until its connection is built again
 //!        ^                                | |---- not its leg: warned ----^
 //!        \---- I/O failed: pause grows ---/
 //! ```
-//! A leg of this machine that failed is not tried by itself: its disk is to be looked at first.
+//! One of this machine that failed is not tried by itself: its disk is to be looked at first.
 
 use super::awaited::Awaited;
-use super::build::{self, Handle, Opened};
+use super::build::{self, Handle, Opened, Opener};
 use super::reactors::on_reactor_async;
+use super::redundant::{Out, Redundant, may_lack};
 use super::refusal::Refusal;
 use super::view::DeviceView;
 use super::{DeviceSlot, Node};
-use bdev::{BlockDevice, Built, DeviceError, LegState, MirrorDevice};
+use crate::config::DeviceParams;
+use bdev::{BlockDevice, Built, DeviceError};
 use reactor::ReactorHandle;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,18 +41,14 @@ pub struct Joined {
     is_passing: bool,
 }
 
-fn mirror_of(slot: &DeviceSlot) -> Option<&Arc<MirrorDevice>> {
-    match slot.live.as_ref().map(|opened| &opened.handle) {
-        Ok(Handle::Local(Built::Mirror(mirror))) => Some(mirror),
-        _ => None,
-    }
+fn redundant_of(slot: &DeviceSlot) -> Option<Redundant> {
+    slot.live.as_ref().ok().and_then(Redundant::of)
 }
 
 impl Node {
-    /// Whether a leg of an open mirror is out.
+    /// Whether a leg of an open mirror, or a member of an open parity device, is out.
     pub(super) fn has_legs_out(&self) -> bool {
-        let is_out = |mirror: &Arc<MirrorDevice>| mirror.legs().iter().any(|leg| leg.state == LegState::Failed);
-        self.devices.values().filter_map(mirror_of).any(is_out)
+        self.devices.values().filter_map(redundant_of).any(|device| device.outs().iter().any(Option::is_some))
     }
 
     /// What is there to use a device: how often the connections below it have been built, 0 without any; `None` while one
@@ -58,7 +57,7 @@ impl Node {
         let slot = self.devices.get(name)?;
         match &slot.live.as_ref().ok()?.handle {
             Handle::Nvmf(remote) => remote.is_connected().then(|| remote.stats().reconnects + 1),
-            Handle::Local(Built::Mirror(_)) => {
+            Handle::Local(Built::Mirror(_) | Built::Parity(_)) => {
                 Some(slot.def.children().iter().filter_map(|child| self.reach(child)).sum())
             }
             Handle::Local(_) => slot.def.children().iter().map(|child| self.reach(child)).sum(),
@@ -69,12 +68,12 @@ impl Node {
     fn legs_to_try(&self, now: Instant) -> Vec<(String, usize, u64)> {
         let mut found = Vec::new();
         for (name, slot) in &self.devices {
-            let Some(mirror) = mirror_of(slot) else { continue };
-            for (leg, status) in mirror.legs().iter().enumerate() {
+            let Some(device) = redundant_of(slot) else { continue };
+            for (leg, out) in device.outs().into_iter().enumerate().filter_map(|(leg, out)| Some((leg, out?))) {
                 let Some(reach) = slot.def.children().get(leg).and_then(|child| self.reach(child)) else { continue };
                 let tried = self.legs_out.get(&(name.clone(), leg));
                 let is_due = tried.is_none_or(|out| out.awaited.is_due(now) && out.settled != Some(reach));
-                if status.state == LegState::Failed && (status.name.is_none() || reach > 0) && is_due {
+                if (out == Out::Absent || reach > 0) && is_due {
                     found.push((name.clone(), leg, reach));
                 }
             }
@@ -86,13 +85,13 @@ impl Node {
     pub fn mend(&mut self, joins: &mpsc::UnboundedSender<Joined>) {
         let now = Instant::now();
         for (name, leg, reach) in self.legs_to_try(now) {
-            let Ok((mirror, device)) = self.leg_of(&name, leg) else { continue };
+            let Ok((above, device)) = self.leg_of(&name, leg) else { continue };
             self.attempts += 1;
             let (attempt, reactor, joins) = (self.attempts, self.reactors.first().clone(), joins.clone());
             let fresh = || LegOut { awaited: Awaited::new(now), settled: None };
             self.legs_out.entry((name.clone(), leg)).or_insert_with(fresh).awaited.begin(attempt);
             tokio::spawn(async move {
-                let outcome = join(&reactor, mirror, leg, device, false).await;
+                let outcome = join(&reactor, above, leg, device, false).await;
                 let is_passing = matches!(outcome, Ok(Err(DeviceError::Io { .. } | DeviceError::Os { .. })));
                 let object = format!("device '{name}'");
                 let outcome = outcome.and_then(|joined| joined.map_err(|error| build::refused(object, error)));
@@ -126,36 +125,57 @@ impl Node {
         }
     }
 
-    /// A mirror in use and the device of one of its legs.
-    fn leg_of(&self, name: &str, leg: usize) -> Result<(Arc<MirrorDevice>, Arc<dyn BlockDevice>), Refusal> {
+    /// A mirror or parity device in use and the device of one of its parts.
+    fn leg_of(&self, name: &str, leg: usize) -> Result<(Redundant, Arc<dyn BlockDevice>), Refusal> {
         let slot = self.slot(name)?;
         self.open_device(name)?;
-        let Some(mirror) = mirror_of(slot) else {
+        let Some(above) = redundant_of(slot) else {
             let cause = format!("it is a '{}' device and has no legs", slot.def.kind());
             return Err(Refusal::invalid(format!("device '{name}'"), cause, ""));
         };
-        Ok((mirror.clone(), self.open_device(&slot.def.children()[leg])?))
+        Ok((above, self.open_device(&slot.def.children()[leg])?))
     }
 
-    /// The number of a mirror's leg, by the name of its device.
+    /// The number of a mirror's leg, or of a parity device's member, by the name of its device.
     pub(super) fn leg_number(&self, name: &str, leg: &str) -> Result<usize, Refusal> {
         let slot = self.slot(name)?;
         let legs = slot.def.children();
-        legs.iter().position(|child| child == leg).filter(|_| super::devices::is_mirror(&slot.def)).ok_or_else(|| {
+        legs.iter().position(|child| child == leg).filter(|_| may_lack(&slot.def)).ok_or_else(|| {
             let next = format!("it stands on: {}", legs.join(", "));
-            Refusal::invalid(format!("device '{name}'"), format!("'{leg}' is not a leg of it"), next)
+            Refusal::invalid(format!("device '{name}'"), format!("'{leg}' is not a part of it"), next)
         })
     }
 
-    /// Takes a leg into a mirror in use, although it failed; with `overwrite`, whatever it holds.
+    /// Takes a part into a mirror or parity device in use, although it failed; with `overwrite`, whatever it holds.
     pub async fn device_rejoin(&mut self, name: &str, leg: &str, overwrite: bool) -> Result<DeviceView, Refusal> {
         self.check_running()?;
         let number = self.leg_number(name, leg)?;
-        let (mirror, device) = self.leg_of(name, number)?;
-        let joined = join(self.reactors.first(), mirror, number, device, overwrite).await?;
+        let replacement = self.replacement(name, number, leg).await;
+        let (above, device) = match &replacement {
+            Some((above, opened)) => (above.clone(), opened.device.clone()),
+            None => self.leg_of(name, number)?,
+        };
+        let joined = join(self.reactors.first(), above, number, device, overwrite).await?;
         joined.map_err(|error| build::refused(format!("device '{name}'"), error))?;
+        if let (Some((_, opened)), Some(slot)) = (replacement, self.devices.get_mut(leg)) {
+            (slot.live, slot.awaited) = (Ok(opened), None);
+        }
         tracing::info!(device = name, leg, overwrite, "leg taken in");
         self.device_show(name)
+    }
+
+    /// What is at the path of the file of a failed or absent member now, if that is another file than the one that is open: a
+    /// new drive.
+    async fn replacement(&self, name: &str, number: usize, leg: &str) -> Option<(Redundant, Opened)> {
+        let above = redundant_of(self.slot(name).ok()?)?;
+        let slot = self.slot(leg).ok()?;
+        let is_out = above.outs().get(number).is_some_and(Option::is_some);
+        if !is_out || !matches!((&above, &slot.def.params), (Redundant::Parity(_), DeviceParams::File { .. })) {
+            return None;
+        }
+        // The file that is open is locked, and refused.
+        let opener = Opener { make: false, ..self.opener(leg) };
+        Some((above, build::open_device(&slot.def, Vec::new(), &opener).await.ok()?))
     }
 
     /// Tries again to open a device that is not open. A mirror goes on without absent legs if it is `degraded`, and with the
@@ -186,18 +206,13 @@ impl Node {
     }
 }
 
-/// Takes in a leg and starts to copy what it lacks.
+/// Takes in a part and starts to write what it lacks.
 async fn join(
     reactor: &ReactorHandle,
-    mirror: Arc<MirrorDevice>,
-    leg: usize,
+    above: Redundant,
+    part: usize,
     device: Arc<dyn BlockDevice>,
     overwrite: bool,
 ) -> Result<Result<(), DeviceError>, Refusal> {
-    on_reactor_async(reactor, move |reactor| async move {
-        mirror.join(&reactor, leg, Some(device), overwrite).await?;
-        mirror.resync_in_background(&reactor);
-        Ok(())
-    })
-    .await
+    on_reactor_async(reactor, move |reactor| async move { above.join(&reactor, part, device, overwrite).await }).await
 }

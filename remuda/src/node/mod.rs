@@ -25,6 +25,7 @@ pub mod pool_view;
 mod pool_volumes;
 mod pools;
 pub mod reactors;
+pub mod redundant;
 mod referrals;
 pub mod refusal;
 mod remote;
@@ -104,7 +105,7 @@ pub struct Node {
     reactors: Reactors,
     exporter: Box<dyn Exporter>,
     devices: BTreeMap<String, DeviceSlot>,
-    /// Legs out of their mirrors that have been tried, by mirror and number.
+    /// Parts out of their mirrors and parity devices that have been tried, by device and number.
     legs_out: BTreeMap<(String, usize), LegOut>,
     pools: BTreeMap<String, PoolSlot>,
     /// All open volumes, on devices and in pools.
@@ -216,7 +217,7 @@ impl Node {
         for (name, slot) in &self.devices {
             match &slot.live {
                 Err(reason) => closed.push(format!("device '{name}' is not open: {reason}")),
-                Ok(opened) => closed.extend(build::degraded(opened).map(|legs| format!("mirror '{name}': {legs}"))),
+                Ok(opened) => closed.extend(redundant::degraded(name, opened)),
             }
         }
         let configured = self.config.volumes.iter().map(|entry| (&entry.name.value, &entry.device.value));

@@ -250,7 +250,15 @@ impl Node {
             Ok(open) => self.status_of(open).await,
             Err(_) => None,
         };
-        PoolView::of(slot, status)
+        let mut view = PoolView::of(slot, status);
+        for device in slot.def.devices() {
+            if let Ok(found) = self.device_show(device)
+                && found.parity.is_some_and(|parity| parity.degraded)
+            {
+                view.problems.push(format!("device '{device}' is {}; see 'remuda device show {device}'", found.state));
+            }
+        }
+        view
     }
 
     /// All pools.

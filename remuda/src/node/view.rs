@@ -30,6 +30,43 @@ pub struct DeviceView {
     /// How a mirror is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorView>,
+    /// How a parity device is doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parity: Option<ParityView>,
+}
+
+/// A parity device in use.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ParityView {
+    /// Its members, in order.
+    pub members: Vec<LegView>,
+    /// A member lacks data: the loss of another one would be a loss of data.
+    pub degraded: bool,
+    /// What is being rebuilt.
+    pub rebuild: Option<RebuildView>,
+    /// Reads answered by computing what a member has, or had.
+    pub reconstructed_reads: u64,
+    /// Blocks that could not be rebuilt, since another member could not read its part.
+    pub lost_blocks: u64,
+    /// Bytes that are the same on all members, where anything can be written.
+    pub head_bytes: u64,
+    /// Bytes of data in a row.
+    pub row_bytes: u64,
+}
+
+/// A member of a parity device that is being rebuilt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RebuildView {
+    /// Which.
+    pub device: String,
+    /// Bytes that it has got.
+    pub done_bytes: u64,
+    /// Bytes that it is still to get.
+    pub left_bytes: u64,
+    /// Bytes per second lately; 0 while the rebuild rests.
+    pub bytes_per_s: u64,
+    /// Seconds that it takes at this rate.
+    pub left_s: Option<u64>,
 }
 
 /// A mirror in use.
@@ -47,16 +84,16 @@ pub struct MirrorView {
     pub resync_left_regions: u64,
 }
 
-/// A leg of a mirror.
+/// A leg of a mirror, or a member of a parity device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LegView {
     /// The device.
     pub device: String,
-    /// `in sync`, `copying`, `failed` or `absent`.
+    /// `in sync`, `copying` or `rebuilding`, `failed` or `absent`.
     pub state: String,
     /// Reads that failed on it.
     pub read_errors: u64,
-    /// Operations repaired by writing back what another leg had.
+    /// Operations repaired by writing back what the others had.
     pub repairs: u64,
 }
 

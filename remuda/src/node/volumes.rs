@@ -197,6 +197,10 @@ impl Node {
             let cause = format!("device '{}' is zoned, and zones are not shared among volumes", record.device);
             return Err(Refusal::invalid(object, cause, "leave 'size' and 'offset' out: the volume takes it whole"));
         }
+        if info.rows.is_some() {
+            let cause = format!("device '{}' is written in whole rows alone", record.device);
+            return Err(Refusal::invalid(object, cause, "put a shaped pool on it, and the volume into that"));
+        }
         let window = Window::new(name, device, record.offset / block, record.size / block);
         Ok(self.served(name, Arc::new(window)))
     }

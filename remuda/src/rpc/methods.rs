@@ -107,11 +107,11 @@ pub const METHODS: &[Method] = &[
     ),
     method(
         "device.rejoin",
-        "Takes a leg that failed into a mirror again, and copies to it what it lacks.",
+        "Takes a part that failed, or a new drive in its place, into a mirror or parity device again, and writes what it lacks.",
         &[
             NAME,
-            key("leg", Form::Text, "required", "The device that is the leg."),
-            key("overwrite", Form::Flag, "false", "Whatever the leg holds is given up."),
+            key("leg", Form::Text, "required", "The device that is the leg or the member."),
+            key("overwrite", Form::Flag, "false", "Whatever it holds is given up."),
         ],
     ),
     method(

@@ -49,7 +49,12 @@ pub(crate) const STREAMS: usize = 3;
 /// Fewest bands of a shard: the reserve, an open one for each stream, and one to be filled.
 pub(crate) const BANDS_MIN: u32 = RESERVE_BANDS + STREAMS as u32 + 1;
 /// Most blocks of a stripe, its header included: 1 MiB, in one buffer.
-pub(crate) const STRIPE_BLOCKS_MAX: u32 = 256;
+const STRIPE_BLOCKS_MAX: u32 = 256;
+
+/// Most blocks of a stripe that is made of units of so many blocks.
+pub(crate) fn stripe_blocks_max(unit_blocks: u32) -> u32 {
+    STRIPE_BLOCKS_MAX / unit_blocks * unit_blocks
+}
 
 /// A block of a shard's bands: `band * band_blocks + offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +91,7 @@ pub(crate) struct BandGeometry {
     pub(crate) bands: u32,
     /// Blocks of each.
     pub(crate) band_blocks: u32,
-    /// Blocks that are written at least, and what each stripe begins at a multiple of: a power of two.
+    /// Blocks that are written at least, and what each stripe begins at a multiple of.
     pub(crate) unit_blocks: u32,
 }
 
@@ -95,8 +100,8 @@ impl BandGeometry {
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.bands < BANDS_MIN {
             Some("too few bands")
-        } else if !self.unit_blocks.is_power_of_two() || self.unit_blocks > STRIPE_BLOCKS_MAX {
-            Some("the write unit is no power of two, or larger than a stripe")
+        } else if self.unit_blocks == 0 || self.unit_blocks > STRIPE_BLOCKS_MAX {
+            Some("there is no write unit, or one larger than a stripe")
         } else if self.band_blocks < 2 || !self.band_blocks.is_multiple_of(self.unit_blocks) {
             Some("a band is not made of write units")
         } else {
@@ -107,12 +112,12 @@ impl BandGeometry {
 
     /// Most blocks of a stripe.
     fn stripe_blocks(&self) -> u32 {
-        STRIPE_BLOCKS_MAX.min(self.band_blocks)
+        stripe_blocks_max(self.unit_blocks).min(self.band_blocks)
     }
 
     /// Most data blocks of a band.
     pub(crate) fn band_data_blocks(&self) -> u32 {
-        self.band_blocks - self.band_blocks.div_ceil(STRIPE_BLOCKS_MAX)
+        self.band_blocks - self.band_blocks.div_ceil(self.stripe_blocks())
     }
 
     fn band_of(&self, at: BandAt) -> u32 {

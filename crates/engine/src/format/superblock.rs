@@ -18,8 +18,10 @@ const VERSION_MINOR: u16 = 0;
 const SHAPED: u64 = 1;
 /// Incompatible feature: volumes of the pool may lie over others, see [`Superblock::layered`].
 const LAYERED: u64 = 2;
+/// Incompatible feature: the unit of writes of a shaped pool, or a band, need not be a power of two.
+const ODD_UNITS: u64 = 4;
 /// Incompatible features that this code knows.
-const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED;
+const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED | ODD_UNITS;
 /// Features that this code can write.
 const WRITABLE_KNOWN: u64 = 0;
 
@@ -87,6 +89,14 @@ pub struct BandLayout {
     pub unit_blocks: u32,
     /// First block of the index (roots, then regions), on the log device.
     pub index_start: u32,
+}
+
+impl BandLayout {
+    /// Whether what reads it must be able to do with units and bands of any length.
+    fn is_odd(&self) -> bool {
+        let is_odd = |blocks: u32| blocks > 0 && !blocks.is_power_of_two();
+        is_odd(self.unit_blocks) || is_odd(self.band_blocks)
+    }
 }
 
 /// How records are appended.
@@ -397,6 +407,9 @@ impl Superblock {
         if self.layered {
             raw.incompatible = (raw.incompatible.get() | LAYERED).into();
         }
+        if self.bands.is_odd() {
+            raw.incompatible = (raw.incompatible.get() | ODD_UNITS).into();
+        }
         let bands = &self.bands;
         (raw.bands_start, raw.bands, raw.band_blocks) =
             (bands.start.into(), bands.bands.into(), bands.band_blocks.into());
@@ -459,6 +472,16 @@ impl Superblock {
             extents: raw.extents.get(),
             shard: raw.shard.get(),
         };
+        let bands = BandLayout {
+            start: raw.bands_start.get(),
+            bands: raw.bands.get(),
+            band_blocks: raw.band_blocks.get(),
+            unit_blocks: raw.unit_blocks.get(),
+            index_start: raw.index_start.get(),
+        };
+        if bands.is_odd() && raw.incompatible.get() & ODD_UNITS == 0 {
+            return Err("the bands or the unit of writes are no powers of two");
+        }
         let used = raw.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         Ok(Superblock {
             read_only_features: raw.read_only.get(),
@@ -492,13 +515,7 @@ impl Superblock {
             root_blocks: raw.root_blocks.get(),
             journal_blocks: raw.journal_blocks.get(),
             created_s: raw.created_s.get(),
-            bands: BandLayout {
-                start: raw.bands_start.get(),
-                bands: raw.bands.get(),
-                band_blocks: raw.band_blocks.get(),
-                unit_blocks: raw.unit_blocks.get(),
-                index_start: raw.index_start.get(),
-            },
+            bands,
             name: std::str::from_utf8(&raw.name[..used]).map_err(|_| "the name is not UTF-8")?.to_string(),
             regions: regions.iter().map(region).collect(),
         })
@@ -540,8 +557,8 @@ impl Superblock {
 
     fn check_bands(&self, metadata: &[(u64, u64)]) -> Result<(), &'static str> {
         let BandLayout { start, bands, band_blocks, unit_blocks, .. } = self.bands;
-        let is_sane = unit_blocks.is_power_of_two() && unit_blocks <= UNIT_BLOCKS_MAX && band_blocks.is_power_of_two();
-        if bands < BANDS_MIN || !is_sane || band_blocks < 2 || band_blocks < unit_blocks {
+        let is_unit = (1..=UNIT_BLOCKS_MAX).contains(&unit_blocks);
+        if bands < BANDS_MIN || !is_unit || band_blocks < 2 || !band_blocks.is_multiple_of(unit_blocks) {
             return Err("the bands are too few, or no multiple of the unit of writes");
         }
         let shard = bands as u64 * band_blocks as u64;

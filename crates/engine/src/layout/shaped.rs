@@ -1,14 +1,15 @@
 //! Planning a shaped pool: bands on the capacity device, the index on the log device.
 //!
 //! ```text
-//! capacity device   | superblock x2 | catalog x2 | journals | bands of shard 0 | bands of shard 1 | ...
+//! capacity device   | superblock x2 | catalog x2 | journals | (aligned) bands of shard 0 | bands of shard 1 | ...
 //! log device        | superblock x2 | segments | roots | regions (table pages, map pages)
 //! ```
 
+use super::rows::RowLayout;
 use super::{
     CreateOptions, GIB_BLOCKS, MIB_BLOCKS, PlanError, plan_catalog, plan_journal, plan_root, shard_extents_at_most,
 };
-use crate::bands::{RESERVE_BANDS, STRIPE_BLOCKS_MAX};
+use crate::bands::{RESERVE_BANDS, stripe_blocks_max};
 use crate::format::superblock::{
     BANDS_MIN, BandLayout, REGION_ALIGN_BLOCKS, Region, SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SUPERBLOCK_COPIES,
     Shape, Superblock, UNIT_BLOCKS_MAX,
@@ -29,6 +30,9 @@ const BAND_BLOCKS_MAX: u32 = GIB_BLOCKS as u32;
 const BANDS_WANTED: u64 = 256;
 /// Percent of what bands hold beside headers that is not lost to padding.
 const UNPADDED: u64 = 98;
+
+/// Blocks at the start that a pool wipes when it is destroyed.
+const FRONT_BLOCKS_MIN: u64 = crate::pool::UNUSED_BYTES as u64 / crate::units::BLOCK_BYTES as u64;
 
 /// A plan of the bands and what describes them.
 pub(super) struct Bands {
@@ -54,6 +58,28 @@ fn size(what: &'static str, blocks: u32, least: u32, most: u32) -> Result<u32, P
     Err(PlanError::BandSize { what, blocks, least, most })
 }
 
+/// Over rows a multiple of `of`, and at least two of them.
+fn row_size(what: &'static str, blocks: u32, of: u32, most: u32) -> Result<u32, PlanError> {
+    if blocks > of && blocks.is_multiple_of(of) && blocks <= most {
+        return Ok(blocks);
+    }
+    Err(PlanError::RowSize { what, blocks, of, most })
+}
+
+/// Over rows, as many as make the usual unit.
+fn plan_unit(options: &CreateOptions) -> Result<u32, PlanError> {
+    let what = "a unit of writes";
+    let Some(rows) = options.rows else {
+        return size(what, options.unit_blocks.unwrap_or(UNIT_BLOCKS_DEFAULT), 1, UNIT_BLOCKS_MAX);
+    };
+    let usual = UNIT_BLOCKS_DEFAULT.next_multiple_of(rows.blocks.max(1));
+    let blocks = options.unit_blocks.unwrap_or(if usual > UNIT_BLOCKS_MAX { rows.blocks } else { usual });
+    if blocks > 0 && blocks.is_multiple_of(rows.blocks) && blocks <= UNIT_BLOCKS_MAX {
+        return Ok(blocks);
+    }
+    Err(PlanError::RowSize { what, blocks, of: rows.blocks, most: UNIT_BLOCKS_MAX })
+}
+
 pub(super) fn plan_bands(
     capacity_blocks: u64,
     shards: u16,
@@ -64,19 +90,30 @@ pub(super) fn plan_bands(
     if !(OVERPROVISION_MIN..=OVERPROVISION_MAX).contains(&percent) {
         return Err(PlanError::Overprovision(percent));
     }
-    let unit_blocks = size("a unit of writes", options.unit_blocks.unwrap_or(UNIT_BLOCKS_DEFAULT), 1, UNIT_BLOCKS_MAX)?;
+    let unit_blocks = plan_unit(options)?;
     let shard_extents = shard_extents_at_most(capacity_blocks, shards);
     let journal_blocks = plan_journal(shard_extents, (log_blocks / shards as u64).min(SHARD_LOG_BLOCKS_MAX));
     let in_front = SUPERBLOCK_COPIES
         + 2 * plan_catalog(capacity_blocks, options.volumes_max)? as u64
         + 2 * journal_blocks as u64 * shards as u64;
-    let start = in_front.next_multiple_of(REGION_ALIGN_BLOCKS.max(unit_blocks as u64));
+    let start = match options.rows {
+        None => in_front.next_multiple_of(REGION_ALIGN_BLOCKS.max(unit_blocks as u64)),
+        Some(RowLayout { start, .. }) if start >= in_front.max(FRONT_BLOCKS_MIN) => start,
+        Some(RowLayout { start, .. }) => {
+            return Err(PlanError::HeadTooSmall { blocks: start, needed: in_front.max(FRONT_BLOCKS_MIN) });
+        }
+    };
     let shard_blocks = capacity_blocks.saturating_sub(start) / shards as u64;
     let usual = 1u32 << (shard_blocks / BANDS_WANTED).clamp(1, BAND_BLOCKS_MAX as u64).ilog2();
     let least = if options.tiny { 2 * unit_blocks } else { BAND_BLOCKS_MIN.max(2 * unit_blocks) };
-    let band_blocks = size("a band", options.band_blocks.unwrap_or(usual.max(least)), least, BAND_BLOCKS_MAX)?;
+    let usual = usual.max(least).next_multiple_of(unit_blocks).min(BAND_BLOCKS_MAX / unit_blocks * unit_blocks);
+    let band_blocks = match (options.rows, options.band_blocks) {
+        (_, None) => usual,
+        (None, Some(asked)) => size("a band", asked, least, BAND_BLOCKS_MAX)?,
+        (Some(_), Some(asked)) => row_size("a band", asked, unit_blocks, BAND_BLOCKS_MAX)?,
+    };
     let bands = (shard_blocks / band_blocks as u64).min(u32::MAX as u64 / band_blocks as u64);
-    let band_data = (band_blocks - band_blocks.div_ceil(STRIPE_BLOCKS_MAX)) as u64;
+    let band_data = (band_blocks - band_blocks.div_ceil(stripe_blocks_max(unit_blocks))) as u64;
     let data = bands.saturating_sub(RESERVE_BANDS as u64) * band_data * UNPADDED / 100;
     let extents = data * (100 - percent as u64) / 100 / EXTENT_BLOCKS as u64;
     if bands < BANDS_MIN as u64 || extents == 0 {

@@ -158,3 +158,46 @@ fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
     assert!(refused(CreateOptions { band_blocks: Some(GIB_BLOCKS as u32), ..shaped() }).contains("16 are the least"));
     assert!(refused(CreateOptions { overprovision: Some(20), ..options() }).contains("is for shaped pools"));
 }
+
+#[test]
+fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
+    let over = |start: u64, blocks: u32| CreateOptions {
+        shape: Shape::Shaped,
+        rows: Some(RowLayout { start, blocks }),
+        ..options()
+    };
+    let mut rng = Rng::new(3);
+    for _ in 0..1_000 {
+        let chunk = 1 << rng.below(5);
+        let row = rng.between(2, 15) as u32 * chunk;
+        let start = rng.between(3_000, 40_000);
+        let capacity = CAPACITY_BLOCKS_MIN << rng.below(10) | rng.below(CAPACITY_BLOCKS_MIN);
+        let log = (4 * LOG_BLOCKS_MIN).max(capacity / 8);
+        match plan(log, capacity, &over(start, row), ids(), 7) {
+            Ok((_, planned)) => {
+                assert_eq!(Superblock::decode(&encoded(&planned)), Ok(planned.clone()));
+                let BandLayout { unit_blocks, band_blocks, .. } = planned.bands;
+                assert!(planned.bands.start == start && planned.shards_end() <= start);
+                assert!(unit_blocks.is_multiple_of(row) && band_blocks.is_multiple_of(unit_blocks));
+                assert!(unit_blocks >= 16 || unit_blocks == row);
+                for shard in 0..planned.shards {
+                    assert!((planned.bands_of(shard) - start).is_multiple_of(row as u64));
+                }
+            }
+            Err(PlanError::HeadTooSmall { blocks, needed }) => assert!(blocks == start && needed > start),
+            Err(error) => panic!("{capacity}, rows of {row}: {error}"),
+        }
+    }
+    let refused = |options: CreateOptions| {
+        plan(GIB_BLOCKS, 16 * GIB_BLOCKS, &options, ids(), 0).expect_err("it is refused").to_string()
+    };
+    assert!(refused(over(100, 48)).contains("400 KiB in front of its rows"));
+    assert!(refused(CreateOptions { shape: Shape::Hot, ..over(20_000, 48) }).contains("--shape shaped"));
+    assert!(
+        refused(CreateOptions { unit_blocks: Some(16), ..over(20_000, 48) }).contains("a multiple of 48, up to 256")
+    );
+    assert!(refused(CreateOptions { band_blocks: Some(1024), ..over(20_000, 48) }).contains("a multiple of 48"));
+    let two = CreateOptions { unit_blocks: Some(96), band_blocks: Some(9600), ..over(20_000, 48) };
+    let (_, planned) = plan(GIB_BLOCKS, 16 * GIB_BLOCKS, &two, ids(), 0).unwrap();
+    assert_eq!((planned.bands.unit_blocks, planned.bands.band_blocks), (96, 9600));
+}

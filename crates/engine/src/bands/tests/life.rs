@@ -295,8 +295,12 @@ fn shapes_that_cannot_be_are_refused() {
         BandGeometry { unit_blocks: 512, ..GEOMETRY },
         BandGeometry { band_blocks: 1, unit_blocks: 1, ..GEOMETRY },
         BandGeometry { band_blocks: 1000, ..GEOMETRY },
+        BandGeometry { band_blocks: 1024, unit_blocks: 48, ..GEOMETRY },
         BandGeometry { bands: 1 << 22, ..GEOMETRY },
     ];
     faulty.iter().for_each(|geometry| assert!(geometry.fault().is_some(), "{geometry:?}"));
     assert_eq!((GEOMETRY.band_data_blocks(), SMALL.band_data_blocks()), (1020, 15));
+    // Rows of three chunks: five of them in a stripe.
+    let rows = BandGeometry { band_blocks: 960, unit_blocks: 48, ..GEOMETRY };
+    assert_eq!((rows.fault(), rows.band_data_blocks()), (None, 956));
 }

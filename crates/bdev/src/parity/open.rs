@@ -1,0 +1,383 @@
+//! Opening a parity device, and making one.
+
+use super::format::{
+    FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
+};
+use super::meta::{self, Disagreement};
+use super::rows::Rows;
+use super::{Member, ParityDevice, ROW_BYTES_MAX, Shared};
+use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
+use crate::io::{Op, OpSet};
+use crate::range_lock::RangeLock;
+use crate::slots::{self, Slots, UNIT_BYTES};
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
+
+const CHUNK_BYTES_DEFAULT: u64 = 64 << 10;
+/// Of a head, unless the members are small.
+const HEAD_BYTES_MIN: u64 = 16 << 20;
+/// The head is this part of the device: a shaped pool keeps its journals there, 1/8192 of its capacity at most, beside a
+/// catalog of a few megabytes.
+const HEAD_SHARE: u64 = 4096;
+const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush]);
+
+/// How a parity device is opened.
+#[derive(Clone, Debug)]
+pub struct ParityOptions {
+    /// Make a new one of members whose first blocks are all zero.
+    pub create: bool,
+    /// With `create`: make one even where something else is.
+    pub force: bool,
+    /// With `create`: bytes that a row has on each member; 0 chooses 64 KiB. A row has at most 1 MiB of data.
+    pub chunk_bytes: u64,
+    /// With `create`: bytes of the head; 0 chooses.
+    pub head_bytes: u64,
+    /// Bytes per second that a rebuild writes at most; 0 is a short pause after each step.
+    pub rebuild_rate: u64,
+    /// Bytes between two records of how far a rebuild has got.
+    pub rebuild_note_bytes: u64,
+    /// Breaks a rule; for tests of what watches over it.
+    pub defect: Option<ParityDefect>,
+}
+
+/// A rule of parity devices that can be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParityDefect {
+    /// Rows are written without their parity.
+    SkipParity,
+    /// That a member has failed is not recorded.
+    SkipRecord,
+    /// A member that is being rebuilt is read everywhere.
+    ReadUnbuilt,
+}
+
+impl Default for ParityOptions {
+    fn default() -> ParityOptions {
+        let (create, force, chunk_bytes, head_bytes, rebuild_rate) = (false, false, 0, 0, 0);
+        let (rebuild_note_bytes, defect) = (256 << 20, None);
+        ParityOptions { create, force, chunk_bytes, head_bytes, rebuild_rate, rebuild_note_bytes, defect }
+    }
+}
+
+/// What was found at the start of a member.
+pub(super) struct Seen {
+    pub(super) superblock: Option<Superblock>,
+    /// Nothing but zeroes.
+    pub(super) blank: bool,
+    pub(super) slot_first: u64,
+    /// Slots that hold no valid superblock.
+    damaged: u64,
+}
+
+impl Seen {
+    fn absent() -> Seen {
+        Seen { superblock: None, blank: false, slot_first: 0, damaged: 0 }
+    }
+}
+
+impl ParityDevice {
+    /// Opens (or with [`ParityOptions::create`] makes) the device of `members`; `None` stands for an absent one, of which
+    /// there may be one. When [`status`](Self::status) says that something is to be rebuilt, [`rebuild`](Self::rebuild)
+    /// does that; the device can be used meanwhile.
+    pub async fn open(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        members: Vec<Option<Arc<dyn BlockDevice>>>,
+        options: &ParityOptions,
+    ) -> Result<ParityDevice, DeviceError> {
+        let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+        let present: Vec<DeviceInfo> = members.iter().flatten().map(|member| member.info()).collect();
+        if !(PARITY_MEMBERS_MIN..=PARITY_MEMBERS_MAX).contains(&members.len()) {
+            let (least, most) = (PARITY_MEMBERS_MIN, PARITY_MEMBERS_MAX);
+            return refuse(format!("it has {} members: expected {least} to {most}", members.len()));
+        }
+        let mut seen = Vec::new();
+        for member in &members {
+            seen.push(match member {
+                Some(member) => look(reactor, name, member, options.create && options.force).await?,
+                None => Seen::absent(),
+            });
+        }
+        let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
+        let fresh = options.create && (options.force || found.iter().all(Option::is_none));
+        let other_count = found.iter().flatten().map(|own| own.members.len()).find(|count| *count != members.len());
+        if let Some(count) = other_count.filter(|_| !fresh) {
+            return refuse(format!("it has {count} members, {} are given", members.len()));
+        }
+        let mut superblock = if fresh {
+            if let Some(index) = members.iter().position(Option::is_none) {
+                return refuse(format!("a new parity device needs all its members, and member {index} is absent"));
+            }
+            if let Some(index) = seen.iter().position(|seen| !seen.blank && !options.force) {
+                return refuse(format!("member {index} cannot be read; replace it, or create the device with force"));
+            }
+            plan(reactor, name, &present, options)?
+        } else {
+            let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
+            meta::decide(&found, &blank)
+                .map_err(|why| DeviceError::Config { device: name.to_string(), reason: explain(&why, &members) })?
+        };
+        for member in members.iter().flatten() {
+            fits(&superblock, &**member).map_err(|reason| DeviceError::Config { device: name.to_string(), reason })?;
+        }
+        let was_clean = superblock.clean && !fresh;
+        superblock.clean = false;
+        for (index, record) in superblock.members.iter_mut().enumerate() {
+            if record.state == MemberState::Rebuilding && found[index].is_none() {
+                record.id = random_id(reactor);
+            }
+        }
+        let device = ParityDevice { shared: Arc::new(assemble(name, members, &present, superblock, options)) };
+        for (member, seen) in device.shared.members.iter().zip(&seen) {
+            member.slot_first.store(seen.slot_first, Release);
+        }
+        device.begin(reactor, fresh, was_clean).await?;
+        device.tell(&seen);
+        Ok(device)
+    }
+
+    /// Makes the decisions of `open` durable: equal heads, then a new generation on all members in use.
+    async fn begin(&self, reactor: &Rc<Reactor>, fresh: bool, was_clean: bool) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        let failed = |action| move |status| DeviceError::Io { device: shared.name.clone(), action, status };
+        let inner = self.inner(reactor);
+        if fresh {
+            // An older device's superblock must not outlive this one's first.
+            for (member, slot) in shared.active().into_iter().flat_map(|member| [(member, 0), (member, 1)]) {
+                inner.slots(member).write_unit(slot, &[0; UNIT_BYTES]).await.map_err(failed("write its metadata"))?;
+            }
+        }
+        inner.write_superblocks().await.map_err(failed("write its metadata"))?;
+        if !was_clean {
+            shared.head_differs.store(true, Release);
+            inner.agree().await.map_err(failed("make the heads of its members equal"))?;
+        }
+        Ok(())
+    }
+
+    /// What an operator should know.
+    fn tell(&self, seen: &[Seen]) {
+        let shared = &self.shared;
+        for (index, (member, seen)) in shared.members.iter().zip(seen).enumerate() {
+            let state = shared.state(index);
+            if seen.superblock.is_some() && seen.damaged > 0 && state != MemberState::Failed {
+                member.repairs.fetch_add(1, Relaxed);
+                tracing::info!(parity = shared.name, member = index, slots = seen.damaged, "rewrote superblock slots");
+            }
+            if state != MemberState::InSync {
+                tracing::warn!(parity = shared.name, member = index, ?state, "no other member can be done without");
+            }
+        }
+    }
+}
+
+/// Reads the superblock slots of a member. One valid slot suffices; a member without any that can be read is as good as absent.
+pub(super) async fn look(
+    reactor: &Rc<Reactor>,
+    name: &str,
+    member: &Arc<dyn BlockDevice>,
+    overwrites: bool,
+) -> Result<Seen, DeviceError> {
+    let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+    let (info, child) = (member.info(), member.name());
+    let known_size = (512..=65_536).contains(&info.block_size) && info.block_size.is_power_of_two();
+    if !known_size || info.blocks < 4 * Slots::unit_blocks(info.block_size) {
+        return refuse(format!("member '{child}' is too small"));
+    }
+    if info.zoned.is_some() || info.rows.is_some() || !info.ops.contains(Op::Read) || !info.ops.contains(Op::Write) {
+        return refuse(format!("member '{child}' cannot be read and overwritten anywhere"));
+    }
+    let channel: Rc<dyn Channel> = member.open_channel(reactor)?;
+    let slots = Slots { reactor, channel: &*channel, block_size: info.block_size, kind: KIND };
+    let found = slots.read(Superblock::decode).await;
+    if let Some(status) = found.unreadable {
+        tracing::warn!(parity = name, member = child, %status, "a superblock slot cannot be read");
+    }
+    if let Some(version) = found.newer_version.filter(|_| !overwrites) {
+        return refuse(slots::refuse_newer(&format!("superblock of member '{child}'"), version));
+    }
+    let unknown = found.newest.as_ref().map_or(0, |own| own.features & !FEATURES_KNOWN);
+    if unknown != 0 && !overwrites {
+        return refuse(format!("member '{child}' uses features that this release does not know (bits {unknown:#x})"));
+    }
+    let foreign = found.newest.is_none() && !found.blank && found.unreadable.is_none();
+    if foreign && !overwrites {
+        let kib = KIND.copies * UNIT_BYTES as u64 / 1024;
+        let way = "or create the device with force";
+        return refuse(format!("member '{child}' holds other data; wipe its first {kib} KiB, {way}"));
+    }
+    let newest = found.newest.filter(|_| unknown == 0);
+    Ok(Seen { superblock: newest, blank: found.blank, slot_first: found.first, damaged: found.damaged })
+}
+
+/// Why a device cannot be a member.
+pub(super) fn fits(superblock: &Superblock, member: &dyn BlockDevice) -> Result<(), String> {
+    let (info, needed) = (member.info(), superblock.geometry.member_blocks());
+    if info.block_size != superblock.block_size || info.blocks < needed {
+        let (name, blocks, size) = (member.name(), info.blocks, info.block_size);
+        let wanted = superblock.block_size;
+        return Err(format!("member '{name}' has {blocks} blocks of {size} bytes, {needed} of {wanted} are needed"));
+    }
+    Ok(())
+}
+
+pub(super) fn random_id(reactor: &Rc<Reactor>) -> [u8; 16] {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
+    id[8..].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
+    id
+}
+
+/// The geometry and identity of a new device.
+fn plan(
+    reactor: &Rc<Reactor>,
+    name: &str,
+    members: &[DeviceInfo],
+    options: &ParityOptions,
+) -> Result<Superblock, DeviceError> {
+    let geometry =
+        plan_rows(members, options).map_err(|reason| DeviceError::Config { device: name.to_string(), reason })?;
+    let member = |_| MemberRecord { id: random_id(reactor), state: MemberState::InSync, rebuilt_rows: 0 };
+    Ok(Superblock {
+        array_id: random_id(reactor),
+        generation: 0,
+        features: 0,
+        block_size: members[0].block_size,
+        member_index: 0,
+        clean: false,
+        geometry,
+        members: (0..members.len()).map(member).collect(),
+    })
+}
+
+fn plan_rows(members: &[DeviceInfo], options: &ParityOptions) -> Result<Rows, String> {
+    let (block_size, count) = (members[0].block_size as u64, members.len());
+    if members.iter().any(|info| info.block_size as u64 != block_size) {
+        return Err("its members differ in block size".to_string());
+    }
+    let least = members.iter().map(|info| info.blocks).min().unwrap_or(0);
+    let row_bytes = |chunk: u64| (count as u64 - 1).saturating_mul(chunk);
+    let chunk_bytes = if options.chunk_bytes == 0 { CHUNK_BYTES_DEFAULT } else { options.chunk_bytes };
+    // Blocks of 4 KiB, which pools have, must not cross a chunk.
+    let unit = block_size.max(4096);
+    if !chunk_bytes.is_multiple_of(unit) || row_bytes(chunk_bytes) > ROW_BYTES_MAX {
+        let most = ROW_BYTES_MAX / (count as u64 - 1) / unit * unit / 1024;
+        return Err(format!(
+            "chunks of {chunk_bytes} bytes: expected a multiple of {unit} bytes, of {most} KiB at most with {count} members"
+        ));
+    }
+    // The head begins on a megabyte where that wastes nothing to speak of.
+    let is_large = least * block_size >= 64 << 20;
+    let front = KIND.copies * Slots::unit_blocks(block_size as u32);
+    let align = if is_large { (1 << 20) / block_size } else { unit / block_size };
+    let data_start = front.next_multiple_of(align);
+    let share = least * block_size * (count as u64 - 1) / HEAD_SHARE;
+    let head_bytes = match options.head_bytes {
+        0 => share.max(HEAD_BYTES_MIN.min(least * block_size / 8)).next_multiple_of(if is_large {
+            1 << 20
+        } else {
+            unit
+        }),
+        bytes => bytes.next_multiple_of(unit),
+    };
+    let (head, chunk) = (head_bytes / block_size, chunk_bytes / block_size);
+    let rows = least.saturating_sub(data_start).saturating_sub(head) / chunk;
+    if rows == 0 {
+        return Err(format!(
+            "members of {} KiB leave no room behind a head of {} KiB",
+            least * block_size / 1024,
+            head_bytes / 1024
+        ));
+    }
+    Ok(Rows { members: count, chunk, data_start, head, rows })
+}
+
+pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>>]) -> String {
+    let name = |index: &usize| match &members[*index] {
+        Some(member) => format!("member {index} ('{}')", member.name()),
+        None => format!("member {index} (absent)"),
+    };
+    match why {
+        Disagreement::Nothing => {
+            "none of its members holds anything of it; set create = true to make a new one".to_string()
+        }
+        Disagreement::Foreign(index) => format!(
+            "{} belongs to another parity device; name the right device, or leave it out to go on without it",
+            name(index)
+        ),
+        Disagreement::Swapped(index, other) => format!(
+            "{} is member {other} of this device; give its members in the order in which it was made",
+            name(index)
+        ),
+        Disagreement::Differs(index) => format!("{} has another geometry than the others; replace it", name(index)),
+        Disagreement::Lost(lost) => format!(
+            "{} lack data, and one member can be done without; bring back one that was not failed",
+            lost.iter().map(name).collect::<Vec<_>>().join(" and ")
+        ),
+    }
+}
+
+fn assemble(
+    name: &str,
+    members: Vec<Option<Arc<dyn BlockDevice>>>,
+    infos: &[DeviceInfo],
+    superblock: Superblock,
+    options: &ParityOptions,
+) -> Shared {
+    let geometry = superblock.geometry;
+    let rebuilt = superblock.members.iter().find(|record| record.state == MemberState::Rebuilding);
+    let member = |(device, record): (Option<Arc<dyn BlockDevice>>, &MemberRecord)| Member {
+        device: Mutex::new(device),
+        joins: AtomicU32::new(0),
+        slot_first: AtomicU64::new(0),
+        state: AtomicU8::new(record.state.code()),
+        read_errors: AtomicU64::new(0),
+        repairs: AtomicU64::new(0),
+    };
+    Shared {
+        name: name.to_string(),
+        info: combine(infos, &superblock),
+        geometry,
+        members: members.into_iter().zip(&superblock.members).map(member).collect(),
+        ranges: RangeLock::new(geometry.row_blocks()),
+        meta_turn: RangeLock::new(1),
+        rebuilt_rows: AtomicU64::new(rebuilt.map_or(0, |record| record.rebuilt_rows)),
+        superblock: Mutex::new(superblock),
+        unrecorded: AtomicBool::new(false),
+        clean: AtomicBool::new(false),
+        head_differs: AtomicBool::new(false),
+        rebuild_turn: RangeLock::new(1),
+        join_turn: RangeLock::new(1),
+        rebuild_bytes_per_s: AtomicU64::new(0),
+        reconstructed_reads: AtomicU64::new(0),
+        lost_blocks: AtomicU64::new(0),
+        note_bytes: options.rebuild_note_bytes,
+        rate_bytes_per_s: options.rebuild_rate,
+        defect: options.defect,
+    }
+}
+
+fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
+    let geometry = &superblock.geometry;
+    let common = infos.iter().fold(OpSet::of(&Op::ALL), |ops, info| ops.intersection(info.ops));
+    let least = |value: fn(&DeviceInfo) -> u32| infos.iter().map(value).min().unwrap_or(1);
+    let ops = if common.contains(Op::Unmap) { OPS.union(OpSet::of(&[Op::Unmap])) } else { OPS };
+    let row_blocks = geometry.row_blocks();
+    let row_bytes = row_blocks * superblock.block_size as u64;
+    // As many rows as members take at once, in buffers of one size.
+    let rows_at_once = (least(|info| info.max_io_blocks) as u64 / geometry.chunk).min(ROW_BYTES_MAX / row_bytes).max(1);
+    DeviceInfo {
+        ops,
+        optimal_io_blocks: row_blocks as u32,
+        max_io_blocks: (rows_at_once * row_blocks) as u32,
+        atomic_write_blocks: least(|info| info.atomic_write_blocks).min(1),
+        compare_and_write_blocks: 0,
+        volatile_cache: infos.iter().any(|info| info.volatile_cache),
+        loans: infos.iter().all(|info| info.loans),
+        streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
+        rows: Some(RowInfo { start: geometry.head, blocks: row_blocks as u32 }),
+        ..DeviceInfo::basic(superblock.block_size, geometry.blocks())
+    }
+}

@@ -1,0 +1,183 @@
+//! Writing a replacement: the head, then row by row what the others say its chunk must be.
+
+use super::format::MemberState;
+use super::links::Inner;
+use super::{COPY_BYTES, ParityDevice};
+use crate::device::DeviceError;
+use crate::io::{Io, Lba, Status};
+use crate::steps;
+use base::Rng;
+use reactor::{Buf, Reactor, SgList};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+/// Between two steps where no rate is set: leaves most of the devices to their users.
+const PAUSE_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// A reactor that stops is noticed within it, however low the rate.
+const PAUSE_MAX_NS: u64 = SECOND_NS / 10;
+/// Longest time between two records of how far a rebuild has got.
+const NOTE_INTERVAL_NS: u64 = 30 * SECOND_NS;
+
+impl ParityDevice {
+    /// Writes what the member that is being rebuilt lacks, while the device is in use, and ends with it in sync; at once when
+    /// none is. Watch [`status`](Self::status) for progress; a reactor that stops ends it early, and a later call goes on.
+    pub async fn rebuild(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
+        let outcome = self.inner(reactor).rebuild().await;
+        self.shared.rebuild_bytes_per_s.store(0, Relaxed);
+        outcome.map_err(|status| DeviceError::Io { device: self.shared.name.clone(), action: "rebuild", status })
+    }
+
+    /// Starts [`rebuild`](Self::rebuild) if there is anything to do, as a task of this reactor.
+    pub fn rebuild_in_background(self: &Arc<Self>, reactor: &Rc<Reactor>) {
+        let Some(member) = self.shared.rebuilding() else { return };
+        tracing::info!(parity = self.shared.name, member, "rebuilding a member");
+        let (device, worker) = (self.clone(), reactor.clone());
+        reactor.spawn(async move {
+            match device.rebuild(&worker).await {
+                Ok(()) if worker.is_stopping() => {}
+                Ok(()) => tracing::info!(parity = device.shared.name, member, "the member has been rebuilt"),
+                Err(error) => tracing::error!(%error, "a member could not be rebuilt"),
+            }
+        });
+    }
+}
+
+/// How fast it goes, and how fast it may.
+struct Pace {
+    begun_ns: u64,
+    bytes: u64,
+}
+
+impl Inner {
+    async fn rebuild(&self) -> Result<(), Status> {
+        let shared = &self.shared;
+        let _turn = shared.rebuild_turn.lock(0, 1, true).await;
+        let Some(member) = shared.rebuilding() else { return Ok(()) };
+        let joins = self.joins(member);
+        self.rebuild_head().await?;
+        let (mut noted_row, mut noted_ns) = (shared.rebuilt_rows.load(Acquire), self.reactor.clock_ns());
+        let mut pace = Pace { begun_ns: noted_ns, bytes: 0 };
+        let step = (COPY_BYTES / self.chunk_bytes()).max(1) as u64;
+        while shared.rebuilt_rows.load(Acquire) < shared.geometry.rows {
+            if self.reactor.is_stopping() {
+                return self.note_rebuilt(member, joins).await;
+            }
+            let first = shared.rebuilt_rows.load(Acquire);
+            let rows = first..(first + step).min(shared.geometry.rows);
+            self.rebuild_rows(member, joins, rows.clone()).await?;
+            let bytes = (rows.end - rows.start) * self.chunk_bytes() as u64;
+            self.keep_pace(&mut pace, bytes).await;
+            let behind = (rows.end - noted_row) * self.chunk_bytes() as u64;
+            if behind >= shared.note_bytes || self.reactor.clock_ns() - noted_ns >= NOTE_INTERVAL_NS {
+                self.note_rebuilt(member, joins).await?;
+                (noted_row, noted_ns) = (rows.end, self.reactor.clock_ns());
+            }
+        }
+        self.flush().await?;
+        let _turn = shared.meta_turn.lock(0, 1, true).await;
+        if !self.is_rebuilding(member, joins) {
+            return Err(Status::WriteError);
+        }
+        self.set_state(member, MemberState::InSync);
+        self.write_superblocks().await
+    }
+
+    fn is_rebuilding(&self, member: usize, joins: u32) -> bool {
+        self.shared.state(member) == MemberState::Rebuilding && self.joins(member) == joins
+    }
+
+    /// A member that is written has the head when it has been compared once: writes reach it since it was taken in.
+    async fn rebuild_head(&self) -> Result<(), Status> {
+        let (head, step) = (self.shared.geometry.head, (COPY_BYTES / self.shared.block_size()) as u64);
+        let mut at = 0;
+        while at < head {
+            let count = step.min(head - at);
+            let _alone = self.shared.ranges.lock(at, count, true).await;
+            self.equalise(at, count).await?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    async fn rebuild_rows(&self, member: usize, joins: u32, rows: Range<u64>) -> Result<(), Status> {
+        let shared = &self.shared;
+        let geometry = &shared.geometry;
+        let count = rows.end - rows.start;
+        let (start, blocks) = (geometry.row_start(rows.start), count * geometry.row_blocks());
+        let _alone = shared.ranges.lock(start, blocks, true).await;
+        if !self.is_rebuilding(member, joins) {
+            return Err(Status::WriteError);
+        }
+        let (at, nblocks) = (geometry.chunk_at(rows.start), count * geometry.chunk);
+        let sum = match self.sum_of_others(rows.start, at, nblocks, member).await {
+            Ok(sum) => sum,
+            Err(Status::Gone) => return Err(Status::Gone),
+            Err(_) => self.sum_by_blocks(rows.start, at, nblocks, member).await?,
+        };
+        let write = Io::write(Lba(at), nblocks as u32, SgList::from_iter([sum]));
+        let status = self.channel(member).submit(write).await.status;
+        if !status.is_ok() {
+            self.judge(&[member], status).await?;
+            return Err(status);
+        }
+        // Only now, and with the rows held: reads may be answered by the member from here on.
+        shared.rebuilt_rows.store(rows.end, Release);
+        Ok(())
+    }
+
+    /// The same block by block, where some cannot be read on another member: what these were is lost. In their places comes
+    /// what no checksum confirms.
+    async fn sum_by_blocks(&self, row: u64, at: u64, nblocks: u64, member: usize) -> Result<Buf, Status> {
+        let block_size = self.shared.block_size();
+        let mut sums = steps::alloc(&self.reactor, nblocks as usize * block_size).await?;
+        for (block, target) in (at..).zip(sums.as_mut_slice().chunks_exact_mut(block_size)) {
+            match self.sum_of_others(row, block, 1, member).await {
+                Ok(sum) => target.copy_from_slice(sum.as_slice()),
+                Err(Status::Gone) => return Err(Status::Gone),
+                Err(status) => {
+                    Rng::new(block).fill(target);
+                    self.shared.lost_blocks.fetch_add(1, Relaxed);
+                    tracing::error!(parity = self.shared.name, member, block, %status, "a block cannot be rebuilt");
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    async fn keep_pace(&self, pace: &mut Pace, bytes: u64) {
+        pace.bytes += bytes;
+        let rate = self.shared.rate_bytes_per_s;
+        let since = |now: u64| now.saturating_sub(pace.begun_ns).max(1);
+        let due_ns = (pace.bytes as u128 * SECOND_NS as u128).checked_div(rate as u128).unwrap_or(0) as u64;
+        let pause_ns = if rate == 0 { PAUSE_NS } else { due_ns.saturating_sub(since(self.reactor.clock_ns())) };
+        let until = self.reactor.clock_ns().saturating_add(pause_ns);
+        while self.reactor.clock_ns() < until && !self.reactor.is_stopping() {
+            self.reactor.sleep_ns((until - self.reactor.clock_ns().min(until)).min(PAUSE_MAX_NS)).await;
+        }
+        let elapsed = since(self.reactor.clock_ns());
+        let per_s = pace.bytes as u128 * SECOND_NS as u128 / elapsed as u128;
+        self.shared.rebuild_bytes_per_s.store(per_s as u64, Relaxed);
+        if elapsed > 10 * SECOND_NS {
+            // What was slow or fast long ago says nothing of now.
+            *pace = Pace { begun_ns: pace.begun_ns + elapsed / 2, bytes: pace.bytes / 2 };
+        }
+    }
+
+    /// Records how far it has got, so that a restart goes on from there.
+    async fn note_rebuilt(&self, member: usize, joins: u32) -> Result<(), Status> {
+        let rows = self.shared.rebuilt_rows.load(Acquire);
+        self.flush().await?;
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if !self.is_rebuilding(member, joins) {
+            return Err(Status::WriteError);
+        }
+        {
+            let mut superblock = self.shared.superblock.lock().expect("nothing panics while holding the superblock");
+            superblock.members[member].rebuilt_rows = rows;
+        }
+        self.write_superblocks().await
+    }
+}

@@ -1,0 +1,98 @@
+//! What a member does not have or cannot read is computed from the others, or read from them in the head.
+
+use super::io::Piece;
+use super::links::Inner;
+use super::rows::xor_into;
+use crate::io::{Io, Lba, Status};
+use crate::parts::Parts;
+use crate::steps;
+use reactor::{Buf, SgList};
+use std::sync::atomic::Ordering::*;
+
+impl Inner {
+    /// Fills the buffers of a piece. `tried` is how its member failed to read it; `None` when it was not asked. What it
+    /// could not read is rewritten.
+    pub(super) async fn recover(&self, piece: Piece, tried: Option<Status>, bufs: &mut SgList) -> Result<(), Status> {
+        let failure = tried.unwrap_or(Status::Gone);
+        let Some(row) = piece.row else { return self.recover_head(piece, failure, bufs).await };
+        let geometry = &self.shared.geometry;
+        let is_damaged = matches!(tried, Some(Status::ReadError | Status::Corrupt));
+        // Writes to the row wait: of a row of which a part is new, the sum means nothing.
+        let row_start = geometry.row_start(row);
+        let _alone = self.shared.ranges.lock(row_start, geometry.row_blocks(), is_damaged).await;
+        let at = geometry.place(piece.lba).at;
+        let found = self.sum_of_others(row, at, piece.nblocks, piece.member).await.map_err(|_| failure)?;
+        self.shared.reconstructed_reads.fetch_add(1, Relaxed);
+        steps::sg_write_at(bufs, 0, found.as_slice());
+        if is_damaged && self.shared.has(piece.member, row) {
+            let write = Io::write(Lba(at), piece.nblocks as u32, SgList::from_iter([found]));
+            let status = self.channel(piece.member).submit(write).await.status;
+            if status.is_ok() {
+                self.count_repair(piece.member, piece.lba, piece.nblocks);
+            } else {
+                // What can neither be read nor written has no use; where it cannot be done without, it stays as it is.
+                let _ = self.judge(&[piece.member], status).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of a member from those of all others: data or parity, the sum of a row is zero. The caller holds the row.
+    pub(super) async fn sum_of_others(&self, row: u64, at: u64, nblocks: u64, without: usize) -> Result<Buf, Status> {
+        let members = self.shared.members.len();
+        let others = || (0..members).filter(|member| *member != without);
+        if others().any(|member| !self.shared.has(member, row)) {
+            return Err(Status::Gone);
+        }
+        let mut parts = Parts::default();
+        for member in others() {
+            let buf = steps::alloc(&self.reactor, nblocks as usize * self.shared.block_size()).await?;
+            let read = Io::read(Lba(at), nblocks as u32, SgList::from_iter([buf]));
+            parts.push(self.channel(member).submit(read));
+        }
+        let (mut sum, mut failure) = (None::<Buf>, None);
+        for (member, done) in others().zip(parts.join().await) {
+            if !done.status.is_ok() {
+                self.count_read_error(member, self.shared.geometry.row_start(row), done.status);
+                failure.get_or_insert(done.status);
+                continue;
+            }
+            let mut bufs = done.io.bufs;
+            match (&mut sum, bufs.pop()) {
+                (None, first) => sum = first,
+                (Some(sum), Some(next)) => xor_into(sum.as_mut_slice(), next.as_slice()),
+                (Some(_), None) => failure = Some(Status::Invalid),
+            }
+        }
+        failure.map_or(sum.ok_or(Status::Gone), Err)
+    }
+
+    /// From another member that has the head; then all are made equal, with what could not be read.
+    async fn recover_head(&self, piece: Piece, failure: Status, bufs: &mut SgList) -> Result<(), Status> {
+        let _alone = self.shared.ranges.lock(piece.lba, piece.nblocks, true).await;
+        // Somebody who waits for the range of a failed write comes later: no two members differ here unless it was noted.
+        if self.shared.head_differs.load(Acquire) {
+            return Err(failure);
+        }
+        let step = (super::COPY_BYTES / self.shared.block_size()) as u64;
+        let mut at = 0;
+        while at < piece.nblocks {
+            let count = step.min(piece.nblocks - at);
+            let found = self.read_any_head(piece.lba + at, count).await.ok_or(failure)?;
+            steps::sg_write_at(bufs, at as usize * self.shared.block_size(), found.as_slice());
+            at += count;
+        }
+        // What was read holds whether or not the others take it.
+        let _ = self.equalise(piece.lba, piece.nblocks).await;
+        self.shared.reconstructed_reads.fetch_add(1, Relaxed);
+        Ok(())
+    }
+    async fn read_any_head(&self, lba: u64, nblocks: u64) -> Option<Buf> {
+        for member in self.shared.in_sync() {
+            if let Ok(found) = self.read_head(member, lba, nblocks).await {
+                return Some(found);
+            }
+        }
+        None
+    }
+}

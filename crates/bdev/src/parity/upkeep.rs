@@ -1,0 +1,240 @@
+//! The upkeep of a parity device: superblocks, members that change state, and heads that are made equal.
+
+use super::format::{KIND, MemberState};
+use super::links::Inner;
+use super::{COPY_BYTES, MemberSet, ParityDefect};
+use crate::io::{Io, Lba, Status};
+use crate::parts::Parts;
+use crate::slots::Slots;
+use crate::steps;
+use reactor::{Buf, SgList};
+use std::sync::atomic::Ordering::*;
+
+impl Inner {
+    pub(super) fn slots(&self, member: usize) -> Slots<'_> {
+        let (reactor, channel, block_size) = (&self.reactor, self.channel(member), self.shared.info.block_size);
+        Slots { reactor, channel, block_size, kind: KIND }
+    }
+
+    /// Makes the states of the members durable where they are not: what was just done on fewer members counts only then.
+    pub(super) async fn record(&self) -> Result<(), Status> {
+        // Boxed, like every rare path: superblocks would make the future of each write too large to recycle.
+        if self.shared.unrecorded.load(Acquire) { Box::pin(self.record_now()).await } else { Ok(()) }
+    }
+
+    async fn record_now(&self) -> Result<(), Status> {
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
+    }
+
+    /// How an operation ends that these members refused, of those that it was for: a single one is called failed, and the
+    /// others have it; otherwise it failed as `status` says.
+    pub(super) async fn judge(&self, refused: &[usize], status: Status) -> Result<(), Status> {
+        match refused {
+            [] => self.record().await,
+            _ if self.shared.can_lose(refused) => Box::pin(self.fail(refused[0])).await,
+            _ => Err(status),
+        }
+    }
+
+    /// Calls a member failed, durably on all others. Ok only when all of these have recorded it.
+    async fn fail(&self, member: usize) -> Result<(), Status> {
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if !self.shared.can_lose(&[member]) {
+            return Err(Status::WriteError);
+        }
+        self.set_state(member, MemberState::Failed);
+        if self.shared.defect == Some(ParityDefect::SkipRecord) {
+            self.shared.unrecorded.store(false, Release);
+        }
+        if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
+    }
+
+    /// The caller has the turn.
+    pub(super) fn set_state(&self, member: usize, state: MemberState) {
+        let shared = &self.shared;
+        let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
+        let record = &mut superblock.members[member];
+        if record.state == state {
+            return;
+        }
+        tracing::warn!(parity = shared.name, member, from = ?record.state, to = ?state, "member changes state");
+        (record.state, record.rebuilt_rows) = (state, 0);
+        shared.unrecorded.store(true, Release);
+        shared.members[member].state.store(state.code(), Release);
+    }
+
+    /// Writes the superblock of a new generation to all members in use; one that refuses is called failed in the next, if
+    /// it can be done without. The caller has the turn.
+    pub(super) async fn write_superblocks(&self) -> Result<(), Status> {
+        let shared = &self.shared;
+        loop {
+            let superblock = {
+                let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
+                superblock.generation = superblock.generation.saturating_add(1);
+                superblock.clone()
+            };
+            let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
+            for member in shared.active() {
+                let first = shared.members[member].slot_first.swap(0, AcqRel);
+                if let Err(why) = self.slots(member).write(first, &superblock.encode(member)).await {
+                    refused.push(member);
+                    status = why;
+                }
+            }
+            if refused.is_empty() {
+                shared.unrecorded.store(false, Release);
+                return Ok(());
+            }
+            if !shared.can_lose(&refused) {
+                return Err(status);
+            }
+            self.set_state(refused[0], MemberState::Failed);
+        }
+    }
+
+    /// Makes completed writes durable. A member that cannot may lose what was acknowledged, and is called failed.
+    pub(super) async fn flush(&self) -> Result<(), Status> {
+        let active = self.shared.active();
+        let mut parts = Parts::default();
+        active.iter().for_each(|member| parts.push(self.channel(*member).submit(Io::flush())));
+        let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
+        for (member, done) in active.iter().zip(parts.join().await) {
+            if !done.status.is_ok() {
+                tracing::warn!(parity = self.shared.name, member, status = %done.status, "flush failed on a member");
+                refused.push(*member);
+                status = done.status;
+            }
+        }
+        self.judge(&refused, status).await
+    }
+
+    // --- the head ---------------------------------------------------------------------------------------------------
+
+    /// Before a write to the head: the superblocks do not call the heads equal any more.
+    pub(super) async fn begin_head(&self) -> Result<(), Status> {
+        if !self.shared.clean.load(Acquire) {
+            return Ok(());
+        }
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if self.shared.clean.load(Acquire) {
+            self.set_clean(false);
+            self.write_superblocks().await?;
+            self.shared.clean.store(false, Release);
+        }
+        Ok(())
+    }
+
+    fn set_clean(&self, clean: bool) {
+        let mut superblock = self.shared.superblock.lock().expect("nothing panics while holding the superblock");
+        superblock.clean = clean;
+    }
+
+    /// Makes the heads equal where a failed write may have left them different.
+    pub(super) async fn agree(&self) -> Result<(), Status> {
+        if !self.shared.head_differs.load(Acquire) {
+            return Ok(());
+        }
+        let head = self.shared.geometry.head;
+        let _alone = self.shared.ranges.lock(0, head, true).await;
+        self.agree_held().await
+    }
+
+    /// The same for who holds the head.
+    pub(super) async fn agree_held(&self) -> Result<(), Status> {
+        if self.shared.head_differs.load(Acquire) {
+            Box::pin(self.equalise(0, self.shared.geometry.head)).await?;
+            self.flush().await?;
+            self.shared.head_differs.store(false, Release);
+        }
+        Ok(())
+    }
+
+    /// Makes blocks of the head equal on all members in use, from the first one in sync that can read them; the caller holds
+    /// the range. What is equal already is not written.
+    pub(super) async fn equalise(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+        let step = (COPY_BYTES / self.shared.block_size()) as u64;
+        let mut at = lba;
+        while at < lba + nblocks {
+            let count = step.min(lba + nblocks - at);
+            self.equalise_piece(at, count).await?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    async fn equalise_piece(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+        let (mut source, mut first_failure) = (None, None);
+        let mut unreadable = MemberSet::new();
+        for member in self.shared.in_sync() {
+            match self.read_head(member, lba, nblocks).await {
+                Ok(buf) => {
+                    source = Some((member, buf));
+                    break;
+                }
+                Err(status) => {
+                    self.count_read_error(member, lba, status);
+                    first_failure.get_or_insert(status);
+                    unreadable.push(member);
+                }
+            }
+        }
+        let Some((source, mut good)) = source else { return Err(first_failure.unwrap_or(Status::Gone)) };
+        let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
+        for member in self.shared.active().into_iter().filter(|member| *member != source) {
+            if !unreadable.contains(&member)
+                && let Ok(there) = self.read_head(member, lba, nblocks).await
+                && there.as_slice() == good.as_slice()
+            {
+                continue;
+            }
+            let bufs = SgList::from_iter([good]);
+            let at = Lba(self.shared.geometry.data_start + lba);
+            let mut done = self.channel(member).submit(Io::write(at, nblocks as u32, bufs)).await;
+            good = done.io.bufs.pop().ok_or(Status::Invalid)?;
+            if !done.status.is_ok() {
+                refused.push(member);
+                status = done.status;
+            } else if unreadable.contains(&member) {
+                self.count_repair(member, lba, nblocks);
+            }
+        }
+        self.judge(&refused, status).await
+    }
+
+    pub(super) async fn read_head(&self, member: usize, lba: u64, nblocks: u64) -> Result<Buf, Status> {
+        let buf = steps::alloc(&self.reactor, nblocks as usize * self.shared.block_size()).await?;
+        let at = Lba(self.shared.geometry.data_start + lba);
+        let mut done = self.channel(member).submit(Io::read(at, nblocks as u32, SgList::from_iter([buf]))).await;
+        done.status.check()?;
+        done.io.bufs.pop().ok_or(Status::Invalid)
+    }
+
+    pub(super) async fn settle(&self) -> Result<(), Status> {
+        self.flush().await?;
+        let _alone = self.shared.ranges.lock(0, self.shared.geometry.head, true).await;
+        self.agree_held().await?;
+        // Writes to the head have waited for this, so that all of them are flushed.
+        self.flush().await?;
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        if self.shared.clean.load(Acquire) {
+            return Ok(());
+        }
+        self.set_clean(true);
+        // Before anything says so: when it fails, some superblocks may, and the next write to the head takes that back.
+        self.shared.clean.store(true, Release);
+        self.write_superblocks().await
+    }
+
+    // --- counting ---------------------------------------------------------------------------------------------------
+
+    pub(super) fn count_read_error(&self, member: usize, lba: u64, status: Status) {
+        self.shared.members[member].read_errors.fetch_add(1, Relaxed);
+        tracing::warn!(parity = self.shared.name, member, lba, %status, "read failed on a member");
+    }
+
+    pub(super) fn count_repair(&self, member: usize, lba: u64, nblocks: u64) {
+        self.shared.members[member].repairs.fetch_add(1, Relaxed);
+        tracing::info!(parity = self.shared.name, member, lba, nblocks, "rewrote blocks that could not be read");
+    }
+}

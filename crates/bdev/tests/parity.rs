@@ -1,0 +1,513 @@
+//! What a parity device promises when members fail, vanish, return and are replaced.
+
+mod common;
+
+use bdev::{
+    BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Fault, Io, Lba,
+    MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When,
+};
+use common::*;
+use reactor::{Reactor, SgList};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+type Members = Vec<Option<Arc<dyn BlockDevice>>>;
+
+fn create() -> ParityOptions {
+    ParityOptions { create: true, chunk_bytes: 8 << 10, head_bytes: 64 << 10, ..ParityOptions::default() }
+}
+
+async fn open(reactor: &Rc<Reactor>, members: &Members, options: ParityOptions) -> ParityDevice {
+    ParityDevice::open(reactor, "parity", members.clone(), &options).await.unwrap()
+}
+
+async fn refusal(reactor: &Rc<Reactor>, members: &Members, options: ParityOptions) -> String {
+    match ParityDevice::open(reactor, "parity", members.clone(), &options).await {
+        Ok(_) => panic!("it opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn faulty(count: usize) -> (Vec<Arc<ErrorDevice>>, Members) {
+    let device = |n| Arc::new(ErrorDevice::new(&format!("d{n}"), mem(&format!("m{n}"), 200), &[], 1).unwrap());
+    let devices: Vec<_> = (0..count).map(device).collect();
+    let members = devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockDevice>)).collect();
+    (devices, members)
+}
+
+fn fails(ops: &[Op], status: Status) -> ErrorRule {
+    ErrorRule::always(ops, Fault::Fail(status))
+}
+
+/// A byte that tells the block and the time of its writing.
+fn byte(lba: u64, round: u8) -> u8 {
+    (lba as u8).wrapping_mul(31) ^ round.wrapping_mul(85)
+}
+
+async fn write(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, nblocks: u32, round: u8) -> Status {
+    let channel = device.open_channel(reactor).unwrap();
+    let mut bufs = SgList::new();
+    for block in lba..lba + nblocks as u64 {
+        let mut buf = reactor.pool().alloc(4096).await;
+        buf.as_mut_slice().fill(byte(block, round));
+        bufs.push(buf);
+    }
+    let done = channel.submit(Io::write(Lba(lba), nblocks, bufs)).await;
+    assert!(done.io.bufs.iter().all(|buf| !buf.is_shared()), "buffers come back exclusive");
+    done.status
+}
+
+async fn read(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, nblocks: u32) -> Result<Vec<u8>, Status> {
+    let channel = device.open_channel(reactor).unwrap();
+    let mut bufs = SgList::new();
+    bufs.push(reactor.pool().alloc(nblocks as usize * 4096).await);
+    let done = channel.submit(Io::read(Lba(lba), nblocks, bufs)).await;
+    done.status.check()?;
+    let mut bytes = vec![0; nblocks as usize * 4096];
+    reactor::buf::sg_copy_to(&done.io.bufs, &mut bytes);
+    let block = |bytes: &[u8]| {
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixed block");
+        bytes[0]
+    };
+    Ok(bytes.chunks(4096).map(block).collect())
+}
+
+fn expected(lba: u64, nblocks: u32, round: u8) -> Result<Vec<u8>, Status> {
+    Ok((lba..lba + nblocks as u64).map(|block| byte(block, round)).collect())
+}
+
+/// Writes the head and the first rows.
+async fn fill(reactor: &Rc<Reactor>, device: &ParityDevice, rows: u64, round: u8) {
+    let info = device.info().rows.unwrap();
+    for lba in 0..info.start {
+        assert_eq!(write(reactor, device, lba, 1, round).await, Status::Ok);
+    }
+    for row in 0..rows {
+        let lba = info.start + row * info.blocks as u64;
+        assert_eq!(write(reactor, device, lba, info.blocks, round).await, Status::Ok, "row {row}");
+    }
+}
+
+/// Reads all that [`fill`] wrote, in pieces of several sizes.
+async fn check(reactor: &Rc<Reactor>, device: &ParityDevice, rows: u64, round: u8) {
+    let info = device.info().rows.unwrap();
+    let end = info.start + rows * info.blocks as u64;
+    for step in [1, 3, 7, 16] {
+        let mut lba = 0;
+        while lba < end {
+            let count = (end - lba).min(step) as u32;
+            assert_eq!(read(reactor, device, lba, count).await, expected(lba, count, round), "{count} from {lba}");
+            lba += count as u64;
+        }
+    }
+}
+
+fn states(device: &ParityDevice) -> Vec<MemberState> {
+    device.members().iter().map(|member| member.state).collect()
+}
+
+use MemberState::{Failed, InSync, Rebuilding};
+
+#[test]
+fn every_number_of_members_stores_and_computes_what_any_one_of_them_has() {
+    let reactor = reactor();
+    for count in [3, 4, 5, 6, 9, 16] {
+        let inner = reactor.clone();
+        block_on(&reactor, async move {
+            let (devices, members) = faulty(count);
+            let parity = open(&inner, &members, create()).await;
+            let info = parity.info();
+            assert_eq!(info.rows.unwrap().blocks as usize, 2 * (count - 1));
+            assert!(info.max_io_blocks.is_multiple_of(info.rows.unwrap().blocks));
+            fill(&inner, &parity, 20, 1).await;
+            check(&inner, &parity, 20, 1).await;
+            for bad in &devices {
+                bad.set_rules(&[fails(&[Op::Read], Status::Gone)]).unwrap();
+                check(&inner, &parity, 20, 1).await;
+                bad.set_rules(&[]).unwrap();
+            }
+            assert_eq!(states(&parity), vec![InSync; count]);
+            // Several rows at once, as stripes of bands are written.
+            let rows = info.rows.unwrap();
+            let blocks = (info.max_io_blocks / rows.blocks).min(6) * rows.blocks;
+            assert_eq!(write(&inner, &parity, rows.start + rows.blocks as u64, blocks, 2).await, Status::Ok);
+            devices[1].set_rules(&[fails(&[Op::Read], Status::ReadError)]).unwrap();
+            let lba = rows.start + rows.blocks as u64;
+            assert_eq!(read(&inner, &parity, lba, blocks).await, expected(lba, blocks, 2));
+        });
+    }
+}
+
+#[test]
+fn only_whole_rows_are_written_behind_the_head() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (_, members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        let rows = parity.info().rows.unwrap();
+        assert_eq!((rows.start, rows.blocks), (16, 6));
+        for (lba, nblocks) in [(15, 2), (16, 1), (16, 5), (17, 6), (16, 7), (15, 7)] {
+            assert_eq!(write(&inner, &parity, lba, nblocks, 1).await, Status::Invalid, "{nblocks} at {lba}");
+        }
+        assert_eq!(write(&inner, &parity, 3, 13, 1).await, Status::Ok);
+        assert_eq!(write(&inner, &parity, 22, 12, 1).await, Status::Ok);
+        let channel = parity.open_channel(&inner).unwrap();
+        assert_eq!(channel.submit(Io::new(Op::Unmap, Lba(16), 6)).await.status, Status::Ok);
+        assert_eq!(channel.submit(Io::new(Op::Unmap, Lba(16), 5)).await.status, Status::Invalid);
+        assert_eq!(channel.submit(Io::new(Op::Unmap, Lba(0), 6)).await.status, Status::Invalid);
+        let end = parity.info().blocks;
+        assert_eq!(write(&inner, &parity, end - 6, 12, 1).await, Status::OutOfRange);
+    });
+}
+
+#[test]
+fn a_member_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_never_read_again() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        for bad in 0..4 {
+            for op in [Op::Write, Op::Flush] {
+                let (devices, members) = faulty(4);
+                let parity = open(&inner, &members, create()).await;
+                fill(&inner, &parity, 12, 1).await;
+                devices[bad].set_rules(&[fails(&[op], Status::WriteError)]).unwrap();
+                let channel = parity.open_channel(&inner).unwrap();
+                assert_eq!(channel.submit(Io::flush()).await.status, Status::Ok);
+                fill(&inner, &parity, 12, 2).await;
+                assert_eq!(states(&parity)[bad], Failed, "member {bad}, {op:?}");
+                check(&inner, &parity, 12, 2).await;
+                // Everything comes back: the old member is known to be behind, and not read.
+                drop((channel, parity));
+                devices[bad].set_rules(&[]).unwrap();
+                let parity = open(&inner, &members, ParityOptions::default()).await;
+                assert_eq!(states(&parity)[bad], Failed);
+                assert!(parity.status().degraded);
+                check(&inner, &parity, 12, 2).await;
+                // And together with one of the others it is not enough.
+                drop(parity);
+                let mut fewer = members.clone();
+                fewer[(bad + 1) % 4] = None;
+                let why = refusal(&inner, &fewer, ParityOptions::default()).await;
+                assert!(why.contains("lack data") && why.contains(&format!("'d{bad}'")), "{why}");
+            }
+        }
+    });
+}
+
+#[test]
+fn two_members_are_never_given_up_and_what_needs_both_is_an_error() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 12, 1).await;
+        devices[0].set_rules(&[fails(&[Op::Write], Status::WriteError)]).unwrap();
+        devices[2].set_rules(&[fails(&[Op::Write], Status::WriteError)]).unwrap();
+        assert_eq!(write(&inner, &parity, 16, 6, 2).await, Status::WriteError);
+        assert_eq!(write(&inner, &parity, 3, 1, 2).await, Status::WriteError);
+        assert_eq!(states(&parity), [InSync; 4]);
+        devices[2].set_rules(&[]).unwrap();
+        // What is read of the head after a write that failed does not change any more.
+        let seen = read(&inner, &parity, 3, 1).await.unwrap();
+        assert_eq!(write(&inner, &parity, 16, 6, 3).await, Status::Ok);
+        assert_eq!(states(&parity), [Failed, InSync, InSync, InSync]);
+        for other in 1..4 {
+            let rules = |other: usize, rules: &[ErrorRule]| devices[other].set_rules(rules).unwrap();
+            rules(other, &[fails(&[Op::Read], Status::ReadError)]);
+            assert_eq!(read(&inner, &parity, 3, 1).await.unwrap(), seen);
+            let all: Vec<_> = [22, 24, 26].map(|lba| lba).to_vec();
+            let mut errors = 0;
+            for lba in all {
+                match read(&inner, &parity, lba, 2).await {
+                    Ok(found) => assert_eq!(Ok(found), expected(lba, 2, 1)),
+                    Err(Status::ReadError | Status::Gone) => errors += 1,
+                    Err(status) => panic!("{status}"),
+                }
+            }
+            assert!(errors > 0, "what two members are needed for was read without them");
+            rules(other, &[]);
+        }
+        // A write that a second member refuses ends with its error, and the member stays.
+        devices[3].set_rules(&[fails(&[Op::Write], Status::WriteError)]).unwrap();
+        assert_eq!(write(&inner, &parity, 16, 6, 4).await, Status::WriteError);
+        assert_eq!(states(&parity), [Failed, InSync, InSync, InSync]);
+        // The members' states are on all that are left, and nothing of a third one is needed to see it.
+        drop(parity);
+        devices[3].set_rules(&[]).unwrap();
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        assert_eq!(states(&parity), [Failed, InSync, InSync, InSync]);
+    });
+}
+
+#[test]
+fn blocks_that_cannot_be_read_or_are_rotten_are_computed_and_rewritten() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 12, 1).await;
+        for status in [Status::ReadError, Status::Corrupt] {
+            let once = ErrorRule { when: When::Nth(1), ..fails(&[Op::Read], status) };
+            for bad in &devices {
+                bad.set_rules(&[once]).unwrap();
+                check(&inner, &parity, 12, 1).await;
+                bad.set_rules(&[]).unwrap();
+            }
+        }
+        let members = parity.members();
+        // The first member is asked for the head first, and could read it when it was compared with the others.
+        assert!(members.iter().all(|member| member.read_errors == 2), "{members:?}");
+        assert!(members[1..].iter().all(|member| member.repairs == 2), "{members:?}");
+        assert!(parity.status().reconstructed_reads == 8 && !parity.status().degraded);
+        // A member that can neither be read nor written there has no use.
+        let never = [fails(&[Op::Read], Status::ReadError), fails(&[Op::Write], Status::WriteError)];
+        devices[1].set_rules(&never).unwrap();
+        check(&inner, &parity, 12, 1).await;
+        assert_eq!(states(&parity), [InSync, Failed, InSync, InSync]);
+    });
+}
+
+#[test]
+fn the_heads_are_equal_after_any_crash_whichever_member_is_lost_then() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        for loser in 0..3 {
+            let (devices, members) = faulty(3);
+            let parity = open(&inner, &members, create()).await;
+            fill(&inner, &parity, 4, 1).await;
+            parity.settle(&inner).await.unwrap();
+            // Nobody was told that this was done, and one member lost it with the power.
+            devices[loser]
+                .set_rules(&[ErrorRule { lba: Lba(2), ..ErrorRule::always(&[Op::Write], Fault::Lose) }])
+                .unwrap();
+            assert_eq!(write(&inner, &parity, 7, 1, 2).await, Status::Ok);
+            drop(parity);
+            devices[loser].set_rules(&[]).unwrap();
+            let parity = open(&inner, &members, ParityOptions::default()).await;
+            let seen = read(&inner, &parity, 7, 1).await.unwrap();
+            for bad in &devices {
+                bad.set_rules(&[fails(&[Op::Read], Status::Gone)]).unwrap();
+                assert_eq!(read(&inner, &parity, 7, 1).await.unwrap(), seen);
+                bad.set_rules(&[]).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (_, mut members) = faulty(4);
+        let parity = Arc::new(open(&inner, &members, create()).await);
+        fill(&inner, &parity, 20, 1).await;
+        drop(parity);
+        for (round, lost) in [(2, 1), (3, 3), (4, 0)] {
+            members[lost] = None;
+            let parity = Arc::new(open(&inner, &members, ParityOptions::default()).await);
+            assert_eq!(states(&parity)[lost], Failed);
+            check(&inner, &parity, 20, round - 1).await;
+            fill(&inner, &parity, 10, round).await;
+            let fresh = mem(&format!("new{lost}"), 300);
+            parity.join(&inner, lost, Some(fresh.clone()), false).await.unwrap();
+            assert_eq!(states(&parity)[lost], Rebuilding);
+            assert!(parity.join(&inner, (lost + 1) % 4, Some(mem("other", 300)), true).await.is_err());
+            let info = parity.info().rows.unwrap();
+            // Before, beside and behind the watermark.
+            let (work, worker, ended) = (parity.clone(), inner.clone(), Rc::new(Cell::new(false)));
+            let is_done = ended.clone();
+            inner.spawn(async move {
+                for row in 10..20 {
+                    let lba = info.start + row * info.blocks as u64;
+                    assert_eq!(write(&worker, &*work, lba, info.blocks, round).await, Status::Ok);
+                }
+                ended.set(true);
+            });
+            parity.rebuild(&inner).await.unwrap();
+            while !is_done.get() {
+                inner.sleep_ns(1_000).await;
+            }
+            assert_eq!(states(&parity), [InSync; 4]);
+            assert!(!parity.status().degraded && parity.status().rebuild.is_none());
+            check(&inner, &parity, 20, round).await;
+            members[lost] = Some(fresh);
+        }
+    });
+}
+
+#[test]
+fn a_rebuild_goes_on_where_it_was_recorded() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, members) = faulty(4);
+        let noting = ParityOptions { rebuild_note_bytes: 1, ..ParityOptions::default() };
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 80, 1).await;
+        drop(parity);
+        let mut without = members.clone();
+        without[2] = None;
+        let parity = open(&inner, &without, noting.clone()).await;
+        let fresh = Arc::new(ErrorDevice::new("fresh", mem("fresh", 200), &[], 1).unwrap());
+        parity.join(&inner, 2, Some(fresh.clone()), false).await.unwrap();
+        // A read error of another member ends it half way, since that member stops answering at all.
+        let rule = ErrorRule { lba: Lba(2 + 16 + 100), ..fails(&[Op::Read], Status::Gone) };
+        devices[0].set_rules(&[rule]).unwrap();
+        assert!(parity.rebuild(&inner).await.is_err());
+        devices[0].set_rules(&[]).unwrap();
+        let half = parity.status().rebuild.unwrap();
+        assert!(half.done_bytes > 0 && half.done_bytes < half.bytes, "{half:?}");
+        drop(parity);
+        without[2] = Some(fresh.clone());
+        let parity = open(&inner, &without, noting).await;
+        assert_eq!(parity.status().rebuild.unwrap().done_bytes, half.done_bytes);
+        check(&inner, &parity, 80, 1).await;
+        parity.rebuild(&inner).await.unwrap();
+        devices[0].set_rules(&[fails(&[Op::Read], Status::Gone)]).unwrap();
+        check(&inner, &parity, 80, 1).await;
+        // The one that was replaced is not taken for what it was.
+        drop(parity);
+        devices[0].set_rules(&[]).unwrap();
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        assert_eq!(states(&parity), [InSync, InSync, Failed, InSync]);
+        check(&inner, &parity, 80, 1).await;
+    });
+}
+
+#[test]
+fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (_, mut members) = faulty(3);
+        let slow = ParityOptions { rebuild_rate: 4 << 20, ..ParityOptions::default() };
+        drop(open(&inner, &members, create()).await);
+        members[1] = None;
+        let parity = Arc::new(open(&inner, &members, slow).await);
+        parity.join(&inner, 1, Some(mem("fresh", 200)), false).await.unwrap();
+        let bytes = parity.status().rebuild.unwrap().bytes;
+        let begun = inner.clock_ns();
+        parity.rebuild_in_background(&inner);
+        let mut rates = Vec::new();
+        while let Some(rebuild) = parity.status().rebuild {
+            rates.push(rebuild.bytes_per_s);
+            inner.sleep_ns(5_000_000).await;
+        }
+        let seconds = (inner.clock_ns() - begun) as f64 / 1e9;
+        assert!(bytes as f64 / seconds < 4.4e6, "{bytes} bytes in {seconds} s");
+        assert!(rates.iter().any(|rate| (1 << 20..=5 << 20).contains(rate)), "{rates:?}");
+        assert_eq!(states(&parity), [InSync; 3]);
+    });
+}
+
+#[test]
+fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, mut members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 20, 1).await;
+        drop(parity);
+        members[2] = None;
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        parity.join(&inner, 2, Some(mem("fresh", 200)), false).await.unwrap();
+        let rule = ErrorRule { lba: Lba(2 + 16 + 10), blocks: 1, ..fails(&[Op::Read], Status::ReadError) };
+        devices[0].set_rules(&[rule]).unwrap();
+        parity.rebuild(&inner).await.unwrap();
+        devices[0].set_rules(&[]).unwrap();
+        assert_eq!((parity.status().lost_blocks, states(&parity)), (1, vec![InSync; 4]));
+        let info = parity.info().rows.unwrap();
+        let mut wrong = 0;
+        for lba in 0..info.start + 20 * info.blocks as u64 {
+            let channel = parity.open_channel(&inner).unwrap();
+            let bufs = SgList::from_iter([inner.pool().alloc(4096).await]);
+            let done = channel.submit(Io::read(Lba(lba), 1, bufs)).await;
+            assert_eq!(done.status, Status::Ok);
+            wrong += done.io.bufs[0].as_slice().iter().any(|found| *found != byte(lba, 1)) as u32;
+        }
+        assert!(wrong <= 1, "{wrong} blocks are wrong");
+    });
+}
+
+#[test]
+fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (_, members) = faulty(3);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 4, 1).await;
+        drop(parity);
+        let mut swapped = members.clone();
+        swapped.swap(0, 1);
+        let why = refusal(&inner, &swapped, create()).await;
+        assert!(why.contains("'d1'") && why.contains("is member 1") && why.contains("order"), "{why}");
+        let (_, others) = faulty(3);
+        drop(open(&inner, &others, create()).await);
+        let mut mixed = members.clone();
+        mixed[2] = others[2].clone();
+        let why = refusal(&inner, &mixed, ParityOptions::default()).await;
+        assert!(why.contains("'d2'") && why.contains("another parity device"), "{why}");
+        let mut fewer = members.clone();
+        (fewer[0], fewer[2]) = (None, None);
+        let why = refusal(&inner, &fewer, ParityOptions::default()).await;
+        assert!(why.contains("member 0 (absent) and member 2 (absent) lack data"), "{why}");
+        let more: Members = members.iter().cloned().chain([Some(mem("more", 200))]).collect();
+        let why = refusal(&inner, &more, ParityOptions::default()).await;
+        assert!(why.contains("it has 3 members, 4 are given"), "{why}");
+        assert!(refusal(&inner, &members[..2].to_vec(), create()).await.contains("expected 3 to 16"));
+        let blank: Members = (0..3).map(|n| Some(mem(&format!("b{n}"), 200))).collect();
+        assert!(refusal(&inner, &blank, ParityOptions::default()).await.contains("create = true"));
+        let large = ParityOptions { chunk_bytes: 1 << 20, ..create() };
+        assert!(refusal(&inner, &blank, large).await.contains("512 KiB at most with 3 members"));
+        // What is there is not given up for a new one, unless that is what was asked for.
+        let mut dirty = blank.clone();
+        dirty[1] = members[1].clone();
+        assert!(refusal(&inner, &dirty, create()).await.contains("lack data"));
+        let parity = open(&inner, &dirty, ParityOptions { force: true, ..create() }).await;
+        assert_eq!(states(&parity), [InSync; 3]);
+        // In use: only what holds nothing is taken in without being told to overwrite it.
+        let mut degraded = members.clone();
+        degraded[1] = None;
+        let parity = open(&inner, &degraded, ParityOptions::default()).await;
+        let joined = async |device: &Option<Arc<dyn BlockDevice>>, overwrite| {
+            parity.join(&inner, 1, device.clone(), overwrite).await.map_err(|error: DeviceError| error.to_string())
+        };
+        assert!(joined(&others[1], false).await.unwrap_err().contains("another parity device"));
+        assert!(joined(&Some(mem("tiny", 100)), true).await.unwrap_err().contains("are needed"));
+        joined(&others[1], true).await.unwrap();
+        parity.rebuild(&inner).await.unwrap();
+        check(&inner, &parity, 4, 1).await;
+    });
+}
+
+#[test]
+fn layers_that_would_hide_rows_are_refused_and_others_pass_them_on() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (_, members) = faulty(3);
+        let spec = DeviceSpec::Parity(create());
+        let parity = bdev::build(&inner, "parity", &spec, members).await.unwrap().device();
+        let child = || vec![Some(parity.clone())];
+        let delay = DeviceSpec::Delay { delays: Delays::default(), seed: 1 };
+        let above = bdev::build(&inner, "slow", &delay, child()).await.unwrap().device();
+        assert_eq!(above.info().rows, parity.info().rows);
+        let hiding = [
+            DeviceSpec::Checksum(ChecksumOptions { create: true, ..ChecksumOptions::default() }),
+            DeviceSpec::Mirror(MirrorOptions { create: true, ..MirrorOptions::default() }),
+            DeviceSpec::Linear(vec![Extent { child: 0, start: 0, blocks: 8 }]),
+        ];
+        for spec in hiding {
+            let Err(error) = bdev::build(&inner, "above", &spec, child()).await else { panic!("{spec:?}") };
+            assert!(error.to_string().contains("put a shaped pool on it"), "{error}");
+        }
+    });
+}

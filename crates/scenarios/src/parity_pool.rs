@@ -1,0 +1,231 @@
+//! `parity-pool`: a shaped pool over a parity device, one of whose members dies, or fails now and then, at any moment: under
+//! load, while the device or the pool opens, in a rebuild, and its replacement too. Nobody who uses the pool notices: no
+//! operation fails, what is acknowledged is durable over kills and power cuts, and nothing stale is read. In the end every
+//! member is in sync, and the loss of any one of them costs nothing.
+
+use crate::Run;
+use crate::blocks::{Judge, Mix};
+use crate::crashes::{Opening, Rig, SHORT, Working, start};
+use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log};
+use crate::parity_bays::{Bays, DISKS_PER_BAY, path};
+use base::Rng;
+use bdev::{BlockDevice, MemberState, ParityDefect, ParityDevice, ParityOptions};
+use engine::PoolDevices;
+use reactor::Reactor;
+use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Times that members are looked after in a life.
+const CARES: u32 = 3;
+
+/// What the parity device is like.
+#[derive(Clone, Copy, Debug)]
+struct Array {
+    members: usize,
+    chunk_blocks: u64,
+    rows: u64,
+    note_bytes: u64,
+    defect: Option<ParityDefect>,
+}
+
+impl Array {
+    fn options(&self, create: bool) -> ParityOptions {
+        ParityOptions {
+            create,
+            chunk_bytes: self.chunk_blocks * 4096,
+            head_bytes: FRONT_BLOCKS * 4096 / 4,
+            rebuild_note_bytes: self.note_bytes,
+            defect: self.defect,
+            ..ParityOptions::default()
+        }
+    }
+}
+
+/// Everything that a process opens.
+#[derive(Clone)]
+struct Rack {
+    plan: Plan,
+    array: Array,
+    bays: Rc<Bays>,
+    pool: OpenedPool,
+    parity: Rc<RefCell<Option<Arc<ParityDevice>>>>,
+    sim: Handle,
+}
+
+impl Rack {
+    async fn devices(&self, reactor: &Rc<Reactor>, create: bool) -> Result<PoolDevices, String> {
+        let log = self.plan.log_device(reactor)?;
+        // Before it is open: a member may die in the opening.
+        self.bays.doom();
+        let members = self.bays.devices(reactor)?;
+        let opened = ParityDevice::open(reactor, "parity", members, &self.array.options(create)).await;
+        let parity = Arc::new(opened.map_err(|error| error.to_string())?);
+        self.bays.look(&parity);
+        self.parity.replace(Some(parity.clone()));
+        Ok(PoolDevices { log, capacity: parity })
+    }
+
+    async fn open(self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+        let devices = self.devices(&reactor, false).await?;
+        self.bays.doom();
+        let pool = self.plan.open(&reactor, devices).await?;
+        self.pool.replace(Some(pool.clone()));
+        hot_pool::view(&self.plan, &pool)
+    }
+
+    /// Replaces what is dead, takes in what has failed, and rebuilds it.
+    async fn care(&self, reactor: &Rc<Reactor>) {
+        let Some(parity) = self.parity.borrow().clone() else { return };
+        let failed = parity.members().iter().position(|member| member.state == MemberState::Failed);
+        if let Some(member) = failed {
+            let is_dead = self.bays.is_dead(member);
+            if is_dead {
+                self.bays.replace(member);
+            }
+            let is_new = is_dead || parity.members()[member].name.is_none();
+            let device = if is_new { self.bays.device(reactor, member) } else { Ok(None) };
+            // It may die, or fail, right now.
+            match device {
+                Ok(device) => match parity.join(reactor, member, device, false).await {
+                    Ok(()) => {}
+                    Err(error) => self.sim.note(format!("not taken in: {error}")),
+                },
+                Err(error) => self.sim.note(format!("not opened: {error}")),
+            }
+        }
+        if parity.rebuild(reactor).await.is_ok() {
+            self.bays.look(&parity);
+        }
+    }
+}
+
+fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Array) {
+    let members = rng.between(3, 5) as usize;
+    let chunk_blocks = 1 << rng.below(2);
+    let row_blocks = (members as u64 - 1) * chunk_blocks;
+    let unit_blocks = row_blocks as u32 * rng.between(1, 2) as u32;
+    let band_blocks = unit_blocks * rng.between(2, 4) as u32;
+    let plan = Plan::pick(rng).with_bands(rng, unit_blocks, band_blocks);
+    let rows = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(row_blocks);
+    let defect = match mutation {
+        Some(Mutation::SkipParity) => Some(ParityDefect::SkipParity),
+        Some(Mutation::SkipRecord) => Some(ParityDefect::SkipRecord),
+        Some(Mutation::ReadUnbuilt) => Some(ParityDefect::ReadUnbuilt),
+        _ => None,
+    };
+    (plan, Array { members, chunk_blocks, rows, note_bytes: rng.between(1, 40) << 16, defect })
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let (plan, array) = pick(rng, world.handle().mutation());
+    world.handle().note(format!("{array:?} {plan:?}"));
+    let mix = Mix {
+        block_bytes: 1 << plan.block_shift,
+        discards: rng.one_in(2),
+        blocks_max: rng.between(1, 16),
+        always_durable: true,
+        ..Mix::pick(rng, 1 << plan.block_shift)
+    };
+    let node = world.add_node();
+    let bays = Rc::new(Bays::new(array.members, plan.block_size, Rng::new(rng.next_u64())));
+    let rack = Rack { plan, array, bays, pool: OpenedPool::default(), parity: Rc::default(), sim: world.handle() };
+    create(world, rng, &rack, node)?;
+    // Either one member fails now and then, or members die, one at a time.
+    if rng.one_in(3) {
+        let bay = rng.below(array.members as u64) as usize;
+        let faults = DiskFaults { stuck: 0, damage_from: 8192, ..DiskFaults::swarm_loud(rng) };
+        world.set_disk_faults(node, &path(bay, 0), faults);
+        rack.bays.calm.set(true);
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let judge = Judge::new(world.handle(), node, mix.clone(), plan.blocks() << plan.block_shift);
+    let to_open = rack.clone();
+    let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(reactor)) };
+    let (to_care, cares_after_ns) = (rack.clone(), rng.between(0, 5_000_000));
+    let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
+        let rack = to_care.clone();
+        Box::pin(async move {
+            for _ in 0..CARES {
+                reactor.sleep_ns(cares_after_ns).await;
+                rack.care(&reactor).await;
+                rack.bays.doom();
+            }
+        })
+    };
+    let (to_close, last) = (rack.clone(), judge.clone());
+    let victim = rng.below(array.members as u64) as usize;
+    let close = move |reactor: Rc<Reactor>, device: Arc<dyn BlockDevice>| -> Working {
+        Box::pin(prove_redundant(to_close.clone(), last.clone(), reactor, device, victim))
+    };
+    let rig = Rig {
+        judge,
+        node,
+        reactors: Rc::new(Cell::new(plan.reactors)),
+        life: SHORT,
+        open: Box::new(open),
+        beside: Box::new(beside),
+        close: Box::new(close),
+    };
+    for round in 0..rng.between(1, 5) {
+        world.handle().note(format!("round {round}"));
+        rig.round(world, rng)?;
+    }
+    rack.bays.calm_down();
+    rig.finish(world)
+}
+
+/// Without faults every member is in sync in the end; then any one of them can go.
+async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device: Arc<dyn BlockDevice>, victim: usize) {
+    let Some(parity) = rack.parity.borrow().clone() else { return };
+    let members = parity.members();
+    let in_sync = members.iter().all(|member| member.state == MemberState::InSync);
+    judge.sim.expect(in_sync, || format!("without faults a member is not in sync: {members:?}"));
+    let pool = rack.pool.borrow_mut().take();
+    if let Some(pool) = &pool
+        && let Err(error) = pool.settle(&reactor).await
+    {
+        judge.sim.violation(format!("without faults the pool does not settle: {error}"));
+    }
+    rack.bays.kill(victim);
+    match device.open_channel(&reactor) {
+        Ok(channel) => judge.clone().verify_all(reactor.clone(), channel).await,
+        Err(error) => judge.sim.violation(format!("without faults no channel opens: {error}")),
+    }
+    if let Some(pool) = pool {
+        pool.close(&reactor).await;
+    }
+    rack.parity.borrow_mut().take();
+}
+
+/// Makes the disks, the parity device, the pool and its volumes, on hardware that does not fail yet.
+fn create(world: &mut World, rng: &mut Rng, rack: &Rack, node: NodeId) -> Result<(), Failure> {
+    let (plan, array) = (rack.plan, rack.array);
+    add_log(world, rng, plan, node);
+    let least = 8192 + FRONT_BLOCKS * 4096 / 4 + array.rows * array.chunk_blocks * 4096;
+    for (bay, disk) in (0..array.members).flat_map(|bay| (0..DISKS_PER_BAY).map(move |disk| (bay, disk))) {
+        let bytes = least + if disk == 0 { 0 } else { 4096 * rng.below(100) };
+        // A replacement with a cache where none had one is refused, rightly.
+        let options = DiskOptions { bytes, unit: plan.block_size, volatile_cache: true, ..DiskOptions::default() };
+        world.add_disk(node, &path(bay, disk), options, DiskFaults::default());
+    }
+    let rack = rack.clone();
+    let opening = move |reactor: Rc<Reactor>| -> Opening {
+        let rack = rack.clone();
+        Box::pin(async move {
+            let devices = rack.devices(&reactor, true).await?;
+            rack.plan.create_on(reactor.clone(), devices).await?;
+            let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
+            Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
+        })
+    };
+    let made = start(world, node, plan.reactors, opening, 60 * crate::crashes::SECOND_NS)?;
+    if !matches!(made, Some(Ok(_))) {
+        return Err(Failure::new(format!("the pool cannot be made: {:?}", made.map(|made| made.err()))));
+    }
+    drop(made);
+    world.crash(node, sim::Crash::Kill);
+    Ok(())
+}

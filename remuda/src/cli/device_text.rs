@@ -1,0 +1,64 @@
+//! What `remuda device show` prints.
+
+use super::output;
+use crate::config::show_duration_ns;
+use crate::node::view::{DeviceView, LegView};
+use base::ByteSize;
+use serde_json::Value;
+
+/// Everything about a device.
+pub fn show_device(device: DeviceView) -> String {
+    let definition = definition(&device);
+    let changed = if device.changed { ", changed since" } else { "" };
+    let mut text = output::facts(&[
+        ("name", device.name),
+        ("kind", device.kind),
+        ("size", ByteSize(device.size).to_string()),
+        ("block size", device.block_size.to_string()),
+        ("free", ByteSize(device.free).to_string()),
+        ("used by", device.used_by.join(", ")),
+        ("origin", format!("{:?}{changed}", device.origin).to_lowercase()),
+        ("state", device.state),
+        ("definition", definition),
+    ]);
+    if let Some(mirror) = device.mirror {
+        let (left, dirty, all) = (mirror.resync_left_regions, mirror.dirty_regions, mirror.regions);
+        text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");
+        text += &parts_table("LEG", mirror.legs);
+    }
+    if let Some(parity) = device.parity {
+        let (row, head) = (ByteSize(parity.row_bytes), ByteSize(parity.head_bytes));
+        text += &format!("\nrows        {row} of data each, behind {head}\n");
+        if let Some(rebuild) = &parity.rebuild {
+            let (done, all) = (ByteSize(rebuild.done_bytes), ByteSize(rebuild.done_bytes + rebuild.left_bytes));
+            let left = rebuild.left_s.map_or(String::new(), |left| format!(", {left} s left"));
+            let rate = ByteSize(rebuild.bytes_per_s);
+            text += &format!("rebuild     '{}': {done} of {all}, {rate}/s{left}\n", rebuild.device);
+        }
+        let (computed, lost) = (output::count(parity.reconstructed_reads), output::count(parity.lost_blocks));
+        text += &format!("computed    {computed} reads; {lost} blocks lost in rebuilds\n\n");
+        text += &parts_table("MEMBER", parity.members);
+    }
+    text
+}
+
+fn parts_table(part: &str, parts: Vec<LegView>) -> String {
+    let row =
+        |part: LegView| vec![part.device, part.state, output::count(part.read_errors), output::count(part.repairs)];
+    output::table(&[part, "STATE", ">READ ERRORS", ">REPAIRS"], parts.into_iter().map(row).collect())
+}
+
+/// The keys of a device and their values, durations as people write them.
+pub fn definition(device: &DeviceView) -> String {
+    let keys = device.definition.as_object().cloned().unwrap_or_default();
+    let keys = keys.iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "kind"));
+    let words = keys.map(|(key, value)| match (key.strip_suffix("_ns"), value) {
+        (Some(key), Value::Number(ns)) => {
+            format!("{key}={}", show_duration_ns(ns.as_u64().unwrap_or(0)).replace(' ', ""))
+        }
+        (_, Value::Null) => format!("{key}=off"),
+        (_, Value::String(text)) => format!("{key}={text}"),
+        (_, value) => format!("{key}={value}"),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,185 @@
+//! A shaped pool over a parity device through the built program: drives are lost under load and at rest, replaced and rebuilt.
+
+mod common;
+
+use common::pools::{NQN, bench, refused};
+use common::{Node, remuda};
+use serde_json::{Value, json};
+
+const DRIVE_BYTES: u64 = 192 << 20;
+
+fn devices(count: usize) -> String {
+    let drive = |n| format!("[[device]]\nname = 'd{n}'\nkind = 'file'\npath = 'd{n}.img'\nsize = '192MiB'\n");
+    let names: Vec<String> = (0..count).map(|n| format!("'d{n}'")).collect();
+    let drives: String = (0..count).map(drive).collect();
+    format!(
+        "{drives}[[device]]\nname = 'log'\nkind = 'file'\npath = 'log.img'\nsize = '128MiB'\n\
+         [[device]]\nname = 'array'\nkind = 'parity'\ndevices = [{}]\n",
+        names.join(", ")
+    )
+}
+
+fn node(count: usize) -> Node {
+    Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n{}\
+         [pool.cold]\nlog = 'log'\ncapacity = 'array'\nshape = 'shaped'\n\
+         [[volume]]\nname = 'v'\npool = 'cold'\nsize = '128MiB'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n",
+        devices(count)
+    ))
+}
+
+/// Writes and reads back, under way.
+fn works(node: &Node) {
+    let load = ["--rw", "randrw", "--verify", "--time", "400ms", "--warmup", "0s", "--qd", "8", "--bs", "16KiB"];
+    let run = bench(node, &load);
+    assert_eq!(run.code, 0, "{}{}\n{}", run.out, run.err, node.log());
+    assert_eq!(run.json()["verify"]["mismatches"], json!(0));
+}
+
+/// Every block of the pool has the checksum that its newest mapping says.
+fn is_right(node: &Node) {
+    node.ok(&["pool", "settle", "cold"]);
+    let scrub = node.json(&["pool", "scrub", "cold", "--rate", "10GiB", "--wait"]);
+    assert!(scrub.is_object() || scrub.is_array(), "{scrub}");
+}
+
+fn array(node: &Node) -> Value {
+    node.json(&["device", "show", "array"])
+}
+
+fn states(node: &Node) -> Vec<String> {
+    let members = array(node)["parity"]["members"].as_array().unwrap().clone();
+    members.iter().map(|member| member["state"].as_str().unwrap().to_string()).collect()
+}
+
+fn until_whole(node: &Node) {
+    for _ in 0..1500 {
+        if array(node)["parity"]["degraded"] == json!(false) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("{}\n{}", array(node), node.log());
+}
+
+fn new_drive(node: &Node, name: &str) {
+    let file = std::fs::File::create(node.path(name)).unwrap();
+    file.set_len(DRIVE_BYTES).unwrap();
+}
+
+#[test]
+fn a_pool_outlives_its_drives_one_after_the_other() {
+    let mut node = node(4);
+    works(&node);
+    is_right(&node);
+    // Lost while the node is down.
+    node.kill();
+    std::fs::remove_file(node.path("d1.img")).unwrap();
+    node.restart();
+    assert_eq!(states(&node), ["in sync", "absent", "in sync", "in sync"]);
+    let warnings = node.json(&["status"])["warnings"].to_string();
+    assert!(warnings.contains("3 of 4 members") && warnings.contains("d1.img is gone"), "{warnings}");
+    let problems = node.json(&["pool", "show", "cold"])["problems"].to_string();
+    assert!(problems.contains("device 'array' is open, degraded"), "{problems}");
+    is_right(&node);
+    works(&node);
+    new_drive(&node, "d1.img");
+    node.ok(&["device", "open", "d1"]);
+    works(&node);
+    until_whole(&node);
+    is_right(&node);
+    // Another one is pulled out.
+    std::fs::rename(node.path("d3.img"), node.path("pulled.img")).unwrap();
+    node.kill();
+    node.restart();
+    assert_eq!(states(&node), ["in sync", "in sync", "in sync", "absent"]);
+    works(&node);
+    // The old one comes back: it is no member any more until it has been rebuilt, which is what happens.
+    std::fs::rename(node.path("pulled.img"), node.path("d3.img")).unwrap();
+    node.ok(&["device", "open", "d3"]);
+    until_whole(&node);
+    works(&node);
+    is_right(&node);
+    // A third one is lost, and everything is still there. One command takes the new drive in.
+    node.kill();
+    std::fs::remove_file(node.path("d0.img")).unwrap();
+    node.restart();
+    is_right(&node);
+    works(&node);
+    new_drive(&node, "d0.img");
+    node.ok(&["device", "rejoin", "array", "d0"]);
+    until_whole(&node);
+    assert!(node.json(&["device", "show", "d0"])["state"] == json!("open"));
+    node.kill();
+    std::fs::remove_file(node.path("d0.img")).unwrap();
+    node.restart();
+    is_right(&node);
+    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    assert!(metrics.contains("remuda_parity_degraded{name=\"array\"} 1"), "{metrics}");
+    assert!(metrics.contains("remuda_parity_member_in_sync{name=\"array\",member=\"d0\"} 0"), "{metrics}");
+    // Two are too many, and the node says which.
+    node.kill();
+    std::fs::remove_file(node.path("d2.img")).unwrap();
+    node.restart();
+    let state = array(&node)["state"].as_str().unwrap().to_string();
+    assert!(state.contains("member 0 (absent) and member 2 (absent) lack data"), "{state}");
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn a_new_drive_takes_the_place_of_a_failed_one_in_a_running_node() {
+    let spec =
+        devices(3).replace("devices = ['d0', 'd1', 'd2']", "devices = ['d0', 'bad', 'd2']\nrebuild_rate = '1GiB'");
+    let mut node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n[[device]]\nname = 'bad'\nkind = 'error'\ndevice = 'd1'\n{spec}\
+         [pool.cold]\nlog = 'log'\ncapacity = 'array'\nshape = 'shaped'\n\
+         [[volume]]\nname = 'v'\npool = 'cold'\nsize = '64MiB'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    works(&node);
+    node.ok(&["device", "set", "bad", "op=write", "rate=1"]);
+    works(&node);
+    node.ok(&["pool", "settle", "cold"]);
+    assert_eq!(states(&node), ["in sync", "failed", "in sync"]);
+    assert!(array(&node)["state"].as_str().unwrap().starts_with("open, degraded"));
+    assert_eq!(node.run(&["device", "rejoin", "array", "bad"]).code, 1, "it fails still");
+    node.ok(&["device", "set", "bad", "rate=off"]);
+    refused(&node, &["device", "rejoin", "array", "d1"], 2, "d0, bad, d2");
+    node.ok(&["device", "rejoin", "array", "bad"]);
+    works(&node);
+    until_whole(&node);
+    is_right(&node);
+    let text = node.run(&["device", "show", "array"]).out;
+    assert!(text.contains("MEMBER") && text.contains("of data each, behind"), "{text}");
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+    // A clean stop leaves nothing to compare, and a restart finds all of it.
+    node.restart();
+    is_right(&node);
+    assert_eq!(states(&node), ["in sync"; 3]);
+}
+
+#[test]
+fn what_would_write_parts_of_rows_is_refused_with_what_to_do() {
+    let node = Node::start(&format!("[nvmf]\nlisten = ['127.0.0.1:0']\n{}", devices(3)));
+    refused(&node, &["volume", "create", "v", "--device", "array", "--size", "1MiB"], 2, "put a shaped pool on it");
+    refused(&node, &["pool", "create", "p", "--log", "log", "--capacity", "array"], 2, "--shape shaped");
+    refused(&node, &["pool", "create", "p", "--log", "array", "--capacity", "log"], 5, "name another log device");
+    refused(&node, &["device", "create", "c", "--kind", "checksum", "device=array"], 2, "put a shaped pool on it");
+    refused(&node, &["device", "create", "q", "--kind", "parity", "devices=d0,d1"], 2, "3 to 16");
+    let configured = |more: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.toml");
+        let text = format!("[node]\nstate_dir = '{0}/s'\n{1}{more}", directory.path().display(), devices(3));
+        std::fs::write(&path, text).unwrap();
+        let run = remuda(&["config", "check", path.to_str().unwrap()]);
+        format!("{}{}", run.out, run.err)
+    };
+    let hot = configured("[pool.p]\nlog = 'log'\ncapacity = 'array'\n");
+    assert!(hot.contains("whole rows alone") && hot.contains("shape = \"shaped\""), "{hot}");
+    let volume = configured("[[volume]]\nname = 'v'\ndevice = 'array'\n");
+    assert!(volume.contains("put a shaped pool on it"), "{volume}");
+    let log =
+        configured("[[device]]\nname = 'x'\nkind = 'mem'\nsize = '1GiB'\n[pool.p]\nlog = 'array'\ncapacity = 'x'\n");
+    assert!(log.contains("name another device for the log"), "{log}");
+}
