@@ -262,11 +262,15 @@ pub enum Mutation {
     AbsorbExtents,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
+    /// A scenario's own defect: a flash cache does not mark what is about to be written.
+    SkipMarks,
+    /// A scenario's own defect: a flash cache opens with a full bucket.
+    RefillBucket,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 46] = [
+    pub const ALL: [Mutation; 48] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -313,6 +317,8 @@ impl Mutation {
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
         Mutation::ForgetPointers,
+        Mutation::SkipMarks,
+        Mutation::RefillBucket,
     ];
 }
 

@@ -163,6 +163,11 @@ impl Label {
         is_sane.then_some(Label { flash_id: stamp.id, cache_id: raw.cache_id, shape, first_block })
     }
 
+    /// Bytes that writing the label takes.
+    pub(super) fn bytes(&self) -> u64 {
+        LABEL.copies * Slots::unit_blocks(self.shape.block_size) * self.shape.block_size as u64
+    }
+
     /// The first block after the ring.
     pub(super) fn end(&self) -> u64 {
         self.first_block + self.shape.segments * self.shape.segment_blocks
@@ -294,6 +299,7 @@ impl Anchor {
         let is_sane = raw.features.get() & !FEATURES_KNOWN == 0
             && geometry.is_sane()
             && raw.clean.get() <= 1
+            && raw.next_seq.get() > 0
             && seqs.iter().all(|seq| *seq < 1 << 62)
             && (SEGMENTS_MIN..=SLOTS_MAX).contains(&raw.segments.get());
         is_sane.then(|| Anchor {

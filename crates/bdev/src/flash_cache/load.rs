@@ -38,11 +38,10 @@ impl Side<'_> {
         self.slots(LABEL).read(Label::decode).await
     }
 
-    /// Makes a flash device this cache's, in two units.
-    pub(super) async fn write_label(&self, label: &Label) -> Result<u64, Status> {
+    /// Makes a flash device this cache's.
+    pub(super) async fn write_label(&self, label: &Label) -> Result<(), Status> {
         let stamp = Stamp { id: label.flash_id, generation: 1 };
-        self.slots(LABEL).write(0, &LABEL.seal(stamp, &label.body())).await?;
-        Ok(LABEL.copies * Slots::unit_blocks(self.block_size) * self.block_size as u64)
+        self.slots(LABEL).write(0, &LABEL.seal(stamp, &label.body())).await
     }
 
     /// Makes the slow device a cache's: marks first, the anchor last.
@@ -170,8 +169,10 @@ pub(super) async fn load(
     let mut state = new_state(flash.reactor, label.shape, anchor, marks, options);
     let (data_blocks, per) = (anchor.geometry.data_blocks, label.shape.slots_per_segment());
     let mut dropped = 0;
+    let mut seqs = vec![0; label.shape.segments as usize];
     let read = flash.read_headers(label, |header| {
         let seq = header.seq;
+        seqs[(seq % label.shape.segments) as usize] = seq;
         state.ring.written_total = state.ring.written_total.max(header.written_total);
         if seq <= anchor.void_to || seq > anchor.reserved_to {
             return;
@@ -201,6 +202,9 @@ pub(super) async fn load(
     if let Err(status) = read.await {
         tracing::warn!(device = name, %status, "some of the flash cache cannot be read");
     }
+    // What was not found now may be there the next time: what is written from now on has to count for that too.
+    let last = if anchor.clean { anchor.next_seq - 1 } else { anchor.reserved_to };
+    state.trust.found(&seqs, last);
     Loaded { state, dropped }
 }
 

@@ -296,8 +296,15 @@ impl FlashCacheDevice {
         (state.anchor, state.anchor_attempts) = (anchor, anchor.stamp.generation);
         if let Some(flash) = flash.as_ref().filter(|flash| !flash.is_known) {
             let label = Label { cache_id: anchor.stamp.id, ..flash.label };
-            let bytes = flash.side.write_label(&label).await.map_err(failed("label its flash device"))?;
-            state.ring.charge(bytes, reactor.now_ns());
+            state.ring.charge(label.bytes(), reactor.now_ns());
+            match flash.side.write_label(&label).await {
+                Ok(()) => {}
+                Err(status) if options.without_cache => {
+                    tracing::warn!(device = name, %status, "going on without the flash cache: its flash device takes no label");
+                    state.mode = Mode::Absent;
+                }
+                Err(status) => return Err(failed("label its flash device")(status)),
+            }
         }
         if options.defect == Some(FlashCacheDefect::FullBucket) {
             state.ring.budget = Budget::new(options.write_budget, reactor.now_ns().saturating_sub(DAY_NS));

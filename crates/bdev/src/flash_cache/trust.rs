@@ -32,6 +32,9 @@ pub(super) struct Trust {
     marks: Vec<u64>,
     /// Per region: the newest segment with a block of it.
     newest: Vec<u64>,
+    /// The newest segment that should be on flash and could not be read: it may hold blocks of any region, and be there again
+    /// another time.
+    unknown_to: u64,
     /// Marks that writes wait for.
     wanted: BTreeMap<u64, u64>,
     /// Durable: segments that may have been written.
@@ -54,6 +57,7 @@ impl Trust {
             region_blocks,
             newest: vec![0; marks.len()],
             marks,
+            unknown_to: 0,
             wanted: BTreeMap::new(),
             reserved_to: 0,
             void_to: 0,
@@ -93,12 +97,24 @@ impl Trust {
         *newest = seq.max(*newest);
     }
 
+    /// Compares the segments that were found, by place, with those that may have been written up to `last`: what is missing
+    /// counts as content of every region.
+    pub(super) fn found(&mut self, seqs: &[u64], last: u64) {
+        for (place, found) in seqs.iter().enumerate() {
+            let behind = (last % self.segments + self.segments - place as u64) % self.segments;
+            let expected = last.saturating_sub(behind);
+            if *found != expected && expected > self.floor() {
+                self.unknown_to = self.unknown_to.max(expected);
+            }
+        }
+    }
+
     /// Notes the marks that a write needs; the regions that lack theirs. `next_seq` is the next segment's number.
     pub(super) fn want_marks(&mut self, lba: u64, nblocks: u64, next_seq: u64) -> Vec<u64> {
         let (floor, mark) = (self.floor(), next_seq - 1 + self.ahead());
         let lacks = |region: &u64| {
             let index = *region as usize;
-            self.newest[index] > self.marks[index].max(floor)
+            self.newest[index].max(self.unknown_to) > self.marks[index].max(floor)
         };
         let lacking: Vec<u64> = self.regions(lba, nblocks).filter(lacks).collect();
         for region in &lacking {
@@ -108,15 +124,23 @@ impl Trust {
         lacking
     }
 
-    /// The marks of `count` regions from `first` on, as they are to be; and which of them are new.
+    /// The marks of `count` regions from `first` on, as they are to be; and which of them are new. Where nothing is known to
+    /// be cached a mark costs nothing, so those go along that would be needed for what is unknown.
     pub(super) fn marks_to_write(&self, first: u64, count: u64) -> (Vec<u64>, Vec<(u64, u64)>) {
-        let new: Vec<(u64, u64)> =
-            self.wanted.range(first..first + count).map(|(region, mark)| (*region, *mark)).collect();
+        if self.wanted.range(first..first + count).next().is_none() {
+            return (Vec::new(), Vec::new());
+        }
         let end = (first + count).min(self.marks.len() as u64);
+        let (floor, mut new) = (self.floor(), Vec::new());
         let mut marks = self.marks[first as usize..end as usize].to_vec();
-        for (region, mark) in &new {
-            let slot = &mut marks[(region - first) as usize];
-            *slot = mark.max(slot).to_owned();
+        for (region, slot) in (first..end).zip(&mut marks) {
+            let is_empty = self.newest[region as usize] <= (*slot).max(floor);
+            let free = if is_empty { self.unknown_to } else { 0 };
+            let mark = self.wanted.get(&region).copied().unwrap_or(0).max(free);
+            if mark > *slot {
+                *slot = mark;
+                new.push((region, mark));
+            }
         }
         (marks, new)
     }
@@ -125,7 +149,7 @@ impl Trust {
     pub(super) fn marked(&mut self, new: &[(u64, u64)]) {
         for (region, mark) in new {
             let slot = &mut self.marks[*region as usize];
-            *slot = mark.max(slot).to_owned();
+            *slot = (*slot).max(*mark);
             if self.wanted.get(region).is_some_and(|wanted| wanted <= mark) {
                 self.wanted.remove(region);
             }
@@ -229,6 +253,24 @@ mod tests {
         assert!(!trust.counts(9, 299) && trust.counts(10, 350) && !trust.counts(138, 350));
         trust.void_to = 20;
         assert!(!trust.counts(20, 350));
+    }
+
+    #[test]
+    fn a_segment_that_is_missing_may_have_anything_until_a_mark_says_that_it_does_not_count() {
+        let mut trust = Trust::new(vec![0; 10], 100, 8);
+        trust.reserved_to = 21;
+        // Places 0 to 7 should have 16 to 21, 14 and 15.
+        trust.found(&[16, 17, 18, 19, 20, 21, 14, 15], 21);
+        assert!(trust.want_marks(150, 1, 22).is_empty(), "all are there");
+        trust.found(&[16, 17, 10, 19, 20, 21, 14, 15], 21);
+        trust.has_content(19, 350);
+        assert_eq!(trust.want_marks(150, 1, 22), [1]);
+        let (marks, new) = trust.marks_to_write(0, 10);
+        assert_eq!(marks, [18, 22, 18, 0, 18, 18, 18, 18, 18, 18], "not where something is cached");
+        trust.marked(&new);
+        assert!(trust.want_marks(450, 1, 22).is_empty() && trust.counts(19, 350));
+        assert!(trust.marks_to_write(0, 10).1.is_empty());
+        assert_eq!(trust.want_marks(350, 1, 22), [3]);
     }
 
     #[test]
