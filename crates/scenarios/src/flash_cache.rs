@@ -55,9 +55,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let goes_back = rng.one_in(3);
     plan.defect = defect(&world.handle());
     let sim = world.handle();
-    let slot = opened.clone();
+    let (slot, opening) = (opened.clone(), judge.clone());
     let open = move |reactor: Rc<Reactor>| -> Opening {
-        let (slot, old, sim) = (slot.clone(), old.clone(), sim.clone());
+        let (slot, old, sim, judge) = (slot.clone(), old.clone(), sim.clone(), opening.clone());
         Box::pin(async move {
             let mut rng = sim.rng();
             let flash = plan.file(&reactor, FLASH).map_err(|error| error.to_string())?;
@@ -75,7 +75,13 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
                 }
             }
             let flash = (!is_away || !rng.one_in(3)).then_some(flash);
-            let device = plan.open(&reactor, flash).await.map_err(|error| error.to_string())?;
+            // Opening is a flush.
+            let ticket = judge.oracle.borrow_mut().begin_flush();
+            let opened = plan.open(&reactor, flash).await.map_err(|error| error.to_string());
+            if sim.alive(judge.node) {
+                judge.oracle.borrow_mut().end_flush(ticket, opened.is_ok());
+            }
+            let device = opened?;
             slot.replace(Some(device.clone()));
             Ok(device as Arc<dyn BlockDevice>)
         })
@@ -96,15 +102,15 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
                     && settles
                     && let Some(opened) = &opened
                 {
-                    // In the midst of everything; it may fail with the disk.
-                    let _ = opened.settle(&reactor).await;
+                    // In the midst of everything.
+                    settle(&judge, &reactor, opened).await;
                 }
             }
             if let Some(opened) = &opened {
                 let status = opened.status(reactor.now_ns());
                 judge.sim.note(format!("{} hits, {} blocks cached", status.counts.hits, status.cached_blocks));
                 if settles {
-                    let _ = opened.settle(&reactor).await;
+                    settle(&judge, &reactor, opened).await;
                 }
             }
         })
@@ -124,6 +130,15 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         rig.round(world, rng)?;
     }
     rig.finish(world)
+}
+
+/// Closes the cache, which is a flush, and may fail with the disk.
+async fn settle(judge: &Judge, reactor: &Rc<Reactor>, cache: &FlashCacheDevice) {
+    let ticket = judge.oracle.borrow_mut().begin_flush();
+    let ended = cache.settle(reactor).await;
+    if judge.sim.alive(judge.node) {
+        judge.oracle.borrow_mut().end_flush(ticket, ended.is_ok());
+    }
 }
 
 pub(crate) fn run_budget(run: &mut Run) -> Result<(), Failure> {

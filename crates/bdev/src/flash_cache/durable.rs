@@ -113,6 +113,7 @@ impl Inner {
             return self.flush().await;
         }
         self.shared.with(|state| state.ring.seal());
+        self.flush().await?;
         self.kick();
         for _ in 0..SETTLE_LOOKS_MAX {
             if !self.shared.with(|state| state.is_pumping) {

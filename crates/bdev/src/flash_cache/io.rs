@@ -32,6 +32,7 @@ impl Channel for FlashCacheChannel {
             },
             Op::Flush => IoFuture::steps(&inner.reactor, async move {
                 let status = steps::status_of(owned.flush().await);
+                owned.kick();
                 io.done(status)
             }),
             op if op.modifies() => IoFuture::steps(&inner.reactor, async move { owned.change(io).await }),
@@ -140,7 +141,7 @@ impl Inner {
             let crc = block_crc(block, data);
             self.shared.with(|state| {
                 let is_right = state.mode == Mode::On && !state.is_clean && state.trust.is_current(block, ticket);
-                let _ = is_right && state.ring.admit(block, crc, data, now_ns);
+                let _ = is_right && state.ring.admit(block, crc, data, state.trust.writes(), now_ns);
             });
         }
         self.kick();

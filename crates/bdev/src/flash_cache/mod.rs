@@ -225,6 +225,11 @@ impl FlashCacheDevice {
         check_child(&base, "a flash cache").map_err(refused)?;
         let below =
             Side { reactor, channel: slow.open_channel(reactor)?, block_size: base.block_size, blocks: base.blocks };
+        if base.volatile_cache {
+            // What an earlier process wrote may be in the drive's cache alone; what is read of it is to be durable.
+            let flushed = below.channel.submit(crate::io::Io::flush()).await.status;
+            flushed.check().map_err(failed("flush the slow device"))?;
+        }
         let mut found = below.read_anchor().await;
         // What is on the slow device is not thrown away with the cache: its anchor is kept wherever there is one.
         let keeps = found.newest.is_some();

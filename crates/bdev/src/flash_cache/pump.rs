@@ -4,7 +4,7 @@
 use super::format::{Header, block_crc};
 use super::ring::{NO_BLOCK, Outgoing, Survivor};
 use super::trust::Ticket;
-use super::{Inner, Mode, Shared};
+use super::{Inner, Mode, Shared, State};
 use crate::io::{Io, Lba, Status};
 use crate::parts::Parts;
 use crate::steps;
@@ -29,11 +29,27 @@ enum Work {
     Stage,
 }
 
+impl State {
+    /// Whether something is to be read again or written, and may be. A stage of which a power cut may take back something from
+    /// the slow device waits for a flush, until its place is needed. The cache does not flush for that: were it told of a
+    /// failure, the device would not tell the user any more.
+    fn has_ready_work(&self) -> bool {
+        if self.mode != Mode::On || self.is_clean || !self.ring.has_work() {
+            return false;
+        }
+        let is_unflushed = |outgoing: Outgoing| {
+            let mut blocks = outgoing.entries.iter().filter(|(lba, _)| *lba != NO_BLOCK);
+            blocks.any(|(lba, _)| self.trust.is_unflushed(*lba, outgoing.writes))
+        };
+        self.ring.has_survivors() || self.ring.is_crowded() || !self.ring.outgoing().is_some_and(is_unflushed)
+    }
+}
+
 impl Inner {
     /// Sees to what there is to do.
     pub(super) fn kick(self: &Rc<Self>) {
         let begins = self.shared.with(|state| {
-            let begins = !state.is_pumping && state.mode == Mode::On && !state.is_clean && state.ring.has_work();
+            let begins = !state.is_pumping && state.has_ready_work();
             state.is_pumping |= begins;
             begins
         });
@@ -55,12 +71,12 @@ impl Inner {
 
     fn next_work(&self) -> Option<Work> {
         self.shared.with(|state| {
-            if state.mode != Mode::On || state.is_clean {
+            if !state.has_ready_work() {
                 return None;
             }
             let survivors = state.ring.take_survivors();
             if survivors.is_empty() {
-                return state.ring.has_work().then_some(Work::Stage);
+                return Some(Work::Stage);
             }
             let with_ticket = |survivor: Survivor| Some((survivor, state.trust.ticket(survivor.lba)?));
             Some(Work::Survivors(survivors.into_iter().filter_map(with_ticket).collect()))
@@ -105,7 +121,7 @@ impl Inner {
                 if block_crc(survivor.lba, data) != survivor.crc {
                     state.ring.counts.read_errors += 1;
                 } else if state.trust.is_current(survivor.lba, *ticket)
-                    && state.ring.admit(survivor.lba, survivor.crc, data, now_ns)
+                    && state.ring.admit(survivor.lba, survivor.crc, data, state.trust.writes(), now_ns)
                 {
                     state.ring.counts.readmitted += 1;
                 }
@@ -126,15 +142,10 @@ impl Inner {
 
     async fn try_write_stage(self: &Rc<Self>) -> Result<(), Status> {
         let Some(flash) = &self.flash else { return Err(Status::Gone) };
-        let (seq, unflushed, reserved_to) = self.shared.with(|state| {
-            let Some(outgoing) = state.ring.outgoing() else { return (0, false, 0) };
-            let is_unflushed = |(lba, _): &(u64, u32)| *lba != NO_BLOCK && state.trust.is_unflushed(*lba);
-            (outgoing.seq, outgoing.entries.iter().any(is_unflushed), state.trust.reserved_to)
+        let (seq, reserved_to) = self.shared.with(|state| {
+            let seq = state.ring.outgoing().map_or(0, |outgoing| outgoing.seq);
+            (seq, state.trust.reserved_to)
         });
-        if unflushed {
-            // What a power cut may take back from the slow device must not stay here.
-            self.flush().await?;
-        }
         if seq > reserved_to {
             let ahead = self.shared.with(|state| state.trust.ahead());
             self.write_anchor(|anchor| anchor.reserved_to = anchor.reserved_to.max(seq + ahead)).await?;
@@ -176,19 +187,23 @@ impl Inner {
         let mut header = vec![0; header_bytes];
         let now_ns = self.reactor.clock_ns();
         self.shared.with(|state| {
+            // What a power cut may take back from the slow device must not stay here.
+            let Some(Outgoing { writes, entries, .. }) = state.ring.outgoing() else { return Ok(None) };
+            for (lba, _) in entries {
+                if lba != NO_BLOCK && state.trust.is_unflushed(lba, writes) {
+                    state.ring.index.remove(lba);
+                }
+            }
             let Some(outgoing) = state.ring.outgoing() else { return Ok(None) };
             let blocks: Vec<u64> =
                 outgoing.entries.iter().map(|(lba, _)| *lba).filter(|lba| *lba != NO_BLOCK).collect();
-            if blocks.iter().any(|lba| state.trust.is_tainted(*lba)) {
-                return Err(Status::WriteError);
-            }
             if blocks.is_empty() {
                 return Ok(None);
             }
             // From here on a write to these regions has to leave a mark.
             blocks.iter().for_each(|lba| state.trust.has_content(outgoing.seq, *lba));
             state.ring.charge(len as u64, now_ns);
-            let Outgoing { seq, entries } = outgoing;
+            let Outgoing { seq, entries, .. } = outgoing;
             Header { seq, written_total: state.ring.written_total, entries }.encode(self.shared.flash_id, &mut header);
             let data = state.ring.outgoing_data();
             steps::sg_write_at(&mut pieces, 0, &header);

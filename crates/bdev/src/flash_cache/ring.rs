@@ -70,11 +70,14 @@ struct Stage {
     used: u64,
     data: Vec<u8>,
     is_sealed: bool,
+    /// Writes of the slow device that had ended when its last block was let in.
+    writes: u64,
 }
 
 /// A stage as it is to be written.
 pub(super) struct Outgoing {
     pub(super) seq: u64,
+    pub(super) writes: u64,
     /// Address and checksum per slot; [`NO_BLOCK`] where the block has been written to since.
     pub(super) entries: Vec<(u64, u32)>,
 }
@@ -205,8 +208,8 @@ impl Ring {
         self.is_open() || (stages <= STAGES_MAX as u64 && self.budget.has(bytes, now_ns))
     }
 
-    /// Puts a block in; false when there is no room, or it is there.
-    pub(super) fn admit(&mut self, lba: u64, crc: u32, data: &[u8], now_ns: u64) -> bool {
+    /// Puts a block in; false when there is no room, or it is there. `writes` of the slow device have ended so far.
+    pub(super) fn admit(&mut self, lba: u64, crc: u32, data: &[u8], writes: u64, now_ns: u64) -> bool {
         if self.index.get(lba).is_some() || !self.has_room(now_ns) {
             return false;
         }
@@ -218,6 +221,7 @@ impl Ring {
         let slot = (stage.seq % segments * per + stage.used) as u32;
         stage.data.extend_from_slice(data);
         stage.used += 1;
+        stage.writes = writes;
         stage.is_sealed = stage.used == per;
         self.index.insert(lba, slot, crc);
         self.counts.admitted += 1;
@@ -244,7 +248,7 @@ impl Ring {
         self.survivors.extend(hit.into_iter().map(|(_, survivor)| survivor));
         self.seqs[place as usize] = seq;
         let data = Vec::with_capacity(per as usize * self.shape.block_size as usize);
-        self.stages.push_back(Stage { seq, used: 0, data, is_sealed: false });
+        self.stages.push_back(Stage { seq, used: 0, data, is_sealed: false, writes: 0 });
     }
 
     /// Closes the open stage although it is not full.
@@ -257,6 +261,15 @@ impl Ring {
     /// Whether something is to be read again or written.
     pub(super) fn has_work(&self) -> bool {
         !self.survivors.is_empty() || self.stages.front().is_some_and(|stage| stage.is_sealed)
+    }
+
+    pub(super) fn has_survivors(&self) -> bool {
+        !self.survivors.is_empty()
+    }
+
+    /// Whether no further stage can be begun before the oldest has gone.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.stages.len() == STAGES_MAX && !self.is_open()
     }
 
     /// The survivors of the places that were emptied. They can be read until [`outgoing`](Self::outgoing) is written.
@@ -272,7 +285,7 @@ impl Ring {
             Some(lba) => (lba, self.index.crc(slot as u32)),
             None => (NO_BLOCK, 0),
         });
-        Some(Outgoing { seq: stage.seq, entries: entries.collect() })
+        Some(Outgoing { seq: stage.seq, writes: stage.writes, entries: entries.collect() })
     }
 
     /// The bytes of the oldest stage.

@@ -45,6 +45,8 @@ pub(super) struct Trust {
     guards: Box<[Guard]>,
     unflushed: BTreeMap<u64, u64>,
     writes: u64,
+    /// Of these, the newest that a flush has made durable.
+    flushed_to: u64,
 }
 
 /// What a fill has to bring back, to be let in.
@@ -65,6 +67,7 @@ impl Trust {
             guards: vec![Guard::default(); GUARDS].into_boxed_slice(),
             unflushed: BTreeMap::new(),
             writes: 0,
+            flushed_to: 0,
         }
     }
 
@@ -202,9 +205,10 @@ impl Trust {
 
     // --- flushes ----------------------------------------------------------------------------------------------------
 
-    /// Whether a power cut may take back a write to the block's region.
-    pub(super) fn is_unflushed(&self, lba: u64) -> bool {
-        self.unflushed.contains_key(&(lba / self.region_blocks))
+    /// Whether a power cut may take back what was read of a block when `writes` had ended.
+    pub(super) fn is_unflushed(&self, lba: u64, writes: u64) -> bool {
+        let region = lba / self.region_blocks;
+        self.is_tainted(lba) || (self.flushed_to < writes && self.unflushed.contains_key(&region))
     }
 
     /// Whether a flush has failed to keep a write to the block's region.
@@ -212,13 +216,14 @@ impl Trust {
         self.unflushed.get(&(lba / self.region_blocks)) == Some(&TAINTED)
     }
 
-    /// For a flush that begins.
+    /// Writes that have ended; for a flush that begins.
     pub(super) fn writes(&self) -> u64 {
         self.writes
     }
 
     /// A flush that began after `writes` has succeeded.
     pub(super) fn flushed(&mut self, writes: u64) {
+        self.flushed_to = self.flushed_to.max(writes);
         self.unflushed.retain(|_, number| *number > writes);
     }
 
@@ -298,10 +303,12 @@ mod tests {
         write(&mut trust, 150);
         let writes = trust.writes();
         write(&mut trust, 250);
+        assert!(trust.is_unflushed(150, writes));
         trust.flushed(writes);
-        assert!(!trust.is_unflushed(150) && trust.is_unflushed(250));
+        assert!(!trust.is_unflushed(150, 2) && trust.is_unflushed(250, 2));
+        assert!(!trust.is_unflushed(250, writes), "what was read before that write");
         trust.flush_failed();
         trust.flushed(trust.writes());
-        assert!(trust.is_unflushed(250) && !trust.is_current(250, trust.ticket(250).unwrap()));
+        assert!(trust.is_unflushed(250, 2) && !trust.is_current(250, trust.ticket(250).unwrap()));
     }
 }

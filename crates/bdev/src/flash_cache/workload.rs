@@ -39,7 +39,7 @@ impl Model {
         match self.ring.find(block) {
             Found::Nowhere => {
                 if self.ring.wants(block, now_ns) {
-                    let _ = self.ring.admit(block, 0, &self.data, now_ns);
+                    let _ = self.ring.admit(block, 0, &self.data, 0, now_ns);
                 }
                 self.pump(now_ns);
                 false
@@ -65,7 +65,7 @@ impl Model {
     fn pump(&mut self, now_ns: u64) {
         while self.ring.has_work() {
             for survivor in self.ring.take_survivors() {
-                let _ = self.ring.admit(survivor.lba, survivor.crc, &self.data, now_ns);
+                let _ = self.ring.admit(survivor.lba, survivor.crc, &self.data, 0, now_ns);
             }
             if let Some(outgoing) = self.ring.outgoing() {
                 let shape = self.ring.shape;
