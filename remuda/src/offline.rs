@@ -56,13 +56,13 @@ pub async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener)
     let known = defs.keys().map(String::as_str);
     let def = defs.get(name).ok_or_else(|| Refusal::not_found("device", name, known))?;
     let (mut all, mut children) = (Vec::new(), Vec::new());
-    for child in def.children() {
+    for (place, child) in def.children().iter().enumerate() {
         match Box::pin(open_with_children(child, defs, opener)).await {
             Ok(opened) => {
                 children.push(opened.last().map(|opened| opened.device.clone()));
                 all.extend(opened);
             }
-            Err(_) if matches!(def.params, DeviceParams::Mirror { .. }) => children.push(None),
+            Err(_) if def.may_lack(place) => children.push(None),
             Err(refusal) => return Err(refusal),
         }
     }

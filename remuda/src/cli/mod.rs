@@ -1,6 +1,7 @@
 //! The command line.
 
 mod bundle;
+mod cache;
 mod config_commands;
 pub mod exit;
 mod keys;

@@ -65,9 +65,11 @@ impl Node {
                 Ok(children) => open_device(&def, children, &self.opener(&name)).await,
                 Err(refusal) => Err(refusal),
             };
-            // A mirror is there to do without one of its legs, and a node without one of its pools.
-            let spare = wanted.values().any(|(above, _)| is_mirror(above) && above.children().contains(&name))
-                || self.below_a_pool(&name);
+            // A mirror is there to do without one of its legs, a flash cache perhaps without its flash, and a node without one of its pools.
+            let lacks = |def: &DeviceDef| {
+                def.children().iter().enumerate().any(|(place, child)| *child == name && def.may_lack(place))
+            };
+            let spare = wanted.values().any(|(above, _)| lacks(above)) || self.below_a_pool(&name);
             match (live, origin) {
                 // One that was erased cannot be opened, as was wanted.
                 (Err(refusal), Origin::Config)
@@ -151,12 +153,12 @@ impl Node {
     pub(super) fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
         let object = || format!("device '{}'", def.name);
         let mut children = Vec::new();
-        for child in def.children() {
+        for (place, child) in def.children().iter().enumerate() {
             match self.devices.get(child).map(|slot| &slot.live) {
                 // A leg that cannot be read is none.
                 Some(Ok(opened)) if is_mirror(def) && opened.is_awaited() => children.push(None),
                 Some(Ok(opened)) => children.push(Some(opened.device.clone())),
-                Some(Err(_)) if is_mirror(def) => children.push(None),
+                Some(Err(_)) if def.may_lack(place) => children.push(None),
                 Some(Err(reason)) => {
                     return Err(Refusal::failed(
                         object(),
@@ -213,6 +215,7 @@ impl Node {
             origin: slot.origin,
             changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
+            flash_cache: None,
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
         };
