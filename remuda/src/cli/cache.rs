@@ -8,6 +8,9 @@ use base::ByteSize;
 use clap::Args;
 use serde_json::json;
 
+/// Forecasts beyond this say nothing.
+const DAYS_SHOWN_MAX: f64 = 36_500.0;
+
 /// The cache of a warm pool.
 #[derive(Args)]
 pub struct CacheArgs {
@@ -120,6 +123,9 @@ pub fn forecast(cache: &FlashCacheView) -> String {
     let least = endurance.saturating_sub(cache.written_total_bytes) / cache.write_budget_bytes.max(1);
     let at_budget = format!("at least {least} days within the budget");
     match cache.days_left {
+        Some(days) if days > DAYS_SHOWN_MAX => {
+            format!("more than a hundred years at the rate of the last 24 hours, {at_budget}")
+        }
         Some(days) => format!("{days:.0} days left at the rate of the last 24 hours, {at_budget}"),
         None => format!("{at_budget}; nothing was written in the last 24 hours"),
     }

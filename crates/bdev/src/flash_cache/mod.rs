@@ -294,6 +294,11 @@ impl FlashCacheDevice {
             }
         };
         state.mode = if flash.is_some() { Mode::On } else { Mode::Absent };
+        if let Some(flash) = flash.as_ref().filter(|flash| !flash.is_known) {
+            // Its label; counted before it is written.
+            state.ring.charge(flash.label.bytes(), reactor.now_ns());
+            (anchor.written_total, anchor.bins) = (state.ring.written_total, state.ring.window.bins());
+        }
         (anchor.clean, anchor.session) = (false, anchor.session + 1);
         anchor.stamp.generation += 1;
         // Before anything is passed on, and before a new flash device has a label.
@@ -301,7 +306,6 @@ impl FlashCacheDevice {
         (state.anchor, state.anchor_attempts) = (anchor, anchor.stamp.generation);
         if let Some(flash) = flash.as_ref().filter(|flash| !flash.is_known) {
             let label = Label { cache_id: anchor.stamp.id, ..flash.label };
-            state.ring.charge(label.bytes(), reactor.now_ns());
             match flash.side.write_label(&label).await {
                 Ok(()) => {}
                 Err(status) if options.without_cache => {
