@@ -10,14 +10,17 @@ const DAYS: u64 = 10;
 /// Reads per second.
 const RATE: u64 = 2;
 
+/// Which block is read next.
+type Next = Box<dyn FnMut(u64) -> u64>;
+
 fn main() {
     let zipf = |theta| {
         let (zipf, mut rng) = (Zipf::new(BLOCKS, theta), Rng::new(7));
-        Box::new(move |_| zipf.next(&mut rng)) as Box<dyn FnMut(u64) -> u64>
+        Box::new(move |_| zipf.next(&mut rng)) as Next
     };
     let mut uniform = Rng::new(8);
     let (mut mixed, hot) = (Rng::new(9), Zipf::new(15_000, 0.6));
-    let rows: Vec<(&str, Box<dyn FnMut(u64) -> u64>)> = vec![
+    let rows: Vec<(&str, Next)> = vec![
         ("Zipf 0.6", zipf(0.6)),
         ("Zipf 0.8", zipf(0.8)),
         ("Zipf 1.0", zipf(1.0)),

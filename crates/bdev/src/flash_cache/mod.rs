@@ -9,6 +9,10 @@
 //! - Flash is written in whole segments, one after the other, never in place ([`ring`]).
 //! - Blocks seen once are not let in, so that a scan neither evicts what is used nor costs budget ([`sketch`]).
 //!
+//! What is not covered: a slow device that fails a flush and keeps what it covered readable until the power goes. The process that
+//! saw it caches nothing of that any more; one that is started after it died cannot know, and what it caches then outlives
+//! what the power cut takes back.
+//!
 //! The cached unit is the device's block, so the index is 14 bytes per block and the sketch 3: 4.4 GB per TB of flash with
 //! blocks of 4 KiB. Writes are not cached, they only end what was: a log in front (a pool's) is there for writes.
 //!
