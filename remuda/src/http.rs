@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
 use crate::node::stats::{Counted, TrafficView};
-use crate::node::view::{DeviceView, LegView, MirrorView, ParityView, VhostView};
+use crate::node::view::{DeviceView, FlashCacheView, LegView, MirrorView, ParityView, VhostView};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -53,6 +53,7 @@ struct Gauge {
     open: bool,
     mirror: Option<MirrorView>,
     parity: Option<ParityView>,
+    flash_cache: Option<FlashCacheView>,
 }
 
 impl Metrics {
@@ -67,13 +68,13 @@ impl Metrics {
     pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
-            let DeviceView { name, kind, size, mirror, parity, state, .. } = device;
-            Gauge { name, kind, size, open: state == "open", mirror, parity }
+            let DeviceView { name, kind, size, mirror, parity, flash_cache, state, .. } = device;
+            Gauge { name, kind, size, open: state == "open", mirror, parity, flash_cache }
         });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| {
             let (name, size, open) = (volume.name, volume.size, volume.state == "open");
-            Gauge { name, kind: "volume".into(), size, open, mirror: None, parity: None }
+            Gauge { name, kind: "volume".into(), size, open, mirror: None, parity: None, flash_cache: None }
         });
         let pools = node.pool_list().await;
         let problems = node.problems(&pools).len();
@@ -145,6 +146,7 @@ impl Metrics {
         render_traffic(&mut out, &objects.traffic);
         render_mirrors(&mut out, &objects.devices);
         render_parities(&mut out, &objects.devices);
+        render_flash_caches(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
         render_vhosts(&mut out, &objects.vhosts);
         render_counted(&mut out, &objects.counted);
@@ -323,6 +325,43 @@ fn render_parities(out: &mut String, devices: &[Gauge]) {
         for (parity, member) in parities().flat_map(|(parity, view)| view.members.iter().map(move |one| (parity, one)))
         {
             let _ = writeln!(out, "{name}{{name=\"{parity}\",member=\"{}\"}} {}", member.device, value(member));
+        }
+    }
+}
+
+/// Flash caches in use.
+fn render_flash_caches(out: &mut String, devices: &[Gauge]) {
+    type Series = (&'static str, &'static str, &'static str, fn(&FlashCacheView) -> u64);
+    const CACHES: [Series; 10] = [
+        ("remuda_flash_cache_on", "gauge", "1 if flash is used.", |cache| (cache.mode == "on") as u64),
+        ("remuda_flash_cache_hit_bytes_total", "counter", "Bytes read from flash.", |cache| cache.hit_bytes),
+        ("remuda_flash_cache_miss_bytes_total", "counter", "Bytes read from the slow device.", |cache| {
+            cache.miss_bytes
+        }),
+        ("remuda_flash_cache_cached_bytes", "gauge", "Bytes of blocks in the cache.", |cache| cache.cached_bytes),
+        ("remuda_flash_cache_capacity_bytes", "gauge", "Bytes of blocks that it can hold.", |cache| {
+            cache.capacity_bytes
+        }),
+        ("remuda_flash_cache_written_bytes_total", "counter", "Bytes written to flash in its life.", |cache| {
+            cache.written_total_bytes
+        }),
+        ("remuda_flash_cache_written_day_bytes", "gauge", "Bytes written to flash in 24 hours.", |cache| {
+            cache.written_day_bytes
+        }),
+        ("remuda_flash_cache_write_budget_bytes", "gauge", "Most bytes written to flash in a day.", |cache| {
+            cache.write_budget_bytes
+        }),
+        ("remuda_flash_cache_read_errors_total", "counter", "Reads of flash that failed or were wrong.", |cache| {
+            cache.read_errors
+        }),
+        ("remuda_flash_cache_write_errors_total", "counter", "Writes of flash that failed.", |cache| {
+            cache.write_errors
+        }),
+    ];
+    for (name, kind, help, value) in CACHES {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (device, cache) in devices.iter().filter_map(|device| Some((&device.name, device.flash_cache.as_ref()?))) {
+            let _ = writeln!(out, "{name}{{name=\"{device}\"}} {}", value(cache));
         }
     }
 }

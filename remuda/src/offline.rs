@@ -5,7 +5,6 @@ use crate::cli::exit::{Exit, Failure};
 use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef};
 use crate::node::pool_check::mapped_log_of;
 use crate::node::reactors::{END_MAX_NS, Reactors};
-use crate::node::redundant::may_lack;
 use crate::node::{Opened, Opener, Refusal, RefusalKind, StateView, close_device, open_device, prepare_memory};
 use bdev::BlockDevice;
 use engine::LogDevice;
@@ -58,13 +57,13 @@ pub async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener)
     let known = defs.keys().map(String::as_str);
     let def = defs.get(name).ok_or_else(|| Refusal::not_found("device", name, known))?;
     let (mut all, mut children) = (Vec::new(), Vec::new());
-    for child in def.children() {
+    for (place, child) in def.children().iter().enumerate() {
         match Box::pin(open_with_children(child, defs, opener)).await {
             Ok(opened) => {
                 children.push(opened.last().map(|opened| opened.device.clone()));
                 all.extend(opened);
             }
-            Err(_) if may_lack(def) => children.push(None),
+            Err(_) if def.may_lack(place) => children.push(None),
             Err(refusal) => return Err(refusal),
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ParityDevice`],
 //! [`ChecksumDevice`], [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
-//! [`ErrorDevice`], [`ModelSsdDevice`], which has the times of a modelled drive, and [`ZonedDevice`], which makes zones of a
+//! [`FlashCacheDevice`], [`ErrorDevice`], [`ModelSsdDevice`], which has the times of a modelled drive, and [`ZonedDevice`], which makes zones of a
 //! device without any. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
@@ -19,6 +19,7 @@ mod error;
 mod file;
 mod filter;
 mod fit;
+pub mod flash_cache;
 mod flush_line;
 mod front;
 mod hold;
@@ -52,6 +53,7 @@ pub use encrypt::{EncryptDevice, EncryptOptions, USER_KEY_BYTES_MIN, UserKey};
 pub use error::{ErrorDevice, ErrorPolicy, ErrorRule, Fault, RULES_MAX, When};
 pub use file::{FileDevice, FileDeviceOptions};
 pub use filter::{Filter, Policy};
+pub use flash_cache::{FlashCacheCounts, FlashCacheDevice, FlashCacheOptions, FlashCacheStatus};
 pub use flush_line::FlushLine;
 pub use hold::HOLD_LOOK_NS;
 pub use io::{Done, Flags, Io, Lba, Op, OpSet, Status};

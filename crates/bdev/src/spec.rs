@@ -9,6 +9,7 @@ use crate::device::{BlockDevice, DeviceError};
 use crate::encrypt::{EncryptDevice, EncryptOptions, UserKey};
 use crate::error::{ErrorDevice, ErrorRule};
 use crate::file::{FileDevice, FileDeviceOptions};
+use crate::flash_cache::{FlashCacheDevice, FlashCacheOptions};
 use crate::linear::{Extent, LinearDevice};
 use crate::mem::MemDevice;
 use crate::mirror::{MirrorDevice, MirrorOptions};
@@ -83,6 +84,8 @@ pub enum DeviceSpec {
     },
     /// One child, in zones.
     Zoned(ZonedOptions),
+    /// A slow child behind a cache on the other one, which may be absent.
+    FlashCache(FlashCacheOptions),
     /// One child, served by the reactor that builds it.
     RemoteCore,
 }
@@ -104,6 +107,7 @@ pub enum Built {
     Delay(Arc<DelayDevice>),
     Error(Arc<ErrorDevice>),
     Zoned(Arc<ZonedDevice>),
+    FlashCache(Arc<FlashCacheDevice>),
     RemoteCore(Arc<RemoteDevice>),
 }
 
@@ -124,12 +128,13 @@ impl Built {
             Built::Delay(device) => device.clone(),
             Built::Error(device) => device.clone(),
             Built::Zoned(device) => device.clone(),
+            Built::FlashCache(device) => device.clone(),
             Built::RemoteCore(device) => device.clone(),
         }
     }
 
-    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, calls the heads of a parity device equal,
-    /// completes checksum pages, makes the pointers of zones durable. Call it on each device from the top down when the node
+    /// Leaves nothing to repair at the next start: clears a mirror's dirty bits, calls the heads of a parity device equal, completes
+    /// checksum pages, makes the pointers of zones durable, notes what a flash cache has. Call it on each device from the top down when the node
     /// stops.
     pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
         match self {
@@ -137,6 +142,7 @@ impl Built {
             Built::Parity(device) => device.settle(reactor).await,
             Built::Checksum(device) => device.settle(reactor).await,
             Built::Zoned(device) => device.settle(reactor).await,
+            Built::FlashCache(device) => device.settle(reactor).await,
             _ => Ok(()),
         }
     }
@@ -195,6 +201,14 @@ pub async fn build(
         DeviceSpec::Error { rules, seed } => Built::Error(Arc::new(ErrorDevice::new(name, child()?, rules, *seed)?)),
         DeviceSpec::Zoned(options) => {
             Built::Zoned(Arc::new(ZonedDevice::open(reactor, name, child()?, options).await?))
+        }
+        DeviceSpec::FlashCache(options) => {
+            let [Some(slow), flash] = &children[..] else {
+                let reason = "it stands on a slow device, which must be there, and a flash device".to_string();
+                return Err(DeviceError::Config { device: name.to_string(), reason });
+            };
+            let cache = FlashCacheDevice::open(reactor, name, slow.clone(), flash.clone(), options).await?;
+            Built::FlashCache(Arc::new(cache))
         }
         DeviceSpec::RemoteCore => Built::RemoteCore(Arc::new(RemoteDevice::new(reactor, child()?)?)),
     })

@@ -16,6 +16,7 @@ mod crashes;
 mod engine_log;
 mod engine_meta;
 mod file_crash;
+mod flash_cache;
 mod forgetful;
 mod hot_pool;
 mod hot_pool_changes;
@@ -91,6 +92,18 @@ const SCENARIOS: &[Scenario] = &[
         about: "zones over a failing file that are written, appended to, reset and finished under kills and power cuts; what \
                 was flushed is before the pointers, nothing old is behind them, and every write is there whole or not at all",
         run: zoned::run,
+    },
+    Scenario {
+        name: "flash-cache",
+        about: "a cache on flash that rots, lies, dies, goes away and comes back as it was long ago, before a disk that fails, \
+                under kills and power cuts; no read is stale, and flash's failures are nobody's errors",
+        run: flash_cache::run,
+    },
+    Scenario {
+        name: "flash-budget",
+        about: "a flash cache over days, with bursts, silence and restarts; in no 24 hours is more written to flash than the \
+                budget allows, and nearly all of it where there is demand",
+        run: flash_cache::run_budget,
     },
     Scenario {
         name: "net-streams",

@@ -270,11 +270,15 @@ pub enum Mutation {
     ReadUnbuilt,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
+    /// A scenario's own defect: a flash cache does not mark what is about to be written.
+    SkipMarks,
+    /// A scenario's own defect: a flash cache opens with a full bucket.
+    RefillBucket,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 50] = [
+    pub const ALL: [Mutation; 52] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -325,6 +329,8 @@ impl Mutation {
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,
         Mutation::ForgetPointers,
+        Mutation::SkipMarks,
+        Mutation::RefillBucket,
     ];
 }
 

@@ -21,6 +21,9 @@ pub fn show_device(device: DeviceView) -> String {
         ("state", device.state),
         ("definition", definition),
     ]);
+    if let Some(cache) = &device.flash_cache {
+        text += &format!("\n{}", output::facts(&super::cache::facts(cache)));
+    }
     if let Some(mirror) = device.mirror {
         let (left, dirty, all) = (mirror.resync_left_regions, mirror.dirty_regions, mirror.regions);
         text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod bundle;
+mod cache;
 mod config_commands;
 mod device_text;
 pub mod exit;

@@ -1,5 +1,6 @@
 //! `remuda pool`.
 
+use super::cache::{self, CacheArgs};
 use super::exit::{Exit, Failure};
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::watch::{Shown, Watch};
@@ -22,6 +23,7 @@ Examples:
   remuda device create big --kind file path=/dev/sdb
   remuda pool create hot --log log --capacity big
   remuda pool create hot --log-pmem /dev/dax0.0 --log-size 16GiB --capacity big
+  remuda pool create warm --shape warm --log log --cache flash --write-budget 300GiB --endurance 600TiB --capacity disks
   remuda pool create cold --log log --capacity qlc --shape shaped --overprovision 20
   remuda volume create v0 --pool hot --size 1TiB")]
     Create {
@@ -45,7 +47,8 @@ Examples:
         /// Memory for pages of the map [default: 16 MiB per TiB]
         #[arg(long, value_name = "SIZE")]
         map_cache: Option<String>,
-        /// How blocks are placed: hot (in place) or shaped (long runs alone, for QLC)
+        /// How blocks are placed: hot (in place), shaped (long runs alone, for QLC) or warm (in place on slow disks, whose
+        /// reads are cached on flash)
         #[arg(long, value_name = "SHAPE")]
         shape: Option<String>,
         /// Shaped: percent of the capacity that volumes do not get [default: 15]
@@ -57,6 +60,8 @@ Examples:
         /// Shaped: bytes that are written and collected as one [default: by size]
         #[arg(long, value_name = "SIZE")]
         band: Option<String>,
+        #[command(flatten)]
+        cache: CacheArgs,
         /// Take devices that hold something; it is lost
         #[arg(long)]
         force: bool,
@@ -147,9 +152,13 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             overprovision,
             write_unit,
             band,
+            cache,
             force,
             volatile,
         } => {
+            let cached = cache.compose(context, &name, shape.as_deref(), &capacity)?;
+            let shape = shape.filter(|shape| shape != "warm");
+            let capacity = cached.clone().unwrap_or(capacity);
             let mut params = json!({ "name": name, "capacity": capacity, "force": force, "volatile": volatile });
             let log_pmem = log_pmem.map(|path| match std::path::absolute(&path) {
                 Ok(absolute) => absolute.to_string_lossy().into_owned(),
@@ -175,10 +184,15 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             if let Some(percent) = overprovision {
                 params["overprovision"] = json!(percent);
             }
-            context.call_and_show("pool.create", params, |pool: PoolView| {
+            let made = context.call_and_show("pool.create", params, |pool: PoolView| {
                 let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
-                format!("created pool '{}': {shards} shards, {} free", pool.name, ByteSize(free))
-            })
+                let on = cached.as_ref().map_or(String::new(), |device| format!(" behind the flash cache '{device}'"));
+                format!("created pool '{}'{on}: {shards} shards, {} free", pool.name, ByteSize(free))
+            });
+            if let (Err(_), Some(device)) = (&made, &cached) {
+                cache::discard(context, device);
+            }
+            made
         }
         PoolCommand::List => context.call_and_show("pool.list", json!({}), list),
         PoolCommand::Show { name } => context.call_and_show("pool.show", json!({ "name": name }), show),
@@ -309,6 +323,7 @@ fn facts(pool: &PoolView) -> String {
             facts.push(("settling", format!("{} left", ByteSize(total.dirty_bytes))));
         }
     }
+    facts.extend(pool.flash_cache.as_ref().map(cache::facts).unwrap_or_default());
     let mut text = output::facts(&facts);
     for problem in &pool.problems {
         text += &format!("\nproblem: {problem}");
@@ -412,6 +427,7 @@ fn rates(before: &[PoolView], after: &[PoolView], elapsed: Duration) -> Vec<(Str
             "write_bytes_per_second": per_second(|numbers| numbers.user_write_bytes),
             "log_bytes_per_second": per_second(|numbers| numbers.log_write_bytes),
             "capacity_bytes_per_second": per_second(|numbers| numbers.capacity_write_bytes),
+            "flash_cache": pool.flash_cache,
         });
         (pool.name.clone(), numbers)
     });
@@ -448,7 +464,11 @@ fn top_text(rates: &[(String, Value)], pools: &[PoolView]) -> String {
         ">CAPACITY/S",
         ">WAITING",
     ];
-    with_problems(output::table(&headings, rows.collect()), pools)
+    let mut text = output::table(&headings, rows.collect());
+    for (pool, cache) in pools.iter().filter_map(|pool| Some((pool, pool.flash_cache.as_ref()?))) {
+        text += &format!("\npool '{}': {}", pool.name, cache::line(cache));
+    }
+    with_problems(text, pools)
 }
 
 fn top(context: &Context, name: Option<String>, watch: &Watch) -> Result<(), Failure> {

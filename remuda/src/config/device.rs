@@ -30,6 +30,11 @@ pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("rate-limit", "Bounds operations and bytes per second.", RATE_LIMIT),
     ("zoned", "Makes zones of a device that has none: each is written from its start on and reset as a whole.", ZONED),
     (
+        "flash-cache",
+        "Caches reads of a slow device on flash, which is written no more than a budget allows.",
+        FLASH_CACHE,
+    ),
+    (
         "nvmf",
         "A namespace of an NVMe/TCP target. A node starts while the target is down, and takes it in, with all that stands on it, when it is there.",
         NVMF,
@@ -155,6 +160,23 @@ const ZONED: &[Key] = &[
         "Bytes that hosts may keep in each zone's descriptor: a multiple of 64, up to 4032. Fixed when it is made.",
     ),
 ];
+const FLASH_CACHE: &[Key] = &[
+    key("device", Form::Text, "required", "The slow device: a disk, or a stripe or linear device of several."),
+    key("flash", Form::Text, "required", "The flash device; all of it is used. It has copies only, and may be lost."),
+    key(
+        "write_budget",
+        Form::Size,
+        "required",
+        "Most bytes written to flash in a day: what the drive endures in all, by the days that it has to last.",
+    ),
+    key("endurance", Form::Size, "none", "Bytes that may be written to the drive in its life, for the forecast."),
+    key(
+        "cache_missing",
+        Form::Choice(&["refuse", "pass-through"]),
+        "refuse",
+        "What to do when the flash device is absent or cannot be used: refuse to open, or go on without it; what it has is void then.",
+    ),
+];
 const NVMF: &[Key] = &[
     key("address", Form::Text, "required", "Address and port of the target, such as \"10.0.0.7:4420\"."),
     key("nqn", Form::Text, "required", "The subsystem's name."),
@@ -271,6 +293,13 @@ pub enum DeviceParams {
         #[serde(default)]
         extension: u32,
     },
+    FlashCache {
+        /// The slow device, and flash.
+        devices: Vec<String>,
+        write_budget: u64,
+        endurance: Option<u64>,
+        pass_through: bool,
+    },
     Nvmf {
         address: String,
         nqn: String,
@@ -310,7 +339,18 @@ impl DeviceDef {
             DeviceParams::Encrypt { .. } => "encrypt",
             DeviceParams::RateLimit { .. } => "rate-limit",
             DeviceParams::Zoned { .. } => "zoned",
+            DeviceParams::FlashCache { .. } => "flash-cache",
             DeviceParams::Nvmf { .. } => "nvmf",
+        }
+    }
+
+    /// Whether it can do without the child at a place: a mirror without a leg, a parity device without a member, and a flash cache that was told so without its
+    /// flash.
+    pub fn may_lack(&self, child: usize) -> bool {
+        match &self.params {
+            DeviceParams::Mirror { .. } | DeviceParams::Parity { .. } => true,
+            DeviceParams::FlashCache { pass_through, .. } => *pass_through && child == 1,
+            _ => false,
         }
     }
 
@@ -319,7 +359,8 @@ impl DeviceDef {
         match &self.params {
             DeviceParams::Stripe { devices, .. }
             | DeviceParams::Mirror { devices, .. }
-            | DeviceParams::Parity { devices, .. } => devices,
+            | DeviceParams::Parity { devices, .. }
+            | DeviceParams::FlashCache { devices, .. } => devices,
             DeviceParams::Delay { device, .. }
             | DeviceParams::Error { device, .. }
             | DeviceParams::Checksum { device }
@@ -535,6 +576,19 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 max_active,
                 extension: extension_bytes as u32,
             }
+        }
+        "flash-cache" => {
+            let slow = need_child(section, &mut children)?;
+            let flash = section.need_text("flash")?;
+            let write_budget = need_size(section, "write_budget")?;
+            if flash.value == slow {
+                section.wrong(flash.span.clone(), "flash", "it is the slow device as well; name another one", None);
+            }
+            let devices = vec![slow, flash.value.clone()];
+            children.push(flash);
+            let endurance = section.size("endurance").map(|bytes| bytes.value);
+            let pass_through = section.choice("cache_missing").is_some_and(|choice| choice.value == "pass-through");
+            DeviceParams::FlashCache { devices, write_budget: write_budget.value, endurance, pass_through }
         }
         "nvmf" => {
             let (address, nqn) = (section.need_text("address"), section.need_text("nqn"));

@@ -1,17 +1,17 @@
 //! Turns definitions into open devices, and small operations on whole devices.
 
 use super::reactors::on_reactor_async;
-use super::redundant::{may_lack, parity_view};
+use super::redundant::parity_view;
 use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
-use super::view::{DeviceView, LegView, MirrorView};
+use super::view::{DeviceView, FlashCacheView, LegView, MirrorView};
 use crate::config::host_key::{read_dhchap_key, read_tls_key};
 use crate::config::{DeviceDef, DeviceParams};
 use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
-    FileDeviceOptions, Flags, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, ParityOptions,
-    StatsDevice, Status, When, ZonedOptions,
+    FileDeviceOptions, Flags, FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet,
+    ParityOptions, StatsDevice, Status, When, ZonedOptions,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
@@ -106,7 +106,7 @@ pub async fn open_device(
         let device = open_nvmf(name, &def.params, opener).await?;
         return Ok(counted(device.clone(), Handle::Nvmf(device)));
     }
-    if !may_lack(def) && children.iter().any(Option::is_none) {
+    if children.iter().enumerate().any(|(place, child)| child.is_none() && !def.may_lack(place)) {
         return Err(Refusal::failed(object(name), "a device below it is not open", ""));
     }
     if let DeviceParams::File { path, size: Some(_), .. } = &def.params
@@ -211,6 +211,15 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
                 open_zones_max: max_open.unwrap_or(0),
                 active_zones_max: max_active.unwrap_or(0),
                 extension_bytes: *extension,
+            })
+        }
+        DeviceParams::FlashCache { write_budget, endurance, pass_through, .. } => {
+            DeviceSpec::FlashCache(FlashCacheOptions {
+                create: opener.make,
+                write_budget: *write_budget,
+                endurance: *endurance,
+                without_cache: *pass_through,
+                ..FlashCacheOptions::default()
             })
         }
         DeviceParams::Nvmf { .. } => unreachable!("remote namespaces are opened by their own kind"),
@@ -373,11 +382,11 @@ pub async fn resize(reactor: &ReactorHandle, device: Arc<dyn BlockDevice>, block
 pub async fn close(reactor: &ReactorHandle, opened: &Opened) -> Result<(), Refusal> {
     let object = object(opened.device.name());
     match opened.handle.clone() {
-        Handle::Local(built @ (Built::Mirror(_) | Built::Parity(_) | Built::Checksum(_) | Built::Zoned(_))) => {
-            on_reactor_async(reactor, move |reactor| async move { built.settle(&reactor).await })
-                .await?
-                .map_err(|error| refused(object, error))
-        }
+        Handle::Local(
+            built @ (Built::Mirror(_) | Built::Parity(_) | Built::Checksum(_) | Built::Zoned(_) | Built::FlashCache(_)),
+        ) => on_reactor_async(reactor, move |reactor| async move { built.settle(&reactor).await })
+            .await?
+            .map_err(|error| refused(object, error)),
         Handle::Local(_) => flush(reactor, opened.device.clone()).await,
         Handle::Nvmf(remote) => {
             let flushed = match remote.was_connected() {
@@ -462,6 +471,12 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
         let (parity, state) = parity_view(&parity.status(), legs);
         (view.parity, view.state) = (Some(parity), state);
     }
+    if let Some(cache) = flash_cache_view(opened) {
+        if cache.mode != "on" {
+            view.state = format!("open, flash {}", cache.mode);
+        }
+        view.flash_cache = Some(cache);
+    }
     if let Handle::Nvmf(remote) = &opened.handle
         && !remote.is_connected()
     {
@@ -480,6 +495,31 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
     let info = opened.device.info();
     view.size = info.bytes();
     view.block_size = info.block_size;
+}
+
+/// How a flash cache is doing; `None` of other devices.
+pub fn flash_cache_view(opened: &Opened) -> Option<FlashCacheView> {
+    let Handle::Local(Built::FlashCache(cache)) = &opened.handle else { return None };
+    let status = cache.status(crate::sys::monotonic_ns());
+    let (counts, bytes) = (status.counts, |blocks: u64| blocks * u64::from(status.block_size));
+    Some(FlashCacheView {
+        mode: status.mode.name().to_string(),
+        hit_bytes: bytes(counts.hits),
+        miss_bytes: bytes(counts.misses),
+        cached_bytes: bytes(status.cached_blocks),
+        capacity_bytes: bytes(status.capacity_blocks),
+        written_day_bytes: status.written_day,
+        write_budget_bytes: status.write_budget,
+        written_total_bytes: status.written_total,
+        endurance_bytes: status.endurance,
+        days_left: status.days_left(),
+        admitted_bytes: bytes(counts.admitted - counts.readmitted),
+        readmitted_bytes: bytes(counts.readmitted),
+        refused_bytes: bytes(counts.refused_budget),
+        read_errors: counts.read_errors,
+        write_errors: counts.write_errors,
+        memory_bytes: status.memory_bytes,
+    })
 }
 
 fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {

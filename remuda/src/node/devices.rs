@@ -3,7 +3,7 @@
 use super::awaited::Awaited;
 use super::build::{self, Opener, open_device};
 use super::extents::{Extent, free_extents};
-use super::redundant::may_lack;
+use super::redundant::is_redundant;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{DeviceOverlay, Origin};
 use super::view::DeviceView;
@@ -39,7 +39,7 @@ impl Node {
             })
         };
         let is_remote = matches!(def.params, DeviceParams::Nvmf { .. });
-        (is_remote && refusal.kind == RefusalKind::Failed) || may_lack(def) || def.children().iter().any(is_away)
+        (is_remote && refusal.kind == RefusalKind::Failed) || is_redundant(def) || def.children().iter().any(is_away)
     }
 
     pub(super) async fn open_devices(&mut self) -> Result<(), Refusal> {
@@ -66,9 +66,12 @@ impl Node {
                 Ok(children) => open_device(&def, children, &self.opener(&name)).await,
                 Err(refusal) => Err(refusal),
             };
-            // A mirror is there to do without one of its legs, and a node without one of its pools.
-            let spare = wanted.values().any(|(above, _)| may_lack(above) && above.children().contains(&name))
-                || self.below_a_pool(&name);
+            // What is redundant is there to do without one of its parts, a flash cache perhaps without its flash, and a node without one of
+            // its pools.
+            let lacks = |def: &DeviceDef| {
+                def.children().iter().enumerate().any(|(place, child)| *child == name && def.may_lack(place))
+            };
+            let spare = wanted.values().any(|(above, _)| lacks(above)) || self.below_a_pool(&name);
             match (live, origin) {
                 // One that was erased cannot be opened, as was wanted.
                 (Err(refusal), Origin::Config)
@@ -152,12 +155,12 @@ impl Node {
     pub(super) fn children_of(&self, def: &DeviceDef) -> Result<Vec<Option<Arc<dyn BlockDevice>>>, Refusal> {
         let object = || format!("device '{}'", def.name);
         let mut children = Vec::new();
-        for child in def.children() {
+        for (place, child) in def.children().iter().enumerate() {
             match self.devices.get(child).map(|slot| &slot.live) {
                 // A part that cannot be read is none.
-                Some(Ok(opened)) if may_lack(def) && opened.is_awaited() => children.push(None),
+                Some(Ok(opened)) if is_redundant(def) && opened.is_awaited() => children.push(None),
                 Some(Ok(opened)) => children.push(Some(opened.device.clone())),
-                Some(Err(_)) if may_lack(def) => children.push(None),
+                Some(Err(_)) if def.may_lack(place) => children.push(None),
                 Some(Err(reason)) => {
                     return Err(Refusal::failed(
                         object(),
@@ -215,6 +218,7 @@ impl Node {
             changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
             parity: None,
+            flash_cache: None,
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
         };

@@ -12,7 +12,7 @@
 use super::awaited::Awaited;
 use super::build::{self, Handle, Opened, Opener};
 use super::reactors::on_reactor_async;
-use super::redundant::{Out, Redundant, may_lack};
+use super::redundant::{Out, Redundant, is_redundant};
 use super::refusal::Refusal;
 use super::view::DeviceView;
 use super::{DeviceSlot, Node};
@@ -140,7 +140,7 @@ impl Node {
     pub(super) fn leg_number(&self, name: &str, leg: &str) -> Result<usize, Refusal> {
         let slot = self.slot(name)?;
         let legs = slot.def.children();
-        legs.iter().position(|child| child == leg).filter(|_| may_lack(&slot.def)).ok_or_else(|| {
+        legs.iter().position(|child| child == leg).filter(|_| is_redundant(&slot.def)).ok_or_else(|| {
             let next = format!("it stands on: {}", legs.join(", "));
             Refusal::invalid(format!("device '{name}'"), format!("'{leg}' is not a part of it"), next)
         })

@@ -2,6 +2,7 @@
 
 use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
+use super::view::FlashCacheView;
 use crate::config::PoolDef;
 use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolStatus, ShardStatus};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ pub struct PoolView {
     pub definition: PoolDef,
     /// Its numbers while it is open.
     pub open: Option<PoolNumbers>,
+    /// The flash cache that is its capacity device, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash_cache: Option<FlashCacheView>,
 }
 
 /// Numbers of an open pool.
@@ -415,6 +419,7 @@ impl PoolView {
             origin: slot.origin,
             definition: slot.def.clone(),
             open,
+            flash_cache: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A pool that does not open stops nobody: it is shown with its reason, its volumes answer "not ready" to hosts, and
 //! `pool open` tries again. Which volumes there are is known to the pool's own catalog alone.
 
-use super::build::refused;
+use super::build::{flash_cache_view, refused};
 use super::pool_check::CheckRun;
 use super::pool_view::PoolView;
 use super::reactors::on_reactor_async;
@@ -257,6 +257,15 @@ impl Node {
             {
                 view.problems.push(format!("device '{device}' is {}; see 'remuda device show {device}'", found.state));
             }
+        }
+        let capacity = self.devices.get(&slot.def.capacity).and_then(|device| device.live.as_ref().ok());
+        view.flash_cache = capacity.and_then(flash_cache_view);
+        if let Some(cache) = view.flash_cache.as_ref().filter(|cache| cache.mode != "on") {
+            let device = &slot.def.capacity;
+            view.problems.push(format!(
+                "flash of cache '{device}' is {}: everything is read from the slow device; replace it, and restart the node",
+                cache.mode
+            ));
         }
         view
     }

@@ -24,8 +24,8 @@ pub(super) enum Out {
     Failed,
 }
 
-/// Whether a device of this definition does without a part that is not open.
-pub fn may_lack(def: &DeviceDef) -> bool {
+/// Whether a device of this definition has everything more than once.
+pub fn is_redundant(def: &DeviceDef) -> bool {
     matches!(def.params, DeviceParams::Mirror { .. } | DeviceParams::Parity { .. })
 }
 

@@ -33,6 +33,9 @@ pub struct DeviceView {
     /// How a parity device is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parity: Option<ParityView>,
+    /// How a flash cache is doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash_cache: Option<FlashCacheView>,
 }
 
 /// A parity device in use.
@@ -67,6 +70,43 @@ pub struct RebuildView {
     pub bytes_per_s: u64,
     /// Seconds that it takes at this rate.
     pub left_s: Option<u64>,
+}
+
+/// A flash cache in use. Counts are since it was opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FlashCacheView {
+    /// `on`, `absent` or `failed`.
+    pub mode: String,
+    /// Bytes read from flash.
+    pub hit_bytes: u64,
+    /// Bytes read from the slow device.
+    pub miss_bytes: u64,
+    /// Bytes of blocks in the cache.
+    pub cached_bytes: u64,
+    /// Bytes of blocks that it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes written to flash in the last 24 hours in which it was open.
+    pub written_day_bytes: u64,
+    /// Most bytes written to flash in a day.
+    pub write_budget_bytes: u64,
+    /// Bytes written to flash in its life.
+    pub written_total_bytes: u64,
+    /// Bytes that may be written to flash in its life.
+    pub endurance_bytes: Option<u64>,
+    /// Days until the endurance is used up, at the rate of the last day.
+    pub days_left: Option<f64>,
+    /// Bytes let in.
+    pub admitted_bytes: u64,
+    /// Bytes that were written again because they had been read.
+    pub readmitted_bytes: u64,
+    /// Bytes that were not let in for want of budget.
+    pub refused_bytes: u64,
+    /// Reads of flash that failed, or gave back something else.
+    pub read_errors: u64,
+    /// Writes of flash that failed.
+    pub write_errors: u64,
+    /// Bytes of memory for index, sketch and marks.
+    pub memory_bytes: u64,
 }
 
 /// A mirror in use.
