@@ -45,7 +45,8 @@ pub use shard::{
 };
 pub use status::{BandStatus, PoolStatus, ShardStatus};
 pub use stream::{
-    ImportOptions, Imported, StreamAbout, StreamError, StreamSink, StreamSource, StreamTotals, StreamVerifier,
+    CheckName, ImportOptions, Imported, StreamAbout, StreamError, StreamSink, StreamSource, StreamTotals,
+    StreamVerifier,
 };
 pub use units::{
     ATOMIC_BLOCKS, BLOCK_BYTES, EXTENT_BLOCKS, LogAt, LogTail, RECORD_BLOCKS_MAX, SLICE_EXTENTS, extent_of,

@@ -7,7 +7,7 @@ use super::refusal::{Refusal, RefusalKind};
 use super::view::{ChangeView, ChangesView, ExportView, ImportView};
 use crate::config::device::check_name;
 use bdev::BlockDevice;
-use engine::{BLOCK_BYTES, ChangeKind, ImportOptions, Imported, StreamError, StreamSink, StreamSource};
+use engine::{BLOCK_BYTES, ChangeKind, CheckName, ImportOptions, Imported, StreamError, StreamSink, StreamSource};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -217,7 +217,7 @@ impl Node {
             reactor.spawn(async move {
                 let volume = hold.names[0].clone();
                 let (snapshot, now_s) = (snapshot.as_deref(), seconds_now());
-                let check_name = Some(check_name as fn(&str) -> Result<(), String>);
+                let check_name = Some(check_name as CheckName);
                 let options = ImportOptions { volume: Some(&volume), snapshot, roll_back, now_s, check_name };
                 let outcome = open.pool.import_snapshot(&there, options, &mut source).await;
                 let outcome = outcome.map_err(|error| refused(&pool, error));

@@ -22,6 +22,9 @@ const WRITES: usize = 4;
 /// Most blocks of a hole that are cleared by one operation: whole extents, however large a block is.
 const HOLE_BLOCKS_MAX: u64 = 1 << 31;
 
+/// Says why a name cannot be used.
+pub type CheckName = fn(&str) -> Result<(), String>;
+
 /// What an import makes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ImportOptions<'a> {
@@ -35,7 +38,7 @@ pub struct ImportOptions<'a> {
     /// The time, seconds since 1970: when a new volume is created.
     pub now_s: u64,
     /// Whether a volume or snapshot can have this name; the reason why not.
-    pub check_name: Option<fn(&str) -> Result<(), String>>,
+    pub check_name: Option<CheckName>,
 }
 
 /// What an import has made.

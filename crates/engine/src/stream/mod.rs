@@ -7,7 +7,7 @@ mod import;
 mod order;
 mod verify;
 
-pub use import::{ImportOptions, Imported};
+pub use import::{CheckName, ImportOptions, Imported};
 pub use verify::{StreamAbout, StreamVerifier};
 
 use crate::error::PoolError;
