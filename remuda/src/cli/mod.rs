@@ -68,7 +68,7 @@ enum Command {
     /// Devices: what stores blocks
     #[command(subcommand)]
     Device(objects::DeviceCommand),
-    /// Hot pools: a log on fast media in front of a capacity device
+    /// Pools: a log on fast media in front of what stores blocks
     #[command(subcommand)]
     Pool(pools::PoolCommand),
     /// Volumes: parts of devices or pools that can be exported
