@@ -223,13 +223,17 @@ fn flash_that_rots_or_fails_costs_hits_only() {
             cache.hits(0, 200, 1).await;
             let status = cache.status();
             assert!(status.counts.read_errors > 0);
-            assert_eq!(status.mode, Mode::Failed, "all of its reads failed");
+            // What is wrong is thrown away a segment at a time; what answers no read is given up.
+            let ends = fault != Fault::FlipBit;
+            assert_eq!(status.mode, if ends { Mode::Failed } else { Mode::On });
             reactor.sleep_ns(5_000_000).await;
             cache.write(0, 10, 2).await;
             errors.set_rules(&[]).unwrap();
             let again = open(&reactor, &slow, Some(&bad), options()).await.unwrap();
             assert_eq!(again.hits(0, 10, 2).await, 0);
-            assert_eq!(again.hits(10, 190, 1).await, 0, "nothing of the dead one counts");
+            if ends {
+                assert_eq!(again.hits(10, 190, 1).await, 0, "nothing of the dead one counts");
+            }
         }
     });
 }

@@ -82,7 +82,7 @@ fn a_catalog_is_found_again_and_damage_to_one_copy_loses_nothing() {
                 block_shift: 12,
                 blocks: round,
                 uuid: Uuid::from_u128(round as u128),
-                content: Uuid::from_u128(round as u128 / 2),
+                content: Uuid::from_u128(round as u128),
                 created_s: 1,
                 name: format!("v{round}"),
                 parent: 0,

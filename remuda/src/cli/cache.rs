@@ -20,6 +20,9 @@ pub struct CacheArgs {
     /// Warm: most bytes written to that flash device in a day
     #[arg(long, value_name = "SIZE", requires = "cache")]
     write_budget: Option<String>,
+    /// Warm: what to do when that flash device is absent; nothing is lost without it
+    #[arg(long, value_name = "WHAT", requires = "cache", value_parser = ["pass-through", "refuse"], default_value = "pass-through")]
+    cache_missing: String,
     /// Warm: bytes that may be written to it in its life, for the forecast
     #[arg(long, value_name = "SIZE", requires = "cache")]
     endurance: Option<String>,
@@ -47,6 +50,7 @@ impl CacheArgs {
         let name = format!("{pool}-cache");
         let mut params = json!({
             "name": name, "kind": "flash-cache", "device": capacity, "flash": flash, "write_budget": budget,
+            "cache_missing": self.cache_missing,
         });
         if let Some(endurance) = &self.endurance {
             params["endurance"] = json!(endurance);

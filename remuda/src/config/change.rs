@@ -13,6 +13,7 @@ pub fn changeable(kind: &str) -> Vec<Key> {
     let fixed: &[&str] = match kind {
         "delay" | "rate-limit" => &["device"],
         "error" => &["device", "seed"],
+        "flash-cache" => &["device", "flash"],
         _ => return Vec::new(),
     };
     keys_of(kind).unwrap_or_default().iter().filter(|key| !fixed.contains(&key.name)).copied().collect()
@@ -85,6 +86,20 @@ impl Changes<'_> {
                 self.put("bandwidth", value, None, bandwidth);
                 if *bandwidth == Some(0) {
                     self.section.wrong(None, "bandwidth", "nothing would go through", Some("use 'off'".to_string()));
+                }
+            }
+            DeviceParams::FlashCache { write_budget, endurance, pass_through, .. } => {
+                if self.off.contains(&"write_budget") {
+                    let next = Some("delete the cache to be without one".to_string());
+                    self.section.wrong(None, "write_budget", "it cannot be switched off", next);
+                }
+                if let Some(value) = self.section.size("write_budget") {
+                    *write_budget = value.value;
+                }
+                let value = self.section.size("endurance").map(|endurance| Some(endurance.value));
+                self.put("endurance", value, None, endurance);
+                if let Some(choice) = self.section.choice("cache_missing") {
+                    *pass_through = choice.value == "pass-through";
                 }
             }
             DeviceParams::Error { op, rate, fault, nth, first_block, blocks, .. } => {

@@ -320,6 +320,12 @@ pub fn tune(opened: &Opened, params: &DeviceParams) -> Result<(), DeviceError> {
         Handle::Local(Built::Delay(device)) => device.set(delays(params)),
         Handle::Local(Built::RateLimit(device)) => device.set(limits(params)),
         Handle::Local(Built::Error(device)) => device.set_rules(&error_rules(params))?,
+        Handle::Local(Built::FlashCache(device)) => {
+            if let DeviceParams::FlashCache { write_budget, endurance, .. } = params {
+                device.set_write_budget(*write_budget)?;
+                device.set_endurance(*endurance);
+            }
+        }
         _ => {}
     }
     Ok(())

@@ -43,8 +43,8 @@ impl Budget {
         self.per_day
     }
 
-    pub(super) fn set_per_day(&mut self, per_day: u64, now_ns: u64) {
-        self.advance(now_ns);
+    /// From when the bucket was looked at last.
+    pub(super) fn set_per_day(&mut self, per_day: u64) {
         self.per_day = per_day;
         self.level = self.level.min(self.burst());
     }
@@ -116,7 +116,8 @@ impl Window {
 
     pub(super) fn add(&mut self, bytes: u64, now_ns: u64) {
         self.advance(now_ns);
-        self.bins[(self.bin % BINS as u64) as usize] += bytes;
+        let bin = &mut self.bins[(self.bin % BINS as u64) as usize];
+        *bin = bin.saturating_add(bytes);
     }
 
     pub(super) fn sum(&mut self, now_ns: u64) -> u64 {

@@ -12,7 +12,7 @@ use reactor::SgList;
 const IMAGE_WRITE_BYTES: usize = 256 << 10;
 /// Between two looks whether everything has been written, and how often it is looked.
 const SETTLE_LOOK_NS: u64 = 1_000_000;
-const SETTLE_LOOKS_MAX: u64 = 10_000;
+const SETTLE_LOOKS_MAX: u64 = 2_000;
 
 impl Inner {
     fn slots(&self, kind: Kind) -> Slots<'_> {
@@ -134,9 +134,18 @@ impl Inner {
             }
             (words, ring.next_seq, state.anchor.session)
         });
-        self.flush().await?;
-        self.write_image(&words, session).await?;
-        self.write_anchor_in_turn(|anchor| (anchor.clean, anchor.next_seq) = (true, next_seq)).await
+        let closed = async {
+            self.flush().await?;
+            self.write_image(&words, session).await?;
+            self.write_anchor_in_turn(|anchor| (anchor.clean, anchor.next_seq) = (true, next_seq)).await
+        };
+        let closed = closed.await;
+        if closed.is_err() {
+            // The anchor may say that it is closed all the same: so it is opened again before anything changes.
+            self.write_anchor_in_turn(|anchor| (anchor.clean, anchor.session) = (false, anchor.session + 1)).await?;
+            self.shared.with(|state| state.is_clean = false);
+        }
+        closed
     }
 
     async fn write_image(&self, words: &[u64], session: u64) -> Result<(), Status> {

@@ -24,6 +24,8 @@ impl Channel for FlashCacheChannel {
         io.flags = Flags(io.flags.0 & !Flags::LOAN.0);
         let owned = inner.clone();
         match io.op {
+            // Whoever asks for the medium itself means the slow device.
+            Op::Read if io.flags.has(Flags::FUA) => inner.pass(io),
             Op::Read => match inner.plan_read(&mut io) {
                 Plan::Memory => IoFuture::ready(io.done(Status::Ok)),
                 Plan::Slow(wanted) if wanted.is_empty() => inner.pass(io),
@@ -162,6 +164,10 @@ impl Inner {
         };
         let (flags, children) = (io.flags, [flash.clone()]);
         let done = split::runs(&self.reactor, &children, shape.block_size, io, place).await;
+        if done.status == Status::Aborted {
+            // Whoever gave it up gave up the whole read.
+            return done;
+        }
         let mut wrong: SmallVec<[u32; 8]> = SmallVec::new();
         if done.status.is_ok() {
             let (len, mut scratch) = (shape.block_size as usize, Vec::new());
@@ -190,7 +196,12 @@ impl Inner {
             for nth in wrong {
                 let (block, (slot, crc)) = (lba + *nth as u64, slots[*nth as usize]);
                 if ring.find(block) == Found::Flash(slot) && ring.index.crc(slot) == crc {
-                    ring.index.remove(block);
+                    if status.is_ok() {
+                        // What a power cut took of a segment it took of its neighbours too.
+                        ring.drop_segment(slot);
+                    } else {
+                        ring.index.remove(block);
+                    }
                     dropped += 1;
                 }
             }

@@ -154,6 +154,9 @@ pub(super) struct Loaded {
     pub(super) state: State,
     /// Blocks that flash had and that were not believed.
     pub(super) dropped: u64,
+    /// Flash has segments up to this one that the slow device knows nothing of: it was put back to an earlier state, or shares
+    /// the flash with another. The state is not to be used: up to there everything is void.
+    pub(super) future: Option<u64>,
 }
 
 /// Brings back what is cached. `image` is of a clean close.
@@ -170,9 +173,13 @@ pub(super) async fn load(
     let (data_blocks, per) = (anchor.geometry.data_blocks, label.shape.slots_per_segment());
     let mut dropped = 0;
     let mut seqs = vec![0; label.shape.segments as usize];
+    // The slow device has gone back in time when flash has segments that it never let be written.
+    let known_to = if anchor.clean { anchor.next_seq - 1 } else { anchor.reserved_to };
+    let mut newest = 0;
     let read = flash.read_headers(label, |header| {
         let seq = header.seq;
         seqs[(seq % label.shape.segments) as usize] = seq;
+        newest = newest.max(seq);
         state.ring.written_total = state.ring.written_total.max(header.written_total);
         if seq <= anchor.void_to || seq > anchor.reserved_to {
             return;
@@ -203,9 +210,8 @@ pub(super) async fn load(
         tracing::warn!(device = name, %status, "some of the flash cache cannot be read");
     }
     // What was not found now may be there the next time: what is written from now on has to count for that too.
-    let last = if anchor.clean { anchor.next_seq - 1 } else { anchor.reserved_to };
-    state.trust.found(&seqs, last);
-    Loaded { state, dropped }
+    state.trust.found(&seqs, known_to);
+    Loaded { state, dropped, future: Some(newest).filter(|newest| *newest > known_to) }
 }
 
 /// A state with nothing cached.
@@ -234,5 +240,6 @@ pub(super) fn new_state(
         anchor_first: 0,
         anchor_attempts: anchor.stamp.generation,
         errors_in_row: 0,
+        endurance: options.endurance,
     }
 }

@@ -154,10 +154,11 @@ impl FlashCacheStatus {
         (reads > 0).then(|| self.counts.hits as f64 / reads as f64)
     }
 
-    /// Days until the endurance is used up, at the rate of the last day; `None` without endurance or writes.
+    /// Days until the endurance is used up, at the rate of the last day; `None` without endurance or writes, and while all that
+    /// was ever written is of the last day: it may be of an hour.
     pub fn days_left(&self) -> Option<f64> {
         let left = self.endurance?.saturating_sub(self.written_total);
-        (self.written_day > 0).then(|| left as f64 / self.written_day as f64)
+        (self.written_day > 0 && self.written_total > self.written_day).then(|| left as f64 / self.written_day as f64)
     }
 }
 
@@ -176,7 +177,6 @@ struct Shared {
     flash_id: [u8; 16],
     /// Flash's first block of the ring.
     ring_start: u64,
-    endurance: Option<u64>,
     state: Mutex<State>,
     /// One writer of the anchor, and of each page of marks, at a time.
     anchor_turn: RangeLock,
@@ -198,6 +198,8 @@ struct State {
     anchor_first: u64,
     anchor_attempts: u64,
     errors_in_row: u32,
+    /// Bytes that may be written to flash in its life.
+    endurance: Option<u64>,
 }
 
 impl Shared {
@@ -275,7 +277,7 @@ impl FlashCacheDevice {
                     true => Some(below.read_image(&anchor, flash.label.shape.slots()).await),
                     false => None,
                 };
-                let loaded = load::load(&flash.side, name, &flash.label, &anchor, marks, image, options).await;
+                let loaded = load::load(&flash.side, name, &flash.label, &anchor, marks.clone(), image, options).await;
                 let blocks = loaded.state.ring.index.len();
                 tracing::info!(
                     device = name,
@@ -284,7 +286,18 @@ impl FlashCacheDevice {
                     clean = anchor.clean,
                     "flash cache open"
                 );
-                loaded.state
+                match loaded.future {
+                    None => loaded.state,
+                    Some(newest) => {
+                        tracing::warn!(
+                            device = name,
+                            "flash has what the slow device never let be written: that was put back to an earlier state, or has a \
+                             copy; the cache begins empty"
+                        );
+                        (anchor.void_to, anchor.clean) = (anchor.void_to.max(newest), false);
+                        load::new_state(reactor, flash.label.shape, &anchor, marks, options)
+                    }
+                }
             }
             other => {
                 // Another flash device, or none: what the former one has will have missed writes.
@@ -330,7 +343,6 @@ impl FlashCacheDevice {
             cache_id: anchor.stamp.id,
             flash_id: anchor.flash_id,
             ring_start: label.map_or(0, |label| label.first_block),
-            endurance: options.endurance,
             state: Mutex::new(state),
             anchor_turn: RangeLock::new(1),
             page_turns: RangeLock::new(1),
@@ -355,19 +367,24 @@ impl FlashCacheDevice {
             written_total: state.ring.written_total,
             written_day: state.ring.window.sum(now_ns),
             write_budget: state.ring.budget.per_day(),
-            endurance: shared.endurance,
+            endurance: state.endurance,
             memory_bytes: state.ring.memory_bytes() + state.trust.memory_bytes(),
         })
     }
 
     /// Changes the budget; refused where it is too small to write a segment at a time.
-    pub fn set_write_budget(&self, per_day: u64, now_ns: u64) -> Result<(), DeviceError> {
+    pub fn set_write_budget(&self, per_day: u64) -> Result<(), DeviceError> {
         self.shared.with(|state| {
             check_budget(per_day, state.ring.shape.segment_bytes())
                 .map_err(|reason| DeviceError::Config { device: self.shared.name.clone(), reason })?;
-            state.ring.budget.set_per_day(per_day, now_ns);
+            state.ring.budget.set_per_day(per_day);
             Ok(())
         })
+    }
+
+    /// Changes what the forecast reckons with.
+    pub fn set_endurance(&self, bytes: Option<u64>) {
+        self.shared.with(|state| state.endurance = bytes);
     }
 
     /// Writes what is still in memory and notes what is cached, as before a shutdown.

@@ -298,7 +298,7 @@ impl Ring {
         self.budget.take(bytes, now_ns);
         self.window.add(bytes, now_ns);
         self.counts.written_bytes += bytes;
-        self.written_total += bytes;
+        self.written_total = self.written_total.saturating_add(bytes);
     }
 
     /// The oldest stage is on flash, or (not `written`) will never be.
@@ -325,6 +325,17 @@ impl Ring {
     }
 
     // --- what changes -----------------------------------------------------------------------------------------------
+
+    /// Forgets all that the segment of a slot has on flash.
+    pub(super) fn drop_segment(&mut self, slot: u32) {
+        let per = self.shape.slots_per_segment() as u32;
+        let first = slot / per * per;
+        for slot in first..first + per {
+            if let Some(lba) = self.index.in_slot(slot).filter(|lba| self.find(*lba) == Found::Flash(slot)) {
+                self.index.remove(lba);
+            }
+        }
+    }
 
     /// Forgets blocks that are about to be written.
     pub(super) fn invalidate(&mut self, lba: u64, nblocks: u64) {

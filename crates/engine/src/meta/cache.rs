@@ -235,7 +235,7 @@ impl Meta {
 
     /// Whether the device answers reads at all: what it refuses then is the fault of its place.
     pub async fn is_readable(&self) -> bool {
-        self.media.read_block(0).await.is_ok() || self.media.read_block(1).await.is_ok()
+        self.media.answers(0).await || self.media.answers(1).await
     }
 
     fn report_corrupt(&self, extent: u32, block: u64) {

@@ -81,6 +81,13 @@ impl Media {
         if buf.len() == BLOCK_BYTES { Ok(buf) } else { self.read(block, self.buffer(1).await).await }
     }
 
+    /// Whether the medium itself gives a block: a cache on the way would answer for a device that does not.
+    pub(crate) async fn answers(&self, block: u64) -> bool {
+        let bufs = [self.buffer(1).await].into_iter().collect();
+        let read = Io::read(self.lba(block), self.device_blocks(BLOCK_BYTES), bufs);
+        self.transfer(Io { flags: Flags::FUA, ..read }).await.is_ok()
+    }
+
     /// Begins to read a part of a block: offset and length are multiples of 512. What comes has the device's granularity; the
     /// second value is where the part begins in it. `None` when there is no memory for it now.
     #[inline]

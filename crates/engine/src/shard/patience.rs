@@ -184,7 +184,9 @@ impl Shard {
     async fn is_capacity_readable(&self) -> bool {
         for block in 0..2 {
             let Ok(buf) = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await else { return false };
-            let io = self.capacity_io(block, 1, |lba, blocks| bdev::Io::read(lba, blocks, one(buf)));
+            // Of the medium: a cache on the way would answer for a device that does not.
+            let read = |lba, blocks| bdev::Io { flags: bdev::Flags::FUA, ..bdev::Io::read(lba, blocks, one(buf)) };
+            let io = self.capacity_io(block, 1, read);
             if self.capacity.submit(io).await.status.is_ok() {
                 return true;
             }
