@@ -31,9 +31,11 @@ fn load(node: &Node, rw: &str, more: &[&str]) {
     assert_eq!(run.code, 0, "{}{}\n{}", run.out, run.err, node.log());
 }
 
-/// Reads until the flash answers. What is in the log is not read from either device: so that is settled first.
-fn until_hits(node: &Node) {
+/// Reads until the flash answers. What is in the log is not read from either device: so nothing is left in that first.
+fn until_hits(node: &mut Node) {
     node.ok(&["pool", "settle", "w"]);
+    assert_eq!(node.terminate(), Some(0));
+    node.restart();
     for _ in 0..100 {
         load(node, "randread", &[]);
         if cache(node)["hit_bytes"].as_u64().unwrap() > 1 << 20 {
@@ -47,7 +49,7 @@ fn until_hits(node: &Node) {
 fn reads_come_from_flash_and_are_what_was_written_through_kills_and_restarts() {
     let mut node = node();
     load(&node, "randwrite", &[]);
-    until_hits(&node);
+    until_hits(&mut node);
     assert_eq!(cache(&node)["mode"], json!("on"));
     let day = cache(&node)["written_day_bytes"].as_u64().unwrap();
     assert!(day > 0 && day < 20 << 40, "{day}");
@@ -60,7 +62,7 @@ fn reads_come_from_flash_and_are_what_was_written_through_kills_and_restarts() {
         }
         node.restart();
         load(&node, "randrw", &["--verify"]);
-        until_hits(&node);
+        until_hits(&mut node);
         load(&node, "randrw", &["--verify"]);
     }
     let shown = node.run(&["pool", "status", "w"]).out;
