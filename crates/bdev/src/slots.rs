@@ -23,6 +23,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const UNIT_BYTES: usize = 4096;
 /// Bytes of the header; the body of a record follows.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
+/// Where the checksum (CRC32C, 4 bytes) is in a copy.
+pub(crate) const CHECKSUM_AT: usize = std::mem::offset_of!(RawHeader, crc);
 /// The bytes of one copy.
 pub type Unit = [u8; UNIT_BYTES];
 
@@ -37,7 +39,7 @@ struct RawHeader {
     generation: U64,
 }
 
-const _: () = assert!(size_of::<RawHeader>() == 40 && std::mem::offset_of!(RawHeader, crc) == 12);
+const _: () = assert!(size_of::<RawHeader>() == 40 && CHECKSUM_AT == 12);
 
 /// A kind of record: what marks it, and the format that this code writes.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Opening a parity device, and making one.
 
 use super::format::{
-    FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
+    Base, FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
 };
 use super::meta::{self, Disagreement};
 use super::rows::Rows;
@@ -243,6 +243,7 @@ fn plan(
     Ok(Superblock {
         array_id: random_id(reactor),
         generation: 0,
+        base: Base::default(),
         features: 0,
         block_size: members[0].block_size,
         member_index: 0,

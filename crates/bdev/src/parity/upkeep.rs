@@ -83,6 +83,8 @@ impl Inner {
                 }
             }
             if refused.is_empty() {
+                let mut current = shared.superblock.lock().expect("nothing panics while holding the superblock");
+                current.base = superblock.as_base();
                 shared.unrecorded.store(false, Release);
                 return Ok(());
             }
