@@ -205,7 +205,11 @@ impl Inner {
             let write = Io::write(Lba(geometry.chunk_at(rows.start)), nblocks as u32, bufs);
             parts.push(self.channel(member).submit(Io { flags: io.flags, stream: io.stream, ..write }));
         }
-        self.end_write(io, &active, parts).await
+        let outcome = self.end_write(io, &active, parts).await;
+        if outcome.is_ok() {
+            self.shared.lost_rows.written(&rows);
+        }
+        outcome
     }
 
     /// The parities of rows, one after the other.

@@ -66,6 +66,7 @@ impl ParityDevice {
         shared.members[member].slot_first.store(seen.slot_first, Release);
         shared.members[member].joins.fetch_add(1, AcqRel);
         shared.rebuilt_rows.store(0, Release);
+        *shared.halted.lock().expect("nothing panics while holding a reason") = None;
         inner.set_state(member, MemberState::Rebuilding);
         inner.write_superblocks().await.map_err(failed)?;
         match shared.state(member) {

@@ -3,6 +3,7 @@
 use super::format::{
     Base, FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
 };
+use super::lost::LostRows;
 use super::meta::{self, Disagreement};
 use super::rows::Rows;
 use super::{Member, ParityDevice, ROW_BYTES_MAX, Shared};
@@ -352,6 +353,9 @@ fn assemble(
         rebuild_turn: RangeLock::new(1),
         join_turn: RangeLock::new(1),
         rebuild_bytes_per_s: AtomicU64::new(0),
+        halted: Mutex::new(None),
+        closing: AtomicBool::new(false),
+        lost_rows: LostRows::default(),
         reconstructed_reads: AtomicU64::new(0),
         lost_blocks: AtomicU64::new(0),
         note_bytes: options.rebuild_note_bytes,
