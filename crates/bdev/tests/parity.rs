@@ -447,6 +447,48 @@ fn a_rebuild_loses_nothing_to_what_passes_and_goes_on_by_itself() {
 }
 
 #[test]
+fn taking_in_a_member_can_be_repeated_when_it_failed_half_way() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, mut members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 8, 1).await;
+        drop(parity);
+        members[1] = None;
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        let fresh = Arc::new(ErrorDevice::new("fresh", mem("fresh", 200), &[], 1).unwrap());
+        for bad in [&devices[3], &fresh] {
+            bad.set_rules(&[fails(&[Op::Write], Status::WriteError)]).unwrap();
+            assert!(parity.join(&inner, 1, Some(fresh.clone()), true).await.is_err());
+            assert_eq!(states(&parity), [InSync, Failed, InSync, InSync]);
+            assert_eq!((parity.members()[1].name.clone(), Arc::strong_count(&fresh)), (None, 1));
+            bad.set_rules(&[]).unwrap();
+        }
+        parity.join(&inner, 1, Some(fresh), true).await.unwrap();
+        parity.rebuild(&inner).await.unwrap();
+        check(&inner, &parity, 8, 1).await;
+    });
+}
+
+#[test]
+fn a_read_that_a_member_gives_up_by_itself_is_answered_by_the_others() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, members) = faulty(3);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 8, 1).await;
+        for bad in &devices {
+            bad.set_rules(&[fails(&[Op::Read], Status::Aborted)]).unwrap();
+            check(&inner, &parity, 8, 1).await;
+            bad.set_rules(&[]).unwrap();
+        }
+        assert_eq!(states(&parity), [InSync; 3]);
+    });
+}
+
+#[test]
 fn a_rebuild_ends_with_the_device() {
     let reactor = reactor();
     let inner = reactor.clone();

@@ -1,7 +1,7 @@
 //! What a parity device keeps on each member: two superblock slots. See `docs/formats/parity.md`.
 
 use super::rows::Rows;
-use crate::slots::{CHECKSUM_AT, HEADER_BYTES, Kind, Stamp, Unit};
+use crate::slots::{CHECKSUM_AT, HEADER_BYTES, Kind, Slots, Stamp, Unit};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -201,11 +201,15 @@ fn is_sane(geometry: &Rows, block_size: u32, flags: u8) -> bool {
     let row_blocks = (members as u64 - 1).saturating_mul(chunk);
     let body = rows.checked_mul(row_blocks.max(1));
     let fits = body.and_then(|body| body.checked_add(head)?.checked_add(data_start));
+    let unit = Slots::unit_blocks(block_size.max(1));
     block_size.is_power_of_two()
         && (512..=65_536).contains(&block_size)
         && chunk > 0
         && row_blocks.saturating_mul(block_size as u64) <= super::ROW_BYTES_MAX
+        && data_start >= KIND.copies * unit
+        && data_start.is_multiple_of(unit)
         && head > 0
+        && head.is_multiple_of(unit)
         && rows > 0
         && flags & !CLEAN == 0
         && fits.is_some_and(|blocks| blocks < 1 << 56)
@@ -240,9 +244,9 @@ mod tests {
         let Content::Record(stamp, body) = KIND.open(&bytes) else { panic!("no record") };
         assert_eq!(Superblock::decode(stamp, body), Some(example()));
         assert_eq!(Superblock::decode(stamp, &body[..500]), None);
-        // Block size, index, members, flags, chunk, the rows, a state, and a second member that is not in sync.
+        // Block size, index, members, flags, chunk, start, the rows, a state, and a second member that is not in sync.
         for (at, byte) in
-            [(48, 1), (52, 4), (53, 2), (53, 17), (54, 8), (56, 0), (59, 1), (87, 255), (112, 9), (112, 2)]
+            [(48, 1), (52, 4), (53, 2), (53, 17), (54, 8), (56, 0), (59, 1), (65, 0), (87, 255), (112, 9), (112, 2)]
         {
             let mut wrong = bytes;
             wrong[at] = byte;

@@ -58,21 +58,24 @@ impl ParityDevice {
         {
             let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
             // What the device held before must not look newer than what is written now.
-            let found = seen.superblock.as_ref().map_or(0, |found| found.generation);
+            let of_this = seen.superblock.as_ref().filter(|found| found.array_id == superblock.array_id);
+            let found = of_this.map_or(0, |found| found.generation);
             superblock.generation = superblock.generation.max(found);
             superblock.members[member].id = random_id(reactor);
         }
-        *shared.members[member].device.lock().expect("nothing panics while holding a member's device") = Some(device);
+        let before = shared.members[member].take_in(Some(device));
         shared.members[member].slot_first.store(seen.slot_first, Release);
-        shared.members[member].joins.fetch_add(1, AcqRel);
         shared.rebuilt_rows.store(0, Release);
         *shared.halted.lock().expect("nothing panics while holding a reason") = None;
         inner.set_state(member, MemberState::Rebuilding);
-        inner.write_superblocks().await.map_err(failed)?;
-        match shared.state(member) {
-            MemberState::Failed => Err(failed(Status::WriteError)),
-            _ => Ok(()),
+        let outcome = inner.write_superblocks().await;
+        if outcome.is_ok() && shared.state(member) == MemberState::Rebuilding {
+            return Ok(());
         }
+        // As it was: it can be tried again, with this device or another one.
+        inner.set_state(member, MemberState::Failed);
+        shared.members[member].take_in(before);
+        Err(failed(outcome.err().unwrap_or(Status::WriteError)))
     }
 }
 

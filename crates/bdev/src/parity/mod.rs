@@ -160,6 +160,14 @@ impl Member {
     fn device(&self) -> Option<Arc<dyn BlockDevice>> {
         self.device.lock().expect("nothing panics while holding a member's device").clone()
     }
+
+    /// Gives its place to another device, and returns the former one.
+    fn take_in(&self, device: Option<Arc<dyn BlockDevice>>) -> Option<Arc<dyn BlockDevice>> {
+        let mut place = self.device.lock().expect("nothing panics while holding a member's device");
+        let before = std::mem::replace(&mut *place, device);
+        self.joins.fetch_add(1, AcqRel);
+        before
+    }
 }
 
 /// Indices of members.

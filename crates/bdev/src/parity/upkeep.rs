@@ -1,6 +1,6 @@
 //! The upkeep of a parity device: superblocks, members that change state, and heads that are made equal.
 
-use super::format::{KIND, MemberState};
+use super::format::{KIND, MemberState, PARITY_MEMBERS_MAX};
 use super::links::Inner;
 use super::{COPY_BYTES, MemberSet, ParityDefect};
 use crate::io::{Io, Lba, Status};
@@ -8,6 +8,7 @@ use crate::parts::Parts;
 use crate::slots::Slots;
 use crate::steps;
 use reactor::{Buf, SgList};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -68,6 +69,8 @@ impl Inner {
     /// it can be done without. The caller has the turn.
     pub(super) async fn write_superblocks(&self) -> Result<(), Status> {
         let shared = &self.shared;
+        // Before anything: that we have none is no member's fault.
+        let mut buf = Some(self.slots(0).unit_buf().await?);
         loop {
             let superblock = {
                 let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
@@ -77,7 +80,7 @@ impl Inner {
             let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
             for member in shared.active() {
                 let first = shared.members[member].slot_first.swap(0, AcqRel);
-                if let Err(why) = self.slots(member).write(first, &superblock.encode(member)).await {
+                if let Err(why) = self.slots(member).write_with(first, &superblock.encode(member), &mut buf).await {
                     refused.push(member);
                     status = why;
                 }
@@ -98,11 +101,13 @@ impl Inner {
     /// Makes completed writes durable. A member that cannot may lose what was acknowledged, and is called failed.
     pub(super) async fn flush(&self) -> Result<(), Status> {
         let active = self.shared.active();
+        let joins: SmallVec<[u32; PARITY_MEMBERS_MAX]> = active.iter().map(|member| self.joins(*member)).collect();
         let mut parts = Parts::default();
         active.iter().for_each(|member| parts.push(self.channel(*member).submit(Io::flush())));
         let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
-        for (member, done) in active.iter().zip(parts.join().await) {
-            if !done.status.is_ok() {
+        for ((member, joins), done) in active.iter().zip(joins).zip(parts.join().await) {
+            // Of a device that has been replaced meanwhile nothing is asked any more.
+            if !done.status.is_ok() && self.joins(*member) == joins {
                 tracing::warn!(parity = self.shared.name, member, status = %done.status, "flush failed on a member");
                 refused.push(*member);
                 status = done.status;
