@@ -572,8 +572,33 @@ fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
         drop(open(&inner, &others, create()).await);
         let mut mixed = members.clone();
         mixed[2] = others[2].clone();
+        mixed[1] = None;
         let why = refusal(&inner, &mixed, ParityOptions::default()).await;
         assert!(why.contains("'d2'") && why.contains("another parity device"), "{why}");
+        // What is in a failed bay does not keep the others from being used, and stays as it is until it is told to go.
+        let late = mem("late", 200);
+        assert_eq!(write(&inner, &*late, 16, 1, 1).await, Status::Ok);
+        let end = mem("end", 200);
+        assert_eq!(write(&inner, &*end, 199, 1, 1).await, Status::Ok);
+        for (wrong, why) in [
+            (others[2].clone(), "another parity"),
+            (Some(late), "other data"),
+            (Some(end), "other data"),
+            (Some(mem("small", 20)), "are needed"),
+        ] {
+            let mut mixed = members.clone();
+            mixed[2] = wrong.clone();
+            let parity = open(&inner, &mixed, ParityOptions::default()).await;
+            assert_eq!((states(&parity), parity.members()[2].name.clone()), (vec![InSync, InSync, Failed], None));
+            check(&inner, &parity, 4, 1).await;
+            let refused = parity.join(&inner, 2, wrong, false).await.unwrap_err().to_string();
+            assert!(refused.contains(why) && (refused.contains("--overwrite") || why == "are needed"), "{refused}");
+        }
+        let parity =
+            open(&inner, &members[..2].iter().cloned().chain([None]).collect(), ParityOptions::default()).await;
+        parity.join(&inner, 2, members[2].clone(), false).await.unwrap();
+        parity.rebuild(&inner).await.unwrap();
+        drop(parity);
         let mut fewer = members.clone();
         (fewer[0], fewer[2]) = (None, None);
         let why = refusal(&inner, &fewer, ParityOptions::default()).await;

@@ -1,7 +1,7 @@
 //! Giving the place of a failed or absent member to a device, while the parity device is used.
 
 use super::format::{MemberState, Superblock};
-use super::open::{Seen, fits, look, random_id};
+use super::open::{Overwrite, Seen, fits, look, random_id};
 use super::{Inner, ParityDevice};
 use crate::device::{BlockDevice, DeviceError};
 use crate::io::Status;
@@ -47,7 +47,12 @@ impl ParityDevice {
                 "'{name}' has a volatile cache, and the device was opened without any; close it and open it with '{name}'"
             )));
         }
-        let seen = look(reactor, &shared.name, &device, overwrite).await?;
+        let may = if overwrite { Overwrite::All } else { Overwrite::Nothing };
+        let seen = look(reactor, &shared.name, &device, may).await?;
+        if let Some(why) = &seen.unfit {
+            let way = if overwrite { "" } else { "; rejoin it with --overwrite to give up what it holds" };
+            return Err(refused(format!("{why}{way}")));
+        }
         if !overwrite {
             may_go(&current, &seen, member, device.name()).map_err(refused)?;
         }
@@ -81,7 +86,7 @@ impl ParityDevice {
 
 /// Whether what a device holds is nothing, or what this member was.
 fn may_go(current: &Superblock, seen: &Seen, member: usize, name: &str) -> Result<(), String> {
-    let way = "to give up what it holds, overwrite it";
+    let way = "rejoin it with --overwrite to give up what it holds";
     match &seen.superblock {
         None if seen.blank => Ok(()),
         None => Err(format!("'{name}' cannot be read; replace it")),

@@ -24,8 +24,31 @@ pub(super) enum Disagreement {
     Swapped(usize, usize),
     /// Members of another geometry, though they carry the same identity.
     Differs(usize),
+    /// The device has so many members.
+    Count(usize),
     /// These members lack data; one can be done without.
     Lost(Vec<usize>),
+}
+
+impl Disagreement {
+    /// The member that does not fit.
+    pub(super) fn index(&self) -> Option<usize> {
+        match self {
+            Disagreement::Foreign(index) | Disagreement::Swapped(index, _) | Disagreement::Differs(index) => {
+                Some(*index)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decided {
+    /// The one that rules, with the new states.
+    pub(super) superblock: Superblock,
+    /// Members that hold something else, and count as absent: the others suffice.
+    pub(super) unfit: Vec<Disagreement>,
 }
 
 /// The states of the members, decided from the superblocks that are present (`None`: absent, or nothing that can be read).
@@ -36,22 +59,32 @@ pub(super) enum Disagreement {
 /// acknowledged write: a write is acknowledged only after the member that missed it was called failed, durably, on all
 /// others. Superblocks that were never in force are passed over, however new: they may be of an attempt to open the device
 /// with fewer members than those that went on without it.
-pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Superblock, Disagreement> {
+pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Decided, Disagreement> {
     let array_id = prevailing(found).ok_or(Disagreement::Nothing)?;
-    let own = |index: usize| found[index].as_ref();
-    for index in 0..found.len() {
-        match own(index) {
-            Some(own) if own.array_id != array_id => return Err(Disagreement::Foreign(index)),
-            Some(own) if own.member_index != index => return Err(Disagreement::Swapped(index, own.member_index)),
-            _ => {}
+    let (mut found, mut unfit) = (found.to_vec(), Vec::new());
+    for (index, own) in found.iter_mut().enumerate() {
+        unfit.extend(match own {
+            Some(own) if own.array_id != array_id => Some(Disagreement::Foreign(index)),
+            Some(own) if own.member_index != index => Some(Disagreement::Swapped(index, own.member_index)),
+            _ => None,
+        });
+        if unfit.last().is_some_and(|unfit| unfit.index() == Some(index)) {
+            *own = None;
         }
     }
-    let newest = found.iter().flatten().max_by_key(|own| own.generation).ok_or(Disagreement::Nothing)?;
-    let shape = |own: &Superblock| (own.geometry, own.block_size, own.members.len());
-    let differs = |index: &usize| own(*index).is_some_and(|own| shape(own) != shape(newest));
-    if let Some(index) = (0..found.len()).find(differs) {
-        return Err(Disagreement::Differs(index));
+    let first_unfit = |unfit: &[Disagreement]| unfit.first().cloned().unwrap_or(Disagreement::Nothing);
+    let newest = found.iter().flatten().max_by_key(|own| own.generation).cloned();
+    let newest = newest.ok_or_else(|| first_unfit(&unfit))?;
+    if newest.members.len() != found.len() {
+        return Err(Disagreement::Count(newest.members.len()));
     }
+    let shape = |own: &Superblock| (own.geometry, own.block_size, own.members.len());
+    for (index, own) in found.iter_mut().enumerate() {
+        if own.take_if(|own| shape(own) != shape(&newest)).is_some() {
+            unfit.push(Disagreement::Differs(index));
+        }
+    }
+    let found = &found[..];
     let mut decided = ruling(found).ok_or(Disagreement::Nothing)?;
     // What is written next must look newer than all that was ever attempted.
     decided.generation = newest.generation;
@@ -65,14 +98,14 @@ pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Sup
     };
     let lost = lacking(&decided);
     if lost.len() > 1 {
-        return Err(Disagreement::Lost(lost));
+        return Err(unfit.into_iter().next().unwrap_or(Disagreement::Lost(lost)));
     }
     if let [index] = lost[..]
         && blank[index]
     {
         decided.members[index].state = MemberState::Rebuilding;
     }
-    Ok(decided)
+    Ok(Decided { superblock: decided, unfit })
 }
 
 /// The identity that most members carry; of two that are as frequent, that of the first.
@@ -171,7 +204,7 @@ mod tests {
     }
 
     fn states(found: &[Option<Superblock>]) -> Result<Vec<MemberState>, Disagreement> {
-        let decided = decide(found, &[false; 3])?;
+        let decided = decide(found, &[false; 3])?.superblock;
         Ok(decided.members.iter().map(|member| member.state).collect())
     }
 
@@ -186,7 +219,7 @@ mod tests {
         let mut found = all([5; 3], [InSync; 3]);
         found[1] = None;
         assert_eq!(states(&found), Ok(vec![InSync, Failed, InSync]));
-        let decided = decide(&found, &[false, true, false]).unwrap();
+        let decided = decide(&found, &[false, true, false]).unwrap().superblock;
         assert_eq!(decided.members[1].state, Rebuilding);
         found[2] = None;
         assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
@@ -231,7 +264,7 @@ mod tests {
         let mut found = all([6; 3], without_0);
         found[0] = superblock(0, 9, without_2);
         assert_eq!(states(&found), Ok(without_0.to_vec()));
-        let decided = decide(&found, &[false; 3]).unwrap();
+        let decided = decide(&found, &[false; 3]).unwrap().superblock;
         assert_eq!((decided.generation, decided.base), (9, found[1].as_ref().unwrap().as_base()));
         // The same generation, by chance.
         found[0] = superblock(0, 6, without_2);
@@ -270,7 +303,7 @@ mod tests {
                 let seen: Vec<_> = (0..count).map(|n| disks[n].clone().filter(|_| n != away)).collect();
                 let decided = decide(&seen, &vec![false; count]);
                 assert!(decided.is_ok() || away < count, "all are here: {decided:?} {seen:#?}");
-                let Ok(mut current) = decided else { continue };
+                let Ok(Decided { superblock: mut current, .. }) = decided else { continue };
                 for (n, record) in current.members.iter().enumerate().filter(|(_, record)| record.state == InSync) {
                     assert_eq!(has[n], last, "member {n} is stale: {record:?} {seen:#?}");
                 }
@@ -305,11 +338,25 @@ mod tests {
         let mut found = all([5; 3], [InSync; 3]);
         found.swap(0, 2);
         assert_eq!(states(&found), Err(Disagreement::Swapped(0, 2)));
+        // One alone is done without.
+        type Change = fn(&mut Superblock);
+        let changes: [(Change, Disagreement); 3] = [
+            (|own| own.array_id = [7; 16], Disagreement::Foreign(1)),
+            (|own| own.member_index = 2, Disagreement::Swapped(1, 2)),
+            (|own| own.geometry.rows = 8, Disagreement::Differs(1)),
+        ];
+        for (change, unfit) in changes {
+            let mut found = all([5, 4, 5], [InSync; 3]);
+            change(found[1].as_mut().unwrap());
+            let decided = decide(&found, &[false; 3]).unwrap();
+            assert_eq!(decided.unfit, [unfit.clone()]);
+            assert_eq!(states(&found), Ok(vec![InSync, Failed, InSync]));
+            found[2] = None;
+            let why = states(&found).unwrap_err();
+            assert!(why == unfit || why == Disagreement::Foreign(0) || matches!(why, Disagreement::Lost(_)), "{why:?}");
+        }
         let mut found = all([5; 3], [InSync; 3]);
-        found[0].as_mut().unwrap().array_id = [7; 16];
-        assert_eq!(states(&found), Err(Disagreement::Foreign(0)));
-        let mut found = all([5; 3], [InSync; 3]);
-        found[1].as_mut().unwrap().geometry.chunk = 8;
-        assert_eq!(states(&found), Err(Disagreement::Differs(1)));
+        found.pop();
+        assert_eq!(decide(&found, &[false; 2]), Err(Disagreement::Count(3)));
     }
 }
