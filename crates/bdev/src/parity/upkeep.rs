@@ -171,28 +171,28 @@ impl Inner {
     }
 
     async fn equalise_piece(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
-        let (mut source, mut first_failure) = (None, None);
-        let mut unreadable = MemberSet::new();
-        for member in self.shared.in_sync() {
-            match self.read_head(member, lba, nblocks).await {
-                Ok(buf) => {
-                    source = Some((member, buf));
-                    break;
-                }
-                Err(status) => {
-                    self.count_read_error(member, lba, status);
-                    first_failure.get_or_insert(status);
-                    unreadable.push(member);
-                }
-            }
+        let (active, in_sync) = (self.shared.active(), self.shared.in_sync());
+        let mut parts = Parts::default();
+        for member in &active {
+            let buf = steps::alloc(&self.reactor, nblocks as usize * self.shared.block_size()).await?;
+            let at = Lba(self.shared.geometry.data_start + lba);
+            parts.push(self.channel(*member).submit(Io::read(at, nblocks as u32, SgList::from_iter([buf]))));
         }
-        let Some((source, mut good)) = source else { return Err(first_failure.unwrap_or(Status::Gone)) };
+        let (mut found, mut first_failure) = (SmallVec::<[(usize, Option<Buf>); 4]>::new(), None);
+        for (member, mut done) in active.iter().zip(parts.join().await) {
+            if !done.status.is_ok() && in_sync.contains(member) {
+                self.count_read_error(*member, lba, done.status);
+                first_failure.get_or_insert(done.status);
+            }
+            found.push((*member, done.io.bufs.pop().filter(|_| done.status.is_ok())));
+        }
+        let can_tell = |(member, buf): &(usize, Option<Buf>)| buf.is_some() && in_sync.contains(member);
+        let source = found.iter().position(can_tell);
+        let source = source.and_then(|at| found.remove(at).1);
+        let Some(mut good) = source else { return Err(first_failure.unwrap_or(Status::Gone)) };
         let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
-        for member in self.shared.active().into_iter().filter(|member| *member != source) {
-            if !unreadable.contains(&member)
-                && let Ok(there) = self.read_head(member, lba, nblocks).await
-                && there.as_slice() == good.as_slice()
-            {
+        for (member, there) in found {
+            if there.as_ref().is_some_and(|there| there.as_slice() == good.as_slice()) {
                 continue;
             }
             let bufs = SgList::from_iter([good]);
@@ -202,7 +202,7 @@ impl Inner {
             if !done.status.is_ok() {
                 refused.push(member);
                 status = done.status;
-            } else if unreadable.contains(&member) {
+            } else if there.is_none() && in_sync.contains(&member) {
                 self.count_repair(member, lba, nblocks);
             }
         }
