@@ -13,7 +13,7 @@ use crate::device::Channel;
 use crate::io::{Flags, Io, Lba, Status};
 use crate::steps;
 use base::crc32c;
-use reactor::{Reactor, SgList};
+use reactor::{Buf, Reactor, SgList};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use zerocopy::byteorder::little_endian::{U32, U64};
@@ -23,6 +23,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const UNIT_BYTES: usize = 4096;
 /// Bytes of the header; the body of a record follows.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
+/// Where the checksum (CRC32C, 4 bytes) is in a copy.
+pub(crate) const CHECKSUM_AT: usize = std::mem::offset_of!(RawHeader, crc);
 /// The bytes of one copy.
 pub type Unit = [u8; UNIT_BYTES];
 
@@ -37,7 +39,7 @@ struct RawHeader {
     generation: U64,
 }
 
-const _: () = assert!(size_of::<RawHeader>() == 40 && std::mem::offset_of!(RawHeader, crc) == 12);
+const _: () = assert!(size_of::<RawHeader>() == 40 && CHECKSUM_AT == 12);
 
 /// A kind of record: what marks it, and the format that this code writes.
 #[derive(Clone, Copy, Debug)]
@@ -215,21 +217,40 @@ impl Slots<'_> {
 
     /// Writes all copies, durably, from copy `first` on ([`Found::first`]). When it fails, the record is not in force.
     pub async fn write(&self, first: u64, unit: &Unit) -> Result<(), Status> {
+        self.write_with(first, unit, &mut None).await
+    }
+
+    /// The same with a buffer of [`unit_buf`](Self::unit_buf), so that what fails is the device. It is there again afterwards.
+    pub(crate) async fn write_with(&self, first: u64, unit: &Unit, buf: &mut Option<Buf>) -> Result<(), Status> {
         for step in 0..self.kind.copies {
-            self.write_unit((first + step) % self.kind.copies, unit).await?;
+            self.write_unit_with((first + step) % self.kind.copies, unit, buf).await?;
         }
         Ok(())
     }
 
+    /// A buffer for a unit.
+    pub(crate) async fn unit_buf(&self) -> Result<Buf, Status> {
+        steps::alloc(self.reactor, Self::unit_blocks(self.block_size) as usize * self.block_size as usize).await
+    }
+
     /// Writes one unit, durably.
     pub async fn write_unit(&self, index: u64, bytes: &Unit) -> Result<(), Status> {
+        self.write_unit_with(index, bytes, &mut None).await
+    }
+
+    async fn write_unit_with(&self, index: u64, bytes: &Unit, spare: &mut Option<Buf>) -> Result<(), Status> {
         let blocks = Self::unit_blocks(self.block_size);
-        let mut buf = steps::alloc(self.reactor, blocks as usize * self.block_size as usize).await?;
+        let mut buf = match spare.take().filter(|buf| !buf.is_shared()) {
+            Some(buf) => buf,
+            None => self.unit_buf().await?,
+        };
         buf.as_mut_slice()[..UNIT_BYTES].copy_from_slice(bytes);
         buf.as_mut_slice()[UNIT_BYTES..].fill(0);
         let bufs = SgList::from_iter([buf]);
         let write = Io { flags: Flags::FUA, ..Io::write(Lba(index * blocks), blocks as u32, bufs) };
-        self.channel.submit(write).await.status.check()
+        let mut done = self.channel.submit(write).await;
+        *spare = done.io.bufs.pop();
+        done.status.check()
     }
 
     /// Reads one unit.

@@ -139,7 +139,7 @@ impl Built {
     pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
         match self {
             Built::Mirror(device) => device.settle(reactor).await,
-            Built::Parity(device) => device.settle(reactor).await,
+            Built::Parity(device) => device.close(reactor).await,
             Built::Checksum(device) => device.settle(reactor).await,
             Built::Zoned(device) => device.settle(reactor).await,
             Built::FlashCache(device) => device.settle(reactor).await,

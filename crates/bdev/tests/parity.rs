@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{
     BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Fault, Io, Lba,
-    MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When,
+    MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
 };
 use common::*;
 use reactor::{Reactor, SgList};
@@ -251,18 +251,28 @@ fn blocks_that_cannot_be_read_or_are_rotten_are_computed_and_rewritten() {
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 12, 1).await;
         for status in [Status::ReadError, Status::Corrupt] {
-            let once = ErrorRule { when: When::Nth(1), ..fails(&[Op::Read], status) };
+            // Twice: what can be read when it is tried again is not computed.
+            let body = ErrorRule { lba: Lba(2 + 16), blocks: 24, when: Nth(1), ..fails(&[Op::Read], status) };
             for bad in &devices {
-                bad.set_rules(&[once]).unwrap();
+                bad.set_rules(&[body]).unwrap();
+                check(&inner, &parity, 12, 1).await;
+            }
+            assert_eq!(parity.status().reconstructed_reads, if status == Status::ReadError { 0 } else { 4 });
+            for bad in &devices {
+                bad.set_rules(&[body, body]).unwrap();
                 check(&inner, &parity, 12, 1).await;
                 bad.set_rules(&[]).unwrap();
             }
         }
         let members = parity.members();
-        // The first member is asked for the head first, and could read it when it was compared with the others.
-        assert!(members.iter().all(|member| member.read_errors == 2), "{members:?}");
-        assert!(members[1..].iter().all(|member| member.repairs == 2), "{members:?}");
+        assert!(members.iter().all(|member| member.read_errors == 4 && member.repairs == 2), "{members:?}");
         assert!(parity.status().reconstructed_reads == 8 && !parity.status().degraded);
+        // Two members that have lost blocks of the same row, in other places.
+        let at = |lba: u64| ErrorRule { lba: Lba(2 + 16 + lba), blocks: 1, ..fails(&[Op::Read], Status::ReadError) };
+        devices[0].set_rules(&[at(0), at(3), at(4)]).unwrap();
+        devices[1].set_rules(&[at(1), at(2), at(5)]).unwrap();
+        check(&inner, &parity, 12, 1).await;
+        devices[0].set_rules(&[]).unwrap();
         // A member that can neither be read nor written there has no use.
         let never = [fails(&[Op::Read], Status::ReadError), fails(&[Op::Write], Status::WriteError)];
         devices[1].set_rules(&never).unwrap();
@@ -407,6 +417,104 @@ fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
 }
 
 #[test]
+fn a_rebuild_loses_nothing_to_what_passes_and_goes_on_by_itself() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, mut members) = faulty(3);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 40, 1).await;
+        drop(parity);
+        members[1] = None;
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        parity.join(&inner, 1, Some(mem("fresh", 200)), false).await.unwrap();
+        let late = |status| ErrorRule { lba: Lba(2 + 16 + 20), ..fails(&[Op::Read], status) };
+        for status in [Status::Os(base::Errno::ENOMEM), Status::Aborted, Status::Invalid] {
+            devices[0].set_rules(&[late(status)]).unwrap();
+            assert!(parity.rebuild(&inner).await.is_err());
+            assert_eq!(parity.status().rebuild.unwrap().halted, Some(status));
+        }
+        // Nor to what can be read after all.
+        devices[0].set_rules(&[ErrorRule { when: Nth(1), ..late(Status::ReadError) }]).unwrap();
+        devices[2].set_rules(&[ErrorRule { when: Nth(1), ..late(Status::Gone) }]).unwrap();
+        parity.rebuild_in_background(&inner);
+        while parity.status().rebuild.is_some() {
+            inner.sleep_ns(10_000_000).await;
+        }
+        assert_eq!((parity.status().lost_blocks, states(&parity)), (0, vec![InSync; 3]));
+        check(&inner, &parity, 40, 1).await;
+    });
+}
+
+#[test]
+fn taking_in_a_member_can_be_repeated_when_it_failed_half_way() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, mut members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 8, 1).await;
+        drop(parity);
+        members[1] = None;
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        let fresh = Arc::new(ErrorDevice::new("fresh", mem("fresh", 200), &[], 1).unwrap());
+        for bad in [&devices[3], &fresh] {
+            bad.set_rules(&[fails(&[Op::Write], Status::WriteError)]).unwrap();
+            assert!(parity.join(&inner, 1, Some(fresh.clone()), true).await.is_err());
+            assert_eq!(states(&parity), [InSync, Failed, InSync, InSync]);
+            assert_eq!((parity.members()[1].name.clone(), Arc::strong_count(&fresh)), (None, 1));
+            bad.set_rules(&[]).unwrap();
+        }
+        parity.join(&inner, 1, Some(fresh), true).await.unwrap();
+        parity.rebuild(&inner).await.unwrap();
+        check(&inner, &parity, 8, 1).await;
+    });
+}
+
+#[test]
+fn a_read_that_a_member_gives_up_by_itself_is_answered_by_the_others() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, members) = faulty(3);
+        let parity = open(&inner, &members, create()).await;
+        fill(&inner, &parity, 8, 1).await;
+        for bad in &devices {
+            bad.set_rules(&[fails(&[Op::Read], Status::Aborted)]).unwrap();
+            check(&inner, &parity, 8, 1).await;
+            bad.set_rules(&[]).unwrap();
+        }
+        assert_eq!(states(&parity), [InSync; 3]);
+    });
+}
+
+#[test]
+fn a_rebuild_ends_with_the_device() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        for closes in [false, true] {
+            let (_, mut members) = faulty(3);
+            drop(open(&inner, &members, create()).await);
+            members[1] = None;
+            let slow = ParityOptions { rebuild_rate: 1 << 20, ..ParityOptions::default() };
+            let parity = open(&inner, &members, slow).await;
+            let fresh = Arc::new(ErrorDevice::new("fresh", mem("fresh", 200), &[], 1).unwrap());
+            parity.join(&inner, 1, Some(fresh.clone()), false).await.unwrap();
+            parity.rebuild_in_background(&inner);
+            inner.sleep_ns(1_000_000).await;
+            if closes {
+                parity.close(&inner).await.unwrap();
+                assert!(parity.status().rebuild.is_some());
+            }
+            drop(parity);
+            inner.sleep_ns(300_000_000).await;
+            assert_eq!(Arc::strong_count(&fresh), 1, "somebody still has the member");
+        }
+    });
+}
+
+#[test]
 fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
     let reactor = reactor();
     let inner = reactor.clone();
@@ -423,6 +531,17 @@ fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
         parity.rebuild(&inner).await.unwrap();
         devices[0].set_rules(&[]).unwrap();
         assert_eq!((parity.status().lost_blocks, states(&parity)), (1, vec![InSync; 4]));
+        // What is computed from noise is not written over what may be read again.
+        devices[0].set_rules(&[rule]).unwrap();
+        for row in 0..20 {
+            let row_blocks = parity.info().rows.unwrap().blocks;
+            let channel = parity.open_channel(&inner).unwrap();
+            let bufs = SgList::from_iter([inner.pool().alloc(row_blocks as usize * 4096).await]);
+            let lba = Lba(16 + row * row_blocks as u64);
+            assert_eq!(channel.submit(Io::read(lba, row_blocks, bufs)).await.status, Status::Ok);
+        }
+        devices[0].set_rules(&[]).unwrap();
+        assert_eq!(parity.members()[0].repairs, 0);
         let info = parity.info().rows.unwrap();
         let mut wrong = 0;
         for lba in 0..info.start + 20 * info.blocks as u64 {
@@ -453,8 +572,33 @@ fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
         drop(open(&inner, &others, create()).await);
         let mut mixed = members.clone();
         mixed[2] = others[2].clone();
+        mixed[1] = None;
         let why = refusal(&inner, &mixed, ParityOptions::default()).await;
         assert!(why.contains("'d2'") && why.contains("another parity device"), "{why}");
+        // What is in a failed bay does not keep the others from being used, and stays as it is until it is told to go.
+        let late = mem("late", 200);
+        assert_eq!(write(&inner, &*late, 16, 1, 1).await, Status::Ok);
+        let end = mem("end", 200);
+        assert_eq!(write(&inner, &*end, 199, 1, 1).await, Status::Ok);
+        for (wrong, why) in [
+            (others[2].clone(), "another parity"),
+            (Some(late), "other data"),
+            (Some(end), "other data"),
+            (Some(mem("small", 20)), "are needed"),
+        ] {
+            let mut mixed = members.clone();
+            mixed[2] = wrong.clone();
+            let parity = open(&inner, &mixed, ParityOptions::default()).await;
+            assert_eq!((states(&parity), parity.members()[2].name.clone()), (vec![InSync, InSync, Failed], None));
+            check(&inner, &parity, 4, 1).await;
+            let refused = parity.join(&inner, 2, wrong, false).await.unwrap_err().to_string();
+            assert!(refused.contains(why) && (refused.contains("--overwrite") || why == "are needed"), "{refused}");
+        }
+        let parity =
+            open(&inner, &members[..2].iter().cloned().chain([None]).collect(), ParityOptions::default()).await;
+        parity.join(&inner, 2, members[2].clone(), false).await.unwrap();
+        parity.rebuild(&inner).await.unwrap();
+        drop(parity);
         let mut fewer = members.clone();
         (fewer[0], fewer[2]) = (None, None);
         let why = refusal(&inner, &fewer, ParityOptions::default()).await;

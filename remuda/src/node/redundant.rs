@@ -99,6 +99,7 @@ pub(super) fn parity_view(status: &ParityStatus, names: &[String]) -> (ParityVie
             left_bytes: left,
             bytes_per_s: rebuild.bytes_per_s,
             left_s: left.checked_div(rebuild.bytes_per_s),
+            halted: rebuild.halted.map(|why| why.to_string()),
         }
     });
     let state = match &rebuild {
@@ -106,7 +107,10 @@ pub(super) fn parity_view(status: &ParityStatus, names: &[String]) -> (ParityVie
             let all = (rebuild.done_bytes + rebuild.left_bytes).max(1);
             let percent = (rebuild.done_bytes as u128 * 100 / all as u128) as u64;
             let left = rebuild.left_s.map_or(String::new(), |left| format!(", {} left", duration(left)));
-            format!("open, degraded, rebuilding '{}' ({percent} %{left})", rebuild.device)
+            match &rebuild.halted {
+                Some(why) => format!("open, degraded, rebuild halted: {why} ('{}', {percent} %)", rebuild.device),
+                None => format!("open, degraded, rebuilding '{}' ({percent} %{left})", rebuild.device),
+            }
         }
         None if status.degraded => "open, degraded".to_string(),
         None => "open".to_string(),

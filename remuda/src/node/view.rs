@@ -70,6 +70,9 @@ pub struct RebuildView {
     pub bytes_per_s: u64,
     /// Seconds that it takes at this rate.
     pub left_s: Option<u64>,
+    /// Why it has come to a halt. It is tried again by itself.
+    #[serde(default)]
+    pub halted: Option<String>,
 }
 
 /// A flash cache in use. Counts are since it was opened.

@@ -1,7 +1,7 @@
 //! What a parity device keeps on each member: two superblock slots. See `docs/formats/parity.md`.
 
 use super::rows::Rows;
-use crate::slots::{HEADER_BYTES, Kind, Stamp, Unit};
+use crate::slots::{CHECKSUM_AT, HEADER_BYTES, Kind, Slots, Stamp, Unit};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,6 +12,8 @@ pub const PARITY_MEMBERS_MIN: usize = 3;
 pub const PARITY_MEMBERS_MAX: usize = 16;
 /// Features that this code knows; a superblock with others is not used.
 pub(super) const FEATURES_KNOWN: u64 = 0;
+/// Latest generation: far more than are ever written, and far from where counting ends.
+const GENERATION_MAX: u64 = 1 << 62;
 /// Flag: the heads of all members in sync are equal.
 const CLEAN: u8 = 1;
 
@@ -65,6 +67,9 @@ struct RawSuperblock {
     head_blocks: U64,
     rows: U64,
     members: [RawMember; PARITY_MEMBERS_MAX],
+    base_generation: U64,
+    base_print: U32,
+    reserved_3: U32,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -76,7 +81,7 @@ struct RawMember {
     reserved: [u8; 7],
 }
 
-const _: () = assert!(size_of::<RawSuperblock>() == 560 && size_of::<RawMember>() == 32);
+const _: () = assert!(size_of::<RawSuperblock>() == 576 && size_of::<RawMember>() == 32);
 const _: () = assert!(HEADER_BYTES + std::mem::offset_of!(RawSuperblock, members) == 88);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +93,20 @@ pub(super) struct MemberRecord {
     pub(super) rebuilt_rows: u64,
 }
 
+/// A superblock of one device, told from others of the same generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Base {
+    pub(super) generation: u64,
+    /// Checksum of the first member's copy.
+    pub(super) print: u32,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
     pub(super) array_id: [u8; 16],
     pub(super) generation: u64,
+    /// What ruled when this one was made; what came between was attempted in vain.
+    pub(super) base: Base,
     pub(super) features: u64,
     pub(super) block_size: u32,
     pub(super) member_index: usize,
@@ -102,6 +117,13 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
+    /// What the superblocks that are made while this one rules stand on.
+    pub(super) fn as_base(&self) -> Base {
+        let unit = self.encode(0);
+        let print = &unit[CHECKSUM_AT..CHECKSUM_AT + 4];
+        Base { generation: self.generation, print: u32::from_le_bytes(print.try_into().expect("four bytes")) }
+    }
+
     pub(super) fn encode(&self, member_index: usize) -> Unit {
         let empty = RawMember { id: [0; 16], rebuilt_rows: U64::ZERO, state: 0, reserved: [0; 7] };
         let mut members = [empty; PARITY_MEMBERS_MAX];
@@ -121,6 +143,9 @@ impl Superblock {
             head_blocks: self.geometry.head.into(),
             rows: self.geometry.rows.into(),
             members,
+            base_generation: self.base.generation.into(),
+            base_print: self.base.print.into(),
+            reserved_3: U32::ZERO,
         };
         KIND.seal(Stamp { id: self.array_id, generation: self.generation }, raw.as_bytes())
     }
@@ -150,12 +175,16 @@ impl Superblock {
         };
         let members = raw.members[..count].iter().map(member).collect::<Option<Vec<_>>>()?;
         let lacking = members.iter().filter(|member| member.state != MemberState::InSync).count();
+        if stamp.generation > GENERATION_MAX || raw.base_generation.get() >= stamp.generation {
+            return None;
+        }
         if lacking > 1 || members.iter().any(|member| member.rebuilt_rows > geometry.rows) {
             return None;
         }
         Some(Superblock {
             array_id: stamp.id,
             generation: stamp.generation,
+            base: Base { generation: raw.base_generation.get(), print: raw.base_print.get() },
             features: raw.features.get(),
             block_size: raw.block_size.get(),
             member_index,
@@ -172,11 +201,15 @@ fn is_sane(geometry: &Rows, block_size: u32, flags: u8) -> bool {
     let row_blocks = (members as u64 - 1).saturating_mul(chunk);
     let body = rows.checked_mul(row_blocks.max(1));
     let fits = body.and_then(|body| body.checked_add(head)?.checked_add(data_start));
+    let unit = Slots::unit_blocks(block_size.max(1));
     block_size.is_power_of_two()
         && (512..=65_536).contains(&block_size)
         && chunk > 0
         && row_blocks.saturating_mul(block_size as u64) <= super::ROW_BYTES_MAX
+        && data_start >= KIND.copies * unit
+        && data_start.is_multiple_of(unit)
         && head > 0
+        && head.is_multiple_of(unit)
         && rows > 0
         && flags & !CLEAN == 0
         && fits.is_some_and(|blocks| blocks < 1 << 56)
@@ -195,6 +228,7 @@ mod tests {
         Superblock {
             array_id: [9; 16],
             generation: 77,
+            base: Base { generation: 76, print: 5 },
             features: 0,
             block_size: 4096,
             member_index: 1,
@@ -210,9 +244,9 @@ mod tests {
         let Content::Record(stamp, body) = KIND.open(&bytes) else { panic!("no record") };
         assert_eq!(Superblock::decode(stamp, body), Some(example()));
         assert_eq!(Superblock::decode(stamp, &body[..500]), None);
-        // Block size, index, members, flags, chunk, the rows, a state, and a second member that is not in sync.
+        // Block size, index, members, flags, chunk, start, the rows, a state, and a second member that is not in sync.
         for (at, byte) in
-            [(48, 1), (52, 4), (53, 2), (53, 17), (54, 8), (56, 0), (59, 1), (87, 255), (112, 9), (112, 2)]
+            [(48, 1), (52, 4), (53, 2), (53, 17), (54, 8), (56, 0), (59, 1), (65, 0), (87, 255), (112, 9), (112, 2)]
         {
             let mut wrong = bytes;
             wrong[at] = byte;
@@ -248,6 +282,8 @@ mod tests {
         assert_eq!(hex(0..8), "524d445052545901");
         assert_eq!(hex(40..64), "000000000000000000100000010401001000000000000000");
         assert_eq!(hex(64..88), "00010000000000000010000000000000e803000000000000");
+        assert_eq!(hex(600..608), "4c00000000000000");
+        assert_eq!(hex(608..616), "0500000000000000");
         assert_eq!(hex(152..184), "030303030303030303030303030303034d000000000000000300000000000000");
     }
 }

@@ -39,6 +39,7 @@ impl Channel for ParityChannel {
     }
 
     fn abort(&self, tag: u64) {
+        self.0.aborts.set(self.0.aborts.get() + 1);
         self.0.each_channel(|channel| channel.abort(tag));
     }
 }
@@ -97,6 +98,9 @@ impl Inner {
             return IoFuture::steps(&self.reactor, async move { inner.read_pieces(io).await });
         }
         let lent = io.bufs.is_empty();
+        // A member that gives up by itself, since its path is being reset, leaves the others.
+        let aborts = self.aborts.get();
+        let is_final = move |status: Status| status.is_ok() || status == Status::Aborted && self.aborts.get() != aborts;
         let elsewhere = move |mut done: Done| {
             let inner = self.clone();
             IoFuture::steps(&self.reactor, async move {
@@ -205,7 +209,11 @@ impl Inner {
             let write = Io::write(Lba(geometry.chunk_at(rows.start)), nblocks as u32, bufs);
             parts.push(self.channel(member).submit(Io { flags: io.flags, stream: io.stream, ..write }));
         }
-        self.end_write(io, &active, parts).await
+        let outcome = self.end_write(io, &active, parts).await;
+        if outcome.is_ok() {
+            self.shared.lost_rows.written(&rows);
+        }
+        outcome
     }
 
     /// The parities of rows, one after the other.
@@ -270,11 +278,6 @@ impl Inner {
         }
         parts.join().await.map(|done| done.status).find(|status| !status.is_ok()).map_or(Ok(()), Err)
     }
-}
-
-/// Whether a read that ended so is not to be tried elsewhere.
-fn is_final(status: Status) -> bool {
-    status.is_ok() || status == Status::Aborted
 }
 
 /// Adds the bytes from `at` of a list to the sum in `target`.

@@ -1,7 +1,7 @@
 //! Giving the place of a failed or absent member to a device, while the parity device is used.
 
 use super::format::{MemberState, Superblock};
-use super::open::{Seen, fits, look, random_id};
+use super::open::{Overwrite, Seen, fits, look, random_id};
 use super::{Inner, ParityDevice};
 use crate::device::{BlockDevice, DeviceError};
 use crate::io::Status;
@@ -47,7 +47,12 @@ impl ParityDevice {
                 "'{name}' has a volatile cache, and the device was opened without any; close it and open it with '{name}'"
             )));
         }
-        let seen = look(reactor, &shared.name, &device, overwrite).await?;
+        let may = if overwrite { Overwrite::All } else { Overwrite::Nothing };
+        let seen = look(reactor, &shared.name, &device, may).await?;
+        if let Some(why) = &seen.unfit {
+            let way = if overwrite { "" } else { "; rejoin it with --overwrite to give up what it holds" };
+            return Err(refused(format!("{why}{way}")));
+        }
         if !overwrite {
             may_go(&current, &seen, member, device.name()).map_err(refused)?;
         }
@@ -58,26 +63,30 @@ impl ParityDevice {
         {
             let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
             // What the device held before must not look newer than what is written now.
-            let found = seen.superblock.as_ref().map_or(0, |found| found.generation);
+            let of_this = seen.superblock.as_ref().filter(|found| found.array_id == superblock.array_id);
+            let found = of_this.map_or(0, |found| found.generation);
             superblock.generation = superblock.generation.max(found);
             superblock.members[member].id = random_id(reactor);
         }
-        *shared.members[member].device.lock().expect("nothing panics while holding a member's device") = Some(device);
+        let before = shared.members[member].take_in(Some(device));
         shared.members[member].slot_first.store(seen.slot_first, Release);
-        shared.members[member].joins.fetch_add(1, AcqRel);
         shared.rebuilt_rows.store(0, Release);
+        *shared.halted.lock().expect("nothing panics while holding a reason") = None;
         inner.set_state(member, MemberState::Rebuilding);
-        inner.write_superblocks().await.map_err(failed)?;
-        match shared.state(member) {
-            MemberState::Failed => Err(failed(Status::WriteError)),
-            _ => Ok(()),
+        let outcome = inner.write_superblocks().await;
+        if outcome.is_ok() && shared.state(member) == MemberState::Rebuilding {
+            return Ok(());
         }
+        // As it was: it can be tried again, with this device or another one.
+        inner.set_state(member, MemberState::Failed);
+        shared.members[member].take_in(before);
+        Err(failed(outcome.err().unwrap_or(Status::WriteError)))
     }
 }
 
 /// Whether what a device holds is nothing, or what this member was.
 fn may_go(current: &Superblock, seen: &Seen, member: usize, name: &str) -> Result<(), String> {
-    let way = "to give up what it holds, overwrite it";
+    let way = "rejoin it with --overwrite to give up what it holds";
     match &seen.superblock {
         None if seen.blank => Ok(()),
         None => Err(format!("'{name}' cannot be read; replace it")),

@@ -5,7 +5,7 @@ use super::Shared;
 use crate::device::Channel;
 use crate::io::{Done, Io, Status};
 use reactor::{IoFuture, Reactor};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -14,6 +14,8 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) reactor: Rc<Reactor>,
     links: Vec<OnceCell<Box<Link>>>,
+    /// Times that operations were to be given up.
+    pub(super) aborts: Cell<u64>,
 }
 
 struct Link {
@@ -35,7 +37,7 @@ impl Channel for NoChannel {
 impl Inner {
     pub(super) fn new(shared: Arc<Shared>, reactor: Rc<Reactor>) -> Rc<Inner> {
         let links = shared.members.iter().map(|_| OnceCell::new()).collect();
-        Rc::new(Inner { shared, reactor, links })
+        Rc::new(Inner { shared, reactor, links, aborts: Cell::new(0) })
     }
 
     /// The channel to the device that has a member's place now. Where none can be had the member is as good as broken, and

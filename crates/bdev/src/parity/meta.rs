@@ -1,9 +1,17 @@
 //! What the superblocks say when a parity device is opened. A pure decision, so that it can be tested without devices.
 //!
-//! Any two sets of all members but one have a member in common, since there are three at least. So whoever opens the device
-//! sees a superblock of every state that anything was acknowledged under, and members cannot be used without each other.
+//! A superblock is *in force* when all members that it calls in use have it, and only then is anything acknowledged that
+//! relies on it. Any two sets of all members but one have a member in common, since there are three at least. So whoever
+//! opens the device sees one that was in force last, and members cannot be used without each other.
+//!
+//! It is found so: a member that a superblock calls in use, and that never had it, proves that it was never in force.
+//! Members get ever later generations, and each superblock says which one ruled when it was made; so all members that the
+//! one in force calls in use are seen to have had it. One that never was in force, of a time before it, and yet of a later
+//! generation, is refuted by any member that both call in use. One that never was, of a time after it, may rule when nobody
+//! refutes it: nothing has been acknowledged since.
 
-use super::format::{MemberState, Superblock};
+use super::format::{MemberRecord, MemberState, Superblock};
+use std::cmp::{Ordering, Reverse};
 
 /// Why members do not make a parity device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,52 +24,88 @@ pub(super) enum Disagreement {
     Swapped(usize, usize),
     /// Members of another geometry, though they carry the same identity.
     Differs(usize),
+    /// The device has so many members.
+    Count(usize),
     /// These members lack data; one can be done without.
     Lost(Vec<usize>),
 }
 
-/// The states of the members, decided from the superblocks that are present (`None`: absent, or nothing that can be read).
-/// `blank` says which are there and hold nothing: they are rebuilt. Returns the newest superblock with the new states.
-///
-/// The newest superblock rules. A member that it calls in sync has its part of every acknowledged write, whatever its own
-/// generation: a write is acknowledged only after the member that missed it was called failed, durably, on all others.
-pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Superblock, Disagreement> {
-    let array_id = prevailing(found).ok_or(Disagreement::Nothing)?;
-    let own = |index: usize| found[index].as_ref();
-    for index in 0..found.len() {
-        match own(index) {
-            Some(own) if own.array_id != array_id => return Err(Disagreement::Foreign(index)),
-            Some(own) if own.member_index != index => return Err(Disagreement::Swapped(index, own.member_index)),
-            _ => {}
+impl Disagreement {
+    /// The member that does not fit.
+    pub(super) fn index(&self) -> Option<usize> {
+        match self {
+            Disagreement::Foreign(index) | Disagreement::Swapped(index, _) | Disagreement::Differs(index) => {
+                Some(*index)
+            }
+            _ => None,
         }
     }
-    let newest = found.iter().flatten().max_by_key(|own| own.generation).ok_or(Disagreement::Nothing)?;
-    let shape = |own: &Superblock| (own.geometry, own.block_size, own.members.len());
-    let differs = |index: &usize| own(*index).is_some_and(|own| shape(own) != shape(newest));
-    if let Some(index) = (0..found.len()).find(differs) {
-        return Err(Disagreement::Differs(index));
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decided {
+    /// The one that rules, with the new states.
+    pub(super) superblock: Superblock,
+    /// Members that hold something else, and count as absent: the others suffice.
+    pub(super) unfit: Vec<Disagreement>,
+}
+
+/// The states of the members, decided from the superblocks that are present (`None`: absent, or nothing that can be read).
+/// `blank` says which are there and hold nothing: they are rebuilt. Returns the superblock that rules with the new states,
+/// and the last generation that any has.
+///
+/// The newest superblock that may have been in force rules. A member that it calls in sync has its part of every
+/// acknowledged write: a write is acknowledged only after the member that missed it was called failed, durably, on all
+/// others. Superblocks that were never in force are passed over, however new: they may be of an attempt to open the device
+/// with fewer members than those that went on without it.
+pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Decided, Disagreement> {
+    let array_id = prevailing(found).ok_or(Disagreement::Nothing)?;
+    let (mut found, mut unfit) = (found.to_vec(), Vec::new());
+    for (index, own) in found.iter_mut().enumerate() {
+        unfit.extend(match own {
+            Some(own) if own.array_id != array_id => Some(Disagreement::Foreign(index)),
+            Some(own) if own.member_index != index => Some(Disagreement::Swapped(index, own.member_index)),
+            _ => None,
+        });
+        if unfit.last().is_some_and(|unfit| unfit.index() == Some(index)) {
+            *own = None;
+        }
     }
-    let mut decided = newest.clone();
+    let first_unfit = |unfit: &[Disagreement]| unfit.first().cloned().unwrap_or(Disagreement::Nothing);
+    let newest = found.iter().flatten().max_by_key(|own| own.generation).cloned();
+    let newest = newest.ok_or_else(|| first_unfit(&unfit))?;
+    if newest.members.len() != found.len() {
+        return Err(Disagreement::Count(newest.members.len()));
+    }
+    let shape = |own: &Superblock| (own.geometry, own.block_size, own.members.len());
+    for (index, own) in found.iter_mut().enumerate() {
+        if own.take_if(|own| shape(own) != shape(&newest)).is_some() {
+            unfit.push(Disagreement::Differs(index));
+        }
+    }
+    let found = &found[..];
+    let mut decided = ruling(found).ok_or(Disagreement::Nothing)?;
+    // What is written next must look newer than all that was ever attempted.
+    decided.generation = newest.generation;
     for (index, record) in decided.members.iter_mut().enumerate() {
-        let is_same = own(index).is_some_and(|own| own.members[index].id == record.id);
-        if !is_same {
+        if !is_who(found, index, record) {
             (record.state, record.rebuilt_rows) = (MemberState::Failed, 0);
         }
     }
-    retire_old_copy(found, &mut decided);
     let lacking = |decided: &Superblock| -> Vec<usize> {
         (0..found.len()).filter(|index| decided.members[*index].state != MemberState::InSync).collect()
     };
     let lost = lacking(&decided);
     if lost.len() > 1 {
-        return Err(Disagreement::Lost(lost));
+        return Err(unfit.into_iter().next().unwrap_or(Disagreement::Lost(lost)));
     }
     if let [index] = lost[..]
         && blank[index]
     {
         decided.members[index].state = MemberState::Rebuilding;
     }
-    Ok(decided)
+    Ok(Decided { superblock: decided, unfit })
 }
 
 /// The identity that most members carry; of two that are as frequent, that of the first.
@@ -71,23 +115,71 @@ fn prevailing(found: &[Option<Superblock>]) -> Option<[u8; 16]> {
     ids.rev().max_by_key(|id| count(*id))
 }
 
-/// A member whose superblock is more than one generation behind, alone, was put back from a copy: while a member refuses a
-/// generation it is called failed in the next one, and of two that refuse none is.
-fn retire_old_copy(found: &[Option<Superblock>], decided: &mut Superblock) {
-    let in_sync = |index: &usize| decided.members[*index].state == MemberState::InSync;
-    let is_behind =
-        |index: &usize| found[*index].as_ref().is_some_and(|own| own.generation.saturating_add(1) < decided.generation);
-    if (0..found.len()).all(|index| in_sync(&index)) {
-        let behind: Vec<usize> = (0..found.len()).filter(is_behind).collect();
-        if let [index] = behind[..] {
-            decided.members[index].state = MemberState::Failed;
+/// The superblock that rules: the newest one that is not refuted. Nothing older than what any was made on; and where what
+/// they were made on has been overwritten everywhere, by attempts alone, the newest of these: nothing has been acknowledged
+/// since. Its base is what superblocks that are made now stand on.
+fn ruling(found: &[Option<Superblock>]) -> Option<Superblock> {
+    let own = || found.iter().flatten();
+    let base = own().map(|own| own.base.generation).max()?;
+    let stands_on = |candidate: &Superblock| own().any(|own| own.base == candidate.as_base());
+    let is_late = |candidate: &Superblock| match candidate.generation.cmp(&base) {
+        Ordering::Less => false,
+        Ordering::Equal => stands_on(candidate),
+        Ordering::Greater => true,
+    };
+    let mut candidates: Vec<&Superblock> = own().filter(|own| is_late(own)).collect();
+    candidates.sort_by_key(|candidate| Reverse(candidate.generation));
+    let newest_attempt = || candidates.iter().find(|own| own.base.generation == base).map(|own| (*own).clone());
+    // Not that attempt is what the next superblocks stand on: nobody but one may ever have had it.
+    let unrefuted = |candidate: &&Superblock| {
+        let ruling = unless_refuted(found, candidate)?;
+        Some(Superblock { base: candidate.as_base(), ..ruling })
+    };
+    candidates.iter().find_map(unrefuted).or_else(newest_attempt)
+}
+
+/// Whether the device at a place is the one that a superblock means.
+fn is_who(found: &[Option<Superblock>], index: usize, record: &MemberRecord) -> bool {
+    found[index].as_ref().is_some_and(|own| own.members[index].id == record.id)
+}
+
+/// Whether a member has had a superblock: it carries it, or one that was made on it.
+fn has_had(own: &Superblock, candidate: &Superblock) -> bool {
+    own.as_base() == candidate.as_base() || own.base == candidate.as_base()
+}
+
+/// A superblock that may have been in force; `None` when members that it calls in use prove that it never was.
+///
+/// One member that is more than one generation behind, alone, proves nothing: it was put back from a copy, and is failed.
+/// While a member refuses a generation it is called failed in the next one, and of two that refuse none is.
+fn unless_refuted(found: &[Option<Superblock>], candidate: &Superblock) -> Option<Superblock> {
+    let mut candidate = candidate.clone();
+    let contradicts = |index: &usize| {
+        let record = &candidate.members[*index];
+        let is_in_use = record.state != MemberState::Failed && is_who(found, *index, record);
+        is_in_use && found[*index].as_ref().is_some_and(|own| !has_had(own, &candidate))
+    };
+    let against: Vec<usize> = (0..found.len()).filter(contradicts).collect();
+    let is_whole = candidate
+        .members
+        .iter()
+        .enumerate()
+        .all(|(index, record)| record.state == MemberState::InSync && is_who(found, index, record));
+    let behind =
+        |index: usize| found[index].as_ref().map_or(0, |own| candidate.generation.saturating_sub(own.generation));
+    match against[..] {
+        [] => Some(candidate),
+        [index] if is_whole && behind(index) > 1 => {
+            candidate.members[index].state = MemberState::Failed;
+            Some(candidate)
         }
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::MemberRecord;
+    use super::super::format::Base;
     use super::super::rows::Rows;
     use super::*;
     use MemberState::{Failed, InSync, Rebuilding};
@@ -97,6 +189,7 @@ mod tests {
         Some(Superblock {
             array_id: [1; 16],
             generation,
+            base: Base::default(),
             features: 0,
             block_size: 4096,
             member_index: index,
@@ -111,7 +204,7 @@ mod tests {
     }
 
     fn states(found: &[Option<Superblock>]) -> Result<Vec<MemberState>, Disagreement> {
-        let decided = decide(found, &[false; 3])?;
+        let decided = decide(found, &[false; 3])?.superblock;
         Ok(decided.members.iter().map(|member| member.state).collect())
     }
 
@@ -126,7 +219,7 @@ mod tests {
         let mut found = all([5; 3], [InSync; 3]);
         found[1] = None;
         assert_eq!(states(&found), Ok(vec![InSync, Failed, InSync]));
-        let decided = decide(&found, &[false, true, false]).unwrap();
+        let decided = decide(&found, &[false, true, false]).unwrap().superblock;
         assert_eq!(decided.members[1].state, Rebuilding);
         found[2] = None;
         assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
@@ -166,15 +259,104 @@ mod tests {
     }
 
     #[test]
+    fn a_generation_that_was_never_in_force_does_not_rule_however_late() {
+        let (without_2, without_0) = ([InSync, InSync, Failed], [Failed, InSync, InSync]);
+        let mut found = all([6; 3], without_0);
+        found[0] = superblock(0, 9, without_2);
+        assert_eq!(states(&found), Ok(without_0.to_vec()));
+        let decided = decide(&found, &[false; 3]).unwrap().superblock;
+        assert_eq!((decided.generation, decided.base), (9, found[1].as_ref().unwrap().as_base()));
+        // The same generation, by chance.
+        found[0] = superblock(0, 6, without_2);
+        assert_eq!(states(&found), Ok(without_0.to_vec()));
+        // A later attempt of the others too, that one of them refused.
+        found[0] = superblock(0, 9, without_2);
+        found[1] = superblock(1, 10, without_0);
+        found[1].as_mut().unwrap().base = found[2].as_ref().unwrap().as_base();
+        assert_eq!(states(&found), Ok(without_0.to_vec()));
+        // Who could tell is away.
+        found[1] = None;
+        assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
+        let mut found = all([6; 3], without_0);
+        (found[0], found[2]) = (superblock(0, 9, without_2), None);
+        assert_eq!(states(&found), Err(Disagreement::Lost(vec![0, 2])));
+    }
+
+    /// Members that refuse superblocks or are away, over many lives: whoever is in sync has all that was acknowledged.
+    #[test]
+    fn no_history_of_refusals_and_absences_makes_a_stale_member_current() {
+        let mut rng = base::Rng::new(7);
+        for _ in 0..20_000 {
+            let count = 3 + rng.below(2) as usize;
+            let mut disks = all([1; 3], [InSync; 3]);
+            if count == 4 {
+                disks.push(superblock(3, 1, [InSync; 3]));
+                for own in disks.iter_mut().flatten() {
+                    own.members.push(MemberRecord { id: [3; 16], state: InSync, rebuilt_rows: 0 });
+                }
+            }
+            disks.iter_mut().flatten().for_each(|own| own.base = Base::default());
+            // The last life whose writes each member has, and the last that acknowledged any.
+            let (mut has, mut last) = (vec![0; count], 0);
+            for life in 1..12 {
+                let away = rng.below(count as u64 + 2) as usize;
+                let seen: Vec<_> = (0..count).map(|n| disks[n].clone().filter(|_| n != away)).collect();
+                let decided = decide(&seen, &vec![false; count]);
+                assert!(decided.is_ok() || away < count, "all are here: {decided:?} {seen:#?}");
+                let Ok(Decided { superblock: mut current, .. }) = decided else { continue };
+                for (n, record) in current.members.iter().enumerate().filter(|(_, record)| record.state == InSync) {
+                    assert_eq!(has[n], last, "member {n} is stale: {record:?} {seen:#?}");
+                }
+                let refuses: Vec<bool> = (0..count).map(|_| rng.one_in(3)).collect();
+                for _ in 0..rng.between(1, 3) {
+                    current.generation += 1;
+                    let in_use: Vec<usize> = (0..count).filter(|n| current.members[*n].state == InSync).collect();
+                    let mut refused = Vec::new();
+                    for n in &in_use {
+                        if refuses[*n] {
+                            refused.push(*n);
+                        } else {
+                            disks[*n] = Some(Superblock { member_index: *n, ..current.clone() });
+                        }
+                    }
+                    if refused.is_empty() {
+                        current.base = current.as_base();
+                        last = life;
+                        in_use.iter().for_each(|n| has[*n] = life);
+                        break;
+                    }
+                    if refused.len() == 1 && in_use.len() == count {
+                        current.members[refused[0]].state = Failed;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn foreign_and_swapped_members_are_named() {
         let mut found = all([5; 3], [InSync; 3]);
         found.swap(0, 2);
         assert_eq!(states(&found), Err(Disagreement::Swapped(0, 2)));
+        // One alone is done without.
+        type Change = fn(&mut Superblock);
+        let changes: [(Change, Disagreement); 3] = [
+            (|own| own.array_id = [7; 16], Disagreement::Foreign(1)),
+            (|own| own.member_index = 2, Disagreement::Swapped(1, 2)),
+            (|own| own.geometry.rows = 8, Disagreement::Differs(1)),
+        ];
+        for (change, unfit) in changes {
+            let mut found = all([5, 4, 5], [InSync; 3]);
+            change(found[1].as_mut().unwrap());
+            let decided = decide(&found, &[false; 3]).unwrap();
+            assert_eq!(decided.unfit, [unfit.clone()]);
+            assert_eq!(states(&found), Ok(vec![InSync, Failed, InSync]));
+            found[2] = None;
+            let why = states(&found).unwrap_err();
+            assert!(why == unfit || why == Disagreement::Foreign(0) || matches!(why, Disagreement::Lost(_)), "{why:?}");
+        }
         let mut found = all([5; 3], [InSync; 3]);
-        found[0].as_mut().unwrap().array_id = [7; 16];
-        assert_eq!(states(&found), Err(Disagreement::Foreign(0)));
-        let mut found = all([5; 3], [InSync; 3]);
-        found[1].as_mut().unwrap().geometry.chunk = 8;
-        assert_eq!(states(&found), Err(Disagreement::Differs(1)));
+        found.pop();
+        assert_eq!(decide(&found, &[false; 2]), Err(Disagreement::Count(3)));
     }
 }

@@ -27,6 +27,7 @@ mod format;
 mod io;
 mod join;
 mod links;
+mod lost;
 mod meta;
 mod open;
 mod rebuild;
@@ -35,11 +36,13 @@ mod rows;
 mod upkeep;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::io::Status;
 use crate::range_lock::RangeLock;
 use format::Superblock;
 pub use format::{MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN};
 use io::ParityChannel;
 use links::Inner;
+use lost::LostRows;
 pub use open::{ParityDefect, ParityOptions};
 use reactor::Reactor;
 use rows::Rows;
@@ -77,6 +80,8 @@ pub struct RebuildStatus {
     pub bytes: u64,
     /// Bytes per second lately; 0 while nothing is being rebuilt.
     pub bytes_per_s: u64,
+    /// Why it has come to a halt. A rebuild in the background goes on by itself when that has passed.
+    pub halted: Option<Status>,
 }
 
 /// How a parity device is doing.
@@ -126,6 +131,11 @@ struct Shared {
     /// Rows that the member being rebuilt has; meaningless without one.
     rebuilt_rows: AtomicU64,
     rebuild_bytes_per_s: AtomicU64,
+    /// See [`RebuildStatus::halted`].
+    halted: Mutex<Option<Status>>,
+    /// The device is closed, or nobody has it any more: nothing is rebuilt.
+    closing: AtomicBool,
+    lost_rows: LostRows,
     reconstructed_reads: AtomicU64,
     lost_blocks: AtomicU64,
     /// See [`ParityOptions`].
@@ -149,6 +159,14 @@ struct Member {
 impl Member {
     fn device(&self) -> Option<Arc<dyn BlockDevice>> {
         self.device.lock().expect("nothing panics while holding a member's device").clone()
+    }
+
+    /// Gives its place to another device, and returns the former one.
+    fn take_in(&self, device: Option<Arc<dyn BlockDevice>>) -> Option<Arc<dyn BlockDevice>> {
+        let mut place = self.device.lock().expect("nothing panics while holding a member's device");
+        let before = std::mem::replace(&mut *place, device);
+        self.joins.fetch_add(1, AcqRel);
+        before
     }
 }
 
@@ -221,6 +239,7 @@ impl ParityDevice {
             done_bytes: bytes(shared.rebuilt_rows.load(Acquire) * shared.geometry.chunk),
             bytes: bytes(shared.geometry.rows * shared.geometry.chunk),
             bytes_per_s: shared.rebuild_bytes_per_s.load(Relaxed),
+            halted: *shared.halted.lock().expect("nothing panics while holding a reason"),
         });
         ParityStatus {
             members: self.members(),
@@ -240,8 +259,21 @@ impl ParityDevice {
         outcome.map_err(|status| DeviceError::Io { device: self.shared.name.clone(), action: "settle", status })
     }
 
+    /// Ends a rebuild, which goes on when the device is opened again, and settles.
+    pub async fn close(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
+        self.shared.closing.store(true, Release);
+        drop(self.shared.rebuild_turn.lock(0, 1, true).await);
+        self.settle(reactor).await
+    }
+
     fn inner(&self, reactor: &Rc<Reactor>) -> Rc<Inner> {
         Inner::new(self.shared.clone(), reactor.clone())
+    }
+}
+
+impl Drop for ParityDevice {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Release);
     }
 }
 

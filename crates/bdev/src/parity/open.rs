@@ -1,16 +1,18 @@
 //! Opening a parity device, and making one.
 
 use super::format::{
-    FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
+    Base, FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
 };
-use super::meta::{self, Disagreement};
+use super::lost::LostRows;
+use super::meta::{self, Decided, Disagreement};
 use super::rows::Rows;
 use super::{Member, ParityDevice, ROW_BYTES_MAX, Shared};
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
-use crate::io::{Op, OpSet};
+use crate::io::{Io, Lba, Op, OpSet, Status};
 use crate::range_lock::RangeLock;
 use crate::slots::{self, Slots, UNIT_BYTES};
-use reactor::Reactor;
+use crate::steps;
+use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
@@ -21,12 +23,15 @@ const HEAD_BYTES_MIN: u64 = 16 << 20;
 /// The head is this part of the device: a shaped pool keeps its journals there, 1/8192 of its capacity at most, beside a
 /// catalog of a few megabytes.
 const HEAD_SHARE: u64 = 4096;
+/// At the start and at the end of a device, what has to be zero for it to be blank. Others begin late: Btrfs at 64 KiB,
+/// labels of ZFS at 8 KiB.
+const EDGE_BYTES: u64 = 128 << 10;
 const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush]);
 
 /// How a parity device is opened.
 #[derive(Clone, Debug)]
 pub struct ParityOptions {
-    /// Make a new one of members whose first blocks are all zero.
+    /// Make a new one of members that are zero at their start and end.
     pub create: bool,
     /// With `create`: make one even where something else is.
     pub force: bool,
@@ -64,16 +69,27 @@ impl Default for ParityOptions {
 /// What was found at the start of a member.
 pub(super) struct Seen {
     pub(super) superblock: Option<Superblock>,
-    /// Nothing but zeroes.
+    /// Nothing but zeroes, at the start and at the end.
     pub(super) blank: bool,
     pub(super) slot_first: u64,
     /// Slots that hold no valid superblock.
     damaged: u64,
+    /// Why it cannot be a member as it is.
+    pub(super) unfit: Option<String>,
+}
+
+/// What may be given up on a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overwrite {
+    /// Zeroes alone.
+    Nothing,
+    /// Whatever it holds.
+    All,
 }
 
 impl Seen {
     fn absent() -> Seen {
-        Seen { superblock: None, blank: false, slot_first: 0, damaged: 0 }
+        Seen { superblock: None, blank: false, slot_first: 0, damaged: 0, unfit: None }
     }
 }
 
@@ -93,35 +109,44 @@ impl ParityDevice {
             let (least, most) = (PARITY_MEMBERS_MIN, PARITY_MEMBERS_MAX);
             return refuse(format!("it has {} members: expected {least} to {most}", members.len()));
         }
-        let mut seen = Vec::new();
+        let creates = if options.create && options.force { Overwrite::All } else { Overwrite::Nothing };
+        let (mut members, mut seen) = (members, Vec::new());
         for member in &members {
             seen.push(match member {
-                Some(member) => look(reactor, name, member, options.create && options.force).await?,
+                Some(member) => look(reactor, name, member, creates).await?,
                 None => Seen::absent(),
             });
         }
         let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         let fresh = options.create && (options.force || found.iter().all(Option::is_none));
-        let other_count = found.iter().flatten().map(|own| own.members.len()).find(|count| *count != members.len());
-        if let Some(count) = other_count.filter(|_| !fresh) {
-            return refuse(format!("it has {count} members, {} are given", members.len()));
-        }
+        let config = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let mut superblock = if fresh {
             if let Some(index) = members.iter().position(Option::is_none) {
                 return refuse(format!("a new parity device needs all its members, and member {index} is absent"));
             }
+            if let Some(why) = seen.iter().find_map(|seen| seen.unfit.clone()) {
+                let kib = EDGE_BYTES / 1024;
+                let way = format!("; wipe {kib} KiB at its start and at its end, or create the device with force");
+                return refuse(if options.force { why } else { why + &way });
+            }
             if let Some(index) = seen.iter().position(|seen| !seen.blank && !options.force) {
                 return refuse(format!("member {index} cannot be read; replace it, or create the device with force"));
             }
-            plan(reactor, name, &present, options)?
+            let superblock = plan(reactor, name, &present, options)?;
+            for member in members.iter().flatten() {
+                fits(&superblock, &**member).map_err(config)?;
+            }
+            superblock
         } else {
             let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
-            meta::decide(&found, &blank)
-                .map_err(|why| DeviceError::Config { device: name.to_string(), reason: explain(&why, &members) })?
+            let mut decided = meta::decide(&found, &blank).map_err(|why| {
+                let unfit: Vec<&str> = seen.iter().filter_map(|seen| seen.unfit.as_deref()).collect();
+                config([explain(&why, &members)].iter().map(String::as_str).chain(unfit).collect::<Vec<_>>().join("; "))
+            })?;
+            leave_out(name, &mut members, &mut seen, &mut decided).map_err(config)?;
+            decided.superblock
         };
-        for member in members.iter().flatten() {
-            fits(&superblock, &**member).map_err(|reason| DeviceError::Config { device: name.to_string(), reason })?;
-        }
+        let present: Vec<DeviceInfo> = members.iter().flatten().map(|member| member.info()).collect();
         let was_clean = superblock.clean && !fresh;
         superblock.clean = false;
         for (index, record) in superblock.members.iter_mut().enumerate() {
@@ -173,25 +198,86 @@ impl ParityDevice {
     }
 }
 
+/// Takes out members that hold something else, or are too small: the others suffice, and what is in a bay must not keep
+/// them from being used. It is taken in when its place is given to it.
+fn leave_out(
+    name: &str,
+    members: &mut [Option<Arc<dyn BlockDevice>>],
+    seen: &mut [Seen],
+    decided: &mut Decided,
+) -> Result<(), String> {
+    let unfit = |index: usize| decided.unfit.iter().find(|unfit| unfit.index() == Some(index));
+    for index in 0..members.len() {
+        let Some(member) = &members[index] else { continue };
+        let is_used = decided.superblock.members[index].state != MemberState::Failed;
+        let too_small = fits(&decided.superblock, &**member).err();
+        let why = match (unfit(index), seen[index].unfit.take()) {
+            (Some(unfit), _) => Some(explain(unfit, members)),
+            (None, Some(why)) => Some(why),
+            (None, None) => too_small,
+        };
+        // A blank one is done without as well.
+        let holds_data = is_used && seen[index].superblock.is_some();
+        match why {
+            Some(why) if holds_data => return Err(why),
+            Some(why) => {
+                tracing::warn!(parity = name, member = index, "{why}; the device goes on without it");
+                (members[index], seen[index]) = (None, Seen::absent());
+                decided.superblock.members[index].state = MemberState::Failed;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether the start and the end of a device are zero, as far as other formats keep what they are known by there.
+async fn is_blank(reactor: &Rc<Reactor>, channel: &dyn Channel, info: &DeviceInfo) -> Result<bool, Status> {
+    let edge = (EDGE_BYTES / info.block_size as u64).min(info.blocks);
+    let step = info.max_io_blocks.max(1) as u64;
+    for start in [0, info.blocks - edge] {
+        let mut at = start;
+        while at < start + edge {
+            let count = step.min(start + edge - at);
+            let buf = steps::alloc(reactor, count as usize * info.block_size as usize).await?;
+            let done = channel.submit(Io::read(Lba(at), count as u32, SgList::from_iter([buf]))).await;
+            done.status.check()?;
+            if done.io.bufs.iter().any(|buf| buf.as_slice().iter().any(|byte| *byte != 0)) {
+                return Ok(false);
+            }
+            at += count;
+        }
+    }
+    Ok(true)
+}
+
 /// Reads the superblock slots of a member. One valid slot suffices; a member without any that can be read is as good as absent.
 pub(super) async fn look(
     reactor: &Rc<Reactor>,
     name: &str,
     member: &Arc<dyn BlockDevice>,
-    overwrites: bool,
+    overwrite: Overwrite,
 ) -> Result<Seen, DeviceError> {
     let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
     let (info, child) = (member.info(), member.name());
+    let overwrites = overwrite == Overwrite::All;
     let known_size = (512..=65_536).contains(&info.block_size) && info.block_size.is_power_of_two();
+    let unfit = |why: String| Ok(Seen { unfit: Some(why), ..Seen::absent() });
     if !known_size || info.blocks < 4 * Slots::unit_blocks(info.block_size) {
-        return refuse(format!("member '{child}' is too small"));
+        return unfit(format!("member '{child}' is too small"));
     }
     if info.zoned.is_some() || info.rows.is_some() || !info.ops.contains(Op::Read) || !info.ops.contains(Op::Write) {
-        return refuse(format!("member '{child}' cannot be read and overwritten anywhere"));
+        return unfit(format!("member '{child}' cannot be read and overwritten anywhere"));
     }
     let channel: Rc<dyn Channel> = member.open_channel(reactor)?;
     let slots = Slots { reactor, channel: &*channel, block_size: info.block_size, kind: KIND };
-    let found = slots.read(Superblock::decode).await;
+    let mut found = slots.read(Superblock::decode).await;
+    if found.newest.is_none() && found.blank {
+        match is_blank(reactor, &*channel, &info).await {
+            Ok(blank) => found.blank = blank,
+            Err(status) => (found.blank, found.unreadable) = (false, Some(status)),
+        }
+    }
     if let Some(status) = found.unreadable {
         tracing::warn!(parity = name, member = child, %status, "a superblock slot cannot be read");
     }
@@ -204,12 +290,10 @@ pub(super) async fn look(
     }
     let foreign = found.newest.is_none() && !found.blank && found.unreadable.is_none();
     if foreign && !overwrites {
-        let kib = KIND.copies * UNIT_BYTES as u64 / 1024;
-        let way = "or create the device with force";
-        return refuse(format!("member '{child}' holds other data; wipe its first {kib} KiB, {way}"));
+        return unfit(format!("member '{child}' holds other data"));
     }
     let newest = found.newest.filter(|_| unknown == 0);
-    Ok(Seen { superblock: newest, blank: found.blank, slot_first: found.first, damaged: found.damaged })
+    Ok(Seen { superblock: newest, blank: found.blank, slot_first: found.first, damaged: found.damaged, unfit: None })
 }
 
 /// Why a device cannot be a member.
@@ -243,6 +327,7 @@ fn plan(
     Ok(Superblock {
         array_id: random_id(reactor),
         generation: 0,
+        base: Base::default(),
         features: 0,
         block_size: members[0].block_size,
         member_index: 0,
@@ -303,15 +388,15 @@ pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>
         Disagreement::Nothing => {
             "none of its members holds anything of it; set create = true to make a new one".to_string()
         }
-        Disagreement::Foreign(index) => format!(
-            "{} belongs to another parity device; name the right device, or leave it out to go on without it",
-            name(index)
-        ),
+        Disagreement::Foreign(index) => {
+            format!("{} belongs to another parity device; name the right device", name(index))
+        }
         Disagreement::Swapped(index, other) => format!(
             "{} is member {other} of this device; give its members in the order in which it was made",
             name(index)
         ),
         Disagreement::Differs(index) => format!("{} has another geometry than the others; replace it", name(index)),
+        Disagreement::Count(count) => format!("it has {count} members, {} are given", members.len()),
         Disagreement::Lost(lost) => format!(
             "{} lack data, and one member can be done without; bring back one that was not failed",
             lost.iter().map(name).collect::<Vec<_>>().join(" and ")
@@ -351,6 +436,9 @@ fn assemble(
         rebuild_turn: RangeLock::new(1),
         join_turn: RangeLock::new(1),
         rebuild_bytes_per_s: AtomicU64::new(0),
+        halted: Mutex::new(None),
+        closing: AtomicBool::new(false),
+        lost_rows: LostRows::default(),
         reconstructed_reads: AtomicU64::new(0),
         lost_blocks: AtomicU64::new(0),
         note_bytes: options.rebuild_note_bytes,

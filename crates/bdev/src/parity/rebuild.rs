@@ -2,6 +2,7 @@
 
 use super::format::MemberState;
 use super::links::Inner;
+use super::recover::is_lost;
 use super::{COPY_BYTES, ParityDevice};
 use crate::device::DeviceError;
 use crate::io::{Io, Lba, Status};
@@ -10,7 +11,6 @@ use base::Rng;
 use reactor::{Buf, Reactor, SgList};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 /// Between two steps where no rate is set: leaves most of the devices to their users.
@@ -18,6 +18,10 @@ const PAUSE_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// A reactor that stops is noticed within it, however low the rate.
 const PAUSE_MAX_NS: u64 = SECOND_NS / 10;
+/// Between two attempts at blocks that another member cannot read.
+const LOST_PAUSES_NS: [u64; 3] = [SECOND_NS / 20, SECOND_NS / 5, SECOND_NS];
+/// Longest time until a rebuild that has come to a halt is tried again; the first is a second.
+const BACKOFF_MAX_NS: u64 = 30 * SECOND_NS;
 /// Longest time between two records of how far a rebuild has got.
 const NOTE_INTERVAL_NS: u64 = 30 * SECOND_NS;
 
@@ -26,22 +30,16 @@ impl ParityDevice {
     /// none is. Watch [`status`](Self::status) for progress; a reactor that stops ends it early, and a later call goes on.
     pub async fn rebuild(&self, reactor: &Rc<Reactor>) -> Result<(), DeviceError> {
         let outcome = self.inner(reactor).rebuild().await;
-        self.shared.rebuild_bytes_per_s.store(0, Relaxed);
         outcome.map_err(|status| DeviceError::Io { device: self.shared.name.clone(), action: "rebuild", status })
     }
 
-    /// Starts [`rebuild`](Self::rebuild) if there is anything to do, as a task of this reactor.
-    pub fn rebuild_in_background(self: &Arc<Self>, reactor: &Rc<Reactor>) {
+    /// Starts [`rebuild`](Self::rebuild) if there is anything to do, as a task of this reactor. What stands in its way is
+    /// waited for. It ends with the device.
+    pub fn rebuild_in_background(&self, reactor: &Rc<Reactor>) {
         let Some(member) = self.shared.rebuilding() else { return };
         tracing::info!(parity = self.shared.name, member, "rebuilding a member");
-        let (device, worker) = (self.clone(), reactor.clone());
-        reactor.spawn(async move {
-            match device.rebuild(&worker).await {
-                Ok(()) if worker.is_stopping() => {}
-                Ok(()) => tracing::info!(parity = device.shared.name, member, "the member has been rebuilt"),
-                Err(error) => tracing::error!(%error, "a member could not be rebuilt"),
-            }
-        });
+        let inner = self.inner(reactor);
+        reactor.spawn(async move { inner.rebuild_until_done(member).await });
     }
 }
 
@@ -52,10 +50,61 @@ struct Pace {
 }
 
 impl Inner {
+    /// Rebuilds a member, again and again while that fails for what may pass.
+    async fn rebuild_until_done(&self, member: usize) {
+        let (shared, joins) = (&self.shared, self.joins(member));
+        let mut pause_ns = SECOND_NS;
+        loop {
+            let before = shared.rebuilt_rows.load(Acquire);
+            let outcome = self.rebuild().await;
+            if self.is_ending() {
+                return;
+            }
+            let Err(status) = outcome else {
+                tracing::info!(parity = shared.name, member, "the member has been rebuilt");
+                return;
+            };
+            if !self.is_rebuilding(member, joins) {
+                tracing::error!(parity = shared.name, member, %status, "the member could not be rebuilt: it failed");
+                return;
+            }
+            if shared.rebuilt_rows.load(Acquire) > before {
+                pause_ns = SECOND_NS;
+            }
+            tracing::warn!(parity = shared.name, member, %status, pause_ns, "a rebuild has come to a halt");
+            self.rest(pause_ns).await;
+            pause_ns = (pause_ns * 2).min(BACKOFF_MAX_NS);
+        }
+    }
+
+    /// Whether nothing is to be rebuilt any more.
+    fn is_ending(&self) -> bool {
+        self.reactor.is_stopping() || self.shared.closing.load(Acquire)
+    }
+
+    /// Waits, unless all ends.
+    async fn rest(&self, pause_ns: u64) {
+        let until = self.reactor.clock_ns().saturating_add(pause_ns);
+        while self.reactor.clock_ns() < until && !self.is_ending() {
+            self.reactor.sleep_ns((until - self.reactor.clock_ns().min(until)).min(PAUSE_MAX_NS)).await;
+        }
+    }
+
     async fn rebuild(&self) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.rebuild_turn.lock(0, 1, true).await;
+        if self.is_ending() {
+            return Ok(());
+        }
         let Some(member) = shared.rebuilding() else { return Ok(()) };
+        let outcome = self.rebuild_member(member).await;
+        shared.rebuild_bytes_per_s.store(0, Relaxed);
+        *shared.halted.lock().expect("nothing panics while holding a reason") = outcome.err();
+        outcome
+    }
+
+    async fn rebuild_member(&self, member: usize) -> Result<(), Status> {
+        let shared = &self.shared;
         let joins = self.joins(member);
         self.rebuild_head().await?;
         let (mut noted_row, mut noted_ns) = (shared.rebuilt_rows.load(Acquire), self.reactor.clock_ns());
@@ -65,9 +114,13 @@ impl Inner {
             if self.reactor.is_stopping() {
                 return self.note_rebuilt(member, joins).await;
             }
+            if self.is_ending() {
+                return Ok(());
+            }
             let first = shared.rebuilt_rows.load(Acquire);
             let rows = first..(first + step).min(shared.geometry.rows);
-            self.rebuild_rows(member, joins, rows.clone()).await?;
+            self.rebuild_step(member, joins, rows.clone()).await?;
+            *shared.halted.lock().expect("nothing panics while holding a reason") = None;
             let bytes = (rows.end - rows.start) * self.chunk_bytes() as u64;
             self.keep_pace(&mut pace, bytes).await;
             let behind = (rows.end - noted_row) * self.chunk_bytes() as u64;
@@ -78,15 +131,22 @@ impl Inner {
         }
         self.flush().await?;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
-        if !self.is_rebuilding(member, joins) {
-            return Err(Status::WriteError);
-        }
+        self.check_rebuilding(member, joins)?;
         self.set_state(member, MemberState::InSync);
         self.write_superblocks().await
     }
 
     fn is_rebuilding(&self, member: usize, joins: u32) -> bool {
         self.shared.state(member) == MemberState::Rebuilding && self.joins(member) == joins
+    }
+
+    /// With what is about to be written held: the members may belong to others once the device is closed.
+    fn check_rebuilding(&self, member: usize, joins: u32) -> Result<(), Status> {
+        match self.shared.closing.load(Acquire) {
+            true => Err(Status::Aborted),
+            false if !self.is_rebuilding(member, joins) => Err(Status::WriteError),
+            false => Ok(()),
+        }
     }
 
     /// A member that is written has the head when it has been compared once: writes reach it since it was taken in.
@@ -96,25 +156,38 @@ impl Inner {
         while at < head {
             let count = step.min(head - at);
             let _alone = self.shared.ranges.lock(at, count, true).await;
+            if self.is_ending() {
+                return Err(Status::Aborted);
+            }
             self.equalise(at, count).await?;
             at += count;
         }
         Ok(())
     }
 
-    async fn rebuild_rows(&self, member: usize, joins: u32, rows: Range<u64>) -> Result<(), Status> {
+    /// Writes rows of a member. What another one cannot read is tried again a few times, without holding anything, before it
+    /// counts as lost.
+    async fn rebuild_step(&self, member: usize, joins: u32, rows: Range<u64>) -> Result<(), Status> {
+        for pause_ns in LOST_PAUSES_NS {
+            match self.rebuild_rows(member, joins, rows.clone(), false).await {
+                Err(status) if is_lost(status) => self.rest(pause_ns).await,
+                other => return other,
+            }
+        }
+        self.rebuild_rows(member, joins, rows, true).await
+    }
+
+    async fn rebuild_rows(&self, member: usize, joins: u32, rows: Range<u64>, last: bool) -> Result<(), Status> {
         let shared = &self.shared;
         let geometry = &shared.geometry;
         let count = rows.end - rows.start;
         let (start, blocks) = (geometry.row_start(rows.start), count * geometry.row_blocks());
         let _alone = shared.ranges.lock(start, blocks, true).await;
-        if !self.is_rebuilding(member, joins) {
-            return Err(Status::WriteError);
-        }
+        self.check_rebuilding(member, joins)?;
         let (at, nblocks) = (geometry.chunk_at(rows.start), count * geometry.chunk);
         let sum = match self.sum_of_others(rows.start, at, nblocks, member).await {
             Ok(sum) => sum,
-            Err(Status::Gone) => return Err(Status::Gone),
+            Err(status) if !last || !is_lost(status) => return Err(status),
             Err(_) => self.sum_by_blocks(rows.start, at, nblocks, member).await?,
         };
         let write = Io::write(Lba(at), nblocks as u32, SgList::from_iter([sum]));
@@ -136,8 +209,9 @@ impl Inner {
         for (block, target) in (at..).zip(sums.as_mut_slice().chunks_exact_mut(block_size)) {
             match self.sum_of_others(row, block, 1, member).await {
                 Ok(sum) => target.copy_from_slice(sum.as_slice()),
-                Err(Status::Gone) => return Err(Status::Gone),
+                Err(status) if !is_lost(status) => return Err(status),
                 Err(status) => {
+                    self.shared.lost_rows.insert(row + (block - at) / self.shared.geometry.chunk);
                     Rng::new(block).fill(target);
                     self.shared.lost_blocks.fetch_add(1, Relaxed);
                     tracing::error!(parity = self.shared.name, member, block, %status, "a block cannot be rebuilt");
@@ -153,10 +227,7 @@ impl Inner {
         let since = |now: u64| now.saturating_sub(pace.begun_ns).max(1);
         let due_ns = (pace.bytes as u128 * SECOND_NS as u128).checked_div(rate as u128).unwrap_or(0) as u64;
         let pause_ns = if rate == 0 { PAUSE_NS } else { due_ns.saturating_sub(since(self.reactor.clock_ns())) };
-        let until = self.reactor.clock_ns().saturating_add(pause_ns);
-        while self.reactor.clock_ns() < until && !self.reactor.is_stopping() {
-            self.reactor.sleep_ns((until - self.reactor.clock_ns().min(until)).min(PAUSE_MAX_NS)).await;
-        }
+        self.rest(pause_ns).await;
         let elapsed = since(self.reactor.clock_ns());
         let per_s = pace.bytes as u128 * SECOND_NS as u128 / elapsed as u128;
         self.shared.rebuild_bytes_per_s.store(per_s as u64, Relaxed);
@@ -171,9 +242,7 @@ impl Inner {
         let rows = self.shared.rebuilt_rows.load(Acquire);
         self.flush().await?;
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;
-        if !self.is_rebuilding(member, joins) {
-            return Err(Status::WriteError);
-        }
+        self.check_rebuilding(member, joins)?;
         {
             let mut superblock = self.shared.superblock.lock().expect("nothing panics while holding the superblock");
             superblock.members[member].rebuilt_rows = rows;

@@ -16,25 +16,64 @@ impl Inner {
         let failure = tried.unwrap_or(Status::Gone);
         let Some(row) = piece.row else { return self.recover_head(piece, failure, bufs).await };
         let geometry = &self.shared.geometry;
-        let is_damaged = matches!(tried, Some(Status::ReadError | Status::Corrupt));
+        let is_damaged = tried.is_some_and(is_lost);
         // Writes to the row wait: of a row of which a part is new, the sum means nothing.
         let row_start = geometry.row_start(row);
         let _alone = self.shared.ranges.lock(row_start, geometry.row_blocks(), is_damaged).await;
         let at = geometry.place(piece.lba).at;
-        let found = self.sum_of_others(row, at, piece.nblocks, piece.member).await.map_err(|_| failure)?;
-        self.shared.reconstructed_reads.fetch_add(1, Relaxed);
-        steps::sg_write_at(bufs, 0, found.as_slice());
-        if is_damaged && self.shared.has(piece.member, row) {
-            let write = Io::write(Lba(at), piece.nblocks as u32, SgList::from_iter([found]));
-            let status = self.channel(piece.member).submit(write).await.status;
-            if status.is_ok() {
-                self.count_repair(piece.member, piece.lba, piece.nblocks);
+        if !is_damaged && let Ok(found) = self.sum_of_others(row, at, piece.nblocks, piece.member).await {
+            self.shared.reconstructed_reads.fetch_add(1, Relaxed);
+            steps::sg_write_at(bufs, 0, found.as_slice());
+            return Ok(());
+        }
+        if tried.is_none() {
+            return Err(failure);
+        }
+        // Another member may have lost other blocks of the row: each block has to be found once only.
+        let mut is_computed = false;
+        for nth in 0..piece.nblocks {
+            let found = match self.read_own(piece.member, row, at + nth).await {
+                Ok(own) => own,
+                Err(status) => {
+                    is_computed = true;
+                    self.recover_block(piece, row, nth, status).await.map_err(|_| failure)?
+                }
+            };
+            steps::sg_write_at(bufs, nth as usize * self.shared.block_size(), found.as_slice());
+        }
+        self.shared.reconstructed_reads.fetch_add(is_computed as u64, Relaxed);
+        Ok(())
+    }
+
+    /// A block of a row as the member itself has it, once more.
+    async fn read_own(&self, member: usize, row: u64, at: u64) -> Result<Buf, Status> {
+        if !self.shared.has(member, row) {
+            return Err(Status::Gone);
+        }
+        let buf = steps::alloc(&self.reactor, self.shared.block_size()).await?;
+        let mut done = self.channel(member).submit(Io::read(Lba(at), 1, SgList::from_iter([buf]))).await;
+        done.status.check()?;
+        done.io.bufs.pop().ok_or(Status::Invalid)
+    }
+
+    /// Computes a block of a piece that its member has failed to read again, as `status` says, and rewrites it there. The
+    /// caller holds the row.
+    async fn recover_block(&self, piece: Piece, row: u64, nth: u64, status: Status) -> Result<Buf, Status> {
+        let at = self.shared.geometry.place(piece.lba).at + nth;
+        let mut found = self.sum_of_others(row, at, 1, piece.member).await?;
+        // What is computed from a block that was lost is noise.
+        if is_lost(status) && self.shared.has(piece.member, row) && !self.shared.lost_rows.contains(row) {
+            let write = Io::write(Lba(at), 1, SgList::from_iter([found]));
+            let mut done = self.channel(piece.member).submit(write).await;
+            found = done.io.bufs.pop().ok_or(Status::Invalid)?;
+            if done.status.is_ok() {
+                self.count_repair(piece.member, piece.lba + nth, 1);
             } else {
                 // What can neither be read nor written has no use; where it cannot be done without, it stays as it is.
-                let _ = self.judge(&[piece.member], status).await;
+                let _ = self.judge(&[piece.member], done.status).await;
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// The blocks of a member from those of all others: data or parity, the sum of a row is zero. The caller holds the row.
@@ -50,11 +89,12 @@ impl Inner {
             let read = Io::read(Lba(at), nblocks as u32, SgList::from_iter([buf]));
             parts.push(self.channel(member).submit(read));
         }
-        let (mut sum, mut failure) = (None::<Buf>, None);
+        let (mut sum, mut failure) = (None::<Buf>, None::<Status>);
         for (member, done) in others().zip(parts.join().await) {
             if !done.status.is_ok() {
                 self.count_read_error(member, self.shared.geometry.row_start(row), done.status);
-                failure.get_or_insert(done.status);
+                // Only where nothing else stood in the way a block is known to be lost.
+                failure = failure.filter(|status| !is_lost(*status)).or(Some(done.status));
                 continue;
             }
             let mut bufs = done.io.bufs;
@@ -87,6 +127,7 @@ impl Inner {
         self.shared.reconstructed_reads.fetch_add(1, Relaxed);
         Ok(())
     }
+
     async fn read_any_head(&self, lba: u64, nblocks: u64) -> Option<Buf> {
         for member in self.shared.in_sync() {
             if let Ok(found) = self.read_head(member, lba, nblocks).await {
@@ -95,4 +136,9 @@ impl Inner {
         }
         None
     }
+}
+
+/// Whether a member that answers so has lost blocks. Anything else says nothing of what it holds.
+pub(super) fn is_lost(status: Status) -> bool {
+    matches!(status, Status::ReadError | Status::Corrupt)
 }

@@ -1,6 +1,6 @@
 //! The upkeep of a parity device: superblocks, members that change state, and heads that are made equal.
 
-use super::format::{KIND, MemberState};
+use super::format::{KIND, MemberState, PARITY_MEMBERS_MAX};
 use super::links::Inner;
 use super::{COPY_BYTES, MemberSet, ParityDefect};
 use crate::io::{Io, Lba, Status};
@@ -8,6 +8,7 @@ use crate::parts::Parts;
 use crate::slots::Slots;
 use crate::steps;
 use reactor::{Buf, SgList};
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -68,6 +69,8 @@ impl Inner {
     /// it can be done without. The caller has the turn.
     pub(super) async fn write_superblocks(&self) -> Result<(), Status> {
         let shared = &self.shared;
+        // Before anything: that we have none is no member's fault.
+        let mut buf = Some(self.slots(0).unit_buf().await?);
         loop {
             let superblock = {
                 let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
@@ -77,12 +80,14 @@ impl Inner {
             let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
             for member in shared.active() {
                 let first = shared.members[member].slot_first.swap(0, AcqRel);
-                if let Err(why) = self.slots(member).write(first, &superblock.encode(member)).await {
+                if let Err(why) = self.slots(member).write_with(first, &superblock.encode(member), &mut buf).await {
                     refused.push(member);
                     status = why;
                 }
             }
             if refused.is_empty() {
+                let mut current = shared.superblock.lock().expect("nothing panics while holding the superblock");
+                current.base = superblock.as_base();
                 shared.unrecorded.store(false, Release);
                 return Ok(());
             }
@@ -96,11 +101,13 @@ impl Inner {
     /// Makes completed writes durable. A member that cannot may lose what was acknowledged, and is called failed.
     pub(super) async fn flush(&self) -> Result<(), Status> {
         let active = self.shared.active();
+        let joins: SmallVec<[u32; PARITY_MEMBERS_MAX]> = active.iter().map(|member| self.joins(*member)).collect();
         let mut parts = Parts::default();
         active.iter().for_each(|member| parts.push(self.channel(*member).submit(Io::flush())));
         let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
-        for (member, done) in active.iter().zip(parts.join().await) {
-            if !done.status.is_ok() {
+        for ((member, joins), done) in active.iter().zip(joins).zip(parts.join().await) {
+            // Of a device that has been replaced meanwhile nothing is asked any more.
+            if !done.status.is_ok() && self.joins(*member) == joins {
                 tracing::warn!(parity = self.shared.name, member, status = %done.status, "flush failed on a member");
                 refused.push(*member);
                 status = done.status;
@@ -164,28 +171,28 @@ impl Inner {
     }
 
     async fn equalise_piece(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
-        let (mut source, mut first_failure) = (None, None);
-        let mut unreadable = MemberSet::new();
-        for member in self.shared.in_sync() {
-            match self.read_head(member, lba, nblocks).await {
-                Ok(buf) => {
-                    source = Some((member, buf));
-                    break;
-                }
-                Err(status) => {
-                    self.count_read_error(member, lba, status);
-                    first_failure.get_or_insert(status);
-                    unreadable.push(member);
-                }
-            }
+        let (active, in_sync) = (self.shared.active(), self.shared.in_sync());
+        let mut parts = Parts::default();
+        for member in &active {
+            let buf = steps::alloc(&self.reactor, nblocks as usize * self.shared.block_size()).await?;
+            let at = Lba(self.shared.geometry.data_start + lba);
+            parts.push(self.channel(*member).submit(Io::read(at, nblocks as u32, SgList::from_iter([buf]))));
         }
-        let Some((source, mut good)) = source else { return Err(first_failure.unwrap_or(Status::Gone)) };
+        let (mut found, mut first_failure) = (SmallVec::<[(usize, Option<Buf>); 4]>::new(), None);
+        for (member, mut done) in active.iter().zip(parts.join().await) {
+            if !done.status.is_ok() && in_sync.contains(member) {
+                self.count_read_error(*member, lba, done.status);
+                first_failure.get_or_insert(done.status);
+            }
+            found.push((*member, done.io.bufs.pop().filter(|_| done.status.is_ok())));
+        }
+        let can_tell = |(member, buf): &(usize, Option<Buf>)| buf.is_some() && in_sync.contains(member);
+        let source = found.iter().position(can_tell);
+        let source = source.and_then(|at| found.remove(at).1);
+        let Some(mut good) = source else { return Err(first_failure.unwrap_or(Status::Gone)) };
         let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
-        for member in self.shared.active().into_iter().filter(|member| *member != source) {
-            if !unreadable.contains(&member)
-                && let Ok(there) = self.read_head(member, lba, nblocks).await
-                && there.as_slice() == good.as_slice()
-            {
+        for (member, there) in found {
+            if there.as_ref().is_some_and(|there| there.as_slice() == good.as_slice()) {
                 continue;
             }
             let bufs = SgList::from_iter([good]);
@@ -195,7 +202,7 @@ impl Inner {
             if !done.status.is_ok() {
                 refused.push(member);
                 status = done.status;
-            } else if unreadable.contains(&member) {
+            } else if there.is_none() && in_sync.contains(&member) {
                 self.count_repair(member, lba, nblocks);
             }
         }
