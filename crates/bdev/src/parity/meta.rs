@@ -349,7 +349,7 @@ mod tests {
             let mut found = all([5, 4, 5], [InSync; 3]);
             change(found[1].as_mut().unwrap());
             let decided = decide(&found, &[false; 3]).unwrap();
-            assert_eq!(decided.unfit, [unfit.clone()]);
+            assert_eq!(decided.unfit, std::slice::from_ref(&unfit));
             assert_eq!(states(&found), Ok(vec![InSync, Failed, InSync]));
             found[2] = None;
             let why = states(&found).unwrap_err();
