@@ -173,6 +173,10 @@ impl Inner {
                 Err(status) if is_lost(status) => self.rest(pause_ns).await,
                 other => return other,
             }
+            // The pause may have been cut short.
+            if self.is_ending() {
+                return Err(Status::Aborted);
+            }
         }
         self.rebuild_rows(member, joins, rows, true).await
     }
