@@ -256,7 +256,7 @@ impl Forgetting<'_> {
     /// Takes into use what the capacity device has become larger by. That alone is good with the old log as well.
     async fn grow(&mut self, extents: u64) -> Result<(), PoolError> {
         let blocks = self.info.bytes() / BLOCK_BYTES as u64;
-        let planned = layout::plan_grow(&self.superblock, blocks);
+        let planned = layout::plan_grow(&self.superblock, self.superblock.log_blocks, blocks);
         let mut grown = planned.map_err(|_| self.too_small(extents))?;
         let enough = |shard| (grown.shard_extents(shard) - self.superblock.shard_extents(shard)) as u64 >= extents;
         if !(0..grown.shards).all(enough) {

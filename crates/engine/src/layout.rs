@@ -55,6 +55,8 @@ pub struct CreateOptions {
     /// Of a shaped pool: blocks of which writes to the capacity device are multiples, a power of two; best the drive's
     /// indirection unit. Over rows a multiple of a row.
     pub unit_blocks: Option<u32>,
+    /// Of a shaped pool: blocks of the capacity device up to which the log device keeps room for the index of a pool that grows.
+    pub grow_to_blocks: Option<u64>,
     /// The rows of the capacity device; [`Pool::create`](crate::Pool::create) asks it.
     pub rows: Option<RowLayout>,
     /// Number of shards.
@@ -77,6 +79,7 @@ impl Default for CreateOptions {
             overprovision: None,
             band_blocks: None,
             unit_blocks: None,
+            grow_to_blocks: None,
             rows: None,
             shards: None,
             segment_blocks: None,
@@ -152,6 +155,15 @@ pub enum PlanError {
         blocks: u64,
         /// Size of the index.
         index: u64,
+    },
+    /// No room for the index of what a shaped pool would grow by.
+    #[error("the log device has {} MiB and no room for the index of what would be added: that takes a log device of {} MiB \
+        (enlarge it; a new pool keeps room with --grow-to)", .blocks / MIB_BLOCKS, .needed.div_ceil(MIB_BLOCKS))]
+    IndexFull {
+        /// Size of the log device.
+        blocks: u64,
+        /// Size that suffices.
+        needed: u64,
     },
     /// Too few bands.
     #[error("bands of {} KiB: the capacity device gives each of {shards} shards {bands} of them, and {least} are the least; \
@@ -251,7 +263,9 @@ pub fn plan(
             None
         }
     };
-    let index_blocks = bands.as_ref().map_or(0, shaped::Bands::index_blocks);
+    let index_blocks = bands
+        .as_ref()
+        .map_or(0, |bands| bands.index_blocks() + bands.spare_blocks(if options.tiny { 0 } else { log_blocks }));
     let left = log_blocks.saturating_sub(LOG_RESERVED_BLOCKS as u64 + index_blocks);
     if bands.is_some() && left < shards as u64 * LOG_BLOCKS_MIN / 2 && !options.tiny {
         return Err(PlanError::IndexTooLarge { blocks: log_blocks, index: index_blocks });
@@ -283,7 +297,7 @@ pub fn plan(
         catalog_start: SUPERBLOCK_COPIES as u32,
         catalog_blocks,
         shards_start: SUPERBLOCK_COPIES as u32 + 2 * catalog_blocks,
-        root_blocks: bands.as_ref().map_or_else(|| plan_root(shard_extents, 0), |bands| bands.root_blocks),
+        root_blocks: bands.as_ref().map_or_else(|| plan_root(shard_extents, 0, 0), |bands| bands.root_blocks),
         journal_blocks: plan_journal(shard_extents, shard_log),
         layered: false,
         created_s,
@@ -305,10 +319,10 @@ pub fn plan(
 
 /// Plans the use of a capacity device that has become larger: each shard gets a region more. What is there stays where it
 /// is. For the superblocks of both devices.
-pub fn plan_grow(current: &Superblock, new_capacity_blocks: u64) -> Result<Superblock, PlanError> {
-    if current.shape == Shape::Shaped {
-        return Err(PlanError::GrownUp("the bands of a shaped pool are as many as when it was created"));
-    }
+///
+/// A shaped pool gets bands of the new space, and extents in proportion: as many as the log device, of `new_log_blocks` by now, has
+/// room for the index of. What is left over of the new space, the superblock does not count.
+pub fn plan_grow(current: &Superblock, new_log_blocks: u64, new_capacity_blocks: u64) -> Result<Superblock, PlanError> {
     let mut grown = current.clone();
     if current.regions.len() + current.shards as usize > REGIONS_MAX {
         return Err(PlanError::GrownUp("its superblock has no room for another region of each shard"));
@@ -316,11 +330,16 @@ pub fn plan_grow(current: &Superblock, new_capacity_blocks: u64) -> Result<Super
     if (0..current.shards).any(|shard| current.shard_extents(shard) == SHARD_EXTENTS_MAX) {
         return Err(PlanError::GrownUp("a shard addresses at most 16 TiB"));
     }
+    if current.shape == Shape::Shaped {
+        shaped::grow(&mut grown, new_log_blocks, new_capacity_blocks)?;
+        grown.check().expect("a plan is sane");
+        return Ok(grown);
+    }
     let start = current.regions.iter().map(Region::end).max().unwrap_or(current.shards_end());
     grown.capacity_blocks = new_capacity_blocks;
     add_regions(&mut grown, start).map_err(|least| PlanError::GrowTooSmall { blocks: new_capacity_blocks, least })?;
     let tables = (0..grown.shards).map(|shard| grown.shard_table_pages(shard)).max().unwrap_or(0);
-    if root_bytes(tables, 0) > grown.root_blocks as u64 * BLOCK_BYTES as u64 {
+    if root_bytes(tables, 0, 0) > grown.root_blocks as u64 * BLOCK_BYTES as u64 {
         return Err(PlanError::GrownUp("its roots are full"));
     }
     grown.check().expect("a plan is sane");
@@ -339,7 +358,7 @@ fn add_regions(superblock: &mut Superblock, start: u64) -> Result<(), u64> {
         let share = (superblock.capacity_blocks - at) / (shards - shard as u64);
         let first_extent = superblock.shard_extents(shard);
         let extents = extents_in(at, share).min(SHARD_EXTENTS_MAX - first_extent);
-        let region = Region { shape: Shape::Hot, start: at, first_extent, extents, shard };
+        let region = Region { shape: Shape::Hot, start: at, first_extent, extents, shard, bands: 0 };
         at = region.end();
         superblock.regions.push(region);
     }
@@ -356,8 +375,9 @@ fn smallest_region_blocks() -> u64 {
 fn extents_in(start: u64, blocks: u64) -> u32 {
     // An extent takes its blocks and the two slots of its map page; table pages and alignment take a few more.
     let mut extents = (blocks / (EXTENT_BLOCKS as u64 + 2)).min(SHARD_EXTENTS_MAX as u64) as u32;
-    let fits =
-        |extents| Region { shape: Shape::Hot, start, first_extent: 0, extents, shard: 0 }.end() <= start + blocks;
+    let fits = |extents| {
+        Region { shape: Shape::Hot, start, first_extent: 0, extents, shard: 0, bands: 0 }.end() <= start + blocks
+    };
     while extents > 0 && !fits(extents) {
         extents -= 1;
     }
@@ -405,11 +425,12 @@ fn shard_extents_at_most(capacity_blocks: u64, shards: u16) -> u64 {
     (capacity_blocks / EXTENT_BLOCKS as u64 / shards as u64).min(SHARD_EXTENTS_MAX as u64)
 }
 
-fn plan_root(shard_extents: u64, bands: u32) -> u32 {
+fn plan_root(shard_extents: u64, bands: u32, bands_most: u32) -> u32 {
     let grown = (shard_extents * GROWTH).min(SHARD_EXTENTS_MAX as u64);
+    let grown_bands = (bands as u64 * GROWTH).min(bands_most as u64) as u32;
     // Each region may leave a part of its last table page unused.
     let tables = grown.div_ceil(TABLE_DESCRIPTORS as u64) + REGIONS_MAX as u64;
-    root_bytes(tables as u32, bands).div_ceil(BLOCK_BYTES as u64) as u32
+    root_bytes(tables as u32, grown_bands, bands).div_ceil(BLOCK_BYTES as u64) as u32
 }
 
 fn plan_journal(shard_extents: u64, shard_log: u64) -> u32 {

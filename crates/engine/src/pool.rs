@@ -263,7 +263,8 @@ pub struct Pool {
     recovery: PoolRecovery,
     capacity: Arc<dyn BlockDevice>,
     capacity_blocks: AtomicU64,
-    log_blocks: u64,
+    log: LogDevice,
+    log_blocks: AtomicU64,
     /// By their uppermost layers.
     volumes: Mutex<BTreeMap<u32, Arc<PoolVolume>>>,
 }
@@ -415,7 +416,8 @@ impl Pool {
             recovery: PoolRecovery::default(),
             capacity: devices.capacity.clone(),
             capacity_blocks: AtomicU64::new(superblock.capacity_blocks),
-            log_blocks: superblock.log_blocks,
+            log: devices.log.clone(),
+            log_blocks: AtomicU64::new(superblock.log_blocks),
             volumes: Mutex::default(),
             shared: shared.clone(),
         };
@@ -562,13 +564,17 @@ impl Pool {
     }
 
     /// Takes into use by what the capacity device has become larger, while I/O goes on; its new size in bytes. Refused,
-    /// naming the least useful size, when that adds nothing.
+    /// naming the least useful size, when that adds nothing. In a shaped pool the index grows on the log device, into room that was
+    /// kept there or that this has become larger by: what has no room there stays for another time.
     pub async fn grow(&self, reactor: &Rc<Reactor>) -> Result<u64, PoolError> {
         let (shared, blocks) = (self.shared.clone(), self.capacity.info().bytes() / BLOCK_BYTES as u64);
-        let grow = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.grow(blocks).await };
-        let blocks = reactor.call_on(self.shared.control, grow).await?;
-        self.capacity_blocks.store(blocks, Relaxed);
-        Ok(blocks * BLOCK_BYTES as u64)
+        let log_blocks = self.log.blocks();
+        let grow =
+            move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.grow(log_blocks, blocks).await };
+        let (log_blocks, capacity_blocks) = reactor.call_on(self.shared.control, grow).await?;
+        self.log_blocks.store(log_blocks, Relaxed);
+        self.capacity_blocks.store(capacity_blocks, Relaxed);
+        Ok(capacity_blocks * BLOCK_BYTES as u64)
     }
 
     /// Gives up a log device that is lost, or damaged in its middle, for the new (or the damaged) one in `devices`. The pool
@@ -611,11 +617,13 @@ impl Pool {
         let (going, going_extents) = self.going(reactor).await;
         let volumes: Vec<bool> = self.volumes().iter().map(|volume| volume.identity().is_snapshot).collect();
         let snapshots = volumes.iter().filter(|is_snapshot| **is_snapshot).count();
+        let capacity_bytes = self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64;
         PoolStatus {
             name: self.shared.name.clone(),
             uuid: self.shared.uuid,
-            capacity_bytes: self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64,
-            log_bytes: self.log_blocks * BLOCK_BYTES as u64,
+            capacity_bytes,
+            unused_bytes: self.capacity.info().bytes().saturating_sub(capacity_bytes),
+            log_bytes: self.log_blocks.load(Relaxed) * BLOCK_BYTES as u64,
             log_durable: self.shared.log_durable,
             volumes: volumes.len() - snapshots,
             snapshots,

@@ -244,7 +244,12 @@ fn blocks_of_extents_lie_in_their_regions_after_growing() {
         let (meta, _) = pool.open(1, 0).await.unwrap();
         meta.set_descriptor(3, extent_of_volume(4, 4));
         meta.checkpoint(TAIL).await.unwrap();
-        let superblock = engine::layout::plan_grow(&pool.superblock, pool.superblock.capacity_blocks * 3).unwrap();
+        let superblock = engine::layout::plan_grow(
+            &pool.superblock,
+            pool.superblock.log_blocks,
+            pool.superblock.capacity_blocks * 3,
+        )
+        .unwrap();
         let grown = Pool { superblock: superblock.clone(), ..pool };
         let (meta, _) = grown.open(1, 0).await.unwrap();
         assert_eq!((meta.extents(), meta.descriptor(3)), (superblock.shard_extents(1), extent_of_volume(4, 4)));

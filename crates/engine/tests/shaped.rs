@@ -7,6 +7,7 @@ use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, Status};
 use common::disk::Disk;
 use common::*;
+use engine::layout::CreateOptions;
 use engine::{CheckOptions, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::{Reactor, ReactorConfig};
 use std::rc::Rc;
@@ -160,6 +161,63 @@ fn a_capacity_device_that_is_away_for_long_costs_no_block() {
         assert_eq!(pool.status(&there).await.shards[0].lost_blocks, 0);
         for lba in 0..8 {
             assert_eq!(read(&there, &volume, lba).await, Ok(if lba == 3 { 9 } else { 5 }), "block {lba}");
+        }
+        pool.close(&there).await;
+    });
+}
+
+#[test]
+fn a_pool_grows_by_bands_and_is_found_grown_and_says_what_its_log_has_no_room_for() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    block_on(&reactor, async move {
+        let (log, capacity) = (Disk::new("log", 2048), Disk::new("capacity", CAPACITY_BLOCKS));
+        let devices = PoolDevices { log: LogDevice::Block(log.clone()), capacity: capacity.clone() };
+        let options = CreateOptions { grow_to_blocks: Some(2 * CAPACITY_BLOCKS), ..shaped(2) };
+        Pool::create(&there, &devices, &options, 0, true).await.unwrap();
+        let pool = open(there.clone(), devices.clone()).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", 64 * 1024, 12, 0).await.unwrap();
+        let error = pool.grow(&there).await.unwrap_err().to_string();
+        assert!(error.contains("growing this pool takes at least"), "{error}");
+        let numbers = |status: engine::PoolStatus| {
+            let of = |number: fn(&engine::ShardStatus) -> u64| status.shards.iter().map(number).sum::<u64>();
+            (of(|shard| shard.extents as u64), of(|shard| shard.bands.bands as u64))
+        };
+        let (extents, bands) = numbers(pool.status(&there).await);
+        let lba = |block: u64| block * 37 % (4 * 1024);
+        for block in 0..3_000 {
+            assert_eq!(write(&there, &volume, lba(block), 3).await, Status::Ok);
+        }
+        capacity.enlarge(2 * CAPACITY_BLOCKS);
+        assert_eq!(pool.grow(&there).await.unwrap(), 2 * CAPACITY_BLOCKS * 4096);
+        let (more_extents, more_bands) = numbers(pool.status(&there).await);
+        assert!(
+            more_bands >= 2 * bands && more_extents * 10 > extents * 19,
+            "{extents}, {bands} and {more_extents}, {more_bands}"
+        );
+        // A slice of each shard: more than there was room for before, so that bands of the new space are in use.
+        let blocks = 32 * 1024;
+        assert!(extents < 32 && more_extents > 32, "{extents}, {more_extents}");
+        for block in 0..blocks {
+            assert_eq!(write(&there, &volume, block, 1 + block as u8 % 200).await, Status::Ok, "block {block}");
+        }
+        pool.settle(&there).await.unwrap();
+        assert_eq!(pool.audit(&there).await.unwrap().problems, Vec::<String>::new());
+        // Of six times as much more there is no room for the index, until the log device becomes larger as well.
+        capacity.enlarge(8 * CAPACITY_BLOCKS);
+        let in_part = pool.grow(&there).await;
+        assert!(in_part.is_err() || pool.status(&there).await.unused_bytes > CAPACITY_BLOCKS * 4096, "{in_part:?}");
+        log.enlarge(2048 + 1024);
+        pool.grow(&there).await.unwrap();
+        assert_eq!(pool.status(&there).await.unused_bytes, 0);
+        let grown = numbers(pool.status(&there).await);
+        pool.close(&there).await;
+        assert_sound(&there, &devices).await;
+        let pool = open(there.clone(), devices.clone()).await.unwrap();
+        assert_eq!(numbers(pool.status(&there).await), grown);
+        let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
+        for block in 0..blocks {
+            assert_eq!(read(&there, &volume, block).await, Ok(1 + block as u8 % 200), "block {block}");
         }
         pool.close(&there).await;
     });

@@ -214,8 +214,14 @@ fn geometry(first: u32, second: u32, journal_blocks: u32) -> Superblock {
         bands: engine::BandLayout::default(),
         regions: Vec::new(),
     };
-    let region =
-        Region { shape: Shape::Hot, start: superblock.shards_end(), first_extent: 0, extents: first, shard: 0 };
+    let region = Region {
+        shape: Shape::Hot,
+        start: superblock.shards_end(),
+        first_extent: 0,
+        extents: first,
+        shard: 0,
+        bands: 0,
+    };
     superblock.regions.push(region);
     if second > 0 {
         superblock.regions.push(Region {
@@ -224,6 +230,7 @@ fn geometry(first: u32, second: u32, journal_blocks: u32) -> Superblock {
             first_extent: first,
             extents: second,
             shard: 0,
+            bands: 0,
         });
     }
     superblock

@@ -78,6 +78,8 @@ pub(crate) struct BandPlan {
     pub(crate) overprovision: u8,
     /// Bands in use above which GC works.
     pub(crate) used_bands: u32,
+    /// Bytes that the capacity device may become larger by.
+    pub(crate) growth_bytes: u64,
 }
 
 impl Plan {
@@ -131,13 +133,28 @@ impl Plan {
         let blocks = extents * EXTENT_BLOCKS * whole / (100 - overprovision as u64);
         let bands = blocks / band_blocks as u64 + self.shards as u64 * 10;
         let front = FRONT_BLOCKS;
-        let index = extents * 4 + self.shards as u64 * (64 + bands * 32 / 2048);
+        // Map pages, and roots for sixteen times as many bands.
+        let index = extents * 4 + self.shards as u64 * 64 + bands * 16 * 32 / 2048;
         Plan {
             log_bytes: self.log_bytes + index * 4096,
             capacity_bytes: (front + bands * band_blocks as u64) * 4096,
-            bands: Some(BandPlan { band_blocks, unit_blocks, overprovision, used_bands: rng.between(1, 8) as u32 }),
+            bands: Some(BandPlan {
+                band_blocks,
+                unit_blocks,
+                overprovision,
+                used_bands: rng.between(1, 8) as u32,
+                growth_bytes: 0,
+            }),
             ..self
         }
+    }
+
+    /// The same, with room on the log device for the index of so much more.
+    pub(crate) fn growing(self, growth_bytes: u64) -> Plan {
+        // Two slots of two blocks for each extent, table pages, and what is rounded up.
+        let index = growth_bytes / (4 << 20) * 4 + self.shards as u64 * 16;
+        let bands = self.bands.map(|bands| BandPlan { growth_bytes, ..bands });
+        Plan { log_bytes: self.log_bytes + index * 4096, bands, ..self }
     }
 
     /// Some places of extents refuse writes, and there are enough others.
@@ -246,6 +263,7 @@ impl Plan {
             overprovision: self.bands.map(|bands| bands.overprovision),
             band_blocks: self.bands.map(|bands| bands.band_blocks),
             unit_blocks: self.bands.map(|bands| bands.unit_blocks),
+            grow_to_blocks: self.bands.map(|bands| (self.capacity_bytes + bands.growth_bytes) / 4096),
             ..CreateOptions::default()
         }
     }
@@ -264,7 +282,7 @@ impl Plan {
         let superblock = self.superblock();
         match superblock.shape {
             Shape::Hot => superblock.regions[0].map_slot(0, 0) * 4096,
-            Shape::Shaped => superblock.bands_of(0) * 4096,
+            Shape::Shaped => superblock.bands.start * 4096,
         }
     }
 
@@ -365,6 +383,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::LeakExtents => Some(Defect::LeakExtents),
         Mutation::KeepMappings => Some(Defect::KeepMappings),
         Mutation::SkipVerify => Some(Defect::SkipVerify),
+        Mutation::OverlapBands => Some(Defect::OverlapBands),
         Mutation::NoReserve => Some(Defect::NoReserve),
         Mutation::SkipJournal => Some(Defect::SkipJournal),
         Mutation::RetireEarly => Some(Defect::RetireEarly),

@@ -1,6 +1,7 @@
 //! `hot-pool-changes`: a hot pool that is changed while it is used, and crashed at any step of it. Beside the work volumes
 //! are created, resized and deleted, the capacity device and the pool grow, a scrub runs; between two lives the pool is
-//! checked and repaired, and it is opened on another number of reactors.
+//! checked and repaired, and it is opened on another number of reactors. `shaped-pool-changes` is the same with a shaped pool, which
+//! grows by bands.
 //!
 //! No hardware fails here, so that a check has to find nothing but what a crash leaves, whenever and however often it runs
 //! and however far its repairs got; so that a scrub finds every block good; and so that every operation succeeds.
@@ -40,6 +41,8 @@ use std::sync::Arc;
 /// Times that the capacity device becomes larger, at most: a superblock has room for so many regions.
 const GROWTHS_MAX: u64 = 3;
 const EXTENT_BYTES: u64 = 4 << 20;
+/// What a shard of a shaped pool grows by at a time, at most, in bytes of so many extents.
+const SHAPED_GROWTH_EXTENTS_MAX: u64 = 5;
 /// Bytes a second of a scrub that does not wait.
 const SCRUB_FAST: u64 = 1 << 40;
 
@@ -61,10 +64,25 @@ struct Stage {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
-    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = roomy(&mut run.rng);
+    run_with(run, plan)
+}
+
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    let rng = &mut run.rng;
+    let plan = roomy(rng).shaped(rng);
+    let growth = GROWTHS_MAX * plan.shards as u64 * SHAPED_GROWTH_EXTENTS_MAX * EXTENT_BYTES;
+    run_with(run, plan.growing(growth))
+}
+
+/// With room for every extent that is touched.
+fn roomy(rng: &mut Rng) -> Plan {
     let plan = Plan::pick(rng);
-    // Room for every extent that is touched.
-    let plan = Plan { capacity_bytes: (plan.shards as u64 * 20 + 2) * EXTENT_BYTES, ..plan };
+    Plan { capacity_bytes: (plan.shards as u64 * 20 + 2) * EXTENT_BYTES, ..plan }
+}
+
+fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
     world.handle().note(format!("{plan:?}"));
     let mix = Mix {
         block_bytes: 1 << plan.block_shift,
@@ -201,7 +219,12 @@ impl Stage {
         if grows {
             self.growths.set(self.growths.get() + 1);
             let info = capacity.info();
-            let bytes = info.bytes() + self.plan.shards as u64 * (rng.between(1, 2) * EXTENT_BYTES + (2 << 20));
+            let bytes = match self.plan.bands {
+                None => rng.between(1, 2) * EXTENT_BYTES + (2 << 20),
+                // Over-provisioning, headers and the unit of writes take their part.
+                Some(_) => rng.between(3, SHAPED_GROWTH_EXTENTS_MAX) * EXTENT_BYTES,
+            };
+            let bytes = info.bytes() + self.plan.shards as u64 * bytes;
             let resized = capacity.resize(reactor, bytes / info.block_size as u64).await;
             self.expect(resized.is_ok(), || format!("the capacity device does not grow: {resized:?}"));
         }

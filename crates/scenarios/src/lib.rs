@@ -135,6 +135,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_changes::run,
     },
     Scenario {
+        name: "shaped-pool-changes",
+        about: "the same with a shaped pool, which grows by bands",
+        run: hot_pool_changes::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-damage",
         about: "a hot pool whose map pages are damaged: reads of what they alone knew are errors until it is written, \
                 nothing is stale, and the pool goes on",

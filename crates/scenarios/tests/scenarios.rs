@@ -115,6 +115,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-changes", Mutation::KeepMappings),
         ("hot-pool-changes", Mutation::ForgetTrims),
         ("hot-pool-changes", Mutation::FuaIgnored),
+        ("shaped-pool-changes", Mutation::OverlapBands),
         ("hot-pool-full", Mutation::NoReserve),
         ("hot-pool-full", Mutation::LeakExtents),
         ("hot-pool-forget", Mutation::SkipJournal),

@@ -238,6 +238,8 @@ pub enum Mutation {
     LeakExtents,
     /// A scenario's own defect: the engine keeps what the log has of an extent that was given back.
     KeepMappings,
+    /// A scenario's own defect: bands by which a pool grows lie over those that there were.
+    OverlapBands,
     /// A scenario's own defect: the engine lets user writes take the room in the log that destage needs.
     NoReserve,
     /// A scenario's own defect: the engine does not note which slices are in the log alone.
@@ -278,7 +280,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 52] = [
+    pub const ALL: [Mutation; 53] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -313,6 +315,7 @@ impl Mutation {
         Mutation::SummaryEarly,
         Mutation::LeakExtents,
         Mutation::KeepMappings,
+        Mutation::OverlapBands,
         Mutation::NoReserve,
         Mutation::SkipJournal,
         Mutation::RetireEarly,

@@ -249,10 +249,22 @@ fn scrub_text(name: &str, scrub: &ScrubView) -> String {
     text
 }
 
+/// Unused bytes of a capacity device that are worth a word.
+pub const UNUSED_TOLD: u64 = 1 << 20;
+
 pub fn grow(context: &Context, name: &str) -> Result<(), Failure> {
     context.call_and_show("pool.grow", json!({ "name": name }), |pool: PoolView| {
-        let (size, free) = pool.open.map_or((0, 0), |open| (open.capacity_bytes, open.total.free_bytes));
-        format!("pool '{name}' has grown to {}, {} free", ByteSize(size), ByteSize(free))
+        let Some(open) = pool.open else { return format!("pool '{name}' has grown") };
+        let (size, free) = (ByteSize(open.capacity_bytes), ByteSize(open.total.free_bytes));
+        let mut text = format!("pool '{name}' has grown to {size}, {free} free");
+        if open.unused_bytes >= UNUSED_TOLD {
+            text += &format!(
+                "\n{} of '{}' stay unused: its log device has no room for the index of more; make that larger and grow again",
+                ByteSize(open.unused_bytes),
+                pool.definition.capacity
+            );
+        }
+        text
     })
 }
 

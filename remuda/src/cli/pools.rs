@@ -60,6 +60,10 @@ Examples:
         /// Shaped: bytes that are written and collected as one [default: by size]
         #[arg(long, value_name = "SIZE")]
         band: Option<String>,
+        /// Shaped: keep room on the log device for growing to a capacity device of this size [default: twice the capacity,
+        /// where that takes an eighth of the log at most]
+        #[arg(long, value_name = "SIZE")]
+        grow_to: Option<String>,
         #[command(flatten)]
         cache: CacheArgs,
         /// Take devices that hold something; it is lost
@@ -152,6 +156,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             overprovision,
             write_unit,
             band,
+            grow_to,
             cache,
             force,
             volatile,
@@ -172,6 +177,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
                 ("shape", shape),
                 ("write_unit", write_unit),
                 ("band", band),
+                ("grow_to", grow_to),
             ];
             for (key, value) in texts {
                 if let Some(value) = value {
@@ -296,6 +302,7 @@ fn facts(pool: &PoolView) -> String {
             ),
             ("being deleted", format!("{}, which have {} extents", open.going, output::count(open.going_extents))),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
+            ("not used", format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name)),
             ("unusable extents", output::count(total.unusable_extents)),
             ("bands", bands(total)),
             ("log fill", log(total)),
@@ -313,6 +320,9 @@ fn facts(pool: &PoolView) -> String {
             ("scrub", pool_care::scrub_line(&open.scrub)),
             ("memory", ByteSize(total.memory_bytes).to_string()),
         ]);
+        if open.unused_bytes < pool_care::UNUSED_TOLD {
+            facts.retain(|(name, _)| *name != "not used");
+        }
         if open.going == 0 {
             facts.retain(|(name, _)| *name != "being deleted");
         }

@@ -38,6 +38,12 @@ const WRITE_UNIT: Key = key(
     "Shaped: the capacity device is written in multiples of this; best the drive's indirection unit.",
 );
 const BAND: Key = key("band", Form::Size, "by size", "Shaped: bytes that are written and collected as one.");
+const GROW_TO: Key = key(
+    "grow_to",
+    Form::Size,
+    "twice the capacity, where that takes an eighth of the log at most",
+    "Shaped: the log device keeps room for the index of a capacity device of this size, for `pool grow`.",
+);
 const MAP_CACHE: Key =
     key("map_cache", Form::Size, "16 MiB per TiB of capacity", "Memory for pages of the map, over all shards.");
 const CAPACITY: Key = key("capacity", Form::Text, "required", "The device that blocks end up on, 256 MiB or more.");
@@ -57,6 +63,7 @@ pub const POOL: &[Key] = &[
     OVERPROVISION,
     WRITE_UNIT,
     BAND,
+    GROW_TO,
 ];
 
 /// Keys of a log in persistent memory.
@@ -80,6 +87,7 @@ pub const POOL_CREATE: &[Key] = &[
     OVERPROVISION,
     WRITE_UNIT,
     BAND,
+    GROW_TO,
     key("force", Form::Flag, "false", "Take devices that hold something; it is lost."),
 ];
 
@@ -135,6 +143,9 @@ pub enum PlacementDef {
         write_unit: Option<u64>,
         /// Bytes of a band.
         band: Option<u64>,
+        /// Bytes up to which the capacity device may grow without a larger log device.
+        #[serde(default)]
+        grow_to: Option<u64>,
     },
 }
 
@@ -197,6 +208,7 @@ fn read_placement(section: &mut Section<'_>) -> PlacementDef {
     let overprovision = section.count("overprovision").map(|percent| percent.value as u8);
     let write_unit = section.size("write_unit");
     let band = section.size("band");
+    let grow_to = section.size("grow_to").map(|size| size.value);
     for (name, size) in [("write_unit", &write_unit), ("band", &band)] {
         if let Some(size) = size
             && (!size.value.is_power_of_two() || size.value < BLOCK)
@@ -206,9 +218,9 @@ fn read_placement(section: &mut Section<'_>) -> PlacementDef {
     }
     if shape == "shaped" {
         let (write_unit, band) = (write_unit.map(|size| size.value), band.map(|size| size.value));
-        return PlacementDef::Shaped { overprovision, write_unit, band };
+        return PlacementDef::Shaped { overprovision, write_unit, band, grow_to };
     }
-    for name in ["overprovision", "write_unit", "band"] {
+    for name in ["overprovision", "write_unit", "band", "grow_to"] {
         if section.has(name) {
             let help = "write shape = \"shaped\" for a pool with bands";
             section.wrong(None, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));

@@ -6,7 +6,7 @@ use super::pool_view::{PoolView, ScrubView};
 use super::pools::{object, pool_refused};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
-use crate::config::LogDef;
+use crate::config::{LogDef, PlacementDef};
 use base::ByteSize;
 
 impl Node {
@@ -14,11 +14,16 @@ impl Node {
     pub async fn pool_grow(&mut self, name: &str) -> Result<PoolView, Refusal> {
         self.check_running()?;
         let open = self.open_pool_of(name)?;
-        let capacity = self.pool_slot(name)?.def.capacity.clone();
-        let device = self.open_device(&capacity)?;
-        let below = format!("device '{capacity}'");
+        let def = &self.pool_slot(name)?.def;
+        let capacity = def.capacity.clone();
+        let mut devices = Vec::new();
+        for name in def.devices() {
+            devices.push((format!("device '{name}'"), self.open_device(name)?));
+        }
         let grown = on_reactor_async(self.reactors.first(), move |reactor| async move {
-            device.refresh(&reactor).await.map_err(|error| refused(below, error))?;
+            for (below, device) in devices {
+                device.refresh(&reactor).await.map_err(|error| refused(below, error))?;
+            }
             Ok(open.pool.grow(&reactor).await)
         });
         let next = format!(
@@ -34,7 +39,8 @@ impl Node {
     pub(super) fn check_pool_resize(&self, device: &str, size: u64, below: &str) -> Result<(), Refusal> {
         let Some(pool) = self.pool_on(device) else { return Ok(()) };
         let def = &self.pool_slot(pool)?.def;
-        if matches!(&def.log, LogDef::Device(log) if log == device) {
+        let is_log = matches!(&def.log, LogDef::Device(log) if log == device);
+        if is_log && def.placement == PlacementDef::Hot {
             let next = format!("to use another, destroy pool '{pool}' and make it anew");
             return Err(Refusal::conflict(
                 below,

@@ -48,6 +48,9 @@ pub struct PoolNumbers {
     pub going_extents: u64,
     /// Bytes of the capacity device in use by the pool.
     pub capacity_bytes: u64,
+    /// Bytes by which the capacity device has become larger; `pool grow` takes them into use.
+    #[serde(default)]
+    pub unused_bytes: u64,
     /// Bytes of the log device in use by the pool.
     pub log_bytes: u64,
     /// What is acknowledged survives a power loss.
@@ -347,6 +350,7 @@ impl PoolNumbers {
             going: status.going,
             going_extents: status.going_extents,
             capacity_bytes: status.capacity_bytes,
+            unused_bytes: status.unused_bytes,
             log_bytes: status.log_bytes,
             log_durable: status.log_durable,
             recovered_records: recovery.records,

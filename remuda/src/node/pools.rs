@@ -34,13 +34,14 @@ fn create_options(def: &PoolDef) -> CreateOptions {
     let options = CreateOptions { name: def.name.clone(), shards: def.shards, ..CreateOptions::default() };
     match def.placement {
         PlacementDef::Hot => options,
-        PlacementDef::Shaped { overprovision, write_unit, band } => {
+        PlacementDef::Shaped { overprovision, write_unit, band, grow_to } => {
             let blocks = |bytes: u64| (bytes / engine::BLOCK_BYTES as u64).min(u32::MAX as u64) as u32;
             CreateOptions {
                 shape: Shape::Shaped,
                 overprovision,
                 unit_blocks: write_unit.map(blocks),
                 band_blocks: band.map(blocks),
+                grow_to_blocks: grow_to.map(|bytes| bytes / engine::BLOCK_BYTES as u64),
                 ..options
             }
         }

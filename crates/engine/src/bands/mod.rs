@@ -28,6 +28,7 @@ mod writer;
 
 pub(crate) use crate::format::band::BandEntry;
 pub(crate) use crate::format::stripe::Entry;
+use crate::format::superblock::BandRun;
 pub(crate) use ledger::{BandDefect, Room, Token};
 pub(crate) use policy::RESERVE_BANDS;
 pub(crate) use walk::{Cursor, Stripe};
@@ -85,9 +86,9 @@ impl Stream {
 /// Where a shard's bands are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BandGeometry {
-    /// First block of 4 KiB of the first band on the device.
+    /// First block of 4 KiB of the first band on the device; the others follow, but for those that were added later.
     pub(crate) first_block: u64,
-    /// Number of bands.
+    /// Number of bands, those included.
     pub(crate) bands: u32,
     /// Blocks of each.
     pub(crate) band_blocks: u32,
@@ -127,6 +128,14 @@ impl BandGeometry {
     fn at(&self, band: u32, position: u32) -> BandAt {
         BandAt(band * self.band_blocks + position)
     }
+}
+
+/// Bands that were added: where on the device is their first block?
+#[derive(Clone, Copy, Debug)]
+struct Added {
+    /// The place of that block.
+    at: BandAt,
+    block: u64,
 }
 
 /// Whose bands they are.
@@ -172,7 +181,12 @@ impl BandStats {
 /// A shard's bands. See the module.
 pub(crate) struct Bands {
     medium: BandMedium,
+    /// As they were opened: how many bands there are now, the ledger knows.
     geometry: BandGeometry,
+    /// By their places.
+    added: RefCell<Vec<Added>>,
+    /// The place of the first of them.
+    added_from: Cell<u32>,
     owner: BandOwner,
     ledger: RefCell<Ledger>,
     desks: RefCell<Desks>,
@@ -187,13 +201,14 @@ pub(crate) struct Bands {
 }
 
 impl Bands {
-    /// The bands as a checkpoint's table says; bands that it does not have are free. The counts of valid blocks are hints until
+    /// The bands as a checkpoint's table says; bands that it does not have are free. `added` are the last of them, which lie elsewhere. The counts of valid blocks are hints until
     /// [`recount_ended`](Self::recount_ended), unless all are free. Panics when the geometry is impossible: it was checked when it was read.
     pub(crate) fn new(
         reactor: &Rc<Reactor>,
         channel: Rc<dyn Channel>,
         info: &DeviceInfo,
         geometry: BandGeometry,
+        added: &[BandRun],
         owner: BandOwner,
         table: &[BandEntry],
     ) -> Rc<Bands> {
@@ -202,6 +217,8 @@ impl Bands {
         let bands = Bands {
             medium,
             geometry,
+            added: RefCell::default(),
+            added_from: Cell::new(u32::MAX),
             owner,
             ledger: RefCell::new(Ledger::new(geometry, owner.epoch, table)),
             desks: RefCell::default(),
@@ -211,13 +228,39 @@ impl Bands {
             unmapping: Cell::new(false),
             resting: Cell::new(false),
         };
+        let mut bands_so_far = geometry.bands - added.iter().map(|run| run.bands).sum::<u32>();
+        for run in added {
+            bands.note_added(bands_so_far, run.start);
+            bands_so_far += run.bands;
+        }
         bands.keep_spare();
         Rc::new(bands)
     }
 
+    /// The bands from this number on begin at that block of the device.
+    fn note_added(&self, first: u32, block: u64) {
+        let at = self.geometry.at(first, 0);
+        self.added_from.set(self.added_from.get().min(at.0));
+        self.added.borrow_mut().push(Added { at, block });
+    }
+
+    /// More bands, all free: the device has grown.
+    pub(crate) fn add(&self, run: BandRun) {
+        let is_broken = self.ledger.borrow().is_broken(BandDefect::OverlapAdded);
+        let start = if is_broken { self.geometry.first_block } else { run.start };
+        self.note_added(self.ledger.borrow().room().bands, start);
+        self.ledger.borrow_mut().add(run.bands);
+        self.changed.notify_all();
+    }
+
     /// The block of the device, in units of 4 KiB.
     pub(crate) fn device_block(&self, at: BandAt) -> u64 {
-        self.geometry.first_block + at.0 as u64
+        if at.0 < self.added_from.get() {
+            return self.geometry.first_block + at.0 as u64;
+        }
+        let added = self.added.borrow();
+        let of_block = added.iter().rev().find(|added| added.at <= at).expect("it is behind the first that was added");
+        of_block.block + (at.0 - of_block.at.0) as u64
     }
 
     /// Whether there can be a block: it is inside a band that is in use. For places that were read from media.

@@ -2,7 +2,7 @@
 
 use super::{Checker, RESTORE};
 use crate::format::band::BandState;
-use crate::format::root::Root;
+use crate::format::root::{Root, RootBands};
 use crate::format::superblock::Superblock;
 use crate::meta::INHERIT;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
@@ -19,14 +19,10 @@ pub(super) struct BandUse {
 impl BandUse {
     /// Nothing yet; `None` in a pool without bands.
     pub(super) fn new(superblock: &Superblock, root: &Root) -> Option<BandUse> {
-        let layout = superblock.bands;
-        let blocks = layout.bands as usize * layout.band_blocks as usize;
+        let bands = RootBands::of(superblock);
+        let blocks = bands.all as usize * bands.band_blocks as usize;
         let free = root.bands.iter().map(|band| band.state == BandState::Free).collect();
-        (layout.bands > 0).then(|| BandUse {
-            named: vec![0; blocks.div_ceil(64)],
-            free,
-            band_blocks: layout.band_blocks,
-        })
+        (bands.all > 0).then(|| BandUse { named: vec![0; blocks.div_ceil(64)], free, band_blocks: bands.band_blocks })
     }
 
     /// A map page names a place; what is wrong with that.

@@ -146,7 +146,7 @@ impl Checker {
     ) {
         for (copy, mut finding) in stale {
             if sound {
-                let (media, bytes) = (self.index.clone(), root.encode(superblock.pool));
+                let (media, bytes) = (self.index.clone(), root.encode(superblock.pool, superblock.bands.bands));
                 let (this, other) = (superblock.root_copy(shard, copy), superblock.root_copy(shard, 1 - copy));
                 let repair = async move {
                     media.write_durably(other, &bytes).await?;

@@ -20,8 +20,10 @@ const SHAPED: u64 = 1;
 const LAYERED: u64 = 2;
 /// Incompatible feature: the unit of writes of a shaped pool, or a band, need not be a power of two.
 const ODD_UNITS: u64 = 4;
+/// Incompatible feature: a shaped pool has grown; regions have brought bands with them, and roots count theirs.
+const GROWN_BANDS: u64 = 8;
 /// Incompatible features that this code knows.
-const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED | ODD_UNITS;
+const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED | ODD_UNITS | GROWN_BANDS;
 /// Features that this code can write.
 const WRITABLE_KNOWN: u64 = 0;
 
@@ -81,7 +83,7 @@ impl Shape {
 pub struct BandLayout {
     /// First block of shard 0's first band, on the capacity device.
     pub start: u64,
-    /// Bands of each shard.
+    /// Bands of each shard, as created; what it has grown by is with the regions.
     pub bands: u32,
     /// Blocks of a band.
     pub band_blocks: u32,
@@ -97,6 +99,15 @@ impl BandLayout {
         let is_odd = |blocks: u32| blocks > 0 && !blocks.is_power_of_two();
         is_odd(self.unit_blocks) || is_odd(self.band_blocks)
     }
+}
+
+/// Bands of one shard that lie one after the other on the capacity device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandRun {
+    /// First block of the first of them.
+    pub start: u64,
+    /// How many.
+    pub bands: u32,
 }
 
 /// How records are appended.
@@ -129,6 +140,8 @@ pub struct Region {
     pub extents: u32,
     /// Whose they are.
     pub shard: u16,
+    /// Bands that came with it, when a shaped pool grew; 0 for the bands of [`BandLayout`].
+    pub bands: u32,
 }
 
 impl Region {
@@ -256,7 +269,8 @@ struct RawRegion {
     first_extent: U32,
     extents: U32,
     shard: U16,
-    reserved: [u8; 6],
+    bands: U32,
+    reserved: [u8; 2],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -377,14 +391,36 @@ impl Superblock {
         self.bands.index_start as u64 + self.shards as u64 * self.root_blocks as u64 * 2
     }
 
-    /// First block of a shard's first band, on the capacity device.
-    pub fn bands_of(&self, shard: u16) -> u64 {
-        self.bands.start + shard as u64 * self.bands.bands as u64 * self.bands.band_blocks as u64
+    /// Where the bands of a shard are on the capacity device, in the order of their numbers. Each time that the pool grew, a run
+    /// for each shard came behind those that there were.
+    pub fn band_runs(&self, shard: u16) -> impl Iterator<Item = BandRun> + '_ {
+        let bands =
+            std::iter::once(self.bands.bands).chain(self.shard_regions(shard).skip(1).map(|region| region.bands));
+        bands.scan(self.bands.start, move |of_growth, bands| {
+            let run_blocks = bands as u64 * self.bands.band_blocks as u64;
+            let start = *of_growth + shard as u64 * run_blocks;
+            *of_growth += self.shards as u64 * run_blocks;
+            Some(BandRun { start, bands })
+        })
+    }
+
+    /// Number of bands of each shard.
+    pub fn shard_bands(&self) -> u32 {
+        self.band_runs(0).map(|run| run.bands).sum()
+    }
+
+    /// The block after the last band, on the capacity device.
+    pub fn bands_end(&self) -> u64 {
+        self.bands.start + self.shards as u64 * self.shard_bands() as u64 * self.bands.band_blocks as u64
     }
 
     /// The block after the last root and journal.
     pub fn shards_end(&self) -> u64 {
         self.shard_start(self.shards)
+    }
+
+    fn has_grown_bands(&self) -> bool {
+        self.regions.iter().any(|region| region.bands > 0)
     }
 
     /// The bytes of one copy. Panics when the geometry is not sane or the name too long: planning sees to both.
@@ -410,6 +446,9 @@ impl Superblock {
         if self.bands.is_odd() {
             raw.incompatible = (raw.incompatible.get() | ODD_UNITS).into();
         }
+        if self.has_grown_bands() {
+            raw.incompatible = (raw.incompatible.get() | GROWN_BANDS).into();
+        }
         let bands = &self.bands;
         (raw.bands_start, raw.bands, raw.band_blocks) =
             (bands.start.into(), bands.bands.into(), bands.band_blocks.into());
@@ -431,6 +470,7 @@ impl Superblock {
         for (raw, region) in raw.regions.iter_mut().zip(&self.regions) {
             (raw.start, raw.shard) = (region.start.into(), region.shard.into());
             (raw.first_extent, raw.extents) = (region.first_extent.into(), region.extents.into());
+            raw.bands = region.bands.into();
         }
         raw.crc = crc32c(raw.as_bytes()).into();
         block.copy_from_slice(raw.as_bytes());
@@ -471,7 +511,11 @@ impl Superblock {
             first_extent: raw.first_extent.get(),
             extents: raw.extents.get(),
             shard: raw.shard.get(),
+            bands: raw.bands.get(),
         };
+        if raw.incompatible.get() & GROWN_BANDS == 0 && regions.iter().any(|region| region.bands.get() > 0) {
+            return Err("it has grown by bands and does not say so");
+        }
         let bands = BandLayout {
             start: raw.bands_start.get(),
             bands: raw.bands.get(),
@@ -544,7 +588,8 @@ impl Superblock {
         let metadata = [(0, SUPERBLOCK_COPIES), catalog, shards];
         match self.shape {
             Shape::Hot => {
-                hold(self.bands == BandLayout::default(), "a pool that is not shaped has bands")?;
+                let has_bands = self.bands != BandLayout::default() || self.has_grown_bands();
+                hold(!has_bands, "a pool that is not shaped has bands")?;
                 self.check_regions(&metadata, self.capacity_blocks)
             }
             Shape::Shaped => {
@@ -561,11 +606,33 @@ impl Superblock {
         if bands < BANDS_MIN || !is_unit || band_blocks < 2 || !band_blocks.is_multiple_of(unit_blocks) {
             return Err("the bands are too few, or no multiple of the unit of writes");
         }
-        let shard = bands as u64 * band_blocks as u64;
-        if shard > u32::MAX as u64 {
+        if self.regions.len() > REGIONS_MAX {
+            return Err("there are too many regions");
+        }
+        let mut growths = [0u32; REGIONS_MAX];
+        let mut shard_bands = bands as u64;
+        for shard in 0..self.shards {
+            let mut regions = self.shard_regions(shard).map(|region| region.bands);
+            if regions.next().unwrap_or(0) != 0 {
+                return Err("the first region of a shard has bands of its own");
+            }
+            let mut of_shard = 0;
+            for (growth, bands) in regions.enumerate() {
+                if bands == 0 || (shard > 0 && growths[growth] != bands) {
+                    return Err("the shards have not grown by equally many bands");
+                }
+                (growths[growth], of_shard) = (bands, growth + 1);
+                shard_bands += if shard == 0 { bands as u64 } else { 0 };
+            }
+            if growths[of_shard..].iter().any(|bands| *bands > 0) {
+                return Err("the shards have not grown equally often");
+            }
+        }
+        if shard_bands.checked_mul(band_blocks as u64).is_none_or(|blocks| blocks > u32::MAX as u64) {
             return Err("a shard has more blocks in bands than its places can name");
         }
-        if start > self.capacity_blocks || start + shard * self.shards as u64 > self.capacity_blocks {
+        let blocks = shard_bands * band_blocks as u64 * self.shards as u64;
+        if start > self.capacity_blocks || start + blocks > self.capacity_blocks {
             return Err("the bands go past the end of the capacity device");
         }
         areas_fit(metadata.to_vec(), start)
@@ -601,7 +668,8 @@ impl Superblock {
         }
         areas_fit(ranges, device_blocks)?;
         let tables = (0..self.shards).map(|shard| self.shard_table_pages(shard)).max().unwrap_or(0);
-        if super::root::root_bytes(tables, self.bands.bands) > self.root_blocks as u64 * BLOCK_BYTES as u64 {
+        let bands = super::root::RootBands::of(self);
+        if super::root::root_bytes(tables, bands.all, bands.created) > self.root_blocks as u64 * BLOCK_BYTES as u64 {
             return Err("the roots have no room for all table pages");
         }
         Ok(())

@@ -1,7 +1,7 @@
 use super::band::{BandEntry, BandState};
 use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
 use super::dirty::{DIRTY_ENTRIES, DirtyHeader, decode_dirty, encode_dirty};
-use super::root::{LogNote, Root, TableRef, root_bytes};
+use super::root::{LogNote, Root, RootBands, TableRef, root_bytes};
 use super::superblock::{BandLayout, LogKind, Region, Role, Shape, Superblock, SuperblockError};
 use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
 use crate::format::Malformed;
@@ -39,9 +39,9 @@ fn superblock() -> Superblock {
         name: "tank".to_string(),
         bands: BandLayout::default(),
         regions: vec![
-            Region { shape: Shape::Hot, start: 200, first_extent: 0, extents: 100, shard: 1 },
-            Region { shape: Shape::Hot, start: 104_000, first_extent: 0, extents: 50, shard: 0 },
-            Region { shape: Shape::Hot, start: 160_000, first_extent: 50, extents: 130, shard: 0 },
+            Region { shape: Shape::Hot, start: 200, first_extent: 0, extents: 100, shard: 1, bands: 0 },
+            Region { shape: Shape::Hot, start: 104_000, first_extent: 0, extents: 50, shard: 0, bands: 0 },
+            Region { shape: Shape::Hot, start: 160_000, first_extent: 50, extents: 130, shard: 0, bands: 0 },
         ],
     }
 }
@@ -92,7 +92,7 @@ fn root() -> Root {
 
 /// The same with a shaped pool: bands behind the catalog and the journals, the index behind the segments.
 fn shaped_superblock() -> Superblock {
-    let region = |start, shard| Region { shape: Shape::Shaped, start, first_extent: 0, extents: 60, shard };
+    let region = |start, shard| Region { shape: Shape::Shaped, start, first_extent: 0, extents: 60, shard, bands: 0 };
     Superblock {
         shape: Shape::Shaped,
         bands: BandLayout { start: 256, bands: 40, band_blocks: 1024, unit_blocks: 16, index_start: 35_860 },
@@ -101,8 +101,13 @@ fn shaped_superblock() -> Superblock {
     }
 }
 
+/// As created: the pool has not grown.
+fn bands_of(bands: u32) -> RootBands {
+    RootBands { created: bands, all: bands, band_blocks: 64 }
+}
+
 fn decode_root(bytes: &[u8], shard: u16) -> Result<Root, Malformed> {
-    Root::decode(bytes, POOL, shard, 0, 0)
+    Root::decode(bytes, POOL, shard, RootBands::default())
 }
 
 /// Each bit of `bytes`, flipped, must make `decodes` say no.
@@ -143,7 +148,7 @@ fn a_superblock_says_what_is_wrong_with_it() {
     assert_eq!(decode([1; BLOCK_BYTES]), Err(SuperblockError::NotAPool { blank: false }));
     assert_eq!(decode(forged(block, 12, &[2, 0])), Err(SuperblockError::NewerVersion(2)));
     assert_eq!(decode(forged(block, 14, &[9, 0])), Ok(superblock()), "minor versions are compatible");
-    assert_eq!(decode(forged(block, 16, &[8])), Err(SuperblockError::UnknownFeature(8)));
+    assert_eq!(decode(forged(block, 16, &[16])), Err(SuperblockError::UnknownFeature(16)));
     let read_only = decode(forged(block, 24, &[1])).unwrap();
     assert!(!read_only.is_writable() && superblock().is_writable());
     let damaged = |at, bytes: &[u8]| {
@@ -193,7 +198,7 @@ fn hostile_bytes_with_right_checksums_never_panic() {
             random[16..64].fill(rng.next_u64() as u8 & 3);
         }
         let len = rng.below(random.len() as u64) as usize;
-        let _ = Root::decode(&random[..len], POOL, 0, round as u32 % 3, 64);
+        let _ = Root::decode(&random[..len], POOL, 0, bands_of(round as u32 % 3));
         let _ = CatalogImage::decode(&random[..len], POOL);
         let _ = decode_dirty(&random[..len.min(BLOCK_BYTES)], POOL, 0).map(|(_, entries)| entries.count());
         let _ = decode_table(&random[..len.min(BLOCK_BYTES)], 0, 0).map(|descriptors| descriptors.count());
@@ -203,17 +208,17 @@ fn hostile_bytes_with_right_checksums_never_panic() {
 
 #[test]
 fn a_root_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
-    let bytes = root().encode(POOL);
-    assert_eq!(bytes.len() as u64, root_bytes(3, 0));
+    let bytes = root().encode(POOL, 0);
+    assert_eq!(bytes.len() as u64, root_bytes(3, 0, 0));
     let mut padded = bytes.clone();
     padded.resize(BLOCK_BYTES, 0);
     assert_eq!(decode_root(&padded, 3), Ok(root()));
     for is_closed in [false, true] {
         let noted = Root { log: LogNote { durable_lsn: 1 << 40, is_closed }, ..root() };
-        assert_eq!(decode_root(&noted.encode(POOL), 3), Ok(noted));
+        assert_eq!(decode_root(&noted.encode(POOL, 0), 3), Ok(noted));
     }
     assert!(decode_root(&padded, 2).is_err());
-    assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3, 0, 0).is_err());
+    assert!(Root::decode(&padded, Uuid::from_u128(1 << 100), 3, RootBands::default()).is_err());
     no_flipped_bit_passes(&bytes, |bytes| decode_root(bytes, 3).is_ok());
     no_cut_passes(&bytes, |bytes| decode_root(bytes, 3).is_ok());
 }
@@ -222,13 +227,63 @@ fn a_root_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_does() {
 fn a_root_with_bands_survives_the_round_trip_and_no_flipped_bit_or_lost_band_does() {
     let band = BandEntry { state: BandState::Open, stream: 1, written: 48, valid: 7, generation: 1 << 33, stamp: 99 };
     let shaped = Root { bands: vec![BandEntry::default(), band], ..root() };
-    let bytes = shaped.encode(POOL);
-    assert_eq!(bytes.len() as u64, root_bytes(3, 2));
-    assert_eq!(Root::decode(&bytes, POOL, 3, 2, 64), Ok(shaped));
-    assert!(Root::decode(&bytes, POOL, 3, 1, 64).is_err() && Root::decode(&bytes, POOL, 3, 3, 64).is_err());
-    assert!(Root::decode(&bytes, POOL, 3, 2, 32).is_err(), "more is written than a band has");
-    no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, 2, 64).is_ok());
-    no_cut_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, 2, 64).is_ok());
+    let bytes = shaped.encode(POOL, 2);
+    assert_eq!(bytes.len() as u64, root_bytes(3, 2, 2));
+    assert_eq!(Root::decode(&bytes, POOL, 3, bands_of(2)), Ok(shaped));
+    assert!(Root::decode(&bytes, POOL, 3, bands_of(1)).is_err() && Root::decode(&bytes, POOL, 3, bands_of(3)).is_err());
+    assert!(
+        Root::decode(&bytes, POOL, 3, RootBands { band_blocks: 32, ..bands_of(2) }).is_err(),
+        "more is written than a band has"
+    );
+    no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, bands_of(2)).is_ok());
+    no_cut_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, bands_of(2)).is_ok());
+}
+
+#[test]
+fn a_root_of_a_grown_pool_counts_its_bands_and_one_from_before_has_those_of_the_beginning() {
+    let band = BandEntry { state: BandState::Open, stream: 1, written: 48, valid: 7, generation: 1 << 33, stamp: 99 };
+    let grown = RootBands { all: 5, ..bands_of(2) };
+    let before = Root { bands: vec![band; 2], ..root() };
+    assert_eq!(Root::decode(&before.encode(POOL, 2), POOL, 3, grown), Ok(before));
+    for bands in [3, 5] {
+        let since = Root { bands: vec![band; bands], ..root() };
+        let bytes = since.encode(POOL, 2);
+        assert_eq!(bytes.len() as u64, root_bytes(3, bands as u32, 2));
+        assert_eq!(Root::decode(&bytes, POOL, 3, grown), Ok(since));
+        assert!(Root::decode(&bytes, POOL, 3, bands_of(2)).is_err(), "the superblock knows of two alone");
+        no_flipped_bit_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, grown).is_ok());
+        no_cut_passes(&bytes, |bytes| Root::decode(bytes, POOL, 3, grown).is_ok());
+    }
+}
+
+#[test]
+fn a_superblock_of_a_grown_shaped_pool_says_where_the_bands_are_and_is_refused_when_shards_differ() {
+    let mut good = shaped_superblock();
+    let region =
+        |start, shard, bands| Region { shape: Shape::Shaped, start, first_extent: 60, extents: 9, shard, bands };
+    good.regions.extend([region(37_000, 0, 7), region(37_100, 1, 7)]);
+    assert_eq!(Superblock::decode(&encoded(&good)), Ok(good.clone()));
+    assert_eq!(encoded(&good)[16], 1 | 8, "older programs must not open it");
+    let end = 256 + 80 * 1024;
+    assert_eq!(good.band_runs(0).map(|run| (run.start, run.bands)).collect::<Vec<_>>(), [(256, 40), (end, 7)]);
+    let of_1 = good.band_runs(1).map(|run| run.start).collect::<Vec<_>>();
+    assert_eq!((of_1, good.shard_bands()), (vec![256 + 40 * 1024, end + 7 * 1024], 47));
+    assert_eq!(good.bands_end(), 256 + 94 * 1024);
+    let refused = |change: &dyn Fn(&mut Superblock)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        assert!(bad.check().is_err(), "{bad:?}");
+    };
+    refused(&|bad| bad.regions[3].bands = 6);
+    refused(&|bad| bad.regions[2].bands = 0);
+    refused(&|bad| bad.regions[0].bands = 1);
+    refused(&|bad| bad.regions.truncate(3));
+    refused(&|bad| bad.capacity_blocks = bad.bands_end() - 1);
+    refused(&|bad| (2..4).for_each(|region| bad.regions[region].bands = u32::MAX));
+    let decodes = |bytes: &[u8]| bytes.try_into().is_ok_and(|block| Superblock::decode(block).is_ok());
+    no_flipped_bit_passes(&encoded(&good), decodes);
+    let hot = Superblock { regions: vec![Region { bands: 1, ..superblock().regions[0] }], ..superblock() };
+    assert!(hot.check().is_err());
 }
 
 #[test]
@@ -358,7 +413,7 @@ fn the_bytes_are_those_of_the_format() {
     let catalog = CatalogImage { generation: 8, next_id: 20, volumes: volumes() };
     let sums = [
         crc32c(&encoded(&superblock())),
-        crc32c(&root().encode(POOL)),
+        crc32c(&root().encode(POOL, 0)),
         crc32c(&catalog.encode(POOL)),
         crc32c(&table),
         crc32c(&dirty),
@@ -372,9 +427,9 @@ fn the_bytes_are_those_of_the_format() {
         "02000000030000000000000004000000010000000500000000000000".to_string() + "0102030405060708"
     );
     assert_eq!(hex(&dirty[64..72]), "0600000007000000");
-    let noted = Root { log: LogNote { durable_lsn: 0x0102, is_closed: true }, ..root() }.encode(POOL);
+    let noted = Root { log: LogNote { durable_lsn: 0x0102, is_closed: true }, ..root() }.encode(POOL, 0);
     assert_eq!((hex(&noted[14..16]), hex(&noted[56..64])), ("0100".to_string(), "0201000000000000".to_string()));
-    let root = root().encode(POOL);
+    let root = root().encode(POOL, 0);
     assert_eq!(hex(&root[12..32]), "03000000010203040506070809000000".to_string() + "00000000");
     assert_eq!(hex(&root[64..]), "4d00000001000000".to_string() + "00000000ff000000" + "4e00000000000000");
 }

@@ -10,11 +10,12 @@ use super::{
     CreateOptions, GIB_BLOCKS, MIB_BLOCKS, PlanError, plan_catalog, plan_journal, plan_root, shard_extents_at_most,
 };
 use crate::bands::{RESERVE_BANDS, stripe_blocks_max};
+use crate::format::root::root_bytes;
 use crate::format::superblock::{
     BANDS_MIN, BandLayout, REGION_ALIGN_BLOCKS, Region, SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SUPERBLOCK_COPIES,
     Shape, Superblock, UNIT_BLOCKS_MAX,
 };
-use crate::units::EXTENT_BLOCKS;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 
 /// Percent of the space that volumes do not get, unless told otherwise.
 pub const OVERPROVISION_DEFAULT: u8 = 15;
@@ -32,7 +33,7 @@ const BANDS_WANTED: u64 = 256;
 const UNPADDED: u64 = 98;
 
 /// Blocks at the start that a pool wipes when it is destroyed.
-const FRONT_BLOCKS_MIN: u64 = crate::pool::UNUSED_BYTES as u64 / crate::units::BLOCK_BYTES as u64;
+const FRONT_BLOCKS_MIN: u64 = crate::pool::UNUSED_BYTES as u64 / BLOCK_BYTES as u64;
 
 /// A plan of the bands and what describes them.
 pub(super) struct Bands {
@@ -40,6 +41,9 @@ pub(super) struct Bands {
     shards: u16,
     extents: u32,
     pub(super) root_blocks: u32,
+    /// Of the capacity device.
+    capacity_blocks: u64,
+    grow_to_blocks: Option<u64>,
 }
 
 pub(super) fn refuse_options(options: &CreateOptions) -> Result<(), PlanError> {
@@ -47,6 +51,7 @@ pub(super) fn refuse_options(options: &CreateOptions) -> Result<(), PlanError> {
         CreateOptions { overprovision: Some(_), .. } => Err(PlanError::NotShaped("over-provisioning")),
         CreateOptions { band_blocks: Some(_), .. } => Err(PlanError::NotShaped("a size of bands")),
         CreateOptions { unit_blocks: Some(_), .. } => Err(PlanError::NotShaped("a unit of writes")),
+        CreateOptions { grow_to_blocks: Some(_), .. } => Err(PlanError::NotShaped("room to grow")),
         _ => Ok(()),
     }
 }
@@ -123,17 +128,92 @@ pub(super) fn plan_bands(
     let (bands, extents) = (bands as u32, extents.min(SHARD_EXTENTS_MAX as u64) as u32);
     // Where the index begins is known when the segments are.
     let layout = BandLayout { start, bands, band_blocks, unit_blocks, index_start: 0 };
-    Ok(Bands { layout, shards, extents, root_blocks: plan_root(extents as u64, bands) })
+    let root_blocks = plan_root(extents as u64, bands, u32::MAX / band_blocks);
+    let grow_to_blocks = options.grow_to_blocks;
+    Ok(Bands { layout, shards, extents, root_blocks, capacity_blocks, grow_to_blocks })
+}
+
+/// Extents that come with bands: in the proportion of a shard that was created with `extents` in `of_bands`.
+fn extents_of(bands: u64, extents: u32, of_bands: u32) -> u64 {
+    bands * extents as u64 / (of_bands - RESERVE_BANDS) as u64
+}
+
+/// Adds bands of a capacity device that has become larger, and regions for their extents on the log device.
+pub(super) fn grow(pool: &mut Superblock, log_blocks: u64, capacity_blocks: u64) -> Result<(), PlanError> {
+    let (shards, BandLayout { bands: created, band_blocks, .. }) = (pool.shards as u64, pool.bands);
+    let (old_bands, bands_end) = (pool.shard_bands(), pool.bands_end());
+    let created_extents = pool.shard_regions(0).next().expect("a shard has a region").extents;
+    let first_extent = pool.shard_extents(0);
+    let log_blocks = log_blocks.max(pool.log_blocks);
+    let index_end = pool.regions.iter().map(Region::end).max().expect("a shard has a region");
+    let region = |bands: u64| {
+        let left = (SHARD_EXTENTS_MAX - first_extent) as u64;
+        let extents = extents_of(bands, created_extents, created).min(left) as u32;
+        Region { shape: Shape::Shaped, start: 0, first_extent, extents, shard: 0, bands: bands as u32 }
+    };
+    let least = ((created - RESERVE_BANDS) as u64).div_ceil(created_extents as u64);
+    let wanted = capacity_blocks.saturating_sub(bands_end) / (shards * band_blocks as u64);
+    if wanted < least {
+        let least = bands_end + least * shards * band_blocks as u64;
+        return Err(PlanError::GrowTooSmall { blocks: capacity_blocks, least });
+    }
+    let addressed = ((u32::MAX / band_blocks - old_bands) as u64).min(wanted);
+    if addressed < least || region(least).extents == 0 {
+        return Err(PlanError::GrownUp("a shard addresses at most 16 TiB"));
+    }
+    let has_root = |bands: u64| {
+        let tables = pool.shard_table_pages(0) + region(bands).table_pages();
+        let bytes = root_bytes(tables, old_bands + bands as u32, created);
+        bytes <= pool.root_blocks as u64 * BLOCK_BYTES as u64
+    };
+    if !has_root(least) {
+        return Err(PlanError::GrownUp("its roots are full"));
+    }
+    let index_blocks = |bands: u64| index_end + region(bands).end() * shards;
+    let fits = |bands: u64| has_root(bands) && index_blocks(bands) <= log_blocks;
+    if !fits(least) {
+        return Err(PlanError::IndexFull { blocks: log_blocks, needed: index_blocks(addressed) });
+    }
+    let (mut bands, mut too_many) = (least, addressed + 1);
+    while bands + 1 < too_many {
+        let middle = bands.midpoint(too_many);
+        *(if fits(middle) { &mut bands } else { &mut too_many }) = middle;
+    }
+    let mut start = index_end;
+    for shard in 0..pool.shards {
+        let region = Region { start, shard, ..region(bands) };
+        // Each begins where the one before ends.
+        start += region.end() - region.start;
+        pool.regions.push(region);
+    }
+    pool.log_blocks = if start > pool.log_blocks { log_blocks } else { pool.log_blocks };
+    pool.capacity_blocks = if bands == wanted { capacity_blocks } else { pool.bands_end() };
+    Ok(())
 }
 
 impl Bands {
     fn region(&self, shard: u16, start: u64) -> Region {
-        Region { shape: Shape::Shaped, start, first_extent: 0, extents: self.extents, shard }
+        Region { shape: Shape::Shaped, start, first_extent: 0, extents: self.extents, shard, bands: 0 }
     }
 
     /// Blocks of the log device that the index takes.
     pub(super) fn index_blocks(&self) -> u64 {
         (self.region(0, 0).end() + 2 * self.root_blocks as u64) * self.shards as u64
+    }
+
+    /// Blocks of the log device that are kept for the index of a pool that has grown. Unless told otherwise, for twice the
+    /// capacity where that takes no more than an eighth of the log.
+    pub(super) fn spare_blocks(&self, log_blocks: u64) -> u64 {
+        let blocks = |capacity_blocks: u64| {
+            let added = capacity_blocks.saturating_sub(self.capacity_blocks);
+            let bands = (added / self.shards as u64).div_ceil(self.layout.band_blocks as u64);
+            let extents = extents_of(bands, self.extents, self.layout.bands).min(SHARD_EXTENTS_MAX as u64) as u32;
+            Region { extents, ..self.region(0, 0) }.end() * self.shards as u64
+        };
+        match self.grow_to_blocks {
+            Some(capacity_blocks) => blocks(capacity_blocks),
+            None => Some(blocks(2 * self.capacity_blocks)).filter(|spare| *spare <= log_blocks / 8).unwrap_or(0),
+        }
     }
 
     /// Enters the plan into a superblock that has everything else.

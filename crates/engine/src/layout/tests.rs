@@ -1,4 +1,6 @@
 use super::*;
+use crate::bands::RESERVE_BANDS;
+use crate::format::superblock::BandRun;
 use base::Rng;
 
 fn options() -> CreateOptions {
@@ -77,7 +79,8 @@ fn growth_moves_nothing_and_works_up_to_sixteen_times() {
         let steps = (REGIONS_MAX / first.shards as usize - 1).min(8) as u64;
         for step in 1..=steps {
             size = if step == steps { capacity * 16 } else { size + (capacity * 16 - size) / (steps - step + 1) };
-            let grown = plan_grow(&superblock, size).unwrap_or_else(|error| panic!("{capacity} to {size}: {error}"));
+            let grown = plan_grow(&superblock, superblock.log_blocks, size)
+                .unwrap_or_else(|error| panic!("{capacity} to {size}: {error}"));
             assert_eq!(grown.regions[..superblock.regions.len()], superblock.regions[..]);
             assert_eq!(grown.regions.len(), superblock.regions.len() + first.shards as usize);
             assert_eq!(Superblock::decode(&encoded(&grown)), Ok(grown.clone()));
@@ -96,18 +99,20 @@ fn growth_moves_nothing_and_works_up_to_sixteen_times() {
 #[test]
 fn growing_by_too_little_or_too_often_says_what_would_do() {
     let superblock = planned(LOG_BLOCKS_MIN, CAPACITY_BLOCKS_MIN);
-    let Err(PlanError::GrowTooSmall { least, .. }) = plan_grow(&superblock, superblock.capacity_blocks) else {
+    let Err(PlanError::GrowTooSmall { least, .. }) =
+        plan_grow(&superblock, superblock.log_blocks, superblock.capacity_blocks)
+    else {
         panic!("the same size adds nothing");
     };
-    plan_grow(&superblock, least).unwrap();
-    assert!(plan_grow(&superblock, least - 1).is_err());
-    assert!(plan_grow(&superblock, 0).is_err());
+    plan_grow(&superblock, superblock.log_blocks, least).unwrap();
+    assert!(plan_grow(&superblock, superblock.log_blocks, least - 1).is_err());
+    assert!(plan_grow(&superblock, superblock.log_blocks, 0).is_err());
     let mut superblock =
         plan(LOG_BLOCKS_MIN * 64, GIB_BLOCKS * 64, &CreateOptions { shards: Some(64), ..options() }, ids(), 0)
             .unwrap()
             .1;
-    superblock = plan_grow(&superblock, GIB_BLOCKS * 128).unwrap();
-    assert!(matches!(plan_grow(&superblock, GIB_BLOCKS * 256), Err(PlanError::GrownUp(_))));
+    superblock = plan_grow(&superblock, superblock.log_blocks, GIB_BLOCKS * 128).unwrap();
+    assert!(matches!(plan_grow(&superblock, superblock.log_blocks, GIB_BLOCKS * 256), Err(PlanError::GrownUp(_))));
 }
 
 #[test]
@@ -160,6 +165,56 @@ fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
 }
 
 #[test]
+fn a_shaped_pool_grows_by_bands_in_proportion_as_far_as_there_is_room_for_its_index() {
+    let mut rng = Rng::new(4);
+    for round in 0..1_000 {
+        let log = (4 * LOG_BLOCKS_MIN) << rng.below(7) | rng.below(LOG_BLOCKS_MIN);
+        let capacity = (CAPACITY_BLOCKS_MIN << rng.below(10) | rng.below(CAPACITY_BLOCKS_MIN)).min(log * 16);
+        let grow_to_blocks = rng.one_in(2).then(|| capacity * rng.between(2, 4));
+        let asked = CreateOptions { shape: Shape::Shaped, grow_to_blocks, ..options() };
+        let first = match plan(log, capacity, &asked, ids(), 7) {
+            Ok((_, first)) => first,
+            Err(PlanError::IndexTooLarge { .. }) if grow_to_blocks.is_some() => continue,
+            Err(error) => panic!("{log} {capacity}: {error}"),
+        };
+        let mut size = capacity;
+        let mut superblock = first.clone();
+        for _ in 0..3 {
+            size += capacity / 4 + rng.below(capacity);
+            // Room on the log device that came since.
+            let new_log = superblock.log_blocks + if rng.one_in(3) { size / 128 } else { 0 };
+            let grown = match plan_grow(&superblock, new_log, size) {
+                Ok(grown) => grown,
+                Err(PlanError::IndexFull { needed, .. }) => {
+                    assert!(needed > new_log && grow_to_blocks.is_none_or(|promised| size > promised), "{round}");
+                    let enough = plan_grow(&superblock, needed, size).expect("as the error says");
+                    assert_eq!(enough.capacity_blocks, size, "nothing is left over");
+                    enough
+                }
+                Err(error) => panic!("{capacity} to {size}: {error}"),
+            };
+            assert_eq!(Superblock::decode(&encoded(&grown)), Ok(grown.clone()));
+            assert_eq!(grown.regions[..superblock.regions.len()], superblock.regions[..]);
+            let is_whole = grown.capacity_blocks == size;
+            assert!(is_whole || grow_to_blocks.is_none_or(|promised| size > promised), "{round}: what was asked for");
+            assert!(grown.bands_end() <= grown.capacity_blocks && grown.log_blocks <= new_log.max(grown.log_blocks));
+            let left = size - grown.bands_end();
+            assert!(!is_whole || left < grown.shards as u64 * grown.bands.band_blocks as u64, "{round}: {left}");
+            let share = |of: &Superblock| of.shard_extents(0) as f64 / (of.shard_bands() - RESERVE_BANDS) as f64;
+            assert!(share(&grown) <= share(&first) * 1.0001, "{round}: over-provisioning gets no less");
+            superblock = grown;
+        }
+    }
+    let asked = CreateOptions { shape: Shape::Shaped, ..options() };
+    let (_, superblock) = plan(4 * LOG_BLOCKS_MIN, 16 * GIB_BLOCKS, &asked, ids(), 0).unwrap();
+    let refused = |of: &Superblock, size| plan_grow(of, 0, size).expect_err("it is refused").to_string();
+    assert!(refused(&superblock, 16 * GIB_BLOCKS).contains("growing this pool takes at least"));
+    let in_part = plan_grow(&superblock, 0, 32 * GIB_BLOCKS).expect("there is a little room behind the segments");
+    assert!(in_part.capacity_blocks < 17 * GIB_BLOCKS && in_part.bands_end() == in_part.capacity_blocks);
+    assert!(refused(&in_part, 32 * GIB_BLOCKS).contains("--grow-to"), "{}", refused(&in_part, 32 * GIB_BLOCKS));
+}
+
+#[test]
 fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
     let over = |start: u64, blocks: u32| CreateOptions {
         shape: Shape::Shaped,
@@ -181,7 +236,8 @@ fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
                 assert!(unit_blocks.is_multiple_of(row) && band_blocks.is_multiple_of(unit_blocks));
                 assert!(unit_blocks >= 16 || unit_blocks == row);
                 for shard in 0..planned.shards {
-                    assert!((planned.bands_of(shard) - start).is_multiple_of(row as u64));
+                    let is_row = |run: BandRun| (run.start - start).is_multiple_of(row as u64);
+                    assert!(planned.band_runs(shard).all(is_row));
                 }
             }
             Err(PlanError::HeadTooSmall { blocks, needed }) => assert!(blocks == start && needed > start),

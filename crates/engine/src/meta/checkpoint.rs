@@ -50,6 +50,8 @@ pub(super) struct Progress {
     copy: Cell<u8>,
     generation: Cell<u64>,
     root_blocks: usize,
+    /// Bands with which the pool was created.
+    created_bands: u32,
     settled: Cell<Settled>,
     /// Of the checkpoint that the durable root leads to.
     pub(super) token: Cell<Token>,
@@ -71,8 +73,9 @@ impl Progress {
             copies: [superblock.root_copy(shard, 0), superblock.root_copy(shard, 1)],
             copy: Cell::new(copy),
             generation: Cell::new(root.generation),
-            root_blocks: root_bytes(root.tables.len() as u32, root.bands.len() as u32).div_ceil(BLOCK_BYTES as u64)
-                as usize,
+            root_blocks: root_bytes(root.tables.len() as u32, root.bands.len() as u32, superblock.bands.bands)
+                .div_ceil(BLOCK_BYTES as u64) as usize,
+            created_bands: superblock.bands.bands,
             settled: Cell::new(if settled { Settled::Yes } else { Settled::No }),
             token: Cell::default(),
             running: Cell::new(false),
@@ -330,7 +333,7 @@ impl Meta {
     // --- root -------------------------------------------------------------------------------------------------------
 
     pub(super) async fn write_root(&self, root: Root, pictures: Vec<Picture>, token: Token) -> Result<(), Status> {
-        let bytes = root.encode(self.pool);
+        let bytes = root.encode(self.pool, self.progress.created_bands);
         let copy = 1 - self.progress.copy.get();
         let block = self.progress.copies[copy as usize];
         if let Err(status) = self.media.write_durably(block, &bytes).await {

@@ -35,10 +35,8 @@ pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 use crate::bands::{BandGeometry, BandOwner, Bands};
 use crate::format::Malformed;
 use crate::format::band::BandEntry;
-use crate::format::root::{LogNote, Root, TableRef, root_bytes};
-use crate::format::superblock::{
-    BandLayout, REGIONS_MAX, Region, Shape, Superblock, SuperblockError, TABLE_DESCRIPTORS,
-};
+use crate::format::root::{LogNote, Root, RootBands, TableRef, root_bytes};
+use crate::format::superblock::{BandRun, REGIONS_MAX, Region, Shape, Superblock, SuperblockError, TABLE_DESCRIPTORS};
 use crate::format::table::{MAP_SLOT_1, decode_table};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
@@ -329,7 +327,7 @@ impl Meta {
         for copy in 0..2 {
             let block = superblock.root_copy(shard, copy);
             let failed = |status| MetaError::Io { action: "write", object: Object::Root { shard }, block, status };
-            media.write_durably(block, &root.encode(superblock.pool)).await.map_err(failed)?;
+            media.write_durably(block, &root.encode(superblock.pool, superblock.bands.bands)).await.map_err(failed)?;
         }
         Ok(())
     }
@@ -369,16 +367,17 @@ impl Meta {
         }
         let places = spans.into_iter().map(OnceCell::from).chain(std::iter::repeat_with(OnceCell::new));
         let layout = superblock.bands;
+        let runs: Vec<BandRun> = superblock.band_runs(shard).collect();
         let geometry = BandGeometry {
-            first_block: superblock.bands_of(shard),
-            bands: layout.bands,
+            first_block: runs[0].start,
+            bands: runs.iter().map(|run| run.bands).sum(),
             band_blocks: layout.band_blocks,
             unit_blocks: layout.unit_blocks,
         };
         let salt = crate::format::record::salt(superblock.pool_prefix(), shard);
         let owner = BandOwner { shard, salt, epoch: superblock.epoch };
         let of_device = |(channel, info): (Rc<dyn Channel>, DeviceInfo)| {
-            Bands::new(reactor, channel, &info, geometry, owner, &root.bands)
+            Bands::new(reactor, channel, &info, geometry, &runs[1..], owner, &root.bands)
         };
         let bands = bands.filter(|_| superblock.shape == Shape::Shaped).map(of_device);
         let meta = Meta {
@@ -401,9 +400,13 @@ impl Meta {
         Ok((Rc::new(meta), root.tail))
     }
 
-    /// Takes the regions of a grown pool's superblock into use, whose extents are free. The superblock is durable.
+    /// Takes the regions of a grown pool's superblock into use, whose extents are free, and the bands that came with them. The
+    /// superblock is durable.
     pub fn grow(&self, superblock: &Superblock) {
         let known = self.spans().count();
+        if let Some(bands) = self.bands() {
+            superblock.band_runs(self.shard).skip(known).for_each(|run| bands.add(run));
+        }
         for (place, span) in self.spans.iter().zip(spans_of(superblock, self.shard)).skip(known) {
             let tables = (span.first_table + span.region.table_pages()) as usize;
             self.tables.borrow_mut().resize(tables, Table::default());
@@ -587,11 +590,11 @@ async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Resu
 pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16, copy: u8) -> Result<Root, MetaError> {
     let (object, block) = (Object::Root { shard }, superblock.root_copy(shard, copy));
     let tables = superblock.shard_table_pages(shard);
-    let BandLayout { bands, band_blocks, .. } = superblock.bands;
-    let blocks = (root_bytes(tables, bands) as usize).div_ceil(BLOCK_BYTES);
+    let bands = RootBands::of(superblock);
+    let blocks = (root_bytes(tables, bands.all, bands.created) as usize).div_ceil(BLOCK_BYTES);
     let damaged = |reason| MetaError::Damaged { object, block, reason };
     let bytes = media.read_object(object, block, blocks).await?;
-    let root = Root::decode(&bytes, superblock.pool, shard, bands, band_blocks).map_err(damaged)?;
+    let root = Root::decode(&bytes, superblock.pool, shard, bands).map_err(damaged)?;
     if root.tables.len() > tables as usize {
         return Err(damaged(Malformed("it has more table pages than the shard")));
     }

@@ -190,19 +190,26 @@ impl Control {
         status.check().map_err(|status| self.shared.io_error("clear the end of the volume", status))
     }
 
-    /// Takes into use by what the capacity device has grown.
-    pub(super) async fn grow(&self, capacity_blocks: u64) -> Result<u64, PoolError> {
+    /// Takes into use by what the devices have grown, to so many blocks each; how many it uses now.
+    pub(super) async fn grow(&self, log_blocks: u64, capacity_blocks: u64) -> Result<(u64, u64), PoolError> {
         let _alone = self.alone().await;
-        let planned = layout::plan_grow(&self.superblock.borrow(), capacity_blocks);
+        let planned = layout::plan_grow(&self.superblock.borrow(), log_blocks, capacity_blocks);
         let mut grown = planned.map_err(|error| PoolError::Plan { pool: self.shared.name.clone(), error })?;
-        let info = DeviceInfo {
-            blocks: capacity_blocks * BLOCK_BYTES as u64 / self.capacity_info.block_size as u64,
-            ..self.capacity_info
+        let sized = |info: DeviceInfo, blocks: u64| {
+            let blocks = info.blocks.max(blocks * BLOCK_BYTES as u64 / info.block_size as u64);
+            DeviceInfo { blocks, ..info }
         };
+        let info = sized(self.capacity_info, capacity_blocks);
         // The capacity device's superblock decides: opening tells the log device what a crash has kept from it.
         meta::write_superblock(&self.reactor, self.capacity.clone(), info, &mut grown).await?;
         let mut on_log = Superblock { role: Role::Log, device: grown.other, other: grown.device, ..grown.clone() };
-        let told = meta::write_superblock(&self.reactor, self.log.channel.clone(), self.log.info, &mut on_log).await;
+        let told = meta::write_superblock(
+            &self.reactor,
+            self.log.channel.clone(),
+            sized(self.log.info, log_blocks),
+            &mut on_log,
+        )
+        .await;
         if let Err(error) = told {
             tracing::warn!(
                 "pool '{}' has grown, and its log device was not told: {error}; opening it will",
@@ -219,7 +226,15 @@ impl Control {
             };
             self.reactor.call_on(self.shared.home_of(number), grow).await;
         }
-        Ok(grown.capacity_blocks)
+        if grown.capacity_blocks < capacity_blocks {
+            tracing::warn!(
+                "pool '{}' uses {} MiB of {}: there is no room for the index of more; enlarge the log device and grow again",
+                self.shared.name,
+                grown.capacity_blocks >> 8,
+                capacity_blocks >> 8
+            );
+        }
+        Ok((grown.log_blocks, grown.capacity_blocks))
     }
 
     /// What a crash in the middle of a change has left to do.

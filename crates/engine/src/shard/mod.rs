@@ -178,6 +178,8 @@ pub enum Defect {
     KeepMappings,
     /// What is read from the devices is not verified.
     SkipVerify,
+    /// Bands that are added lie over those that there were.
+    OverlapBands,
     /// User writes may take the room in the log that destage needs.
     NoReserve,
     /// Writes do not wait for the dirty journal.

@@ -170,6 +170,7 @@ impl Shard {
         let of_bands = match tuning.defect {
             Some(Defect::FreeEarly) => Some(BandDefect::FreeAtOnce),
             Some(Defect::TrustFlushes) => Some(BandDefect::TrustFlushes),
+            Some(Defect::OverlapBands) => Some(BandDefect::OverlapAdded),
             _ => None,
         };
         if let (Some(bands), Some(defect)) = (meta.bands(), of_bands) {

@@ -22,6 +22,8 @@ pub(crate) enum BandDefect {
     NoReserve,
     /// What was written before a flush that failed is not written again.
     TrustFlushes,
+    /// Bands that are added lie over those that there were.
+    OverlapAdded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +151,14 @@ impl Ledger {
         };
         (0..geometry.bands).for_each(|band| ledger.adopt(band));
         ledger
+    }
+
+    /// More bands, all free. They are the next to be opened, being the least worn.
+    pub(super) fn add(&mut self, bands: u32) {
+        let first = self.geometry.bands;
+        self.geometry.bands += bands;
+        self.bands.extend((0..bands).map(|_| Band::of(None, self.geometry.band_blocks)));
+        (first..self.geometry.bands).rev().for_each(|band| self.free.push_front(band));
     }
 
     /// Gives an open band to its stream, if that has none yet and there is room in it; otherwise it is closed.

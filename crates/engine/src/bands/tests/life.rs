@@ -91,7 +91,7 @@ fn counts_are_hints_until_the_owner_says_otherwise() {
     let places = rig.fill(Stream::User, 2);
     let table = rig.checkpoint();
     let disk = rig.disk.fork();
-    let bands = Bands::new(&rig.reactor, disk.clone(), &disk.info.get(), SMALL, OWNER, &table);
+    let bands = Bands::new(&rig.reactor, disk.clone(), &disk.info.get(), SMALL, &[], OWNER, &table);
     assert_eq!((bands.room().is_exact, bands.room().valid_blocks), (false, 30));
     bands.recount_begun();
     assert_eq!((bands.room().valid_blocks, bands.room().pending), (0, 0));

@@ -37,7 +37,7 @@ impl Rig {
 
     fn on(disk: Rc<Disk>, geometry: BandGeometry, owner: BandOwner, table: &[BandEntry]) -> Rig {
         let reactor = disk.reactor.clone();
-        let bands = Bands::new(&reactor, disk.clone(), &disk.info.get(), geometry, owner, table);
+        let bands = Bands::new(&reactor, disk.clone(), &disk.info.get(), geometry, &[], owner, table);
         bands.recount_ended();
         Rig { reactor, disk, bands }
     }

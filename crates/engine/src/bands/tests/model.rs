@@ -157,7 +157,7 @@ impl World {
         self.epoch += 1;
         let owner = BandOwner { epoch: self.epoch, ..OWNER };
         let table = self.known.borrow().durable.1.clone();
-        let bands = Bands::new(&disk.reactor, disk.clone(), &disk.info.get(), SHAPE, owner, &table);
+        let bands = Bands::new(&disk.reactor, disk.clone(), &disk.info.get(), SHAPE, &[], owner, &table);
         self.rig = Rig { reactor: disk.reactor.clone(), disk, bands };
         self.prepare();
         if self.rng.one_in(2) {

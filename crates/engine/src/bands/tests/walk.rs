@@ -137,7 +137,7 @@ fn a_band_that_was_walked_whole_is_drained_although_counts_are_hints() {
     rig.fill(Stream::User, 1);
     let table = rig.checkpoint();
     let disk = rig.disk.fork();
-    let bands = Bands::new(&rig.reactor, disk.clone(), &disk.info.get(), GEOMETRY, OWNER, &table);
+    let bands = Bands::new(&rig.reactor, disk.clone(), &disk.info.get(), GEOMETRY, &[], OWNER, &table);
     let drained = |damaged: bool| {
         let (bands, disk) = (bands.clone(), disk.clone());
         rig.run(async move {
@@ -150,7 +150,7 @@ fn a_band_that_was_walked_whole_is_drained_although_counts_are_hints() {
         })
     };
     assert!(drained(false) && bands.room().pending == 1 && bands.valid(0) == 0);
-    let bands = Bands::new(&rig.reactor, disk.clone(), &disk.info.get(), GEOMETRY, OWNER, &table);
+    let bands = Bands::new(&rig.reactor, disk.clone(), &disk.info.get(), GEOMETRY, &[], OWNER, &table);
     let (bands, disk) = (bands.clone(), disk.clone());
     rig.run(async move {
         let mut cursor = bands.victim().unwrap();
