@@ -83,18 +83,22 @@ impl RateLimiter {
     /// Pays for an operation that moves `bytes`; how long the limits want it to wait, ns.
     #[inline]
     pub fn pay(&self, bytes: u64, now_ns: u64) -> u64 {
-        let (iops, bandwidth) = (self.iops.load(Relaxed), self.bytes_per_second.load(Relaxed));
-        if iops == 0 && bandwidth == 0 {
+        let iops = self.iops.load(Relaxed);
+        let pause = match iops {
+            0 => 0,
+            _ => reserve(&self.io_due_ns, cost_ns(1, iops), now_ns, self.burst_ns.load(Relaxed)),
+        };
+        pause.max(self.pay_bytes(bytes, now_ns))
+    }
+
+    /// As [`pay`](Self::pay), for bytes of an operation that has been paid for.
+    #[inline]
+    pub fn pay_bytes(&self, bytes: u64, now_ns: u64) -> u64 {
+        let bandwidth = self.bytes_per_second.load(Relaxed);
+        if bandwidth == 0 || bytes == 0 {
             return 0;
         }
-        let (mut pause, burst) = (0, self.burst_ns.load(Relaxed));
-        if iops > 0 {
-            pause = reserve(&self.io_due_ns, cost_ns(1, iops), now_ns, burst);
-        }
-        if bandwidth > 0 && bytes > 0 {
-            pause = pause.max(reserve(&self.bytes_due_ns, cost_ns(bytes, bandwidth), now_ns, burst));
-        }
-        pause
+        reserve(&self.bytes_due_ns, cost_ns(bytes, bandwidth), now_ns, self.burst_ns.load(Relaxed))
     }
 }
 

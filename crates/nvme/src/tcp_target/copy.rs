@@ -28,6 +28,7 @@ impl Connection {
         let (this, command, mut to) = (self.clone(), *command, command.slba);
         let blocks: u64 = ranges.iter().map(|(_, count)| u64::from(*count)).sum();
         self.spend(blocks << namespace.model.block_shift);
+        self.meter_bytes(blocks << namespace.model.block_shift);
         self.reactor.spawn_eager(async move {
             // For the one buffer that it may need.
             if this.take_share(cid, PIECE_BYTES).await.is_none() {

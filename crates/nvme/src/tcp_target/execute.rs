@@ -101,7 +101,9 @@ impl Connection {
             _ => 0,
         };
         self.spend(moved_bytes);
-        self.meter(command.op, u64::from(command.data_len));
+        // Zeroes cost a device little; where they do not, fair shares see to it.
+        let metered_bytes = if command.op == IoOp::Verify { moved_bytes } else { u64::from(command.data_len) };
+        self.meter(command.op, metered_bytes);
         if !command.op.takes_data() {
             return self.without_data(sqe, &command, namespace);
         }

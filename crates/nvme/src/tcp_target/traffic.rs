@@ -78,7 +78,7 @@ impl HostMeter {
                 add(3, bytes);
                 bytes
             }
-            IoOp::Compare => {
+            IoOp::Compare | IoOp::Verify => {
                 add(4, 1);
                 bytes
             }
@@ -149,7 +149,18 @@ impl Connection {
     pub(super) fn meter(&self, op: IoOp, bytes: u64) {
         let Some(meter) = self.host_meter.get() else { return };
         let now_ns = self.reactor.now_ns();
-        let pause_ns = meter.take(self.reactor.index(), op, bytes, now_ns);
+        self.pause(meter.take(self.reactor.index(), op, bytes, now_ns), now_ns);
+    }
+
+    /// So many bytes more are moved by a command that is counted already.
+    pub(super) fn meter_bytes(&self, bytes: u64) {
+        let Some(meter) = self.host_meter.get() else { return };
+        let now_ns = self.reactor.now_ns();
+        self.pause(meter.limiter.pay_bytes(bytes, now_ns), now_ns);
+    }
+
+    #[inline]
+    fn pause(&self, pause_ns: u64, now_ns: u64) {
         if pause_ns > 0 {
             self.paused_until_ns.set(self.paused_until_ns.get().max(now_ns.saturating_add(pause_ns)));
         }
@@ -190,6 +201,11 @@ mod tests {
             assert_eq!(meter.take(reactor, IoOp::Read, 512, 0), 0, "no limits");
         }
         meter.take(0, IoOp::Write, 4096, 0);
+        let limits = Limits { bytes_per_second: 1 << 20, ..Limits::default() };
+        let limited = HostMeter::new(1);
+        limited.limiter.set(limits);
+        assert_eq!((limited.take(0, IoOp::Verify, 1 << 20, 7), limited.take(0, IoOp::Flush, 0, 7)), (0, 0));
+        assert_eq!(limited.take(0, IoOp::Read, 512, 7), 1_000_000_000, "what was verified was read as well");
         meter.take(1, IoOp::Flush, 0, 0);
         let all = meters.all();
         let traffic = Traffic { reads: 3, read_bytes: 1536, writes: 1, written_bytes: 4096, others: 1 };
