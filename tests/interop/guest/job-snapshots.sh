@@ -79,8 +79,14 @@ step copied-on-has-later present
 must umount-copied-on umount /mnt/x
 step fsck-copied-on e2fsck -fn $COPY
 
+# The disk that goes has the same name as the one that comes: they differ in their sequence number.
+disk_of() { cat "/sys/block/${1##*/}/diskseq" 2>/dev/null; }
+gone=$(disk_of "$(named 1)")
 must roll-back host_do roll-back monday
-again() { D=$(named 1); test -b "$D"; }
+again() {
+    D=$(named 1) now=$(disk_of "$(named 1)")
+    [ -n "$now" ] && [ "$now" != "$gone" ] && dd if="$D" of=/dev/null bs=4096 count=1 2>/dev/null
+}
 must namespace-again wait_until 30 again
 drop_caches
 must mount-rolled-back mount -t ext4 $D /mnt/x
