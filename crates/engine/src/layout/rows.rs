@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn rows_are_counted_in_blocks_of_4_kib_or_cannot_be_used() {
         let with = |block_size, start, blocks| {
-            let rows = Some(RowInfo { start, blocks });
+            let rows = Some(RowInfo { start, blocks, zones: None });
             RowLayout::of(&DeviceInfo { rows, ..DeviceInfo::basic(block_size, 1 << 20) })
         };
         assert_eq!(with(4096, 10, 48), Ok(Some(RowLayout { start: 10, blocks: 48 })));
