@@ -57,7 +57,7 @@ pub struct RowInfo {
 
 /// Rows in zones: those of a zone are written from its first one to its last, and again only when the zone has been reset,
 /// which an unmap of exactly that zone does; other unmaps are [`Status::Invalid`]. A write ahead of the rows that are written
-/// waits for those between, for some seconds. [`Op::ZoneFinish`] at a zone's first block gives up what is not written of it;
+/// waits for those between, for some seconds. After a write that failed a zone takes no more until it is reset. [`Op::ZoneFinish`] at a zone's first block gives up what is not written of it;
 /// [`Op::ZoneReport`] tells what is. A zone that cannot be written ends writes as [`Status::WriteError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowZones {

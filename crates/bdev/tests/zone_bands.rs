@@ -187,7 +187,7 @@ fn a_write_that_does_not_wait_is_refused_by_the_drive_and_counted() {
 }
 
 #[test]
-fn when_a_write_fails_those_behind_it_fail_and_the_zone_goes_on_where_it_was() {
+fn when_a_write_fails_those_behind_it_fail_until_the_zone_is_reset() {
     on_reactor!(|inner| {
         let media = Media::new(0);
         let bands = media.open(&inner).await;
@@ -200,8 +200,12 @@ fn when_a_write_fails_those_behind_it_fail_and_the_zone_goes_on_where_it_was() {
         }
         media.errors.set_rules(&[]).unwrap();
         assert_eq!(bands.zone(0).await.write_pointer, start(0) + 2);
-        assert_eq!(bands.write(start(0) + 2, 2, 9).await, Status::Ok);
-        assert_eq!(bands.read(start(0), 6).await, Ok(vec![1, 1, 9, 9, 0, 0]));
+        assert_eq!(bands.write(start(0) + 2, 2, 9).await, Status::WriteError);
+        assert_eq!(bands.read(start(0), 4).await, Ok(vec![1, 1, 0, 0]));
+        assert_eq!(bands.reset(0).await, Status::Ok);
+        assert_eq!(bands.write(start(0), 2, 9).await, Status::Ok);
+        assert_eq!(bands.read(start(0), 4).await, Ok(vec![9, 9, 0, 0]));
+        assert_eq!(bands.device.status().misplaced_writes, 0);
     });
 }
 

@@ -136,15 +136,8 @@ mod tests {
     use base::Rng;
 
     fn example() -> Label {
-        let geometry = Geometry {
-            block_size: 4096,
-            row: 16,
-            head_start: 256,
-            head: 4096,
-            zone: 48,
-            zone_size: 64,
-            zones: 77,
-        };
+        let geometry =
+            Geometry { block_size: 4096, row: 16, head_start: 256, head: 4096, zone: 48, zone_size: 64, zones: 77 };
         Label { id: [9; 16], features: 0, geometry }
     }
 

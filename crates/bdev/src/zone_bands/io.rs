@@ -36,11 +36,8 @@ impl Channel for ZoneBandsChannel {
                 }
             },
             Op::Write => {
-                // Now, and not when somebody first waits: what fails from now on is before this.
-                let (zone, at) = geometry.split(io.lba.0);
-                let ticket = self.0.with(|states| states.ticket(zone));
                 let inner = self.0.clone();
-                IoFuture::steps(&self.0.reactor, async move { inner.write(io, zone, at, ticket).await })
+                IoFuture::steps(&self.0.reactor, async move { inner.write(io).await })
             }
             _ => {
                 let inner = self.0.clone();
@@ -181,10 +178,10 @@ impl Inner {
     // --- writes -----------------------------------------------------------------------------------------------------
 
     /// Waits until a write is where its zone goes on, and takes the zone.
-    async fn begin(&self, zone: usize, at: u64, ticket: u32) -> Result<Turn<'_>, Status> {
+    async fn begin(&self, zone: usize, at: u64) -> Result<Turn<'_>, Status> {
         let mut since_ns = self.reactor.now_ns();
         loop {
-            let (begun, changes) = self.with(|states| (states.begin_write(zone, at, ticket), states.changes()));
+            let (begun, changes) = self.with(|states| (states.begin_write(zone, at), states.changes()));
             let waits = match begun {
                 Begin::Now => return Ok(Turn::taken(self, zone)),
                 Begin::Refused => return Err(Status::WriteError),
@@ -203,9 +200,10 @@ impl Inner {
         }
     }
 
-    async fn write(&self, mut io: Io, zone: usize, at: u64, ticket: u32) -> Done {
+    async fn write(&self, mut io: Io) -> Done {
+        let (zone, at) = self.shared.geometry.split(io.lba.0);
         let is_broken = self.shared.defect == Some(ZoneBandsDefect::WriteAhead);
-        let turn = if is_broken { Ok(None) } else { self.begin(zone, at, ticket).await.map(Some) };
+        let turn = if is_broken { Ok(None) } else { self.begin(zone, at).await.map(Some) };
         let mut turn = match turn {
             Ok(turn) => turn,
             Err(status) => return io.done(status),
@@ -218,7 +216,11 @@ impl Inner {
         io.bufs = done.io.bufs;
         let mut status = done.status;
         let Some(turn) = &mut turn else {
-            self.with(|states| if is_of_order(status) { states.count_misplaced() });
+            self.with(|states| {
+                if is_of_order(status) {
+                    states.count_misplaced()
+                }
+            });
             self.ask(zone).await;
             return io.done(of_write(status));
         };
@@ -232,7 +234,11 @@ impl Inner {
             }
         } else {
             turn.breaks = true;
-            self.with(|states| if is_of_order(status) { states.count_misplaced() });
+            self.with(|states| {
+                if is_of_order(status) {
+                    states.count_misplaced()
+                }
+            });
             self.ask(zone).await;
             status = of_write(status);
         }

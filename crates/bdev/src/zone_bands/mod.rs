@@ -6,8 +6,8 @@
 //! device         | head | rows of zone 1 | rows of zone 2 | ...        without gaps, whatever zones leave between them
 //! ```
 //! What holds, always:
-//! - A zone is written at its pointer alone, one write at a time. A write ahead of the pointer waits for those before it; when
-//!   one of them fails, or the zone is given up, it fails too.
+//! - A zone is written at its pointer alone, one write at a time. A write ahead of the pointer waits for those before it.
+//! - When a write has failed, or the zone was given up, it takes no more until it is reset: what comes then was meant to follow.
 //! - No more zones are written in part than the drive allows: the write that would begin one more waits for another zone to be
 //!   full, finished or reset.
 //! - What a write failed on is asked anew: pointers and states are those of the drive.

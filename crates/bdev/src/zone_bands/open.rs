@@ -99,8 +99,7 @@ impl ZoneBandsDevice {
         let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
         let (base, zones) = check_parts(&head, &zoned).map_err(refused)?;
-        let head_part =
-            Part { role: "head", device: &head, channel: head.open_channel(reactor)?, kind: HEAD_LABEL };
+        let head_part = Part { role: "head", device: &head, channel: head.open_channel(reactor)?, kind: HEAD_LABEL };
         let zone_part =
             Part { role: "zoned device", device: &zoned, channel: zoned.open_channel(reactor)?, kind: ZONE_LABEL };
         let count = zoned.info().blocks / zones.zone_blocks;
@@ -153,10 +152,7 @@ fn open_max(zones: &ZonedInfo) -> u32 {
     [zones.open_zones_max, zones.active_zones_max].into_iter().filter(|max| *max > 0).min().unwrap_or(0)
 }
 
-fn check_parts(
-    head: &Arc<dyn BlockDevice>,
-    zoned: &Arc<dyn BlockDevice>,
-) -> Result<(DeviceInfo, ZonedInfo), String> {
+fn check_parts(head: &Arc<dyn BlockDevice>, zoned: &Arc<dyn BlockDevice>) -> Result<(DeviceInfo, ZonedInfo), String> {
     let (base, below) = (head.info(), zoned.info());
     check_child(&base, &format!("it writes to its head '{}' in place, and so", head.name()))?;
     let Some(zones) = below.zoned else {

@@ -37,8 +37,9 @@ struct Cell {
     pointer: u64,
     /// Something is under way on it: one write, or a change of state.
     busy: bool,
-    /// Grows when writes that are to come lose their places: one before them has failed, or the zone was given up.
-    broken: u32,
+    /// A write has failed, or the zone was given up: until it is reset it takes no more, since what is still to come was meant
+    /// to follow.
+    broken: bool,
 }
 
 /// Whether a write may go.
@@ -81,10 +82,18 @@ pub(super) struct States {
 impl States {
     /// `found` are all zones as reported, in order.
     pub(super) fn new(found: &[Zone], blocks: u64, active_max: u32) -> States {
-        let cell = Cell { phase: Phase::Empty, pointer: 0, busy: false, broken: 0 };
+        let cell = Cell { phase: Phase::Empty, pointer: 0, busy: false, broken: false };
         let cells = vec![cell; found.len()].into();
-        let mut states =
-            States { cells, blocks, active_max, active: 0, misplaced: 0, waiting: Vec::new(), is_changed: false, changes: 0 };
+        let mut states = States {
+            cells,
+            blocks,
+            active_max,
+            active: 0,
+            misplaced: 0,
+            waiting: Vec::new(),
+            is_changed: false,
+            changes: 0,
+        };
         found.iter().enumerate().for_each(|(zone, found)| states.learn(zone, found));
         states
     }
@@ -131,14 +140,9 @@ impl States {
         }
     }
 
-    /// What a write that is submitted now has to show when it begins.
-    pub(super) fn ticket(&self, zone: usize) -> u32 {
-        self.cells[zone].broken
-    }
-
-    pub(super) fn begin_write(&mut self, zone: usize, at: u64, ticket: u32) -> Begin {
+    pub(super) fn begin_write(&mut self, zone: usize, at: u64) -> Begin {
         let cell = &mut self.cells[zone];
-        if cell.broken != ticket {
+        if cell.broken {
             return Begin::Refused;
         }
         if cell.busy {
@@ -193,10 +197,10 @@ impl States {
         Poll::Ready(())
     }
 
-    /// Lets the zone go. `broken`: those who wait to write to it have lost their places.
+    /// Lets the zone go. `broken`: it takes no more until it is reset.
     pub(super) fn release(&mut self, zone: usize, broken: bool) {
         let cell = &mut self.cells[zone];
-        (cell.busy, cell.broken) = (false, cell.broken.wrapping_add(broken as u32));
+        (cell.busy, cell.broken) = (false, cell.broken | broken);
         self.is_changed = true;
     }
 
@@ -210,7 +214,7 @@ impl States {
     }
 
     pub(super) fn set_empty(&mut self, zone: usize) {
-        self.cells[zone].pointer = 0;
+        (self.cells[zone].pointer, self.cells[zone].broken) = (0, false);
         self.set_phase(zone, Phase::Empty);
     }
 
@@ -245,18 +249,22 @@ mod tests {
     #[test]
     fn a_write_goes_when_its_predecessors_have_ended_and_never_when_one_has_failed() {
         let mut states = States::new(&zones(&[(ZoneState::Empty, 0)]), 64, 0);
-        let ticket = states.ticket(0);
-        assert_eq!(states.begin_write(0, 16, ticket), Begin::Wait(Waits::Gap));
-        assert_eq!(states.begin_write(0, 0, ticket), Begin::Now);
-        assert_eq!(states.begin_write(0, 16, ticket), Begin::Wait(Waits::Turn));
+        assert_eq!(states.begin_write(0, 16), Begin::Wait(Waits::Gap));
+        assert_eq!(states.begin_write(0, 0), Begin::Now);
+        assert_eq!(states.begin_write(0, 16), Begin::Wait(Waits::Turn));
         assert!(!states.wrote(0, 16));
         states.release(0, false);
-        assert_eq!(states.begin_write(0, 16, ticket), Begin::Now);
+        assert_eq!(states.begin_write(0, 16), Begin::Now);
         states.release(0, true);
-        assert_eq!(states.begin_write(0, 32, ticket), Begin::Refused);
+        assert_eq!(states.begin_write(0, 32), Begin::Refused);
         assert_eq!(states.status().misplaced_writes, 0);
-        let ticket = states.ticket(0);
-        assert_eq!(states.begin_write(0, 0, ticket), Begin::Refused);
+        assert_eq!(states.begin_write(0, 16), Begin::Refused);
+        states.set_empty(0);
+        assert_eq!(states.begin_write(0, 0), Begin::Now);
+        states.wrote(0, 64);
+        states.set_full(0);
+        states.release(0, false);
+        assert_eq!(states.begin_write(0, 0), Begin::Refused);
         assert_eq!(states.status().misplaced_writes, 1);
     }
 
@@ -265,10 +273,10 @@ mod tests {
         let found = zones(&[(ZoneState::Closed, 5), (ZoneState::Empty, 0), (ZoneState::Offline, 0)]);
         let mut states = States::new(&found, 64, 1);
         assert_eq!((states.pointer(0), states.readable(1), states.readable(2)), (5, Some(0), None));
-        assert_eq!(states.begin_write(1, 0, 0), Begin::Wait(Waits::Limit));
+        assert_eq!(states.begin_write(1, 0), Begin::Wait(Waits::Limit));
         states.set_full(0);
         assert_eq!(states.readable(0), Some(64));
-        assert_eq!(states.begin_write(1, 0, 0), Begin::Now);
+        assert_eq!(states.begin_write(1, 0), Begin::Now);
         let status = states.status();
         assert_eq!((status.empty, status.open, status.full, status.offline), (0, 1, 1, 1));
     }

@@ -20,7 +20,7 @@ const REPORT_ZONES: u64 = 512;
 pub(super) struct Turn<'a> {
     inner: &'a Inner,
     zone: usize,
-    /// Writes that wait for their places have lost them.
+    /// Until it is reset the zone takes no more.
     pub(super) breaks: bool,
 }
 
@@ -83,17 +83,20 @@ impl Inner {
     pub(super) async fn reset(&self, zone: usize) -> Result<(), Status> {
         let mut turn = Turn::take(self, zone).await;
         match self.with(|states| states.phase(zone)) {
-            Phase::Empty => return Ok(()),
+            Phase::Empty => {
+                self.with(|states| states.set_empty(zone));
+                return Ok(());
+            }
             Phase::ReadOnly | Phase::Offline => return Err(Status::WriteError),
             Phase::Active | Phase::Full => {}
         }
-        turn.breaks = true;
         match self.zoned.submit(self.manages(Op::ZoneReset, zone)).await.status {
             Status::Ok => {
                 self.with(|states| states.set_empty(zone));
                 Ok(())
             }
             status => {
+                turn.breaks = true;
                 self.ask(zone).await;
                 Err(of_write(status))
             }
