@@ -163,7 +163,7 @@ fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
 fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
     let over = |start: u64, blocks: u32| CreateOptions {
         shape: Shape::Shaped,
-        rows: Some(RowLayout { start, blocks }),
+        rows: Some(RowLayout { start, blocks, zones: None }),
         ..options()
     };
     let mut rng = Rng::new(3);
