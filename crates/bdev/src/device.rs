@@ -51,6 +51,21 @@ pub struct RowInfo {
     pub start: u64,
     /// Blocks of each row.
     pub blocks: u32,
+    /// Where rows come in zones.
+    pub zones: Option<RowZones>,
+}
+
+/// Rows in zones: those of a zone are written from its first one to its last, and again only when the zone has been reset,
+/// which an unmap of exactly that zone does; other unmaps are [`Status::Invalid`]. A write ahead of the rows that are written
+/// waits for those between, for some seconds. After a write that failed a zone takes no more until it is reset. [`Op::ZoneFinish`] at a zone's first block gives up what is not written of it;
+/// [`Op::ZoneReport`] tells what is. A zone that cannot be written ends writes as [`Status::WriteError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowZones {
+    /// Blocks of a zone: whole rows. The first zone begins with the first row, and each where the one before it ends.
+    pub blocks: u64,
+    /// Most zones that may be written in part at once: the write that begins another one waits for one to be full, finished
+    /// or reset; 0 is no limit.
+    pub open_max: u32,
 }
 
 /// Geometry of a zoned device.
@@ -120,6 +135,11 @@ impl DeviceInfo {
         {
             return self.check_zone(zoned, io);
         }
+        if let Some(RowInfo { start, zones: Some(zones), .. }) = &self.rows
+            && matches!(io.op, Op::ZoneFinish | Op::ZoneReport)
+        {
+            return self.check_row_zone(*start, zones, io);
+        }
         if io.nblocks == 0 {
             return Err(Status::Invalid);
         }
@@ -161,6 +181,17 @@ impl DeviceInfo {
         }
         let wanted = io.nblocks as usize * crate::zone::ZONE_RECORD_BYTES;
         if reactor::buf::sg_len(&io.bufs) == wanted { Ok(()) } else { Err(Status::Invalid) }
+    }
+
+    /// Of rows in zones one is finished or described at a time.
+    fn check_row_zone(&self, start: u64, zones: &RowZones, io: &Io) -> Result<(), Status> {
+        let (blocks, bytes) = if io.op == Op::ZoneReport { (1, crate::zone::ZONE_RECORD_BYTES) } else { (0, 0) };
+        if io.lba.0 >= self.blocks {
+            return Err(Status::OutOfRange);
+        }
+        let is_start = io.lba.0.checked_sub(start).is_some_and(|at| at.is_multiple_of(zones.blocks));
+        let fits = io.nblocks == blocks && reactor::buf::sg_len(&io.bufs) == bytes;
+        if is_start && fits && io.flags == crate::io::Flags::NONE { Ok(()) } else { Err(Status::Invalid) }
     }
 
     #[inline]

@@ -4,12 +4,13 @@
 //! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ParityDevice`],
 //! [`ChecksumDevice`], [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
 //! [`FlashCacheDevice`], [`ErrorDevice`], [`ModelSsdDevice`], which has the times of a modelled drive, and [`ZonedDevice`], which makes zones of a
-//! device without any. Every one passes [`conformance`].
+//! device without any; [`ZoneBandsDevice`], which makes rows for shaped pools of one that has them. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
 //! from a disk.
 #![forbid(unsafe_code)]
 
+mod blank;
 mod checksum;
 pub mod conformance;
 mod delay;
@@ -43,12 +44,13 @@ mod stats;
 pub mod steps;
 mod stripe;
 mod zone;
+mod zone_bands;
 mod zone_changes;
 mod zoned;
 
 pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, DelayPolicy, Delays};
-pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo, ZonedInfo};
+pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo, RowZones, ZonedInfo};
 pub use encrypt::{EncryptDevice, EncryptOptions, USER_KEY_BYTES_MIN, UserKey};
 pub use error::{ErrorDevice, ErrorPolicy, ErrorRule, Fault, RULES_MAX, When};
 pub use file::{FileDevice, FileDeviceOptions};
@@ -72,5 +74,6 @@ pub use spec::{Built, DeviceSpec, build};
 pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};
 pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};
+pub use zone_bands::{ZoneBandsDefect, ZoneBandsDevice, ZoneBandsOptions, ZoneBandsStatus};
 pub use zone_changes::{ChangedZones, ZONE_CHANGES_MAX, ZoneChanges};
 pub use zoned::{ZONE_EXTENSION_BYTES_MAX, ZONES_MAX, ZonedDevice, ZonedOptions};

@@ -18,6 +18,7 @@ use crate::parity::{ParityDevice, ParityOptions};
 use crate::rate_limit::{Limits, RateLimitDevice};
 use crate::remote::RemoteDevice;
 use crate::stripe::StripeDevice;
+use crate::zone_bands::{ZoneBandsDevice, ZoneBandsOptions};
 use crate::zoned::{ZonedDevice, ZonedOptions};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -84,6 +85,8 @@ pub enum DeviceSpec {
     },
     /// One child, in zones.
     Zoned(ZonedOptions),
+    /// Rows of the zones of the second child behind the first one, which is written in place.
+    ZoneBands(ZoneBandsOptions),
     /// A slow child behind a cache on the other one, which may be absent.
     FlashCache(FlashCacheOptions),
     /// One child, served by the reactor that builds it.
@@ -107,6 +110,7 @@ pub enum Built {
     Delay(Arc<DelayDevice>),
     Error(Arc<ErrorDevice>),
     Zoned(Arc<ZonedDevice>),
+    ZoneBands(Arc<ZoneBandsDevice>),
     FlashCache(Arc<FlashCacheDevice>),
     RemoteCore(Arc<RemoteDevice>),
 }
@@ -128,6 +132,7 @@ impl Built {
             Built::Delay(device) => device.clone(),
             Built::Error(device) => device.clone(),
             Built::Zoned(device) => device.clone(),
+            Built::ZoneBands(device) => device.clone(),
             Built::FlashCache(device) => device.clone(),
             Built::RemoteCore(device) => device.clone(),
         }
@@ -201,6 +206,14 @@ pub async fn build(
         DeviceSpec::Error { rules, seed } => Built::Error(Arc::new(ErrorDevice::new(name, child()?, rules, *seed)?)),
         DeviceSpec::Zoned(options) => {
             Built::Zoned(Arc::new(ZonedDevice::open(reactor, name, child()?, options).await?))
+        }
+        DeviceSpec::ZoneBands(options) => {
+            let [head, zoned] = &all(name, &children)?[..] else {
+                let reason = "it stands on two devices: a head that is written in place, and a zoned one".to_string();
+                return Err(DeviceError::Config { device: name.to_string(), reason });
+            };
+            let device = ZoneBandsDevice::open(reactor, name, head.clone(), zoned.clone(), options).await?;
+            Built::ZoneBands(Arc::new(device))
         }
         DeviceSpec::FlashCache(options) => {
             let [Some(slow), flash] = &children[..] else {

@@ -8,6 +8,7 @@ use crate::format::root::root_bytes;
 use crate::format::superblock::{
     BandLayout, LOG_RESERVED_BLOCKS, LogKind, POOL_NAME_BYTES_MAX, REGION_ALIGN_BLOCKS, REGIONS_MAX, Region, Role,
     SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, TABLE_DESCRIPTORS,
+    UNIT_BLOCKS_MAX,
 };
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
 use thiserror::Error;
@@ -16,8 +17,8 @@ use uuid::Uuid;
 mod rows;
 mod shaped;
 
-pub use rows::RowLayout;
 pub(crate) use rows::fault as rows_fault;
+pub use rows::{RowLayout, ZoneLayout};
 pub use shaped::{OVERPROVISION_DEFAULT, OVERPROVISION_MAX, OVERPROVISION_MIN, UNIT_BLOCKS_DEFAULT};
 
 const MIB_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
@@ -202,6 +203,41 @@ pub enum PlanError {
         /// Possible.
         most: u32,
     },
+    /// A size of bands over zones.
+    #[error("bands of {asked} blocks of 4 KiB: on a zoned device a band is a zone, of {blocks}; leave the size out")]
+    ZoneSize {
+        /// As asked.
+        asked: u32,
+        /// Of a zone.
+        blocks: u32,
+    },
+    /// A unit of writes that zones are not made of.
+    #[error(
+        "a unit of writes of {blocks} blocks of 4 KiB: expected a multiple of {row} that divides a zone's {zone}, up to \
+        {UNIT_BLOCKS_MAX}"
+    )]
+    ZoneUnit {
+        /// As asked.
+        blocks: u32,
+        /// Blocks of a row.
+        row: u32,
+        /// Of a zone.
+        zone: u32,
+    },
+    /// Too many shards for a zoned device.
+    #[error("{shards} shards keep up to {needed} zones open, and the capacity device allows {open_max}: {}",
+        if *.most > 0 { format!("make the pool with {most} shards or fewer (--shards {most})") }
+        else { "too few for any pool; use a device that allows 4 or more".to_string() })]
+    OpenZones {
+        /// Allowed by the device.
+        open_max: u32,
+        /// As asked.
+        shards: u16,
+        /// Zones that these need.
+        needed: u32,
+        /// Shards that would do.
+        most: u32,
+    },
     /// A hot pool over rows.
     #[error("the capacity device is written in whole rows alone; make the pool a shaped one (--shape shaped)")]
     RowsNotShaped,
@@ -253,7 +289,12 @@ pub fn plan(
     }
     let shards = match options.shards {
         Some(shards) if options.tiny => shards.clamp(1, SHARDS_MAX),
-        asked => plan_shards(log_blocks, capacity_blocks, asked)?,
+        asked => {
+            let most = options.rows.and_then(|rows| rows.zones).map_or(u32::MAX, |zones| zones.shards_max());
+            let planned = plan_shards(log_blocks, capacity_blocks, asked)?;
+            // As many as the open zones of a zoned device allow, unless a number is asked for.
+            if asked.is_none() { planned.min(most.clamp(1, SHARDS_MAX as u32) as u16) } else { planned }
+        }
     };
     let bands = match options.shape {
         Shape::Shaped => Some(shaped::plan_bands(capacity_blocks, shards, log_blocks, options)?),

@@ -392,6 +392,8 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetLive => Some(Defect::ForgetLive),
         Mutation::FreeEarly => Some(Defect::FreeEarly),
         Mutation::TrustFlushes => Some(Defect::TrustFlushes),
+        Mutation::SkipReset => Some(Defect::SkipReset),
+        Mutation::SkipFinish => Some(Defect::SkipFinish),
         Mutation::WaitForEver => Some(Defect::WaitForEver),
         Mutation::ForgetBetween => Some(Defect::ForgetBetween),
         Mutation::WriteFrozen => Some(Defect::WriteFrozen),

@@ -41,6 +41,7 @@ mod reactor_mesh;
 mod sides;
 mod stack_faults;
 mod zoned;
+mod zoned_pool;
 
 use base::Rng;
 use sim::{Failure, Mutation, World};
@@ -191,6 +192,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a shaped pool over members with parity, one of which dies or fails at any moment, in a rebuild and in recovery \
                 too, and is replaced, under kills and power cuts; nobody notices, and every acknowledged write is durable",
         run: parity_pool::run,
+    },
+    Scenario {
+        name: "zoned-pool",
+        about: "a shaped pool over zones, some of which become read-only or go offline, within their limits, under kills, power cuts \
+                and failing disks; every write is where its zone goes on, and every acknowledged one is durable",
+        run: zoned_pool::run,
     },
     Scenario {
         name: "pool-snapshots",

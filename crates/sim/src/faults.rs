@@ -272,6 +272,12 @@ pub enum Mutation {
     ReadUnbuilt,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
+    /// A scenario's own defect: the engine opens a band without a reset of its zone.
+    SkipReset,
+    /// A scenario's own defect: the engine does not finish zones that it gives up.
+    SkipFinish,
+    /// A scenario's own defect: writes of a zone do not wait for those before them.
+    WriteAhead,
     /// A scenario's own defect: a flash cache does not mark what is about to be written.
     SkipMarks,
     /// A scenario's own defect: a flash cache opens with a full bucket.
@@ -280,7 +286,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 53] = [
+    pub const ALL: [Mutation; 56] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -332,6 +338,9 @@ impl Mutation {
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,
         Mutation::ForgetPointers,
+        Mutation::SkipReset,
+        Mutation::SkipFinish,
+        Mutation::WriteAhead,
         Mutation::SkipMarks,
         Mutation::RefillBucket,
     ];

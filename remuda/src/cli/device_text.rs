@@ -29,6 +29,14 @@ pub fn show_device(device: DeviceView) -> String {
         text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");
         text += &parts_table("LEG", mirror.legs);
     }
+    if let Some(zones) = device.zones {
+        let (each, head) = (ByteSize(zones.zone_bytes), ByteSize(zones.head_bytes));
+        let open_max = if zones.open_max == 0 { String::new() } else { format!(" of {} at most", zones.open_max) };
+        text += &format!("\nzones       {} of {each}, behind {head}\n", zones.zones);
+        let (empty, open, full) = (zones.empty, zones.open, zones.full);
+        text += &format!("written     {full} full, {open} in part{open_max}, {empty} empty\n");
+        text += &format!("out of use  {} read-only, {} offline\n", zones.read_only, zones.offline);
+    }
     if let Some(parity) = device.parity {
         let (row, head) = (ByteSize(parity.row_bytes), ByteSize(parity.head_bytes));
         text += &format!("\nrows        {row} of data each, behind {head}\n");

@@ -421,13 +421,13 @@ impl<'a> Check<'a, '_> {
     }
 }
 
-/// Whether a device is a parity device, or passes on what one is.
+/// Whether a device takes whole rows alone, as a parity device does, or passes on what one does.
 fn has_rows(config: &Config, name: &str) -> bool {
     let mut name = name;
     // As many steps as there are devices are enough, also around a cycle.
     for _ in 0..=config.devices.len() {
         match config.devices.iter().find(|device| device.def.name == name).map(|device| &device.def.params) {
-            Some(DeviceParams::Parity { .. }) => return true,
+            Some(DeviceParams::Parity { .. } | DeviceParams::ZoneBands { .. }) => return true,
             Some(
                 DeviceParams::Delay { device, .. }
                 | DeviceParams::Error { device, .. }
@@ -442,6 +442,7 @@ fn has_rows(config: &Config, name: &str) -> bool {
 fn child_key(device: &DeviceEntry) -> &'static str {
     match device.def.params {
         DeviceParams::Stripe { .. } | DeviceParams::Mirror { .. } | DeviceParams::Parity { .. } => "devices",
+        DeviceParams::ZoneBands { .. } => "head",
         _ => "device",
     }
 }

@@ -30,6 +30,11 @@ pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("rate-limit", "Bounds operations and bytes per second.", RATE_LIMIT),
     ("zoned", "Makes zones of a device that has none: each is written from its start on and reset as a whole.", ZONED),
     (
+        "zone-bands",
+        "Puts a small device that is written in place in front of a zoned one: a shaped pool stands on it. See [pools.md](pools.md#a-shaped-pool-on-zoned-drives).",
+        ZONE_BANDS,
+    ),
+    (
         "flash-cache",
         "Caches reads of a slow device on flash, which is written no more than a budget allows.",
         FLASH_CACHE,
@@ -159,6 +164,15 @@ const ZONED: &[Key] = &[
         "0",
         "Bytes that hosts may keep in each zone's descriptor: a multiple of 64, up to 4032. Fixed when it is made.",
     ),
+];
+const ZONE_BANDS: &[Key] = &[
+    key(
+        "head",
+        Form::Text,
+        "required",
+        "The device that is written in place: a few megabytes for each TB of zones, or more.",
+    ),
+    key("zones", Form::Text, "required", "The zoned device. All of its zones are used."),
 ];
 const FLASH_CACHE: &[Key] = &[
     key("device", Form::Text, "required", "The slow device: a disk, or a stripe or linear device of several."),
@@ -293,6 +307,10 @@ pub enum DeviceParams {
         #[serde(default)]
         extension: u32,
     },
+    ZoneBands {
+        /// The head, and the zoned device.
+        devices: Vec<String>,
+    },
     FlashCache {
         /// The slow device, and flash.
         devices: Vec<String>,
@@ -339,6 +357,7 @@ impl DeviceDef {
             DeviceParams::Encrypt { .. } => "encrypt",
             DeviceParams::RateLimit { .. } => "rate-limit",
             DeviceParams::Zoned { .. } => "zoned",
+            DeviceParams::ZoneBands { .. } => "zone-bands",
             DeviceParams::FlashCache { .. } => "flash-cache",
             DeviceParams::Nvmf { .. } => "nvmf",
         }
@@ -360,6 +379,7 @@ impl DeviceDef {
             DeviceParams::Stripe { devices, .. }
             | DeviceParams::Mirror { devices, .. }
             | DeviceParams::Parity { devices, .. }
+            | DeviceParams::ZoneBands { devices }
             | DeviceParams::FlashCache { devices, .. } => devices,
             DeviceParams::Delay { device, .. }
             | DeviceParams::Error { device, .. }
@@ -576,6 +596,15 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                 max_active,
                 extension: extension_bytes as u32,
             }
+        }
+        "zone-bands" => {
+            let (head, zones) = (section.need_text("head"), section.need_text("zones"));
+            let (head, zones) = (head?, zones?);
+            if head.value == zones.value {
+                section.wrong(zones.span.clone(), "zones", "it is the head as well; name another one", None);
+            }
+            children = vec![head, zones];
+            DeviceParams::ZoneBands { devices: names(&children) }
         }
         "flash-cache" => {
             let slow = need_child(section, &mut children)?;

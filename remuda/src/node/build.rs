@@ -11,7 +11,7 @@ use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
     FileDeviceOptions, Flags, FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet,
-    ParityOptions, StatsDevice, Status, When, ZonedOptions,
+    ParityOptions, StatsDevice, Status, When, ZoneBandsOptions, ZonedOptions,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
@@ -212,6 +212,9 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
                 active_zones_max: max_active.unwrap_or(0),
                 extension_bytes: *extension,
             })
+        }
+        DeviceParams::ZoneBands { .. } => {
+            DeviceSpec::ZoneBands(ZoneBandsOptions { create: opener.make, ..ZoneBandsOptions::default() })
         }
         DeviceParams::FlashCache { write_budget, endurance, pass_through, .. } => {
             DeviceSpec::FlashCache(FlashCacheOptions {
@@ -476,6 +479,10 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
     if let Handle::Local(Built::Parity(parity)) = &opened.handle {
         let (parity, state) = parity_view(&parity.status(), legs);
         (view.parity, view.state) = (Some(parity), state);
+    }
+    if let Handle::Local(Built::ZoneBands(bands)) = &opened.handle {
+        let (zones, state) = super::zones::zones_view(&bands.status());
+        (view.zones, view.state) = (Some(zones), state);
     }
     if let Some(cache) = flash_cache_view(opened) {
         if cache.mode != "on" {

@@ -218,6 +218,7 @@ impl Node {
             changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
             parity: None,
+            zones: None,
             flash_cache: None,
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),

@@ -199,7 +199,8 @@ impl Node {
         })?;
         if found.info().zoned.is_some() {
             let cause = format!("device '{device}' is zoned, and a pool writes in place");
-            return Err(Refusal::invalid(object(&def.name), cause, "name the device below it, or another one"));
+            let next = "put a 'zone-bands' device on it, and a shaped pool on that; or name another device";
+            return Err(Refusal::invalid(object(&def.name), cause, next));
         }
         Ok(found)
     }

@@ -33,6 +33,9 @@ pub struct DeviceView {
     /// How a parity device is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parity: Option<ParityView>,
+    /// How the zones of a zone-bands device are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zones: Option<ZonesView>,
     /// How a flash cache is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_cache: Option<FlashCacheView>,
@@ -55,6 +58,29 @@ pub struct ParityView {
     pub head_bytes: u64,
     /// Bytes of data in a row.
     pub row_bytes: u64,
+}
+
+/// The zones of a zone-bands device in use, without the one that has its label.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ZonesView {
+    /// In all.
+    pub zones: u64,
+    /// Nothing is written to them.
+    pub empty: u64,
+    /// Written in part.
+    pub open: u64,
+    /// Written to their ends, or finished.
+    pub full: u64,
+    /// They can only be read.
+    pub read_only: u64,
+    /// Out of use.
+    pub offline: u64,
+    /// Most that may be open; 0 is no limit.
+    pub open_max: u32,
+    /// Bytes of each.
+    pub zone_bytes: u64,
+    /// Bytes in front of them, which are written in place.
+    pub head_bytes: u64,
 }
 
 /// A member of a parity device that is being rebuilt.

@@ -2,9 +2,9 @@
 
 use super::build::{self, Handle};
 use super::reactors::on_reactor_async;
-use super::view::DeviceView;
+use super::view::{DeviceView, ZonesView};
 use super::{Node, Refusal};
-use bdev::{Built, ZoneState};
+use bdev::{Built, ZoneBandsStatus, ZoneState};
 use std::time::Duration;
 
 /// So long the writes to a zone may take to end that is taken out of use: nothing else is done for operators meanwhile.
@@ -27,4 +27,17 @@ impl Node {
         tracing::warn!(device = name, zone, state = state.name(), "zone taken out of use");
         self.device_show(name)
     }
+}
+
+/// What a zone-bands device tells about its zones, and its state in a few words.
+pub(super) fn zones_view(status: &ZoneBandsStatus) -> (ZonesView, String) {
+    let ZoneBandsStatus { zones, empty, open, full, read_only, offline, open_max, zone_bytes, head_bytes, .. } =
+        *status;
+    let state = match (read_only, offline) {
+        (0, 0) => "open".to_string(),
+        (read_only, 0) => format!("open, {read_only} of {zones} zones read-only"),
+        (0, offline) => format!("open, {offline} of {zones} zones offline"),
+        (read_only, offline) => format!("open, {read_only} zones read-only and {offline} offline, of {zones}"),
+    };
+    (ZonesView { zones, empty, open, full, read_only, offline, open_max, zone_bytes, head_bytes }, state)
 }

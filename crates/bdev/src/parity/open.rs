@@ -7,12 +7,12 @@ use super::lost::LostRows;
 use super::meta::{self, Decided, Disagreement};
 use super::rows::Rows;
 use super::{Member, ParityDevice, ROW_BYTES_MAX, Shared};
+use crate::blank::{EDGE_BYTES, is_blank};
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
-use crate::io::{Io, Lba, Op, OpSet, Status};
+use crate::io::{Op, OpSet};
 use crate::range_lock::RangeLock;
 use crate::slots::{self, Slots, UNIT_BYTES};
-use crate::steps;
-use reactor::{Reactor, SgList};
+use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
@@ -23,9 +23,6 @@ const HEAD_BYTES_MIN: u64 = 16 << 20;
 /// The head is this part of the device: a shaped pool keeps its journals there, 1/8192 of its capacity at most, beside a
 /// catalog of a few megabytes.
 const HEAD_SHARE: u64 = 4096;
-/// At the start and at the end of a device, what has to be zero for it to be blank. Others begin late: Btrfs at 64 KiB,
-/// labels of ZFS at 8 KiB.
-const EDGE_BYTES: u64 = 128 << 10;
 const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush]);
 
 /// How a parity device is opened.
@@ -229,26 +226,6 @@ fn leave_out(
         }
     }
     Ok(())
-}
-
-/// Whether the start and the end of a device are zero, as far as other formats keep what they are known by there.
-async fn is_blank(reactor: &Rc<Reactor>, channel: &dyn Channel, info: &DeviceInfo) -> Result<bool, Status> {
-    let edge = (EDGE_BYTES / info.block_size as u64).min(info.blocks);
-    let step = info.max_io_blocks.max(1) as u64;
-    for start in [0, info.blocks - edge] {
-        let mut at = start;
-        while at < start + edge {
-            let count = step.min(start + edge - at);
-            let buf = steps::alloc(reactor, count as usize * info.block_size as usize).await?;
-            let done = channel.submit(Io::read(Lba(at), count as u32, SgList::from_iter([buf]))).await;
-            done.status.check()?;
-            if done.io.bufs.iter().any(|buf| buf.as_slice().iter().any(|byte| *byte != 0)) {
-                return Ok(false);
-            }
-            at += count;
-        }
-    }
-    Ok(true)
 }
 
 /// Reads the superblock slots of a member. One valid slot suffices; a member without any that can be read is as good as absent.
@@ -465,7 +442,7 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         volatile_cache: infos.iter().any(|info| info.volatile_cache),
         loans: infos.iter().all(|info| info.loans),
         streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
-        rows: Some(RowInfo { start: geometry.head, blocks: row_blocks as u32 }),
+        rows: Some(RowInfo { start: geometry.head, blocks: row_blocks as u32, zones: None }),
         ..DeviceInfo::basic(superblock.block_size, geometry.blocks())
     }
 }

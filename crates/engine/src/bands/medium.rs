@@ -1,7 +1,7 @@
 //! The device below, in blocks of 4 KiB.
 
 use crate::units::BLOCK_BYTES;
-use bdev::{Channel, DeviceInfo, Io, Lba, Op, Status};
+use bdev::{Channel, DeviceInfo, Io, Lba, Op, Status, Zone, ZoneState};
 use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
@@ -17,6 +17,8 @@ pub(super) struct BandMedium {
     /// Write streams of the device; 0 is none.
     streams: u16,
     can_unmap: bool,
+    /// Bands are zones.
+    has_zones: bool,
     /// Completed writes need a flush to be durable.
     pub(super) is_cached: bool,
     pub(super) stripe_bytes: usize,
@@ -38,6 +40,7 @@ impl BandMedium {
             io_blocks: (info.max_io_blocks as u64 >> shift).max(1),
             streams: info.streams,
             can_unmap: info.ops.contains(Op::Unmap),
+            has_zones: info.rows.is_some_and(|rows| rows.zones.is_some()),
             is_cached: info.volatile_cache,
             stripe_bytes: stripe_blocks as usize * BLOCK_BYTES,
         }
@@ -45,6 +48,10 @@ impl BandMedium {
 
     pub(super) fn can_unmap(&self) -> bool {
         self.can_unmap
+    }
+
+    pub(super) fn has_zones(&self) -> bool {
+        self.has_zones
     }
 
     fn io(&self, op: Op, block: u64, blocks: u64) -> Io {
@@ -105,10 +112,44 @@ impl BandMedium {
     pub(super) async fn unmap(&self, first: u64, blocks: u64) -> Result<(), Status> {
         let mut at = 0;
         while at < blocks {
-            let piece = (blocks - at).min(self.io_blocks);
+            // A zone is reset as a whole.
+            let piece = if self.has_zones { blocks } else { (blocks - at).min(self.io_blocks) };
             self.channel.submit(self.io(Op::Unmap, first + at, piece)).await.status.check()?;
             at += piece;
         }
         Ok(())
     }
+
+    /// Gives up what is not written of the zone that begins at a block.
+    pub(super) async fn finish_zone(&self, first: u64) -> Result<(), Status> {
+        self.channel.submit(self.io(Op::ZoneFinish, first, 0)).await.status.check()
+    }
+
+    /// The zone that begins at a block.
+    pub(super) async fn zone(&self, first: u64) -> Result<BandZone, Status> {
+        let buf = bdev::steps::alloc(&self.reactor, bdev::ZONE_RECORD_BYTES).await?;
+        let io = Io { nblocks: 1, bufs: SgList::from_iter([buf]), ..self.io(Op::ZoneReport, first, 0) };
+        let done = self.channel.submit(io).await;
+        done.status.check()?;
+        let zones = Zone::load_report(&done.io.bufs)?;
+        let zone = zones.first().ok_or(Status::Corrupt)?;
+        Ok(match zone.state {
+            ZoneState::Empty => BandZone::Written(0),
+            state if state.is_active() => {
+                BandZone::Written((zone.write_pointer.saturating_sub(zone.start) >> self.shift) as u32)
+            }
+            _ => BandZone::Done,
+        })
+    }
+}
+
+/// What a zone says of the band in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BandZone {
+    /// It goes on behind so many blocks.
+    Written(u32),
+    /// It takes no more, and no place of those that may be open.
+    Done,
+    /// Nothing.
+    Unknown,
 }

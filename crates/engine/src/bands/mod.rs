@@ -13,8 +13,12 @@
 //! A band refuses writes when it refuses a stripe that another band then takes: while the device refuses everything, no band
 //! is blamed.
 //!
+//! Over zones ([`bdev::RowZones`]) a band is a zone: [reset](care) before it is opened, finished when it takes no more before it is
+//! full, and gone on with after an opening only where its zone says what the table does.
+//!
 //! What is not here: what blocks mean, which map leads to them, and when room is made.
 
+mod care;
 mod ledger;
 mod medium;
 pub mod policy;
@@ -22,7 +26,6 @@ mod stripe;
 #[cfg(test)]
 mod tests;
 mod unflushed;
-mod unmap;
 mod walk;
 mod writer;
 
@@ -194,8 +197,8 @@ pub(crate) struct Bands {
     changed: Notify,
     stats: Cell<BandStats>,
     unflushed: RefCell<Unflushed>,
-    /// Bands are being unmapped.
-    unmapping: Cell<bool>,
+    /// Bands are being unmapped, or their zones finished.
+    caring: Cell<bool>,
     /// See [`rest`](Self::rest).
     resting: Cell<bool>,
 }
@@ -215,17 +218,17 @@ impl Bands {
         assert_eq!(geometry.fault(), None);
         let medium = BandMedium::new(reactor, channel, info, geometry.stripe_blocks());
         let bands = Bands {
-            medium,
             geometry,
             added: RefCell::default(),
             added_from: Cell::new(u32::MAX),
             owner,
-            ledger: RefCell::new(Ledger::new(geometry, owner.epoch, table)),
+            ledger: RefCell::new(Ledger::new(geometry, owner.epoch, table, medium.has_zones())),
+            medium,
             desks: RefCell::default(),
             changed: Notify::default(),
             stats: Cell::default(),
             unflushed: RefCell::default(),
-            unmapping: Cell::new(false),
+            caring: Cell::new(false),
             resting: Cell::new(false),
         };
         let mut bands_so_far = geometry.bands - added.iter().map(|run| run.bands).sum::<u32>();
@@ -307,7 +310,7 @@ impl Bands {
     /// Its root is durable: bands that were drained before it began may be used again.
     pub(crate) fn checkpointed(self: &Rc<Self>, token: Token) {
         self.ledger.borrow_mut().checkpointed(token, self.medium.can_unmap());
-        self.unmap_freed();
+        self.care();
     }
 
     /// The table for the root of the checkpoint with this token. To be asked for when all of its map pages have been copied:

@@ -111,12 +111,14 @@ impl Bands {
     }
 
     /// Writes a stripe to one band or another: the band and the place of the header.
-    async fn write_stripe(&self, stream: Stream, stripe: &mut Closed) -> Result<(u32, u32), Status> {
+    async fn write_stripe(self: &Rc<Self>, stream: Stream, stripe: &mut Closed) -> Result<(u32, u32), Status> {
         let mut refused: SmallVec<[u32; TRIES_MAX]> = SmallVec::new();
         let mut last = Status::NoSpace;
         let ended = loop {
             let spot = self.ledger.borrow_mut().place(stream, stripe.blocks, stripe.stamp);
             let Some(spot) = spot else { break Err(last) };
+            // A zone that was given up for this one may be what this one waits for.
+            self.care_for_zones();
             if let Err(status) = self.seal(stream, stripe, spot).await {
                 self.ledger.borrow_mut().refused(&spot, stripe.blocks);
                 refused.push(spot.band);

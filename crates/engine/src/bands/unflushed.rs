@@ -2,6 +2,9 @@
 //! later flushes succeed: those stripes are written again, in their places, as they read. Nothing durable leads to them. One that is not what
 //! was written is lost; of that, the log has what it still has.
 //!
+//! Over zones they cannot be written again. Their bands take no more and are drained first, and until nothing is needed there no
+//! flush succeeds.
+//!
 //! The blocks of a stripe cannot be had from elsewhere: what deltas were over is gone from the index, and what was collected
 //! from its old place.
 
@@ -35,6 +38,8 @@ pub(super) struct Unflushed {
     /// Before or during one that failed.
     distrusted: Vec<Written>,
     failures: u64,
+    /// Flushes that have waited for bands to be drained.
+    waits: u32,
     /// A stripe was found that is not what was written.
     is_lost: bool,
 }
@@ -48,6 +53,9 @@ impl Bands {
     /// A stripe has been written; when that began, so many flushes had failed.
     pub(super) fn note_written(&self, at: BandAt, blocks: u32, sequence: u64, failures: u64) {
         let unflushed = &mut *self.unflushed.borrow_mut();
+        if failures != unflushed.failures && self.medium.has_zones() {
+            return self.distrust(at);
+        }
         let list = if failures == unflushed.failures { &mut unflushed.written } else { &mut unflushed.distrusted };
         list.push(Written { at, blocks, sequence, tries: 0 });
     }
@@ -59,6 +67,7 @@ impl Bands {
             self.unflushed.borrow_mut().written.clear();
             return Ok(());
         }
+        self.wait_for_suspects()?;
         self.write_again().await?;
         let (covered, failures) = {
             let unflushed = &mut *self.unflushed.borrow_mut();
@@ -71,8 +80,40 @@ impl Bands {
             return Ok(());
         }
         let since = std::mem::take(&mut unflushed.written);
-        unflushed.distrusted.extend(covered.into_iter().chain(since));
+        let doubtful = covered.into_iter().chain(since);
+        if self.medium.has_zones() {
+            doubtful.for_each(|stripe| self.distrust(stripe.at));
+        } else {
+            unflushed.distrusted.extend(doubtful);
+        }
         ended.and(Err(Status::WriteError))
+    }
+
+    /// Over zones nothing is written twice: what a failed flush may have lost is collected from its bands before a flush counts.
+    fn distrust(&self, at: BandAt) {
+        if !self.ledger.borrow().is_broken(BandDefect::TrustFlushes) {
+            self.ledger.borrow_mut().distrust(self.geometry.band_of(at));
+        }
+    }
+
+    fn wait_for_suspects(&self) -> Result<(), Status> {
+        let unflushed = &mut *self.unflushed.borrow_mut();
+        if !self.ledger.borrow().has_suspects() {
+            unflushed.waits = 0;
+            return Ok(());
+        }
+        unflushed.waits += 1;
+        if unflushed.waits < TRIES_MAX {
+            return Err(Status::WriteError);
+        }
+        self.ledger.borrow_mut().trust_again();
+        (unflushed.waits, unflushed.is_lost) = (0, true);
+        Err(Status::WriteError)
+    }
+
+    /// Whether something must be collected before a flush counts.
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.medium.has_zones() && self.ledger.borrow().has_suspects()
     }
 
     /// Writes again what a failed flush may have lost, as far as anything leads there.

@@ -139,7 +139,7 @@ impl Bands {
     }
 
     /// A stripe has come to its end: its writers learn where its blocks are.
-    pub(super) fn stripe_ended(&self, mut parts: Vec<Part>, written: Result<(u32, u32), Status>) {
+    pub(super) fn stripe_ended(self: &Rc<Self>, mut parts: Vec<Part>, written: Result<(u32, u32), Status>) {
         self.keep_spare();
         let desks = &mut *self.desks.borrow_mut();
         desks.under_way -= 1;
@@ -169,6 +169,7 @@ impl Bands {
         if let Ok((band, _)) = written {
             self.ledger.borrow_mut().written(band, held);
         }
+        self.care_for_zones();
         self.changed.notify_all();
     }
 

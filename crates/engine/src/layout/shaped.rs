@@ -5,7 +5,7 @@
 //! log device        | superblock x2 | segments | roots | regions (table pages, map pages)
 //! ```
 
-use super::rows::RowLayout;
+use super::rows::{RowLayout, ZoneLayout};
 use super::{
     CreateOptions, GIB_BLOCKS, MIB_BLOCKS, PlanError, plan_catalog, plan_journal, plan_root, shard_extents_at_most,
 };
@@ -78,11 +78,40 @@ fn plan_unit(options: &CreateOptions) -> Result<u32, PlanError> {
         return size(what, options.unit_blocks.unwrap_or(UNIT_BLOCKS_DEFAULT), 1, UNIT_BLOCKS_MAX);
     };
     let usual = UNIT_BLOCKS_DEFAULT.next_multiple_of(rows.blocks.max(1));
+    if let Some(zones) = rows.zones {
+        // Not beyond the usual one, unless rows are; and so that a zone is made of them.
+        let mut fitting = (1..=usual / rows.blocks.max(1)).rev().map(|count| count * rows.blocks);
+        let chosen = options.unit_blocks.or_else(|| fitting.find(|unit| zones.blocks.is_multiple_of(*unit)));
+        let blocks = chosen.unwrap_or(rows.blocks);
+        let is_made_of = |whole: u32, part: u32| part > 0 && whole.is_multiple_of(part);
+        let fits = is_made_of(blocks, rows.blocks) && is_made_of(zones.blocks, blocks) && blocks <= UNIT_BLOCKS_MAX;
+        return if fits {
+            Ok(blocks)
+        } else {
+            Err(PlanError::ZoneUnit { blocks, row: rows.blocks, zone: zones.blocks })
+        };
+    }
     let blocks = options.unit_blocks.unwrap_or(if usual > UNIT_BLOCKS_MAX { rows.blocks } else { usual });
     if blocks > 0 && blocks.is_multiple_of(rows.blocks) && blocks <= UNIT_BLOCKS_MAX {
         return Ok(blocks);
     }
     Err(PlanError::RowSize { what, blocks, of: rows.blocks, most: UNIT_BLOCKS_MAX })
+}
+
+/// A band is a zone.
+fn plan_zones(zones: ZoneLayout, shards: u16, unit_blocks: u32, options: &CreateOptions) -> Result<u32, PlanError> {
+    let ZoneLayout { blocks, open_max } = zones;
+    if let Some(asked) = options.band_blocks.filter(|asked| *asked != blocks) {
+        return Err(PlanError::ZoneSize { asked, blocks });
+    }
+    if open_max > 0 && open_max < ZoneLayout::open_needed(shards) {
+        let most = zones.shards_max();
+        return Err(PlanError::OpenZones { open_max, shards, needed: ZoneLayout::open_needed(shards), most });
+    }
+    match blocks < 2 * unit_blocks {
+        true => Err(PlanError::ZoneUnit { blocks: unit_blocks, row: unit_blocks, zone: blocks }),
+        false => Ok(blocks),
+    }
 }
 
 pub(super) fn plan_bands(
@@ -113,6 +142,7 @@ pub(super) fn plan_bands(
     let least = if options.tiny { 2 * unit_blocks } else { BAND_BLOCKS_MIN.max(2 * unit_blocks) };
     let usual = usual.max(least).next_multiple_of(unit_blocks).min(BAND_BLOCKS_MAX / unit_blocks * unit_blocks);
     let band_blocks = match (options.rows, options.band_blocks) {
+        (Some(RowLayout { zones: Some(zones), .. }), _) => plan_zones(zones, shards, unit_blocks, options)?,
         (_, None) => usual,
         (None, Some(asked)) => size("a band", asked, least, BAND_BLOCKS_MAX)?,
         (Some(_), Some(asked)) => row_size("a band", asked, unit_blocks, BAND_BLOCKS_MAX)?,

@@ -218,7 +218,7 @@ fn a_shaped_pool_grows_by_bands_in_proportion_as_far_as_there_is_room_for_its_in
 fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
     let over = |start: u64, blocks: u32| CreateOptions {
         shape: Shape::Shaped,
-        rows: Some(RowLayout { start, blocks }),
+        rows: Some(RowLayout { start, blocks, zones: None }),
         ..options()
     };
     let mut rng = Rng::new(3);

@@ -112,7 +112,8 @@ impl Shard {
             }
             return Ok(is_out);
         }
-        if !is_out && (room.free >= self.low_of(&room) || self.gc.owed.get() == 0) {
+        let is_called = bands.has_suspects() || room.free < self.low_of(&room) && self.gc.owed.get() > 0;
+        if !is_out && !is_called {
             return Ok(false);
         }
         let found = self.collect(bands).await?;

@@ -196,6 +196,10 @@ pub enum Defect {
     FreeEarly,
     /// What was written before a flush that failed is not written again.
     TrustFlushes,
+    /// Over zones: a free band is opened without a reset.
+    SkipReset,
+    /// Over zones: one that is given up is not finished.
+    SkipFinish,
     /// Who waits for room in the log waits for ever when upkeep fails for good.
     WaitForEver,
     /// What differs between two snapshots is looked for in the later one alone, and not in those between them.

@@ -98,6 +98,9 @@ impl Shard {
 
     /// Begins to destage and to make checkpoints.
     pub(crate) fn start_upkeep(self: &Rc<Self>) {
+        if let Some(bands) = self.meta.bands() {
+            bands.care();
+        }
         self.reactor.spawn(self.clone().keep_house());
     }
 
@@ -171,10 +174,15 @@ impl Shard {
             Some(Defect::FreeEarly) => Some(BandDefect::FreeAtOnce),
             Some(Defect::TrustFlushes) => Some(BandDefect::TrustFlushes),
             Some(Defect::OverlapBands) => Some(BandDefect::OverlapAdded),
+            Some(Defect::SkipReset) => Some(BandDefect::SkipReset),
+            Some(Defect::SkipFinish) => Some(BandDefect::SkipFinish),
             _ => None,
         };
         if let (Some(bands), Some(defect)) = (meta.bands(), of_bands) {
             bands.break_rule(defect);
+        }
+        if let Some(bands) = meta.bands().filter(|_| writes) {
+            bands.adopt_zones().await;
         }
         if tuning.defect == Some(Defect::SummaryEarly) {
             log.store_summaries_early();

@@ -42,8 +42,18 @@ impl Ledger {
         }
     }
 
-    pub(in crate::bands) fn next_to_unmap(&self) -> Option<u32> {
-        self.bands.iter().position(|band| band.state == State::Unmapping).map(|band| band as u32)
+    /// Free, but over zones not before it has been reset.
+    pub(super) fn give_back(&mut self, number: u32) {
+        match self.zoned {
+            true => self.bands[number as usize].state = State::Unmapping,
+            false => self.free_now(number),
+        }
+    }
+
+    /// The first band from that one on.
+    pub(in crate::bands) fn next_to_unmap(&self, from: u32) -> Option<u32> {
+        let rest = self.bands.iter().skip(from as usize);
+        rest.zip(from..).find(|(band, _)| band.state == State::Unmapping).map(|(_, number)| number)
     }
 
     pub(in crate::bands) fn unmapped(&mut self, number: u32) {

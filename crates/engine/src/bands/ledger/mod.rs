@@ -3,6 +3,7 @@
 mod checkpoints;
 mod room;
 mod victims;
+mod zones;
 
 pub(crate) use checkpoints::Token;
 pub(crate) use room::Room;
@@ -24,6 +25,10 @@ pub(crate) enum BandDefect {
     TrustFlushes,
     /// Bands that are added lie over those that there were.
     OverlapAdded,
+    /// Over zones: a free band is opened without a reset.
+    SkipReset,
+    /// Over zones: one that is given up is not finished.
+    SkipFinish,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +38,7 @@ enum State {
     Closed,
     /// Nothing leads to it any more, since so many checkpoints had begun.
     Pending(u64),
-    /// As free, once it has been unmapped.
+    /// As free, once it has been unmapped: over zones, reset.
     Unmapping,
     Retired,
 }
@@ -60,6 +65,14 @@ struct Band {
     held: u32,
     /// Stripes under way, and those that it refused and whose fate is open.
     under_way: u32,
+    /// Stripes that the device has.
+    writing: u32,
+    /// Its zone takes no more and is not full: it is to be finished.
+    unfinished: bool,
+    /// A flush that should have covered stripes of it has failed: what is needed of it moves elsewhere.
+    suspect: bool,
+    /// Resets of its zone that failed.
+    resets: u32,
     generation: u64,
     /// Of its blocks, on average: the clock when they came from the log.
     stamp: u64,
@@ -94,6 +107,8 @@ pub(super) struct Ledger {
     lifetime: u64,
     failed: u64,
     defect: Option<BandDefect>,
+    /// Bands are zones.
+    zoned: bool,
 }
 
 impl Band {
@@ -119,6 +134,10 @@ impl Band {
             valid: if state == State::Retired { 0 } else { entry.valid.min(written) },
             held: 0,
             under_way: 0,
+            writing: 0,
+            unfinished: false,
+            suspect: false,
+            resets: 0,
             generation: entry.generation,
             stamp: entry.stamp,
             closed: entry.stamp,
@@ -131,9 +150,13 @@ impl Band {
 }
 
 impl Ledger {
-    pub(super) fn new(geometry: BandGeometry, epoch: u32, table: &[BandEntry]) -> Ledger {
-        let bands: Vec<Band> =
+    pub(super) fn new(geometry: BandGeometry, epoch: u32, table: &[BandEntry], zoned: bool) -> Ledger {
+        let mut bands: Vec<Band> =
             (0..geometry.bands as usize).map(|index| Band::of(table.get(index), geometry.band_blocks)).collect();
+        for band in bands.iter_mut().filter(|band| zoned && band.state == State::Free) {
+            // What the table does not know may be written there.
+            band.state = State::Unmapping;
+        }
         let newest = bands.iter().map(|band| band.generation).max().unwrap_or(0);
         let mut ledger = Ledger {
             geometry,
@@ -142,12 +165,13 @@ impl Ledger {
             sequence: ((epoch as u64) << 32).max(newest.saturating_add(1)).min(u64::MAX >> 1),
             clock: bands.iter().map(|band| band.stamp).max().unwrap_or(0).min(u64::MAX >> 1),
             begun: 0,
-            is_exact: bands.iter().all(|band| band.state == State::Free),
+            is_exact: bands.iter().all(|band| matches!(band.state, State::Free | State::Unmapping)),
             valid_blocks: bands.iter().map(|band| band.valid as u64).sum(),
             lifetime: 0,
             failed: bands.iter().filter(|band| band.failing || band.state == State::Retired).count() as u64,
             bands,
             defect: None,
+            zoned,
         };
         (0..geometry.bands).for_each(|band| ledger.adopt(band));
         ledger
@@ -248,7 +272,7 @@ impl Ledger {
         if band.state == State::Closed && trusted && !is_wanted {
             (band.state, band.stuck) = (State::Pending(self.begun), false);
             if self.defect == Some(BandDefect::FreeAtOnce) {
-                self.free_now(number);
+                self.give_back(number);
             }
         }
     }
@@ -300,6 +324,7 @@ impl Ledger {
         assert!(band.state == State::Free && band.valid + band.held + band.under_way == 0, "a free band is free");
         (band.state, band.stream) = (State::Open, stream as u8);
         (band.written, band.has_data, band.stamp) = (0, false, self.clock);
+        (band.unfinished, band.suspect, band.resets) = (false, false, 0);
         (band.doubtful, band.is_empty, band.stuck) = (false, false, false);
         band.generation = self.sequence + 1;
         Some(())
@@ -308,6 +333,7 @@ impl Ledger {
     fn close(&mut self, number: u32) {
         let band = &mut self.bands[number as usize];
         (band.state, band.closed) = (State::Closed, self.clock);
+        band.unfinished = self.zoned && band.written < self.geometry.band_blocks;
         self.settle(number);
     }
 
@@ -322,6 +348,7 @@ impl Ledger {
         let position = band.written;
         band.written += blocks;
         band.under_way += 1;
+        band.writing += 1;
         let weighed = band.stamp as u128 * position as u128 + stamp as u128 * blocks as u128;
         band.stamp = (weighed / band.written as u128) as u64;
         let spot = Spot { band: number, position, generation: band.generation, sequence: self.sequence };
@@ -336,6 +363,7 @@ impl Ledger {
     pub(super) fn written(&mut self, number: u32, held: u32) {
         let band = &mut self.bands[number as usize];
         band.under_way -= 1;
+        band.writing -= 1;
         band.held += held;
         band.has_data = true;
         self.settle(number);
@@ -349,6 +377,8 @@ impl Ledger {
         let band = &mut self.bands[spot.band as usize];
         // Not settled: the stripe that it refused still counts as under way.
         (band.state, band.closed) = (State::Closed, self.clock);
+        band.writing -= 1;
+        band.unfinished = self.zoned;
         if band.written == spot.position + blocks {
             // Who walks the band need not look for its header.
             band.written = spot.position;
@@ -369,7 +399,7 @@ impl Ledger {
         band.under_way -= 1;
         let is_unused = !band.has_data && !band.failing && band.valid + band.held + band.under_way == 0;
         if band.state == State::Closed && is_unused {
-            self.free_now(number);
+            self.give_back(number);
         }
         self.settle(number);
     }

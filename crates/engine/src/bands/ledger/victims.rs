@@ -29,7 +29,7 @@ impl Ledger {
         if band.state != State::Closed || band.walked || band.stuck || is_awaited {
             return None;
         }
-        if band.failing {
+        if band.failing || band.suspect {
             return Some(u128::MAX);
         }
         let (whole, unit) = (self.geometry.band_blocks, self.geometry.unit_blocks);

@@ -244,7 +244,7 @@ fn what_is_in_a_table_is_what_the_ledger_makes_of_it() {
     table[2] = entry(BandState::Closed, 0, 16, 2);
     table[3] = entry(BandState::Failing, 2, 16, 4);
     table[4] = entry(BandState::Retired, 2, 16, 0);
-    let mut ledger = Ledger::new(SMALL, 7, &table);
+    let mut ledger = Ledger::new(SMALL, 7, &table, false);
     let token = ledger.checkpoint_begun();
     assert_eq!(ledger.table(token), table);
 }

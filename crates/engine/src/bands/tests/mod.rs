@@ -7,6 +7,7 @@ mod model;
 #[path = "../../../../bdev/tests/common/run.rs"]
 mod run;
 mod walk;
+mod zones;
 
 use super::writer::Places;
 use super::*;

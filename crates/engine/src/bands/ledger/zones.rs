@@ -1,0 +1,83 @@
+//! Over zones: what the zone of a band is, and what has to become of it.
+
+use super::{Ledger, State};
+use crate::bands::medium::BandZone;
+
+impl Ledger {
+    pub(in crate::bands) fn is_in_use(&self, number: u32) -> bool {
+        self.bands[number as usize].is_in_use()
+    }
+
+    /// After an opening: a band is gone on with where its zone is. What the table has beyond that was under way in a crash, and
+    /// nothing leads there.
+    pub(in crate::bands) fn adopt_zone(&mut self, number: u32, zone: BandZone) {
+        let band = &mut self.bands[number as usize];
+        let is_next = zone == BandZone::Written(band.written);
+        if let BandZone::Written(written) = zone {
+            band.written = band.written.min(written);
+            self.valid_blocks -= band.valid.saturating_sub(band.written) as u64;
+            band.valid = band.valid.min(band.written);
+        }
+        // An empty one takes no place of those that may be open.
+        let may_be_open = !matches!(zone, BandZone::Done | BandZone::Written(0));
+        band.unfinished = may_be_open && !(is_next && band.state == State::Open);
+        if band.state == State::Open && !is_next {
+            self.open.iter_mut().filter(|open| **open == Some(number)).for_each(|open| *open = None);
+            self.bands[number as usize].state = State::Closed;
+        }
+        self.settle(number);
+    }
+
+    /// Whether any band is to be unmapped or finished.
+    pub(in crate::bands) fn has_cares(&self) -> bool {
+        self.bands.iter().any(|band| band.state == State::Unmapping) || self.to_finish().next().is_some()
+    }
+
+    /// Bands whose zones are given up, and not under way. Those that are reset soon are finished by that.
+    pub(in crate::bands) fn to_finish(&self) -> impl Iterator<Item = u32> {
+        let is_idle = |state: State| matches!(state, State::Closed | State::Pending(_) | State::Retired);
+        let bands = self.bands.iter().zip(0..);
+        bands
+            .filter(move |(band, _)| band.unfinished && band.writing == 0 && is_idle(band.state))
+            .map(|(_, number)| number)
+    }
+
+    pub(in crate::bands) fn finished(&mut self, number: u32) {
+        self.bands[number as usize].unfinished = false;
+    }
+
+    /// A zone could not be reset. True: it is out of use now, having refused that so often.
+    pub(in crate::bands) fn reset_failed(&mut self, number: u32, is_medium: bool, most: u32) -> bool {
+        let band = &mut self.bands[number as usize];
+        assert_eq!(band.state, State::Unmapping, "nobody else takes a band that is unmapped");
+        band.resets += is_medium as u32;
+        if band.resets < most {
+            return false;
+        }
+        (band.state, band.failing, band.unfinished) = (State::Retired, true, false);
+        self.failed += 1;
+        true
+    }
+
+    /// What was written to a band may be lost, although it can be read: it takes no more, and is drained first.
+    pub(in crate::bands) fn distrust(&mut self, number: u32) {
+        if !self.is_in_use(number) {
+            return;
+        }
+        self.bands[number as usize].suspect = true;
+        if self.bands[number as usize].state == State::Open {
+            self.open.iter_mut().filter(|open| **open == Some(number)).for_each(|open| *open = None);
+            self.close(number);
+        }
+    }
+
+    /// Whether anything is still needed where it may be lost.
+    pub(in crate::bands) fn has_suspects(&self) -> bool {
+        self.bands.iter().any(|band| band.suspect && band.is_in_use() && !band.stuck)
+    }
+
+    /// What is still where it may be lost stays there.
+    pub(in crate::bands) fn trust_again(&mut self) {
+        self.bands.iter_mut().for_each(|band| band.suspect = false);
+    }
+}

@@ -1,0 +1,256 @@
+//! `zoned-pool`: a shaped pool over a zoned device and a small one that is written in place, with limits of open zones, small
+//! zones, zones that become read-only or go offline while nobody needs them, disks that fail, kills and power cuts. What is
+//! acknowledged is durable; every write is where its zone goes on, and no zone is begun beyond the limit: the zoned device
+//! refuses anything else, and one such refusal is a violation.
+
+use crate::Run;
+use crate::blocks::{Judge, Mix, is};
+use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working, start};
+use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
+use base::Rng;
+use bdev::{
+    BlockDevice, Delay, DelayDevice, Delays, FileDevice, FileDeviceOptions, ZoneBandsDefect, ZoneBandsDevice,
+    ZoneBandsOptions, ZoneState, ZonedDevice, ZonedOptions,
+};
+use engine::PoolDevices;
+use reactor::Reactor;
+use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const HEAD: &str = "/head";
+const ZONES: &str = "/zones";
+/// Zones beside those that the pool is planned for: they may go away.
+const SPARE_ZONES: u64 = 6;
+/// Zones that go away in a life.
+const LOST_PER_LIFE: u64 = 2;
+
+/// What the devices below the pool are like.
+#[derive(Clone, Copy, Debug)]
+struct Drive {
+    /// Blocks of 4 KiB of a zone.
+    capacity: u64,
+    zones: u64,
+    active_max: u32,
+    open_max: u32,
+    /// Operations are held up by so much at most on their way down, each by another time.
+    jitter_ns: u64,
+    seed: u64,
+    defect: Option<ZoneBandsDefect>,
+}
+
+/// Everything that a process opens, and what of it outlives the process for the checker.
+#[derive(Clone)]
+struct Scene {
+    plan: Plan,
+    drive: Drive,
+    sim: Handle,
+    node: NodeId,
+    pool: OpenedPool,
+    bands: Rc<RefCell<Option<Arc<ZoneBandsDevice>>>>,
+    zoned: Rc<RefCell<Option<Arc<ZonedDevice>>>>,
+    /// Zones that may still go away.
+    to_lose: Rc<Cell<u64>>,
+    rng: Rc<RefCell<Rng>>,
+}
+
+impl Scene {
+    async fn devices(&self, reactor: &Rc<Reactor>, create: bool) -> Result<PoolDevices, String> {
+        self.look();
+        let log = self.plan.log_device(reactor)?;
+        let file = |path: &str| -> Result<Arc<dyn BlockDevice>, String> {
+            let options = FileDeviceOptions { block_size: self.plan.block_size, ..FileDeviceOptions::new(path) };
+            let opened = FileDevice::open(reactor, path, options).map_err(|error| error.to_string())?;
+            Ok(Arc::new(opened))
+        };
+        let options = ZonedOptions {
+            create,
+            zone_bytes: self.drive.capacity.next_power_of_two() * 4096,
+            capacity_bytes: self.drive.capacity * 4096,
+            open_zones_max: self.drive.open_max,
+            active_zones_max: self.drive.active_max,
+            ..ZonedOptions::default()
+        };
+        let zoned = ZonedDevice::open(reactor, "zones", file(ZONES)?, &options).await;
+        let zoned = Arc::new(zoned.map_err(|error| error.to_string())?);
+        let options = ZoneBandsOptions { create, force: false, defect: self.drive.defect };
+        let bands = ZoneBandsDevice::open(reactor, "bands", file(HEAD)?, zoned.clone(), &options).await;
+        let bands = Arc::new(bands.map_err(|error| error.to_string())?);
+        self.zoned.replace(Some(zoned));
+        self.bands.replace(Some(bands.clone()));
+        let delay = Delay { fixed_ns: 0, jitter_ns: self.drive.jitter_ns };
+        let capacity: Arc<dyn BlockDevice> = match self.drive.jitter_ns {
+            0 => bands,
+            _ => {
+                let delays = Delays { read: Delay::default(), write: delay, flush: delay };
+                Arc::new(DelayDevice::new("late", bands, delays, self.drive.seed))
+            }
+        };
+        Ok(PoolDevices { log, capacity })
+    }
+
+    async fn open(self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+        let devices = self.devices(&reactor, false).await?;
+        let pool = self.plan.open(&reactor, devices).await?;
+        self.pool.replace(Some(pool.clone()));
+        hot_pool::view(&self.plan, &pool)
+    }
+
+    /// Judges what the device that was opened last was asked to do.
+    fn look(&self) {
+        let Some(bands) = self.bands.borrow_mut().take() else { return };
+        let status = bands.status();
+        self.sim.expect(status.misplaced_writes == 0, || {
+            format!("writes that were not where their zones go on, or one zone too many: {status:?}")
+        });
+    }
+
+    /// Takes away a zone: one that is empty altogether, or the writing of one that is not.
+    async fn lose_one(&self, reactor: &Rc<Reactor>) {
+        let Some(zoned) = self.zoned.borrow().clone() else { return };
+        if self.to_lose.get() == 0 {
+            return;
+        }
+        let zones = zoned.zones();
+        let (zone, state) = {
+            let rng = &mut *self.rng.borrow_mut();
+            // Not the one of the label.
+            let zone = rng.between(1, zones.len() as u64 - 1);
+            let is_empty = zones[zone as usize].state == ZoneState::Empty;
+            (zone, if is_empty && rng.one_in(2) { ZoneState::Offline } else { ZoneState::ReadOnly })
+        };
+        self.to_lose.set(self.to_lose.get() - 1);
+        self.sim.note(format!("zone {zone} becomes {}", state.name()));
+        // The disk may refuse to note it.
+        let _ = zoned.retire(reactor, zone, state, Duration::from_secs(1)).await;
+    }
+}
+
+fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
+    let unit_blocks = 1u32 << rng.below(3);
+    let band_blocks = unit_blocks * rng.between(2, 6) as u32 * if unit_blocks == 1 { 4 } else { 2 };
+    let plan = Plan { defect: defect_of(mutation), ..Plan::pick(rng).with_bands(rng, unit_blocks, band_blocks) };
+    let zones = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(band_blocks as u64) + SPARE_ZONES + 1;
+    let needed = 3 * plan.shards as u32 + 1;
+    let is_limited = rng.one_in(2) || mutation == Some(Mutation::SkipFinish);
+    let active_max = if is_limited { needed + rng.below(4) as u32 } else { 0 };
+    // As the standard has it, a drive closes a zone that nobody opened on purpose when it wants to open another one.
+    let open_max = if is_limited && rng.one_in(2) { needed } else { 0 };
+    let ahead = mutation == Some(Mutation::WriteAhead);
+    let jitter_ns = if rng.one_in(2) || ahead { rng.between(1_000, 300_000) } else { 0 };
+    let defect = ahead.then_some(ZoneBandsDefect::WriteAhead);
+    let seed = rng.next_u64();
+    (plan, Drive { capacity: band_blocks as u64, zones, active_max, open_max, jitter_ns, seed, defect })
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let (plan, drive) = pick(rng, world.handle().mutation());
+    world.handle().note(format!("{drive:?} {plan:?}"));
+    let mut mix = Mix {
+        block_bytes: 1 << plan.block_shift,
+        discards: rng.one_in(2),
+        blocks_max: rng.between(1, 16),
+        always_durable: true,
+        ..Mix::pick(rng, 1 << plan.block_shift)
+    };
+    let node = world.add_node();
+    let scene = Scene {
+        plan,
+        drive,
+        sim: world.handle(),
+        node,
+        pool: OpenedPool::default(),
+        bands: Rc::default(),
+        zoned: Rc::default(),
+        to_lose: Rc::new(Cell::new(if rng.one_in(2) { SPARE_ZONES } else { 0 })),
+        rng: Rc::new(RefCell::new(Rng::new(rng.next_u64()))),
+    };
+    create(world, rng, &scene)?;
+    if rng.one_in(3) && !is(&world.handle(), Mutation::FlushDoesNothing) {
+        // A write or a flush that fails costs nothing that was written before.
+        (mix.reads_may_fail, mix.errors_allowed) = (false, true);
+        let path = if rng.one_in(3) { HEAD } else { ZONES };
+        let faults = DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) };
+        world.set_disk_faults(node, path, faults);
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let judge = Judge::new(world.handle(), node, mix.clone(), plan.blocks() << plan.block_shift);
+    let to_open = scene.clone();
+    let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(reactor)) };
+    let (beside_it, settles, pause_ns) = (scene.clone(), rng.one_in(2), rng.between(0, 5_000_000));
+    let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
+        let scene = beside_it.clone();
+        Box::pin(async move {
+            for _ in 0..LOST_PER_LIFE {
+                reactor.sleep_ns(pause_ns).await;
+                scene.lose_one(&reactor).await;
+            }
+            let pool = scene.pool.borrow().clone();
+            if let Some(pool) = pool.filter(|_| settles) {
+                // It may fail with the disks; the next one goes on.
+                let alive = || scene.sim.alive(scene.node);
+                let _ = hot_pool::settle(scene.plan, &pool, &reactor, alive).await;
+            }
+        })
+    };
+    let to_close = scene.clone();
+    let close = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
+        let scene = to_close.clone();
+        Box::pin(async move {
+            let pool = scene.pool.borrow_mut().take();
+            if let Some(pool) = pool {
+                pool.close(&reactor).await;
+            }
+            scene.look();
+            scene.zoned.borrow_mut().take();
+        })
+    };
+    let rig = Rig {
+        judge,
+        node,
+        reactors: Rc::new(Cell::new(plan.reactors)),
+        life: SHORT,
+        open: Box::new(open),
+        beside: Box::new(beside),
+        close: Box::new(close),
+    };
+    for round in 0..rng.between(1, 5) {
+        world.handle().note(format!("round {round}"));
+        rig.round(world, rng)?;
+    }
+    rig.finish(world)
+}
+
+/// Makes the disks, the zones, the pool and its volumes, on hardware that does not fail yet.
+fn create(world: &mut World, rng: &mut Rng, scene: &Scene) -> Result<(), Failure> {
+    let (plan, drive, node) = (scene.plan, scene.drive, scene.node);
+    add_log(world, rng, plan, node);
+    // Behind the labels and the table of zones, which begins its data on a megabyte.
+    let zones_bytes = (drive.zones * (drive.capacity * 4096 + 2 * 8) + (2 << 20)).next_multiple_of(4096);
+    let head_bytes = FRONT_BLOCKS * 4096 / 4 + 8192;
+    for (path, bytes) in [(HEAD, head_bytes), (ZONES, zones_bytes)] {
+        let options =
+            DiskOptions { bytes, unit: plan.block_size, volatile_cache: !rng.one_in(4), ..DiskOptions::default() };
+        world.add_disk(node, path, options, DiskFaults::default());
+    }
+    let scene = scene.clone();
+    let opening = move |reactor: Rc<Reactor>| -> Opening {
+        let scene = scene.clone();
+        Box::pin(async move {
+            let devices = scene.devices(&reactor, true).await?;
+            scene.plan.create_on(reactor.clone(), devices).await?;
+            let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
+            Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
+        })
+    };
+    let made = start(world, node, plan.reactors, opening, 60 * SECOND_NS)?;
+    if !matches!(made, Some(Ok(_))) {
+        return Err(Failure::new(format!("the pool cannot be made: {:?}", made.map(|made| made.err()))));
+    }
+    drop(made);
+    world.crash(node, sim::Crash::Kill);
+    Ok(())
+}
