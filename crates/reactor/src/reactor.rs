@@ -591,6 +591,11 @@ impl Reactor {
         pollers.iter().map(|poller| poller.poll()).sum()
     }
 
+    /// Whether there is anything that is only polled.
+    pub fn has_pollers(&self) -> bool {
+        !self.pollers.borrow().is_empty()
+    }
+
     /// Lets pollers prepare for a sleep; true as soon as one has found work, since there is no sleep then.
     fn arm_pollers(&self) -> bool {
         self.pollers.borrow().iter().any(|(_, poller)| poller.arm())

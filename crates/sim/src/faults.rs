@@ -274,11 +274,19 @@ pub enum Mutation {
     SkipMarks,
     /// A scenario's own defect: a flash cache opens with a full bucket.
     RefillBucket,
+    /// A scenario's own defect: writes through a virtqueue are used before the device has done them.
+    UseEarly,
+    /// A scenario's own defect: what an earlier daemon had taken from a virtqueue is not carried out.
+    ForgetUnderWay,
+    /// A scenario's own defect: what was used of a virtqueue stays noted as under way.
+    KeepNotes,
+    /// A scenario's own defect: a virtqueue is not looked at once more before a sleep.
+    SleepBlind,
 }
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 52] = [
+    pub const ALL: [Mutation; 56] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -331,6 +339,10 @@ impl Mutation {
         Mutation::ForgetPointers,
         Mutation::SkipMarks,
         Mutation::RefillBucket,
+        Mutation::UseEarly,
+        Mutation::ForgetUnderWay,
+        Mutation::KeepNotes,
+        Mutation::SleepBlind,
     ];
 }
 
