@@ -26,8 +26,8 @@ vhost_start() {
 # What a job in the guest has done to the node.
 vhost_do() { # VERB [ARG]
     case $1 in
-    # (a killed node needs a moment to let go of its state directory)
-    restart) stop_pid "$W/pid" KILL; sleep "${DOWN_S:-1}"; vhost_start ;;
+    # (a killed node needs a moment to let go of its state directory, on a busy machine a longer one)
+    restart) stop_pid "$W/pid" KILL; sleep "${DOWN_S:-1}"; vhost_start || vhost_start ;;
     resize) remuda volume resize v0 "$2MiB" >/dev/null ;;
     *) die "no verb $1 for a vhost job" ;;
     esac

@@ -119,7 +119,8 @@ impl Driver {
 
     /// Makes one request available, if there is room; true when the device wants a kick for it.
     pub(super) fn ask(&mut self, rng: &mut Rng, oracle: &mut CellOracle) -> bool {
-        let free: Vec<u16> = (0..ENTRIES).step_by(CHAIN.into()).filter(|head| !self.under_way.contains_key(head)).collect();
+        let free: Vec<u16> =
+            (0..ENTRIES).step_by(CHAIN.into()).filter(|head| !self.under_way.contains_key(head)).collect();
         let Some(head) = free.get(rng.below(free.len() as u64) as usize).copied() else { return false };
         let nblocks = rng.between(1, BLOCKS_MAX);
         let lba = rng.below(oracle.cells() as u64 - nblocks + 1);
@@ -227,7 +228,8 @@ impl Driver {
                 let mut entry = [0; 8];
                 self.memory.read(at, &mut entry).expect("the driver's own memory");
                 self.used_seen = self.used_seen.wrapping_add(1);
-                let [head, written] = [0, 4].map(|at| u32::from_le_bytes(entry[at..at + 4].try_into().expect("4 bytes")));
+                let [head, written] =
+                    [0, 4].map(|at| u32::from_le_bytes(entry[at..at + 4].try_into().expect("4 bytes")));
                 self.judge(sim, oracle, head as u16, written);
             }
             // Calls are wanted for what comes next, unless it is there already.
@@ -240,7 +242,8 @@ impl Driver {
 
     fn judge(&mut self, sim: &Handle, oracle: &mut CellOracle, head: u16, written: u32) {
         let Some(asked) = self.under_way.remove(&head) else {
-            return sim.violation(format!("chain {head} of the queue at {:#x} was used and is not under way", self.base));
+            return sim
+                .violation(format!("chain {head} of the queue at {:#x} was used and is not under way", self.base));
         };
         self.ended += 1;
         let mut found = [0];

@@ -153,7 +153,9 @@ impl Scene {
         };
         let device = match start(world, self.node, self.reactors, open(DISK), 20 * SECOND_NS)? {
             Some(Ok(device)) => device,
-            other => return Err(Failure::new(format!("the disk does not open: {:?}", other.map(|opened| opened.err())))),
+            other => {
+                return Err(Failure::new(format!("the disk does not open: {:?}", other.map(|opened| opened.err()))));
+            }
         };
         let reactor = world.reactor(self.node, 0);
         let options = FileDeviceOptions { block_size: block_bytes as u32, ..FileDeviceOptions::new(HOSTILE) };
@@ -191,7 +193,8 @@ impl Scene {
     ) -> Result<Rc<Queue>, String> {
         let reactor = world.reactor(self.node, index);
         let channel = disk.device().open_channel(&reactor).map_err(|error| error.to_string())?;
-        let inflight = Inflight::new(notes, 0, guest::ENTRIES).filter(Inflight::check).ok_or("notes of another kind")?;
+        let inflight =
+            Inflight::new(notes, 0, guest::ENTRIES).filter(Inflight::check).ok_or("notes of another kind")?;
         let parts = Parts {
             name: "queue".into(),
             disk: disk.clone(),
