@@ -27,6 +27,7 @@ mod pool;
 mod prefetch;
 mod reactor;
 mod signal;
+mod spin;
 mod stats;
 pub mod sync;
 mod task;

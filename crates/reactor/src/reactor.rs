@@ -11,6 +11,7 @@ use crate::kept::Keep;
 use crate::mesh::{MeshBuilder, MeshEnds, Message, ReactorHandle};
 use crate::ops::OpTable;
 use crate::pool::{BufPool, PoolConfig};
+use crate::spin::SpinWindow;
 use crate::stats::ReactorStats;
 use crate::timer::{TimerKey, TimerWheel};
 use base::Errno;
@@ -27,7 +28,7 @@ use std::task::{Context, Poll, Waker};
 pub enum PollPolicy {
     /// Never sleep: lowest latency, a whole core.
     Busy,
-    /// Spin for up to `spin_max_ns` while that has paid off lately, then sleep.
+    /// Spin for up to `spin_max_ns` as far as that has paid off lately, then sleep.
     Adaptive {
         /// Longest spin before sleeping.
         spin_max_ns: u64,
@@ -590,6 +591,11 @@ impl Reactor {
         pollers.iter().map(|poller| poller.poll()).sum()
     }
 
+    /// Whether there is anything that is only polled.
+    pub fn has_pollers(&self) -> bool {
+        !self.pollers.borrow().is_empty()
+    }
+
     /// Lets pollers prepare for a sleep; true as soon as one has found work, since there is no sleep then.
     fn arm_pollers(&self) -> bool {
         self.pollers.borrow().iter().any(|(_, poller)| poller.arm())
@@ -655,7 +661,7 @@ impl Reactor {
     pub fn run(self: &Rc<Self>, drain_max_ns: u64) {
         let mut spin = SpinWindow::new(self.config.policy);
         let mut idle_since = self.clock_ns();
-        let mut stop_deadline = None;
+        let (mut stop_deadline, mut is_idle) = (None, false);
         loop {
             let began = self.now_ns.get();
             let work = self.turn();
@@ -673,15 +679,23 @@ impl Reactor {
                 continue;
             }
             if work > 0 {
-                idle_since = now;
-            } else if now.saturating_sub(idle_since) >= spin.current_ns() {
+                if is_idle {
+                    spin.caught(now.saturating_sub(idle_since));
+                    is_idle = false;
+                }
+                continue;
+            }
+            if !is_idle {
+                (idle_since, is_idle) = (now, true);
+            }
+            if now.saturating_sub(idle_since) >= spin.current_ns() {
                 let slept_from = now;
                 let done = self.sleep_turn();
                 let slept = self.now_ns.get().saturating_sub(slept_from);
                 self.stats.slept(slept);
                 if done > 0 {
-                    spin.observe_sleep(slept);
-                    idle_since = self.now_ns.get();
+                    spin.slept(slept_from.saturating_sub(idle_since) + slept);
+                    is_idle = false;
                 }
             }
         }
@@ -709,39 +723,6 @@ impl Reactor {
         let index = self.index;
         for peer in self.mesh.borrow().peers().iter().filter(|peer| peer.index() != index) {
             peer.run(move |there| there.peer_stopped(index));
-        }
-    }
-}
-
-/// How long to spin before sleeping, learned as in the kernel's halt polling: a sleep that a longer spin would have caught
-/// grows the window, a long sleep shrinks it, so neither a busy nor an idle reactor wastes time.
-struct SpinWindow {
-    policy: PollPolicy,
-    window_ns: u64,
-}
-
-impl SpinWindow {
-    const GROW_FROM_NS: u64 = 10_000;
-
-    fn new(policy: PollPolicy) -> Self {
-        SpinWindow { policy, window_ns: 0 }
-    }
-
-    fn current_ns(&self) -> u64 {
-        match self.policy {
-            PollPolicy::Busy => u64::MAX,
-            PollPolicy::Adaptive { .. } => self.window_ns,
-            PollPolicy::Sleep => 0,
-        }
-    }
-
-    fn observe_sleep(&mut self, slept_ns: u64) {
-        if let PollPolicy::Adaptive { spin_max_ns } = self.policy {
-            self.window_ns = if slept_ns <= spin_max_ns {
-                (self.window_ns * 2).clamp(Self::GROW_FROM_NS.min(spin_max_ns), spin_max_ns)
-            } else {
-                self.window_ns / 4
-            };
         }
     }
 }

@@ -40,6 +40,7 @@ mod raw_file;
 mod reactor_mesh;
 mod sides;
 mod stack_faults;
+mod vhost;
 mod zoned;
 mod zoned_pool;
 
@@ -234,6 +235,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "two NVMe/TCP hosts that take a namespace from each other by reservations, under load; after a preemption \
                 with abort no write of the other one lands",
         run: nvmf::run_fencing,
+    },
+    Scenario {
+        name: "vhost-queues",
+        about: "virtqueues of guests that outlive the daemon, on a failing disk, under kills, stops and power cuts, beside a \
+                guest that writes anything; every request ends once, and flushed data survives",
+        run: vhost::run,
     },
 ];
 

@@ -166,6 +166,11 @@ fn every_checker_catches_its_mutation() {
         ("nvmf-restart", Mutation::FuaIgnored),
         ("nvmf-restart", Mutation::SplitCompareAndWrite),
         ("nvmf-restart", Mutation::CrossReplies),
+        ("vhost-queues", Mutation::UseEarly),
+        ("vhost-queues", Mutation::ForgetUnderWay),
+        ("vhost-queues", Mutation::KeepNotes),
+        ("vhost-queues", Mutation::SleepBlind),
+        ("vhost-queues", Mutation::FlushDoesNothing),
     ] {
         let caught = caught(name, mutation, 200);
         let (seed, reason) = caught.unwrap_or_else(|| panic!("{name} does not notice {mutation:?} in 200 seeds"));

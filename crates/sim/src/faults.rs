@@ -282,6 +282,14 @@ pub enum Mutation {
     SkipMarks,
     /// A scenario's own defect: a flash cache opens with a full bucket.
     RefillBucket,
+    /// A scenario's own defect: writes through a virtqueue are used before the device has done them.
+    UseEarly,
+    /// A scenario's own defect: what an earlier daemon had taken from a virtqueue is not carried out.
+    ForgetUnderWay,
+    /// A scenario's own defect: what was used of a virtqueue stays noted as under way.
+    KeepNotes,
+    /// A scenario's own defect: a virtqueue is not looked at once more before a sleep.
+    SleepBlind,
 }
 
 impl Mutation {
@@ -343,6 +351,10 @@ impl Mutation {
         Mutation::WriteAhead,
         Mutation::SkipMarks,
         Mutation::RefillBucket,
+        Mutation::UseEarly,
+        Mutation::ForgetUnderWay,
+        Mutation::KeepNotes,
+        Mutation::SleepBlind,
     ];
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct DriverState {
     pub(crate) sockets: BTreeMap<SocketId, usize>,
     pub(crate) in_flight: usize,
     pub(crate) paused_until_ns: u64,
+    /// It has things that are only polled, and has not slept since.
+    pub(crate) awake: bool,
     pub(crate) wake: std::sync::Arc<crate::driver::SimWake>,
 }
 

@@ -241,6 +241,7 @@ impl World {
                     sockets: BTreeMap::new(),
                     in_flight: 0,
                     paused_until_ns: 0,
+                    awake: false,
                     wake: Default::default(),
                 });
                 state.drivers.len() - 1
@@ -388,6 +389,8 @@ impl World {
         let work = if sleeps { reactor.sleep_turn() } else { reactor.turn() };
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
+        // What is only polled is looked at until a sleep has asked to be woken.
+        state.drivers[driver].awake = reactor.has_pollers() && (!sleeps || work > 0);
         state.event("driver {} turns, work {}", [driver as u64, work as u64, 0, 0]);
         state.now_ns += 100 + state.rng.below(900);
         let n = state.schedule.pause;
@@ -424,6 +427,7 @@ impl World {
         driver.paused_until_ns <= state.now_ns
             && (!driver.events.is_empty()
                 || driver.wake.is_set()
+                || driver.awake
                 || running.reactor.has_work()
                 || running.reactor.next_deadline_ns().is_some_and(|deadline| deadline <= state.now_ns))
     }

@@ -1,35 +1,50 @@
-//! A door for a file and nothing around it, to be measured with the example `load`:
+//! A door for a file, or for memory, and nothing around it, to be measured with the example `load`:
 //!
 //!     serve SOCKET FILE [direct]
+//!     serve SOCKET memory:MIB
 //!
 //! One reactor, the daemon's default policy. It runs until it is killed.
 
-use bdev::{FileDevice, FileDeviceOptions};
+use bdev::{BlockDevice, FileDevice, FileDeviceOptions, MemDevice};
 use reactor::linux::{Runtime, RuntimeConfig};
 use std::sync::Arc;
 use vhost_door::{Door, DoorOptions};
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let (Some(socket), Some(path)) = (args.get(1), args.get(2)) else {
-        eprintln!("usage: serve SOCKET FILE [direct]");
-        std::process::exit(2);
-    };
+const BLOCK_BYTES: u32 = 4096;
+
+fn memory(mib: &str) -> Arc<dyn BlockDevice> {
+    let blocks = mib.parse::<u64>().expect("a number of MiB") * 256;
+    Arc::new(MemDevice::new("memory", BLOCK_BYTES, blocks, blocks).expect("a good size"))
+}
+
+fn file(runtime: &Runtime, path: &str, direct: bool) -> Arc<dyn BlockDevice> {
     let options = FileDeviceOptions {
-        path: path.clone(),
+        path: path.into(),
         create_bytes: None,
-        block_size: 4096,
-        direct: args.get(3).is_some(),
+        block_size: BLOCK_BYTES,
+        direct,
         lock: false,
         read_only: false,
     };
-    let runtime = Runtime::start(&RuntimeConfig::default()).expect("a reactor");
     let opened = runtime.handles()[0].call(move |reactor| FileDevice::open(reactor, "file", options));
-    let device = opened.expect("the reactor runs").expect("the file can be opened");
+    Arc::new(opened.expect("the reactor runs").expect("the file can be opened"))
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let (Some(socket), Some(path)) = (args.get(1), args.get(2)) else {
+        eprintln!("usage: serve SOCKET FILE [direct] | serve SOCKET memory:MIB");
+        std::process::exit(2);
+    };
+    let runtime = Runtime::start(&RuntimeConfig::default()).expect("a reactor");
+    let device = match path.strip_prefix("memory:") {
+        Some(mib) => memory(mib),
+        None => file(&runtime, path, args.get(3).is_some()),
+    };
     let door = Door::open(DoorOptions {
         name: "file".into(),
         socket: socket.into(),
-        device: Arc::new(device),
+        device,
         reactors: runtime.handles().to_vec(),
         first_reactor: 0,
         queues: 4,

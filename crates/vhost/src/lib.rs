@@ -26,6 +26,6 @@ pub mod split;
 mod stats;
 mod unix;
 
-pub use queue::Bell;
-pub use stats::Totals;
+pub use queue::{Bell, Parts, Queue, QueueDefect};
+pub use stats::{Counters, Totals};
 pub use unix::{Door, DoorError, DoorOptions, DoorStatus};

@@ -42,23 +42,47 @@ pub trait Bell: Send {
     fn ring(&self);
 }
 
+/// Deliberate defects, for tests of what checks this door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueDefect {
+    /// Writes are used before the device has done them.
+    UseEarly,
+    /// What an earlier daemon had under way is not carried out.
+    ForgetUnderWay,
+    /// What was used stays noted as under way.
+    KeepNotes,
+    /// Before a sleep, the queue is not looked at once more.
+    SleepBlind,
+}
+
 /// What a queue is made of.
-pub(crate) struct Parts {
+pub struct Parts {
+    /// For messages.
     pub name: String,
+    /// What the guest sees.
     pub disk: Arc<Disk>,
+    /// Its device on this reactor.
     pub channel: Rc<dyn Channel>,
+    /// What the guest shares.
     pub memory: Arc<Memory>,
+    /// Where in it the queue is.
     pub layout: Layout,
     /// Negotiated virtio features.
     pub features: u64,
     /// Where to go on; with `inflight` what that says counts.
     pub next_available: u16,
+    /// Where requests under way are noted.
     pub inflight: Option<Inflight>,
+    /// How the guest is told that requests have ended.
     pub call: Option<Box<dyn Bell>>,
+    /// How it is told that the queue is broken.
     pub error: Option<Box<dyn Bell>>,
+    /// What it counts.
     pub counters: Arc<Counters>,
     /// The door ends: requests in pieces do not go on.
     pub closing: Arc<AtomicBool>,
+    /// For tests of checkers.
+    pub defect: Option<QueueDefect>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +94,7 @@ enum State {
 }
 
 /// See the module.
-pub(crate) struct Queue {
+pub struct Queue {
     name: String,
     reactor: Rc<Reactor>,
     disk: Arc<Disk>,
@@ -97,11 +121,28 @@ pub(crate) struct Queue {
     buffered: Cell<u64>,
     /// It has stopped, or the last request has ended.
     changed: Notify,
+    defect: Option<QueueDefect>,
 }
 
 impl Queue {
+    /// Serves a queue from now on, until it is [ended](Self::end).
+    pub fn serve(reactor: &Rc<Reactor>, parts: Parts) -> Result<Rc<Queue>, RingError> {
+        let queue = Queue::start(reactor, parts)?;
+        crate::local::add(reactor, &queue);
+        // Calls that an earlier daemon owed the guest.
+        queue.call_now();
+        Ok(queue)
+    }
+
+    /// Serves it no more: waits for the requests that were taken; then the number of the next available entry.
+    pub async fn end(self: Rc<Self>) -> u16 {
+        let next = self.stop().await;
+        crate::local::remove(&self.reactor, &self);
+        next
+    }
+
     /// Starts a queue: what was under way before goes on, and the first poll looks for more.
-    pub(crate) fn start(reactor: &Rc<Reactor>, parts: Parts) -> Result<Rc<Queue>, RingError> {
+    fn start(reactor: &Rc<Reactor>, parts: Parts) -> Result<Rc<Queue>, RingError> {
         let Parts {
             name,
             disk,
@@ -115,15 +156,18 @@ impl Queue {
             error,
             counters,
             closing,
+            defect,
         } = parts;
         let mut ring = SplitRing::new(&memory, layout, features & feature::EVENT_IDX != 0, next_available)?;
         let left = match &mut inflight {
             Some(inflight) => inflight.recover(ring.next_used(), layout.entries)?,
             None => Vec::new(),
         };
+        let next_taken = ring.next_used().wrapping_add(left.len() as u16);
+        let left = if defect == Some(QueueDefect::ForgetUnderWay) { Vec::new() } else { left };
         if inflight.is_some() {
             // What was taken is known better here than by a front end that lost its daemon.
-            ring.set_next_available(ring.next_used().wrapping_add(left.len() as u16));
+            ring.set_next_available(next_taken);
         }
         ring.disarm(&memory)?;
         let queue = Rc::new(Queue {
@@ -148,6 +192,7 @@ impl Queue {
             changed: Notify::default(),
             left: RefCell::new(left.into()),
             buffered: Cell::new(0),
+            defect,
         });
         queue.counters.resubmitted.add(queue.left.borrow().len() as u64);
         Ok(queue)
@@ -210,7 +255,8 @@ impl Queue {
         }
         let mut ring = self.ring.borrow_mut();
         let memory = self.memory.borrow();
-        match ring.arm(&memory) {
+        let waiting = ring.arm(&memory).map(|waiting| waiting && self.defect != Some(QueueDefect::SleepBlind));
+        match waiting {
             Ok(false) => {
                 self.state.set(State::Armed);
                 false
@@ -224,7 +270,7 @@ impl Queue {
     }
 
     /// The guest says that there is something.
-    pub(crate) fn kicked(self: &Rc<Self>) {
+    pub fn kicked(self: &Rc<Self>) {
         self.counters.kicks.add(1);
         if self.state.get() == State::Armed {
             let disarmed = self.ring.borrow_mut().disarm(&self.memory.borrow());
@@ -261,11 +307,16 @@ impl Queue {
         self.under_way.set(self.under_way.get() + 1);
         self.buffered.set(self.buffered.get() + bytes);
         match request.step(&self.disk, &self.reactor, self.features) {
-            Step::Ended(outcome) => self.end(request, outcome),
+            Step::Ended(outcome) => self.finish(request, outcome),
+            Step::Submit(io) if self.defect == Some(QueueDefect::UseEarly) && io.op == bdev::Op::Write => {
+                let channel = self.channel.clone();
+                self.reactor.spawn(async move { drop(channel.submit(io).await) });
+                self.finish(request, Outcome::new(status::OK));
+            }
             Step::Submit(io) => match IoFuture::begin(&self.channel, |channel| channel.submit(io)) {
                 Ok(done) => {
                     let outcome = request.conclude(&done);
-                    self.end(request, outcome);
+                    self.finish(request, outcome);
                 }
                 Err(begun) => {
                     let this = self.clone();
@@ -273,7 +324,7 @@ impl Queue {
                         let done = begun.await;
                         let outcome = request.conclude(&done);
                         drop(done);
-                        this.end(request, outcome);
+                        this.finish(request, outcome);
                     });
                 }
             },
@@ -283,10 +334,10 @@ impl Queue {
                     let pieces =
                         request.pieces(&this.disk, &this.reactor, &*this.channel, this.features, &this.closing);
                     match pieces.await {
-                        Some(outcome) => this.end(request, outcome),
+                        Some(outcome) => this.finish(request, outcome),
                         // It is noted: whoever serves the queue next carries it out.
                         None if this.inflight.borrow().is_some() => this.leave(&request),
-                        None => this.end(request, Outcome::new(status::IOERR)),
+                        None => this.finish(request, Outcome::new(status::IOERR)),
                     }
                 });
             }
@@ -303,7 +354,7 @@ impl Queue {
         }
     }
 
-    fn end(self: &Rc<Self>, mut request: Request, outcome: Outcome) {
+    fn finish(self: &Rc<Self>, mut request: Request, outcome: Outcome) {
         self.count(&request, outcome);
         self.leave(&request);
         if !request.answer(outcome) {
@@ -356,7 +407,9 @@ impl Queue {
             }
         }
         let call = ring.publish(&memory)?;
-        if let Some(inflight) = &mut *inflight {
+        if let Some(inflight) = &mut *inflight
+            && self.defect != Some(QueueDefect::KeepNotes)
+        {
             inflight.published(ended.iter().map(|(head, _)| *head), ring.next_used())?;
         }
         ended.clear();
@@ -396,7 +449,7 @@ impl Queue {
     }
 
     /// Whether it takes no more requests.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.state.get() == State::Stopped
     }
 

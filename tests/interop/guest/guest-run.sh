@@ -14,6 +14,7 @@
 #   LOG       copy of the console       PIDFILE  where qemu writes its process id
 #   NETOPT    more for the user network, such as ,hostfwd=...
 #   SHIP      host programs that only this job needs, to be in the guest's /bin
+#   FROM_DISK the firmware boots what is on the disks of the qemu arguments (see boot-image.sh); the job is on one more
 #
 # One emulated processor, of an old model, in one thread: with `-cpu max` and a thread for each processor QEMU 7.2 has
 # been seen to corrupt a guest kernel's flags (a double fault, once in some sixty boots), and it is no faster.
@@ -43,7 +44,15 @@ while [ $# -gt 0 ]; do
 done
 for program in ${SHIP:-}; do copy_program "$T/r" "$program" "bin/$(basename "$program")"; done
 (cd "$T/r" && find . | cpio --quiet -o -H newc) >"$T/job.cpio"
-cat "$GUEST/base.cpio" "$T/job.cpio" >"$T/initrd"
+if [ -n "${FROM_DISK:-}" ]; then
+    # (without a display SeaBIOS and the boot loader talk to the console)
+    boot=(-machine graphics=off -drive "if=none,id=job,format=raw,readonly=on,file=$T/job.cpio")
+    set -- "$@" -device virtio-blk-pci,drive=job,serial=job
+else
+    cat "$GUEST/base.cpio" "$T/job.cpio" >"$T/initrd"
+    boot=(-kernel "$GUEST/vmlinuz" -initrd "$T/initrd"
+        -append "console=ttyS0 quiet panic=-1 oops=panic no_timer_check mitigations=off random.trust_cpu=on")
+fi
 
 # Both ends of the FIFOs are held open here, so that neither side blocks in open() or reads an end of file.
 if [ -n "${INPUT:-}" ]; then exec 7<>"$INPUT"; else mkfifo "$T/in"; exec 7<>"$T/in"; fi
@@ -53,8 +62,7 @@ start=$(date +%s)
 timeout -k 5 "${TIMEOUT:-300}" qemu-system-x86_64 \
     -accel tcg,thread=single -machine q35 -cpu Nehalem -smp 1 -m "${MEM:-1024}" \
     -nodefaults -no-user-config -no-reboot -display none -serial stdio ${PIDFILE:+-pidfile "$PIDFILE"} \
-    -kernel "$GUEST/vmlinuz" -initrd "$T/initrd" \
-    -append "console=ttyS0 quiet panic=-1 oops=panic no_timer_check mitigations=off random.trust_cpu=on" \
+    "${boot[@]}" \
     -netdev user,id=n0"${NETOPT:-}" -device virtio-net-pci,netdev=n0,romfile= \
     "$@" <&7 >"$T/out" 2>&1 &
 QEMU=$!

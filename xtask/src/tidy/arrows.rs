@@ -24,8 +24,8 @@ const BELOW: &[(&str, &[&str])] = &[
     ("remuda-object", &["remuda-fs", "remuda-kv"]),
     ("remuda-cluster", &["remuda-volume"]),
     ("remuda-sim", &["remuda-reactor"]),
-    ("remuda-scenarios", &["remuda-cluster", "remuda-object", "remuda-sim"]),
-    ("remuda", &["remuda-scenarios", "remuda-vhost"]),
+    ("remuda-scenarios", &["remuda-cluster", "remuda-object", "remuda-vhost", "remuda-sim"]),
+    ("remuda", &["remuda-scenarios"]),
     ("xtask", &[]),
 ];
 

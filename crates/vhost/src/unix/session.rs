@@ -10,7 +10,6 @@ use super::door::Shared;
 use super::mapping::{self, EventBell};
 use super::socket::{self, Message};
 use crate::inflight::{self, Inflight};
-use crate::local;
 use crate::memory::{Memory, Place, REGIONS_MAX};
 use crate::message::{
     CONFIG_BYTES_MAX, ConfigHeader, Header, InflightArea, MemoryRegion, MemoryTable, NO_DESCRIPTOR, QUEUE_MASK,
@@ -387,14 +386,12 @@ impl Session {
                 error,
                 counters: counted,
                 closing,
+                defect: None,
             };
-            let queue = Queue::start(reactor, parts).map_err(|error| error.to_string())?;
             let kick = reactor::driver::ExportedSocket { raw: kick.into_raw_fd() as u64 };
             let signal = Signal::import(reactor, kick).map_err(|error| format!("cannot watch its kicks: {error}"))?;
+            let queue = Queue::serve(reactor, parts).map_err(|error| error.to_string())?;
             reactor.spawn(watch(reactor.clone(), queue.clone(), signal));
-            local::add(reactor, &queue);
-            // Calls that an earlier daemon owed the guest.
-            queue.call_now();
             Ok::<u64, String>(reactor.keep::<Queue>(queue))
         });
         match started {
@@ -415,8 +412,7 @@ impl Session {
         let Some(Running { reactor, kept, counters }) = self.vrings[index].running.take() else { return };
         let stopped = reactor.call_async(move |reactor: Rc<Reactor>| async move {
             let queue = reactor.kept::<Queue>(kept)?;
-            let next = queue.stop().await;
-            local::remove(&reactor, &queue);
+            let next = queue.end().await;
             reactor.release::<Queue>(kept);
             Some(next)
         });
