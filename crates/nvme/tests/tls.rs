@@ -271,7 +271,7 @@ mod built {
         let keys = [
             TlsKey::new(&psk(1), Form::Standard, &host, &subsystem),
             TlsKey::new(&psk(1), Form::Early, &host, &subsystem),
-            TlsKey::version_0(&psk(1), &host, &subsystem).unwrap(),
+            TlsKey::version_0(&psk(1), Form::Standard, &host, &subsystem).unwrap(),
             TlsKey::new(&psk(1), Form::Standard, &host, &Nqn::discovery()),
         ];
         for key in keys {
@@ -281,7 +281,7 @@ mod built {
             assert_eq!(response[0], 1, "{key:?}");
         }
         let strangers = [
-            TlsKey::version_0(&psk(3), &host, &subsystem).unwrap(),
+            TlsKey::version_0(&psk(3), Form::Standard, &host, &subsystem).unwrap(),
             TlsKey::new(&psk(3), Form::Standard, &host, &subsystem),
             TlsKey::new(&psk(1), Form::Standard, &identity(9).nqn, &subsystem),
         ];

@@ -63,11 +63,14 @@ pub fn insert(form: &str, host: &str, subsystem: &str, key: &str) -> Result<Seri
     let psk = Psk::parse(key).map_err(|error| error.to_string())?;
     let nqn = |text: &str| Nqn::new(text).map_err(|error| format!("{text}: {error}"));
     let (host, subsystem) = (nqn(host)?, nqn(subsystem)?);
-    let key = match form {
-        "1" => TlsKey::new(&psk, Form::Standard, &host, &subsystem),
-        "early" => TlsKey::new(&psk, Form::Early, &host, &subsystem),
-        "0" => TlsKey::version_0(&psk, &host, &subsystem).ok_or("the names are too long for version 0")?,
-        _ => return Err(format!("{form} is not 1, 0 or early")),
+    let (version, form) = match form.strip_suffix("-early") {
+        None => (form, Form::Standard),
+        Some(version) => (version, Form::Early),
+    };
+    let key = match version {
+        "1" => TlsKey::new(&psk, form, &host, &subsystem),
+        "0" => TlsKey::version_0(&psk, form, &host, &subsystem).ok_or("the names are too long for version 0")?,
+        _ => return Err(format!("there is no version {version}")),
     };
     let description = CString::new(key.identity.to_string()).expect("names have no zero");
     let (kind, secret) = (CString::new(TYPE).expect("no zero"), key.secret());

@@ -3,8 +3,8 @@
 //!
 //! * `kernel_tls serve`: handshakes, as a client for the kernel's host and as a server for its target, until it is killed
 //! * `kernel_tls insert FORM HOST SUBSYSTEM KEY`: derives the key of a connection from a configured one (`NVMeTLSkey-1:...`) and
-//!   puts it into the kernel's keyring `.nvme`; prints its serial number. FORM: `1`; `0`: an identity without digest; `early`: as
-//!   nvme-cli derived keys up to libnvme 1.14
+//!   puts it into the kernel's keyring `.nvme`; prints its serial number. FORM: `1`; `0`: an identity without digest;
+//!   `1-early`, `0-early`: as nvme-cli derived keys up to libnvme 1.14
 //! * `kernel_tls forget`: empties that keyring
 //!
 //! Only keys come from the crate: handshakes are carried out by OpenSSL directly, so that nothing of our side of the connection
@@ -17,7 +17,7 @@ mod netlink;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: kernel_tls serve | insert 1|0|early HOST SUBSYSTEM KEY | forget";
+const USAGE: &str = "usage: kernel_tls serve | insert 1|0|1-early|0-early HOST SUBSYSTEM KEY | forget";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
