@@ -82,7 +82,9 @@ impl Service {
         let family = family.map_err(|error| format!("the kernel has no {FAMILY}: {error}"))?;
         let id = find(&family, FAMILY_ID).and_then(|id| id.try_into().ok()).map(u16::from_ne_bytes);
         let group = attributes(find(&family, GROUPS).unwrap_or_default())
-            .find(|(_, group)| find(group, GROUP_NAME).is_some_and(|name| name.strip_suffix(b"\0") == Some(GROUP.as_bytes())))
+            .find(|(_, group)| {
+                find(group, GROUP_NAME).is_some_and(|name| name.strip_suffix(b"\0") == Some(GROUP.as_bytes()))
+            })
             .and_then(|(_, group)| number(find(group, GROUP_ID)?));
         service.family = id.ok_or("the family of handshakes has no number")?;
         Ok((service, group.ok_or("the family of handshakes has no group for TLS")?))
@@ -105,7 +107,8 @@ impl Service {
             (Some(TYPE_SERVER_HELLO), Some(AUTH_PSK)) => false,
             other => return Err(format!("a request of another kind: {other:?}")),
         };
-        let named = attributes(&body).filter(|(kind, _)| *kind == ACCEPT_PEER_IDENTITY).filter_map(|(_, key)| number(key));
+        let named =
+            attributes(&body).filter(|(kind, _)| *kind == ACCEPT_PEER_IDENTITY).filter_map(|(_, key)| number(key));
         let keys = named.filter(|key| *key != 0).map(|key| Serial(key as i32)).collect();
         let timeout_ms = value(ACCEPT_TIMEOUT_MS).unwrap_or(TIMEOUT_MS_DEFAULT);
         Ok(Some(Request { socket, keys, is_client, timeout_ms }))

@@ -492,7 +492,8 @@ mod tests {
     fn an_identity_without_digest_means_the_key_that_its_client_has() {
         for hash in [Hash::Sha256, Hash::Sha384] {
             let keys = [1, 2, 3].map(|seed| psk(hash, seed));
-            let unnamed = |psk: &Psk, form| TlsKey::version_0(psk, form, &nqn("host"), &nqn("disk")).expect("short names");
+            let unnamed =
+                |psk: &Psk, form| TlsKey::version_0(psk, form, &nqn("host"), &nqn("disk")).expect("short names");
             for (psk, form) in keys.iter().flat_map(|psk| Form::ALL.map(|form| (psk, form))) {
                 let met = meet(unnamed(psk, form), &keys);
                 let (mut client, mut server) = met.unwrap_or_else(|failure| panic!("{form:?}: {failure}"));
