@@ -167,20 +167,20 @@ impl Session {
     /// The side that has the keys of many.
     pub(super) fn server(ring: Keyring, now_ns: u64) -> Result<Session, TlsFailure> {
         let handshake = Handshake { ring: Some((ring, now_ns)), ..Handshake::default() };
-        Session::new(handshake, None).map_err(told)
+        context().and_then(|context| Session::new(&context, handshake, None)).map_err(told)
     }
 
     /// The side that has one key.
     pub(super) fn client(key: TlsKey) -> Result<Session, TlsFailure> {
         let (name, hash) = (key.identity.to_string().into_bytes(), key.identity.hash);
         let handshake = Handshake { key: OnceLock::from(key), name, ..Handshake::default() };
-        Session::new(handshake, Some(hash)).map_err(told)
+        context().and_then(|context| Session::new(&context, handshake, Some(hash))).map_err(told)
     }
 
     /// A client's session, with the hash of its key, or a server's.
-    fn new(handshake: Handshake, client: Option<Hash>) -> Result<Session, ErrorStack> {
-        let (context, handshake) = (context()?, Arc::new(handshake));
-        let mut ssl = Ssl::new(&context)?;
+    fn new(context: &SslContext, handshake: Handshake, client: Option<Hash>) -> Result<Session, ErrorStack> {
+        let handshake = Arc::new(handshake);
+        let mut ssl = Ssl::new(context)?;
         ssl.set_ex_data(handshake_index()?, handshake.clone());
         match client {
             None => {
@@ -435,10 +435,13 @@ mod tests {
 
     /// Both sides after their handshake: a client with this key, and a server that has those.
     fn meet(key: TlsKey, keys: &[Arc<Psk>]) -> Result<(Session, Session), TlsFailure> {
+        greet(Session::client(key).expect("a session"), keys)
+    }
+
+    fn greet(mut client: Session, keys: &[Arc<Psk>]) -> Result<(Session, Session), TlsFailure> {
         let ring = Keyring::default();
         let psks = HostPsks { keys: keys.to_vec(), former_until_ns: None };
         assert!(ring.set(&nqn("disk"), &nqn("host"), Some(psks)));
-        let mut client = Session::client(key).expect("a session");
         let mut server = Session::server(ring, 0).expect("a session");
         for _ in 0..4 {
             let _ = client.shake_hands().expect("the server has not refused it");
@@ -504,6 +507,98 @@ mod tests {
             }
             let stranger = meet(unnamed(&psk(hash, 4), Form::Standard), &keys);
             assert!(matches!(stranger.err(), Some(TlsFailure::WrongKey { .. })));
+        }
+    }
+
+    /// Makes records as one side does, cut as the test wants them (RFC 8446, section 5.2): SHA-256 and AES-128-GCM.
+    struct Scribe {
+        secret: Vec<u8>,
+        /// Records under this secret.
+        written: u64,
+    }
+
+    impl Scribe {
+        fn expand(&self, label: &str, len: usize) -> Vec<u8> {
+            let label = format!("tls13 {label}");
+            let info = [&[0, len as u8, label.len() as u8][..], label.as_bytes(), &[0, 1]].concat();
+            Hash::Sha256.hmac(&self.secret, &[&info]).as_slice()[..len].to_vec()
+        }
+
+        fn record(&mut self, content: u8, bytes: &[u8]) -> Vec<u8> {
+            let mut nonce = self.expand("iv", 12);
+            nonce[4..].iter_mut().zip(self.written.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+            self.written += 1;
+            let (inner, mut tag) = ([bytes, &[content]].concat(), [0; 16]);
+            let header = [&[23, 3, 3][..], &((inner.len() + tag.len()) as u16).to_be_bytes()].concat();
+            let (cipher, key) = (openssl::symm::Cipher::aes_128_gcm(), self.expand("key", 16));
+            let sealed = openssl::symm::encrypt_aead(cipher, &key, Some(&nonce), &header, &inner, &mut tag);
+            [header, sealed.expect("it is encrypted"), tag.to_vec()].concat()
+        }
+
+        /// A message of the handshake, in records of so many bytes.
+        fn message(&mut self, message: &[u8], piece: usize) -> Vec<Vec<u8>> {
+            message.chunks(piece).map(|piece| self.record(RECORD_HANDSHAKE, piece)).collect()
+        }
+    }
+
+    /// Each record arrives alone; what is taken meanwhile.
+    fn tell(session: &mut Session, records: Vec<Vec<u8>>) -> Vec<u8> {
+        let mut heard = Vec::new();
+        for record in records {
+            let filled = session.fill(record.len(), |room| {
+                room.copy_from_slice(&record);
+                Ok::<_, ()>(record.len())
+            });
+            assert_eq!(filled, Ok(record.len()));
+            let mut target = [0; 64];
+            while let Taken::Bytes(bytes) = session.take(&mut target).expect("it is understood") {
+                heard.extend_from_slice(&target[..bytes]);
+            }
+        }
+        heard
+    }
+
+    #[test]
+    fn messages_after_the_handshake_may_come_in_pieces() {
+        let psk = psk(Hash::Sha256, 7);
+        let key = TlsKey::new(&psk, Form::Standard, &nqn("host"), &nqn("disk"));
+        let name = key.identity.to_string().into_bytes();
+        let lines = Arc::new(std::sync::Mutex::new(String::new()));
+        let log = lines.clone();
+        let mut context = SslContext::builder(SslMethod::tls()).expect("a context");
+        use_keys(&mut context);
+        context.set_keylog_callback(move |_, line| *log.lock().unwrap() += &format!("{line}\n"));
+        let handshake = Handshake { key: OnceLock::from(key), name, ..Handshake::default() };
+        let client = Session::new(&context.build(), handshake, Some(Hash::Sha256)).expect("a session");
+        let (mut client, mut server) = greet(client, &[psk]).expect("the keys are the same");
+        let secret = |label: &str| {
+            let lines = lines.lock().unwrap();
+            let hex = lines.lines().find(|line| line.starts_with(label)).and_then(|line| line.rsplit(' ').next());
+            let hex = hex.expect("the secret was logged");
+            (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect()
+        };
+
+        // KeyUpdate with a request for the same (section 4.6.3), a byte in each record, and data under the next key.
+        let mut scribe = Scribe { secret: secret("CLIENT_TRAFFIC_SECRET_0"), written: 0 };
+        assert_eq!(tell(&mut server, scribe.message(&[24, 0, 0, 1, 1], 1)), b"");
+        scribe = Scribe { secret: scribe.expand("traffic upd", 32), written: 0 };
+        assert_eq!(tell(&mut server, vec![scribe.record(23, b"said")]), b"said");
+
+        // The server answers with its own before what it says next.
+        server.put(b"answered").expect("it is said");
+        carry(&mut server, &mut client);
+        let mut heard = [0; 8];
+        assert_eq!((client.take(&mut heard), &heard), (Ok(Taken::Bytes(8)), b"answered"));
+
+        // NewSessionTicket (section 4.6.1) in pieces of every length, with data behind each.
+        let mut scribe = Scribe { secret: secret("SERVER_TRAFFIC_SECRET_0"), written: 0 };
+        scribe = Scribe { secret: scribe.expand("traffic upd", 32), written: 1 };
+        let (ticket, nonce) = ([9; 40], [0, 0, 0, 0, 0, 0, 0, 7, 1, 5]);
+        let body = [&nonce[..], &[0, ticket.len() as u8], &ticket, &[0, 0]].concat();
+        let message = [&[4, 0, 0, body.len() as u8][..], &body].concat();
+        for piece in 1..message.len() {
+            assert_eq!(tell(&mut client, scribe.message(&message, piece)), b"");
+            assert_eq!(tell(&mut client, vec![scribe.record(23, &[piece as u8])]), [piece as u8]);
         }
     }
 
