@@ -61,7 +61,7 @@ def start(remuda, directory):
 state_dir = "{directory}/state"
 rpc_socket = "{directory}/rpc.sock"
 metrics_listen = "off"
-cores = [0]
+reactors = [0]
 [nvmf]
 listen = ["127.0.0.1:{ports['plain']}"]
 listen_tls = ["127.0.0.1:{ports['tls']}"]
@@ -116,6 +116,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="remuda-tls-cost.") as directory:
         node, ports = start(remuda, directory)
         try:
+            # (memory that is touched for the first time is another thing to measure)
+            measure(remuda, node, ports, directory, ("write", "128k", 16, ""), 4, "")
             runs = {load: ([], []) for load in LOADS}
             for number in range(passes):
                 for load in LOADS:
