@@ -19,13 +19,17 @@ pub(super) struct Offer<'a> {
 }
 
 impl Offer<'_> {
-    /// Whether whoever made this offer has the key.
-    pub fn is_proved_by(&self, key: &TlsKey) -> bool {
-        let hash = key.identity.hash;
-        let early_secret = hash.hmac(&[], &[key.secret()]);
-        let binder_key = expand_label(hash, early_secret.as_slice(), "ext binder", hash.digest(&[]).as_slice());
-        let finished_key = expand_label(hash, binder_key.as_slice(), "finished", &[]);
-        hash.hmac(finished_key.as_slice(), &[hash.digest(self.said).as_slice()]).matches(self.binder)
+    /// Which of some keys with this name whoever made the offer has.
+    pub fn proved(&self, keys: &[TlsKey]) -> Option<usize> {
+        // (once: a hello may be long, and the keys many)
+        let said = keys.first()?.identity.hash.digest(self.said);
+        keys.iter().position(|key| {
+            let hash = key.identity.hash;
+            let early_secret = hash.hmac(&[], &[key.secret()]);
+            let binder_key = expand_label(hash, early_secret.as_slice(), "ext binder", hash.digest(&[]).as_slice());
+            let finished_key = expand_label(hash, binder_key.as_slice(), "finished", &[]);
+            hash.hmac(finished_key.as_slice(), &[said.as_slice()]).matches(self.binder)
+        })
     }
 }
 

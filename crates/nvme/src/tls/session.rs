@@ -77,8 +77,8 @@ impl Handshake {
             seen.push(offer.identity);
             match ring.find(offer.identity, *now_ns) {
                 Ok(mut keys) => {
-                    // Where none is proved the preferred one is refused, by OpenSSL.
-                    let chosen = keys.iter().position(|key| offer.is_proved_by(key)).unwrap_or(0);
+                    // OpenSSL looks at the proof of the one that is chosen: where none is proved, it refuses the preferred one.
+                    let chosen = if keys.len() > 1 { offer.proved(&keys).unwrap_or(0) } else { 0 };
                     return drop(self.key.set(keys.swap_remove(chosen)));
                 }
                 Err(NoKey::Form(_)) if failure.is_some() => {}
