@@ -38,6 +38,14 @@ pub fn build_release() -> Result<()> {
     checked(cargo().args(["build", "--release", "--quiet"]))
 }
 
+/// Builds the same with TLS, and puts it beside: the next build without would replace it.
+pub fn build_release_tls() -> Result<PathBuf> {
+    checked(cargo().args(["build", "--release", "--quiet", "--package", "remuda", "--features", "tls"]))?;
+    let beside = release_binary().with_file_name("remuda-tls");
+    std::fs::copy(release_binary(), &beside).with_context(|| format!("cannot write {}", beside.display()))?;
+    Ok(beside)
+}
+
 /// Runs a command, its output going where ours goes; anything but success is an error.
 pub fn checked(command: &mut Command) -> Result<()> {
     let status = command.current_dir(root()).status().with_context(|| format!("cannot run {}", shown(command)))?;

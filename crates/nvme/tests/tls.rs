@@ -162,6 +162,58 @@ mod built {
     }
 
     #[test]
+    fn another_key_counts_from_the_next_connection_on_and_those_that_exist_stay() {
+        let bench = start(2, vec![psk(1)], Config::default());
+        let by_first = options(bench.encrypted, 1, Some(psk(1)));
+        // The writes that may be done on the first connection, and those that were.
+        let (allowed, written) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+        let until = |value: u64| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while written.load(Ordering::SeqCst) < value {
+                assert!(Instant::now() < deadline, "the connection is as good as it was");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        std::thread::scope(|scope| {
+            let (may, did, first) = (allowed.clone(), written.clone(), by_first.clone());
+            let handle = bench.runtime.handles().last().unwrap();
+            scope.spawn(move || {
+                let done = handle.call_async(move |reactor| async move {
+                    let device = NvmfDevice::open(&reactor, "remote", &first, None).await.unwrap();
+                    let channel = device.open_channel(&reactor).unwrap();
+                    let patience_ns = reactor.now_ns() + 60 * SECOND_NS;
+                    for number in 1..=3 {
+                        while may.load(Ordering::SeqCst) < number {
+                            assert!(reactor.now_ns() < patience_ns, "nobody asks for the next write");
+                            reactor.sleep_ns(1_000_000).await;
+                        }
+                        let buf = reactor.pool().alloc(4096).await;
+                        let done = channel.submit(Io::write(Lba(1), 1, SgList::from_iter([buf]))).await;
+                        assert!(done.status.is_ok(), "{}", done.status);
+                        did.store(number, Ordering::SeqCst);
+                    }
+                    drop(channel);
+                    device.close().await;
+                });
+                assert!(done.is_some());
+            });
+            until(1);
+            for (number, key) in [(2, Some(psk(4))), (3, None)] {
+                let keys = Vec::from_iter(key.clone());
+                let set = bench.target.call(move |home| home.set_host_psks(NQN, identity(1).nqn.as_str(), keys, 0));
+                set.unwrap();
+                let outcome = try_out(&bench, by_first.clone());
+                assert!(matches!(outcome, Err(ConnectError::Tls { .. })), "{outcome:?}");
+                if key.is_some() {
+                    assert_eq!(try_out(&bench, options(bench.encrypted, 1, key)), Ok(()));
+                }
+                allowed.store(number, Ordering::SeqCst);
+                until(number);
+            }
+        });
+    }
+
+    #[test]
     fn who_has_a_key_cannot_take_another_hosts_name() {
         let bench = start(2, vec![psk(1)], Config::default());
         // The handshake is host 1's, and Connect says host 2.
@@ -271,7 +323,7 @@ mod built {
         let keys = [
             TlsKey::new(&psk(1), Form::Standard, &host, &subsystem),
             TlsKey::new(&psk(1), Form::Early, &host, &subsystem),
-            TlsKey::version_0(&psk(1), &host, &subsystem).unwrap(),
+            TlsKey::version_0(&psk(1), Form::Standard, &host, &subsystem).unwrap(),
             TlsKey::new(&psk(1), Form::Standard, &host, &Nqn::discovery()),
         ];
         for key in keys {
@@ -281,7 +333,7 @@ mod built {
             assert_eq!(response[0], 1, "{key:?}");
         }
         let strangers = [
-            TlsKey::version_0(&psk(3), &host, &subsystem).unwrap(),
+            TlsKey::version_0(&psk(3), Form::Standard, &host, &subsystem).unwrap(),
             TlsKey::new(&psk(3), Form::Standard, &host, &subsystem),
             TlsKey::new(&psk(1), Form::Standard, &identity(9).nqn, &subsystem),
         ];

@@ -1,7 +1,8 @@
 # guest job: the Linux kernel's own NVMe/TCP target, obeying commands that arrive on the console.
 # Namespace 1 is /dev/vda when the caller attached a disk (it then survives a kill of the guest) or RAM.
-# env: NQN [RAM_MIB 512]
-# commands: resize NSID MIB | add-namespace NSID MIB | remove-namespace NSID | set-key HOST KEY TARGET-KEY | stop
+# env: NQN [RAM_MIB 512] [TLS: TLS alone, with kernel_tls for the handshakes]
+# commands: resize NSID MIB | add-namespace NSID MIB | remove-namespace NSID | set-key HOST KEY TARGET-KEY |
+#   set-tls-key HOST KEY | stop
 insmod_dep brd rd_nr=1 rd_size=$((${RAM_MIB:-512} * 1024)) max_part=0
 insmod_dep nvmet-tcp
 mount -t configfs c /sys/kernel/config
@@ -21,6 +22,11 @@ DEV=/dev/ram0; [ -b /dev/vda ] && DEV=/dev/vda
 add_namespace 1 $DEV 0
 mkdir "$N/ports/1"; cd "$N/ports/1"
 echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo 4420 >addr_trsvcid
+if [ -n "$TLS" ]; then
+    for module in gcm ghash-generic tls; do insmod_dep $module; done
+    kernel_tls serve &
+    echo tls1.3 >addr_tsas || { dmesg | tail -n 5; echo RESULT FAIL; exit 1; }
+fi
 ln -s "$S" "$N/ports/1/subsystems/$NQN" || { dmesg | tail -n 5; echo RESULT FAIL; exit 1; }
 echo "TARGET-READY ($(up)s)"
 
@@ -32,6 +38,7 @@ while read -r verb nsid mib </dev/ttyS0; do
     remove-namespace) echo 0 >"$S/namespaces/$nsid/enable" && rmdir "$S/namespaces/$nsid" && rm "/tmp/ns$nsid" || rc=1 ;;
     resize) truncate -s "${mib}M" "/tmp/ns$nsid" && echo 1 >"$S/namespaces/$nsid/revalidate_size" || rc=1 ;;
     set-key) set_key "$nsid" $mib || rc=1 ;;
+    set-tls-key) kernel_tls insert 1 "$nsid" "$NQN" "$mib" || rc=1 ;;
     stop) exit 0 ;;
     *) continue ;;
     esac

@@ -58,7 +58,7 @@ PAGE
     cat <<PAGE
 
 \`host\` is our host on the kernel's target, \`vhost\` a volume as QEMU's disk, \`vhost-boot\` one that a guest starts from; in the others the kernel's host works on our target.
-6.1 cannot authenticate hosts.
+6.1 cannot authenticate hosts, and has no TLS.
 
 ## Subcommands of nvme-cli
 

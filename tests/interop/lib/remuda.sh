@@ -10,11 +10,15 @@ remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 # What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
 # outlive the node), `shaped` (a shaped pool, a file for its log), `zoned` (the file device, in zones), or `gateway` (a namespace of
-# another node, which has the file device; PORT_BELOW is its port). LOG_PATH and CAPACITY_PATH put a pool with a block log on
+# another node, which has the file device; PORT_BELOW is its port). With TLS the second portal is one for TLS. LOG_PATH and CAPACITY_PATH put a pool with a block log on
 # devices that are there.
 node_config() {
-    local listen="'127.0.0.1:$PORT'"
-    [ -z "$PORT2" ] || listen+=", '127.0.0.1:$PORT2'"
+    local listen="'127.0.0.1:$PORT'" encrypted=
+    if [ -n "${TLS:-}" ]; then
+        encrypted="listen_tls = ['127.0.0.1:$PORT2']"
+    elif [ -n "$PORT2" ]; then
+        listen+=", '127.0.0.1:$PORT2'"
+    fi
     cat <<CONFIG
 [node]
 state_dir = "$W/state"
@@ -22,6 +26,7 @@ rpc_socket = "$W/rpc.sock"
 metrics_listen = "127.0.0.1:0"
 [nvmf]
 listen = [$listen]
+$encrypted
 CONFIG
     case ${POOL:-} in
     '')
@@ -158,6 +163,15 @@ node_set_key() { # HOST KEY TARGET-KEY [grace | HASH GROUP]
     *) how=(--dhchap-hash "$4" --dhchap-dhgroup "$5") ;;
     esac
     remuda host allow "$NQN" "$1" --dhchap-key "$KEYS/$2" --dhchap-ctrl-key "$KEYS/$3" "${how[@]}"
+}
+# The same for TLS, of two hashes.
+make_tls_keys() {
+    mkdir -p "$KEYS"
+    for key in a b; do "$REMUDA" key generate --tls "$KEYS/$key"; done
+    "$REMUDA" key generate --tls --hash sha384 "$KEYS/c"
+}
+node_set_tls_key() { # HOST KEY [grace]
+    remuda host allow "$NQN" "$1" --tls-key "$KEYS/$2" ${3:+--grace 1h}
 }
 
 # Our own host against any target; every block read is checked.

@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use crate::auth::Hash;
+use crate::auth::{Digest, Hash};
 
 /// Longest label and longest context of the derivation, in bytes: each has one byte for its length.
 const FIELD_LEN_MAX: usize = 255;
@@ -24,28 +24,26 @@ impl Form {
     /// `None` when the context is too long for the standard form.
     pub(super) fn derive(self, hash: Hash, key: &[u8], label: &str, context: &str) -> Option<Zeroizing<Vec<u8>>> {
         assert_eq!(key.len(), hash.digest_len(), "keys are as long as the digests of their hash");
-        let (label, context) = (format!("tls13 {label}"), context.as_bytes());
-        if self == Form::Standard && context.len() > FIELD_LEN_MAX {
-            return None;
-        }
-        let len = key.len() as u16;
-        let mut info = Vec::with_capacity(2 * FIELD_LEN_MAX + 4);
-        match self {
-            Form::Standard => {
-                info.extend_from_slice(&len.to_be_bytes());
-                info.push(label.len() as u8);
-                info.extend_from_slice(label.as_bytes());
-                info.push(context.len() as u8);
-            }
-            Form::Early => {
-                info.extend_from_slice(&len.to_le_bytes());
-                info.extend_from_slice(label.as_bytes());
-            }
-        }
-        info.extend_from_slice(context);
         let extracted = hash.hmac(&[], &[key]);
-        // One block of HKDF-Expand is a digest, which is all that is wanted.
-        let block = hash.hmac(extracted.as_slice(), &[&info, &[1]]);
+        let block = match self {
+            Form::Standard if context.len() > FIELD_LEN_MAX => return None,
+            Form::Standard => expand_label(hash, extracted.as_slice(), label, context.as_bytes()),
+            Form::Early => {
+                let len = (key.len() as u16).to_le_bytes();
+                let info: [&[u8]; 5] = [&len, b"tls13 ", label.as_bytes(), context.as_bytes(), &[1]];
+                hash.hmac(extracted.as_slice(), &info)
+            }
+        };
         Some(Zeroizing::new(block.as_slice().to_vec()))
     }
+}
+
+/// HKDF-Expand-Label(`secret`, `label`, `context`, as long as a digest), which is one block of HKDF-Expand.
+pub(super) fn expand_label(hash: Hash, secret: &[u8], label: &str, context: &[u8]) -> Digest {
+    const PREFIX: &[u8] = b"tls13 ";
+    let label_len = PREFIX.len() + label.len();
+    assert!(label_len <= FIELD_LEN_MAX && context.len() <= FIELD_LEN_MAX, "fields have a byte for their length");
+    let len = (hash.digest_len() as u16).to_be_bytes();
+    let context_len = [context.len() as u8];
+    hash.hmac(secret, &[&len, &[label_len as u8], PREFIX, label.as_bytes(), &context_len, context, &[1]])
 }

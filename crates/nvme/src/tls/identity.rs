@@ -82,12 +82,13 @@ impl TlsKey {
         TlsKey { identity, secret }
     }
 
-    /// The same of version 0, whose identity says nothing about the key; `None` when the names are too long for it.
-    pub fn version_0(psk: &Psk, host: &Nqn, subsystem: &Nqn) -> Option<TlsKey> {
+    /// The same of version 0, whose identity says nothing about the key; `None` when the names are too long for
+    /// the form.
+    pub fn version_0(psk: &Psk, form: Form, host: &Nqn, subsystem: &Nqn) -> Option<TlsKey> {
         let hash = psk.hash();
         let identity = Identity { hash, host: host.clone(), subsystem: subsystem.clone(), digest: None };
-        let retained = psk.retained(Form::Standard, host);
-        let secret = Form::Standard.derive(hash, &retained, "nvme-tls-psk", &identity.to_string())?;
+        let retained = psk.retained(form, host);
+        let secret = form.derive(hash, &retained, "nvme-tls-psk", &identity.to_string())?;
         Some(TlsKey { identity, secret })
     }
 

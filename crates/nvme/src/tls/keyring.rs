@@ -102,27 +102,35 @@ impl Keyring {
         self.lock().get(host).is_some_and(|subsystems| subsystems.contains_key(subsystem))
     }
 
-    /// The key behind an identity. A host reaches the discovery service with any key that it has for a subsystem.
-    pub fn find(&self, offered: &[u8], now_ns: u64) -> Result<TlsKey, NoKey> {
+    /// The keys that an identity may mean, the preferred one first: a single one where it has a digest. A host reaches the
+    /// discovery service with any key that it has for a subsystem.
+    pub fn find(&self, offered: &[u8], now_ns: u64) -> Result<Vec<TlsKey>, NoKey> {
         let identity = Identity::parse(offered).ok_or_else(|| NoKey::Form(Shown::new(offered)))?;
         let Identity { host, subsystem, .. } = &identity;
         // Nobody waits for this lock while names are derived of keys.
-        let keys: Vec<Arc<Psk>> = {
+        let psks: Vec<Arc<Psk>> = {
             let hosts = self.lock();
             let subsystems = hosts.get(host).into_iter().flatten();
             let named = subsystems.filter(|(nqn, _)| *nqn == subsystem || subsystem.is_discovery());
             named.flat_map(|(_, psks)| psks.at(now_ns)).take(CANDIDATES_MAX).cloned().collect()
         };
-        if keys.is_empty() {
+        if psks.is_empty() {
             return Err(NoKey::Unknown { host: host.clone(), subsystem: subsystem.clone() });
         }
-        let found = keys.iter().filter(|psk| psk.hash() == identity.hash).find_map(|psk| match identity.digest {
-            None => TlsKey::version_0(psk, host, subsystem),
+        let psks = psks.iter().filter(|psk| psk.hash() == identity.hash);
+        let mut both = psks.flat_map(|psk| Form::ALL.map(|form| (psk, form)));
+        let found: Vec<TlsKey> = match identity.digest {
+            None => both.filter_map(|(psk, form)| TlsKey::version_0(psk, form, host, subsystem)).collect(),
             Some(_) => {
-                let mut both = Form::ALL.into_iter().map(|form| TlsKey::new(psk, form, host, subsystem));
-                both.find(|key| key.identity == identity)
+                let key = both.find_map(|(psk, form)| {
+                    Some(TlsKey::new(psk, form, host, subsystem)).filter(|key| key.identity == identity)
+                });
+                key.into_iter().collect()
             }
-        });
-        found.ok_or_else(|| NoKey::Other { host: host.clone(), subsystem: subsystem.clone() })
+        };
+        if found.is_empty() {
+            return Err(NoKey::Other { host: host.clone(), subsystem: subsystem.clone() });
+        }
+        Ok(found)
     }
 }

@@ -15,6 +15,8 @@ mod failure;
 mod identity;
 mod keyring;
 #[cfg(feature = "tls")]
+mod offer;
+#[cfg(feature = "tls")]
 mod openssl;
 mod psk;
 #[cfg(feature = "tls")]

@@ -12,7 +12,7 @@ use openssl::ex_data::Index;
 use openssl::ssl::{Ssl, SslContextBuilder, SslRef};
 use openssl_sys::{EVP_MD, SSL, SSL_CIPHER, SSL_CTX, SSL_SESSION, SSL_SESSION_free, SSL_client_hello_get0_ext};
 use reactor::Slice;
-use std::ffi::{c_int, c_uchar};
+use std::ffi::{c_int, c_uchar, c_void};
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -24,11 +24,16 @@ use crate::auth::Hash;
 const EXTENSION_PRE_SHARED_KEY: u32 = 41;
 const TLS_1_3: c_int = 0x0304;
 
+const CONTENT_HANDSHAKE: c_int = 22;
+const CLIENT_HELLO: u8 = 1;
+
+type Message = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, usize, *mut SSL, *mut c_void);
 type FindSession = unsafe extern "C" fn(*mut SSL, *const c_uchar, usize, *mut *mut SSL_SESSION) -> c_int;
 type UseSession =
     unsafe extern "C" fn(*mut SSL, *const EVP_MD, *mut *const c_uchar, *mut usize, *mut *mut SSL_SESSION) -> c_int;
 
 unsafe extern "C" {
+    fn SSL_set_msg_callback(ssl: *mut SSL, callback: Option<Message>);
     fn SSL_CTX_set_psk_find_session_callback(context: *mut SSL_CTX, callback: Option<FindSession>);
     fn SSL_CTX_set_psk_use_session_callback(context: *mut SSL_CTX, callback: Option<UseSession>);
     fn SSL_SESSION_new() -> *mut SSL_SESSION;
@@ -65,6 +70,12 @@ pub(super) fn offered_keys(ssl: &SslRef) -> Option<&[u8]> {
         let found = SSL_client_hello_get0_ext(ssl.as_ptr(), EXTENSION_PRE_SHARED_KEY, &mut start, &mut len);
         (found == 1 && !start.is_null()).then(|| std::slice::from_raw_parts(start, len))
     }
+}
+
+/// Whether the handshake of this connection is told of the client's first message.
+pub(super) fn hear_hello(ssl: &SslRef, is_wanted: bool) {
+    // SAFETY: the connection is valid, and the callback has the type that it calls it with.
+    unsafe { SSL_set_msg_callback(ssl.as_ptr(), is_wanted.then_some(hear_message)) }
 }
 
 /// Copies up to `len_max` bytes of `slices` to `target`, those behind the first `skip`. As with a send, the memory of the slices
@@ -116,6 +127,26 @@ unsafe fn session_of(ssl: *mut SSL, key: &TlsKey) -> *mut SSL_SESSION {
 unsafe fn handshake_of<'a>(ssl: *mut SSL) -> Option<&'a Arc<Handshake>> {
     // SAFETY: by the caller.
     unsafe { SslRef::from_ptr(ssl) }.ex_data(handshake_index().ok()?)
+}
+
+/// A message was received, or is sent.
+unsafe extern "C" fn hear_message(
+    is_sent: c_int,
+    _: c_int,
+    content: c_int,
+    message: *const c_void,
+    len: usize,
+    ssl: *mut SSL,
+    _: *mut c_void,
+) {
+    if is_sent != 0 || content != CONTENT_HANDSHAKE || len == 0 {
+        return;
+    }
+    // SAFETY: OpenSSL calls with a valid connection and `len` bytes of message.
+    let (message, handshake) = unsafe { (std::slice::from_raw_parts(message.cast::<u8>(), len), handshake_of(ssl)) };
+    if let (CLIENT_HELLO, Some(handshake)) = (message[0], handshake) {
+        handshake.hear(message);
+    }
 }
 
 /// A client offers an identity: its key, if it is the one that was chosen.

@@ -11,7 +11,8 @@ use openssl::ssl::{
 use std::io::{self, Read, Write};
 use std::sync::{Arc, OnceLock};
 
-use super::openssl::{handshake_index, offered_keys, use_keys};
+use super::offer::offers;
+use super::openssl::{handshake_index, hear_hello, offered_keys, use_keys};
 use super::{Identity, Keyring, NoKey, TlsFailure, TlsKey};
 use crate::auth::Hash;
 
@@ -33,6 +34,7 @@ const RECORD_HANDSHAKE: u8 = 22;
 const RECORD_ALERT: u8 = 21;
 
 /// What a handshake knows about keys; OpenSSL's callbacks see it too.
+#[derive(Default)]
 pub(super) struct Handshake {
     /// Where a server finds keys, and when that is.
     ring: Option<(Keyring, u64)>,
@@ -40,6 +42,8 @@ pub(super) struct Handshake {
     key: OnceLock<TlsKey>,
     /// Its name, as a client sends it.
     name: Vec<u8>,
+    /// The first message of a server's client.
+    hello: OnceLock<Vec<u8>>,
     /// Why the server has chosen none.
     failure: OnceLock<TlsFailure>,
 }
@@ -53,37 +57,36 @@ impl Handshake {
         &self.name
     }
 
+    /// A client's first message has arrived.
+    pub(super) fn hear(&self, hello: &[u8]) {
+        if self.ring.is_some() {
+            let _ = self.hello.set(hello.to_vec());
+        }
+    }
+
     /// Chooses the first key of a hello that is known here. Nothing is refused yet: without a key OpenSSL finds nothing with
     /// which it could go on, and says so to the client in the usual way.
-    fn choose(&self, offers: Option<&[u8]>) {
+    fn choose(&self, body: Option<&[u8]>) {
         let Some((ring, now_ns)) = &self.ring else { return };
         let (mut failure, mut seen) = (None, Vec::new());
-        for offer in offers.into_iter().flat_map(identities).take(OFFERS_MAX) {
-            if seen.contains(&offer) {
+        let hello = self.hello.get().map_or(&[][..], Vec::as_slice);
+        for offer in body.into_iter().flat_map(|body| offers(hello, body)).take(OFFERS_MAX) {
+            if seen.contains(&offer.identity) {
                 continue;
             }
-            seen.push(offer);
-            match ring.find(offer, *now_ns) {
-                Ok(key) => return drop(self.key.set(key)),
+            seen.push(offer.identity);
+            match ring.find(offer.identity, *now_ns) {
+                Ok(mut keys) => {
+                    // OpenSSL looks at the proof of the one that is chosen: where none is proved, it refuses the preferred one.
+                    let chosen = if keys.len() > 1 { offer.proved(&keys).unwrap_or(0) } else { 0 };
+                    return drop(self.key.set(keys.swap_remove(chosen)));
+                }
                 Err(NoKey::Form(_)) if failure.is_some() => {}
                 Err(error) => failure = Some(TlsFailure::NoKey(error)),
             }
         }
         let _ = self.failure.set(failure.unwrap_or(TlsFailure::NoIdentity));
     }
-}
-
-/// The identities in the body of a pre-shared-key extension (RFC 8446, section 4.2.11), up to where it is damaged.
-fn identities(body: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let list = body.split_first_chunk().and_then(|(len, rest)| rest.get(..usize::from(u16::from_be_bytes(*len))));
-    let mut left = list.unwrap_or_default();
-    std::iter::from_fn(move || {
-        let (len, rest) = left.split_first_chunk()?;
-        let (identity, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
-        // Behind it is an age of four bytes, which means nothing for external keys.
-        left = rest.get(4..)?;
-        Some(identity)
-    })
 }
 
 /// The transport of OpenSSL: what has arrived, and what is to be sent.
@@ -163,25 +166,27 @@ pub(super) struct Session {
 impl Session {
     /// The side that has the keys of many.
     pub(super) fn server(ring: Keyring, now_ns: u64) -> Result<Session, TlsFailure> {
-        let handshake =
-            Handshake { ring: Some((ring, now_ns)), key: OnceLock::new(), name: Vec::new(), failure: OnceLock::new() };
-        Session::new(handshake, None).map_err(told)
+        let handshake = Handshake { ring: Some((ring, now_ns)), ..Handshake::default() };
+        context().and_then(|context| Session::new(&context, handshake, None)).map_err(told)
     }
 
     /// The side that has one key.
     pub(super) fn client(key: TlsKey) -> Result<Session, TlsFailure> {
         let (name, hash) = (key.identity.to_string().into_bytes(), key.identity.hash);
-        let handshake = Handshake { ring: None, key: OnceLock::from(key), name, failure: OnceLock::new() };
-        Session::new(handshake, Some(hash)).map_err(told)
+        let handshake = Handshake { key: OnceLock::from(key), name, ..Handshake::default() };
+        context().and_then(|context| Session::new(&context, handshake, Some(hash))).map_err(told)
     }
 
     /// A client's session, with the hash of its key, or a server's.
-    fn new(handshake: Handshake, client: Option<Hash>) -> Result<Session, ErrorStack> {
-        let (context, handshake) = (context()?, Arc::new(handshake));
-        let mut ssl = Ssl::new(&context)?;
+    fn new(context: &SslContext, handshake: Handshake, client: Option<Hash>) -> Result<Session, ErrorStack> {
+        let handshake = Arc::new(handshake);
+        let mut ssl = Ssl::new(context)?;
         ssl.set_ex_data(handshake_index()?, handshake.clone());
         match client {
-            None => ssl.set_accept_state(),
+            None => {
+                hear_hello(&ssl, true);
+                ssl.set_accept_state();
+            }
             Some(hash) => {
                 ssl.set_ciphersuites(suite(hash))?;
                 // A certificate in place of the key is none that this host trusts.
@@ -330,6 +335,7 @@ impl Session {
         if !self.stream.ssl().session_reused() || self.handshake.key().is_none() {
             return Err(self.fail(TlsFailure::Protocol("the peer has not used the pre-shared key".into())));
         }
+        hear_hello(self.stream.ssl(), false);
         self.stream.get_mut().is_established = true;
         self.barren = 0;
         Ok(())
@@ -419,24 +425,38 @@ mod tests {
     use super::*;
     use crate::spec::Nqn;
 
-    /// Both sides after their handshake.
-    fn pair() -> (Session, Session) {
-        let nqn = |name: &str| Nqn::new(&format!("nqn.2026-11.io.remuda:{name}")).expect("valid");
-        let psk = Arc::new(Psk::generate(Hash::Sha256, &mut |bytes| bytes.fill(7)));
+    fn nqn(name: &str) -> Nqn {
+        Nqn::new(&format!("nqn.2026-11.io.remuda:{name}")).expect("valid")
+    }
+
+    fn psk(hash: Hash, seed: u8) -> Arc<Psk> {
+        Arc::new(Psk::generate(hash, &mut |bytes| bytes.fill(seed)))
+    }
+
+    /// Both sides after their handshake: a client with this key, and a server that has those.
+    fn meet(key: TlsKey, keys: &[Arc<Psk>]) -> Result<(Session, Session), TlsFailure> {
+        greet(Session::client(key).expect("a session"), keys)
+    }
+
+    fn greet(mut client: Session, keys: &[Arc<Psk>]) -> Result<(Session, Session), TlsFailure> {
         let ring = Keyring::default();
-        let psks = HostPsks { keys: vec![psk.clone()], former_until_ns: None };
+        let psks = HostPsks { keys: keys.to_vec(), former_until_ns: None };
         assert!(ring.set(&nqn("disk"), &nqn("host"), Some(psks)));
-        let key = TlsKey::new(&psk, Form::ALL[0], &nqn("host"), &nqn("disk"));
-        let mut client = Session::client(key).expect("a session");
         let mut server = Session::server(ring, 0).expect("a session");
         for _ in 0..4 {
-            let _ = client.shake_hands().expect("the keys are the same");
+            let _ = client.shake_hands().expect("the server has not refused it");
             carry(&mut client, &mut server);
-            assert_eq!(server.take(&mut [0; 1]).expect("the keys are the same"), Taken::Nothing);
+            assert_eq!(server.take(&mut [0; 1])?, Taken::Nothing);
             carry(&mut server, &mut client);
         }
         assert!(client.is_established() && server.is_established());
-        (client, server)
+        Ok((client, server))
+    }
+
+    fn pair() -> (Session, Session) {
+        let psk = psk(Hash::Sha256, 7);
+        let key = TlsKey::new(&psk, Form::Standard, &nqn("host"), &nqn("disk"));
+        meet(key, &[psk]).expect("the keys are the same")
     }
 
     /// What one side has to say reaches the other.
@@ -469,6 +489,117 @@ mod tests {
             server.take(&mut target).err()
         });
         assert!(matches!(cut, Some(TlsFailure::Protocol(_))), "{cut:?}");
+    }
+
+    #[test]
+    fn an_identity_without_digest_means_the_key_that_its_client_has() {
+        for hash in [Hash::Sha256, Hash::Sha384] {
+            let keys = [1, 2, 3].map(|seed| psk(hash, seed));
+            let unnamed =
+                |psk: &Psk, form| TlsKey::version_0(psk, form, &nqn("host"), &nqn("disk")).expect("short names");
+            for (psk, form) in keys.iter().flat_map(|psk| Form::ALL.map(|form| (psk, form))) {
+                let met = meet(unnamed(psk, form), &keys);
+                let (mut client, mut server) = met.unwrap_or_else(|failure| panic!("{form:?}: {failure}"));
+                client.put(b"said").expect("it is said");
+                carry(&mut client, &mut server);
+                let mut heard = [0; 4];
+                assert_eq!((server.take(&mut heard), &heard), (Ok(Taken::Bytes(4)), b"said"));
+            }
+            let stranger = meet(unnamed(&psk(hash, 4), Form::Standard), &keys);
+            assert!(matches!(stranger.err(), Some(TlsFailure::WrongKey { .. })));
+        }
+    }
+
+    /// Makes records as one side does, cut as the test wants them (RFC 8446, section 5.2): SHA-256 and AES-128-GCM.
+    struct Scribe {
+        secret: Vec<u8>,
+        /// Records under this secret.
+        written: u64,
+    }
+
+    impl Scribe {
+        fn expand(&self, label: &str, len: usize) -> Vec<u8> {
+            let label = format!("tls13 {label}");
+            let info = [&[0, len as u8, label.len() as u8][..], label.as_bytes(), &[0, 1]].concat();
+            Hash::Sha256.hmac(&self.secret, &[&info]).as_slice()[..len].to_vec()
+        }
+
+        fn record(&mut self, content: u8, bytes: &[u8]) -> Vec<u8> {
+            let mut nonce = self.expand("iv", 12);
+            nonce[4..].iter_mut().zip(self.written.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+            self.written += 1;
+            let (inner, mut tag) = ([bytes, &[content]].concat(), [0; 16]);
+            let header = [&[23, 3, 3][..], &((inner.len() + tag.len()) as u16).to_be_bytes()].concat();
+            let (cipher, key) = (openssl::symm::Cipher::aes_128_gcm(), self.expand("key", 16));
+            let sealed = openssl::symm::encrypt_aead(cipher, &key, Some(&nonce), &header, &inner, &mut tag);
+            [header, sealed.expect("it is encrypted"), tag.to_vec()].concat()
+        }
+
+        /// A message of the handshake, in records of so many bytes.
+        fn message(&mut self, message: &[u8], piece: usize) -> Vec<Vec<u8>> {
+            message.chunks(piece).map(|piece| self.record(RECORD_HANDSHAKE, piece)).collect()
+        }
+    }
+
+    /// Each record arrives alone; what is taken meanwhile.
+    fn tell(session: &mut Session, records: Vec<Vec<u8>>) -> Vec<u8> {
+        let mut heard = Vec::new();
+        for record in records {
+            let filled = session.fill(record.len(), |room| {
+                room.copy_from_slice(&record);
+                Ok::<_, ()>(record.len())
+            });
+            assert_eq!(filled, Ok(record.len()));
+            let mut target = [0; 64];
+            while let Taken::Bytes(bytes) = session.take(&mut target).expect("it is understood") {
+                heard.extend_from_slice(&target[..bytes]);
+            }
+        }
+        heard
+    }
+
+    #[test]
+    fn messages_after_the_handshake_may_come_in_pieces() {
+        let psk = psk(Hash::Sha256, 7);
+        let key = TlsKey::new(&psk, Form::Standard, &nqn("host"), &nqn("disk"));
+        let name = key.identity.to_string().into_bytes();
+        let lines = Arc::new(std::sync::Mutex::new(String::new()));
+        let log = lines.clone();
+        let mut context = SslContext::builder(SslMethod::tls()).expect("a context");
+        use_keys(&mut context);
+        context.set_keylog_callback(move |_, line| *log.lock().unwrap() += &format!("{line}\n"));
+        let handshake = Handshake { key: OnceLock::from(key), name, ..Handshake::default() };
+        let client = Session::new(&context.build(), handshake, Some(Hash::Sha256)).expect("a session");
+        let (mut client, mut server) = greet(client, &[psk]).expect("the keys are the same");
+        let secret = |label: &str| {
+            let lines = lines.lock().unwrap();
+            let hex = lines.lines().find(|line| line.starts_with(label)).and_then(|line| line.rsplit(' ').next());
+            let hex = hex.expect("the secret was logged");
+            (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect()
+        };
+
+        // KeyUpdate with a request for the same (section 4.6.3), a byte in each record, and data under the next key.
+        let mut scribe = Scribe { secret: secret("CLIENT_TRAFFIC_SECRET_0"), written: 0 };
+        assert_eq!(tell(&mut server, scribe.message(&[24, 0, 0, 1, 1], 1)), b"");
+        scribe = Scribe { secret: scribe.expand("traffic upd", 32), written: 0 };
+        assert_eq!(tell(&mut server, vec![scribe.record(23, b"said")]), b"said");
+
+        // The server answers with its own before what it says next.
+        server.put(b"answered").expect("it is said");
+        carry(&mut server, &mut client);
+        let mut heard = [0; 8];
+        assert_eq!((client.take(&mut heard), &heard), (Ok(Taken::Bytes(8)), b"answered"));
+
+        // NewSessionTicket (section 4.6.1) in pieces of every length, with data behind each.
+        let mut scribe = Scribe { secret: secret("SERVER_TRAFFIC_SECRET_0"), written: 0 };
+        scribe = Scribe { secret: scribe.expand("traffic upd", 32), written: 1 };
+        let (ticket, nonce) = ([9; 40], [0, 0, 0, 0, 0, 0, 0, 7, 1, 5]);
+        let body = [&nonce[..], &[0, ticket.len() as u8], &ticket, &[0, 0]].concat();
+        let message = [&[4, 0, 0, body.len() as u8][..], &body].concat();
+        for piece in 1..message.len() {
+            assert_eq!(tell(&mut client, scribe.message(&message, piece)), b"");
+            assert_eq!(tell(&mut client, vec![scribe.record(23, &[piece as u8])]), [piece as u8]);
+        }
     }
 
     #[test]

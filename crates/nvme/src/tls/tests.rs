@@ -122,7 +122,7 @@ fn identities_are_read_as_they_are_written() {
         let keys = [
             TlsKey::new(&psk, Form::Standard, &host, &subsystem),
             TlsKey::new(&psk, Form::Early, &host, &subsystem),
-            TlsKey::version_0(&psk, &host, &subsystem).expect("short names"),
+            TlsKey::version_0(&psk, Form::Standard, &host, &subsystem).expect("short names"),
         ];
         for key in keys {
             assert_eq!(Identity::parse(key.identity.to_string().as_bytes()), Some(key.identity.clone()));
@@ -130,7 +130,7 @@ fn identities_are_read_as_they_are_written() {
         }
     }
     let long = Nqn::new(&format!("nqn.2014-08.org.example:{}", "x".repeat(199))).expect("valid");
-    assert!(TlsKey::version_0(&psk(SHORT), &long, &long).is_none());
+    assert!(TlsKey::version_0(&psk(SHORT), Form::Standard, &long, &long).is_none());
     let identity = TlsKey::new(&psk(LONG), Form::Standard, &long, &long).identity;
     assert_eq!(Identity::parse(identity.to_string().as_bytes()), Some(identity));
 }
@@ -159,15 +159,18 @@ fn a_keyring_finds_what_a_host_may_offer_and_says_why_not() {
     let psks = HostPsks { keys: vec![first.clone(), second.clone()], former_until_ns: Some(100) };
     assert!(ring.set(&subsystem, &host, Some(psks)));
     let offer = |ring: &Keyring, key: &TlsKey, now_ns| ring.find(key.identity.to_string().as_bytes(), now_ns);
-    let same = |found: Result<TlsKey, NoKey>, key: &TlsKey| found.expect("found").secret() == key.secret();
+    let same = |found: Result<Vec<TlsKey>, NoKey>, keys: &[&TlsKey]| {
+        let found = found.expect("found");
+        found.len() == keys.len() && found.iter().zip(keys).all(|(found, key)| found.secret() == key.secret())
+    };
     for to in [&subsystem, &Nqn::discovery()] {
         for form in Form::ALL {
             let (new, old) = (TlsKey::new(&first, form, &host, to), TlsKey::new(&second, form, &host, to));
-            assert!(same(offer(&ring, &new, 100), &new) && same(offer(&ring, &old, 99), &old));
+            assert!(same(offer(&ring, &new, 100), &[&new]) && same(offer(&ring, &old, 99), &[&old]));
             assert!(matches!(offer(&ring, &old, 100), Err(NoKey::Other { .. })), "its time is over");
         }
-        let plain = TlsKey::version_0(&first, &host, to).expect("short names");
-        assert!(same(offer(&ring, &plain, 0), &plain));
+        let [plain, early] = Form::ALL.map(|form| TlsKey::version_0(&first, form, &host, to).expect("short names"));
+        assert!(same(offer(&ring, &plain, 0), &[&plain, &early]), "which one, the identity does not say");
     }
     for (who, to) in [(&subsystem, &subsystem), (&host, &host)] {
         let key = TlsKey::new(&first, Form::Standard, who, to);
