@@ -10,8 +10,8 @@ remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 # What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
 # outlive the node), `shaped` (a shaped pool, a file for its log), `zoned` (the file device, in zones), or `gateway` (a namespace of
-# another node, which has the file device; PORT_BELOW is its port). With TLS the second portal is one for TLS. LOG_PATH and CAPACITY_PATH put a pool with a block log on
-# devices that are there.
+# another node, which has the file device; PORT_BELOW is its port). LOG_PATH and CAPACITY_PATH put a pool with a block log on
+# devices that are there. With TLS in the environment the second portal is one for TLS.
 node_config() {
     local listen="'127.0.0.1:$PORT'" encrypted=
     if [ -n "${TLS:-}" ]; then
