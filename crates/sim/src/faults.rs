@@ -294,7 +294,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 56] = [
+    pub const ALL: [Mutation; 60] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,

@@ -123,6 +123,7 @@ impl Inner {
 
     /// A zone that says it cannot be read.
     async fn lost(&self, zone: usize, done: Done) -> Done {
+        let _turn = Turn::take(self, zone).await;
         self.ask(zone).await;
         done.io.done(Status::ReadError)
     }
@@ -184,7 +185,7 @@ impl Inner {
             let (begun, changes) = self.with(|states| (states.begin_write(zone, at), states.changes()));
             let waits = match begun {
                 Begin::Now => return Ok(Turn::taken(self, zone)),
-                Begin::Refused => return Err(Status::WriteError),
+                Begin::Refused(status) => return Err(status),
                 Begin::Wait(waits) => waits,
             };
             let now_ns = self.reactor.now_ns();
@@ -193,7 +194,8 @@ impl Inner {
             }
             if now_ns - since_ns >= WAIT_NS {
                 self.with(|states| states.count_misplaced());
-                return Err(if waits == Waits::Limit { Status::ZoneTooManyActive } else { Status::WriteError });
+                // The zone is not to blame for writes that never came.
+                return Err(if waits == Waits::Limit { Status::ZoneTooManyActive } else { Status::Aborted });
             }
             let changed = poll_fn(|cx| self.with(|states| states.poll_change(changes, cx.waker())));
             self.reactor.timeout(WAIT_NS - (now_ns - since_ns), changed).await;
@@ -233,7 +235,7 @@ impl Inner {
                 let _ = self.finish_taken(zone).await;
             }
         } else {
-            turn.breaks = true;
+            turn.breaks = Some(of_write(status));
             self.with(|states| {
                 if is_of_order(status) {
                     states.count_misplaced()

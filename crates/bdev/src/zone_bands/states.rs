@@ -2,6 +2,7 @@
 //! caller's. Block numbers are relative to the zone's first block.
 
 use super::ZoneBandsStatus;
+use crate::io::Status;
 use crate::zone::{Zone, ZoneState};
 use std::task::{Poll, Waker};
 
@@ -37,9 +38,9 @@ struct Cell {
     pointer: u64,
     /// Something is under way on it: one write, or a change of state.
     busy: bool,
-    /// A write has failed, or the zone was given up: until it is reset it takes no more, since what is still to come was meant
+    /// A write has failed so, or the zone was given up: until it is reset it takes no more, since what is still to come was meant
     /// to follow.
-    broken: bool,
+    broken: Option<Status>,
 }
 
 /// Whether a write may go.
@@ -49,8 +50,8 @@ pub(super) enum Begin {
     Now,
     /// Not yet.
     Wait(Waits),
-    /// Never.
-    Refused,
+    /// Never, for this reason: that of the write which was to come before it.
+    Refused(Status),
 }
 
 /// What a write waits for.
@@ -82,7 +83,7 @@ pub(super) struct States {
 impl States {
     /// `found` are all zones as reported, in order.
     pub(super) fn new(found: &[Zone], blocks: u64, active_max: u32) -> States {
-        let cell = Cell { phase: Phase::Empty, pointer: 0, busy: false, broken: false };
+        let cell = Cell { phase: Phase::Empty, pointer: 0, busy: false, broken: None };
         let cells = vec![cell; found.len()].into();
         let mut states = States {
             cells,
@@ -142,19 +143,19 @@ impl States {
 
     pub(super) fn begin_write(&mut self, zone: usize, at: u64) -> Begin {
         let cell = &mut self.cells[zone];
-        if cell.broken {
-            return Begin::Refused;
+        if let Some(status) = cell.broken {
+            return Begin::Refused(status);
         }
         if cell.busy {
             return Begin::Wait(Waits::Turn);
         }
         match cell.phase {
-            Phase::ReadOnly | Phase::Offline => return Begin::Refused,
+            Phase::ReadOnly | Phase::Offline => return Begin::Refused(Status::WriteError),
             Phase::Empty | Phase::Active if at > cell.pointer => return Begin::Wait(Waits::Gap),
             Phase::Empty | Phase::Active if at == cell.pointer => {}
             _ => {
                 self.misplaced += 1;
-                return Begin::Refused;
+                return Begin::Refused(Status::WriteError);
             }
         }
         if cell.phase == Phase::Empty && self.active_max > 0 && self.active >= self.active_max {
@@ -198,9 +199,9 @@ impl States {
     }
 
     /// Lets the zone go. `broken`: it takes no more until it is reset.
-    pub(super) fn release(&mut self, zone: usize, broken: bool) {
+    pub(super) fn release(&mut self, zone: usize, broken: Option<Status>) {
         let cell = &mut self.cells[zone];
-        (cell.busy, cell.broken) = (false, cell.broken | broken);
+        (cell.busy, cell.broken) = (false, cell.broken.or(broken));
         self.is_changed = true;
     }
 
@@ -214,7 +215,7 @@ impl States {
     }
 
     pub(super) fn set_empty(&mut self, zone: usize) {
-        (self.cells[zone].pointer, self.cells[zone].broken) = (0, false);
+        (self.cells[zone].pointer, self.cells[zone].broken) = (0, None);
         self.set_phase(zone, Phase::Empty);
     }
 
@@ -253,18 +254,18 @@ mod tests {
         assert_eq!(states.begin_write(0, 0), Begin::Now);
         assert_eq!(states.begin_write(0, 16), Begin::Wait(Waits::Turn));
         assert!(!states.wrote(0, 16));
-        states.release(0, false);
+        states.release(0, None);
         assert_eq!(states.begin_write(0, 16), Begin::Now);
-        states.release(0, true);
-        assert_eq!(states.begin_write(0, 32), Begin::Refused);
+        states.release(0, Some(Status::Gone));
+        assert_eq!(states.begin_write(0, 32), Begin::Refused(Status::Gone), "the path failed, not the zone");
         assert_eq!(states.status().misplaced_writes, 0);
-        assert_eq!(states.begin_write(0, 16), Begin::Refused);
+        assert_eq!(states.begin_write(0, 16), Begin::Refused(Status::Gone));
         states.set_empty(0);
         assert_eq!(states.begin_write(0, 0), Begin::Now);
         states.wrote(0, 64);
         states.set_full(0);
-        states.release(0, false);
-        assert_eq!(states.begin_write(0, 0), Begin::Refused);
+        states.release(0, None);
+        assert_eq!(states.begin_write(0, 0), Begin::Refused(Status::WriteError));
         assert_eq!(states.status().misplaced_writes, 1);
     }
 

@@ -20,8 +20,8 @@ const REPORT_ZONES: u64 = 512;
 pub(super) struct Turn<'a> {
     inner: &'a Inner,
     zone: usize,
-    /// Until it is reset the zone takes no more.
-    pub(super) breaks: bool,
+    /// Until it is reset the zone takes no more, for this reason.
+    pub(super) breaks: Option<Status>,
 }
 
 impl Drop for Turn<'_> {
@@ -33,10 +33,10 @@ impl Drop for Turn<'_> {
 impl<'a> Turn<'a> {
     /// Of who has made the zone busy.
     pub(super) fn taken(inner: &'a Inner, zone: usize) -> Turn<'a> {
-        Turn { inner, zone, breaks: false }
+        Turn { inner, zone, breaks: None }
     }
 
-    async fn take(inner: &'a Inner, zone: usize) -> Turn<'a> {
+    pub(super) async fn take(inner: &'a Inner, zone: usize) -> Turn<'a> {
         poll_fn(|cx| inner.with(|states| states.poll_take(zone, cx.waker()))).await;
         Turn::taken(inner, zone)
     }
@@ -96,7 +96,7 @@ impl Inner {
                 Ok(())
             }
             status => {
-                turn.breaks = true;
+                turn.breaks = Some(Status::WriteError);
                 self.ask(zone).await;
                 Err(of_write(status))
             }
@@ -106,7 +106,7 @@ impl Inner {
     /// Gives up what is not written of a zone, and those who wait to write there.
     pub(super) async fn finish(&self, zone: usize) -> Result<(), Status> {
         let mut turn = Turn::take(self, zone).await;
-        turn.breaks = true;
+        turn.breaks = Some(Status::WriteError);
         self.finish_taken(zone).await
     }
 

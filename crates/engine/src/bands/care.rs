@@ -2,7 +2,8 @@
 //! what is not written of one, and resetting it before it is used again.
 //!
 //! Over zones a band that is free may be written all the same: it was opened after the root that an opening found. So all
-//! free bands are reset before they are used, which costs nothing where a zone is empty.
+//! free bands are reset before they are used, which costs nothing where a zone is empty. None is before the root that calls it
+//! free is known to be durable: a former one, to which a power loss goes back, may lead there.
 
 use super::{BandDefect, Bands};
 use bdev::Status;
@@ -28,7 +29,7 @@ impl Bands {
             return;
         }
         for band in 0..self.geometry.bands {
-            if !self.ledger.borrow().is_in_use(band) {
+            if !self.ledger.borrow().has_zone_to_ask(band) {
                 continue;
             }
             let first = self.device_block(self.geometry.at(band, 0));
@@ -52,12 +53,12 @@ impl Bands {
     /// Unmaps in the background what a checkpoint has freed, and finishes zones that are given up. To be begun after an
     /// opening that has succeeded.
     pub(crate) fn care(self: &Rc<Self>) {
-        if self.resting.get() || !self.ledger.borrow().has_cares() || self.caring.replace(true) {
+        if self.resting.get() || !self.has_cares() || self.caring.replace(true) {
             return;
         }
         let bands = self.clone();
         self.medium.reactor.spawn_eager(async move {
-            while !bands.resting.get() && bands.ledger.borrow().has_cares() {
+            while !bands.resting.get() && bands.has_cares() {
                 let finished = bands.finish_zones().await;
                 let unmapped = bands.unmap_freed().await;
                 if !finished || !unmapped {
@@ -68,6 +69,27 @@ impl Bands {
             bands.caring.set(false);
             bands.changed.notify_all();
         });
+    }
+
+    fn has_cares(&self) -> bool {
+        let ledger = self.ledger.borrow();
+        ledger.has_to_finish() || (!self.waits_for_root.get() && ledger.next_to_unmap(0).is_some())
+    }
+
+    /// Whether the owner is to see to it that the root which was found is durable, and to [say so](Self::root_settled).
+    pub(crate) fn waits_for_root(&self) -> bool {
+        self.waits_for_root.get()
+    }
+
+    /// The root that was found at opening is durable.
+    pub(crate) fn root_settled(self: &Rc<Self>) {
+        self.waits_for_root.set(false);
+        self.care();
+    }
+
+    /// Why zones are not reset now, if the last attempt has failed.
+    pub(crate) fn reset_error(&self) -> Option<Status> {
+        self.reset_error.get()
     }
 
     /// Whether all have been.
@@ -90,7 +112,11 @@ impl Bands {
     async fn unmap_freed(&self) -> bool {
         let mut all = true;
         let mut next = 0;
-        while !self.resting.get() {
+        while !self.resting.get() && !self.waits_for_root.get() {
+            // Writes may wait for places that these take.
+            if all && self.ledger.borrow().has_to_finish() {
+                all = self.finish_zones().await;
+            }
             let found = self.ledger.borrow().next_to_unmap(next);
             let Some(band) = found else { break };
             next = band + 1;
@@ -99,8 +125,12 @@ impl Bands {
             let blocks = self.geometry.band_blocks as u64;
             let ended = if is_broken { Ok(()) } else { self.medium.unmap(first, blocks).await };
             match ended {
-                Ok(()) => self.count(|stats| stats.unmapped += 1),
+                Ok(()) => {
+                    self.reset_error.set(None);
+                    self.count(|stats| stats.unmapped += 1);
+                }
                 Err(status) if self.medium.has_zones() => {
+                    self.reset_error.set(Some(status));
                     let is_medium = status == Status::WriteError;
                     if self.ledger.borrow_mut().reset_failed(band, is_medium, RESETS_MAX) {
                         tracing::warn!(band, %status, "the zone of a band cannot be reset; the band is out of use");

@@ -38,7 +38,7 @@ pub(crate) use walk::{Cursor, Stripe};
 pub(crate) use writer::Writer;
 
 use crate::units::BLOCK_BYTES;
-use bdev::{Channel, DeviceInfo};
+use bdev::{Channel, DeviceInfo, Status};
 use ledger::Ledger;
 use medium::BandMedium;
 use reactor::Reactor;
@@ -199,6 +199,10 @@ pub(crate) struct Bands {
     unflushed: RefCell<Unflushed>,
     /// Bands are being unmapped, or their zones finished.
     caring: Cell<bool>,
+    /// Over zones, until the root that was found is durable: none is reset.
+    waits_for_root: Cell<bool>,
+    /// How the last reset of a zone ended, when that failed.
+    reset_error: Cell<Option<Status>>,
     /// See [`rest`](Self::rest).
     resting: Cell<bool>,
 }
@@ -229,6 +233,8 @@ impl Bands {
             stats: Cell::default(),
             unflushed: RefCell::default(),
             caring: Cell::new(false),
+            waits_for_root: Cell::new(info.rows.is_some_and(|rows| rows.zones.is_some())),
+            reset_error: Cell::new(None),
             resting: Cell::new(false),
         };
         let mut bands_so_far = geometry.bands - added.iter().map(|run| run.bands).sum::<u32>();

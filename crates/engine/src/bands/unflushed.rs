@@ -2,8 +2,8 @@
 //! later flushes succeed: those stripes are written again, in their places, as they read. Nothing durable leads to them. One that is not what
 //! was written is lost; of that, the log has what it still has.
 //!
-//! Over zones they cannot be written again. Their bands take no more and are drained first, and until nothing is needed there no
-//! flush succeeds.
+//! Over zones they cannot be written again. Their bands take no more and are drained first, what the log still has is destaged
+//! anew, and until nothing is needed in those bands no flush succeeds.
 //!
 //! The blocks of a stripe cannot be had from elsewhere: what deltas were over is gone from the index, and what was collected
 //! from its old place.
@@ -38,8 +38,10 @@ pub(super) struct Unflushed {
     /// Before or during one that failed.
     distrusted: Vec<Written>,
     failures: u64,
-    /// Flushes that have waited for bands to be drained.
+    /// Flushes that have waited for bands to be drained while nothing was.
     waits: u32,
+    /// Blocks that were needed there then.
+    waits_for: u64,
     /// A stripe was found that is not what was written.
     is_lost: bool,
 }
@@ -54,6 +56,7 @@ impl Bands {
     pub(super) fn note_written(&self, at: BandAt, blocks: u32, sequence: u64, failures: u64) {
         let unflushed = &mut *self.unflushed.borrow_mut();
         if failures != unflushed.failures && self.medium.has_zones() {
+            unflushed.is_lost = true;
             return self.distrust(at);
         }
         let list = if failures == unflushed.failures { &mut unflushed.written } else { &mut unflushed.distrusted };
@@ -82,7 +85,10 @@ impl Bands {
         let since = std::mem::take(&mut unflushed.written);
         let doubtful = covered.into_iter().chain(since);
         if self.medium.has_zones() {
-            doubtful.for_each(|stripe| self.distrust(stripe.at));
+            for stripe in doubtful {
+                unflushed.is_lost = true;
+                self.distrust(stripe.at);
+            }
         } else {
             unflushed.distrusted.extend(doubtful);
         }
@@ -102,7 +108,9 @@ impl Bands {
             unflushed.waits = 0;
             return Ok(());
         }
-        unflushed.waits += 1;
+        let needed = self.ledger.borrow().suspect_blocks();
+        let former = std::mem::replace(&mut unflushed.waits_for, needed);
+        unflushed.waits = if needed < former { 1 } else { unflushed.waits + 1 };
         if unflushed.waits < TRIES_MAX {
             return Err(Status::WriteError);
         }

@@ -149,20 +149,15 @@ impl Checker {
             return false;
         }
         let of_log = |superblock: &Superblock| {
-            (
-                superblock.log_blocks,
-                superblock.segment_blocks,
-                superblock.segments,
-                superblock.segments_start,
-                superblock.log_kind,
-            )
+            (superblock.segment_blocks, superblock.segments, superblock.segments_start, superblock.log_kind)
         };
         if of_log(capacity) != of_log(log) || capacity.shards != log.shards {
             let meaning = "the two devices have different ideas of the log".to_string();
             self.report.error("superblocks", "both devices", meaning, RESTORE);
             return false;
         }
-        if capacity.regions != log.regions || capacity.capacity_blocks != log.capacity_blocks {
+        let size = |superblock: &Superblock| (superblock.log_blocks, superblock.capacity_blocks);
+        if capacity.regions != log.regions || size(capacity) != size(log) {
             let meaning = "the log device does not know that the pool has grown, as a crash leaves it".to_string();
             let advice = "opening the pool puts it right";
             self.report.add(Finding::new(Severity::Note, "superblocks", "both devices", meaning, advice));

@@ -628,7 +628,7 @@ impl Superblock {
                 return Err("the shards have not grown equally often");
             }
         }
-        if shard_bands.checked_mul(band_blocks as u64).is_none_or(|blocks| blocks > u32::MAX as u64) {
+        if shard_bands.checked_mul(band_blocks as u64).is_none_or(|blocks| blocks >= u32::MAX as u64) {
             return Err("a shard has more blocks in bands than its places can name");
         }
         let blocks = shard_bands * band_blocks as u64 * self.shards as u64;

@@ -147,7 +147,7 @@ pub(super) fn plan_bands(
         (None, Some(asked)) => size("a band", asked, least, BAND_BLOCKS_MAX)?,
         (Some(_), Some(asked)) => row_size("a band", asked, unit_blocks, BAND_BLOCKS_MAX)?,
     };
-    let bands = (shard_blocks / band_blocks as u64).min(u32::MAX as u64 / band_blocks as u64);
+    let bands = (shard_blocks / band_blocks as u64).min((u32::MAX - 1) as u64 / band_blocks as u64);
     let band_data = (band_blocks - band_blocks.div_ceil(stripe_blocks_max(unit_blocks))) as u64;
     let data = bands.saturating_sub(RESERVE_BANDS as u64) * band_data * UNPADDED / 100;
     let extents = data * (100 - percent as u64) / 100 / EXTENT_BLOCKS as u64;
@@ -165,7 +165,7 @@ pub(super) fn plan_bands(
 
 /// Extents that come with bands: in the proportion of a shard that was created with `extents` in `of_bands`.
 fn extents_of(bands: u64, extents: u32, of_bands: u32) -> u64 {
-    bands * extents as u64 / (of_bands - RESERVE_BANDS) as u64
+    bands.saturating_mul(extents as u64) / (of_bands - RESERVE_BANDS) as u64
 }
 
 /// Adds bands of a capacity device that has become larger, and regions for their extents on the log device.
@@ -187,7 +187,7 @@ pub(super) fn grow(pool: &mut Superblock, log_blocks: u64, capacity_blocks: u64)
         let least = bands_end + least * shards * band_blocks as u64;
         return Err(PlanError::GrowTooSmall { blocks: capacity_blocks, least });
     }
-    let addressed = ((u32::MAX / band_blocks - old_bands) as u64).min(wanted);
+    let addressed = (((u32::MAX - 1) / band_blocks - old_bands) as u64).min(wanted);
     if addressed < least || region(least).extents == 0 {
         return Err(PlanError::GrownUp("a shard addresses at most 16 TiB"));
     }

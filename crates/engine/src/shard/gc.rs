@@ -120,6 +120,9 @@ impl Shard {
         self.gc.is_exhausted.set(!found);
         if !found && is_out {
             if room.unmapping > 0 {
+                if let Some(status) = bands.reset_error() {
+                    return Err(status);
+                }
                 self.reactor.sleep_ns(WAIT_NS).await;
                 return Ok(true);
             }

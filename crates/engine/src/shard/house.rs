@@ -164,6 +164,12 @@ impl Shard {
     /// Destages and makes checkpoints until neither is called for.
     async fn upkeep(self: &Rc<Self>) -> Result<(), Status> {
         self.heed_failed_flush_alone().await?;
+        if let Some(bands) = self.meta.bands()
+            && bands.waits_for_root()
+        {
+            self.meta.settle().await?;
+            bands.root_settled();
+        }
         loop {
             let collects = self.collect_some().await?;
             let wanted = self.destage_wanted();

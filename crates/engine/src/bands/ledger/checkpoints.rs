@@ -24,7 +24,7 @@ impl Ledger {
             }
             if band.failing {
                 band.state = State::Retired;
-            } else if unmap {
+            } else if unmap || self.zoned {
                 band.state = State::Unmapping;
             } else {
                 self.free_now(number);
@@ -58,6 +58,7 @@ impl Ledger {
 
     pub(in crate::bands) fn unmapped(&mut self, number: u32) {
         assert_eq!(self.bands[number as usize].state, State::Unmapping, "nobody else takes a band that is unmapped");
+        self.successes += 1;
         self.free_now(number);
     }
 

@@ -73,6 +73,8 @@ struct Band {
     suspect: bool,
     /// Resets of its zone that failed.
     resets: u32,
+    /// Successes of the ledger when that was tried last.
+    reset_at: u64,
     generation: u64,
     /// Of its blocks, on average: the clock when they came from the log.
     stamp: u64,
@@ -109,6 +111,8 @@ pub(super) struct Ledger {
     defect: Option<BandDefect>,
     /// Bands are zones.
     zoned: bool,
+    /// Stripes written and bands unmapped: the device does its work.
+    successes: u64,
 }
 
 impl Band {
@@ -138,6 +142,7 @@ impl Band {
             unfinished: false,
             suspect: false,
             resets: 0,
+            reset_at: 0,
             generation: entry.generation,
             stamp: entry.stamp,
             closed: entry.stamp,
@@ -172,6 +177,7 @@ impl Ledger {
             bands,
             defect: None,
             zoned,
+            successes: 1,
         };
         (0..geometry.bands).for_each(|band| ledger.adopt(band));
         ledger
@@ -182,7 +188,11 @@ impl Ledger {
         let first = self.geometry.bands;
         self.geometry.bands += bands;
         self.bands.extend((0..bands).map(|_| Band::of(None, self.geometry.band_blocks)));
-        (first..self.geometry.bands).rev().for_each(|band| self.free.push_front(band));
+        if self.zoned {
+            (first..self.geometry.bands).for_each(|band| self.give_back(band));
+        } else {
+            (first..self.geometry.bands).rev().for_each(|band| self.free.push_front(band));
+        }
     }
 
     /// Gives an open band to its stream, if that has none yet and there is room in it; otherwise it is closed.
@@ -333,7 +343,8 @@ impl Ledger {
     fn close(&mut self, number: u32) {
         let band = &mut self.bands[number as usize];
         (band.state, band.closed) = (State::Closed, self.clock);
-        band.unfinished = self.zoned && band.written < self.geometry.band_blocks;
+        // The device may have failed to finish one that is full; to ask for that again costs nothing.
+        band.unfinished = self.zoned;
         self.settle(number);
     }
 
@@ -366,6 +377,7 @@ impl Ledger {
         band.writing -= 1;
         band.held += held;
         band.has_data = true;
+        self.successes += 1;
         self.settle(number);
     }
 

@@ -4,14 +4,23 @@ use super::{Ledger, State};
 use crate::bands::medium::BandZone;
 
 impl Ledger {
-    pub(in crate::bands) fn is_in_use(&self, number: u32) -> bool {
+    fn is_in_use(&self, number: u32) -> bool {
         self.bands[number as usize].is_in_use()
+    }
+
+    /// Whether it matters what the zone of a band is: those of free ones are reset.
+    pub(in crate::bands) fn has_zone_to_ask(&self, number: u32) -> bool {
+        self.is_in_use(number) || self.bands[number as usize].state == State::Retired
     }
 
     /// After an opening: a band is gone on with where its zone is. What the table has beyond that was under way in a crash, and
     /// nothing leads there.
     pub(in crate::bands) fn adopt_zone(&mut self, number: u32, zone: BandZone) {
         let band = &mut self.bands[number as usize];
+        if band.state == State::Retired {
+            band.unfinished = !matches!(zone, BandZone::Done | BandZone::Written(0));
+            return;
+        }
         let is_next = zone == BandZone::Written(band.written);
         if let BandZone::Written(written) = zone {
             band.written = band.written.min(written);
@@ -28,9 +37,9 @@ impl Ledger {
         self.settle(number);
     }
 
-    /// Whether any band is to be unmapped or finished.
-    pub(in crate::bands) fn has_cares(&self) -> bool {
-        self.bands.iter().any(|band| band.state == State::Unmapping) || self.to_finish().next().is_some()
+    /// Whether any band is to be finished.
+    pub(in crate::bands) fn has_to_finish(&self) -> bool {
+        self.to_finish().next().is_some()
     }
 
     /// Bands whose zones are given up, and not under way. Those that are reset soon are finished by that.
@@ -46,15 +55,18 @@ impl Ledger {
         self.bands[number as usize].unfinished = false;
     }
 
-    /// A zone could not be reset. True: it is out of use now, having refused that so often.
+    /// A zone could not be reset. True: it is out of use now, having refused that so often while others were reset or written.
     pub(in crate::bands) fn reset_failed(&mut self, number: u32, is_medium: bool, most: u32) -> bool {
+        let successes = self.successes;
         let band = &mut self.bands[number as usize];
         assert_eq!(band.state, State::Unmapping, "nobody else takes a band that is unmapped");
-        band.resets += is_medium as u32;
+        let is_alone = std::mem::replace(&mut band.reset_at, successes) != successes;
+        band.resets += (is_medium && is_alone) as u32;
         if band.resets < most {
             return false;
         }
-        (band.state, band.failing, band.unfinished) = (State::Retired, true, false);
+        // It may take one of the places for zones that are open.
+        (band.state, band.failing, band.unfinished) = (State::Retired, true, true);
         self.failed += 1;
         true
     }
@@ -69,6 +81,12 @@ impl Ledger {
             self.open.iter_mut().filter(|open| **open == Some(number)).for_each(|open| *open = None);
             self.close(number);
         }
+    }
+
+    /// Blocks that are still needed where they may be lost.
+    pub(in crate::bands) fn suspect_blocks(&self) -> u64 {
+        let suspects = self.bands.iter().filter(|band| band.suspect && band.is_in_use() && !band.stuck);
+        suspects.map(|band| band.valid as u64).sum()
     }
 
     /// Whether anything is still needed where it may be lost.

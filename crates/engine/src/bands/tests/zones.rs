@@ -38,11 +38,11 @@ impl Zones {
 
     fn open(reactor: &Rc<Reactor>, device: &ZoneBandsDevice, epoch: u32, table: &[BandEntry]) -> Rc<Bands> {
         let channel = device.open_channel(reactor).unwrap();
-        let bands = Bands::new(reactor, channel, &device.info(), SMALL, BandOwner { epoch, ..OWNER }, table);
+        let bands = Bands::new(reactor, channel, &device.info(), SMALL, &[], BandOwner { epoch, ..OWNER }, table);
         let adopted = bands.clone();
         block_on(reactor, async move { adopted.adopt_zones().await });
         bands.recount_ended();
-        bands.care();
+        bands.root_settled();
         bands
     }
 
