@@ -61,6 +61,7 @@ fn seeds_that_found_defects_hold() {
         ("hot-pool-full", &[5, 26]),
         ("hot-pool-rot", &[14, 37, 42, 420]),
         ("hot-pool-forget", &[3]),
+        ("zoned-pool", &[54]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }

@@ -29,7 +29,7 @@ impl Bands {
             return;
         }
         for band in 0..self.geometry.bands {
-            if !self.ledger.borrow().has_zone_to_ask(band) {
+            if !self.ledger.borrow().keeps_zone(band) {
                 continue;
             }
             let first = self.device_block(self.geometry.at(band, 0));

@@ -4,13 +4,9 @@ use super::{Ledger, State};
 use crate::bands::medium::BandZone;
 
 impl Ledger {
-    fn is_in_use(&self, number: u32) -> bool {
-        self.bands[number as usize].is_in_use()
-    }
-
-    /// Whether it matters what the zone of a band is: those of free ones are reset.
-    pub(in crate::bands) fn has_zone_to_ask(&self, number: u32) -> bool {
-        self.is_in_use(number) || self.bands[number as usize].state == State::Retired
+    /// Whether the zone of a band matters as it is: it is not reset anyway. Of one out of use it may still be open.
+    pub(in crate::bands) fn keeps_zone(&self, number: u32) -> bool {
+        !matches!(self.bands[number as usize].state, State::Free | State::Unmapping)
     }
 
     /// After an opening: a band is gone on with where its zone is. What the table has beyond that was under way in a crash, and
@@ -73,7 +69,7 @@ impl Ledger {
 
     /// What was written to a band may be lost, although it can be read: it takes no more, and is drained first.
     pub(in crate::bands) fn distrust(&mut self, number: u32) {
-        if !self.is_in_use(number) {
+        if !self.bands[number as usize].is_in_use() {
             return;
         }
         self.bands[number as usize].suspect = true;
