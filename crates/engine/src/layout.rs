@@ -166,6 +166,14 @@ pub enum PlanError {
         /// Size that suffices.
         needed: u64,
     },
+    /// Room to grow to less than there is.
+    #[error("room to grow to {} MiB: the capacity device has {} already", .blocks / MIB_BLOCKS, .capacity / MIB_BLOCKS)]
+    GrowTo {
+        /// As asked.
+        blocks: u64,
+        /// What there is.
+        capacity: u64,
+    },
     /// Too few bands.
     #[error("bands of {} KiB: the capacity device gives each of {shards} shards {bands} of them, and {least} are the least; \
         use smaller bands, fewer shards or a larger device", .band_blocks * 4)]

@@ -1,6 +1,8 @@
 //! How long an idle reactor spins before it sleeps: learned from how long it has been idle lately.
 //!
-//! Spinning for less than the sleep that it avoids would cost is a gain, spinning for longer a loss. So the window is the one that would have cost least over the idle times that were seen, which fade.
+//! Spinning for less than the sleep that it avoids would cost is a gain, spinning for longer a loss. So the window is the one that would
+//! have cost least over the idle times that were seen, which fade. What a sleep costs is for whoever runs the reactor to say: the
+//! longest spin is worth it.
 //! Two of them alternate when requests come at depth 1: a short one until the next request, and a long one until the device
 //! has done it; then the window is just long enough for the first.
 //!
@@ -9,7 +11,8 @@
 
 use crate::reactor::PollPolicy;
 
-/// What a sleep counts for: time of both cores, and of the requests that wait for this one to wake up.
+/// What a sleep counts for at least: time of both cores, and of the requests that wait for this one to wake up. Idle times that
+/// were slept through are seen longer than they are, by the time that waking up takes: with less, who sleeps never spins again.
 const SLEEP_COST_NS: u64 = 20_000;
 /// Idle times by powers of two: less than 1,024 ns, less than 2,048 ns ...; the last has those that no spin may catch.
 const CLASSES: usize = 16;
@@ -114,8 +117,9 @@ impl SpinWindow {
 
 /// The window that would have cost least: idle times within it cost themselves, others it and a sleep.
 fn best(seen: &[u32; CLASSES], spin_max_ns: u64) -> u64 {
+    let sleep_ns = SLEEP_COST_NS.max(spin_max_ns);
     let count: u64 = seen.iter().map(|count| u64::from(*count)).sum();
-    let (mut window_ns, mut least) = (0, count * SLEEP_COST_NS);
+    let (mut window_ns, mut least) = (0, count * sleep_ns);
     let (mut within, mut spent_ns) = (0, 0);
     for (class, seen) in seen.iter().enumerate().take(CLASSES - 1) {
         let end = end_ns(class);
@@ -126,7 +130,7 @@ fn best(seen: &[u32; CLASSES], spin_max_ns: u64) -> u64 {
             break;
         }
         let window = end.min(spin_max_ns);
-        let cost = spent_ns + (count - within) * (window + SLEEP_COST_NS);
+        let cost = spent_ns + (count - within) * (window + sleep_ns);
         if cost < least {
             (window_ns, least) = (window, cost);
         }
@@ -164,12 +168,30 @@ mod tests {
 
     #[test]
     fn short_idle_times_are_spun_through_and_long_ones_slept_through() {
-        for (idle_ns, caught) in [(500, true), (3_000, true), (12_000, true), (40_000, false), (60_000, false)] {
+        for (idle_ns, caught) in [(500, true), (3_000, true), (12_000, true), (40_000, true), (60_000, false)] {
             let mut window = adaptive();
             live(&mut window, [idle_ns; 100]);
             let (count, spun) = live(&mut window, [idle_ns; 100]);
             assert_eq!((count == 100, count == 0), (caught, !caught), "{idle_ns} ns");
             assert!(caught || spun == 0, "{spun} ns spun in vain");
+        }
+    }
+
+    #[test]
+    fn who_sleeps_begins_to_spin_although_waking_up_takes_a_while() {
+        for (idle_ns, wake_up_ns) in [(3_000, 10_000), (8_000, 15_000), (30_000, 10_000)] {
+            let mut window = adaptive();
+            let mut caught = 0;
+            for _ in 0..400 {
+                match idle_ns < window.current_ns() {
+                    true => {
+                        caught += 1;
+                        window.caught(idle_ns);
+                    }
+                    false => window.slept(idle_ns + wake_up_ns),
+                }
+            }
+            assert!(caught > 300, "{idle_ns} ns and {wake_up_ns} ns to wake up: {caught} of 400 caught");
         }
     }
 

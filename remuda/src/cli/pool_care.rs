@@ -259,7 +259,8 @@ pub fn grow(context: &Context, name: &str) -> Result<(), Failure> {
         let mut text = format!("pool '{name}' has grown to {size}, {free} free");
         if open.unused_bytes >= UNUSED_TOLD {
             text += &format!(
-                "\n{} of '{}' stay unused: its log device has no room for the index of more; make that larger and grow again",
+                "\n{} of '{}' stay unused: the log device has no room for the index of more (make it larger and grow again), or the \
+                 pool is as large as its format allows",
                 ByteSize(open.unused_bytes),
                 pool.definition.capacity
             );

@@ -16,8 +16,11 @@ impl Node {
         let open = self.open_pool_of(name)?;
         let def = &self.pool_slot(name)?.def;
         let capacity = def.capacity.clone();
+        // The index of a shaped pool grows on the log device.
+        let names = if def.placement == PlacementDef::Hot { vec![capacity.as_str()] } else { def.devices() };
+        let kind = self.open_device(&capacity)?.kind();
         let mut devices = Vec::new();
-        for name in def.devices() {
+        for name in names {
             devices.push((format!("device '{name}'"), self.open_device(name)?));
         }
         let grown = on_reactor_async(self.reactors.first(), move |reactor| async move {
@@ -26,9 +29,14 @@ impl Node {
             }
             Ok(open.pool.grow(&reactor).await)
         });
-        let next = format!(
-            "make the device larger first: remuda device resize {capacity} SIZE for a file, otherwise where it comes from"
-        );
+        let next = match kind {
+            "zone-bands" | "parity" => {
+                format!("a device of kind {kind} keeps its size: make a new pool on a larger one")
+            }
+            _ => format!(
+                "make the device larger first: remuda device resize {capacity} SIZE for a file, otherwise where it comes from"
+            ),
+        };
         let grown: Result<_, Refusal> = grown.await?;
         let bytes = grown?.map_err(|error| pool_refused(name, error, &next))?;
         tracing::info!(pool = name, bytes, "pool has grown");

@@ -1,6 +1,6 @@
 //! What the node remembers of remote namespaces, so that it can start while their targets are down.
 
-use bdev::{DeviceInfo, Op, OpSet};
+use bdev::{DeviceInfo, Op, OpSet, ZonedInfo};
 use nvme::initiator::{Known, NamespaceIds};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -32,12 +32,46 @@ pub struct RemoteRecord {
     pub volatile_cache: bool,
     /// Unmapped blocks read as zeroes.
     pub unmap_reads_zero: bool,
+    /// Its zones, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zones: Option<ZonesRecord>,
     /// UUID.
     pub uuid: Option<Uuid>,
     /// NGUID.
     pub nguid: Option<Uuid>,
     /// EUI-64.
     pub eui64: Option<[u8; 8]>,
+}
+
+/// Its zones.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ZonesRecord {
+    /// Blocks from one zone to the next.
+    pub zone_blocks: u64,
+    /// Blocks that can be written of each.
+    pub zone_capacity_blocks: u64,
+    /// Most zones open at once; 0 is no limit.
+    pub open_zones_max: u32,
+    /// Most zones open or closed at once; 0 is no limit.
+    pub active_zones_max: u32,
+}
+
+impl ZonesRecord {
+    fn new(zoned: &ZonedInfo) -> ZonesRecord {
+        let ZonedInfo { zone_blocks, zone_capacity_blocks, open_zones_max, active_zones_max, .. } = *zoned;
+        ZonesRecord { zone_blocks, zone_capacity_blocks, open_zones_max, active_zones_max }
+    }
+
+    fn info(&self) -> ZonedInfo {
+        let ZonesRecord { zone_blocks, zone_capacity_blocks, open_zones_max, active_zones_max } = *self;
+        ZonedInfo { zone_blocks, zone_capacity_blocks, open_zones_max, active_zones_max, extension_bytes: 0 }
+    }
+
+    fn makes_sense(&self, blocks: u64) -> bool {
+        self.zone_blocks > 0
+            && blocks.is_multiple_of(self.zone_blocks)
+            && (1..=self.zone_blocks).contains(&self.zone_capacity_blocks)
+    }
 }
 
 impl RemoteRecord {
@@ -57,6 +91,7 @@ impl RemoteRecord {
             compare_and_write_blocks: info.compare_and_write_blocks,
             volatile_cache: info.volatile_cache,
             unmap_reads_zero: info.unmap_reads_zero,
+            zones: info.zoned.as_ref().map(ZonesRecord::new),
             uuid: ids.uuid.map(Uuid::from_bytes),
             nguid: ids.nguid.map(Uuid::from_bytes),
             eui64: ids.eui64,
@@ -69,7 +104,8 @@ impl RemoteRecord {
             && (512..=65_536).contains(&self.block_size)
             && self.blocks > 0
             && self.blocks.checked_mul(u64::from(self.block_size)).is_some()
-            && self.max_io_blocks > 0;
+            && self.max_io_blocks > 0
+            && self.zones.is_none_or(|zones| zones.makes_sense(self.blocks));
         if (self.nqn.as_str(), self.nsid) != (nqn, nsid) || !makes_sense {
             return None;
         }
@@ -84,6 +120,7 @@ impl RemoteRecord {
                 compare_and_write_blocks: self.compare_and_write_blocks.max(1),
                 volatile_cache: self.volatile_cache,
                 unmap_reads_zero: self.unmap_reads_zero,
+                zoned: self.zones.map(|zones| zones.info()),
                 ..DeviceInfo::basic(self.block_size, self.blocks)
             },
             ids: NamespaceIds {
@@ -116,6 +153,24 @@ mod tests {
         assert_eq!(record.known("nqn.a", 3), Some(known()));
         assert_eq!(record.known("nqn.a", 4), None);
         assert_eq!(record.known("nqn.b", 3), None);
+    }
+
+    #[test]
+    fn zones_are_remembered_and_records_of_before_have_none() {
+        let zoned = ZonedInfo {
+            zone_blocks: 100,
+            zone_capacity_blocks: 77,
+            open_zones_max: 4,
+            active_zones_max: 6,
+            extension_bytes: 0,
+        };
+        let known = Known { info: DeviceInfo { zoned: Some(zoned), ..known().info }, ids: known().ids };
+        let record = RemoteRecord::new("nqn.a", 3, &known);
+        let text = serde_json::to_string(&record).expect("serialises");
+        let record: RemoteRecord = serde_json::from_str(&text).expect("parses");
+        assert_eq!(record.known("nqn.a", 3), Some(known));
+        let zones = record.zones.map(|zones| ZonesRecord { zone_blocks: 300, ..zones });
+        assert_eq!(RemoteRecord { zones, ..record }.known("nqn.a", 3), None, "1,000 blocks are no multiple");
     }
 
     #[test]

@@ -159,7 +159,12 @@ pub(super) fn plan_bands(
     // Where the index begins is known when the segments are.
     let layout = BandLayout { start, bands, band_blocks, unit_blocks, index_start: 0 };
     let root_blocks = plan_root(extents as u64, bands, u32::MAX / band_blocks);
-    let grow_to_blocks = options.grow_to_blocks;
+    if let Some(blocks) = options.grow_to_blocks.filter(|blocks| *blocks < capacity_blocks) {
+        return Err(PlanError::GrowTo { blocks, capacity: capacity_blocks });
+    }
+    // Zones are as many as they are.
+    let never = options.rows.is_some_and(|rows| rows.zones.is_some()).then_some(capacity_blocks);
+    let grow_to_blocks = options.grow_to_blocks.or(never);
     Ok(Bands { layout, shards, extents, root_blocks, capacity_blocks, grow_to_blocks })
 }
 

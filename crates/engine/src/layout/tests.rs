@@ -207,6 +207,9 @@ fn a_shaped_pool_grows_by_bands_in_proportion_as_far_as_there_is_room_for_its_in
     }
     let asked = CreateOptions { shape: Shape::Shaped, ..options() };
     let (_, superblock) = plan(4 * LOG_BLOCKS_MIN, 16 * GIB_BLOCKS, &asked, ids(), 0).unwrap();
+    let less = CreateOptions { grow_to_blocks: Some(GIB_BLOCKS), ..asked.clone() };
+    let error = plan(4 * LOG_BLOCKS_MIN, 16 * GIB_BLOCKS, &less, ids(), 0).expect_err("it has more").to_string();
+    assert!(error.contains("has 16384 already"), "{error}");
     let refused = |of: &Superblock, size| plan_grow(of, 0, size).expect_err("it is refused").to_string();
     assert!(refused(&superblock, 16 * GIB_BLOCKS).contains("growing this pool takes at least"));
     let in_part = plan_grow(&superblock, 0, 32 * GIB_BLOCKS).expect("there is a little room behind the segments");

@@ -228,7 +228,7 @@ impl Control {
         }
         if grown.capacity_blocks < capacity_blocks {
             tracing::warn!(
-                "pool '{}' uses {} MiB of {}: there is no room for the index of more; enlarge the log device and grow again",
+                "pool '{}' uses {} MiB of {}: the log device has no room for the index of more, or the format none",
                 self.shared.name,
                 grown.capacity_blocks >> 8,
                 capacity_blocks >> 8

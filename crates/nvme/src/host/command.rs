@@ -13,6 +13,7 @@ use crate::spec::sgl::SglDescriptor;
 use crate::spec::sqe::{
     AbortCommand, BlockCommand, CrossControllerResetCommand, DsmCommand, GetLogPageCommand, IdentifyCommand,
 };
+use crate::spec::zns::{RECEIVE_REPORT, SendAction, ZoneReceiveCommand, ZoneSendCommand};
 use crate::spec::{IDENTIFY_LEN, Nqn, Sqe};
 
 /// Connect for a queue of `entries` entries; the data of [`connect_data`] travels in the capsule.
@@ -139,6 +140,20 @@ pub fn flush(nsid: u32) -> Sqe {
 pub fn deallocate(nsid: u32, range_count: u32) -> Sqe {
     let mut sqe = Sqe::nvm(NvmOpcode::DatasetManagement, 0, nsid);
     DsmCommand { range_count, deallocate: true }.store(&mut sqe);
+    sqe
+}
+
+/// Zone Management Send.
+pub fn manage_zone(nsid: u32, action: SendAction, slba: u64, select_all: bool) -> Sqe {
+    let mut sqe = Sqe::nvm(NvmOpcode::ZoneManagementSend, 0, nsid);
+    ZoneSendCommand { slba, action: action as u8, select_all }.store(&mut sqe);
+    sqe
+}
+
+/// Zone Management Receive, Report Zones: of as many zones from `slba` on as `len` bytes have room for.
+pub fn report_zones(nsid: u32, slba: u64, len: u32) -> Sqe {
+    let mut sqe = Sqe::nvm(NvmOpcode::ZoneManagementReceive, 0, nsid);
+    ZoneReceiveCommand { slba, len: u64::from(len), action: RECEIVE_REPORT, filter: 0, partial: true }.store(&mut sqe);
     sqe
 }
 

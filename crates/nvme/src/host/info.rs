@@ -10,7 +10,9 @@ use crate::spec::identify::{
     ONCS_VERIFY, ONCS_WRITE_ZEROES, SGLS_OFFSET, VWC_PRESENT, load_ascii,
 };
 use crate::spec::property::Capabilities;
+use crate::spec::zns::{IdentifyZonedNamespace, ReportHeader, ZONE_ATTRIBUTE_EXTENSION, ZoneDescriptor};
 use crate::spec::{IDENTIFY_LEN, Nqn};
+use bdev::{Zone, ZoneState};
 
 /// Why a controller or namespace cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -143,6 +145,8 @@ pub struct NamespaceInfo {
     pub atomic_boundary_blocks: u32,
     /// Preferred write size in blocks, zero if not stated.
     pub optimal_write_blocks: u32,
+    /// Number of its LBA format.
+    pub format: u8,
 }
 
 impl NamespaceInfo {
@@ -177,8 +181,63 @@ impl NamespaceInfo {
             atomic_write_blocks: if has_atomics { u32::from(id.nawupf.get()) + 1 } else { 1 },
             atomic_boundary_blocks: if has_atomics && boundary > 0 { boundary + 1 } else { 0 },
             optimal_write_blocks: if has_optimum { u32::from(id.npwg.get()) + 1 } else { 0 },
+            format: format as u8,
         })
     }
+}
+
+/// Identify Namespace of the Zoned Namespace command set, as far as a host needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZonedNamespaceInfo {
+    /// Blocks of a zone, those that cannot be written included.
+    pub zone_blocks: u64,
+    /// Most zones open at once; 0 is no limit.
+    pub open_max: u32,
+    /// Most zones open or closed at once; 0 is no limit.
+    pub active_max: u32,
+}
+
+impl ZonedNamespaceInfo {
+    /// Reads Identify Namespace of the command set, of a namespace that is this besides.
+    pub fn parse(bytes: &[u8], namespace: &NamespaceInfo) -> Result<Self, InfoError> {
+        let id: &IdentifyZonedNamespace = view(bytes)?;
+        let zone_blocks = id.lbafe.get(usize::from(namespace.format)).map_or(0, |format| format.zsze.get());
+        if zone_blocks == 0 || !namespace.block_count.is_multiple_of(zone_blocks) {
+            return Err(InfoError::Unusable { field: "ZSZE", value: zone_blocks });
+        }
+        // Less one, and all ones for no limit.
+        let limit = |told: u32| told.wrapping_add(1);
+        Ok(ZonedNamespaceInfo { zone_blocks, open_max: limit(id.mor.get()), active_max: limit(id.mar.get()) })
+    }
+}
+
+/// Zones of a report, as many as it has and not more than `count`, the first of which is to begin at `start`.
+pub fn zones(bytes: &[u8], start: u64, count: u64, zone_blocks: u64) -> Result<Vec<Zone>, InfoError> {
+    let header: &ReportHeader = view(bytes)?;
+    let unusable = |field, value: u64| InfoError::Unusable { field, value };
+    let told = header.zone_count.get().min(count);
+    let descriptors = bytes[size_of::<ReportHeader>()..].chunks_exact(size_of::<ZoneDescriptor>());
+    let zones = descriptors.take(told as usize).zip(0..).map(|(bytes, index)| {
+        let descriptor = ZoneDescriptor::ref_from_bytes(bytes).expect("the chunk has its size");
+        let (at, capacity) = (start.saturating_add(zone_blocks.saturating_mul(index)), descriptor.capacity.get());
+        let state = ZoneState::from_u8(descriptor.state >> 4).ok_or(unusable("ZS", u64::from(descriptor.state)))?;
+        if descriptor.start.get() != at {
+            return Err(unusable("ZSLBA", descriptor.start.get()));
+        }
+        if capacity > zone_blocks {
+            return Err(unusable("ZCAP", capacity));
+        }
+        // In other states the pointer means nothing.
+        let has_pointer = state.is_active() || state == ZoneState::Empty;
+        let end = at.saturating_add(capacity);
+        let write_pointer = if has_pointer { descriptor.write_pointer.get() } else { end };
+        if !(at..=end).contains(&write_pointer) {
+            return Err(unusable("WP", write_pointer));
+        }
+        let has_extension = descriptor.attributes & ZONE_ATTRIBUTE_EXTENSION != 0;
+        Ok(Zone { start: at, capacity, write_pointer, state, has_extension })
+    });
+    zones.collect()
 }
 
 /// Identifiers in an active namespace list: those before the first zero, as long as they increase.
@@ -313,6 +372,7 @@ mod tests {
             let _ = discovery_header(&bytes);
             let _ = active_namespaces(&bytes).count();
             let _ = discovery_entries(&bytes).count();
+            let _ = zones(&bytes, 1 << 40, 99, 1 << 16);
         }
     }
 }

@@ -7,4 +7,4 @@
 pub mod command;
 pub mod info;
 
-pub use info::{ControllerInfo, DiscoveredSubsystem, InfoError, NamespaceInfo};
+pub use info::{ControllerInfo, DiscoveredSubsystem, InfoError, NamespaceInfo, ZonedNamespaceInfo};

@@ -14,12 +14,13 @@ use crate::spec::event::EventResult;
 use crate::spec::fabrics::PropertyCommand;
 use crate::spec::feature::{Feature, QueueCounts, event};
 use crate::spec::identify::{
-    CSI_NVM, CTRATT_TRAFFIC_KEEP_ALIVE, Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, NIDT_EUI64,
-    NIDT_NGUID, NIDT_UUID, NSFEAT_ATOMIC, descriptors,
+    CSI_NVM, CTRATT_TRAFFIC_KEEP_ALIVE, Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, NIDT_CSI,
+    NIDT_EUI64, NIDT_NGUID, NIDT_UUID, NSFEAT_ATOMIC, descriptors,
 };
 use crate::spec::log::LogPage;
-use crate::spec::property::{self, Capabilities, Configuration, ControllerStatus, Version};
+use crate::spec::property::{self, CSS_ALL, Capabilities, Configuration, ControllerStatus, Version};
 use crate::spec::sqe::CrossControllerResetCommand;
+use crate::spec::zns::CSI_ZNS;
 use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Nqn, Sqe, Status};
 
 use super::command::Direction;
@@ -89,6 +90,8 @@ pub struct NamespaceInfo {
     pub atomic_write_blocks: Option<u32>,
     /// Compare-and-write of up to so many blocks; `None` says "as the controller".
     pub compare_and_write_blocks: Option<u32>,
+    /// Its zones, if it has any.
+    pub zoned: Option<host::ZonedNamespaceInfo>,
 }
 
 /// Identifiers of a namespace that stay the same wherever it is attached.
@@ -168,7 +171,7 @@ impl Controller {
 
     async fn enable(&self, capabilities: Capabilities) -> Result<(), ConnectError> {
         let timeout_ms = ready_timeout_ms(capabilities);
-        self.configure(Configuration::ENABLE).await.map_err(self.failed("enable it"))?;
+        self.configure(configuration_of(capabilities)).await.map_err(self.failed("enable it"))?;
         let is_decided = |status: ControllerStatus| status.ready() || status.fatal();
         match self.wait_status(timeout_ms, is_decided).await.map_err(self.failed("wait until it is ready"))? {
             Some(status) if !status.fatal() => Ok(()),
@@ -253,7 +256,34 @@ impl Controller {
     /// What namespace `nsid` is.
     pub async fn namespace(&self, nsid: u32) -> Result<NamespaceInfo, CommandError> {
         let page = self.identify(Cns::Namespace, nsid).await?;
-        NamespaceInfo::parse(nsid, &page).map_err(CommandError::Unusable)
+        let mut namespace = NamespaceInfo::parse(nsid, &page).map_err(CommandError::Unusable)?;
+        match self.command_set(nsid).await? {
+            CSI_NVM => {}
+            CSI_ZNS => {
+                let sqe = command::identify(Cns::CommandSetNamespace, nsid, CSI_ZNS);
+                let page = self.read_page(sqe, IDENTIFY_LEN).await?;
+                let zoned = host::ZonedNamespaceInfo::parse(&page, &namespace.identity);
+                namespace.zoned = Some(zoned.map_err(CommandError::Unusable)?);
+            }
+            other => return Err(CommandError::Unusable(InfoError::Unusable { field: "CSI", value: u64::from(other) })),
+        }
+        Ok(namespace)
+    }
+
+    /// The command set of a namespace.
+    async fn command_set(&self, nsid: u32) -> Result<u8, CommandError> {
+        if !self.info().capabilities.supports_css(CSS_ALL) {
+            return Ok(CSI_NVM);
+        }
+        match self.identify(Cns::NamespaceDescriptors, nsid).await {
+            Ok(page) => {
+                let told = descriptors(&page).find(|(kind, id)| *kind == NIDT_CSI && id.len() == 1);
+                Ok(told.map_or(CSI_NVM, |(_, id)| id[0]))
+            }
+            // Optional before version 1.3.
+            Err(CommandError::Status(status)) if status.kind() == Status::INVALID_FIELD => Ok(CSI_NVM),
+            Err(error) => Err(error),
+        }
     }
 
     /// The namespace's lasting identifiers.
@@ -361,15 +391,17 @@ impl Controller {
 
     /// Resets the controller: none of its outstanding commands will be done any more. False when it did not obey in time.
     pub async fn disable(&self) -> Result<bool, CommandError> {
-        self.configure(Configuration(Configuration::ENABLE.0 & !1)).await?;
-        let timeout_ms = ready_timeout_ms(self.info().capabilities);
+        let capabilities = self.info().capabilities;
+        self.configure(Configuration(configuration_of(capabilities).0 & !1)).await?;
+        let timeout_ms = ready_timeout_ms(capabilities);
         Ok(self.wait_status(timeout_ms, |status| !status.ready()).await?.is_some())
     }
 
     /// Shuts the controller down in order. False when it did not say "complete" in time.
     pub async fn shutdown(&self) -> Result<bool, CommandError> {
-        self.configure(Configuration::ENABLE.with_shutdown(1)).await?;
-        let timeout_ms = ready_timeout_ms(self.info().capabilities);
+        let capabilities = self.info().capabilities;
+        self.configure(configuration_of(capabilities).with_shutdown(1)).await?;
+        let timeout_ms = ready_timeout_ms(capabilities);
         Ok(self.wait_status(timeout_ms, |status| status.shst() == 2).await?.is_some())
     }
 
@@ -464,7 +496,16 @@ impl NamespaceInfo {
             identity,
             atomic_write_blocks: stated(identify.nawupf.get()),
             compare_and_write_blocks: stated(identify.nacwu.get()),
+            zoned: None,
         })
+    }
+}
+
+/// What this host writes to enable a controller: with all command sets that it has, so that zones are seen.
+fn configuration_of(capabilities: Capabilities) -> Configuration {
+    match capabilities.supports_css(CSS_ALL) {
+        true => Configuration::ENABLE_ALL_SETS,
+        false => Configuration::ENABLE,
     }
 }
 

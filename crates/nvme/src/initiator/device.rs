@@ -1,6 +1,6 @@
 //! A remote namespace as a block device.
 
-use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, Status};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, OpSet, Status, ZonedInfo};
 use reactor::{IoFuture, Reactor};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,7 +20,8 @@ use super::link::Broken;
 use super::options::{Options, Replay};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
 use super::shared::{Association, Phase, Release, Shared};
-use super::supervisor::{Ready, Supervisor, either, prepare};
+use super::supervisor::{Prepared, Ready, Supervisor, either, prepare};
+use super::zones::report_zones;
 
 /// Largest single operation, bytes; larger ones than the controller takes are split here.
 const IO_BYTES_MAX: u32 = 4 << 20;
@@ -30,6 +31,16 @@ const DATA_BYTES_MAX: u64 = 1 << 30;
 const TICK_NS: u64 = 500_000_000;
 /// How often a lane that is to go looks whether its last request has ended, ns.
 const DRAIN_TICK_NS: u64 = 1_000_000;
+/// What zoned namespaces do besides.
+const ZONE_OPS: OpSet = OpSet::of(&[
+    Op::ZoneReset,
+    Op::ZoneOpen,
+    Op::ZoneClose,
+    Op::ZoneFinish,
+    Op::ZoneOffline,
+    Op::ZoneAppend,
+    Op::ZoneReport,
+]);
 
 /// A namespace of a remote controller.
 pub struct NvmfDevice {
@@ -110,13 +121,14 @@ impl NvmfDevice {
         if wanted == 0 {
             return Err(missing);
         }
-        let (namespace, ids, queues) = match prepare(&controller, options, wanted).await {
+        let prepared = match prepare(reactor, &controller, options, wanted).await {
             Err(ConnectError::Command { error: CommandError::Unusable(InfoError::Inactive(_)), .. }) => {
                 return Err(missing);
             }
             prepared => prepared?,
         };
-        let info = device_info(controller.info(), &namespace);
+        let Prepared { namespace, zone_capacity, ids, queues } = prepared;
+        let info = device_info(controller.info(), &namespace, zone_capacity);
         let shared = Arc::new(Shared::new(name, options.clone(), wanted, Known { info, ids }));
         let mut supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), number: 0 };
         let ready = Ready { controller: Rc::new(controller), namespace, queues };
@@ -237,6 +249,9 @@ impl NvmfChannel {
         if io.op == Op::Read && io.bufs.iter().any(reactor::Buf::is_shared) {
             return Err(Status::Invalid);
         }
+        if io.op == Op::ZoneAppend && io.nblocks > info.max_io_blocks {
+            return Err(Status::Invalid);
+        }
         if !io.bufs.is_empty() && u64::from(io.nblocks) * u64::from(info.block_size) > DATA_BYTES_MAX {
             return Err(Status::Invalid);
         }
@@ -261,6 +276,10 @@ impl Channel for NvmfChannel {
             return IoFuture::ready(io.done(status));
         }
         let lane = self.lane();
+        if io.op == Op::ZoneReport {
+            let zone_blocks = self.owner.shared.info().zoned.map_or(0, |zoned| zoned.zone_blocks);
+            return IoFuture::steps(lane.reactor(), report_zones(lane.clone(), io, zone_blocks));
+        }
         match lane.submit(io) {
             // When nobody waits any more the reactor does, so that it does not stop before the operation has ended.
             Ok(ticket) => IoFuture::steps(lane.reactor(), ticket),
@@ -415,7 +434,7 @@ impl LaneDriver {
 }
 
 /// The device that a namespace is.
-pub(super) fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo) -> DeviceInfo {
+pub(super) fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo, zone_capacity: u64) -> DeviceInfo {
     let target = target_of(controller, namespace);
     let identity = &namespace.identity;
     let block_size = 1 << identity.block_shift;
@@ -426,10 +445,20 @@ pub(super) fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo
         true => controller.operations().without(Op::Unmap),
         false => controller.operations(),
     };
+    let zoned = namespace.zoned.map(|zoned| ZonedInfo {
+        zone_blocks: zoned.zone_blocks,
+        zone_capacity_blocks: zone_capacity,
+        open_zones_max: zoned.open_max,
+        active_zones_max: zoned.active_max,
+        extension_bytes: 0,
+    });
+    let max_io_blocks = (IO_BYTES_MAX / block_size).max(1);
     DeviceInfo {
-        ops,
+        ops: if zoned.is_some() { ops.without(Op::Unmap).without(Op::CompareAndWrite).union(ZONE_OPS) } else { ops },
+        zoned,
         optimal_io_blocks: identity.optimal_write_blocks.max(1),
-        max_io_blocks: (IO_BYTES_MAX / block_size).max(1),
+        // A write to a zone is one command, so that none of its pieces overtakes another.
+        max_io_blocks: if zoned.is_some() { max_io_blocks.min(target.transfer_blocks_max) } else { max_io_blocks },
         atomic_write_blocks: atomic.min(target.transfer_blocks_max).max(1),
         atomic_boundary_blocks: identity.atomic_boundary_blocks,
         compare_and_write_blocks: compare_and_write.min(target.transfer_blocks_max).max(1),

@@ -26,6 +26,7 @@ mod reservation;
 mod shared;
 mod status;
 mod supervisor;
+mod zones;
 
 pub use authenticate::AuthenticationError;
 pub use controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo, discover};

@@ -7,6 +7,8 @@ use crate::host::command;
 use crate::spec::Sqe;
 use crate::spec::opcode::NvmOpcode;
 use crate::spec::sqe::{BlockCommand, DsmRange, Fused};
+use crate::spec::zns::SendAction;
+use reactor::buf::sg_len;
 
 use super::command::Direction;
 
@@ -60,7 +62,14 @@ impl Target {
             Op::WriteZeroes => self.cover(io, NvmOpcode::WriteZeroes, issued, self.zeroes_blocks_max),
             Op::Verify => self.cover(io, NvmOpcode::Verify, issued, self.verify_blocks_max),
             Op::Unmap => self.unmap(io, issued),
-            _ => self.flush(),
+            Op::ZoneAppend => self.transfer(io, NvmOpcode::ZoneAppend, issued),
+            Op::ZoneReport => self.report(io),
+            op => match zone_action(op) {
+                Some(action) => {
+                    self.whole(command::manage_zone(self.nsid, action, io.lba.0, io.flags.has(Flags::ALL_ZONES)))
+                }
+                None => self.whole(command::flush(self.nsid)),
+            },
         }
     }
 
@@ -110,15 +119,16 @@ impl Target {
         Step { sqe, direction: Direction::InCapsule, data_offset: 0, data_len: 0, blocks: count, range: Some(range) }
     }
 
-    fn flush(&self) -> Step {
-        Step {
-            sqe: command::flush(self.nsid),
-            direction: Direction::None,
-            data_offset: 0,
-            data_len: 0,
-            blocks: u32::MAX,
-            range: None,
-        }
+    /// A command that is all of its request.
+    fn whole(&self, sqe: Sqe) -> Step {
+        Step { sqe, direction: Direction::None, data_offset: 0, data_len: 0, blocks: u32::MAX, range: None }
+    }
+
+    /// The buffers are those of the report as it comes.
+    fn report(&self, io: &Io) -> Step {
+        let data_len = sg_len(&io.bufs) as u32;
+        let sqe = command::with_transport_data(command::report_zones(self.nsid, io.lba.0, data_len), data_len);
+        Step { direction: Direction::ToHost, data_len, ..self.whole(sqe) }
     }
 
     /// The fused pair of a compare-and-write: the first half of the buffers is compared, the second written.
@@ -131,6 +141,18 @@ impl Target {
         };
         [half(NvmOpcode::Compare, Fused::First, 0), half(NvmOpcode::Write, Fused::Second, 1)]
     }
+}
+
+/// What Zone Management Send does for an operation.
+fn zone_action(op: Op) -> Option<SendAction> {
+    Some(match op {
+        Op::ZoneReset => SendAction::Reset,
+        Op::ZoneOpen => SendAction::Open,
+        Op::ZoneClose => SendAction::Close,
+        Op::ZoneFinish => SendAction::Finish,
+        Op::ZoneOffline => SendAction::Offline,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

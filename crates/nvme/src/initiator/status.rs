@@ -57,8 +57,9 @@ fn zone_status(sc: u8) -> Option<Status> {
 /// Whether a command that was answered so may be sent again. Answered means that the controller is done with it, so a
 /// retry cannot be overtaken by the first attempt.
 pub(super) fn is_retryable(status: Nvme, op: Op) -> bool {
-    // A compare-and-write whose write half failed may have changed the blocks: a retry would miscompare against itself.
-    if status.do_not_retry() || op == Op::CompareAndWrite {
+    // A compare-and-write whose write half failed may have changed the blocks: a retry would miscompare against itself. An
+    // append may have appended.
+    if status.do_not_retry() || matches!(op, Op::CompareAndWrite | Op::ZoneAppend) {
         return false;
     }
     matches!(

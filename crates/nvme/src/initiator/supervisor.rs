@@ -27,6 +27,7 @@ use super::fence::hold_ns;
 use super::link::Broken;
 use super::options::Options;
 use super::shared::{Association, Shared};
+use super::zones::zone_capacity;
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
 const TICK_NS: u64 = 500_000_000;
@@ -284,7 +285,8 @@ impl Supervisor {
 
     /// Takes a controller that was connected for the next association, if it has our namespace.
     async fn adopt(&self, controller: Controller, options: &Options) -> Result<Ready, ConnectError> {
-        let (namespace, ids, queues) = prepare(&controller, options, self.shared.nsid).await?;
+        let prepared = prepare(&self.reactor, &controller, options, self.shared.nsid).await?;
+        let Prepared { namespace, zone_capacity, ids, queues } = prepared;
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
         let known = self.shared.info();
         let same = ids == self.shared.ids && 1 << namespace.identity.block_shift == known.block_size;
@@ -296,7 +298,7 @@ impl Supervisor {
             });
         }
         let blocks = namespace.identity.block_count;
-        if device_info(controller.info(), &namespace) != (DeviceInfo { blocks, ..known }) {
+        if device_info(controller.info(), &namespace, zone_capacity) != (DeviceInfo { blocks, ..known }) {
             let device = &self.shared.name;
             warn!(%device, "its target offers other operations or limits than it did: open it again to use them");
         }
@@ -318,12 +320,23 @@ fn entries_of(info: &ControllerInfo, shared: &Shared) -> u16 {
     u32::from(shared.options.queue_entries).min(info.capabilities.queue_entries_max()).max(2) as u16
 }
 
+/// What a controller has for a device.
+pub(super) struct Prepared {
+    pub(super) namespace: NamespaceInfo,
+    /// Blocks that can be written of a zone, if there are any.
+    pub(super) zone_capacity: u64,
+    pub(super) ids: NamespaceIds,
+    /// I/O queues.
+    pub(super) queues: u16,
+}
+
 /// Everything between an enabled controller and its first I/O queue.
 pub(super) async fn prepare(
+    reactor: &Rc<Reactor>,
     controller: &Controller,
     options: &Options,
     nsid: u32,
-) -> Result<(NamespaceInfo, NamespaceIds, u16), ConnectError> {
+) -> Result<Prepared, ConnectError> {
     let queues = controller.request_queues(options.queues_max).await.map_err(controller.failed("get I/O queues"))?;
     controller.configure_events().await.map_err(controller.failed("turn on events"))?;
     let namespace = controller.namespace(nsid).await.map_err(controller.failed("identify its namespace"))?;
@@ -334,7 +347,11 @@ pub(super) async fn prepare(
         Err(CommandError::Status(status)) if status.kind() == Nvme::INVALID_FIELD => NamespaceIds::default(),
         Err(error) => return Err(controller.failed("identify its namespace's identifiers")(error)),
     };
-    Ok((namespace, ids, queues.max(1)))
+    let zone_capacity = match &namespace.zoned {
+        Some(zoned) => zone_capacity(reactor, options, nsid, zoned.zone_blocks).await?,
+        None => 0,
+    };
+    Ok(Prepared { namespace, zone_capacity, ids, queues: queues.max(1) })
 }
 
 /// Answers the controller's events with what they ask for, as long as the association lasts.

@@ -68,6 +68,10 @@ impl Handshake {
     /// which it could go on, and says so to the client in the usual way.
     fn choose(&self, body: Option<&[u8]>) {
         let Some((ring, now_ns)) = &self.ring else { return };
+        // A client that is asked for another key share says the same again.
+        if self.key.get().is_some() || self.failure.get().is_some() {
+            return;
+        }
         let (mut failure, mut seen) = (None, Vec::new());
         let hello = self.hello.get().map_or(&[][..], Vec::as_slice);
         for offer in body.into_iter().flat_map(|body| offers(hello, body)).take(OFFERS_MAX) {

@@ -2,7 +2,7 @@
 //!
 //! A request goes out whole if there is room, in the order of acceptance, unless a fence holds it or its time has not come.
 
-use bdev::{Op, Status};
+use bdev::{Lba, Op, Status};
 
 use super::{Inner, Lane};
 use crate::host::command;
@@ -68,12 +68,13 @@ impl Inner {
             self.fenced.push(id);
             return false;
         }
+        let is_once = matches!(request.io.op, Op::CompareAndWrite | Op::ZoneAppend);
+        if is_once && request.losses > 0 {
+            // Rule 5: what it did, if anything, is final now.
+            self.requests.finish(id, Outcome::Ended(Status::Aborted));
+            return true;
+        }
         if request.io.op == Op::CompareAndWrite {
-            if request.losses > 0 {
-                // Rule 5: what it did, if anything, is final now.
-                self.requests.finish(id, Outcome::Ended(Status::Aborted));
-                return true;
-            }
             return issue_fused(link, &mut self.requests, target, id, lane.reactor.now_ns());
         }
         loop {
@@ -105,6 +106,9 @@ impl Inner {
         let status = request.status;
         if status.is_success() {
             if Target::is_issued(&request.io, request.issued) && !request.queued {
+                if request.io.op == Op::ZoneAppend {
+                    request.io.lba = Lba(request.answer.result.get());
+                }
                 self.requests.finish(id, Outcome::Ended(Status::Ok));
             }
             return;
@@ -132,7 +136,8 @@ fn is_held(fence: &Fence, request: &Request, lane: &Lane) -> bool {
         return false;
     }
     let owner = (lane.number, request.sequence);
-    let is_replay = lane.policy.exclusive && request.losses > 0 && request.io.op != Op::CompareAndWrite;
+    let is_replay =
+        lane.policy.exclusive && request.losses > 0 && !matches!(request.io.op, Op::CompareAndWrite | Op::ZoneAppend);
     fence.holds(request.io.lba.0, request.io.end(), is_replay.then_some(owner))
 }
 
