@@ -1,12 +1,15 @@
 //! The whole block path of a pool on one core: a mapped log and a capacity device, both in memory, and random 4 KiB
 //! writes and reads over a volume ten times as large as what the default cache of map pages covers.
 //!
-//! `cargo run --release -p remuda-engine --example pool_load [-- GIB [LOG_MIB [SECONDS [DEPTH]]]]`
+//! With `SPARE_PERCENT` the pool is shaped, and its capacity device larger than the volume by so much; the volume is overwritten
+//! at random three times before anything is measured, so that the collector is in its steady state.
+//!
+//! `cargo run --release -p remuda-engine --example pool_load [-- GIB [LOG_MIB [SECONDS [DEPTH [SPARE_PERCENT]]]]]`
 
 use base::Histogram;
 use bdev::{BlockDevice, Channel, Io, Lba, MemDevice, Status};
-use engine::layout::CreateOptions;
-use engine::{LogDevice, LogKind, OpenOptions, Pool, PoolDevices, ShardStatus};
+use engine::layout::{CreateOptions, OVERPROVISION_MIN};
+use engine::{LogDevice, LogKind, OpenOptions, Pool, PoolDevices, Shape, ShardStatus};
 use reactor::linux::LinuxDriver;
 use reactor::{PollPolicy, Reactor, ReactorConfig, SgList};
 use std::cell::RefCell;
@@ -17,6 +20,8 @@ const BLOCK: usize = 4096;
 const MIB_BLOCKS: u64 = 256;
 /// Operations per task poll before other tasks run.
 const BATCH: u32 = 32;
+/// Times that the volume of a shaped pool is overwritten before it is measured.
+const OVERWRITES: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -24,26 +29,40 @@ enum Kind {
     Write,
 }
 
+struct Plan {
+    blocks: u64,
+    log_bytes: u64,
+    seconds: u64,
+    depth: u64,
+    /// Of a shaped pool: what the capacity device has beyond the volume, in percent of the volume.
+    spare_percent: Option<u64>,
+}
+
 fn main() {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>().expect("a number"));
     let mut next = |default| args.next().unwrap_or(default);
     let (gib, log_mib, seconds, depth) = (next(10), next(1024), next(5), next(32));
+    let spare_percent = args.next();
+    let plan = Plan { blocks: gib << 10 << 8, log_bytes: log_mib << 20, seconds, depth, spare_percent };
     let driver = LinuxDriver::new().expect("io_uring is available");
     let config = ReactorConfig { policy: PollPolicy::Busy, ..ReactorConfig::default() };
     let reactor = Reactor::new(0, Rc::new(driver), config);
     let path = format!("/dev/shm/remuda-pool-load.{}", std::process::id());
-    let blocks = gib << 10 << 8;
     let inner = (reactor.clone(), path.clone());
     block_on(&reactor, async move {
         let (reactor, path) = inner;
-        run(&reactor, &path, blocks, log_mib << 20, seconds, depth).await;
+        run(&reactor, &path, &plan).await;
     });
     let _ = std::fs::remove_file(&path);
 }
 
-async fn run(reactor: &Rc<Reactor>, path: &str, blocks: u64, log_bytes: u64, seconds: u64, depth: u64) {
-    // Room for the pool's own pages.
-    let capacity_blocks = blocks + blocks / 128 + 512 * MIB_BLOCKS;
+async fn run(reactor: &Rc<Reactor>, path: &str, plan: &Plan) {
+    let Plan { blocks, log_bytes, seconds, depth, spare_percent } = *plan;
+    let capacity_blocks = match spare_percent {
+        Some(percent) => blocks + blocks * percent / 100,
+        // Room for the pool's own pages.
+        None => blocks + blocks / 128 + 512 * MIB_BLOCKS,
+    };
     let capacity = MemDevice::new("capacity", BLOCK as u32, capacity_blocks, capacity_blocks).expect("memory");
     let file = std::fs::File::create(path).expect("a file in /dev/shm");
     file.set_len(log_bytes).expect("room in /dev/shm");
@@ -52,6 +71,8 @@ async fn run(reactor: &Rc<Reactor>, path: &str, blocks: u64, log_bytes: u64, sec
     let options = CreateOptions {
         name: "load".to_string(),
         shards: Some(1),
+        shape: if spare_percent.is_some() { Shape::Shaped } else { Shape::Hot },
+        overprovision: spare_percent.map(|_| OVERPROVISION_MIN),
         log_kind: LogKind::Mapped,
         ..CreateOptions::default()
     };
@@ -64,14 +85,28 @@ async fn run(reactor: &Rc<Reactor>, path: &str, blocks: u64, log_bytes: u64, sec
     pool.settle(reactor).await.expect("settled");
     println!("filled {} GiB in {:.1} s", blocks >> 18, (reactor.clock_ns() - began) as f64 / 1e9);
     let load = Load { reactor: reactor.clone(), channel, blocks, depth };
+    if spare_percent.is_some() {
+        let began = reactor.clock_ns();
+        load.run(Kind::Write, Until::Operations(OVERWRITES * blocks)).await;
+        println!("overwrote it {OVERWRITES} times in {:.1} s", (reactor.clock_ns() - began) as f64 / 1e9);
+    }
     for round in 0..2 {
         for (kind, name) in [(Kind::Write, "write"), (Kind::Read, "read")] {
             let before = pool.status(reactor).await.shards.remove(0);
-            let measured = load.run(kind, seconds).await;
+            let measured = load.run(kind, Until::Passed(seconds * 1_000_000_000)).await;
             let after = pool.status(reactor).await.shards.remove(0);
             print(&format!("random {name}, round {round}"), &measured, &before, &after);
         }
     }
+}
+
+/// When a load ends.
+#[derive(Clone, Copy)]
+enum Until {
+    /// So many ns have passed.
+    Passed(u64),
+    /// There were so many operations.
+    Operations(u64),
 }
 
 struct Measured {
@@ -85,6 +120,19 @@ fn print(name: &str, measured: &Measured, before: &ShardStatus, after: &ShardSta
     let Measured { operations, wall_ns, cpu_ns, latency } = measured;
     let per_second = |count: u64, ns: u64| count as f64 * 1e6 / ns as f64;
     let us = |share| latency.percentile(share) as f64 / 1e3;
+    let (bands, bands_before) = (&after.bands, &before.bands);
+    if *operations > 0 && bands.bands > 0 && bands.write_bytes > bands_before.write_bytes {
+        let per_user = |bytes: u64| bytes as f64 / (*operations * BLOCK as u64) as f64;
+        println!(
+            "{name}: bytes per user byte: {:.2} to the bands, {:.2} of them moved, {:.2} padding and headers; {} of {} bands free; valid {:.1} %",
+            per_user(bands.write_bytes - bands_before.write_bytes),
+            per_user(bands.collected_bytes - bands_before.collected_bytes),
+            per_user(bands.padding_bytes - bands_before.padding_bytes),
+            bands.free,
+            bands.bands,
+            bands.valid_bytes as f64 * 100.0 / bands.total_bytes as f64,
+        );
+    }
     println!(
         "{name}: {:.0} K/s, {:.0} K per CPU second; us p50 {:.2} p99 {:.2} p99.9 {:.1} max {:.1}; log {:.0} % free; {:.2} GB \
          destaged, {} checkpoints, {} waits; memory {:.1} MB",
@@ -126,10 +174,13 @@ struct Load {
 }
 
 impl Load {
-    async fn run(&self, kind: Kind, seconds: u64) -> Measured {
+    async fn run(&self, kind: Kind, until: Until) -> Measured {
         let latency = Rc::new(RefCell::new(Histogram::default()));
         let (began, cpu_began) = (self.reactor.clock_ns(), cpu_ns());
-        let until = began + seconds * 1_000_000_000;
+        let until = match until {
+            Until::Passed(ns) => (began + ns, u64::MAX),
+            Until::Operations(count) => (u64::MAX, count / self.depth),
+        };
         let slot = |seed| {
             let (reactor, channel, latency) = (self.reactor.clone(), self.channel.clone(), latency.clone());
             self.reactor.spawn_join(job(reactor, channel, latency, self.blocks, seed, until, kind))
@@ -150,7 +201,7 @@ async fn job(
     latency: Rc<RefCell<Histogram>>,
     blocks: u64,
     seed: u64,
-    until: u64,
+    (until_ns, most): (u64, u64),
     kind: Kind,
 ) -> u64 {
     let mut rng = base::Rng::new(seed);
@@ -171,7 +222,7 @@ async fn job(
             begun = ended;
         }
         count += BATCH as u64;
-        if begun >= until {
+        if begun >= until_ns || count >= most {
             return count;
         }
         reactor.yield_now().await;

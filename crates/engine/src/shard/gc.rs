@@ -1,29 +1,33 @@
-//! Garbage collection of a shaped pool's bands: what is live in a victim moves to another band, and a checkpoint makes the
-//! victim free.
+//! When garbage collection of a shaped pool's bands works, how much, and on which bands. What is live in a victim moves to another
+//! band ([`collect`](super::collect)), and a checkpoint makes the victim free.
+//!
+//! ```text
+//! upkeep -> (bands are short, and blocks are owed) collector: batch, batch, ... -> nothing is owed, or no band is worth it
+//! ```
+//! The collector works beside destage, which owes it blocks for what it fills, and waits when it owes too much: so in the long run
+//! as many are collected as the victims make necessary, spread over what is written.
 //!
 //! A stripe says which blocks were written to it; whether one is live, its map page alone knows. So the counts by which
 //! victims are chosen may be wrong, after a crash or a page that could not be read: they cost time, nothing else.
 
-use super::patience::Refused;
-use super::{Defect, Shard, add};
-use crate::bands::{BandAt, Bands, Cursor, Entry, Room, Stream, Stripe, Writer, policy};
-use crate::meta::{self, Page};
-use crate::together::Together;
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, extent_of};
-use base::crc32c;
-use bdev::{Io, Status};
-use reactor::{BUF_BYTES_MAX, Buf};
+use super::Shard;
+use crate::bands::{Bands, Cursor, Room, Stream, policy};
+use crate::units::EXTENT_BLOCKS;
+use bdev::Status;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
-/// Reads of one stripe under way at the same time.
-const READS_MAX: usize = 8;
-/// Blocks that are moved before the stripe they go to is written as it is: some whole ones.
-const BATCH_BLOCKS: u64 = 4 * 255;
+/// Least blocks of a batch: some whole stripes.
+const BATCH_BLOCKS_MIN: u64 = 4 * 255;
+/// Most blocks of a batch. The more, the fewer map pages are read for each; the time to sort them is not given away.
+const BATCH_BLOCKS_MAX: u64 = 4096;
 /// Victims that a batch takes blocks from.
-const VICTIMS_MAX: usize = 4;
+pub(super) const VICTIMS_MAX: usize = 4;
+/// Blocks that destage may owe to the collector before it waits.
+const AHEAD_BLOCKS: i64 = 2 * BATCH_BLOCKS_MIN as i64;
+/// Blocks that it can owe, or have ahead.
+const OWED_BLOCKS_MAX: i64 = 4 * AHEAD_BLOCKS;
 
 /// Wait for bands that are being unmapped, or counted.
 const WAIT_NS: u64 = 100_000;
@@ -35,12 +39,20 @@ const ASIDE_NS: u64 = 1_000_000_000;
 pub(super) struct Gc {
     /// The victim.
     cursor: RefCell<Option<Cursor>>,
-    /// Blocks to move before destage may go on.
-    owed: Cell<u64>,
+    /// Blocks to move for what has been destaged; below zero those that were moved ahead.
+    owed: Cell<i64>,
     /// Blocks that were valid in the victim when it was chosen.
     victim_valid: Cell<u32>,
     /// No band is worth collecting.
     is_exhausted: Cell<bool>,
+    /// The collector is at work.
+    pub(super) is_collecting: Cell<bool>,
+    /// It has ended a batch, or its work, since somebody asked.
+    has_looked: Cell<bool>,
+    /// Why it has stopped, until upkeep has heard of it.
+    error: Cell<Option<Status>>,
+    /// The turn in which it last did something.
+    pub(super) moved_in: Cell<u64>,
     /// Bands of which something could not be read, and until when they are left alone.
     aside: RefCell<SmallVec<[(u32, u64); 4]>>,
     /// What is live is being counted, or has been since the opening.
@@ -49,31 +61,16 @@ pub(super) struct Gc {
     pub(super) moved_blocks: Cell<u64>,
 }
 
-/// A victim, as far as a batch empties it.
-struct Drain {
-    cursor: Cursor,
-    writer: Writer,
-    /// In the order in which they were appended.
-    live: Vec<Live>,
-    end: End,
-}
+impl Gc {
+    /// The victim that a batch has left.
+    pub(super) fn take_cursor(&self) -> Option<Cursor> {
+        self.cursor.borrow_mut().take()
+    }
 
-/// How far a batch has got with a victim.
-#[derive(Clone, Copy)]
-enum End {
-    /// There are more stripes.
-    Later,
-    /// There are none.
-    Whole,
-    /// Something could not be read, or has no place to go to.
-    Failed(Status),
-}
-
-/// A live block of a stripe.
-#[derive(Clone, Copy)]
-struct Live {
-    entry: Entry,
-    at: BandAt,
+    /// The next batch goes on with it.
+    pub(super) fn keep_cursor(&self, cursor: Cursor) {
+        *self.cursor.borrow_mut() = Some(cursor);
+    }
 }
 
 impl Shard {
@@ -85,52 +82,108 @@ impl Shard {
         }
     }
 
+    /// Blocks of a batch.
+    fn batch_blocks(bands: &Bands) -> u64 {
+        (bands.band_data_blocks() as u64 / 4).clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX)
+    }
+
     /// Blocks have been destaged: in the long run as many have to be collected as the victims make them.
     pub(super) fn owe_for(&self, bands: &Bands, blocks: u64) {
         let room = bands.room();
         let low = self.low_of(&room);
         if room.free >= low {
-            return self.gc.owed.set(0);
+            return self.gc.owed.set(self.gc.owed.get().min(0));
         }
-        // v blocks are moved to gain n - v.
+        // v blocks are moved to gain n - v, and more when fewer bands are free than there should be.
         let (valid, total) = (self.gc.victim_valid.get() as u64, bands.band_data_blocks() as u64);
-        let owed = self.gc.owed.get() + (blocks * valid / total.saturating_sub(valid).max(1)).max(1);
-        // The fewer bands are free, the more of the past is made up for.
-        let behind = (low - room.free) as u64 * total / 8;
-        self.gc.owed.set(owed.min(behind.max(BATCH_BLOCKS)));
+        let owed = blocks * valid / total.saturating_sub(valid).max(1);
+        let pressed = owed + owed * (low - room.free) as u64 / low as u64;
+        self.gc.owed.set((self.gc.owed.get() + pressed.max(1) as i64).min(OWED_BLOCKS_MAX));
     }
 
-    /// Collects a batch if that is called for. Whether there was a victim.
-    pub(super) async fn collect_some(self: &Rc<Self>) -> Result<bool, Status> {
-        let Some(bands) = self.meta.bands() else { return Ok(false) };
-        let room = bands.room();
-        let is_out = !bands.may_append(Stream::User);
+    fn collector_is_called(&self, bands: &Bands) -> bool {
         if self.gc.is_recounting.get() {
             // By counts that are being made, a full band may look empty.
+            return false;
+        }
+        let room = bands.room();
+        let is_owed = room.free < self.low_of(&room) && self.gc.owed.get() > 0;
+        is_owed || bands.has_suspects() || !bands.may_append(Stream::User)
+    }
+
+    /// Sees to it that the collector works when that is called for, and waits for a batch of it when nothing can be destaged before
+    /// that. Whether it is at work, or room will come about in another way.
+    pub(super) async fn collect_some(self: &Rc<Self>) -> Result<bool, Status> {
+        let Some(bands) = self.meta.bands() else { return Ok(false) };
+        self.gc.error.take().map_or(Ok(()), Err)?;
+        if self.gc.is_recounting.get() {
+            let is_out = !bands.may_append(Stream::User);
             if is_out {
                 self.reactor.sleep_ns(WAIT_NS).await;
             }
             return Ok(is_out);
         }
-        let is_called = bands.has_suspects() || room.free < self.low_of(&room) && self.gc.owed.get() > 0;
-        if !is_out && !is_called {
+        if !self.begin_collecting(bands) {
             return Ok(false);
         }
-        let found = self.collect(bands).await?;
-        self.gc.is_exhausted.set(!found);
-        if !found && is_out {
-            if room.unmapping > 0 {
-                if let Some(status) = bands.reset_error() {
-                    return Err(status);
-                }
-                self.reactor.sleep_ns(WAIT_NS).await;
-                return Ok(true);
-            }
-            // No band seems worth it, by counts that may be too high.
-            self.recount_once();
-            return Ok(self.gc.is_recounting.get());
+        let is_blocked = || !bands.may_append(Stream::User) || self.owes_blocks(bands) || self.gc.is_exhausted.get();
+        self.settled.wait_until(|| self.gc.has_looked.get() || !is_blocked()).await;
+        self.gc.error.take().map_or(Ok(()), Err)?;
+        if !self.gc.is_exhausted.get() || bands.may_append(Stream::User) {
+            return Ok(self.gc.is_collecting.get());
         }
-        Ok(found)
+        if bands.room().unmapping > 0 {
+            bands.reset_error().map_or(Ok(()), Err)?;
+            self.reactor.sleep_ns(WAIT_NS).await;
+            return Ok(true);
+        }
+        // No band seems worth it, by counts that may be too high.
+        self.recount_once();
+        Ok(self.gc.is_recounting.get())
+    }
+
+    /// Begins to collect if that is called for. Whether the collector is at work now.
+    fn begin_collecting(self: &Rc<Self>, bands: &Rc<Bands>) -> bool {
+        self.gc.has_looked.set(false);
+        if self.gc.is_collecting.get() {
+            return true;
+        }
+        if !self.collector_is_called(bands) {
+            return false;
+        }
+        self.gc.is_collecting.set(true);
+        let (shard, bands) = (self.clone(), bands.clone());
+        self.reactor.spawn(async move {
+            if let Err(status) = shard.collect_while_called(&bands).await {
+                shard.gc.error.set(Some(status));
+            }
+            shard.gc.is_collecting.set(false);
+            shard.gc.has_looked.set(true);
+            shard.settled.notify_all();
+        });
+        true
+    }
+
+    /// Live blocks have been appended elsewhere: destage may go on when it waits for that.
+    pub(super) fn pay(&self, bands: &Bands, blocks: u64) {
+        let owed_before = self.owes_blocks(bands);
+        self.gc.owed.set((self.gc.owed.get() - blocks as i64).max(-OWED_BLOCKS_MAX));
+        if owed_before && !self.owes_blocks(bands) {
+            self.settled.notify_all();
+        }
+    }
+
+    async fn collect_while_called(self: &Rc<Self>, bands: &Rc<Bands>) -> Result<(), Status> {
+        loop {
+            let found = self.collect(bands, Self::batch_blocks(bands)).await?;
+            self.gc.is_exhausted.set(!found);
+            if !found || self.is_stopping() || !self.collector_is_called(bands) {
+                return Ok(());
+            }
+            self.gc.has_looked.set(true);
+            self.settled.notify_all();
+            self.reactor.yield_now().await;
+        }
     }
 
     /// Whether GC or a checkpoint gives back bands.
@@ -144,11 +197,13 @@ impl Shard {
         bands.may_append(Stream::User) || !self.bands_will_be_free(bands)
     }
 
-    /// Whether blocks have to be collected before more is destaged.
+    /// Whether so many blocks are owed that some have to be collected before more is destaged.
     pub(super) fn owes_blocks(&self, bands: &Bands) -> bool {
+        if self.gc.owed.get() <= AHEAD_BLOCKS || self.gc.is_exhausted.get() || self.gc.is_recounting.get() {
+            return false;
+        }
         let room = bands.room();
-        let is_behind = room.free < self.low_of(&room) && self.gc.owed.get() > 0;
-        is_behind && !self.gc.is_exhausted.get() && !self.gc.is_recounting.get()
+        room.free < self.low_of(&room)
     }
 
     /// Extents that are destaged together: no more than there are bands for.
@@ -166,79 +221,14 @@ impl Shard {
         room.pending > 0 && (!bands.may_append(Stream::User) || room.free < low && many)
     }
 
-    /// Moves a batch of live blocks out of victims. Whether there was one.
-    async fn collect(self: &Rc<Self>, bands: &Rc<Bands>) -> Result<bool, Status> {
-        self.meta.settle().await?;
-        let mut drains: SmallVec<[Drain; VICTIMS_MAX]> = SmallVec::new();
-        let mut blocks = 0;
-        while blocks < BATCH_BLOCKS && drains.len() < VICTIMS_MAX {
-            let begun = self.gc.cursor.borrow_mut().take();
-            let Some(cursor) = begun.or_else(|| self.next_victim(bands)) else { break };
-            let end = End::Later;
-            let mut drain = Drain { writer: bands.mover(&cursor), cursor, live: Vec::new(), end };
-            let loaded = self.load_victim(bands, &mut drain, BATCH_BLOCKS - blocks).await;
-            if let Err(status) = loaded {
-                // What could be read goes on, and so does everything else.
-                drain.end = End::Failed(status);
-            }
-            blocks += drain.live.len() as u64;
-            drains.push(drain);
-            if loaded == Err(Status::NoSpace) {
-                break;
-            }
-        }
-        let found = !drains.is_empty();
-        // All of them before the first is waited for: they share stripes.
-        drains.iter_mut().for_each(|drain| drain.writer.end());
-        for Drain { cursor, writer, live, end } in drains {
-            let places = match writer.finish().await {
-                Ok(places) => places,
-                Err(status) => {
-                    self.put_aside(cursor.band(), status);
-                    continue;
-                }
-            };
-            let mut moved = Ok(());
-            for (index, live) in live.iter().enumerate().take(places.len()) {
-                if let Some(to) = places.get(index) {
-                    moved = moved.and(self.move_entry(live, to).await);
-                }
-            }
-            drop(places);
-            match (end, moved) {
-                (End::Failed(status), _) | (_, Err(status)) => {
-                    self.put_aside(cursor.band(), status);
-                    continue;
-                }
-                (End::Later, Ok(())) => {
-                    *self.gc.cursor.borrow_mut() = Some(cursor);
-                    continue;
-                }
-                (End::Whole, Ok(())) => {}
-            }
-            let (band, unknown) = (cursor.band(), cursor.passed_over());
-            if !bands.drained(cursor) {
-                tracing::warn!(
-                    "pool '{}': band {band} of shard {} has {unknown} write units whose headers are damaged, and maybe blocks in \
-                     use there: it is not collected until what is in use has been counted; the blocks can be read",
-                    self.pool_name,
-                    self.number
-                );
-            }
-        }
-        self.gc.owed.set(self.gc.owed.get().saturating_sub(blocks));
-        add(&self.gc.moved_blocks, blocks);
-        Ok(found)
-    }
-
     /// A victim that could not be emptied now is left alone for a while; what has moved of it has moved.
-    fn put_aside(&self, band: u32, status: Status) {
+    pub(super) fn put_aside(&self, band: u32, status: Status) {
         let (pool, shard) = (&self.pool_name, self.number);
         tracing::warn!("pool '{pool}': band {band} of shard {shard} cannot be collected: {status}; it is tried again");
         self.gc.aside.borrow_mut().push((band, self.reactor.now_ns() + ASIDE_NS));
     }
 
-    fn next_victim(&self, bands: &Rc<Bands>) -> Option<Cursor> {
+    pub(super) fn next_victim(&self, bands: &Rc<Bands>) -> Option<Cursor> {
         let now_ns = self.reactor.now_ns();
         let mut aside = self.gc.aside.borrow_mut();
         aside.retain(|(_, until_ns)| *until_ns > now_ns);
@@ -253,183 +243,5 @@ impl Shard {
         };
         self.gc.victim_valid.set(bands.valid(cursor.band()));
         Some(cursor)
-    }
-
-    /// Appends about so many blocks of a victim.
-    async fn load_victim(self: &Rc<Self>, bands: &Rc<Bands>, drain: &mut Drain, most: u64) -> Result<(), Status> {
-        while (drain.live.len() as u64) < most {
-            let Some(stripe) = drain.cursor.next_stripe().await? else {
-                drain.end = End::Whole;
-                return Ok(());
-            };
-            for (live, buf) in self.read_live(bands, &stripe).await? {
-                let entries: SmallVec<[Entry; RUN_BLOCKS_MAX]> = live.iter().map(|live| live.entry).collect();
-                // Before, so that what is appended of it before an error is known.
-                drain.live.extend_from_slice(&live);
-                let fill = |index: usize, bytes: &mut [u8]| {
-                    bytes.copy_from_slice(&buf.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES]);
-                    true
-                };
-                drain.writer.append(&entries, fill).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The block is at its new place from now on, if it is still at the old one.
-    async fn move_entry(self: &Rc<Self>, live: &Live, to: BandAt) -> Result<(), Status> {
-        let Some(page) = self.page_of(live.entry.block).await? else { return Ok(()) };
-        let index = live.entry.block % EXTENT_BLOCKS;
-        if page.get(index) == live.entry.crc && page.band_at(index) == live.at {
-            page.place(index, live.entry.crc, to);
-        }
-        Ok(())
-    }
-
-    /// The map page of a block, if it can be anywhere.
-    async fn page_of(self: &Rc<Self>, block: u32) -> Result<Option<Page>, Status> {
-        let extent = extent_of(block);
-        if extent >= self.meta.extents() {
-            return Ok(None);
-        }
-        let owner = self.meta.descriptor(extent);
-        if owner.is_free() || owner.flags & meta::MAP_PAGE == 0 && self.meta.page(extent).is_none() {
-            return Ok(None);
-        }
-        self.page_to_change(extent).await.map(Some)
-    }
-
-    /// What is live in a stripe, read and verified.
-    async fn read_live(
-        self: &Rc<Self>,
-        bands: &Rc<Bands>,
-        stripe: &Stripe,
-    ) -> Result<Vec<(SmallVec<[Live; RUN_BLOCKS_MAX]>, Buf)>, Status> {
-        let mut live: Vec<Live> = Vec::new();
-        let mut page: Option<Page> = None;
-        for (at, entry) in stripe.entries() {
-            let extent = extent_of(entry.block);
-            if page.as_ref().is_none_or(|page| page.extent() != extent) {
-                page = self.page_of(entry.block).await?;
-            }
-            let Some(page) = page.as_ref().filter(|page| page.extent() == extent) else { continue };
-            let index = entry.block % EXTENT_BLOCKS;
-            let is_live = page.get(index) == entry.crc && page.band_at(index) == at;
-            if is_live && !(self.is_broken(Defect::ForgetLive) && index % 2 == 1) {
-                live.push(Live { entry, at });
-            }
-        }
-        drop(page);
-        let mut runs: Vec<SmallVec<[Live; RUN_BLOCKS_MAX]>> = Vec::new();
-        for block in live {
-            let follows = |run: &SmallVec<[Live; RUN_BLOCKS_MAX]>| {
-                run.len() < RUN_BLOCKS_MAX && run.last().is_some_and(|last| last.at.0 + 1 == block.at.0)
-            };
-            match runs.last_mut() {
-                Some(run) if follows(run) => run.push(block),
-                _ => runs.push(SmallVec::from_slice(&[block])),
-            }
-        }
-        let (mut read, mut under_way, mut ended) = (Vec::with_capacity(runs.len()), Together::new(), Ok(()));
-        for run in runs {
-            if under_way.len() == READS_MAX
-                && let Some(done) = under_way.first().await
-            {
-                take_read(done, &mut read, &mut ended);
-            }
-            under_way.push(reactor::IoFuture::new(self.clone().read_run_of_band(bands.clone(), run)));
-        }
-        while let Some(done) = under_way.first().await {
-            take_read(done, &mut read, &mut ended);
-        }
-        ended.map(|()| read)
-    }
-
-    /// Reads neighbours. What does not match its checksum, or cannot be read for long, becomes lost and leaves the run.
-    async fn read_run_of_band(
-        self: Rc<Self>,
-        bands: Rc<Bands>,
-        run: SmallVec<[Live; RUN_BLOCKS_MAX]>,
-    ) -> Result<(SmallVec<[Live; RUN_BLOCKS_MAX]>, Buf), Status> {
-        let mut buf = bdev::steps::alloc(&self.reactor, run.len() * BLOCK_BYTES).await?;
-        let status = self.read_band_blocks(&bands, run[0].at, &mut buf).await;
-        let is_right = |bytes: &[u8], live: &Live| meta::stored_crc(crc32c(bytes)) == live.entry.crc;
-        let blocks = |buf: &Buf| -> bool {
-            buf.as_slice().chunks_exact(BLOCK_BYTES).zip(&run).all(|(bytes, live)| is_right(bytes, live))
-        };
-        if status == Status::Ok && blocks(&buf) {
-            return Ok((run, buf));
-        }
-        // One by one, once more, in case it was the way and not the medium.
-        let mut good: SmallVec<[Live; RUN_BLOCKS_MAX]> = SmallVec::new();
-        for live in run {
-            let mut one = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
-            let status = self.read_band_blocks(&bands, live.at, &mut one).await;
-            let is_lost = match status {
-                Status::Ok => {
-                    self.patience.answered(Refused::Block(live.entry.block));
-                    !is_right(one.as_slice(), &live)
-                }
-                Status::ReadError => {
-                    if !self.is_lost(Refused::Block(live.entry.block)).await {
-                        return Err(status);
-                    }
-                    true
-                }
-                status => return Err(status),
-            };
-            if is_lost {
-                self.lose_block(&live).await?;
-                continue;
-            }
-            buf.as_mut_slice()[good.len() * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(one.as_slice());
-            good.push(live);
-        }
-        buf.truncate(good.len() * BLOCK_BYTES);
-        Ok((good, buf))
-    }
-
-    async fn read_band_blocks(&self, bands: &Bands, at: BandAt, buf: &mut Buf) -> Status {
-        let blocks = (buf.len() / BLOCK_BYTES) as u32;
-        let part = match bdev::steps::alloc(&self.reactor, buf.len()).await {
-            Ok(part) => part,
-            Err(status) => return status,
-        };
-        let io = self
-            .capacity_io(bands.device_block(at), blocks, |lba, blocks| Io::read(lba, blocks, super::data::one(part)));
-        let done = self.capacity.submit(io).await;
-        if done.status.is_ok() {
-            super::data::copy_out(&done.io.bufs, 0, buf.as_mut_slice());
-        }
-        done.status
-    }
-
-    /// The only copy of a block is damaged: it cannot go anywhere.
-    async fn lose_block(self: &Rc<Self>, live: &Live) -> Result<(), Status> {
-        let Some(page) = self.page_of(live.entry.block).await? else { return Ok(()) };
-        let index = live.entry.block % EXTENT_BLOCKS;
-        if page.get(index) != live.entry.crc || page.band_at(index) != live.at {
-            return Ok(());
-        }
-        page.set(index, meta::LOST);
-        let owner = self.meta.descriptor(page.extent());
-        tracing::error!(
-            "pool '{}': block {} of volume {} (of 4 KiB) is lost: its band gives it back no more",
-            self.pool_name,
-            owner.vextent as u64 * EXTENT_BLOCKS as u64 + index as u64,
-            owner.volume
-        );
-        add(&self.counters.lost_blocks, 1);
-        Ok(())
-    }
-}
-
-type ReadRun = (SmallVec<[Live; RUN_BLOCKS_MAX]>, Buf);
-
-fn take_read(done: Result<ReadRun, Status>, read: &mut Vec<ReadRun>, ended: &mut Result<(), Status>) {
-    match done {
-        Ok((live, buf)) if !live.is_empty() => read.push((live, buf)),
-        Ok(_) => {}
-        Err(status) => *ended = Err(status),
     }
 }

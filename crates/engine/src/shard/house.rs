@@ -21,6 +21,8 @@ use std::rc::Rc;
 const RETRY_NS: u64 = 200_000_000;
 /// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
+/// No more extents are destaged together once they have so many blocks: some stripes of a shaped pool.
+const ROUND_BLOCKS: u32 = 4 * 255;
 /// A checkpoint is made when the log has moved on by one part in so many.
 const CHECKPOINT_PART: u64 = 16;
 
@@ -128,7 +130,9 @@ impl Shard {
                 house.settling.set(house.writes.get() == writes);
             }
         }
-        self.settled.wait_until(|| self.index.destages_under_way() == 0 && !self.gc.is_recounting.get()).await;
+        let at_work =
+            || self.index.destages_under_way() > 0 || self.gc.is_recounting.get() || self.gc.is_collecting.get();
+        self.settled.wait_until(|| !at_work()).await;
         if let Some(bands) = self.meta.bands() {
             bands.rest().await;
         }
@@ -178,6 +182,10 @@ impl Shard {
             }
             if self.checkpoint_wanted() {
                 self.checkpoint().await?;
+            } else if !wanted && self.gc.is_collecting.get() {
+                // There is nothing to do but what it makes possible.
+                self.pace.earned(0, self.fill());
+                self.settled.notified().await;
             } else if !wanted && !collects {
                 // Room that has come about in another way, such as by trimming.
                 self.pace.earned(0, self.fill());
@@ -249,8 +257,10 @@ impl Shard {
     /// Whether any extent is clean after it.
     async fn destage_round(self: &Rc<Self>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
-        while round.len() < self.destage_depth() {
+        let mut blocks = 0;
+        while round.len() < self.destage_depth() && blocks < ROUND_BLOCKS {
             let Some((extent, taken)) = self.index.take_dirty() else { break };
+            blocks += taken.blocks.count();
             let shard = self.clone();
             round.push(self.reactor.spawn_join(async move { shard.destage(extent, taken).await }));
         }
@@ -417,6 +427,9 @@ impl Shard {
                 self.checkpoint().await?;
             }
             self.collect_some().await?;
+            if self.meta.bands().is_some_and(|bands| !self.may_destage(bands)) {
+                continue;
+            }
             self.destage_some().await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
         }

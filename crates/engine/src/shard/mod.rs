@@ -9,6 +9,7 @@ mod audit;
 mod bypass;
 mod changes;
 mod close;
+mod collect;
 mod cramped;
 mod data;
 mod destage;

@@ -2,7 +2,6 @@
 
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, OpSet, Status};
 use reactor::{IoFuture, Reactor};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +9,8 @@ const BLOCK: usize = 4096;
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::WriteZeroes, Op::Unmap, Op::Flush]);
 
-type Blocks = Arc<Mutex<HashMap<u64, Box<[u8]>>>>;
+/// By their numbers: what finding one costs must not count as the pool's.
+type Blocks = Arc<Mutex<Vec<Option<Box<[u8]>>>>>;
 
 /// See the module.
 pub struct SparseDevice {
@@ -21,7 +21,8 @@ pub struct SparseDevice {
 impl SparseDevice {
     pub fn new(bytes: u64) -> SparseDevice {
         let basic = DeviceInfo::basic(BLOCK as u32, bytes / BLOCK as u64);
-        SparseDevice { info: DeviceInfo { ops: OPS, unmap_reads_zero: true, ..basic }, blocks: Blocks::default() }
+        let blocks = Arc::new(Mutex::new(vec![None; bytes as usize / BLOCK]));
+        SparseDevice { info: DeviceInfo { ops: OPS, unmap_reads_zero: true, ..basic }, blocks }
     }
 }
 
@@ -51,11 +52,11 @@ struct SparseChannel {
 impl SparseChannel {
     fn perform(&self, io: &mut Io) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut at = io.lba.0;
+        let mut at = io.lba.0 as usize;
         match io.op {
             Op::Read => {
                 for part in io.bufs.iter_mut().flat_map(|buf| buf.as_mut_slice().chunks_mut(BLOCK)) {
-                    match blocks.get(&at) {
+                    match &blocks[at] {
                         Some(kept) => part.copy_from_slice(kept),
                         None => part.fill(0),
                     }
@@ -64,16 +65,12 @@ impl SparseChannel {
             }
             Op::Write => {
                 for part in io.bufs.iter().flat_map(|buf| buf.as_slice().chunks(BLOCK)) {
-                    if part == ZEROES {
-                        blocks.remove(&at);
-                    } else {
-                        blocks.insert(at, part.into());
-                    }
+                    blocks[at] = (part != ZEROES).then(|| part.into());
                     at += 1;
                 }
             }
             Op::WriteZeroes | Op::Unmap => {
-                (at..at + u64::from(io.nblocks)).for_each(|block| drop(blocks.remove(&block)));
+                blocks[at..at + io.nblocks as usize].fill(None);
             }
             _ => {}
         }

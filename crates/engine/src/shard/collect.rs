@@ -1,0 +1,418 @@
+//! A batch of garbage collection: what is live in victims is found, read, appended to other bands, and then its map pages lead
+//! there.
+//!
+//! ```text
+//! headers -> entries, by extent -> (map pages say: live) -> by place -> spans read -> appended -> stripes written -> pages changed
+//! ```
+//! Both looks at map pages go through them in the order of extents, so that each page is needed once: live blocks of a band are
+//! of any extent, and few pages are in memory.
+
+use super::gc::VICTIMS_MAX;
+use super::patience::Refused;
+use super::{Defect, Shard, add};
+use crate::bands::{BandAt, Bands, Cursor, Entry, Writer};
+use crate::meta::{self, Page};
+use crate::together::Together;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, extent_of};
+use base::crc32c;
+use bdev::{Done, Io, Status};
+use reactor::SgList;
+use reactor::buf::sg_len;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Blocks that are read together at most: their memory is of one class.
+const SPAN_BLOCKS_MAX: u32 = 64;
+/// Dead blocks that are read with their neighbours, instead of reading these one by one: a read of flash takes as long for one
+/// block as for a page of several.
+const GAP_BLOCKS_MAX: u32 = 8;
+/// Reads under way at the same time: with the largest spans, 8 MiB.
+const READS_MAX: usize = 32;
+/// Map entries looked at, or changed, between two looks at the time.
+const ENTRIES_PER_LOOK: usize = 64;
+
+/// A live block of a victim.
+#[derive(Clone, Copy)]
+struct Live {
+    entry: Entry,
+    at: BandAt,
+}
+
+/// How far a batch has got with a victim.
+#[derive(Clone, Copy)]
+enum End {
+    /// There are more stripes.
+    Later,
+    /// There are none.
+    Whole,
+    /// Something could not be read, or has no place to go to.
+    Failed(Status),
+}
+
+/// A victim, as far as a batch empties it.
+struct Drain {
+    cursor: Cursor,
+    end: End,
+    /// In the order of their places.
+    live: Vec<Live>,
+    /// In the order in which they were appended.
+    appended: Vec<Live>,
+    writer: Option<Writer>,
+    /// Nothing more is appended.
+    has_stopped: bool,
+}
+
+/// Live blocks of a victim that are read together: a range of its list.
+struct Span {
+    drain: usize,
+    live: Range<usize>,
+}
+
+/// A block that is somewhere else now.
+struct Move {
+    live: Live,
+    to: BandAt,
+    drain: usize,
+}
+
+impl Drain {
+    /// It could not be appended to.
+    fn stop(&mut self, status: Status) {
+        (self.end, self.has_stopped) = (End::Failed(status), true);
+    }
+
+    /// What is live, in parts that are read together.
+    fn spans(&self, drain: usize, spans: &mut Vec<Span>) {
+        let mut from = 0;
+        for index in 1..=self.live.len() {
+            let goes_on = self.live.get(index).is_some_and(|live| {
+                let gap = live.at.0 - self.live[index - 1].at.0 - 1;
+                gap <= GAP_BLOCKS_MAX && live.at.0 - self.live[from].at.0 < SPAN_BLOCKS_MAX
+            });
+            if !goes_on {
+                spans.push(Span { drain, live: from..index });
+                from = index;
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Moves about so many live blocks out of victims. Whether there was a victim.
+    pub(super) async fn collect(self: &Rc<Self>, bands: &Rc<Bands>, most: u64) -> Result<bool, Status> {
+        self.meta.settle().await?;
+        let mut drains: SmallVec<[Drain; VICTIMS_MAX]> = SmallVec::new();
+        let mut found = 0;
+        while found < most && drains.len() < VICTIMS_MAX {
+            let Some(cursor) = self.gc.take_cursor().or_else(|| self.next_victim(bands)) else { break };
+            let (live, appended) = (Vec::new(), Vec::new());
+            let mut drain = Drain { cursor, end: End::Later, live, appended, writer: None, has_stopped: false };
+            if let Err(status) = self.find_live(bands, &mut drain, most - found).await {
+                // What could be found goes on, and so does everything else.
+                drain.end = End::Failed(status);
+            }
+            found += drain.live.len() as u64;
+            let has_more = matches!(drain.end, End::Later);
+            drains.push(drain);
+            if has_more {
+                break;
+            }
+        }
+        let any = !drains.is_empty();
+        self.append_live(bands, &mut drains).await;
+        self.move_entries(&mut drains).await;
+        drains.into_iter().for_each(|drain| self.end_drain(bands, drain));
+        Ok(any)
+    }
+
+    fn end_drain(&self, bands: &Bands, drain: Drain) {
+        let Drain { cursor, end, .. } = drain;
+        match end {
+            End::Failed(status) => return self.put_aside(cursor.band(), status),
+            End::Later => return self.gc.keep_cursor(cursor),
+            End::Whole => {}
+        }
+        let (band, unknown) = (cursor.band(), cursor.passed_over());
+        if !bands.drained(cursor) {
+            tracing::warn!(
+                "pool '{}': band {band} of shard {} has {unknown} write units whose headers are damaged, and maybe blocks in \
+                 use there: it is not collected until what is in use has been counted; the blocks can be read",
+                self.pool_name,
+                self.number
+            );
+        }
+    }
+
+    /// Gives way to hosts when the turn has become long; once in a turn collecting goes on, however long they make it.
+    async fn collect_in_turn(&self) {
+        while self.gc.moved_in.get() == self.reactor.turns() && self.reactor.is_turn_long() {
+            self.reactor.yield_now().await;
+        }
+        self.gc.moved_in.set(self.reactor.turns());
+    }
+
+    /// Finds about so many live blocks in the next stripes of a victim.
+    async fn find_live(self: &Rc<Self>, bands: &Bands, drain: &mut Drain, most: u64) -> Result<(), Status> {
+        // As many stripes as have so many live blocks if these are spread evenly.
+        let valid = bands.valid(drain.cursor.band()).max(1) as u64;
+        let wanted = (most * bands.band_data_blocks() as u64).div_ceil(valid);
+        let mut ended = Ok(());
+        while (drain.live.len() as u64) < wanted {
+            match drain.cursor.next_stripe().await {
+                Ok(Some(stripe)) => drain.live.extend(stripe.entries().map(|(at, entry)| Live { entry, at })),
+                Ok(None) => {
+                    drain.end = End::Whole;
+                    break;
+                }
+                Err(status) => {
+                    ended = Err(status);
+                    break;
+                }
+            }
+        }
+        drain.live.sort_unstable_by_key(|live| (extent_of(live.entry.block), live.at));
+        let looked = self.keep_live(&mut drain.live).await;
+        drain.live.sort_unstable_by_key(|live| live.at);
+        looked.and(ended)
+    }
+
+    /// Leaves those that map pages lead to. After an error those that are known to be live.
+    async fn keep_live(self: &Rc<Self>, entries: &mut Vec<Live>) -> Result<(), Status> {
+        let (mut page, mut kept, mut ended): (Option<Page>, usize, _) = (None, 0, Ok(()));
+        for step in 0..entries.len() {
+            if step % ENTRIES_PER_LOOK == 0 {
+                self.collect_in_turn().await;
+            }
+            let live = entries[step];
+            if page.as_ref().is_none_or(|page| page.extent() != extent_of(live.entry.block)) {
+                // Before the next one is asked for, which may need its place in memory.
+                drop(page.take());
+                page = match self.page_of(live.entry.block).await {
+                    Ok(page) => page,
+                    Err(status) => {
+                        ended = Err(status);
+                        break;
+                    }
+                };
+            }
+            let leads_here = page.as_ref().is_some_and(|page| leads_to(page, &live));
+            if leads_here && !(self.is_broken(Defect::ForgetLive) && live.entry.block % 2 == 1) {
+                entries[kept] = live;
+                kept += 1;
+            }
+        }
+        entries.truncate(kept);
+        ended
+    }
+
+    /// Reads what is live and appends it.
+    async fn append_live(self: &Rc<Self>, bands: &Rc<Bands>, drains: &mut [Drain]) {
+        let mut spans = Vec::new();
+        for (number, drain) in drains.iter_mut().enumerate() {
+            drain.writer = Some(bands.mover(&drain.cursor));
+            drain.spans(number, &mut spans);
+        }
+        let mut under_way: Together<'_, Done> = Together::new();
+        let (mut read, mut asked) = (0, 0);
+        while read < spans.len() {
+            while asked < spans.len() && under_way.len() < READS_MAX {
+                let span = &spans[asked];
+                let Some(io) = self.read_of(bands, &drains[span.drain].live[span.live.clone()], asked == read).await
+                else {
+                    break;
+                };
+                under_way.push(self.capacity.submit(io));
+                asked += 1;
+            }
+            let Some(done) = under_way.first().await else {
+                // There is no memory, and nothing under way that would give some back.
+                drains[spans[read].drain].stop(Status::Os(base::Errno::ENOMEM));
+                (read, asked) = (read + 1, asked + 1);
+                continue;
+            };
+            let span = &spans[read];
+            read += 1;
+            let drain = &mut drains[span.drain];
+            if drain.has_stopped {
+                continue;
+            }
+            self.collect_in_turn().await;
+            if let Err(status) = self.append_span(bands, drain, span.live.clone(), done).await {
+                drain.stop(status);
+            }
+            self.pay(bands, span.live.len() as u64);
+        }
+        // All of them before the first is waited for: they share stripes.
+        drains.iter_mut().filter_map(|drain| drain.writer.as_mut()).for_each(Writer::end);
+    }
+
+    /// The read of a span. Where the device lends no memory, `None` when there is none: who holds some does not wait for more.
+    async fn read_of(&self, bands: &Bands, live: &[Live], may_wait: bool) -> Option<Io> {
+        let (first, last) = (live[0].at, live[live.len() - 1].at);
+        let blocks = last.0 - first.0 + 1;
+        let place = bands.device_block(first);
+        if self.capacity_info.loans {
+            return Some(self.capacity_io(place, blocks, Io::read_loan));
+        }
+        let bytes = blocks as usize * BLOCK_BYTES;
+        let buf = match self.reactor.pool().try_alloc(bytes) {
+            None if may_wait => bdev::steps::alloc(&self.reactor, bytes).await.ok()?,
+            none_or_some => none_or_some?,
+        };
+        Some(self.capacity_io(place, blocks, |lba, blocks| Io::read(lba, blocks, super::data::one(buf))))
+    }
+
+    /// Appends the live blocks of a span that has been read.
+    async fn append_span(
+        self: &Rc<Self>,
+        bands: &Bands,
+        drain: &mut Drain,
+        range: Range<usize>,
+        done: Done,
+    ) -> Result<(), Status> {
+        let Drain { live, appended, writer, .. } = drain;
+        let (live, first) = (&live[range.clone()], live[range.start].at);
+        let mut doubtful: SmallVec<[Live; 4]> = SmallVec::new();
+        if done.status.is_ok() {
+            let bufs = done.io.bufs;
+            let entries: SmallVec<[Entry; SPAN_BLOCKS_MAX as usize]> = live.iter().map(|live| live.entry).collect();
+            let fill = |index: usize, bytes: &mut [u8]| {
+                super::data::copy_out(&bufs, (live[index].at.0 - first.0) as usize * BLOCK_BYTES, bytes);
+                let is_right = is_of(&live[index], bytes);
+                if !is_right {
+                    doubtful.push(live[index]);
+                }
+                is_right
+            };
+            add(&self.gc.moved_blocks, live.len() as u64);
+            // Before, so that what is appended of it before an error is known.
+            appended.extend_from_slice(live);
+            writer.as_mut().expect("it appends").append(&entries, fill).await?;
+        } else {
+            drop(done);
+            doubtful.extend_from_slice(live);
+        }
+        for live in doubtful {
+            self.append_singly(bands, drain, live).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads a block once more, in case it was the way and not the medium, and appends it. What does not match its checksum, or cannot
+    /// be read for long, becomes lost.
+    async fn append_singly(self: &Rc<Self>, bands: &Bands, drain: &mut Drain, live: Live) -> Result<(), Status> {
+        let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
+        let read = |lba, blocks| Io::read(lba, blocks, super::data::one(buf));
+        let done = self.capacity.submit(self.capacity_io(bands.device_block(live.at), 1, read)).await;
+        let what = Refused::Block(live.entry.block);
+        let is_lost = match done.status {
+            Status::Ok => {
+                self.patience.answered(what);
+                !is_whole(&done.io.bufs, &live)
+            }
+            Status::ReadError if self.is_lost(what).await => true,
+            status => return Err(status),
+        };
+        if is_lost {
+            return self.lose_block(&live).await;
+        }
+        drain.appended.push(live);
+        let fill = |_: usize, bytes: &mut [u8]| {
+            super::data::copy_out(&done.io.bufs, 0, bytes);
+            true
+        };
+        drain.writer.as_mut().expect("it appends").append(&[live.entry], fill).await
+    }
+
+    /// Waits until everything is written, and makes the map pages lead there.
+    async fn move_entries(self: &Rc<Self>, drains: &mut [Drain]) {
+        let (mut moves, mut held) = (Vec::new(), SmallVec::<[_; VICTIMS_MAX]>::new());
+        for (number, drain) in drains.iter_mut().enumerate() {
+            let Some(writer) = drain.writer.take() else { continue };
+            let places = match writer.finish().await {
+                Ok(places) => places,
+                Err(status) => {
+                    drain.end = End::Failed(status);
+                    continue;
+                }
+            };
+            let live = drain.appended.iter().enumerate().take(places.len());
+            moves.extend(
+                live.filter_map(|(index, live)| places.get(index).map(|to| Move { live: *live, to, drain: number })),
+            );
+            held.push(places);
+        }
+        moves.sort_unstable_by_key(|moved| moved.live.entry.block);
+        let mut page: Option<Page> = None;
+        for (step, Move { live, to, drain }) in moves.into_iter().enumerate() {
+            if step % ENTRIES_PER_LOOK == 0 {
+                self.collect_in_turn().await;
+            }
+            if page.as_ref().is_none_or(|page| page.extent() != extent_of(live.entry.block) || !page.is_current()) {
+                drop(page.take());
+                page = match self.page_of(live.entry.block).await {
+                    Ok(page) => page,
+                    Err(status) => {
+                        drains[drain].end = End::Failed(status);
+                        continue;
+                    }
+                };
+            }
+            // From now on it is at its new place, if it is still at the old one.
+            if let Some(page) = page.as_ref().filter(|page| leads_to(page, &live)) {
+                page.place(live.entry.block % EXTENT_BLOCKS, live.entry.crc, to);
+            }
+        }
+        drop(held);
+    }
+
+    /// The map page of a block, if it can be anywhere.
+    async fn page_of(self: &Rc<Self>, block: u32) -> Result<Option<Page>, Status> {
+        let extent = extent_of(block);
+        if extent >= self.meta.extents() {
+            return Ok(None);
+        }
+        let owner = self.meta.descriptor(extent);
+        if owner.is_free() || owner.flags & meta::MAP_PAGE == 0 && self.meta.page(extent).is_none() {
+            return Ok(None);
+        }
+        self.page_to_change(extent).await.map(Some)
+    }
+
+    /// The only copy of a block is damaged: it cannot go anywhere.
+    async fn lose_block(self: &Rc<Self>, live: &Live) -> Result<(), Status> {
+        let Some(page) = self.page_of(live.entry.block).await?.filter(|page| leads_to(page, live)) else {
+            return Ok(());
+        };
+        let index = live.entry.block % EXTENT_BLOCKS;
+        page.set(index, meta::LOST);
+        let owner = self.meta.descriptor(page.extent());
+        tracing::error!(
+            "pool '{}': block {} of volume {} (of 4 KiB) is lost: its band gives it back no more",
+            self.pool_name,
+            owner.vextent as u64 * EXTENT_BLOCKS as u64 + index as u64,
+            owner.volume
+        );
+        add(&self.counters.lost_blocks, 1);
+        Ok(())
+    }
+}
+
+/// Whether the block is live: its map page leads to this copy of it.
+fn leads_to(page: &Page, live: &Live) -> bool {
+    let index = live.entry.block % EXTENT_BLOCKS;
+    page.extent() == extent_of(live.entry.block) && page.get(index) == live.entry.crc && page.band_at(index) == live.at
+}
+
+fn is_of(live: &Live, bytes: &[u8]) -> bool {
+    meta::stored_crc(crc32c(bytes)) == live.entry.crc
+}
+
+fn is_whole(bufs: &SgList, live: &Live) -> bool {
+    let mut whole = [0; BLOCK_BYTES];
+    sg_len(bufs) == BLOCK_BYTES && {
+        super::data::copy_out(bufs, 0, &mut whole);
+        is_of(live, &whole)
+    }
+}
