@@ -67,6 +67,7 @@ impl Shard {
         let failures = self.meta.flush_failures();
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;
+        self.index.prefetch_set(first, &taken.blocks);
         // Before anything is merged: deltas over a block that only a damaged page knew make it lost.
         let page = self.page_to_change(extent).await?;
         for index in taken.blocks.iter() {

@@ -9,7 +9,6 @@ mod pmem;
 mod ring;
 mod runtime;
 mod sockets;
-mod stores;
 
 pub use runtime::{Runtime, RuntimeConfig, RuntimeError};
 
