@@ -157,6 +157,10 @@ impl Inner {
     /// Most reads end at the first leg and leave nothing half done, so they may be dropped anywhere; those that also write
     /// (to make legs agree, to repair) may not.
     fn start_read(self: &Rc<Self>, io: Io) -> IoFuture<'_, Done> {
+        if io.arg > 0 {
+            let inner = self.clone();
+            return IoFuture::steps(&self.reactor, async move { inner.read_version(io).await });
+        }
         let (lba, lent) = (io.lba.0, io.bufs.is_empty());
         if self.shared.may_differ(lba, io.nblocks as u64) {
             let inner = self.clone();
@@ -186,6 +190,21 @@ impl Inner {
                 })
             }
         }
+    }
+
+    /// What one of the legs in sync has: version 1 is that of the first of them. No other leg answers for it.
+    async fn read_version(&self, mut io: Io) -> Done {
+        let (lba, version, lent) = (io.lba.0, io.arg, io.bufs.is_empty());
+        if let Err(status) = self.agree(lba, io.nblocks as u64).await {
+            return io.done(status);
+        }
+        let Some(leg) = self.shared.in_sync().get(version as usize - 1).copied() else {
+            return io.done(Status::Gone);
+        };
+        io.arg = 0;
+        let mut done = split::pass(self.channel(leg), lba + self.shared.data_start, io).await;
+        done.io.arg = version;
+        if done.status.is_ok() { done } else { self.note_read_error(done.io, done.status, leg, lent).done(done.status) }
     }
 
     async fn read_elsewhere(&self, failed: Done, leg: usize, lent: bool) -> Done {

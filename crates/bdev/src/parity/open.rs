@@ -443,6 +443,7 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         loans: infos.iter().all(|info| info.loans),
         streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
         rows: Some(RowInfo { start: geometry.head, blocks: row_blocks as u32, zones: None }),
+        versions: geometry.members as u8,
         ..DeviceInfo::basic(superblock.block_size, geometry.blocks())
     }
 }

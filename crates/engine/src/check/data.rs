@@ -35,6 +35,7 @@ impl Checker {
             first_log_block: superblock.segment_start(state.number, 0),
             capacity,
             capacity_info: self.capacity.info(),
+            capacity_name: self.capacity.name().into(),
             tuning: ShardTuning::default(),
             layers: self.volumes.as_ref().map(layers).unwrap_or_default(),
         };

@@ -237,9 +237,17 @@ impl Shard {
                 let io = self.capacity_io(block, places.len() as u32, |lba, blocks| Io::read(lba, blocks, part));
                 let read = self.capacity.submit(io);
                 IoFuture::new(async move {
-                    let done = read.await;
+                    let mut done = read.await;
+                    let mut status = done.status;
+                    if status.is_ok() {
+                        status = self.verified(places, &done.io.bufs);
+                    }
+                    if self.may_rescue(status) {
+                        let bufs = &mut done.io.bufs;
+                        // Boxed, as it is rare and would make the future of every read larger.
+                        status = Box::pin(self.rescue_run(target, first, block, places, status, bufs)).await;
+                    }
                     drop(held);
-                    let status = if done.status.is_ok() { self.verified(places, &done.io.bufs) } else { done.status };
                     (status, done.io.bufs)
                 })
             }
@@ -348,7 +356,7 @@ fn shows_below(place: &Place) -> bool {
 }
 
 /// How many blocks from the first can be fetched as one.
-fn run_length(places: &[Place]) -> usize {
+pub(super) fn run_length(places: &[Place]) -> usize {
     let most = BUF_BYTES_MAX / BLOCK_BYTES;
     let follows = |index: usize| match (&places[index - 1], &places[index]) {
         (Place::Hole, Place::Hole) | (Place::Inherit, Place::Inherit) => true,
