@@ -220,6 +220,9 @@ const SHARD_SERIES: [ShardSeries; 31] = [
     }),
     ("remuda_pool_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |shard| shard.corrupt_blocks),
     ("remuda_pool_lost_blocks_total", "counter", "Blocks that were lost.", |shard| shard.lost_blocks),
+    ("remuda_pool_healed_blocks_total", "counter", "Damaged blocks written anew from another version.", |shard| {
+        shard.healed_blocks
+    }),
     ("remuda_pool_waiting_writes", "gauge", "Writes waiting for room in the log.", |shard| shard.waiting_writes),
     ("remuda_pool_waits_total", "counter", "Writes that had to wait for room in the log.", |shard| shard.waits),
     ("remuda_pool_memory_bytes", "gauge", "Memory of a shard's structures.", |shard| shard.memory_bytes),

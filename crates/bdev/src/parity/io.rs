@@ -31,6 +31,7 @@ impl Channel for ParityChannel {
             let status = match io.op {
                 Op::Flush => inner.flush().await,
                 Op::Unmap => inner.unmap(&io).await,
+                Op::Verify => inner.verify(&io).await,
                 _ if io.lba.0 < inner.shared.geometry.head => inner.write_head(&mut io).await,
                 _ => inner.write_rows(&mut io).await,
             };
@@ -83,7 +84,7 @@ impl Inner {
         Piece { lba, nblocks: place.run.min(end - lba), member: place.member, at: place.at, row: Some(place.row) }
     }
 
-    fn can_read(&self, piece: &Piece) -> bool {
+    pub(super) fn can_read(&self, piece: &Piece) -> bool {
         match piece.row {
             Some(row) => self.shared.has(piece.member, row),
             None => !self.shared.head_differs.load(Acquire),

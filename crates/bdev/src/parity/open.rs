@@ -23,7 +23,7 @@ const HEAD_BYTES_MIN: u64 = 16 << 20;
 /// The head is this part of the device: a shaped pool keeps its journals there, 1/8192 of its capacity at most, beside a
 /// catalog of a few megabytes.
 const HEAD_SHARE: u64 = 4096;
-const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush]);
+const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush, Op::Verify]);
 
 /// How a parity device is opened.
 #[derive(Clone, Debug)]

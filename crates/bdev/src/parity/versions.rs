@@ -4,7 +4,8 @@
 use super::COPY_BYTES;
 use super::io::Piece;
 use super::links::Inner;
-use crate::io::{Done, Io, Status};
+use crate::io::{Done, Io, Lba, Status};
+use crate::range_lock::RangeGuard;
 use crate::steps;
 use reactor::SgList;
 
@@ -41,12 +42,71 @@ impl Inner {
     }
 
     async fn fill_computed(&self, piece: Piece, row: u64, at: usize, bufs: &mut SgList) -> Result<(), Status> {
-        let geometry = &self.shared.geometry;
-        // Writes to the row wait: of a row of which a part is new, the sum means nothing.
-        let _held = self.shared.ranges.lock(geometry.row_start(row), geometry.row_blocks(), false).await;
+        // Of a row of which a part is new, the sum means nothing.
+        let _held = self.hold(piece).await;
         let found = self.sum_of_others(row, piece.at, piece.nblocks, piece.member).await?;
         steps::sg_write_at(bufs, at, found.as_slice());
         Ok(())
+    }
+
+    /// Compares what members have with what the others say, as far as all of them are there; what one cannot read is computed
+    /// and rewritten. Which of those that disagree is right is not known here: that is [`Status::Corrupt`]. So is a row that
+    /// was never written, or was being written when the power failed.
+    pub(super) async fn verify(&self, io: &Io) -> Result<(), Status> {
+        if io.lba.0 < self.shared.geometry.head {
+            self.agree().await?;
+        }
+        let mut lba = io.lba.0;
+        while lba < io.end() {
+            let piece = self.piece(lba, io.end());
+            let most = (COPY_BYTES / self.shared.block_size()) as u64;
+            let piece = Piece { nblocks: piece.nblocks.min(most), ..piece };
+            if !self.is_equal(piece).await? {
+                tracing::warn!(
+                    parity = self.shared.name,
+                    lba,
+                    nblocks = piece.nblocks,
+                    "members disagree about blocks"
+                );
+                return Err(Status::Corrupt);
+            }
+            lba += piece.nblocks;
+        }
+        Ok(())
+    }
+
+    async fn is_equal(&self, piece: Piece) -> Result<bool, Status> {
+        let bytes = piece.nblocks as usize * self.shared.block_size();
+        let bufs = SgList::from_iter([steps::alloc(&self.reactor, bytes).await?]);
+        let held = self.hold(piece).await;
+        let read = Io::read(Lba(piece.at), piece.nblocks as u32, bufs);
+        let (can_read, usual) = (self.can_read(&piece), self.channel(piece.member).submit(read).await);
+        let mut own = usual.io.bufs;
+        if !can_read || !usual.status.is_ok() {
+            drop(held);
+            return self.recover(piece, can_read.then_some(usual.status), &mut own).await.map(|()| true);
+        }
+        let found = match (piece.row, self.shared.in_sync().get(1)) {
+            (Some(row), _) => self.sum_of_others(row, piece.at, piece.nblocks, piece.member).await,
+            (None, Some(member)) => self.read_head(*member, piece.lba, piece.nblocks).await,
+            (None, None) => Err(Status::Gone),
+        };
+        match found {
+            Ok(found) => Ok(own.iter().all(|own| own.as_slice() == found.as_slice())),
+            // There is nothing to compare with.
+            Err(Status::Gone) => Ok(true),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Keeps writes from the piece, and from the row that it is in.
+    async fn hold(&self, piece: Piece) -> RangeGuard<'_> {
+        let geometry = &self.shared.geometry;
+        let (first, nblocks) = match piece.row {
+            Some(row) => (geometry.row_start(row), geometry.row_blocks()),
+            None => (piece.lba, piece.nblocks),
+        };
+        self.shared.ranges.lock(first, nblocks, false).await
     }
 
     async fn fill_from_head(&self, piece: Piece, nth: usize, at: usize, bufs: &mut SgList) -> Result<(), Status> {

@@ -83,6 +83,19 @@ impl Checker {
                 let advice = "restore these blocks from a backup";
                 self.report.error(format!("volume {}", owner.volume), place, meaning, advice);
             }
+            let rotten = shard.rotten(owner.volume, owner.vextent, 0..EXTENT_BLOCKS).await.blocks;
+            let is_bad = |index: &u32| verified.corrupt.iter().any(|run| run.contains(index));
+            let healable = rotten.iter().filter(|index| !is_bad(index)).count() as u64;
+            if healable > 0 {
+                self.report.counts.healable_blocks += healable;
+                let meaning = format!(
+                    "{healable} blocks of 4 KiB are damaged in one version of the device (a leg of a mirror, what parity says) and \
+                     right in another: they can be read"
+                );
+                let place = format!("extent {extent} of shard {}", state.number);
+                let advice = "open the pool and scrub it ('pool scrub'): that writes them anew";
+                self.report.warning(format!("volume {}", owner.volume), place, meaning, advice);
+            }
         }
     }
 }

@@ -5,8 +5,9 @@
 //! only overwritten meanwhile, nothing is wrong. Destage takes the new copy to its place, on all legs, or to another one. The
 //! layers of snapshots are mended in the same way: what they have stays what it is.
 
-use super::data::{copy_into, one};
+use super::data::{copy_into, copy_out, one};
 use super::index::Place;
+use super::log_map::IN_PLACE;
 use super::read::run_length;
 use super::{BLOCK, Defect, Shard, Target, add};
 use crate::bands::BandAt;
@@ -43,6 +44,15 @@ pub(super) struct Mender {
 struct Compared {
     good: Option<Buf>,
     bad: Versions,
+}
+
+/// What the capacity device has to have of a block.
+struct Settled {
+    /// Its checksum, as its map page says it.
+    stored: u32,
+    at: BandAt,
+    /// There are deltas over it.
+    is_covered: bool,
 }
 
 /// Blocks that some version of the capacity device does not give back as it should.
@@ -117,6 +127,29 @@ impl Shard {
         Status::Ok
     }
 
+    /// Whether other versions of the log may say better.
+    pub(super) fn may_rescue_logged(&self, status: Status) -> bool {
+        let is_damaged = matches!(status, Status::Corrupt | Status::ReadError);
+        is_damaged && self.log.versions() > 1 && !self.is_broken(Defect::OneVersion)
+    }
+
+    /// As [`rescue_run`](Self::rescue_run), of blocks in the log. Destage takes them from there in the same way, so that they
+    /// are not written anew here.
+    pub(super) async fn rescue_logged(&self, places: &[Place], status: Status, bufs: &mut SgList) -> Status {
+        let crcs = block_crcs(bufs);
+        for (step, (place, crc)) in places.iter().zip(crcs).enumerate() {
+            let Place::Log(place) = place else { continue };
+            if place.crc == crc {
+                continue;
+            }
+            let Some(right) = self.log.read_right(place.at, BLOCK_BYTES, place.crc).await else { return status };
+            let mut whole = [0; BLOCK_BYTES];
+            copy_out(&right, 0, &mut whole);
+            copy_into(bufs, step * BLOCK_BYTES, &whole);
+        }
+        Status::Ok
+    }
+
     /// Begins to mend a block in the background, unless enough of that is under way.
     pub(super) fn mend_later(self: &Rc<Self>, volume: u32, vextent: u32, index: u32) {
         let spot = (volume, vextent, index);
@@ -141,9 +174,21 @@ impl Shard {
         self.wait_for_room(MEND_BYTES_MAX).await?;
         let held = self.locks.lock(target.range()).await;
         self.log.barrier().await;
-        let Some((block, stored, at, is_covered)) = self.settled_place(&target).await? else { return Ok(()) };
+        let Some((block, settled)) = self.settled_block(&target).await? else { return Ok(()) };
+        let Settled { stored, at, is_covered } = settled;
         let Compared { good, bad } = self.compare_versions(block, stored, at).await;
-        let Some(good) = good.filter(|_| !bad.is_empty()) else { return Ok(()) };
+        if bad.is_empty() {
+            return Ok(());
+        }
+        // The log may still have the block.
+        let good = match (good, self.index.logged(block).filter(|place| place.at != IN_PLACE)) {
+            (None, Some(place)) => match self.log.read(place.at, 0, BLOCK_BYTES).await {
+                Ok(list) if crate::checksums::list_crc(&list) == place.crc => Some(list),
+                _ => None,
+            },
+            (good, _) => good.map(one),
+        };
+        let Some(good) = good else { return Ok(()) };
         if is_covered {
             // What is written over it is in the log: together they are a whole block there.
             drop(held);
@@ -151,7 +196,7 @@ impl Shard {
         } else {
             self.note_slice(&target).await?;
             // Nobody writes to it meanwhile, and the extent stays where it is.
-            self.log.append(Record::write(block, 1), one(good), Class::Internal).await.result?;
+            self.log.append(Record::write(block, 1), good, Class::Internal).await.result?;
             self.house.wrote(self);
         }
         self.note_healed(volume, vextent as u64 * EXTENT_BLOCKS as u64 + index as u64, &bad);
@@ -171,23 +216,32 @@ impl Shard {
         );
     }
 
-    /// The shard's block at the target, its checksum and its place, if it lies on the capacity device; and whether the log has
-    /// something over it.
-    async fn settled_place(self: &Rc<Self>, target: &Target) -> Result<Option<(u32, u32, BandAt, bool)>, Status> {
+    /// The shard's block at the target, and what the capacity device has to have of it.
+    async fn settled_block(self: &Rc<Self>, target: &Target) -> Result<Option<(u32, Settled)>, Status> {
         let Some(extent) = self.index.extent(target.volume, target.vextent) else { return Ok(None) };
         let block = extent * EXTENT_BLOCKS + target.offset / BLOCK;
-        let _page = self.meta.load_to_read(extent).await?;
+        let page = self.meta.load_to_read(extent).await?;
         if self.index.extent(target.volume, target.vextent) != Some(extent) {
             return Ok(None);
         }
+        Ok(self.settled(&page, block).map(|settled| (block, settled)))
+    }
+
+    /// What the capacity device has to have of a block, if anything. Reads may still be answered from the log.
+    fn settled(&self, page: &meta::Page, block: u32) -> Option<Settled> {
         let (place, is_covered) = match self.index.place(block) {
             Place::Deltas(_, base) => (*base, true),
             place => (place, false),
         };
-        Ok(match place {
-            Place::Settled(stored, at) => Some((block, stored, at, is_covered)),
+        match place {
+            Place::Settled(stored, at) => Some(Settled { stored, at, is_covered }),
+            Place::Log(_) if !is_covered && !self.index.is_dirty(block) => {
+                let index = block % EXTENT_BLOCKS;
+                let stored = page.get(index);
+                (stored < meta::INHERIT).then(|| Settled { stored, at: page.band_at(index), is_covered })
+            }
             _ => None,
-        })
+        }
     }
 
     async fn compare_versions(&self, block: u32, stored: u32, at: BandAt) -> Compared {
@@ -211,13 +265,15 @@ impl Shard {
     pub(crate) async fn rotten(self: &Rc<Self>, volume: u32, vextent: u32, run: Range<u32>) -> Rotten {
         let mut found = Rotten::default();
         let Some(extent) = self.index.extent(volume, vextent).filter(|_| self.has_versions()) else { return found };
-        let Ok(_page) = self.meta.load_to_read(extent).await else { return found };
+        let Ok(page) = self.meta.load_to_read(extent).await else { return found };
         if self.index.extent(volume, vextent) != Some(extent) {
             return found;
         }
-        let base = |place| if let Place::Deltas(_, base) = place { *base } else { place };
-        let places: Vec<Place> =
-            run.clone().map(|index| base(self.index.place(extent * EXTENT_BLOCKS + index))).collect();
+        let place = |index| match self.settled(&page, extent * EXTENT_BLOCKS + index) {
+            Some(Settled { stored, at, .. }) => Place::Settled(stored, at),
+            None => Place::Hole,
+        };
+        let places: Vec<Place> = run.clone().map(place).collect();
         let mut at = 0;
         while at < places.len() {
             let count = run_length(&places[at..]);

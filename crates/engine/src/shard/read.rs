@@ -5,6 +5,7 @@
 
 use super::data::{copy_into, copy_out, one};
 use super::index::{Chain, Place};
+use super::log_map::LogPlace;
 use super::{BLOCK, Defect, EAGER_ATTEMPTS, Outcome, Shard, Target, add};
 use crate::meta;
 use crate::together::Together;
@@ -220,13 +221,20 @@ impl Shard {
             Place::Log(place) => {
                 let read = self.log.read(place.at, 0, places.len() * BLOCK_BYTES);
                 IoFuture::new(async move {
-                    let bytes = match read.await {
-                        Ok(bytes) => bytes,
-                        Err(status) => return (status, part),
+                    let mut status = match read.await {
+                        Ok(bytes) => {
+                            copy_list(&bytes, &mut part);
+                            self.verified(places, &part)
+                        }
+                        Err(status) => status,
                     };
-                    copy_list(&bytes, &mut part);
-                    add(&self.counters.log_hit_bytes, sg_len(&part) as u64);
-                    (self.verified(places, &part), part)
+                    if self.may_rescue_logged(status) {
+                        status = Box::pin(self.rescue_logged(places, status, &mut part)).await;
+                    }
+                    if status.is_ok() {
+                        add(&self.counters.log_hit_bytes, sg_len(&part) as u64);
+                    }
+                    (status, part)
                 })
             }
             Place::Settled(_, at) => {
@@ -324,13 +332,20 @@ impl Shard {
     /// Puts deltas over a block.
     async fn lay_over(&self, chain: &Chain, block: &mut SgList) -> Status {
         for delta in chain {
-            let bytes = match self.log.read(delta.place.at, 0, delta.bytes as usize).await {
-                Ok(bytes) => bytes,
-                Err(status) => return status,
+            let LogPlace { at, crc } = delta.place;
+            let read = match self.log.read(at, 0, delta.bytes as usize).await {
+                Ok(bytes) if crate::checksums::list_crc(&bytes) == crc => Ok(bytes),
+                Ok(_) => Err(Status::Corrupt),
+                Err(status) => Err(status),
             };
-            if crate::checksums::list_crc(&bytes) != delta.place.crc {
-                return Status::Corrupt;
-            }
+            let bytes = match read {
+                Ok(bytes) => bytes,
+                Err(status) if !self.may_rescue_logged(status) => return status,
+                Err(status) => match Box::pin(self.log.read_right(at, delta.bytes as usize, crc)).await {
+                    Some(bytes) => bytes,
+                    None => return status,
+                },
+            };
             let mut at = delta.offset as usize;
             for buf in &bytes {
                 copy_into(block, at, buf.as_slice());
