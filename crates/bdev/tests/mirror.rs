@@ -526,6 +526,9 @@ fn each_version_is_what_one_leg_in_sync_has_and_linear_and_stripe_pass_it_on() {
                 assert_eq!(read_version(&inner, device, lba, version).await, Some(byte), "version {version}");
             }
         }
+        let channel = mirror.open_channel(&inner).unwrap();
+        let verify = |lba| channel.submit(Io::new(Op::Verify, Lba(lba), 4));
+        assert_eq!((verify(0).await.status, verify(5).await.status), (Status::Ok, Status::Corrupt));
         // One of its children has one version alone.
         assert_eq!(stripe.info().versions, 1);
         // A leg that is not in sync has no version.

@@ -166,11 +166,16 @@ impl Media {
 
     /// The bytes of `count` blocks.
     pub(crate) async fn read_bytes(&self, block: u64, count: usize) -> Result<Vec<u8>, Status> {
+        self.read_bytes_of(0, block, count).await
+    }
+
+    /// As [`read_bytes`](Self::read_bytes), of one version of the blocks; 0 is the usual one.
+    pub(crate) async fn read_bytes_of(&self, version: u8, block: u64, count: usize) -> Result<Vec<u8>, Status> {
         let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
         let mut at = 0;
         while at < count {
             let blocks = (count - at).min(self.transfer_blocks);
-            let buf = self.read(block + at as u64, self.buffer(blocks).await).await?;
+            let buf = self.read_version(block + at as u64, version, self.buffer(blocks).await).await?;
             bytes.extend_from_slice(buf.as_slice());
             at += blocks;
         }
@@ -192,10 +197,22 @@ impl Media {
         is_right: impl Fn(&[u8]) -> bool,
     ) -> Result<Vec<u8>, MetaError> {
         let usual = self.read_object(object, block, count).await;
-        if self.versions == 1 || count > self.transfer_blocks || usual.as_ref().is_ok_and(|bytes| is_right(bytes)) {
+        if self.versions == 1 || usual.as_ref().is_ok_and(|bytes| is_right(bytes)) {
             return usual;
         }
-        self.read_other(block, count, is_right).await.map_or(usual, |buf| Ok(buf.as_slice().to_vec()))
+        for version in 1..self.versions {
+            if let Ok(bytes) = self.read_bytes_of(version, block, count).await
+                && is_right(&bytes)
+            {
+                tracing::warn!(
+                    block,
+                    version,
+                    "metadata is damaged in the usual version of the device, and right in this one"
+                );
+                return Ok(bytes);
+            }
+        }
+        usual
     }
 
     /// Makes durable what reads from these blocks. A process that was killed may have left them readable alone, even after a
