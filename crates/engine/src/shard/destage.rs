@@ -226,11 +226,12 @@ impl Shard {
                     break;
                 }
             }
-            if !right && self.may_rescue_logged(Status::Corrupt) {
-                if let Some(bytes) = self.log.read_right(place.at, BLOCK_BYTES, place.crc).await {
-                    super::data::copy_out(&bytes, 0, &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES]);
-                    right = true;
-                }
+            if !right
+                && self.may_rescue_logged(Status::Corrupt)
+                && let Some(bytes) = self.log.read_right(place.at, BLOCK_BYTES, place.crc).await
+            {
+                super::data::copy_out(&bytes, 0, &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES]);
+                right = true;
             }
             if !right {
                 return Ok((step, Some(Stop::Lost)));

@@ -306,7 +306,16 @@ impl Shard {
                     found.read_bytes += (places.len() * BLOCK_BYTES) as u64;
                     found.blocks.extend(indices.zip(places.iter().zip(&crcs)).filter(wrong).map(|(index, _)| index));
                 }
-                Status::Corrupt | Status::ReadError => found.blocks.extend(indices.take(places.len())),
+                // One of them, perhaps.
+                Status::Corrupt | Status::ReadError => {
+                    for (step, (index, place)) in (0..).zip(indices.zip(places)) {
+                        let Place::Settled(stored, _) = place else { continue };
+                        let read = self.read_version(block + step, version).await;
+                        if !read.is_ok_and(|buf| self.is_right(&buf, *stored)) {
+                            found.blocks.push(index);
+                        }
+                    }
+                }
                 _ => {}
             }
         }
