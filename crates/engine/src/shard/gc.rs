@@ -365,6 +365,12 @@ impl Shard {
         for live in run {
             let mut one = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
             let status = self.read_band_blocks(&bands, live.at, &mut one).await;
+            let is_wrong = !status.is_ok() || !is_right(one.as_slice(), &live);
+            if is_wrong && let Some(found) = self.rescue_of_band(&bands, &live, status).await {
+                buf.as_mut_slice()[good.len() * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(found.as_slice());
+                good.push(live);
+                continue;
+            }
             let is_lost = match status {
                 Status::Ok => {
                     self.patience.answered(Refused::Block(live.entry.block));
@@ -387,6 +393,19 @@ impl Shard {
         }
         buf.truncate(good.len() * BLOCK_BYTES);
         Ok((good, buf))
+    }
+
+    /// A block whose band does not give it back, in another version. It is written anew with the others that move.
+    async fn rescue_of_band(&self, bands: &Bands, live: &Live, status: Status) -> Option<Buf> {
+        let status = if status.is_ok() { Status::Corrupt } else { status };
+        if !self.may_rescue(status) {
+            return None;
+        }
+        let found = self.rescue(bands.device_block(live.at), live.entry.crc).await?;
+        let owner = self.meta.descriptor(extent_of(live.entry.block));
+        let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + (live.entry.block % EXTENT_BLOCKS) as u64;
+        self.note_healed(owner.volume, block, &[0]);
+        Some(found)
     }
 
     async fn read_band_blocks(&self, bands: &Bands, at: BandAt, buf: &mut Buf) -> Status {

@@ -573,6 +573,14 @@ impl Index {
         self.state.borrow().map.get(block)
     }
 
+    /// Whether the log has something of a block that its map page does not know.
+    pub(crate) fn is_dirty(&self, block: u32) -> bool {
+        let (state, index) = (self.state.borrow(), block % EXTENT_BLOCKS);
+        let has = |set: &Option<Box<BlockSet>>| set.as_ref().is_some_and(|set| set.contains(index));
+        let dirty = state.dirty.get(extent_of(block));
+        dirty.is_some_and(|dirty| dirty.blocks.contains(index) || has(&dirty.holes) || has(&dirty.lost))
+    }
+
     /// The block as in `place` is where placement puts it, and the map page says so.
     pub(crate) fn settled(&self, block: u32, place: LogPlace) {
         let mut state = self.state.borrow_mut();
