@@ -8,8 +8,8 @@ ratio of these, and of each watched span to the mean of its two neighbours: medi
 
 With `none`, nobody watches in either: what the same comparison gives by chance.
 
-The node is on core 0 and the load on core 1; who watches is on core 1 as well, at the lowest priority, since its own time is not the
-node's. (The load spins there: at nice 19 it gives some way.) Wants root or CAP_SYS_NICE for priorities; without, all are equal."""
+The node is on core 0 and the load on core 1; who watches is on core 1 as well, at a lower priority, since its own time is not the
+node's. Wants root or CAP_SYS_NICE for priorities; without, all are equal."""
 
 import http.client
 import json
