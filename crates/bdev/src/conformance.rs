@@ -69,15 +69,18 @@ macro_rules! checks {
 }
 
 mod uncorrectable;
+mod versions;
 mod zoned;
 
 use uncorrectable::marks_blocks_unreadable;
+use versions::reads_every_version;
 
 checks![
     describes_itself,
     refuses_bad_requests,
     returns_request_and_buffers,
     reads_what_was_written,
+    reads_every_version,
     takes_buffers_of_any_split,
     moves_the_largest_operation,
     lends_buffers,
@@ -271,6 +274,7 @@ async fn describes_itself(t: &Subject) -> Outcome {
         format!("block size {}", info.block_size)
     })?;
     ensure(info.blocks > 0 && info.max_io_blocks > 0 && info.optimal_io_blocks > 0, || format!("{info:?}"))?;
+    ensure(info.versions > 0, || "not even the usual version of its blocks".to_string())?;
     let boundary = info.atomic_boundary_blocks;
     ensure(boundary == 0 || info.atomic_write_blocks <= boundary, || "atomic unit over its boundary".to_string())?;
     ensure(!t.device.name().is_empty() && !t.device.kind().is_empty(), || "no name or kind".to_string())?;

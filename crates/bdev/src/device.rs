@@ -40,6 +40,10 @@ pub struct DeviceInfo {
     pub streams: u16,
     /// Where only whole rows can be written.
     pub rows: Option<RowInfo>,
+    /// How many versions of its blocks a read can ask for; 1 where there is only the usual read. That is version 0; the others
+    /// are what the device keeps, or can compute, apart from each other, so that whoever can tell wrong bytes from right ones
+    /// finds right ones wherever they are. A version that these blocks do not have, or not now, ends as [`Status::Gone`].
+    pub versions: u8,
 }
 
 /// The part of a device that takes whole rows alone. In front of it anything can be written; behind it, reads too are of any
@@ -108,6 +112,7 @@ impl DeviceInfo {
             zoned: None,
             streams: 0,
             rows: None,
+            versions: 1,
         }
     }
 
@@ -198,6 +203,7 @@ impl DeviceInfo {
     fn check_data(&self, io: &Io) -> Result<(), Status> {
         let bytes = io.nblocks as usize * self.block_size as usize;
         let wanted = match io.op {
+            Op::Read if io.arg >= self.versions as u64 => return Err(Status::Invalid),
             Op::Read if io.bufs.is_empty() && self.lends(io) => return Ok(()),
             Op::Read | Op::Write | Op::Compare | Op::ZoneAppend => bytes,
             Op::CompareAndWrite if !self.is_unit(io, self.compare_and_write_blocks) => return Err(Status::Invalid),

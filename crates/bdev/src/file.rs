@@ -17,7 +17,7 @@ use crate::io::{Done, Flags, Io, Op, OpSet, Status};
 use crate::range_lock::RangeLock;
 use crate::steps::{self, Medium};
 use base::Errno;
-use reactor::{BUF_BYTES_MAX, File, FileInfo, FileOptions, IoFuture, Reactor, ReactorHandle, SgList};
+use reactor::{BUF_BYTES_MAX, Completion, File, FileInfo, FileOptions, IoFuture, Reactor, ReactorHandle, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -238,6 +238,10 @@ impl Channel for FileChannel {
             return IoFuture::ready(io.done(status));
         }
         let inner = &self.0;
+        let io = match inner.at_once(io) {
+            Ok(done) => return IoFuture::ready(done),
+            Err(io) => io,
+        };
         // Three futures rather than one: the block of a read is not made as large as that of a copy.
         match io.op {
             // A read that is dropped leaves nothing half done.
@@ -293,6 +297,49 @@ impl Inner {
     fn is_aligned(&self, bufs: &SgList) -> bool {
         let mask = self.align - 1;
         self.is_cached() || bufs.iter().all(|buf| (buf.as_ptr() as usize | buf.len()) & mask == 0)
+    }
+
+    /// A read or write of a file that lives in memory, without a future; gives it back where it may have to wait.
+    #[inline]
+    fn at_once(&self, mut io: Io) -> Result<Done, Io> {
+        if !self.file.info().synchronous || !self.is_cached() || io.flags.has(Flags::FUA) {
+            return Err(io);
+        }
+        let bytes = io.nblocks as usize * self.shared.options.block_size as usize;
+        let offset = io.lba.0 * u64::from(self.shared.options.block_size);
+        let moved = match io.op {
+            Op::Read => {
+                if io.bufs.is_empty() {
+                    let buf = if bytes <= BUF_BYTES_MAX { self.reactor.pool().try_alloc(bytes) } else { None };
+                    let Some(buf) = buf else { return Err(io) };
+                    io.bufs.push(buf);
+                }
+                self.file.read_now(offset, std::mem::take(&mut io.bufs))
+            }
+            Op::Write => {
+                let Some(_held) =
+                    self.shared.locks.try_lock(io.lba.0, u64::from(io.nblocks), self.shared.mixes_writes())
+                else {
+                    return Err(io);
+                };
+                self.file.write_now(offset, std::mem::take(&mut io.bufs))
+            }
+            _ => return Err(io),
+        };
+        match moved {
+            Ok(Completion { result, bufs }) => {
+                io.bufs = bufs;
+                match result {
+                    Ok(moved) if moved == bytes => Ok(io.done(Status::Ok)),
+                    // (the rest of it, and errors, are the business of those who can go on)
+                    _ => Err(io),
+                }
+            }
+            Err(bufs) => {
+                io.bufs = bufs;
+                Err(io)
+            }
+        }
     }
 
     /// Whether writes go to the page cache. There the kernel tells a descriptor once that bytes were lost on their way to the

@@ -334,7 +334,8 @@ pub struct Io {
     pub nblocks: u32,
     /// First block; the first of the zone for zone management and appends.
     pub lba: Lba,
-    /// The source block of a copy; otherwise 0.
+    /// The source block of a copy; which version of the blocks a read asks for (see
+    /// [`DeviceInfo::versions`](crate::DeviceInfo::versions)); otherwise 0.
     pub arg: u64,
     /// The caller's mark, untouched by devices; names the operation to `Channel::abort`.
     pub tag: u64,
@@ -357,6 +358,11 @@ impl Io {
     /// A read whose buffers the device provides (see [`Flags::LOAN`]).
     pub fn read_loan(lba: Lba, nblocks: u32) -> Io {
         Io { flags: Flags::LOAN, ..Io::new(Op::Read, lba, nblocks) }
+    }
+
+    /// A read of one version of the blocks into `bufs`.
+    pub fn read_version(lba: Lba, nblocks: u32, version: u8, bufs: SgList) -> Io {
+        Io { arg: version as u64, ..Io::read(lba, nblocks, bufs) }
     }
 
     /// A write of `bufs`.

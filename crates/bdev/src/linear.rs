@@ -130,6 +130,7 @@ fn combine(infos: &[DeviceInfo], extents: &[Extent], total: u64) -> DeviceInfo {
         unmap_reads_zero: infos.iter().all(|info| info.unmap_reads_zero),
         loans: infos.iter().all(|info| info.loans),
         streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
+        versions: infos.iter().map(|info| info.versions).min().unwrap_or(1),
         ..DeviceInfo::basic(infos[0].block_size, total)
     }
 }

@@ -64,6 +64,25 @@ impl RangeLock {
         guard
     }
 
+    /// As [`lock`](Self::lock) where that would not wait; `None` where it would, and for ranges of several shards.
+    #[inline]
+    pub(crate) fn try_lock(&self, start: u64, blocks: u64, exclusive: bool) -> Option<RangeGuard<'_>> {
+        let first = start / self.shard_blocks;
+        if first != (start + blocks.max(1) - 1) / self.shard_blocks {
+            return None;
+        }
+        let (index, end) = (first % SHARDS, start + blocks);
+        let mut shard = self.shard(index);
+        let id = shard.next_id;
+        let entry = Entry { id, start, end, exclusive, granted: true, waker: None };
+        if shard.entries.iter().any(|earlier| earlier.conflicts(&entry)) {
+            return None;
+        }
+        shard.next_id += 1;
+        shard.entries.push(entry);
+        Some(RangeGuard { lock: self, held: SmallVec::from_iter([(index, id)]) })
+    }
+
     fn shard(&self, index: u64) -> MutexGuard<'_, Shard> {
         self.shards[index as usize].lock().expect("nothing panics while holding a shard")
     }
@@ -129,6 +148,19 @@ mod tests {
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
         future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_lock_that_would_wait_is_not_tried_and_one_that_was_is_let_go() {
+        let lock = RangeLock::new(16);
+        let first = lock.try_lock(4, 4, true).unwrap();
+        assert!(lock.try_lock(6, 1, false).is_none() && lock.try_lock(8, 2, true).is_some());
+        assert!(lock.try_lock(14, 4, false).is_none(), "of two shards");
+        let mut waiting = pin!(lock.lock(7, 2, false));
+        assert!(poll(waiting.as_mut()).is_pending());
+        assert!(lock.try_lock(8, 1, true).is_none(), "not past those who wait");
+        drop(first);
+        assert!(poll(waiting.as_mut()).is_ready() && lock.try_lock(8, 1, true).is_some());
     }
 
     #[test]

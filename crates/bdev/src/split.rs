@@ -62,7 +62,8 @@ fn fits_two(io: &Io, place: &impl Fn(u64) -> (usize, u64, u64)) -> bool {
 /// One part of an operation. Atomic operations are never split, so a part is not one.
 pub(crate) fn part_of(io: &Io, at: u64, nblocks: u32, bufs: SgList) -> Io {
     let flags = Flags(io.flags.0 & !Flags::ATOMIC.0);
-    Io { op: io.op, flags, stream: io.stream, nblocks, lba: Lba(at), arg: 0, tag: io.tag, bufs }
+    let arg = if io.op == Op::Read { io.arg } else { 0 };
+    Io { op: io.op, flags, stream: io.stream, nblocks, lba: Lba(at), arg, tag: io.tag, bufs }
 }
 
 /// Puts the buffers together again; the first failure in block order is the status.

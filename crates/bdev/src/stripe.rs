@@ -101,6 +101,7 @@ fn combine(infos: &[DeviceInfo], chunk: u32) -> DeviceInfo {
         unmap_reads_zero: infos.iter().all(|info| info.unmap_reads_zero),
         loans: infos.iter().all(|info| info.loans),
         streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
+        versions: infos.iter().map(|info| info.versions).min().unwrap_or(1),
         ..DeviceInfo::basic(infos[0].block_size, total_blocks(infos.iter().map(|info| info.blocks), chunk))
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{
     BlockDevice, Channel, DeviceError, DeviceInfo, Done, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, LegState,
-    MirrorDevice, MirrorOptions, Op, Status, StripeDevice, When,
+    LinearDevice, MirrorDevice, MirrorOptions, Op, Status, StripeDevice, When,
 };
 use common::*;
 use reactor::{IoFuture, Reactor, SgList};
@@ -491,5 +491,75 @@ fn what_a_late_leg_holds_is_overwritten_only_when_told_to() {
         assert_eq!(mirror.join(&inner, 1, b, true).await.unwrap(), LegState::RecoveringFull);
         mirror.resync(&inner, 0).await.unwrap();
         assert_eq!(read_stable(&inner, &mirror, 5).await, 1);
+    });
+}
+
+/// One block of a version, which reads as one byte; `None` where there is no such version now.
+async fn read_version(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, version: u8) -> Option<u8> {
+    let channel = device.open_channel(reactor).unwrap();
+    let bufs = SgList::from_iter([reactor.pool().alloc(4096).await]);
+    let done = channel.submit(Io::read_version(Lba(lba), 1, version, bufs)).await;
+    if done.status == Status::Gone {
+        return None;
+    }
+    assert_eq!((done.status, done.io.arg), (Status::Ok, version as u64));
+    Some(done.io.bufs[0].as_slice()[0])
+}
+
+#[test]
+fn each_version_is_what_one_leg_in_sync_has_and_linear_and_stripe_pass_it_on() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((_, a), (bad, b)) = (faulty("a"), faulty("b"));
+        let legs = [a.clone(), b.clone()];
+        let mirror = Arc::new(open(&inner, &legs, create()).await);
+        assert_eq!((mirror.info().versions, write(&inner, &*mirror, 7, 1).await), (3, Status::Ok));
+        // Rot on the second leg.
+        let data_start = 600 - mirror.info().blocks;
+        assert_eq!(write(&inner, &*b.unwrap(), data_start + 7, 9).await, Status::Ok);
+        let window: Arc<dyn BlockDevice> = Arc::new(LinearDevice::window("w", mirror.clone(), 5, 64).unwrap());
+        let stripe = StripeDevice::new("s", vec![window.clone(), mem("m", 64)], 8).unwrap();
+        for (device, lba) in [(&*mirror as &dyn BlockDevice, 7), (&*window, 2)] {
+            assert_eq!(device.info().versions, 3);
+            for (version, byte) in [(1, 1), (2, 9)] {
+                assert_eq!(read_version(&inner, device, lba, version).await, Some(byte), "version {version}");
+            }
+        }
+        let channel = mirror.open_channel(&inner).unwrap();
+        let verify = |lba| channel.submit(Io::new(Op::Verify, Lba(lba), 4));
+        assert_eq!((verify(0).await.status, verify(5).await.status), (Status::Ok, Status::Corrupt));
+        // One of its children has one version alone.
+        assert_eq!(stripe.info().versions, 1);
+        // A leg that is not in sync has no version.
+        bad.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
+        assert_eq!(write(&inner, &*mirror, 9, 2).await, Status::Ok);
+        assert_eq!(read_version(&inner, &*mirror, 9, 1).await, Some(2));
+        assert_eq!(read_version(&inner, &*mirror, 9, 2).await, None);
+    });
+}
+
+#[test]
+fn repairing_an_unreadable_block_does_not_spread_the_rot_of_its_neighbours() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
+        let legs = [a, b.clone()];
+        let mirror = open(&inner, &legs, create()).await;
+        for lba in 20..28 {
+            assert_eq!(write(&inner, &mirror, lba, 1).await, Status::Ok);
+        }
+        let data_start = 600 - mirror.info().blocks;
+        assert_eq!(write(&inner, &*b.unwrap(), data_start + 25, 9).await, Status::Ok);
+        let unreadable = ErrorRule::always(&[Op::Read], Fault::Fail(Status::ReadError));
+        bad.set_rules(&[ErrorRule { lba: Lba(data_start + 21), blocks: 1, ..unreadable }]).unwrap();
+        let channel = mirror.open_channel(&inner).unwrap();
+        for _ in 0..4 {
+            let bufs = SgList::from_iter([inner.pool().alloc(8 * 4096).await]);
+            assert_eq!(channel.submit(Io::read(Lba(20), 8, bufs)).await.status, Status::Ok);
+        }
+        assert!(mirror.status().legs[0].repairs > 0, "{:?}", mirror.status());
+        assert_eq!(read_version(&inner, &mirror, 25, 1).await, Some(1));
     });
 }

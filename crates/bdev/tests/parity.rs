@@ -655,3 +655,58 @@ fn layers_that_would_hide_rows_are_refused_and_others_pass_them_on() {
         }
     });
 }
+
+/// One block of a version, or how reading it ended.
+async fn read_version(device: &ParityDevice, reactor: &Rc<Reactor>, lba: u64, version: u8) -> Result<u8, Status> {
+    let channel = device.open_channel(reactor).unwrap();
+    let bufs = SgList::from_iter([reactor.pool().alloc(4096).await]);
+    let done = channel.submit(Io::read_version(Lba(lba), 1, version, bufs)).await;
+    assert_eq!((done.io.lba.0, done.io.arg), (lba, version as u64));
+    done.status.check().map(|()| done.io.bufs[0].as_slice()[0])
+}
+
+#[test]
+fn a_version_is_computed_from_the_others_and_a_verify_finds_what_disagrees() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let (devices, members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        let info = parity.info();
+        let (head, row) = (info.rows.unwrap().start, info.rows.unwrap().blocks);
+        assert_eq!(info.versions, 4);
+        assert_eq!(write(&inner, &parity, head, row, 1).await, Status::Ok);
+        assert_eq!(write(&inner, &parity, 3, 1, 1).await, Status::Ok);
+        let verify = async |lba, nblocks| {
+            parity.open_channel(&inner).unwrap().submit(Io::new(Op::Verify, Lba(lba), nblocks)).await.status
+        };
+        assert_eq!((verify(head, row).await, verify(0, head as u32).await), (Status::Ok, Status::Ok));
+        for lba in head..head + row as u64 {
+            for version in [0, 1] {
+                assert_eq!(read_version(&parity, &inner, lba, version).await, Ok(byte(lba, 1)), "{lba} {version}");
+            }
+            assert_eq!(read_version(&parity, &inner, lba, 2).await, Err(Status::Gone));
+            assert_eq!(read_version(&parity, &inner, lba, 4).await, Err(Status::Invalid));
+        }
+        // The second block of the head and of the first row rot on the member that has them first.
+        let at = (8192 / 4096) + head;
+        for (member, lba) in [(0, 2 + 3), (0, at + 1)] {
+            let channel = devices[member].open_channel(&inner).unwrap();
+            let mut bufs = SgList::from_iter([inner.pool().alloc(4096).await]);
+            bufs[0].as_mut_slice().fill(77);
+            assert_eq!(channel.submit(Io::write(Lba(lba), 1, bufs)).await.status, Status::Ok);
+        }
+        assert_eq!(read_version(&parity, &inner, 3, 0).await, Ok(77));
+        for version in 1..4 {
+            assert_eq!(read_version(&parity, &inner, 3, version).await, Ok(byte(3, 1)), "version {version}");
+        }
+        assert_eq!(read_version(&parity, &inner, head + 1, 0).await, Ok(77));
+        assert_eq!(read_version(&parity, &inner, head + 1, 1).await, Ok(byte(head + 1, 1)));
+        assert_eq!((verify(head, row).await, verify(0, 8).await), (Status::Corrupt, Status::Corrupt));
+        // Without a member nothing can be compared, and what it had is computed all the same.
+        devices[0].set_rules(&[fails(&[Op::Read, Op::Write, Op::Flush], Status::Gone)]).unwrap();
+        assert_eq!(write(&inner, &parity, head, row, 2).await, Status::Ok);
+        assert_eq!(read_version(&parity, &inner, head + 1, 1).await, Ok(byte(head + 1, 2)));
+        assert_eq!(read_version(&parity, &inner, head + row as u64 - 1, 1).await, Err(Status::Gone));
+    });
+}

@@ -249,6 +249,7 @@ async fn open_shard(
         first_log_block,
         capacity: devices.capacity.open_channel(reactor)?,
         capacity_info: devices.capacity.info(),
+        capacity_name: devices.capacity.name().into(),
         tuning,
         layers: layers.to_vec(),
     };

@@ -71,6 +71,8 @@ pub struct ShardStatus {
     pub replay_records: u64,
     /// Blocks that failed their checksum.
     pub corrupt_blocks: u64,
+    /// Blocks that were damaged in one version, and have been written anew from another.
+    pub healed_blocks: u64,
     /// Blocks that are lost.
     pub lost_blocks: u64,
     /// Writes that wait for room in the log.
@@ -156,6 +158,7 @@ impl ShardStatus {
             checkpoints: meta.checkpoints,
             replay_records: shard.replay_records(),
             corrupt_blocks: counters.corrupt_blocks.get(),
+            healed_blocks: counters.healed_blocks.get(),
             lost_blocks: counters.lost_blocks.get(),
             waiting_writes,
             waits,

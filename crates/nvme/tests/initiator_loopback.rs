@@ -1,7 +1,7 @@
 //! The host against this crate's own target over loopback: the block-device conformance suite, digests, several reactors,
 //! a target that goes and comes back, and no allocation per operation.
 
-use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Lba, MemDevice, Op, Status, conformance};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Flags, Io, Lba, MemDevice, Op, Status, conformance};
 use nvme::auth::{Failure, Hash, HostKeys, KeyPair, Policy, Secret};
 use nvme::initiator::{
     AuthenticationError, CommandError, ConnectError, HostIdentity, NvmfDevice, Options, Replay, discover,
@@ -16,8 +16,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use uuid::Uuid;
 
 const NQN: &str = "nqn.2024-01.org.example:loopback";
@@ -103,12 +103,80 @@ fn the_remote_device_passes_the_conformance_suite() {
         let outcome = bench.runtime.handles()[1].call_async(move |reactor| async move {
             let device = Arc::new(NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap());
             let as_block_device: Arc<dyn BlockDevice> = device.clone();
+            assert!(device.info().ops.contains(Op::Copy) && device.info().ops.contains(Op::WriteUncorrectable));
             let outcome = conformance::run(&reactor, &as_block_device, conformance::Options::new(11)).await;
             drop(as_block_device);
             device.close().await;
             outcome.map_err(|failure| failure.to_string())
         });
         assert_eq!(outcome, Some(Ok(())), "digests {digests}");
+    }
+}
+
+/// Memory that notes what it is asked to do.
+struct Noting(Arc<MemDevice>, Arc<Mutex<Vec<Op>>>);
+
+struct NotingChannel(Rc<dyn Channel>, Arc<Mutex<Vec<Op>>>);
+
+impl BlockDevice for Noting {
+    fn name(&self) -> &str {
+        "noting"
+    }
+    fn kind(&self) -> &'static str {
+        "noting"
+    }
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+    fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
+        Ok(Rc::new(NotingChannel(self.0.open_channel(reactor)?, self.1.clone())))
+    }
+}
+
+impl Channel for NotingChannel {
+    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
+        self.1.lock().unwrap().push(io.op);
+        self.0.submit(io)
+    }
+}
+
+#[test]
+fn a_copy_is_the_targets_unless_it_overlaps_and_marks_are_flushed_when_they_are_to_last() {
+    let bench = start(2);
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let noting = Arc::new(Noting(bench.device.clone(), noted.clone()));
+    bench
+        .target
+        .call(|home| {
+            home.remove_namespace(NQN, 1)?;
+            home.add_namespace(NQN, None, noting, Uuid::from_u128(7))
+        })
+        .unwrap();
+    let options = options(bench.address, false);
+    let asked = [
+        (Io { arg: 100, ..Io::new(Op::Copy, Lba(0), 100) }, vec![Op::Copy]),
+        (Io { arg: 0, flags: Flags::FUA, ..Io::new(Op::Copy, Lba(4000), 2000) }, vec![Op::Copy; 8]),
+        (Io { arg: 99, ..Io::new(Op::Copy, Lba(0), 100) }, vec![Op::Read, Op::Write]),
+        (Io::new(Op::WriteUncorrectable, Lba(8), 8), vec![Op::WriteUncorrectable]),
+        (
+            Io { flags: Flags::FUA, ..Io::new(Op::WriteUncorrectable, Lba(8), 8) },
+            vec![Op::WriteUncorrectable, Op::Flush],
+        ),
+    ];
+    for (io, expected) in asked {
+        let (options, noted) = (options.clone(), noted.clone());
+        let found = bench.runtime.handles()[1].call_async(move |reactor| async move {
+            let device = NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap();
+            let channel = device.open_channel(&reactor).unwrap();
+            noted.lock().unwrap().clear();
+            let what = format!("{:?} {:?}", io.op, io.lba);
+            assert_eq!(channel.submit(io).await.status, Status::Ok, "{what}");
+            let found = std::mem::take(&mut *noted.lock().unwrap());
+            drop(channel);
+            device.close().await;
+            found
+        });
+        assert_eq!(found.unwrap(), expected);
     }
 }
 
@@ -182,10 +250,10 @@ fn a_target_that_was_closed_and_opened_again_is_used_again() {
     close(&again);
 }
 
-/// Memory that answers its first write late.
-struct LateOnce(Arc<MemDevice>, Arc<AtomicBool>);
+/// Memory that does the first operation of a kind late.
+struct LateOnce(Arc<MemDevice>, Op, Arc<AtomicBool>);
 
-struct LateOnceChannel(Rc<dyn Channel>, Rc<Reactor>, Arc<AtomicBool>);
+struct LateOnceChannel(Rc<dyn Channel>, Rc<Reactor>, Op, Arc<AtomicBool>);
 
 impl BlockDevice for LateOnce {
     fn name(&self) -> &str {
@@ -198,14 +266,14 @@ impl BlockDevice for LateOnce {
         DeviceInfo { loans: false, ..self.0.info() }
     }
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        Ok(Rc::new(LateOnceChannel(self.0.open_channel(reactor)?, reactor.clone(), self.1.clone())))
+        Ok(Rc::new(LateOnceChannel(self.0.open_channel(reactor)?, reactor.clone(), self.1, self.2.clone())))
     }
 }
 
 impl Channel for LateOnceChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         let (channel, reactor) = (self.0.clone(), self.1.clone());
-        let is_late = io.op == Op::Write && !self.2.swap(true, Ordering::SeqCst);
+        let is_late = io.op == self.2 && !self.3.swap(true, Ordering::SeqCst);
         IoFuture::steps(&self.1, async move {
             if is_late {
                 reactor.sleep_ns(300_000_000).await;
@@ -215,11 +283,16 @@ impl Channel for LateOnceChannel {
     }
 }
 
-#[test]
-fn writes_wait_for_the_reset_of_the_lost_controller_and_not_for_its_keep_alive() {
+/// Has the first `op` of a host done late, takes all its connections from it meanwhile, and tells what block 4 begins with
+/// some time after its `work` has ended.
+fn with_a_late_one(
+    op: Op,
+    replay: Replay,
+    work: impl AsyncFnOnce(&Rc<Reactor>, &Rc<dyn Channel>) + Send + 'static,
+) -> u8 {
     let bench = start(2);
-    let began_write = Arc::new(AtomicBool::new(false));
-    let late = Arc::new(LateOnce(bench.device.clone(), began_write.clone()));
+    let began_op = Arc::new(AtomicBool::new(false));
+    let late = Arc::new(LateOnce(bench.device.clone(), op, began_op.clone()));
     bench
         .target
         .call(|home| {
@@ -227,30 +300,25 @@ fn writes_wait_for_the_reset_of_the_lost_controller_and_not_for_its_keep_alive()
             home.add_namespace(NQN, None, late, Uuid::from_u128(7))
         })
         .unwrap();
-    let options = Options { keep_alive_ms: 60_000, replay: Replay::AfterFence, ..options(bench.address, false) };
+    let options = Options { keep_alive_ms: 60_000, replay, ..options(bench.address, false) };
     let handle = bench.runtime.handles()[1].clone();
     let began = std::time::Instant::now();
     let writer = std::thread::spawn(move || {
         handle.call_async(move |reactor| async move {
             let device = NvmfDevice::open(&reactor, "remote", &options, None).await.unwrap();
             let channel = device.open_channel(&reactor).unwrap();
-            for fill in [1, 2] {
-                let mut buf = reactor.pool().alloc(4096).await;
-                buf.as_mut_slice().fill(fill);
-                let done = channel.submit(Io::write(Lba(3), 1, SgList::from_iter([buf]))).await;
-                assert_eq!(done.status, Status::Ok);
-            }
-            assert_eq!(device.stats().reconnects, 1, "the first write was lost");
-            // Longer than the first write took: it did not land on the second.
+            work(&reactor, &channel).await;
+            assert_eq!(device.stats().reconnects, 1, "the first one was lost");
+            // Longer than the late one takes.
             reactor.sleep_ns(500_000_000).await;
             let buf = reactor.pool().alloc(4096).await;
-            let done = channel.submit(Io::read(Lba(3), 1, SgList::from_iter([buf]))).await;
-            assert_eq!(done.io.bufs[0].as_slice()[7], 2);
+            let done = channel.submit(Io::read(Lba(4), 1, SgList::from_iter([buf]))).await;
             drop(channel);
             device.close().await;
+            done.io.bufs[0].as_slice()[7]
         })
     });
-    while !began_write.load(Ordering::SeqCst) {
+    while !began_op.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }
     // All connections go at once, so that the host cannot reset the controller itself.
@@ -260,8 +328,35 @@ fn writes_wait_for_the_reset_of_the_lost_controller_and_not_for_its_keep_alive()
     while bench.target.call(move |home| home.listen(address)).is_err() {
         std::thread::yield_now();
     }
-    assert_eq!(writer.join().unwrap(), Some(()));
+    let found = writer.join().unwrap().unwrap();
     assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    found
+}
+
+async fn write_one(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, lba: u64, fill: u8) {
+    let mut buf = reactor.pool().alloc(4096).await;
+    buf.as_mut_slice().fill(fill);
+    let done = channel.submit(Io::write(Lba(lba), 1, SgList::from_iter([buf]))).await;
+    assert_eq!(done.status, Status::Ok);
+}
+
+#[test]
+fn writes_wait_for_the_reset_of_the_lost_controller_and_not_for_its_keep_alive() {
+    let found = with_a_late_one(Op::Write, Replay::AfterFence, async |reactor, channel| {
+        write_one(reactor, channel, 4, 1).await;
+        write_one(reactor, channel, 4, 2).await;
+    });
+    assert_eq!(found, 2, "the first write did not land on the second");
+}
+
+#[test]
+fn a_lost_copy_is_not_sent_again_while_its_first_attempt_may_read_what_is_written_later() {
+    let found = with_a_late_one(Op::Copy, Replay::Exclusive, async |reactor, channel| {
+        write_one(reactor, channel, 3, 1).await;
+        assert_eq!(channel.submit(Io { arg: 3, ..Io::new(Op::Copy, Lba(4), 1) }).await.status, Status::Ok);
+        write_one(reactor, channel, 3, 2).await;
+    });
+    assert_eq!(found, 1, "it copied what was written after it had ended");
 }
 
 #[test]

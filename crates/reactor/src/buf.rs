@@ -5,6 +5,7 @@
 //! duplicated. Splitting an exclusive buf gives exclusive halves. A buf may be dropped on any thread; its memory returns
 //! to the pool (or region) that it came from.
 
+use crate::stores::{Stores, store_fence};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -262,11 +263,15 @@ pub fn sg_zero(list: &mut [Buf]) {
 /// in time may see each other's bytes mixed, exactly as the NVMe specification allows, and nothing else may happen.
 pub struct Region(NonNull<RegionInner>);
 
+/// Writes to a region that go past the caches.
+const STREAMED_BYTES_MIN: usize = 2048;
+
 #[repr(C)]
 struct RegionInner {
     owner: Owner,
     start: NonNull<u8>,
     len: usize,
+    stores: Stores,
     map: Arc<dyn Send + Sync>,
 }
 
@@ -286,7 +291,8 @@ impl Region {
     /// # Safety
     /// `start..start + len` is readable and writable until `map` is dropped, and used through this region only.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, map: Arc<dyn Send + Sync>) -> Region {
-        let inner = Box::new(RegionInner { owner: Owner::new(release_region), start, len, map });
+        let inner =
+            Box::new(RegionInner { owner: Owner::new(release_region), start, len, stores: Stores::default(), map });
         inner.owner.revive();
         Region(NonNull::from(Box::leak(inner)))
     }
@@ -334,11 +340,20 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) }
     }
 
-    /// Copies bytes in. Panics outside the region.
+    /// Copies bytes in, past the caches where there are many: a region is large, and what is written would first have to
+    /// be fetched. Panics outside the region.
     #[inline]
     pub fn write(&self, offset: usize, source: &[u8]) {
         let target = self.at(offset, source.len());
-        // SAFETY: in bounds; overlap is possible when `source` is a loan of this very region, hence `copy`.
+        // A loan of this very region may overlap the target.
+        let apart = (source.as_ptr() as usize).abs_diff(target as usize) >= source.len();
+        if source.len() >= STREAMED_BYTES_MIN && apart {
+            // SAFETY: in bounds, and no overlap.
+            unsafe { self.inner().stores.copy(source, target, false) };
+            // Such stores are in no order with what releases a lock.
+            return store_fence();
+        }
+        // SAFETY: in bounds.
         unsafe { std::ptr::copy(source.as_ptr(), target, source.len()) }
     }
 

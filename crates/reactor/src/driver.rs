@@ -168,6 +168,10 @@ pub trait Driver {
     fn wait(&self, deadline_ns: Option<u64>, events: &mut Vec<Event>);
     /// Whether file operations are under way (a reactor that drains waits for them).
     fn in_flight(&self) -> usize;
+    /// How often this thread was put off its core for another one, since it began.
+    fn preemptions(&self) -> u64 {
+        0
+    }
     /// What other threads use to end a wait.
     fn waker(&self) -> Arc<dyn RemoteWake>;
     /// Announces long-lived buffer memory, which a driver may register with the kernel.
@@ -183,6 +187,12 @@ pub trait Driver {
     fn file_resize(&self, file: FileId, bytes: u64) -> Result<(), Errno>;
     /// Queues an operation; its [`Event::File`] always follows, never from inside this call.
     fn file_submit(&self, file: FileId, op: FileOp, token: Token);
+    /// Does a read or write at once where nothing has to be waited for ([`FileInfo::synchronous`]): bytes transferred, and the
+    /// buffers. Gives the operation back, untouched, where it must be submitted.
+    fn file_now(&self, file: FileId, op: FileOp) -> Result<(Result<usize, Errno>, SgList), FileOp> {
+        let _ = file;
+        Err(op)
+    }
     /// Closes a file; operations under way still complete.
     fn file_close(&self, file: FileId);
 

@@ -2,7 +2,7 @@
 
 use crate::buf::SgList;
 use crate::driver::{FileId, FileInfo, FileOp, FileOptions};
-use crate::ops::OpFuture;
+use crate::ops::{Completion, OpFuture};
 use crate::reactor::Reactor;
 use base::Errno;
 use std::rc::Rc;
@@ -48,6 +48,28 @@ impl File {
     /// Writes `bufs` at a byte offset; `durable` forces the data to media before completion.
     pub fn write(&self, offset: u64, bufs: SgList, durable: bool) -> OpFuture {
         self.submit(FileOp::Write { offset, bufs, durable })
+    }
+
+    /// Reads at once where nothing has to be waited for ([`FileInfo::synchronous`]); otherwise gives the buffers back. As for a
+    /// [`read`](Self::read), the transfer may be short.
+    #[inline]
+    pub fn read_now(&self, offset: u64, bufs: SgList) -> Result<Completion, SgList> {
+        self.now(FileOp::Read { offset, bufs })
+    }
+
+    /// Writes at once, as [`read_now`](Self::read_now) reads.
+    #[inline]
+    pub fn write_now(&self, offset: u64, bufs: SgList) -> Result<Completion, SgList> {
+        self.now(FileOp::Write { offset, bufs, durable: false })
+    }
+
+    #[inline]
+    fn now(&self, op: FileOp) -> Result<Completion, SgList> {
+        match self.reactor.driver().file_now(self.id, op) {
+            Ok((result, bufs)) => Ok(Completion { result, bufs }),
+            Err(FileOp::Read { bufs, .. } | FileOp::Write { bufs, .. }) => Err(bufs),
+            Err(_) => unreachable!("the operation comes back as it went"),
+        }
     }
 
     /// Makes all completed writes durable.

@@ -29,6 +29,7 @@ mod reactor;
 mod signal;
 mod spin;
 mod stats;
+mod stores;
 pub mod sync;
 mod task;
 mod timer;

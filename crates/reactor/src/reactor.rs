@@ -659,9 +659,10 @@ impl Reactor {
 
     /// Turns until [`stop`](Self::stop) is called and all tasks have ended, or `drain_max_ns` after the stop.
     pub fn run(self: &Rc<Self>, drain_max_ns: u64) {
-        let mut spin = SpinWindow::new(self.config.policy);
-        let mut idle_since = self.clock_ns();
-        let (mut stop_deadline, mut is_idle) = (None, false);
+        // What a device of this reactor takes says nothing of when the next request comes.
+        let mut spins = [SpinWindow::new(self.config.policy), SpinWindow::new(self.config.policy)];
+        let mut idle = Idle { since_ns: self.clock_ns(), seen_ns: 0, put_off: false, waits_for_file: false };
+        let (mut stop_deadline, mut is_idle, mut preemptions) = (None, false, self.driver.preemptions());
         loop {
             let began = self.now_ns.get();
             let work = self.turn();
@@ -678,25 +679,41 @@ impl Reactor {
                 }
                 continue;
             }
+            if is_idle && now.saturating_sub(idle.seen_ns) >= PUT_OFF_NS {
+                let before = std::mem::replace(&mut preemptions, self.driver.preemptions());
+                idle.put_off |= preemptions != before;
+            }
+            idle.seen_ns = now;
             if work > 0 {
                 if is_idle {
-                    spin.caught(now.saturating_sub(idle_since));
+                    let spin = &mut spins[usize::from(idle.waits_for_file)];
+                    let idle_ns = now.saturating_sub(idle.since_ns);
+                    // Whoever took the core may have done what was waited for: sleeping would have been as good.
+                    if idle.put_off {
+                        spin.slept(idle_ns)
+                    } else {
+                        spin.caught(idle_ns)
+                    }
                     is_idle = false;
                 }
                 continue;
             }
             if !is_idle {
-                (idle_since, is_idle) = (now, true);
+                is_idle = true;
+                idle =
+                    Idle { since_ns: now, seen_ns: now, put_off: false, waits_for_file: self.driver.in_flight() > 0 };
             }
-            if now.saturating_sub(idle_since) >= spin.current_ns() {
+            let spin = &mut spins[usize::from(idle.waits_for_file)];
+            if now.saturating_sub(idle.since_ns) >= spin.current_ns() {
                 let slept_from = now;
                 let done = self.sleep_turn();
                 let slept = self.now_ns.get().saturating_sub(slept_from);
                 self.stats.slept(slept);
                 if done > 0 {
-                    spin.slept(slept_from.saturating_sub(idle_since) + slept);
+                    spin.slept(slept_from.saturating_sub(idle.since_ns) + slept);
                     is_idle = false;
                 }
+                idle.seen_ns = self.now_ns.get();
             }
         }
         self.close();
@@ -726,6 +743,21 @@ impl Reactor {
         }
     }
 }
+
+/// A time without work.
+struct Idle {
+    since_ns: u64,
+    /// The last look at the clock.
+    seen_ns: u64,
+    /// Another thread has had the core meanwhile.
+    put_off: bool,
+    /// A device has something of ours to do: it began so.
+    waits_for_file: bool,
+}
+
+/// Between two turns without work, so long means that something else has had the core: such a turn takes some 100 ns. Less than
+/// two switches of threads.
+const PUT_OFF_NS: u64 = 2_000;
 
 /// Waits until a deadline; see [`Reactor::sleep_until`].
 pub struct Sleep {

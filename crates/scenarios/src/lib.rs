@@ -36,8 +36,10 @@ mod parity_bays;
 mod parity_pool;
 mod pmem_log;
 mod pool_snapshots;
+mod pool_versions;
 mod raw_file;
 mod reactor_mesh;
+mod rotting;
 mod sides;
 mod stack_faults;
 mod vhost;
@@ -205,6 +207,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "pools of either shape whose volumes have snapshots, are cloned, rolled back and deleted while they are used, \
                 crashed at any step; a snapshot is what its volumes were at one moment, and stays that",
         run: pool_snapshots::run,
+    },
+    Scenario {
+        name: "pool-versions",
+        about: "pools of either shape over a mirror or parity whose disks rot in single blocks while they are used; no read fails \
+                or is wrong, and a scrub leaves nothing rotten",
+        run: pool_versions::run,
     },
     Scenario {
         name: "engine-meta",

@@ -151,6 +151,8 @@ fn every_checker_catches_its_mutation() {
         ("pool-snapshots", Mutation::ForgetBetween),
         ("pool-snapshots", Mutation::WriteFrozen),
         ("pool-snapshots", Mutation::AbsorbExtents),
+        ("pool-versions", Mutation::OneVersion),
+        ("pool-versions", Mutation::TrustVersion),
         ("pool-snapshots", Mutation::ForgetTrims),
         ("shaped-pool-images", Mutation::FlushDoesNothing),
         ("devices-conformance", Mutation::WrongRead),

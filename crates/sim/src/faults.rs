@@ -264,6 +264,10 @@ pub enum Mutation {
     WriteFrozen,
     /// A scenario's own defect: in the engine, only whole extents are kept of what a deleted snapshot leaves to its heir.
     AbsorbExtents,
+    /// A scenario's own defect: the engine does not try another version of a block that is damaged.
+    OneVersion,
+    /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
+    TrustVersion,
     /// A scenario's own defect: a parity device writes rows without their parity.
     SkipParity,
     /// A scenario's own defect: a parity device does not record that a member has failed.
@@ -294,7 +298,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 60] = [
+    pub const ALL: [Mutation; 62] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -342,6 +346,8 @@ impl Mutation {
         Mutation::ForgetBetween,
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
+        Mutation::OneVersion,
+        Mutation::TrustVersion,
         Mutation::SkipParity,
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,

@@ -3,6 +3,7 @@
 //! Nothing here hands out references into it. What a guest can change at any time is only copied, by `vm-memory`, which
 //! checks every range; an address outside is an error of the request that named it.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use vm_memory::bitmap::BS;
 use vm_memory::{
     Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestMemoryRegionBytes, GuestRegionCollection,
@@ -134,9 +135,22 @@ impl Memory {
         if there { Ok(()) } else { Err(Outside { address, bytes }) }
     }
 
+    /// The memory at a range that lies in one region: all of it, nearly always. A range over several goes through `regions`.
+    #[inline]
+    fn slice(&self, address: u64, bytes: usize) -> Option<VolatileSlice<'_>> {
+        let region = self.regions.find_region(GuestAddress(address))?;
+        let at = address - region.place.guest;
+        (bytes as u64 <= region.place.bytes - at)
+            .then(|| region.map.get_slice(region.inside + at as usize, bytes).ok())?
+    }
+
     /// Copies bytes out.
     #[inline]
     pub fn read(&self, address: u64, target: &mut [u8]) -> Result<(), Outside> {
+        if let Some(slice) = self.slice(address, target.len()) {
+            slice.copy_to(target);
+            return Ok(());
+        }
         let outside = Outside { address, bytes: target.len() as u64 };
         self.regions.read_slice(target, GuestAddress(address)).map_err(|_| outside)
     }
@@ -144,6 +158,10 @@ impl Memory {
     /// Copies bytes in.
     #[inline]
     pub fn write(&self, address: u64, source: &[u8]) -> Result<(), Outside> {
+        if let Some(slice) = self.slice(address, source.len()) {
+            slice.copy_from(source);
+            return Ok(());
+        }
         let outside = Outside { address, bytes: source.len() as u64 };
         self.regions.write_slice(source, GuestAddress(address)).map_err(|_| outside)
     }
@@ -151,15 +169,17 @@ impl Memory {
     /// Loads a number atomically; what was stored before it was stored is seen afterwards.
     #[inline]
     pub fn load_u16(&self, address: u64) -> Result<u16, Outside> {
-        let loaded = self.regions.load::<u16>(GuestAddress(address), std::sync::atomic::Ordering::Acquire);
-        loaded.map(u16::from_le).map_err(|_| Outside { address, bytes: 2 })
+        let slice = self.slice(address, size_of::<u16>());
+        let loaded = slice.and_then(|slice| Some(slice.get_atomic_ref::<AtomicU16>(0).ok()?.load(Ordering::Acquire)));
+        loaded.map(u16::from_le).ok_or(Outside { address, bytes: 2 })
     }
 
     /// Stores a number atomically, after everything that was stored before.
     #[inline]
     pub fn store_u16(&self, address: u64, value: u16) -> Result<(), Outside> {
-        let stored = self.regions.store(value.to_le(), GuestAddress(address), std::sync::atomic::Ordering::Release);
-        stored.map_err(|_| Outside { address, bytes: 2 })
+        let slice = self.slice(address, size_of::<u16>());
+        let place = slice.as_ref().and_then(|slice| slice.get_atomic_ref::<AtomicU16>(0).ok());
+        place.map(|place| place.store(value.to_le(), Ordering::Release)).ok_or(Outside { address, bytes: 2 })
     }
 }
 

@@ -1,7 +1,7 @@
 //! A virtqueue at work on one reactor.
 //!
 //! ```text
-//! Polled --found nothing: before a sleep, or many times--> Armed --kick--> Polled
+//! Polled --found nothing: before a sleep, or many times--> Armed --kick, or a request has ended--> Polled
 //! ```
 //! While it is *polled*, every turn looks at the available index, and the guest is told not to kick. Before the reactor
 //! sleeps, the queue asks for kicks and looks once more. Completions gather during a turn; at its end they become visible
@@ -413,6 +413,12 @@ impl Queue {
             inflight.published(ended.iter().map(|(head, _)| *head), ring.next_used())?;
         }
         ended.clear();
+        if self.state.get() == State::Armed {
+            // Who has got an answer is likely to ask again soon.
+            ring.disarm(&memory)?;
+            self.state.set(State::Polled);
+            self.empty_polls.set(0);
+        }
         if call && let Some(bell) = &*self.call.borrow() {
             self.counters.calls.add(1);
             bell.ring();

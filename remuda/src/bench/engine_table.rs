@@ -195,6 +195,7 @@ async fn load(
             verify: false,
             fill: operations.is_some() && done == 0,
             loan: false,
+            span_ns: 0,
             seed: 1,
             content_seed: 1,
         };

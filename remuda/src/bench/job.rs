@@ -43,6 +43,8 @@ pub struct Plan {
     pub fill: bool,
     /// Let the device lend its memory to reads.
     pub loan: bool,
+    /// Spans of the clock to tell apart, ns, or 0.
+    pub span_ns: u64,
     /// Seed of this job's choices.
     pub seed: u64,
     /// Seed of the contents.
@@ -265,7 +267,14 @@ impl Job {
             if begun_ns >= self.measure_ns && begun_ns < self.end_ns.get() {
                 let mut tally = self.tally.borrow_mut();
                 let latency = now_ns.saturating_sub(begun_ns);
-                if io.op == Op::Read { tally.reads.record(latency) } else { tally.writes.record(latency) }
+                if io.op == Op::Read {
+                    tally.reads.record(latency)
+                } else {
+                    tally.writes.record(latency)
+                }
+                if let Some(number) = begun_ns.checked_div(self.plan.span_ns) {
+                    tally.record_span(number, latency);
+                }
             }
         }
         std::mem::take(&mut io.bufs)

@@ -194,6 +194,9 @@ pub struct Load {
     /// Time before measuring
     #[arg(long, default_value = "1s", value_parser = crate::config::section::parse_duration_ns)]
     warmup: u64,
+    /// Tell latencies by spans of CLOCK_MONOTONIC of this length as well, and of all even and all odd ones (in JSON)
+    #[arg(long, value_name = "TIME", value_parser = crate::config::section::parse_duration_ns)]
+    spans: Option<u64>,
     /// Operations per second of all jobs together: an open loop
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate: Option<u64>,
@@ -247,6 +250,9 @@ impl Load {
         }
         if self.time == 0 {
             return usage("--time: it cannot be zero".into());
+        }
+        if self.spans.is_some_and(|span| span == 0 || self.time / span >= report::SPANS_MAX) {
+            return usage(format!("--spans: expected fewer than {} in the measured time", report::SPANS_MAX));
         }
         if self.zipf.is_some_and(|theta| !(theta > 0.0 && theta <= 10.0)) {
             return usage("--zipf: expected a number above 0, up to 10".into());
@@ -498,6 +504,7 @@ fn plan(device: &dyn BlockDevice, load: &Load) -> Result<Vec<Plan>, Failure> {
         // Reads alone have nothing to verify unless it is written first.
         fill: (load.fill && (apart || index == 0)) || (load.verify && load.read_percent() == 100),
         loan: load.loan,
+        span_ns: load.spans.unwrap_or(0),
         seed: load.seed.wrapping_mul(0x9E37_79B9).wrapping_add(index),
         content_seed: load.seed,
     });

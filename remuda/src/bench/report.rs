@@ -12,6 +12,8 @@ pub struct Tally {
     pub reads: Histogram,
     /// Latencies of writes, ns.
     pub writes: Histogram,
+    /// Latencies by spans of the clock: the number of the first span, and each one's. Empty when nobody asked.
+    pub spans: (u64, Vec<Histogram>),
     /// Operations that failed, and the first failure.
     pub errors: u64,
     /// What the first failure was.
@@ -29,11 +31,15 @@ pub struct Tally {
 /// Wrong blocks that are described.
 pub const MISMATCH_TEXTS_MAX: usize = 8;
 
+/// Spans of the clock that are told apart.
+pub const SPANS_MAX: u64 = 1024;
+
 impl Tally {
     /// Adds another's counts.
     pub fn merge(&mut self, other: Tally) {
         self.reads.merge(&other.reads);
         self.writes.merge(&other.writes);
+        self.merge_spans(&other.spans);
         self.errors += other.errors;
         self.first_error = self.first_error.take().or(other.first_error);
         self.blocks_checked += other.blocks_checked;
@@ -41,6 +47,40 @@ impl Tally {
         self.mismatch_texts.extend(other.mismatch_texts);
         self.mismatch_texts.truncate(MISMATCH_TEXTS_MAX);
         self.late_max_ns = self.late_max_ns.max(other.late_max_ns);
+    }
+}
+
+impl Tally {
+    /// Counts an operation that began in span `number` as well there; spans before the first are none of the window.
+    pub fn record_span(&mut self, number: u64, latency_ns: u64) {
+        let (first, spans) = &mut self.spans;
+        if spans.is_empty() {
+            *first = number;
+        }
+        let Some(index) = number.checked_sub(*first) else { return };
+        if index as usize >= spans.len() && index < SPANS_MAX {
+            spans.resize(index as usize + 1, Histogram::default());
+        }
+        if let Some(span) = spans.get_mut(index as usize) {
+            span.record(latency_ns);
+        }
+    }
+
+    fn merge_spans(&mut self, other: &(u64, Vec<Histogram>)) {
+        if self.spans.1.is_empty() {
+            self.spans = other.clone();
+            return;
+        }
+        let (first, spans) = &mut self.spans;
+        for (index, theirs) in other.1.iter().enumerate() {
+            let Some(at) = (other.0 + index as u64).checked_sub(*first) else { continue };
+            if at as usize == spans.len() {
+                spans.push(Histogram::default());
+            }
+            if let Some(ours) = spans.get_mut(at as usize) {
+                ours.merge(theirs);
+            }
+        }
     }
 }
 
@@ -118,8 +158,22 @@ impl Report {
                 "lat_ns": latencies(histogram),
             })
         };
+        let spans = |parity: Option<u64>| {
+            let (first, spans) = &self.tally.spans;
+            let numbered = spans.iter().enumerate().map(move |(index, span)| (first + index as u64, span));
+            numbered.filter(move |(number, _)| parity.is_none_or(|parity| number % 2 == parity))
+        };
+        let parities = [0, 1].map(|parity| {
+            let mut sum = Histogram::default();
+            spans(Some(parity)).for_each(|(_, span)| sum.merge(span));
+            json!({ "ios": sum.count(), "lat_ns": latencies(&sum) })
+        });
+        let each =
+            spans(None).map(|(number, span)| json!({ "span": number, "ios": span.count(), "lat_ns": latencies(span) }));
         let iops = self.per_second(all.count());
         json!({
+            "spans": each.collect::<Vec<_>>(),
+            "even_and_odd_spans": parities,
             "iops": round1(iops),
             "bw_bytes": (iops * self.io_bytes as f64).round() as u64,
             "lat_ns": latencies(&all),
@@ -198,4 +252,32 @@ impl Report {
 
 fn round1(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(operations: &[(u64, u64)]) -> Tally {
+        let mut tally = Tally::default();
+        operations.iter().for_each(|(span, latency)| tally.record_span(*span, *latency));
+        tally
+    }
+
+    #[test]
+    fn spans_of_jobs_are_summed_and_what_is_before_the_first_is_left_out() {
+        let mut all = Tally::default();
+        for part in [tally(&[(7, 10), (9, 30), (6, 99)]), tally(&[(8, 20), (9, 50), (10, 60)]), Tally::default()] {
+            all.merge(part);
+        }
+        let (first, spans) = &all.spans;
+        let counts: Vec<_> = spans.iter().map(|span| (span.count(), span.max())).collect();
+        assert_eq!((*first, counts), (7, vec![(1, 10), (1, 20), (2, 50), (1, 60)]));
+    }
+
+    #[test]
+    fn no_more_spans_are_kept_than_there_may_be() {
+        let tally = tally(&[(1, 10), (SPANS_MAX, 20), (SPANS_MAX + 1, 30), (u64::MAX, 40)]);
+        assert_eq!(tally.spans.1.len() as u64, SPANS_MAX);
+    }
 }

@@ -221,6 +221,7 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
         0 => "nothing bad".to_string(),
         _ => format!("{} blocks corrupt, {} lost", scrub.corrupt_blocks, scrub.lost_blocks),
     };
+    let bad = if scrub.healed_blocks > 0 { format!("{bad}, {} healed", scrub.healed_blocks) } else { bad };
     match scrub.state {
         ScrubState::None => "none since the pool was opened".to_string(),
         ScrubState::Running => format!("running, {share:.1} % passed, {read} good, {bad}"),

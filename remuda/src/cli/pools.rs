@@ -312,7 +312,13 @@ fn facts(pool: &PoolView) -> String {
             ),
             ("opened", recovered(open)),
             ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
-            ("blocks", format!("{} lost, {} failed their checksum", total.lost_blocks, total.corrupt_blocks)),
+            (
+                "blocks",
+                format!(
+                    "{} lost, {} failed their checksum, {} healed",
+                    total.lost_blocks, total.corrupt_blocks, total.healed_blocks
+                ),
+            ),
             (
                 "waiting writes",
                 format!("{} now, {} since it was opened", total.waiting_writes, output::count(total.waits)),

@@ -343,6 +343,7 @@ impl Demo {
             verify: false,
             fill: false,
             loan: false,
+            span_ns: 0,
             seed: 1,
             content_seed: 1,
         };

@@ -117,6 +117,7 @@ impl CheckView {
                 "data_blocks": counts.data_blocks,
                 "corrupt_blocks": counts.corrupt_blocks,
                 "lost_blocks": counts.lost_blocks,
+                "healable_blocks": counts.healable_blocks,
             }),
         }
     }

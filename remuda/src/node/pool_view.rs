@@ -103,6 +103,9 @@ pub struct ScrubView {
     pub corrupt_blocks: u64,
     /// Blocks of 4 KiB that are known to be lost.
     pub lost_blocks: u64,
+    /// Blocks of 4 KiB that were damaged in one version of the device and were written anew from another.
+    #[serde(default)]
+    pub healed_blocks: u64,
     /// The first runs of bad blocks.
     pub bad: Vec<BadRunView>,
     /// Bad blocks of 4 KiB that are not in that list.
@@ -143,6 +146,7 @@ impl ScrubView {
             view.good_bytes += scrub.good_blocks * engine::BLOCK_BYTES as u64;
             view.corrupt_blocks += scrub.corrupt_blocks;
             view.lost_blocks += scrub.lost_blocks;
+            view.healed_blocks += scrub.healed_blocks;
             view.bad.extend(scrub.bad.iter().map(run));
             listed += scrub.bad.iter().map(|bad| bad.blocks as u64).sum::<u64>();
         }
@@ -228,6 +232,9 @@ pub struct ShardNumbers {
     pub corrupt_blocks: u64,
     /// Blocks that are lost: reading one is an error until it is written again.
     pub lost_blocks: u64,
+    /// Blocks that were damaged in one version of the device and were written anew from another.
+    #[serde(default)]
+    pub healed_blocks: u64,
     /// Writes waiting for room in the log.
     pub waiting_writes: u64,
     /// Writes that ever waited.
@@ -273,6 +280,7 @@ impl ShardNumbers {
             replay_records: shard.replay_records,
             corrupt_blocks: shard.corrupt_blocks,
             lost_blocks: shard.lost_blocks,
+            healed_blocks: shard.healed_blocks,
             waiting_writes: shard.waiting_writes as u64,
             waits: shard.waits,
             memory_bytes: shard.memory_bytes as u64,
@@ -311,6 +319,7 @@ impl ShardNumbers {
         self.replay_records += shard.replay_records;
         self.corrupt_blocks += shard.corrupt_blocks;
         self.lost_blocks += shard.lost_blocks;
+        self.healed_blocks += shard.healed_blocks;
         self.waiting_writes += shard.waiting_writes;
         self.waits += shard.waits;
         self.memory_bytes += shard.memory_bytes;

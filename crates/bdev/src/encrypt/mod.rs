@@ -145,7 +145,7 @@ impl EncryptDevice {
             if options.pass_unmap { &[Op::Unmap, Op::WriteUncorrectable] } else { &[Op::WriteUncorrectable] };
         let ops = base.ops.intersection(OpSet::of(passed)).union(info.ops);
         let ops = ops.union(OpSet::of(&[Op::CryptoErase]));
-        let info = DeviceInfo { ops, loans: true, streams: base.streams, ..info };
+        let info = DeviceInfo { ops, loans: true, streams: base.streams, versions: base.versions, ..info };
         let shared = Shared {
             name: name.to_string(),
             child,

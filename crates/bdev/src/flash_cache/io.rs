@@ -24,8 +24,8 @@ impl Channel for FlashCacheChannel {
         io.flags = Flags(io.flags.0 & !Flags::LOAN.0);
         let owned = inner.clone();
         match io.op {
-            // Whoever asks for the medium itself means the slow device.
-            Op::Read if io.flags.has(Flags::FUA) => inner.pass(io),
+            // Whoever asks for the medium itself, or for one version of what it has, means the slow device.
+            Op::Read if io.flags.has(Flags::FUA) || io.arg != 0 => inner.pass(io),
             Op::Read => match inner.plan_read(&mut io) {
                 Plan::Memory => IoFuture::ready(io.done(Status::Ok)),
                 Plan::Slow(wanted) if wanted.is_empty() => inner.pass(io),

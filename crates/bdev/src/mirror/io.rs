@@ -7,7 +7,7 @@ use crate::io::{Done, Flags, Io, Lba, Op, Status};
 use crate::parts::Parts;
 use crate::split;
 use crate::steps::{self, Medium};
-use reactor::{IoFuture, Reactor, SgList};
+use reactor::{Buf, IoFuture, Reactor, SgList};
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -157,6 +157,10 @@ impl Inner {
     /// Most reads end at the first leg and leave nothing half done, so they may be dropped anywhere; those that also write
     /// (to make legs agree, to repair) may not.
     fn start_read(self: &Rc<Self>, io: Io) -> IoFuture<'_, Done> {
+        if io.arg > 0 {
+            let inner = self.clone();
+            return IoFuture::steps(&self.reactor, async move { inner.read_version(io).await });
+        }
         let (lba, lent) = (io.lba.0, io.bufs.is_empty());
         if self.shared.may_differ(lba, io.nblocks as u64) {
             let inner = self.clone();
@@ -186,6 +190,21 @@ impl Inner {
                 })
             }
         }
+    }
+
+    /// What one of the legs in sync has: version 1 is that of the first of them. No other leg answers for it.
+    async fn read_version(&self, mut io: Io) -> Done {
+        let (lba, version, lent) = (io.lba.0, io.arg, io.bufs.is_empty());
+        if let Err(status) = self.agree(lba, io.nblocks as u64).await {
+            return io.done(status);
+        }
+        let Some(leg) = self.shared.in_sync().get(version as usize - 1).copied() else {
+            return io.done(Status::Gone);
+        };
+        io.arg = 0;
+        let mut done = split::pass(self.channel(leg), lba + self.shared.data_start, io).await;
+        done.io.arg = version;
+        if done.status.is_ok() { done } else { self.note_read_error(done.io, done.status, leg, lent).done(done.status) }
     }
 
     async fn read_elsewhere(&self, failed: Done, leg: usize, lent: bool) -> Done {
@@ -264,7 +283,10 @@ impl Inner {
             if self.shared.leg_state(good) != LegState::InSync {
                 return Err(Status::ReadError);
             }
-            self.copy_range(lba, nblocks, good, bad).await
+            match nblocks {
+                1 => self.copy_range(lba, 1, good, bad).await,
+                _ => self.copy_unreadable(lba, nblocks, good, bad).await,
+            }
         };
         match copied {
             Ok(()) => {
@@ -295,6 +317,21 @@ impl Inner {
             let done = self.channel(target).submit(Io::write(place, count, done.io.bufs)).await;
             done.status.check().map_err(|_| CopyError::Target)?;
             at += count as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`copy_range`](Self::copy_range), of the blocks alone that the target cannot read: the source may have rot in the
+    /// others, which nothing here can tell.
+    async fn copy_unreadable(&self, lba: u64, nblocks: u64, source: usize, target: usize) -> Result<(), CopyError> {
+        for at in lba..lba + nblocks {
+            let mut bufs = SgList::new();
+            let block_size = self.shared.info.block_size as usize;
+            bufs.push(steps::alloc(&self.reactor, block_size).await.map_err(CopyError::Source)?);
+            let read = Io::read(Lba(at + self.shared.data_start), 1, bufs);
+            if !self.channel(target).submit(read).await.status.is_ok() {
+                self.copy_range(at, 1, source, target).await?;
+            }
         }
         Ok(())
     }
@@ -371,7 +408,8 @@ impl Inner {
         Err(first_failure.unwrap_or(Status::Gone))
     }
 
-    /// Reads the blocks on every leg, repairing those that cannot.
+    /// Reads the blocks on every leg, repairing those that cannot. Which of legs that differ is right is not known here:
+    /// that is [`Status::Corrupt`].
     async fn verify(&self, io: &Io) -> Result<(), Status> {
         let step = self.copy_blocks();
         let mut at = io.lba.0;
@@ -384,22 +422,36 @@ impl Inner {
     }
 
     async fn verify_piece(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
-        let (mut good, mut bad, mut status) = (None, LegSet::new(), Status::Gone);
+        let (mut good, mut bad, mut status) = (None::<(usize, Buf)>, LegSet::new(), Status::Gone);
+        let mut other = None;
+        // Writes wait: while one is under way the legs differ.
+        let held = self.shared.ranges.lock(lba, nblocks, false).await;
         for leg in self.shared.in_sync() {
-            let mut bufs = SgList::new();
             let bytes = nblocks as usize * self.shared.info.block_size as usize;
-            bufs.push(steps::alloc(&self.reactor, bytes).await?);
+            let bufs = SgList::from_iter([steps::alloc(&self.reactor, bytes).await?]);
             let read = Io::read(Lba(lba + self.shared.data_start), nblocks as u32, bufs);
-            match self.channel(leg).submit(read).await.status {
-                Status::Ok => good = Some(leg),
-                other => {
+            let mut done = self.channel(leg).submit(read).await;
+            match (done.status, done.io.bufs.pop()) {
+                (Status::Ok, Some(found)) => match &good {
+                    None => good = Some((leg, found)),
+                    Some((_, first)) if first.as_slice() != found.as_slice() => other = Some(leg),
+                    Some(_) => {}
+                },
+                (failed, _) => {
                     self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
-                    status = other;
+                    status = failed;
                     bad.push(leg);
                 }
             }
         }
-        let Some(good) = good else { return Err(status) };
+        // A write that has failed meanwhile is made good before anything is read.
+        let differs = other.filter(|_| !self.shared.may_differ(lba, nblocks));
+        drop(held);
+        let Some((good, _)) = good else { return Err(status) };
+        if let Some(leg) = differs {
+            tracing::warn!(mirror = self.shared.name, lba, nblocks, leg, other = good, "two legs have different data");
+            return Err(Status::Corrupt);
+        }
         for leg in bad {
             self.repair(lba, nblocks, good, leg).await?;
         }

@@ -560,8 +560,14 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         volatile_cache: infos.iter().any(|info| info.volatile_cache),
         unmap_reads_zero,
         loans: infos.iter().all(|info| info.loans),
+        versions: versions_of(superblock.legs.len()),
         ..basic
     }
+}
+
+/// The usual read, and what each leg has.
+fn versions_of(legs: usize) -> u8 {
+    if legs > 1 { 1 + legs as u8 } else { 1 }
 }
 
 impl BlockDevice for MirrorDevice {

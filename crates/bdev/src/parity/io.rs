@@ -31,6 +31,7 @@ impl Channel for ParityChannel {
             let status = match io.op {
                 Op::Flush => inner.flush().await,
                 Op::Unmap => inner.unmap(&io).await,
+                Op::Verify => inner.verify(&io).await,
                 _ if io.lba.0 < inner.shared.geometry.head => inner.write_head(&mut io).await,
                 _ => inner.write_rows(&mut io).await,
             };
@@ -51,7 +52,7 @@ pub(super) struct Piece {
     pub(super) nblocks: u64,
     pub(super) member: usize,
     /// The member's block.
-    at: u64,
+    pub(super) at: u64,
     /// `None` in the head.
     pub(super) row: Option<u64>,
 }
@@ -72,7 +73,7 @@ impl Inner {
     // --- reading ----------------------------------------------------------------------------------------------------
 
     /// The longest run from a block on. In the head it is that of the first member in sync.
-    fn piece(&self, lba: u64, end: u64) -> Piece {
+    pub(super) fn piece(&self, lba: u64, end: u64) -> Piece {
         let geometry = &self.shared.geometry;
         if lba < geometry.head {
             let member = self.shared.in_sync().first().copied().unwrap_or(0);
@@ -83,7 +84,7 @@ impl Inner {
         Piece { lba, nblocks: place.run.min(end - lba), member: place.member, at: place.at, row: Some(place.row) }
     }
 
-    fn can_read(&self, piece: &Piece) -> bool {
+    pub(super) fn can_read(&self, piece: &Piece) -> bool {
         match piece.row {
             Some(row) => self.shared.has(piece.member, row),
             None => !self.shared.head_differs.load(Acquire),
@@ -92,6 +93,10 @@ impl Inner {
 
     /// Most reads lie in one chunk of a member that has it, and pass through.
     fn start_read(self: &Rc<Self>, io: Io) -> IoFuture<'_, Done> {
+        if io.arg > 0 {
+            let inner = self.clone();
+            return IoFuture::steps(&self.reactor, async move { inner.read_version(io).await });
+        }
         let piece = self.piece(io.lba.0, io.end());
         if piece.nblocks < io.nblocks as u64 || !self.can_read(&piece) {
             let inner = self.clone();

@@ -34,6 +34,7 @@ mod rebuild;
 mod recover;
 mod rows;
 mod upkeep;
+mod versions;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::Status;

@@ -23,7 +23,7 @@ const HEAD_BYTES_MIN: u64 = 16 << 20;
 /// The head is this part of the device: a shaped pool keeps its journals there, 1/8192 of its capacity at most, beside a
 /// catalog of a few megabytes.
 const HEAD_SHARE: u64 = 4096;
-const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush]);
+const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush, Op::Verify]);
 
 /// How a parity device is opened.
 #[derive(Clone, Debug)]
@@ -443,6 +443,7 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         loans: infos.iter().all(|info| info.loans),
         streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
         rows: Some(RowInfo { start: geometry.head, blocks: row_blocks as u32, zones: None }),
+        versions: geometry.members as u8,
         ..DeviceInfo::basic(superblock.block_size, geometry.blocks())
     }
 }

@@ -153,7 +153,7 @@ impl Inner {
             };
             let tail = sg_split_off(&mut rest, count as usize * block_size as usize);
             let mut bufs = std::mem::replace(&mut rest, tail);
-            let read = |at: u64, bufs| Io { tag: io.tag, ..Io::read(Lba(at), count as u32, bufs) };
+            let read = |at: u64, bufs| Io { tag: io.tag, arg: io.arg, ..Io::read(Lba(at), count as u32, bufs) };
             match source {
                 Source::Head(at) => {
                     let done = self.head.submit(read(at, bufs)).await;

@@ -302,6 +302,7 @@ fn describe(base: &DeviceInfo, below: &DeviceInfo, geometry: &Geometry, open_max
         compare_and_write_blocks: 0,
         volatile_cache: base.volatile_cache || below.volatile_cache,
         loans: base.loans && below.loans,
+        versions: base.versions.min(below.versions),
         rows: Some(RowInfo {
             start: geometry.head,
             blocks: row,

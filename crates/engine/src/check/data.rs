@@ -35,6 +35,7 @@ impl Checker {
             first_log_block: superblock.segment_start(state.number, 0),
             capacity,
             capacity_info: self.capacity.info(),
+            capacity_name: self.capacity.name().into(),
             tuning: ShardTuning::default(),
             layers: self.volumes.as_ref().map(layers).unwrap_or_default(),
         };
@@ -81,6 +82,19 @@ impl Checker {
                 let place = format!("extent {extent} of shard {}", state.number);
                 let advice = "restore these blocks from a backup";
                 self.report.error(format!("volume {}", owner.volume), place, meaning, advice);
+            }
+            let rotten = shard.rotten(owner.volume, owner.vextent, 0..EXTENT_BLOCKS).await.blocks;
+            let is_bad = |index: &u32| verified.corrupt.iter().any(|run| run.contains(index));
+            let healable = rotten.iter().filter(|index| !is_bad(index)).count() as u64;
+            if healable > 0 {
+                self.report.counts.healable_blocks += healable;
+                let meaning = format!(
+                    "{healable} blocks of 4 KiB are damaged in one version of the device (a leg of a mirror, what parity says) and \
+                     right in another: they can be read"
+                );
+                let place = format!("extent {extent} of shard {}", state.number);
+                let advice = "open the pool and scrub it ('pool scrub'): that writes them anew";
+                self.report.warning(format!("volume {}", owner.volume), place, meaning, advice);
             }
         }
     }

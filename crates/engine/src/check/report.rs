@@ -79,6 +79,8 @@ pub struct CheckCounts {
     pub corrupt_blocks: u64,
     /// Blocks of volumes that are known to be lost.
     pub lost_blocks: u64,
+    /// Blocks of volumes that are damaged in one version of the capacity device, and right in another.
+    pub healable_blocks: u64,
 }
 
 /// The result of a check.

@@ -8,14 +8,22 @@
 
 use super::{Appended, Class, Log, Medium, Opening, Placed};
 use crate::format::record::{self, HEADER_BYTES_MAX, Record, UNIT};
+use crate::units::BLOCK_BYTES;
+use base::crc32c;
 use bdev::{Op, Status};
 use reactor::{Buf, Errno};
 use std::rc::Rc;
 
 impl Log {
-    /// Appends now; `None` when there is no space.
+    /// Appends now; `None` when there is no space, or `name` does not complete the record.
     #[inline]
-    pub(super) fn place(&self, record: &mut Record, payload: &[Buf], class: Class) -> Option<Result<Placed, Status>> {
+    pub(super) fn place(
+        &self,
+        record: &mut Record,
+        payload: &[Buf],
+        class: Class,
+        mut name: impl FnMut(&mut Record) -> bool,
+    ) -> Option<Result<Placed, Status>> {
         let payload_bytes = record.payload_bytes();
         let bytes = (record.header_bytes() + payload_bytes.next_multiple_of(UNIT)) as u64;
         loop {
@@ -41,8 +49,9 @@ impl Log {
                 }
                 continue;
             }
-            match self.store(record, payload) {
-                Ok(placed) => {
+            match self.store(record, payload, &mut name) {
+                Ok(None) => return None,
+                Ok(Some(placed)) => {
                     let start = self.advance(bytes, payload_bytes as u64);
                     self.sink.placed(record, placed);
                     if self.summaries_early.get() {
@@ -81,9 +90,14 @@ impl Log {
         reactor.driver().pmem_fence(*pmem);
     }
 
-    /// Stores a record; it is durable after the next fence.
+    /// Stores a record; it is durable after the next fence. `None` when `name` does not complete it.
     #[inline]
-    fn store(&self, record: &mut Record, payload: &[Buf]) -> Result<Placed, Errno> {
+    fn store(
+        &self,
+        record: &mut Record,
+        payload: &[Buf],
+        name: &mut impl FnMut(&mut Record) -> bool,
+    ) -> Result<Option<Placed>, Errno> {
         let Medium::Mapped { reactor, pmem, first_byte } = &self.medium else { unreachable!("a mapped log") };
         let (place, used, segment, lsn) = {
             let state = self.state.borrow();
@@ -95,17 +109,47 @@ impl Log {
         let units = (payload_at / UNIT as u64) as u32;
         let driver = reactor.driver();
         let start = first_byte + place as u64 * self.geometry.segment_bytes();
-        let mut at = start + after_header;
-        for buf in payload {
-            driver.pmem_store(*pmem, at, buf.as_slice())?;
-            at += buf.len() as u64;
+        if !self.store_payload(record, payload, start + after_header, name)? {
+            return Ok(None);
         }
-        // After the stores: they have fetched the payload, and checksums are made while they drain.
-        record.seal(payload);
+        self.sink.coming(record);
         let mut header = [0; HEADER_BYTES_MAX];
         let header_bytes = record::encode(record, lsn, self.epoch, units, self.salt, &mut header);
         driver.pmem_store(*pmem, start + used, &header[..header_bytes])?;
-        Ok(Placed { lsn, segment, at: self.geometry.at(place, payload_at) })
+        Ok(Some(Placed { lsn, segment, at: self.geometry.at(place, payload_at) }))
+    }
+
+    /// Stores the payload from byte `at` on, names the record and makes its checksums. False when `name` does not complete it.
+    #[inline]
+    fn store_payload(
+        &self,
+        record: &mut Record,
+        payload: &[Buf],
+        mut at: u64,
+        name: &mut impl FnMut(&mut Record) -> bool,
+    ) -> Result<bool, Errno> {
+        let Medium::Mapped { reactor, pmem, .. } = &self.medium else { unreachable!("a mapped log") };
+        let driver = reactor.driver();
+        if !matches!(record, Record::Write { .. }) || payload.iter().any(|buf| !buf.len().is_multiple_of(BLOCK_BYTES)) {
+            for buf in payload {
+                driver.pmem_store(*pmem, at, buf.as_slice())?;
+                at += buf.len() as u64;
+            }
+            let is_named = name(record);
+            record.seal(payload);
+            return Ok(is_named);
+        }
+        // Each block's checksum after its stores: they have fetched it, and drain while the checksum is made.
+        for (step, block) in payload.iter().flat_map(|buf| buf.as_slice().chunks_exact(BLOCK_BYTES)).enumerate() {
+            driver.pmem_store(*pmem, at, block)?;
+            at += BLOCK_BYTES as u64;
+            if step == 0 && !name(record) {
+                return Ok(false);
+            }
+            let Record::Write { crcs, .. } = record else { unreachable!("a write") };
+            crcs[step] = crc32c(block);
+        }
+        Ok(true)
     }
 
     /// Counts a record that was stored; where in the segment it begins.
@@ -129,7 +173,7 @@ impl Log {
             loop {
                 let entry = self.state.borrow_mut().queues[class as usize].pop_front();
                 let Some(mut entry) = entry else { break };
-                let Some(result) = self.place(&mut entry.record, &entry.payload, class) else {
+                let Some(result) = self.place(&mut entry.record, &entry.payload, class, |_| true) else {
                     self.state.borrow_mut().queues[class as usize].push_front(entry);
                     break;
                 };

@@ -72,6 +72,8 @@ pub struct Placed {
 /// What the log tells the index. Calls come in the order of record numbers, before any writer is woken, and must not
 /// append.
 pub trait Sink {
+    /// The record is placed next: what [`placed`](Self::placed) touches is on its way meanwhile.
+    fn coming(&self, _record: &Record) {}
     /// The record is durable, or is before anything else runs on this reactor.
     fn placed(&self, record: &Record, placed: Placed);
     /// The segment with this sequence is about to be overwritten.
@@ -343,10 +345,19 @@ impl Log {
         self.closed.set(true);
     }
 
-    /// Appends and fences now, on a mapped log that has room and nobody waiting for it. `None`: use
+    /// Appends and fences a write of so many blocks now, on a mapped log that has room and nobody waiting for it. `None`: use
     /// [`append`](Self::append).
+    ///
+    /// `name` tells the first block, after the first stores have been made: what it has to fetch from memory is on its way
+    /// meanwhile, if it was asked for. When it does not know, nothing has been appended.
     #[inline]
-    pub fn try_append(&self, mut record: Record, payload: &[Buf]) -> Option<Result<Placed, Status>> {
+    pub fn try_append(
+        &self,
+        blocks: u32,
+        payload: &[Buf],
+        mut name: impl FnMut() -> Option<u32>,
+    ) -> Option<Result<Placed, Status>> {
+        let mut record = Record::write(0, blocks);
         check(&record, payload);
         if self.closed.get() {
             return Some(Err(Status::Gone));
@@ -355,7 +366,10 @@ impl Log {
         if !self.medium.is_mapped() || self.state.borrow().queues.iter().any(|queue| !queue.is_empty()) {
             return None;
         }
-        self.place(&mut record, payload, Class::User)
+        self.place(&mut record, payload, Class::User, |record| {
+            let Record::Write { first, .. } = record else { return false };
+            name().map(|block| *first = block).is_some()
+        })
     }
 
     /// Appends; the record is durable when this completes. Records of one class get their numbers in the order of the
@@ -368,7 +382,7 @@ impl Log {
         if !self.medium.is_mapped() {
             record.seal(&payload);
         } else if self.state.borrow().queues[class as usize].is_empty() {
-            if let Some(result) = self.place(&mut record, &payload, class) {
+            if let Some(result) = self.place(&mut record, &payload, class, |_| true) {
                 return IoFuture::ready(Appended { result, payload });
             }
             self.state.borrow_mut().stats.waits += 1;

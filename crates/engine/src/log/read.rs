@@ -1,6 +1,7 @@
 //! Reading payloads back.
 
 use super::{Log, Medium};
+use crate::checksums::list_crc;
 use crate::units::{BLOCK_BYTES, LogAt};
 use bdev::{Io, Lba, Op, Status};
 use reactor::buf::{sg_append, sg_len, sg_split_off};
@@ -34,7 +35,7 @@ impl Log {
     /// device.
     pub fn read(&self, at: LogAt, offset: usize, bytes: usize) -> IoFuture<'_, Result<SgList, Status>> {
         if !self.medium.is_mapped() {
-            return IoFuture::new(self.medium.read_bytes(at.bytes() + offset as u64, bytes));
+            return IoFuture::new(self.medium.read_bytes(at.bytes() + offset as u64, bytes, 0));
         }
         IoFuture::new(async move {
             let (mut list, mut done) = (SgList::new(), 0);
@@ -51,9 +52,33 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Versions of what it holds that can be asked for.
+    pub(crate) fn versions(&self) -> u8 {
+        self.medium.versions()
+    }
+
+    /// The payload at `at` in the first version that has this checksum.
+    pub(crate) async fn read_right(&self, at: LogAt, bytes: usize, crc: u32) -> Option<SgList> {
+        for version in 0..self.versions() {
+            if let Ok(list) = self.medium.read_bytes(at.bytes(), bytes, version).await
+                && list_crc(&list) == crc
+            {
+                return Some(list);
+            }
+        }
+        None
+    }
+}
+
 impl Medium {
-    /// Reads any bytes of a shard's block log.
-    async fn read_bytes(&self, start: u64, bytes: usize) -> Result<SgList, Status> {
+    /// Versions of its blocks that a read can ask for.
+    pub(super) fn versions(&self) -> u8 {
+        if let Medium::Block { info, .. } = self { info.versions } else { 1 }
+    }
+
+    /// Reads any bytes of a shard's block log, in one version.
+    async fn read_bytes(&self, start: u64, bytes: usize, version: u8) -> Result<SgList, Status> {
         let Medium::Block { info, first_block, .. } = self else { return Err(Status::Unsupported) };
         let block_size = info.block_size as u64;
         let start = first_block * BLOCK_BYTES as u64 + start;
@@ -61,7 +86,7 @@ impl Medium {
         let (mut list, mut lba) = (SgList::new(), first);
         while lba < end {
             let blocks = (end - lba).min(info.max_io_blocks as u64).min(BUF_BYTES_MAX as u64 / block_size);
-            sg_append(&mut list, self.read_device(lba, blocks as u32).await?);
+            sg_append(&mut list, self.read_device(lba, blocks as u32, version).await?);
             lba += blocks;
         }
         let mut wanted = sg_split_off(&mut list, (start - first * block_size) as usize);
@@ -69,7 +94,7 @@ impl Medium {
         Ok(wanted)
     }
 
-    async fn read_device(&self, lba: u64, blocks: u32) -> Result<SgList, Status> {
+    async fn read_device(&self, lba: u64, blocks: u32, version: u8) -> Result<SgList, Status> {
         let Medium::Block { reactor, channel, info, .. } = self else { return Err(Status::Unsupported) };
         let bytes = blocks as usize * info.block_size as usize;
         let io = if info.loans {
@@ -77,7 +102,7 @@ impl Medium {
         } else {
             Io::read(Lba(lba), blocks, [reactor.pool().alloc(bytes).await].into_iter().collect())
         };
-        let done = channel.submit(io).await;
+        let done = channel.submit(Io { arg: version as u64, ..io }).await;
         done.status.check()?;
         if sg_len(&done.io.bufs) == bytes {
             Ok(done.io.bufs)
@@ -86,13 +111,14 @@ impl Medium {
         }
     }
 
-    /// Reads whole 4 KiB blocks of a shard's block log into one buffer of its own.
-    pub(super) async fn read_blocks(&self, block: u64, blocks: usize) -> Result<Buf, Status> {
+    /// Reads whole 4 KiB blocks of a shard's block log, in one version, into one buffer of its own.
+    pub(super) async fn read_blocks(&self, block: u64, blocks: usize, version: u8) -> Result<Buf, Status> {
         let Medium::Block { reactor, channel, info, first_block } = self else { return Err(Status::Unsupported) };
         let buf = reactor.pool().alloc(blocks * BLOCK_BYTES).await;
         let per_block = BLOCK_BYTES as u64 / info.block_size as u64;
         let lba = Lba((first_block + block) * per_block);
-        let io = Io::read(lba, (blocks as u64 * per_block) as u32, [buf].into_iter().collect());
+        let nblocks = (blocks as u64 * per_block) as u32;
+        let io = Io::read_version(lba, nblocks, version, [buf].into_iter().collect());
         let mut done = channel.submit(io).await;
         done.status.check()?;
         match done.io.bufs.pop() {

@@ -446,10 +446,26 @@ fn nothing_is_appended_at_once_while_a_record_waits_for_room() {
     // There is room again, and the one that waits has not been served yet: it may allocate the extent of the next.
     log.release(LogTail { segment: GEOMETRY.segments as u64, lsn: GEOMETRY.segments as u64 });
     let (record, small) = write(9, 1);
-    assert!(log.try_append(record.clone(), &small).is_none());
+    let number = || match &record {
+        Record::Write { first, .. } => Some(*first),
+        _ => None,
+    };
+    assert!(log.try_append(1, &small, number).is_none());
     let first = block_on(&reactor, waiting).result.unwrap();
-    let second = log.try_append(record, &small).expect("nothing waits any more").unwrap();
+    let second = log.try_append(1, &small, number).expect("nothing waits any more").unwrap();
     assert!(first.lsn < second.lsn);
+}
+
+#[test]
+fn a_write_that_finds_no_name_has_not_been_appended() {
+    let reactor = reactor();
+    let (log, notes) = open(&mapped(&reactor), Head::empty(), START, 1);
+    let (unnamed, named) =
+        (payload(&reactor, &mut Rng::new(1), BLOCK_BYTES), payload(&reactor, &mut Rng::new(2), BLOCK_BYTES));
+    assert!(log.try_append(1, &unnamed, || None).is_none());
+    let placed = log.try_append(1, &named, || Some(7)).expect("there is room").unwrap();
+    assert_eq!(placed.lsn, START.lsn);
+    assert_eq!(notes.placed.borrow().len(), 1);
 }
 
 #[test]

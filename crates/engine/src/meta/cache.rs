@@ -205,17 +205,28 @@ impl Meta {
     }
 
     /// A page with this checksum. Read twice before it is called damaged, in case it was the way and not the medium.
+    /// Then the other versions that the device has of it are tried.
     async fn read_confirmed(&self, block: u64, crc: u32) -> Result<Buf, Status> {
+        let is_right = |bytes: &[u8]| crc32c(bytes) == crc;
+        let mut status = Status::Corrupt;
         for _ in 0..2 {
-            let bytes = match self.page_blocks() {
-                1 => self.media.read_block(block).await?,
-                blocks => self.media.read(block, self.media.buffer(blocks).await).await?,
+            let read = match self.page_blocks() {
+                1 => self.media.read_block(block).await,
+                blocks => self.media.read(block, self.media.buffer(blocks).await).await,
             };
-            if crc32c(bytes.as_slice()) == crc {
-                return Ok(bytes);
+            match read {
+                Ok(bytes) if is_right(bytes.as_slice()) => return Ok(bytes),
+                Ok(_) => {}
+                Err(failed) => {
+                    status = failed;
+                    break;
+                }
             }
         }
-        Err(Status::Corrupt)
+        if !matches!(status, Status::Corrupt | Status::ReadError) {
+            return Err(status);
+        }
+        self.media.read_other(block, self.page_blocks(), is_right).await.ok_or(status)
     }
 
     /// A new page for an extent whose page cannot be had from the media: all blocks are lost, as far as the store knows. It

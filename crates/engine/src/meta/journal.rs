@@ -349,9 +349,30 @@ fn base_blocks(slices: usize) -> u32 {
     slices.div_ceil(DIRTY_ENTRIES).max(1) as u32
 }
 
-/// The slices of a copy, and the header of the block that would be added next.
+/// The slices of a copy, and the header of the block that would be added next: of the version of the device that has most of
+/// it, since a block that has rotted looks like the end.
 pub(crate) async fn read_copy(
     media: &Media,
+    superblock: &Superblock,
+    shard: u16,
+    copy: u8,
+) -> Result<(DirtyHeader, Vec<DirtySlice>), MetaError> {
+    let mut best = read_copy_of(media, 0, superblock, shard, copy).await;
+    for version in 1..media.versions {
+        let other = read_copy_of(media, version, superblock, shard, copy).await;
+        let order = |found: &DirtyHeader| (found.generation, found.sequence);
+        match (&best, &other) {
+            (Err(_), Ok(_)) => best = other,
+            (Ok((one, _)), Ok((next, _))) if order(next) > order(one) => best = other,
+            _ => {}
+        }
+    }
+    best
+}
+
+async fn read_copy_of(
+    media: &Media,
+    version: u8,
     superblock: &Superblock,
     shard: u16,
     copy: u8,
@@ -367,7 +388,9 @@ pub(crate) async fn read_copy(
     let mut ended = false;
     for first in (0..superblock.journal_blocks).step_by(BATCH as usize) {
         let count = BATCH.min(superblock.journal_blocks - first);
-        let bytes = media.read_object(object, block + first as u64, count as usize).await?;
+        let failed = |status| MetaError::Io { action: "read", object, block, status };
+        let read = media.read_bytes_of(version, block + first as u64, count as usize).await;
+        let bytes = read.map_err(failed)?;
         for (bytes, at) in bytes.chunks_exact(BLOCK_BYTES).zip(first..) {
             match (decode_dirty(bytes, superblock.pool, shard), next) {
                 (Ok((header, entries)), None) => {

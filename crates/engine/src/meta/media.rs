@@ -27,6 +27,8 @@ pub(crate) struct Media {
     cached: bool,
     /// The device lends its memory to reads.
     loans: bool,
+    /// Versions of its blocks that a read can ask for.
+    pub(crate) versions: u8,
 }
 
 impl Media {
@@ -37,7 +39,8 @@ impl Media {
         let shift = (BLOCK_BYTES as u32 / info.block_size).ilog2();
         let transfer_blocks = (info.max_io_blocks as usize >> shift).clamp(1, TRANSFER_BYTES_MAX / BLOCK_BYTES);
         let (reactor, blocks) = (reactor.clone(), info.blocks >> shift);
-        Ok(Media { reactor, channel, shift, transfer_blocks, blocks, cached: info.volatile_cache, loans: info.loans })
+        let DeviceInfo { volatile_cache: cached, loans, versions, .. } = *info;
+        Ok(Media { reactor, channel, shift, transfer_blocks, blocks, cached, loans, versions })
     }
 
     /// Whether completed writes may be lost.
@@ -67,9 +70,31 @@ impl Media {
 
     /// Fills a buffer of whole blocks.
     pub(crate) async fn read(&self, block: u64, buf: Buf) -> Result<Buf, Status> {
+        self.read_version(block, 0, buf).await
+    }
+
+    /// As [`read`](Self::read), of one version of the blocks; 0 is the usual one.
+    pub(crate) async fn read_version(&self, block: u64, version: u8, buf: Buf) -> Result<Buf, Status> {
         let (nblocks, mut bufs) = (self.device_blocks(buf.len()), SgList::new());
         bufs.push(buf);
-        self.transfer(Io::read(self.lba(block), nblocks, bufs)).await
+        self.transfer(Io::read_version(self.lba(block), nblocks, version, bufs)).await
+    }
+
+    /// Fills a buffer with the first version of the blocks that is right, but for the usual one, which was not.
+    pub(crate) async fn read_other(&self, block: u64, blocks: usize, is_right: impl Fn(&[u8]) -> bool) -> Option<Buf> {
+        for version in 1..self.versions {
+            if let Ok(buf) = self.read_version(block, version, self.buffer(blocks).await).await
+                && is_right(buf.as_slice())
+            {
+                tracing::warn!(
+                    block,
+                    version,
+                    "metadata is damaged in the usual version of the device, and right in this one"
+                );
+                return Some(buf);
+            }
+        }
+        None
     }
 
     /// A block, in a buffer of the device where it lends them.
@@ -141,11 +166,16 @@ impl Media {
 
     /// The bytes of `count` blocks.
     pub(crate) async fn read_bytes(&self, block: u64, count: usize) -> Result<Vec<u8>, Status> {
+        self.read_bytes_of(0, block, count).await
+    }
+
+    /// As [`read_bytes`](Self::read_bytes), of one version of the blocks; 0 is the usual one.
+    pub(crate) async fn read_bytes_of(&self, version: u8, block: u64, count: usize) -> Result<Vec<u8>, Status> {
         let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
         let mut at = 0;
         while at < count {
             let blocks = (count - at).min(self.transfer_blocks);
-            let buf = self.read(block + at as u64, self.buffer(blocks).await).await?;
+            let buf = self.read_version(block + at as u64, version, self.buffer(blocks).await).await?;
             bytes.extend_from_slice(buf.as_slice());
             at += blocks;
         }
@@ -156,6 +186,33 @@ impl Media {
     pub(crate) async fn read_object(&self, object: Object, block: u64, count: usize) -> Result<Vec<u8>, MetaError> {
         let failed = |status| MetaError::Io { action: "read", object, block, status };
         self.read_bytes(block, count).await.map_err(failed)
+    }
+
+    /// As [`read_object`](Self::read_object), in another version of the blocks where the usual one is not right and another is.
+    pub(crate) async fn read_right_object(
+        &self,
+        object: Object,
+        block: u64,
+        count: usize,
+        is_right: impl Fn(&[u8]) -> bool,
+    ) -> Result<Vec<u8>, MetaError> {
+        let usual = self.read_object(object, block, count).await;
+        if self.versions == 1 || usual.as_ref().is_ok_and(|bytes| is_right(bytes)) {
+            return usual;
+        }
+        for version in 1..self.versions {
+            if let Ok(bytes) = self.read_bytes_of(version, block, count).await
+                && is_right(&bytes)
+            {
+                tracing::warn!(
+                    block,
+                    version,
+                    "metadata is damaged in the usual version of the device, and right in this one"
+                );
+                return Ok(bytes);
+            }
+        }
+        usual
     }
 
     /// Makes durable what reads from these blocks. A process that was killed may have left them readable alone, even after a

@@ -593,7 +593,8 @@ pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16
     let bands = RootBands::of(superblock);
     let blocks = (root_bytes(tables, bands.all, bands.created) as usize).div_ceil(BLOCK_BYTES);
     let damaged = |reason| MetaError::Damaged { object, block, reason };
-    let bytes = media.read_object(object, block, blocks).await?;
+    let is_right = |bytes: &[u8]| Root::decode(bytes, superblock.pool, shard, bands).is_ok();
+    let bytes = media.read_right_object(object, block, blocks, is_right).await?;
     let root = Root::decode(&bytes, superblock.pool, shard, bands).map_err(damaged)?;
     if root.tables.len() > tables as usize {
         return Err(damaged(Malformed("it has more table pages than the shard")));

@@ -62,14 +62,17 @@ async fn newest(media: &Media) -> Result<(Superblock, u64), MetaError> {
     let mut refusals = Vec::new();
     let mut unread = None;
     for copy in 0..SUPERBLOCK_COPIES.min(media.blocks) {
-        let bytes = match media.read_bytes(copy, 1).await {
+        let decode = |bytes: &[u8]| Superblock::decode(bytes.try_into().expect("one block was read"));
+        let is_right = |bytes: &[u8]| decode(bytes).is_ok();
+        let bytes = match media.read_right_object(Object::Superblock, copy, 1, is_right).await {
             Ok(bytes) => bytes,
-            Err(status) => {
+            Err(MetaError::Io { status, .. }) => {
                 unread = Some((copy, status));
                 continue;
             }
+            Err(error) => return Err(error),
         };
-        match Superblock::decode(bytes.as_slice().try_into().expect("one block was read")) {
+        match decode(&bytes) {
             Ok(found) if best.as_ref().is_none_or(|(best, _)| found.generation > best.generation) => {
                 best = Some((found, copy));
             }

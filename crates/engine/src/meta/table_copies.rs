@@ -38,7 +38,7 @@ pub(crate) async fn read_table(
         let block = region.table_slot(index, slot);
         let read = match both {
             Some(bytes) => Ok(bytes[slot as usize * BLOCK_BYTES..][..BLOCK_BYTES].to_vec()),
-            None => media.read_object(object, block, 1).await,
+            None => media.read_right_object(object, block, 1, |bytes| crc32c(bytes) == wanted.crc).await,
         };
         let reason = Malformed("it is not the one that the root confirms");
         match read {
@@ -50,6 +50,15 @@ pub(crate) async fn read_table(
             Ok(_) => error = error.or(Some(MetaError::Damaged { object, block, reason })),
             Err(failed) if !matches!(error, Some(MetaError::Io { .. })) => error = Some(failed),
             Err(_) => {}
+        }
+    }
+    if found.is_none() && both.is_some() {
+        // What was read of many at once has not been looked for in other versions.
+        for slot in [wanted.slot, 1 - wanted.slot] {
+            let block = region.table_slot(index, slot);
+            if let Some(page) = media.read_other(block, 1, |bytes| crc32c(bytes) == wanted.crc).await {
+                return Ok(FoundTable { bytes: page.as_slice().to_vec(), slot, is_alone: true });
+            }
         }
     }
     found.ok_or_else(|| error.expect("a slot is confirmed or has an error"))

@@ -16,8 +16,8 @@ use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, extent_of};
 use base::crc32c;
 use bdev::{Done, Io, Status};
-use reactor::SgList;
 use reactor::buf::sg_len;
+use reactor::{Buf, SgList};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::rc::Rc;
@@ -31,6 +31,8 @@ const GAP_BLOCKS_MAX: u32 = 8;
 const READS_MAX: usize = 32;
 /// Map entries looked at, or changed, between two looks at the time.
 const ENTRIES_PER_LOOK: usize = 64;
+/// Entries of a victim that are sorted at once, however few of them are live.
+const ENTRIES_MAX: u64 = 16_384;
 
 /// A live block of a victim.
 #[derive(Clone, Copy)]
@@ -156,7 +158,7 @@ impl Shard {
     async fn find_live(self: &Rc<Self>, bands: &Bands, drain: &mut Drain, most: u64) -> Result<(), Status> {
         // As many stripes as have so many live blocks if these are spread evenly.
         let valid = bands.valid(drain.cursor.band()).max(1) as u64;
-        let wanted = (most * bands.band_data_blocks() as u64).div_ceil(valid);
+        let wanted = (most * bands.band_data_blocks() as u64).div_ceil(valid).min(ENTRIES_MAX.max(most));
         let mut ended = Ok(());
         while (drain.live.len() as u64) < wanted {
             match drain.cursor.next_stripe().await {
@@ -306,23 +308,39 @@ impl Shard {
         let read = |lba, blocks| Io::read(lba, blocks, super::data::one(buf));
         let done = self.capacity.submit(self.capacity_io(bands.device_block(live.at), 1, read)).await;
         let what = Refused::Block(live.entry.block);
-        let is_lost = match done.status {
-            Status::Ok => {
+        let is_right = done.status.is_ok() && is_whole(&done.io.bufs, &live);
+        let rescued = if is_right { None } else { self.rescue_of_band(bands, &live, done.status).await };
+        let bufs = match (rescued, done.status) {
+            (Some(found), _) => super::data::one(found),
+            (None, Status::Ok) => {
                 self.patience.answered(what);
-                !is_whole(&done.io.bufs, &live)
+                if !is_right {
+                    return self.lose_block(&live).await;
+                }
+                done.io.bufs
             }
-            Status::ReadError if self.is_lost(what).await => true,
-            status => return Err(status),
+            (None, Status::ReadError) if self.is_lost(what).await => return self.lose_block(&live).await,
+            (None, status) => return Err(status),
         };
-        if is_lost {
-            return self.lose_block(&live).await;
-        }
         drain.appended.push(live);
         let fill = |_: usize, bytes: &mut [u8]| {
-            super::data::copy_out(&done.io.bufs, 0, bytes);
+            super::data::copy_out(&bufs, 0, bytes);
             true
         };
         drain.writer.as_mut().expect("it appends").append(&[live.entry], fill).await
+    }
+
+    /// A block whose band does not give it back, in another version. It is written anew with the others that move.
+    async fn rescue_of_band(&self, bands: &Bands, live: &Live, status: Status) -> Option<Buf> {
+        let status = if status.is_ok() { Status::Corrupt } else { status };
+        if !self.may_rescue(status) {
+            return None;
+        }
+        let found = self.rescue(bands.device_block(live.at), live.entry.crc).await?;
+        let owner = self.meta.descriptor(extent_of(live.entry.block));
+        let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + (live.entry.block % EXTENT_BLOCKS) as u64;
+        self.note_healed(owner.volume, block, &[0]);
+        Some(found)
     }
 
     /// Waits until everything is written, and makes the map pages lead there.

@@ -67,6 +67,7 @@ impl Shard {
         let failures = self.meta.flush_failures();
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;
+        self.index.prefetch_set(first, &taken.blocks);
         // Before anything is merged: deltas over a block that only a damaged page knew make it lost.
         let page = self.page_to_change(extent).await?;
         for index in taken.blocks.iter() {
@@ -204,7 +205,13 @@ impl Shard {
             // Twice, in case it was the way and not the medium.
             for first in [true, false] {
                 if !self.log.try_read(place.at, 0, target) {
-                    let bytes: SgList = match self.log.read(place.at, 0, BLOCK_BYTES).await {
+                    let read = match self.log.read(place.at, 0, BLOCK_BYTES).await {
+                        Err(status) if self.may_rescue_logged(status) => {
+                            self.log.read_right(place.at, BLOCK_BYTES, place.crc).await.ok_or(status)
+                        }
+                        read => read,
+                    };
+                    let bytes: SgList = match read {
                         Ok(bytes) => bytes,
                         Err(Status::Corrupt) => continue,
                         Err(Status::ReadError) if first && self.is_tried_again(what) => continue,
@@ -219,6 +226,13 @@ impl Shard {
                 if right {
                     break;
                 }
+            }
+            if !right
+                && self.may_rescue_logged(Status::Corrupt)
+                && let Some(bytes) = self.log.read_right(place.at, BLOCK_BYTES, place.crc).await
+            {
+                super::data::copy_out(&bytes, 0, &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES]);
+                right = true;
             }
             if !right {
                 return Ok((step, Some(Stop::Lost)));

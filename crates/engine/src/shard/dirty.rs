@@ -113,16 +113,23 @@ impl DirtyExtents {
         }
     }
 
-    /// The extent is touched soon.
+    /// Where the extent's state is, is wanted soon.
     #[inline]
-    pub(crate) fn prefetch(&self, extent: u32) {
-        let slot = match self.index[extent as usize] {
+    pub(crate) fn prefetch_slot(&self, extent: u32) {
+        reactor::prefetch(&self.index[extent as usize]);
+    }
+
+    /// The block is marked soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, block: u32) {
+        let slot = match self.index[(block / EXTENT_BLOCKS) as usize] {
             NONE => self.free.last().copied().unwrap_or(NONE),
             slot => slot,
         };
         if let Some(state) = self.slab.get(slot as usize) {
             reactor::prefetch(state);
             reactor::prefetch(&state.first);
+            reactor::prefetch(&state.blocks.0[(block % EXTENT_BLOCKS) as usize / 64]);
         }
     }
 

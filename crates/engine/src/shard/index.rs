@@ -145,6 +145,12 @@ impl Index {
         self.state.borrow().places.get(volume, vextent)
     }
 
+    /// The place of an extent of a volume is looked up soon.
+    #[inline]
+    pub(crate) fn expect(&self, volume: u32, vextent: u32) {
+        self.state.borrow().places.prefetch(volume, vextent);
+    }
+
     /// Grows whenever a volume loses an extent: what was found below it before may not be what lies there now.
     #[inline]
     pub(crate) fn uncovered(&self) -> u64 {
@@ -155,8 +161,14 @@ impl Index {
     #[inline]
     pub(crate) fn prefetch(&self, first: u32, blocks: u32) {
         let state = self.state.borrow();
-        state.dirty.prefetch(extent_of(first));
+        state.dirty.prefetch_slot(extent_of(first));
         (first..first + blocks.min(PREFETCHED_MAX)).for_each(|block| state.map.prefetch(block));
+    }
+
+    /// Blocks of an extent, whose first is `first`, are looked up soon.
+    pub(crate) fn prefetch_set(&self, first: u32, blocks: &BlockSet) {
+        let state = self.state.borrow();
+        blocks.iter().for_each(|index| state.map.prefetch(first + index));
     }
 
     /// Where a block's newest bytes are.
@@ -561,6 +573,14 @@ impl Index {
         self.state.borrow().map.get(block)
     }
 
+    /// Whether the log has something of a block that its map page does not know.
+    pub(crate) fn is_dirty(&self, block: u32) -> bool {
+        let (state, index) = (self.state.borrow(), block % EXTENT_BLOCKS);
+        let has = |set: &Option<Box<BlockSet>>| set.as_ref().is_some_and(|set| set.contains(index));
+        let dirty = state.dirty.get(extent_of(block));
+        dirty.is_some_and(|dirty| dirty.blocks.contains(index) || has(&dirty.holes) || has(&dirty.lost))
+    }
+
     /// The block as in `place` is where placement puts it, and the map page says so.
     pub(crate) fn settled(&self, block: u32, place: LogPlace) {
         let mut state = self.state.borrow_mut();
@@ -694,6 +714,13 @@ impl State {
 }
 
 impl Sink for Index {
+    #[inline]
+    fn coming(&self, record: &Record) {
+        if let Record::Write { first, .. } = record {
+            self.state.borrow().dirty.prefetch(*first);
+        }
+    }
+
     fn placed(&self, record: &Record, placed: Placed) {
         let here = LogTail { segment: placed.segment, lsn: placed.lsn };
         let mut state = self.state.borrow_mut();

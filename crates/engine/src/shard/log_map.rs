@@ -1,9 +1,12 @@
-//! Block -> its newest place in the log, and its checksum: an open-addressing table of 12-byte entries.
+//! Block -> its newest place in the log, and its checksum: a table of buckets that are lines of the cache.
 //!
-//! Sized once, for as many blocks as the log can hold, so that it never grows and never moves. Deletion shifts back
-//! instead of leaving marks, so that a table in steady state stays as fast as a new one.
+//! Sized once, for as many blocks as the log can hold, so that it rarely grows. Almost every lookup, of a block that is there
+//! or not, touches one line: a bucket counts the blocks that would have been put into it, had it not been full, and where
+//! none were turned away nobody looks further. Removal takes a block out and counts back, so that a table in steady state
+//! stays as fast as a new one. Nothing in it moves.
 
 use crate::units::LogAt;
+use zerocopy::FromZeros;
 
 /// Where a block's newest bytes are, as far as the log knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,32 +20,58 @@ pub(crate) struct LogPlace {
 /// The block is where placement puts it; the log knows its checksum only.
 pub(crate) const IN_PLACE: LogAt = LogAt(u32::MAX);
 
-#[derive(Clone, Copy)]
-struct Entry {
-    /// Block + 1; 0 is empty, so that untouched memory is an empty table.
-    key: u32,
-    at: u32,
-    crc: u32,
+/// Entries of a bucket: as many as a line takes beside the count.
+const WAYS: usize = 5;
+
+/// Untouched memory is an empty bucket.
+#[derive(Clone, Copy, FromZeros)]
+#[repr(C, align(64))]
+struct Bucket {
+    /// Block + 1 of each entry; 0 is empty.
+    keys: [u32; WAYS],
+    at: [u32; WAYS],
+    crc: [u32; WAYS],
+    /// Blocks that are further on because this bucket was full.
+    turned_away: u32,
 }
 
-const EMPTY: Entry = Entry { key: 0, at: 0, crc: 0 };
+impl Bucket {
+    #[inline]
+    fn position(&self, key: u32) -> Option<usize> {
+        self.keys.iter().position(|found| *found == key)
+    }
+
+    #[inline]
+    fn place(&self, way: usize) -> LogPlace {
+        LogPlace { at: LogAt(self.at[way]), crc: self.crc[way] }
+    }
+
+    #[inline]
+    fn put(&mut self, way: usize, key: u32, place: LogPlace) {
+        (self.keys[way], self.at[way], self.crc[way]) = (key, place.at.0, place.crc);
+    }
+}
 
 /// See the module.
 pub(crate) struct LogMap {
-    entries: Box<[Entry]>,
+    buckets: Box<[Bucket]>,
     len: usize,
 }
 
 impl LogMap {
     /// For up to `blocks_max` blocks.
     pub(crate) fn new(blocks_max: usize) -> LogMap {
-        let slots = blocks_max + blocks_max / 5 + 16;
-        LogMap { entries: vec![EMPTY; slots].into_boxed_slice(), len: 0 }
+        let slots = blocks_max + blocks_max / 3 + 16;
+        LogMap { buckets: empty(slots.div_ceil(WAYS)), len: 0 }
+    }
+
+    fn slots(&self) -> usize {
+        self.buckets.len() * WAYS
     }
 
     /// Most blocks it takes.
     pub(crate) fn blocks_max(&self) -> usize {
-        self.entries.len() - self.entries.len() / 8
+        self.slots() - self.slots() / 5
     }
 
     /// Blocks in it.
@@ -52,107 +81,115 @@ impl LogMap {
 
     /// Every block and its place, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, LogPlace)> + '_ {
-        let used = self.entries.iter().filter(|entry| entry.key != 0);
-        used.map(|entry| (entry.key - 1, LogPlace { at: LogAt(entry.at), crc: entry.crc }))
+        self.buckets.iter().flat_map(|bucket| {
+            let used = (0..WAYS).filter(|way| bucket.keys[*way] != 0);
+            used.map(|way| (bucket.keys[way] - 1, bucket.place(way)))
+        })
     }
 
     /// Bytes of memory it takes when every entry has been touched.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry>()
+        self.buckets.len() * size_of::<Bucket>()
     }
 
-    /// The slot where `key` would like to be. Multiplying spreads neighbours; taking the high half maps onto any size.
+    /// The bucket where `key` would like to be. Multiplying spreads neighbours; taking the high half maps onto any size.
     #[inline]
     fn home(&self, key: u32) -> usize {
         let spread = key.wrapping_mul(0x9E37_79B1);
         let spread = spread ^ (spread >> 15);
-        ((spread as u64 * self.entries.len() as u64) >> 32) as usize
+        ((spread as u64 * self.buckets.len() as u64) >> 32) as usize
     }
 
     #[inline]
-    fn after(&self, slot: usize) -> usize {
-        if slot + 1 == self.entries.len() { 0 } else { slot + 1 }
+    fn after(&self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
     }
 
+    /// The bucket and the way of `key`.
     #[inline]
-    fn find(&self, key: u32) -> Result<usize, usize> {
-        let mut slot = self.home(key);
-        loop {
-            let found = self.entries[slot].key;
-            if found == key {
-                return Ok(slot);
+    fn find(&self, key: u32) -> Option<(usize, usize)> {
+        let mut at = self.home(key);
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[at];
+            if let Some(way) = bucket.position(key) {
+                return Some((at, way));
             }
-            if found == 0 {
-                return Err(slot);
+            if bucket.turned_away == 0 {
+                return None;
             }
-            slot = self.after(slot);
+            at = self.after(at);
         }
+        None
     }
 
     /// The block is looked up or set soon.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
-        reactor::prefetch(&self.entries[self.home(block + 1)]);
+        reactor::prefetch(&self.buckets[self.home(block + 1)]);
     }
 
     /// The place of a block.
     #[inline]
     pub(crate) fn get(&self, block: u32) -> Option<LogPlace> {
-        let slot = self.find(block + 1).ok()?;
-        let entry = &self.entries[slot];
-        Some(LogPlace { at: LogAt(entry.at), crc: entry.crc })
+        let (at, way) = self.find(block + 1)?;
+        Some(self.buckets[at].place(way))
     }
 
     /// Sets the place of a block. Blocks in the log are never more than [`blocks_max`](Self::blocks_max); blocks in place can
     /// be, when many writes pass the log at once, and after a crash: replay knows again of all since the last checkpoint.
     #[inline]
     pub(crate) fn set(&mut self, block: u32, place: LogPlace) {
-        let entry = Entry { key: block + 1, at: place.at.0, crc: place.crc };
-        match self.find(entry.key) {
-            Ok(slot) => self.entries[slot] = entry,
-            Err(slot) => {
-                self.entries[slot] = entry;
-                self.len += 1;
-                if self.len > self.entries.len() - self.entries.len() / 16 {
-                    self.grow();
-                }
+        match self.find(block + 1) {
+            Some((at, way)) => self.buckets[at].put(way, block + 1, place),
+            None => self.insert(block + 1, place),
+        }
+    }
+
+    /// Takes in a key that is not there.
+    #[inline]
+    fn insert(&mut self, key: u32, place: LogPlace) {
+        if self.len >= self.slots() - self.slots() / 8 {
+            self.grow();
+        }
+        self.len += 1;
+        let mut at = self.home(key);
+        loop {
+            let bucket = &mut self.buckets[at];
+            if let Some(way) = bucket.position(0) {
+                return bucket.put(way, key, place);
             }
+            bucket.turned_away += 1;
+            at = self.after(at);
         }
     }
 
     /// Takes a half more. Rare: a shard has no more blocks than its extents, and most maps never come here.
     #[cold]
     fn grow(&mut self) {
-        let slots = self.entries.len() + self.entries.len() / 2 + 16;
-        let old = std::mem::replace(&mut self.entries, vec![EMPTY; slots].into_boxed_slice());
-        for entry in old.iter().filter(|entry| entry.key != 0) {
-            let slot = self.find(entry.key).expect_err("every block is in the map once");
-            self.entries[slot] = *entry;
-        }
+        let buckets = self.buckets.len() + self.buckets.len() / 2 + 1;
+        let old = LogMap { buckets: std::mem::replace(&mut self.buckets, empty(buckets)), len: self.len };
+        self.len = 0;
+        old.iter().for_each(|(block, place)| self.insert(block + 1, place));
     }
 
     /// Forgets a block.
     #[inline]
     pub(crate) fn remove(&mut self, block: u32) -> Option<LogPlace> {
-        let mut hole = self.find(block + 1).ok()?;
-        let removed = self.entries[hole];
-        self.len -= 1;
-        let slots = self.entries.len();
-        let mut next = self.after(hole);
-        while self.entries[next].key != 0 {
-            let home = self.home(self.entries[next].key);
-            // How far the entry is from home, and how far the hole is: moving is right when the hole is not before home.
-            let distance = (next + slots - home) % slots;
-            let to_hole = (next + slots - hole) % slots;
-            if distance >= to_hole {
-                self.entries[hole] = self.entries[next];
-                hole = next;
-            }
-            next = self.after(next);
+        let (found, way) = self.find(block + 1)?;
+        let mut at = self.home(block + 1);
+        while at != found {
+            self.buckets[at].turned_away -= 1;
+            at = self.after(at);
         }
-        self.entries[hole] = EMPTY;
-        Some(LogPlace { at: LogAt(removed.at), crc: removed.crc })
+        self.len -= 1;
+        self.buckets[found].keys[way] = 0;
+        Some(self.buckets[found].place(way))
     }
+}
+
+/// So many empty buckets, of which no memory has been touched.
+fn empty(count: usize) -> Box<[Bucket]> {
+    <[Bucket]>::new_box_zeroed_with_elems(count).expect("memory for the map of the log")
 }
 
 #[cfg(test)]
@@ -169,6 +206,19 @@ mod tests {
         }
         assert_eq!(map.len(), 5_000);
         assert!((0..5_000).all(|block| map.get(block * 7).is_some_and(|place| place.crc == block)));
+    }
+
+    #[test]
+    fn a_map_that_was_emptied_turns_nobody_away() {
+        let (mut map, mut rng) = (LogMap::new(1000), Rng::new(3));
+        for _ in 0..20 {
+            let mut blocks: Vec<u32> = (0..map.blocks_max()).map(|_| rng.below(1 << 30) as u32).collect();
+            blocks.iter().for_each(|block| map.set(*block, LogPlace { at: LogAt(1), crc: *block }));
+            assert!(map.buckets.iter().any(|bucket| bucket.turned_away > 0), "otherwise this tests nothing");
+            blocks.reverse();
+            blocks.iter().for_each(|block| drop(map.remove(*block)));
+            assert!(map.len() == 0 && map.buckets.iter().all(|bucket| bucket.turned_away == 0));
+        }
     }
 
     #[test]

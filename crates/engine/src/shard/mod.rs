@@ -22,6 +22,7 @@ mod index;
 mod lineage;
 mod locks;
 mod log_map;
+mod mend;
 mod open;
 mod pace;
 mod patience;
@@ -124,6 +125,7 @@ pub(crate) struct Counters {
     pub(crate) destaged_bytes: Cell<u64>,
     pub(crate) bypassed_bytes: Cell<u64>,
     pub(crate) corrupt_blocks: Cell<u64>,
+    pub(crate) healed_blocks: Cell<u64>,
     pub(crate) lost_blocks: Cell<u64>,
 }
 
@@ -209,6 +211,10 @@ pub enum Defect {
     WriteFrozen,
     /// Of what a deleted snapshot had and the layer above it shows, only whole extents are kept.
     AbsorbExtents,
+    /// Of a block that is damaged no other version is tried.
+    OneVersion,
+    /// What another version has is taken for right without a look at its checksum.
+    TrustVersion,
 }
 
 impl Default for ShardTuning {
@@ -242,6 +248,9 @@ pub(crate) struct Shard {
     journal: Rc<DirtyJournal>,
     capacity: Rc<dyn Channel>,
     capacity_info: DeviceInfo,
+    capacity_name: Rc<str>,
+    /// It may write, and is not only looked at.
+    writes: bool,
     tuning: ShardTuning,
     pace: Pace,
     patience: Patience,
@@ -251,6 +260,7 @@ pub(crate) struct Shard {
     house: house::House,
     gc: gc::Gc,
     scrub: scrub::Scrub,
+    mender: mend::Mender,
     /// What may leave the dirty journal.
     rounds: retire::Rounds,
     /// A destage or a checkpoint has ended.

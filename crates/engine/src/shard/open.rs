@@ -27,6 +27,7 @@ pub(crate) struct ShardParts {
     pub(crate) first_log_block: u64,
     pub(crate) capacity: Rc<dyn Channel>,
     pub(crate) capacity_info: DeviceInfo,
+    pub(crate) capacity_name: Rc<str>,
     pub(crate) tuning: ShardTuning,
     /// Layers that lie over others.
     pub(crate) layers: Vec<(u32, Below)>,
@@ -110,7 +111,8 @@ impl Shard {
     }
 
     async fn recover(parts: ShardParts, writes: bool) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
-        let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, tuning, .. } = parts;
+        let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, .. } = parts;
+        let (tuning, capacity_name) = (parts.tuning, parts.capacity_name);
         let medium = parts.log.medium(&reactor, parts.first_log_block);
         let (index_channel, index_info, bands) = match superblock.shape {
             Shape::Hot => (capacity.clone(), capacity_info, None),
@@ -199,6 +201,8 @@ impl Shard {
             journal,
             capacity,
             capacity_info,
+            capacity_name,
+            writes,
             tuning,
             pace: Default::default(),
             patience: Default::default(),
@@ -208,6 +212,7 @@ impl Shard {
             house: Default::default(),
             gc: Default::default(),
             scrub: Default::default(),
+            mender: Default::default(),
             rounds: Default::default(),
             settled: Default::default(),
             held_back: Default::default(),

@@ -34,9 +34,40 @@ impl Hasher for KeyHasher {
 
 pub(crate) type FixedState = BuildHasherDefault<KeyHasher>;
 
+/// Where the extents of one slice are; a line of the cache.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Slice([u32; SLICE_EXTENTS as usize]);
+
+impl Slice {
+    /// As slice number `slice`: (extent of the volume, extent of the shard) of those it has.
+    fn held(&self, slice: u32) -> impl Iterator<Item = (u32, u32)> {
+        let held = self.0.into_iter().enumerate().filter(|(_, extent)| *extent != NONE);
+        held.map(move |(index, extent)| (slice * SLICE_EXTENTS + index as u32, extent))
+    }
+}
+
+const NO_EXTENTS: Slice = Slice([NONE; SLICE_EXTENTS as usize]);
+
+/// Slices of a volume that are found together: few enough that a volume with little in it takes little, enough that what leads
+/// to a slice stays in the caches.
+const GROUP_SLICES: u32 = 64;
+
+const GROUP_EXTENTS: u32 = GROUP_SLICES * SLICE_EXTENTS;
+
+/// Indices in [`Places::slices`], or none.
+type Group = [u32; GROUP_SLICES as usize];
+
 /// See the module.
 pub(crate) struct Places {
-    slices: HashMap<(u32, u32), [u32; SLICE_EXTENTS as usize], FixedState>,
+    /// Volume and number of each group that has extents -> its index in `groups`.
+    index: HashMap<(u32, u32), u32, FixedState>,
+    groups: Vec<Group>,
+    /// Indices in `groups` that nobody has.
+    groups_unused: Vec<u32>,
+    slices: Vec<Slice>,
+    /// Indices in `slices` that nobody has.
+    slices_unused: Vec<u32>,
     /// One bit per extent: in use (or unusable).
     used: Vec<u64>,
     extents: u32,
@@ -48,7 +79,17 @@ pub(crate) struct Places {
 impl Places {
     /// All free.
     pub(crate) fn new(extents: u32) -> Places {
-        let mut places = Places { slices: HashMap::default(), used: Vec::new(), extents: 0, free: 0, cursor: 0 };
+        let mut places = Places {
+            index: HashMap::default(),
+            groups: Vec::new(),
+            groups_unused: Vec::new(),
+            slices: Vec::new(),
+            slices_unused: Vec::new(),
+            used: Vec::new(),
+            extents: 0,
+            free: 0,
+            cursor: 0,
+        };
         places.grow(extents);
         places
     }
@@ -65,11 +106,34 @@ impl Places {
         self.slices.reserve(extents / SLICE_EXTENTS as usize);
     }
 
+    #[inline]
+    fn slice(&self, volume: u32, slice: u32) -> Option<&Slice> {
+        let group = *self.index.get(&(volume, slice / GROUP_SLICES))?;
+        let slot = self.groups[group as usize][(slice % GROUP_SLICES) as usize];
+        (slot != NONE).then(|| &self.slices[slot as usize])
+    }
+
+    /// Every slice of which the group is among `wanted`: volume, number, extents. In no particular order.
+    fn slices_of(&self, wanted: impl Fn(u32, u32) -> bool) -> impl Iterator<Item = (u32, u32, &Slice)> {
+        let groups = self.index.iter().filter(move |((volume, group), _)| wanted(*volume, *group));
+        groups.flat_map(|((volume, group), slot)| {
+            let slices = (group * GROUP_SLICES..).zip(&self.groups[*slot as usize]).filter(|(_, slot)| **slot != NONE);
+            slices.map(|(slice, slot)| (*volume, slice, &self.slices[*slot as usize]))
+        })
+    }
+
+    /// The extent is looked up soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, volume: u32, vextent: u32) {
+        if let Some(slice) = self.slice(volume, vextent / SLICE_EXTENTS) {
+            reactor::prefetch(slice);
+        }
+    }
+
     /// Where an extent of a volume is.
     #[inline]
     pub(crate) fn get(&self, volume: u32, vextent: u32) -> Option<u32> {
-        let slice = self.slices.get(&(volume, vextent / SLICE_EXTENTS))?;
-        let extent = slice[(vextent % SLICE_EXTENTS) as usize];
+        let extent = self.slice(volume, vextent / SLICE_EXTENTS)?.0[(vextent % SLICE_EXTENTS) as usize];
         (extent != NONE).then_some(extent)
     }
 
@@ -91,8 +155,16 @@ impl Places {
     /// This extent belongs to that extent of a volume, and to no other from now on.
     pub(crate) fn assign(&mut self, extent: u32, volume: u32, vextent: u32) {
         self.occupy(extent);
-        let key = (volume, vextent / SLICE_EXTENTS);
-        self.slices.entry(key).or_insert([NONE; SLICE_EXTENTS as usize])[(vextent % SLICE_EXTENTS) as usize] = extent;
+        let slice = vextent / SLICE_EXTENTS;
+        let group = *self
+            .index
+            .entry((volume, slice / GROUP_SLICES))
+            .or_insert_with(|| fresh(&mut self.groups, &mut self.groups_unused, [NONE; GROUP_SLICES as usize]));
+        let slot = &mut self.groups[group as usize][(slice % GROUP_SLICES) as usize];
+        if *slot == NONE {
+            *slot = fresh(&mut self.slices, &mut self.slices_unused, NO_EXTENTS);
+        }
+        self.slices[*slot as usize].0[(vextent % SLICE_EXTENTS) as usize] = extent;
     }
 
     /// The extent is not free, whoever has it.
@@ -104,11 +176,20 @@ impl Places {
 
     /// The volume's extent is nowhere from now on; the extent itself stays taken until [`vacate`](Self::vacate).
     pub(crate) fn detach(&mut self, volume: u32, vextent: u32) {
-        let key = (volume, vextent / SLICE_EXTENTS);
-        let Some(slice) = self.slices.get_mut(&key) else { return };
-        slice[(vextent % SLICE_EXTENTS) as usize] = NONE;
-        if slice.iter().all(|extent| *extent == NONE) {
-            self.slices.remove(&key);
+        let slice = vextent / SLICE_EXTENTS;
+        let key = (volume, slice / GROUP_SLICES);
+        let Some(group) = self.index.get(&key).copied() else { return };
+        let slots = &mut self.groups[group as usize];
+        let slot = &mut slots[(slice % GROUP_SLICES) as usize];
+        let Some(extents) = self.slices.get_mut(*slot as usize) else { return };
+        extents.0[(vextent % SLICE_EXTENTS) as usize] = NONE;
+        if extents.0.iter().any(|extent| *extent != NONE) {
+            return;
+        }
+        self.slices_unused.push(std::mem::replace(slot, NONE));
+        if slots.iter().all(|slot| *slot == NONE) {
+            self.index.remove(&key);
+            self.groups_unused.push(group);
         }
     }
 
@@ -132,13 +213,9 @@ impl Places {
     /// Extents `range` of a volume, in order: (extent of the volume, extent of the shard).
     pub(crate) fn of_volume(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
         let mut found: Vec<(u32, u32)> = Vec::new();
-        let (first, end) = (range.start / SLICE_EXTENTS, range.end.div_ceil(SLICE_EXTENTS));
-        for ((owner, slice), extents) in &self.slices {
-            if *owner == volume && (first..end).contains(slice) {
-                let held = extents.iter().enumerate().filter(|(_, extent)| **extent != NONE);
-                let all = held.map(|(index, extent)| (slice * SLICE_EXTENTS + index as u32, *extent));
-                found.extend(all.filter(|(vextent, _)| range.contains(vextent)));
-            }
+        let groups = range.start / GROUP_EXTENTS..range.end.div_ceil(GROUP_EXTENTS);
+        for (_, slice, extents) in self.slices_of(|owner, group| owner == volume && groups.contains(&group)) {
+            found.extend(extents.held(slice).filter(|(vextent, _)| range.contains(vextent)));
         }
         found.sort_unstable();
         found
@@ -150,23 +227,20 @@ impl Places {
         volumes.sort_unstable();
         let slices = range.start / SLICE_EXTENTS..range.end.div_ceil(SLICE_EXTENTS);
         let mut found: Vec<u32> = Vec::new();
-        let mut add = |slice: u32, extents: &[u32]| {
-            let held = (slice * SLICE_EXTENTS..).zip(extents).filter(|(_, extent)| **extent != NONE);
-            found.extend(held.map(|(vextent, _)| vextent).filter(|vextent| range.contains(vextent)));
+        let mut add = |slice: u32, extents: &Slice| {
+            found.extend(extents.held(slice).map(|(vextent, _)| vextent).filter(|vextent| range.contains(vextent)));
         };
         // Whatever is fewer: what there may be, or what there is.
         if slices.len() * volumes.len() < self.slices.len() {
             for (slice, owner) in slices.flat_map(|slice| volumes.iter().map(move |owner| (slice, *owner))) {
-                if let Some(extents) = self.slices.get(&(owner, slice)) {
+                if let Some(extents) = self.slice(owner, slice) {
                     add(slice, extents);
                 }
             }
         } else {
-            for ((owner, slice), extents) in &self.slices {
-                if slices.contains(slice) && volumes.binary_search(owner).is_ok() {
-                    add(*slice, extents);
-                }
-            }
+            let groups = range.start / GROUP_EXTENTS..range.end.div_ceil(GROUP_EXTENTS);
+            let wanted = |owner: u32, group: u32| groups.contains(&group) && volumes.binary_search(&owner).is_ok();
+            self.slices_of(wanted).for_each(|(_, slice, extents)| add(slice, extents));
         }
         found.sort_unstable();
         found.dedup();
@@ -175,7 +249,10 @@ impl Places {
 
     /// Bytes of memory it takes, roughly.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.used.len() * 8 + self.slices.capacity() * (size_of::<((u32, u32), [u32; SLICE_EXTENTS as usize])>() + 1)
+        let index = self.index.capacity() * (size_of::<((u32, u32), u32)>() + 1);
+        let groups = self.groups.capacity() * size_of::<Group>() + self.groups_unused.capacity() * 4;
+        let slices = self.slices.capacity() * size_of::<Slice>() + self.slices_unused.capacity() * 4;
+        self.used.len() * 8 + index + groups + slices
     }
 
     /// Extents lie one after the other on the device, so taking the next free one keeps sequential writes sequential.
@@ -193,6 +270,20 @@ impl Places {
             }
         }
         None
+    }
+}
+
+/// The index of an element that nobody had, which is `new` now.
+fn fresh<T>(all: &mut Vec<T>, unused: &mut Vec<u32>, new: T) -> u32 {
+    match unused.pop() {
+        Some(slot) => {
+            all[slot as usize] = new;
+            slot
+        }
+        None => {
+            all.push(new);
+            all.len() as u32 - 1
+        }
     }
 }
 
@@ -215,5 +306,29 @@ mod tests {
         assert_eq!(places.of_volume(1, 15..18).iter().map(|(vextent, _)| *vextent).collect::<Vec<_>>(), [15, 16, 17]);
         assert_eq!((places.of_any(&[2, 1], 6..9), places.of_any(&[2], 0..u32::MAX)), (vec![6, 7, 8], vec![7]));
         assert_eq!(places.of_any(&[1, 2, 3], 30..36), [30, 31, 32, 34, 35]);
+    }
+
+    #[test]
+    fn far_extents_of_volumes_take_room_only_while_they_are_there() {
+        let mut places = Places::new(100);
+        let at = [0, 15, 16, GROUP_EXTENTS - 1, GROUP_EXTENTS, u32::MAX - 1];
+        for (extent, (volume, vextent)) in (0..).zip([1, 2].into_iter().flat_map(|volume| at.map(|at| (volume, at)))) {
+            places.assign(extent, volume, vextent);
+        }
+        let all: Vec<(u32, u32)> = at.into_iter().zip(6..).collect();
+        assert_eq!(places.of_volume(2, 0..u32::MAX), all);
+        assert_eq!(places.of_volume(2, 16..GROUP_EXTENTS), all[2..4]);
+        assert_eq!(places.of_any(&[2, 1], 0..u32::MAX), at);
+        let room = (places.groups.len(), places.slices.len());
+        for volume in [1, 2] {
+            at.iter().for_each(|at| places.detach(volume, *at));
+        }
+        assert_eq!((places.index.len(), places.of_any(&[1, 2], 0..u32::MAX)), (0, vec![]));
+        for at in at {
+            places.assign(50, 3, at);
+            assert_eq!(places.get(3, at), Some(50));
+            places.assign(51, 4, at);
+        }
+        assert_eq!((places.groups.len(), places.slices.len()), room);
     }
 }

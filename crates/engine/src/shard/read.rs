@@ -5,6 +5,7 @@
 
 use super::data::{copy_into, copy_out, one};
 use super::index::{Chain, Place};
+use super::log_map::LogPlace;
 use super::{BLOCK, Defect, EAGER_ATTEMPTS, Outcome, Shard, Target, add};
 use crate::meta;
 use crate::together::Together;
@@ -220,13 +221,20 @@ impl Shard {
             Place::Log(place) => {
                 let read = self.log.read(place.at, 0, places.len() * BLOCK_BYTES);
                 IoFuture::new(async move {
-                    let bytes = match read.await {
-                        Ok(bytes) => bytes,
-                        Err(status) => return (status, part),
+                    let mut status = match read.await {
+                        Ok(bytes) => {
+                            copy_list(&bytes, &mut part);
+                            self.verified(places, &part)
+                        }
+                        Err(status) => status,
                     };
-                    copy_list(&bytes, &mut part);
-                    add(&self.counters.log_hit_bytes, sg_len(&part) as u64);
-                    (self.verified(places, &part), part)
+                    if self.may_rescue_logged(status) {
+                        status = Box::pin(self.rescue_logged(places, status, &mut part)).await;
+                    }
+                    if status.is_ok() {
+                        add(&self.counters.log_hit_bytes, sg_len(&part) as u64);
+                    }
+                    (status, part)
                 })
             }
             Place::Settled(_, at) => {
@@ -237,9 +245,17 @@ impl Shard {
                 let io = self.capacity_io(block, places.len() as u32, |lba, blocks| Io::read(lba, blocks, part));
                 let read = self.capacity.submit(io);
                 IoFuture::new(async move {
-                    let done = read.await;
+                    let mut done = read.await;
+                    let mut status = done.status;
+                    if status.is_ok() {
+                        status = self.verified(places, &done.io.bufs);
+                    }
+                    if self.may_rescue(status) {
+                        let bufs = &mut done.io.bufs;
+                        // Boxed, as it is rare and would make the future of every read larger.
+                        status = Box::pin(self.rescue_run(target, first, block, places, status, bufs)).await;
+                    }
                     drop(held);
-                    let status = if done.status.is_ok() { self.verified(places, &done.io.bufs) } else { done.status };
                     (status, done.io.bufs)
                 })
             }
@@ -316,13 +332,20 @@ impl Shard {
     /// Puts deltas over a block.
     async fn lay_over(&self, chain: &Chain, block: &mut SgList) -> Status {
         for delta in chain {
-            let bytes = match self.log.read(delta.place.at, 0, delta.bytes as usize).await {
-                Ok(bytes) => bytes,
-                Err(status) => return status,
+            let LogPlace { at, crc } = delta.place;
+            let read = match self.log.read(at, 0, delta.bytes as usize).await {
+                Ok(bytes) if crate::checksums::list_crc(&bytes) == crc => Ok(bytes),
+                Ok(_) => Err(Status::Corrupt),
+                Err(status) => Err(status),
             };
-            if crate::checksums::list_crc(&bytes) != delta.place.crc {
-                return Status::Corrupt;
-            }
+            let bytes = match read {
+                Ok(bytes) => bytes,
+                Err(status) if !self.may_rescue_logged(status) => return status,
+                Err(status) => match Box::pin(self.log.read_right(at, delta.bytes as usize, crc)).await {
+                    Some(bytes) => bytes,
+                    None => return status,
+                },
+            };
             let mut at = delta.offset as usize;
             for buf in &bytes {
                 copy_into(block, at, buf.as_slice());
@@ -348,7 +371,7 @@ fn shows_below(place: &Place) -> bool {
 }
 
 /// How many blocks from the first can be fetched as one.
-fn run_length(places: &[Place]) -> usize {
+pub(super) fn run_length(places: &[Place]) -> usize {
     let most = BUF_BYTES_MAX / BLOCK_BYTES;
     let follows = |index: usize| match (&places[index - 1], &places[index]) {
         (Place::Hole, Place::Hole) | (Place::Inherit, Place::Inherit) => true,

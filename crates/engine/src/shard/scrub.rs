@@ -4,11 +4,13 @@
 //! behind it was just written.
 
 use super::Shard;
+use super::mend::Rotten;
 use super::verify::{BadBlock, Verified};
 use crate::meta::Descriptor;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use reactor::sync::Notify;
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Most runs of bad blocks that are listed.
@@ -44,6 +46,8 @@ pub struct ScrubStatus {
     pub corrupt_blocks: u64,
     /// Blocks that are known to be lost.
     pub lost_blocks: u64,
+    /// Blocks that were damaged in one version and were written anew from another, while it ran.
+    pub healed_blocks: u64,
     /// The first [`SCRUB_FINDINGS_MAX`] runs of bad blocks.
     pub bad: Vec<BadRun>,
     /// Scrubs that came to their end since the pool was opened.
@@ -116,20 +120,40 @@ impl Shard {
             if owner.is_free() {
                 return true;
             }
-            let verified = self.verify_run(owner.volume, owner.vextent, first..first + RUN_BLOCKS).await;
+            let healed_before = self.counters.healed_blocks.get();
+            let run = first..first + RUN_BLOCKS;
+            let verified = self.verify_run(owner.volume, owner.vextent, run.clone()).await;
+            let bytes_of_versions = self.mend_run(owner, run).await;
+            scrub.status.borrow_mut().healed_blocks += self.counters.healed_blocks.get() - healed_before;
             if self.meta.descriptor(extent).volume != owner.volume
                 || self.meta.descriptor(extent).vextent != owner.vextent
             {
                 return true;
             }
             let bytes = self.note_scrubbed(owner, verified);
-            self.scrub_pause(bytes).await;
+            self.scrub_pause(bytes + bytes_of_versions).await;
             if scrub.cancelled.get() {
-                *scrub.status.borrow_mut() = before;
+                // What was healed is not found again.
+                let healed_blocks = scrub.status.borrow().healed_blocks;
+                *scrub.status.borrow_mut() = ScrubStatus { healed_blocks, ..before };
                 return false;
             }
         }
         true
+    }
+
+    /// Reads a run in every version that the capacity device has of it, and writes anew what one of them does not have as it
+    /// should; the bytes that were read.
+    async fn mend_run(self: &Rc<Self>, owner: Descriptor, run: Range<u32>) -> u64 {
+        let Rotten { blocks, read_bytes } = self.rotten(owner.volume, owner.vextent, run).await;
+        for index in blocks {
+            if let Err(status) = self.mend(owner.volume, owner.vextent, index).await {
+                let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + index as u64;
+                let (pool, volume) = (&self.pool_name, owner.volume);
+                tracing::warn!("pool '{pool}': block {block} of volume {volume} cannot be written anew: {status}");
+            }
+        }
+        read_bytes
     }
 
     /// Counts and lists what was found in an extent; the bytes that were read.

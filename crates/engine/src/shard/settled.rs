@@ -71,7 +71,7 @@ impl Shard {
 
     /// The answer to give, if there is one.
     fn judge_settled(
-        &self,
+        self: &Rc<Self>,
         target: &Target,
         extent: u32,
         glanced: Option<&Glanced>,
@@ -91,15 +91,20 @@ impl Shard {
 
     /// As [`judge_settled`](Self::judge_settled), by what the map page says of each block.
     #[inline]
-    fn check_entries(&self, target: &Target, done: &mut Done, entry: impl Fn(u32) -> u32) -> Option<Status> {
+    fn check_entries(self: &Rc<Self>, target: &Target, done: &mut Done, entry: impl Fn(u32) -> u32) -> Option<Status> {
         let crcs = block_crcs(&done.io.bufs);
         for (step, (index, crc)) in target.blocks().zip(crcs).enumerate() {
             match entry(index) {
                 HOLE => copy_into(&mut done.io.bufs, step * BLOCK_BYTES, &[0; BLOCK_BYTES]),
                 LOST => return Some(Status::ReadError),
                 INHERIT => return None,
-                // Read once more, and reported, by the long way.
-                stored if meta::stored_crc(crc) != stored && !self.is_broken(Defect::SkipVerify) => return None,
+                // Read once more, and reported, by the long way. That may meet a version that is right.
+                stored if meta::stored_crc(crc) != stored && !self.is_broken(Defect::SkipVerify) => {
+                    if self.has_versions() {
+                        self.mend_later(target.volume, target.vextent, index);
+                    }
+                    return None;
+                }
                 _ => {}
             }
         }

@@ -61,11 +61,15 @@ impl Shard {
     /// Appends a write of one record that nothing keeps waiting; `None` when its extent or room is missing.
     #[inline]
     pub(crate) fn append_admitted(&self, target: &Target, payload: &SgList) -> Option<Result<(), Status>> {
-        let extent = self.index.extent(target.volume, target.vextent)?;
-        let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+        self.index.expect(target.volume, target.vextent);
         let blocks = target.bytes / BLOCK;
-        self.index.prefetch(first, blocks);
-        Some(self.log.try_append(Record::write(first, blocks), payload)?.map(drop))
+        let first = || {
+            let extent = self.index.extent(target.volume, target.vextent)?;
+            let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+            self.index.prefetch(first, blocks);
+            Some(first)
+        };
+        Some(self.log.try_append(blocks, payload, first)?.map(drop))
     }
 
     /// Whether nothing but room in the log keeps records of the target from being appended in this very step.

@@ -3,6 +3,7 @@
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 
+use crate::spec::copy::CopyCommand;
 use crate::spec::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, PropertyCommand};
 use crate::spec::feature::{Feature, QueueCounts};
 use crate::spec::identify::Cns;
@@ -124,7 +125,7 @@ pub fn cross_controller_reset(reset: CrossControllerResetCommand) -> Sqe {
     sqe
 }
 
-/// A command over blocks: Read, Write, Compare, Write Zeroes, Verify.
+/// A command over blocks: Read, Write, Compare, Write Zeroes, Write Uncorrectable, Verify.
 pub fn blocks(opcode: NvmOpcode, nsid: u32, command: &BlockCommand) -> Sqe {
     let mut sqe = Sqe::nvm(opcode, 0, nsid);
     command.store(&mut sqe);
@@ -140,6 +141,13 @@ pub fn flush(nsid: u32) -> Sqe {
 pub fn deallocate(nsid: u32, range_count: u32) -> Sqe {
     let mut sqe = Sqe::nvm(NvmOpcode::DatasetManagement, 0, nsid);
     DsmCommand { range_count, deallocate: true }.store(&mut sqe);
+    sqe
+}
+
+/// Copy of one source range, 32 bytes that travel as data, to `sdlba` and the blocks behind it.
+pub fn copy(nsid: u32, sdlba: u64, fua: bool) -> Sqe {
+    let mut sqe = Sqe::nvm(NvmOpcode::Copy, 0, nsid);
+    CopyCommand { fua, ..CopyCommand::plain(sdlba, 1) }.store(&mut sqe);
     sqe
 }
 

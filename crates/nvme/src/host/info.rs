@@ -6,8 +6,8 @@ use crate::spec::discovery::{
     DiscoveryEntry, DiscoveryHeader, SECTYPE_TLS_1_3, SUBTYPE_NVM, TREQ_REQUIRED, TREQ_SECURE_CHANNEL, TRTYPE_TCP,
 };
 use crate::spec::identify::{
-    self, CNTRLTYPE_DISCOVERY, FUSES_COMPARE_AND_WRITE, IdentifyController, IdentifyNamespace, ONCS_COMPARE, ONCS_DSM,
-    ONCS_VERIFY, ONCS_WRITE_ZEROES, SGLS_OFFSET, VWC_PRESENT, load_ascii,
+    self, CNTRLTYPE_DISCOVERY, FUSES_COMPARE_AND_WRITE, IdentifyController, IdentifyNamespace, ONCS_COMPARE, ONCS_COPY,
+    ONCS_DSM, ONCS_VERIFY, ONCS_WRITE_UNCORRECTABLE, ONCS_WRITE_ZEROES, SGLS_OFFSET, VWC_PRESENT, load_ascii,
 };
 use crate::spec::property::Capabilities;
 use crate::spec::zns::{IdentifyZonedNamespace, ReportHeader, ZONE_ATTRIBUTE_EXTENSION, ZoneDescriptor};
@@ -75,6 +75,10 @@ pub struct ControllerInfo {
     pub deallocate: bool,
     /// Verify is supported.
     pub verify: bool,
+    /// Copy is supported.
+    pub copy: bool,
+    /// Write Uncorrectable is supported.
+    pub write_uncorrectable: bool,
     /// Fused Compare and Write is supported.
     pub compare_and_write: bool,
 }
@@ -123,6 +127,8 @@ impl ControllerInfo {
             write_zeroes: oncs & ONCS_WRITE_ZEROES != 0,
             deallocate: oncs & ONCS_DSM != 0,
             verify: oncs & ONCS_VERIFY != 0,
+            copy: oncs & ONCS_COPY != 0,
+            write_uncorrectable: oncs & ONCS_WRITE_UNCORRECTABLE != 0,
             compare_and_write: id.fuses.get() & FUSES_COMPARE_AND_WRITE != 0,
         })
     }
@@ -145,6 +151,8 @@ pub struct NamespaceInfo {
     pub atomic_boundary_blocks: u32,
     /// Preferred write size in blocks, zero if not stated.
     pub optimal_write_blocks: u32,
+    /// Blocks that one source range of Copy may have: zero where there is no Copy.
+    pub copy_blocks_max: u32,
     /// Number of its LBA format.
     pub format: u8,
 }
@@ -181,6 +189,7 @@ impl NamespaceInfo {
             atomic_write_blocks: if has_atomics { u32::from(id.nawupf.get()) + 1 } else { 1 },
             atomic_boundary_blocks: if has_atomics && boundary > 0 { boundary + 1 } else { 0 },
             optimal_write_blocks: if has_optimum { u32::from(id.npwg.get()) + 1 } else { 0 },
+            copy_blocks_max: u32::from(id.mssrl.get()).min(id.mcl.get()),
             format: format as u8,
         })
     }

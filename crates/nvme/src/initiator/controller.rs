@@ -71,6 +71,8 @@ pub struct ControllerInfo {
     pub(super) zeroes_size_limit: u8,
     /// As `zeroes_size_limit` for Verify.
     pub(super) verify_size_limit: u8,
+    /// As `zeroes_size_limit` for Write Uncorrectable.
+    pub(super) uncorrectable_size_limit: u8,
     /// Blocks of one deallocated range; 0 is no limit.
     pub(super) unmap_blocks_max: u32,
     /// Which instance of this controller identifier this is; 0 when cross-controller reset is unknown to it.
@@ -451,6 +453,7 @@ impl ControllerInfo {
             instance: identify.cirn.get(),
             crdt: identify.crdt.map(|delay| delay.get()),
             zeroes_size_limit: 0,
+            uncorrectable_size_limit: 0,
             verify_size_limit: 0,
             unmap_blocks_max: 0,
             identity,
@@ -461,6 +464,7 @@ impl ControllerInfo {
         let (identify, _) = IdentifyNvmController::ref_from_prefix(page).expect("a page of 4096 unaligned bytes");
         self.verify_size_limit = identify.vsl;
         self.zeroes_size_limit = identify.wzsl;
+        self.uncorrectable_size_limit = identify.wusl;
         self.unmap_blocks_max = identify.dmrsl.get();
     }
 
@@ -478,6 +482,8 @@ impl ControllerInfo {
             (identity.deallocate, Op::Unmap),
             (identity.write_zeroes, Op::WriteZeroes),
             (identity.verify, Op::Verify),
+            (identity.copy, Op::Copy),
+            (identity.write_uncorrectable, Op::WriteUncorrectable),
             (identity.compare && identity.compare_and_write, Op::CompareAndWrite),
         ];
         let supported = optional.iter().filter(|(supported, _)| *supported);

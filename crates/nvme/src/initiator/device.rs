@@ -9,8 +9,10 @@ use std::sync::atomic::Ordering;
 use tracing::warn;
 
 use crate::host::InfoError;
+use crate::spec::copy::CopyRange;
 use crate::spec::sqe::DsmRange;
 
+use super::compound;
 use super::connect::{connect_queue, open_link};
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
 use super::error::{CommandError, ConnectError};
@@ -41,6 +43,9 @@ const ZONE_OPS: OpSet = OpSet::of(&[
     Op::ZoneAppend,
     Op::ZoneReport,
 ]);
+
+/// What zoned namespaces are not asked to do, though their controller can: their blocks are written in order.
+const NOT_OF_ZONES: [Op; 4] = [Op::Unmap, Op::CompareAndWrite, Op::Copy, Op::WriteUncorrectable];
 
 /// A namespace of a remote controller.
 pub struct NvmfDevice {
@@ -280,6 +285,10 @@ impl Channel for NvmfChannel {
             let zone_blocks = self.owner.shared.info().zoned.map_or(0, |zoned| zoned.zone_blocks);
             return IoFuture::steps(lane.reactor(), report_zones(lane.clone(), io, zone_blocks));
         }
+        if compound::takes_several(&io) {
+            let info = self.owner.shared.info();
+            return IoFuture::steps(lane.reactor(), compound::carry_out(lane.clone(), io, info.block_size));
+        }
         match lane.submit(io) {
             // When nobody waits any more the reactor does, so that it does not stop before the operation has ended.
             Ok(ticket) => IoFuture::steps(lane.reactor(), ticket),
@@ -440,11 +449,14 @@ pub(super) fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo
     let block_size = 1 << identity.block_shift;
     let atomic = namespace.atomic_write_blocks.unwrap_or(controller.atomic_write_blocks);
     let compare_and_write = namespace.compare_and_write_blocks.unwrap_or(controller.compare_and_write_blocks);
-    // A deallocation's range travels in its capsule; a controller that takes no data there is not asked to deallocate.
-    let ops = match target.capsule_data_max < size_of::<DsmRange>() as u32 {
-        true => controller.operations().without(Op::Unmap),
-        false => controller.operations(),
-    };
+    // The ranges of deallocations and copies travel in the capsule; a controller that takes no data there is not asked.
+    let mut ops = controller.operations();
+    if target.capsule_data_max < size_of::<DsmRange>() as u32 {
+        ops = ops.without(Op::Unmap);
+    }
+    if target.capsule_data_max < size_of::<CopyRange>() as u32 || identity.copy_blocks_max == 0 {
+        ops = ops.without(Op::Copy);
+    }
     let zoned = namespace.zoned.map(|zoned| ZonedInfo {
         zone_blocks: zoned.zone_blocks,
         zone_capacity_blocks: zone_capacity,
@@ -454,7 +466,7 @@ pub(super) fn device_info(controller: &ControllerInfo, namespace: &NamespaceInfo
     });
     let max_io_blocks = (IO_BYTES_MAX / block_size).max(1);
     DeviceInfo {
-        ops: if zoned.is_some() { ops.without(Op::Unmap).without(Op::CompareAndWrite).union(ZONE_OPS) } else { ops },
+        ops: if zoned.is_some() { NOT_OF_ZONES.into_iter().fold(ops, OpSet::without).union(ZONE_OPS) } else { ops },
         zoned,
         optimal_io_blocks: identity.optimal_write_blocks.max(1),
         // A write to a zone is one command, so that none of its pieces overtakes another.
@@ -483,6 +495,8 @@ pub(super) fn target_of(controller: &ControllerInfo, namespace: &NamespaceInfo) 
         transfer_blocks_max: blocks_of(transfer),
         zeroes_blocks_max: sized(controller.zeroes_size_limit),
         verify_blocks_max: sized(controller.verify_size_limit),
+        uncorrectable_blocks_max: sized(controller.uncorrectable_size_limit),
+        copy_blocks_max: namespace.identity.copy_blocks_max.clamp(1, COMMAND_BLOCKS_MAX),
         unmap_blocks_max: match controller.unmap_blocks_max {
             0 => u32::MAX - 1,
             limit => limit,

@@ -26,7 +26,10 @@
 //!    overlapping writes still wait.
 //! 5. A compare-and-write is not idempotent: a second attempt would compare with what the first wrote. It is never sent
 //!    again; it ends as aborted, after the fence, so that whoever then reads the blocks sees what remains there.
-//! 6. A request may end with an error before the fence (fail-fast, time limit, close). Its blocks stay suspect.
+//! 6. A copy carries no data: what `W1` copies is what its source holds when it is done, which may be a later write's. So its
+//!    replay waits for the fence even with `Exclusive`, and after that is a copy like any other. One whose source overlaps its
+//!    destination would read what its first attempt wrote; such are made of reads and writes (`compound`).
+//! 7. A request may end with an error before the fence (fail-fast, time limit, close). Its blocks stay suspect.
 //!
 //! # What counts as a fence
 //! * *Controller reset*: the admin queue still worked, CC.EN was cleared and CSTS.RDY became 0. A controller level reset

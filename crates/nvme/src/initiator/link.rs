@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 use thiserror::Error;
-use zerocopy::IntoBytes;
 
 use crate::spec::{Cqe, Sqe, Status};
 use crate::tcp::fault::field;

@@ -10,6 +10,7 @@
 
 mod authenticate;
 mod command;
+mod compound;
 mod connect;
 mod controller;
 mod device;

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::host::command;
 use crate::spec::Sqe;
+use crate::spec::copy::CopyRange;
 use crate::spec::opcode::NvmOpcode;
 use crate::spec::sqe::{BlockCommand, DsmRange, Fused};
 use crate::spec::zns::SendAction;
@@ -28,6 +29,10 @@ pub(super) struct Target {
     pub(super) zeroes_blocks_max: u32,
     /// Blocks that one Verify may cover.
     pub(super) verify_blocks_max: u32,
+    /// Blocks that one Write Uncorrectable may cover.
+    pub(super) uncorrectable_blocks_max: u32,
+    /// Blocks that one Copy may copy.
+    pub(super) copy_blocks_max: u32,
     /// Blocks that one deallocated range may have.
     pub(super) unmap_blocks_max: u32,
     /// Data that a command capsule may carry.
@@ -47,8 +52,26 @@ pub(super) struct Step {
     pub(super) data_len: u32,
     /// Blocks that it covers; `u32::MAX` when the request has none.
     pub(super) blocks: u32,
-    /// Data that is not in the request's buffers: the range of a deallocation.
-    pub(super) range: Option<DsmRange>,
+    /// Data that is not in the request's buffers: the range of a deallocation or of a copy.
+    pub(super) range: Option<Range>,
+}
+
+/// Blocks that a command names in its data.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Range {
+    /// They are deallocated.
+    Deallocate(DsmRange),
+    /// They are copied.
+    Copy(CopyRange),
+}
+
+impl Range {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Range::Deallocate(range) => range.as_bytes(),
+            Range::Copy(range) => range.as_bytes(),
+        }
+    }
 }
 
 impl Target {
@@ -61,7 +84,11 @@ impl Target {
             Op::Compare => self.transfer(io, NvmOpcode::Compare, issued),
             Op::WriteZeroes => self.cover(io, NvmOpcode::WriteZeroes, issued, self.zeroes_blocks_max),
             Op::Verify => self.cover(io, NvmOpcode::Verify, issued, self.verify_blocks_max),
+            Op::WriteUncorrectable => {
+                self.cover(io, NvmOpcode::WriteUncorrectable, issued, self.uncorrectable_blocks_max)
+            }
             Op::Unmap => self.unmap(io, issued),
+            Op::Copy => self.copy(io, issued),
             Op::ZoneAppend => self.transfer(io, NvmOpcode::ZoneAppend, issued),
             Op::ZoneReport => self.report(io),
             op => match zone_action(op) {
@@ -80,7 +107,8 @@ impl Target {
     }
 
     fn blocks(&self, io: &Io, slba: u64, count: u32) -> BlockCommand {
-        BlockCommand { fua: io.flags.has(Flags::FUA) && io.op != Op::Compare, ..BlockCommand::plain(slba, count) }
+        let has_fua = !matches!(io.op, Op::Compare | Op::WriteUncorrectable);
+        BlockCommand { fua: io.flags.has(Flags::FUA) && has_fua, ..BlockCommand::plain(slba, count) }
     }
 
     #[inline]
@@ -115,8 +143,20 @@ impl Target {
         let count = (io.nblocks - issued).min(self.unmap_blocks_max);
         let range =
             DsmRange { attributes: 0.into(), block_count: count.into(), slba: (io.lba.0 + u64::from(issued)).into() };
-        let sqe = command::with_capsule_data(command::deallocate(self.nsid, 1), range.as_bytes().len() as u32);
-        Step { sqe, direction: Direction::InCapsule, data_offset: 0, data_len: 0, blocks: count, range: Some(range) }
+        self.ranged(command::deallocate(self.nsid, 1), Range::Deallocate(range), count)
+    }
+
+    /// Source and destination do not overlap: their commands may be done in any order.
+    fn copy(&self, io: &Io, issued: u32) -> Step {
+        let count = (io.nblocks - issued).min(self.copy_blocks_max);
+        let range = CopyRange::new(io.arg + u64::from(issued), count);
+        let sqe = command::copy(self.nsid, io.lba.0 + u64::from(issued), io.flags.has(Flags::FUA));
+        self.ranged(sqe, Range::Copy(range), count)
+    }
+
+    fn ranged(&self, sqe: Sqe, range: Range, blocks: u32) -> Step {
+        let sqe = command::with_capsule_data(sqe, range.as_bytes().len() as u32);
+        Step { sqe, direction: Direction::InCapsule, data_offset: 0, data_len: 0, blocks, range: Some(range) }
     }
 
     /// A command that is all of its request.
@@ -158,6 +198,7 @@ fn zone_action(op: Op) -> Option<SendAction> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::copy::CopyCommand;
     use crate::spec::sgl::SglDescriptor;
     use bdev::Lba;
 
@@ -167,6 +208,8 @@ mod tests {
         transfer_blocks_max: 32,
         zeroes_blocks_max: COMMAND_BLOCKS_MAX,
         verify_blocks_max: COMMAND_BLOCKS_MAX,
+        uncorrectable_blocks_max: COMMAND_BLOCKS_MAX,
+        copy_blocks_max: 256,
         unmap_blocks_max: 100_000,
         capsule_data_max: 8192,
         crdt: [0; 3],
@@ -207,10 +250,26 @@ mod tests {
 
     #[test]
     fn operations_without_data_cover_all_blocks() {
-        for (op, pieces) in [(Op::WriteZeroes, 4), (Op::Verify, 4), (Op::Unmap, 2), (Op::Flush, 1)] {
+        let counts =
+            [(Op::WriteZeroes, 4), (Op::Verify, 4), (Op::WriteUncorrectable, 4), (Op::Unmap, 2), (Op::Flush, 1)];
+        for (op, pieces) in counts {
             let io = if op == Op::Flush { Io::flush() } else { Io::new(op, Lba(0), 200_000) };
             assert_eq!(steps(&io).len(), pieces, "{op:?}");
         }
+    }
+
+    #[test]
+    fn a_copy_names_each_source_block_once_and_its_destination() {
+        let io = Io { arg: 5000, flags: Flags::FUA, ..Io::new(Op::Copy, Lba(100), 600) };
+        let seen: Vec<_> = steps(&io)
+            .iter()
+            .map(|step| {
+                let (command, Some(Range::Copy(range))) = (CopyCommand::of(&step.sqe), step.range) else { panic!() };
+                assert!(command.fua && command.range_count == 1 && step.direction == Direction::InCapsule);
+                (command.sdlba, range.slba.get(), range.block_count())
+            })
+            .collect();
+        assert_eq!(seen, [(100, 5000, 256), (356, 5256, 256), (612, 5512, 88)]);
     }
 
     #[test]

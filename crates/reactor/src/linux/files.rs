@@ -114,6 +114,17 @@ impl Files {
         }
     }
 
+    /// Does a read or write of a synchronous file at once.
+    #[inline]
+    pub(super) fn perform_now(&self, file: FileId, op: FileOp) -> Result<(Result<usize, Errno>, SgList), FileOp> {
+        match self.file(file) {
+            Ok(entry) if entry.info.synchronous && matches!(op, FileOp::Read { .. } | FileOp::Write { .. }) => {
+                Ok(perform(entry.fd.as_raw_fd(), op))
+            }
+            _ => Err(op),
+        }
+    }
+
     fn start(&mut self, ring: &mut Ring, fd: Rc<OwnedFd>, op: FileOp, token: Token) {
         let raw = types::Fd(fd.as_raw_fd());
         let index = self.flight_free.pop().unwrap_or_else(|| {

@@ -9,10 +9,10 @@ mod pmem;
 mod ring;
 mod runtime;
 mod sockets;
-mod stores;
 
 pub use runtime::{Runtime, RuntimeConfig, RuntimeError};
 
+use crate::buf::SgList;
 use crate::driver::{
     Driver, Event, ExportedSocket, FileId, FileInfo, FileOp, FileOptions, PmemId, PmemInfo, RemoteWake, Slice,
     SocketId, Token,
@@ -158,6 +158,14 @@ impl Driver for LinuxDriver {
         self.files.borrow().in_flight()
     }
 
+    fn preemptions(&self) -> u64 {
+        // SAFETY: an all-zero rusage is a valid value, overwritten by the call.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: fills a local.
+        let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+        if result == 0 { usage.ru_nivcsw as u64 } else { 0 }
+    }
+
     fn waker(&self) -> Arc<dyn RemoteWake> {
         self.wake.clone()
     }
@@ -180,6 +188,11 @@ impl Driver for LinuxDriver {
 
     fn file_submit(&self, file: FileId, op: FileOp, token: Token) {
         self.files.borrow_mut().submit(&mut self.ring.borrow_mut(), file, op, token);
+    }
+
+    #[inline]
+    fn file_now(&self, file: FileId, op: FileOp) -> Result<(Result<usize, Errno>, SgList), FileOp> {
+        self.files.borrow().perform_now(file, op)
     }
 
     fn file_close(&self, file: FileId) {

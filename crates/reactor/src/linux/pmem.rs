@@ -1,8 +1,8 @@
 //! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile.
 
-use super::stores::{Stores, store_fence};
 use super::{check, last_errno};
 use crate::driver::{PmemId, PmemInfo};
+use crate::stores::{Stores, store_fence};
 use base::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

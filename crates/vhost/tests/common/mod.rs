@@ -33,6 +33,8 @@ const USED: u64 = 0x6000;
 const TABLES: u64 = 0x8000;
 const BUFFERS: u64 = 0x10_0000;
 const BUFFER_BYTES: u64 = 0x2_0000;
+/// Where in its buffer the data of a request are: at a page, as with the page cache of a guest.
+pub const DATA: u64 = 0x1000;
 /// Descriptors set aside for a chain: header, data, status.
 const CHAIN: u16 = 4;
 /// Chains that may be under way on a queue.
@@ -359,14 +361,14 @@ impl Guest {
         header.extend(0u32.to_le_bytes());
         header.extend(sector.to_le_bytes());
         self.write(buffer, &header);
-        self.write(buffer + 512, data);
+        self.write(buffer + DATA, data);
         self.write(buffer + 32, &[0xee]);
         let mut chain = vec![(buffer, 16, 0)];
         if !data.is_empty() {
-            chain.push((buffer + 512, data.len() as u32, 0));
+            chain.push((buffer + DATA, data.len() as u32, 0));
         }
         if room > 0 {
-            chain.push((buffer + 512, room, WRITE));
+            chain.push((buffer + DATA, room, WRITE));
         }
         chain.push((buffer + 32, 1, WRITE));
         let (table, first) = match indirect {
@@ -405,7 +407,7 @@ impl Guest {
         let head = u32::from_le_bytes(entry[..4].try_into().unwrap()) as u16;
         let written = u32::from_le_bytes(entry[4..].try_into().unwrap());
         let buffer = self.buffer(queue, head);
-        let data = self.read(buffer + 512, written.saturating_sub(1) as usize);
+        let data = self.read(buffer + DATA, written.saturating_sub(1) as usize);
         Ended { head, written, status: self.read(buffer + 32, 1)[0], data }
     }
 

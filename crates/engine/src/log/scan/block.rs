@@ -22,6 +22,8 @@ const PIECE_BLOCKS: usize = 16;
 /// Blocks of a segment in memory, as many as a group has.
 #[derive(Default)]
 struct Window {
+    /// Of the blocks; 0 is the usual one.
+    version: u8,
     first: u64,
     bytes: Vec<u8>,
     /// Blocks that cannot be read, from the start of the segment.
@@ -29,6 +31,10 @@ struct Window {
 }
 
 impl Window {
+    fn of_version(version: u8) -> Window {
+        Window { version, ..Window::default() }
+    }
+
     fn shows(&self, block: u64, blocks: u64) -> bool {
         let end = self.first + (self.bytes.len() / BLOCK_BYTES) as u64;
         (self.first..=end).contains(&block) && block + blocks <= end
@@ -76,7 +82,7 @@ impl Scan<'_> {
     pub(super) async fn read_footers(&self, segments: &[Segment]) -> Vec<Option<Footer>> {
         let last = self.geometry.segment_blocks as u64 - 1;
         let blocks = segments.iter().map(|segment| (self.first_block(segment) + last, 1));
-        let footers = read_many(self.medium, blocks).await;
+        let footers = read_many(self.medium, 0, blocks).await;
         let footer = |(segment, read): (&Segment, Result<Buf, _>)| {
             let footer = Footer::decode(read.ok()?.as_slice(), self.salt)?;
             let key = (footer.sequence, footer.epoch, footer.first_lsn);
@@ -106,7 +112,7 @@ impl Scan<'_> {
         let blocks = footer.blocks as usize;
         let first = self.first_block(segment) + self.geometry.segment_blocks as u64 - 1 - blocks as u64;
         let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
-        self.read_run(first, blocks, &mut bytes).await.ok()?;
+        self.read_run(0, first, blocks, &mut bytes).await.ok()?;
         (crc32c(&bytes) == footer.summary_checksum).then_some(bytes)
     }
 
@@ -147,7 +153,7 @@ impl Scan<'_> {
         let mut window = Window::default();
         let (mut block, mut lsn) = (1, segment.first_lsn);
         while end != Some(lsn) {
-            let seen = self.group_at(&mut window, segment, block).await;
+            let seen = self.next_group(&mut window, segment, block, lsn).await;
             if let Seen::Group(group) = &seen
                 && group.first_lsn == lsn
             {
@@ -187,7 +193,7 @@ impl Scan<'_> {
         let was_durable = end.is_some() || lsn < self.known.durable_lsn();
         if !was_durable {
             let whole = self.is_group_whole(window, segment, block, group, &headers).await;
-            if whole != Ok(true) {
+            if whole != Ok(true) && !self.is_group_whole_elsewhere(segment, block, group, &headers).await {
                 let search = self.search_group(window, segment, block + group.blocks(), lsn, end).await;
                 if search.found.is_none() {
                     // Torn, as far as can be seen: a block behind it might prove otherwise.
@@ -244,7 +250,7 @@ impl Scan<'_> {
     /// For each of these segments, of which no header is found, whether the first block behind it looks like a group of it.
     pub(super) async fn block_begins(&self, sequences: &[u64]) -> Vec<bool> {
         let place = |sequence: &u64| self.geometry.place_of(*sequence) as u64 * self.geometry.segment_blocks as u64;
-        let reads = read_many(self.medium, sequences.iter().map(|sequence| (place(sequence) + 1, 1))).await;
+        let reads = read_many(self.medium, 0, sequences.iter().map(|sequence| (place(sequence) + 1, 1))).await;
         let begins = |(sequence, read): (&u64, Result<Buf, Status>)| {
             read.is_ok_and(|bytes| Group::peek(bytes.as_slice()).is_some_and(|group| group.sequence == *sequence))
         };
@@ -300,14 +306,14 @@ impl Scan<'_> {
         let first = self.first_block(segment);
         window.first = block;
         window.unreadable.clear();
-        if self.read_run(first + block, count as usize, &mut window.bytes).await.is_ok() {
+        if self.read_run(window.version, first + block, count as usize, &mut window.bytes).await.is_ok() {
             return;
         }
         // One by one, to see which.
         window.bytes.clear();
         for from in (block..block + count).step_by(READS_MAX) {
             let to = (block + count).min(from + READS_MAX as u64);
-            let reads = read_many(self.medium, (from..to).map(|block| (first + block, 1))).await;
+            let reads = read_many(self.medium, window.version, (from..to).map(|block| (first + block, 1))).await;
             for (block, read) in (from..to).zip(reads) {
                 match read {
                     Ok(bytes) => window.bytes.extend_from_slice(bytes.as_slice()),
@@ -321,7 +327,7 @@ impl Scan<'_> {
     }
 
     /// Reads blocks of the shard's log in parallel pieces.
-    async fn read_run(&self, first: u64, blocks: usize, target: &mut Vec<u8>) -> Result<(), Status> {
+    async fn read_run(&self, version: u8, first: u64, blocks: usize, target: &mut Vec<u8>) -> Result<(), Status> {
         let Medium::Block { info, .. } = self.medium else { return Err(Status::Unsupported) };
         let device_max = info.max_io_blocks as usize * info.block_size as usize / BLOCK_BYTES;
         let piece = PIECE_BLOCKS.min(device_max).max(1);
@@ -329,11 +335,30 @@ impl Scan<'_> {
         for from in (0..blocks).step_by(piece * READS_MAX) {
             let to = blocks.min(from + piece * READS_MAX);
             let runs = (from..to).step_by(piece).map(|at| (first + at as u64, piece.min(to - at)));
-            for read in read_many(self.medium, runs).await {
+            for read in read_many(self.medium, version, runs).await {
                 target.extend_from_slice(read?.as_slice());
             }
         }
         Ok(())
+    }
+
+    /// As [`group_at`](Self::group_at), in any version in which it is the group that begins with record `lsn`; the window
+    /// shows that one then.
+    async fn next_group(&self, window: &mut Window, segment: &Segment, block: u64, lsn: u64) -> Seen {
+        let is_next = |seen: &Seen| matches!(seen, Seen::Group(group) if group.first_lsn == lsn);
+        let seen = self.group_at(window, segment, block).await;
+        if is_next(&seen) {
+            return seen;
+        }
+        for version in (0..self.medium.versions()).filter(|version| *version != window.version) {
+            let mut other = Window::of_version(version);
+            let again = self.group_at(&mut other, segment, block).await;
+            if is_next(&again) {
+                *window = other;
+                return again;
+            }
+        }
+        seen
     }
 
     /// What is at `block`: a group of this segment, whatever its number, or not.
@@ -421,6 +446,28 @@ impl Scan<'_> {
             _ => &[],
         });
         Ok(payload.chunks_exact(BLOCK_BYTES).zip(crcs).all(|(block, crc)| crc32c(block) == *crc))
+    }
+
+    /// Whether each payload block of a group matches its checksum in some version, where there are several.
+    async fn is_group_whole_elsewhere(&self, segment: &Segment, block: u64, group: &Group, headers: &[Header]) -> bool {
+        if self.medium.versions() == 1 {
+            return false;
+        }
+        let crcs = headers.iter().flat_map(|header| match &header.record {
+            Record::Write { crcs, .. } => &crcs[..],
+            _ => &[],
+        });
+        let crcs: Vec<u32> = crcs.copied().collect();
+        let start = block + group.header_blocks as u64;
+        let mut right = vec![false; crcs.len()];
+        for version in 0..self.medium.versions() {
+            let mut other = Window::of_version(version);
+            self.show(&mut other, segment, start, group.payload_blocks as u64).await;
+            for (nth, (is_right, crc)) in right.iter_mut().zip(&crcs).enumerate() {
+                *is_right |= other.blocks(start + nth as u64, 1).is_ok_and(|bytes| crc32c(bytes) == *crc);
+            }
+        }
+        right.iter().all(|is_right| *is_right)
     }
 
     /// The next group from `block` on that has a record after `lsn`, if `lsn` itself was durable and is lost: when a later

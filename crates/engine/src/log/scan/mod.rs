@@ -298,7 +298,16 @@ async fn read_headers(medium: &Medium, geometry: &LogGeometry) -> Result<Headers
             continue;
         }
         let blocks = places.clone().map(|place| (place as u64 * geometry.segment_blocks as u64, 1));
-        for (place, read) in places.zip(read_many(medium, blocks).await) {
+        for (place, mut read) in places.zip(read_many(medium, 0, blocks).await) {
+            let is_header = |read: &Result<Buf, Status>| {
+                read.as_ref().is_ok_and(|bytes| matches!(Segment::decode(bytes.as_slice()), Some(Ok(_))))
+            };
+            let mut version = 1;
+            while version < medium.versions() && !is_header(&read) {
+                let other = medium.read_blocks(place as u64 * geometry.segment_blocks as u64, 1, version).await;
+                read = if is_header(&other) || read.is_err() && other.is_ok() { other } else { read };
+                version += 1;
+            }
             headers.note(geometry, place, read.as_ref().map(Buf::as_slice).map_err(|status| *status))?;
         }
     }
@@ -433,12 +442,12 @@ impl Scan<'_> {
 }
 
 /// Reads runs of blocks at the same time, at most [`READS_MAX`] of them, and tries again what failed.
-async fn read_many(medium: &Medium, runs: impl Iterator<Item = (u64, usize)>) -> Vec<Result<Buf, Status>> {
+async fn read_many(medium: &Medium, version: u8, runs: impl Iterator<Item = (u64, usize)>) -> Vec<Result<Buf, Status>> {
     let one = |(block, blocks): (u64, usize)| {
         IoFuture::new(async move {
             let mut tries = 1;
             loop {
-                match medium.read_blocks(block, blocks).await {
+                match medium.read_blocks(block, blocks, version).await {
                     Err(_) if tries < READ_TRIES => tries += 1,
                     outcome => return outcome,
                 }

@@ -136,8 +136,8 @@ fn is_held(fence: &Fence, request: &Request, lane: &Lane) -> bool {
         return false;
     }
     let owner = (lane.number, request.sequence);
-    let is_replay =
-        lane.policy.exclusive && request.losses > 0 && !matches!(request.io.op, Op::CompareAndWrite | Op::ZoneAppend);
+    let is_same_again = !matches!(request.io.op, Op::CompareAndWrite | Op::ZoneAppend | Op::Copy);
+    let is_replay = lane.policy.exclusive && request.losses > 0 && is_same_again;
     fence.holds(request.io.lba.0, request.io.end(), is_replay.then_some(owner))
 }
 

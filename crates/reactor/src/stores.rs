@@ -9,7 +9,7 @@ const LINE: usize = 64;
 
 /// How this processor stores past its caches, and writes lines back.
 #[derive(Clone, Copy)]
-pub(super) struct Stores {
+pub(crate) struct Stores {
     #[cfg(target_arch = "x86_64")]
     wide: bool,
     #[cfg(target_arch = "x86_64")]
@@ -49,7 +49,7 @@ impl Stores {
     /// # Safety
     /// `source.len()` bytes from `target` on may be written, and do not overlap `source`.
     #[inline]
-    pub(super) unsafe fn copy(self, source: &[u8], target: *mut u8, durable: bool) {
+    pub(crate) unsafe fn copy(self, source: &[u8], target: *mut u8, durable: bool) {
         let head = target.align_offset(LINE).min(source.len());
         let lines = (source.len() - head) / LINE;
         let tail = head + lines * LINE;
@@ -128,7 +128,7 @@ unsafe fn stream_128(source: *const u8, target: *mut u8, lines: usize) {
 /// Waits until what was stored before is on its way to the medium.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub(super) fn store_fence() {
+pub(crate) fn store_fence() {
     // SAFETY: SFENCE is part of the x86-64 baseline.
     unsafe { x86::_mm_sfence() };
 }
@@ -146,14 +146,14 @@ impl Stores {
     ///
     /// # Safety
     /// `source.len()` bytes from `target` on may be written, and do not overlap `source`.
-    pub(super) unsafe fn copy(self, source: &[u8], target: *mut u8, _durable: bool) {
+    pub(crate) unsafe fn copy(self, source: &[u8], target: *mut u8, _durable: bool) {
         // SAFETY: by the caller.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn store_fence() {
+pub(crate) fn store_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
