@@ -283,10 +283,7 @@ impl Inner {
             if self.shared.leg_state(good) != LegState::InSync {
                 return Err(Status::ReadError);
             }
-            match nblocks {
-                1 => self.copy_range(lba, 1, good, bad).await,
-                _ => self.copy_unreadable(lba, nblocks, good, bad).await,
-            }
+            self.copy_unreadable(lba, nblocks, good, bad).await
         };
         match copied {
             Ok(()) => {
@@ -321,8 +318,8 @@ impl Inner {
         Ok(())
     }
 
-    /// As [`copy_range`](Self::copy_range), of the blocks alone that the target cannot read: the source may have rot in the
-    /// others, which nothing here can tell.
+    /// As [`copy_range`](Self::copy_range), of the blocks alone that the target still cannot read: the source may have rot in
+    /// the others, which nothing here can tell.
     async fn copy_unreadable(&self, lba: u64, nblocks: u64, source: usize, target: usize) -> Result<(), CopyError> {
         for at in lba..lba + nblocks {
             let mut bufs = SgList::new();

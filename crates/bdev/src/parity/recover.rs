@@ -1,5 +1,6 @@
 //! What a member does not have or cannot read is computed from the others, or read from them in the head.
 
+use super::MemberSet;
 use super::io::Piece;
 use super::links::Inner;
 use super::rows::xor_into;
@@ -107,34 +108,43 @@ impl Inner {
         failure.map_or(sum.ok_or(Status::Gone), Err)
     }
 
-    /// From another member that has the head; then all are made equal, with what could not be read.
+    /// From another member that has the head; then what members have lost is written to them. Block by block, and nothing else: any
+    /// member may have rot in another block, which nothing here can tell.
     async fn recover_head(&self, piece: Piece, failure: Status, bufs: &mut SgList) -> Result<(), Status> {
         let _alone = self.shared.ranges.lock(piece.lba, piece.nblocks, true).await;
         // Somebody who waits for the range of a failed write comes later: no two members differ here unless it was noted.
         if self.shared.head_differs.load(Acquire) {
             return Err(failure);
         }
-        let step = (super::COPY_BYTES / self.shared.block_size()) as u64;
-        let mut at = 0;
-        while at < piece.nblocks {
-            let count = step.min(piece.nblocks - at);
-            let found = self.read_any_head(piece.lba + at, count).await.ok_or(failure)?;
-            steps::sg_write_at(bufs, at as usize * self.shared.block_size(), found.as_slice());
-            at += count;
-        }
-        // What was read holds whether or not the others take it.
-        let _ = self.equalise(piece.lba, piece.nblocks).await;
-        self.shared.reconstructed_reads.fetch_add(1, Relaxed);
-        Ok(())
-    }
-
-    async fn read_any_head(&self, lba: u64, nblocks: u64) -> Option<Buf> {
-        for member in self.shared.in_sync() {
-            if let Ok(found) = self.read_head(member, lba, nblocks).await {
-                return Some(found);
+        let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
+        for at in 0..piece.nblocks {
+            let (mut good, mut lost) = (None, MemberSet::new());
+            for member in self.shared.in_sync() {
+                match self.read_head(member, piece.lba + at, 1).await {
+                    Ok(found) => good = good.or(Some(found)),
+                    Err(status) if is_lost(status) => lost.push(member),
+                    Err(_) => {}
+                }
+            }
+            let good = good.ok_or(failure)?;
+            steps::sg_write_at(bufs, at as usize * self.shared.block_size(), good.as_slice());
+            for member in lost {
+                let mut copy = steps::alloc(&self.reactor, self.shared.block_size()).await?;
+                copy.as_mut_slice().copy_from_slice(good.as_slice());
+                let place = Lba(self.shared.geometry.data_start + piece.lba + at);
+                let written = self.channel(member).submit(Io::write(place, 1, SgList::from_iter([copy]))).await.status;
+                if written.is_ok() {
+                    self.count_repair(member, piece.lba + at, 1);
+                } else if !refused.contains(&member) {
+                    refused.push(member);
+                    status = written;
+                }
             }
         }
-        None
+        // What was read holds whether or not the others take it.
+        let _ = self.judge(&refused, status).await;
+        self.shared.reconstructed_reads.fetch_add(1, Relaxed);
+        Ok(())
     }
 }
 

@@ -58,16 +58,20 @@ impl Log {
         self.medium.versions()
     }
 
-    /// The payload at `at` in the first version that has this checksum.
-    pub(crate) async fn read_right(&self, at: LogAt, bytes: usize, crc: u32) -> Option<SgList> {
+    /// The payload at `at` in the first version that has this checksum. `None`: it is wrong in all of them.
+    ///
+    /// # Errors
+    /// [`Status::ReadError`]: some version could not be had now, and may be right.
+    pub(crate) async fn read_right(&self, at: LogAt, bytes: usize, crc: u32) -> Result<Option<SgList>, Status> {
+        let mut none = Ok(None);
         for version in 0..self.versions() {
-            if let Ok(list) = self.medium.read_bytes(at.bytes(), bytes, version).await
-                && list_crc(&list) == crc
-            {
-                return Some(list);
+            match self.medium.read_bytes(at.bytes(), bytes, version).await {
+                Ok(list) if list_crc(&list) == crc => return Ok(Some(list)),
+                Ok(_) | Err(Status::Corrupt) => {}
+                Err(_) => none = Err(Status::ReadError),
             }
         }
-        None
+        none
     }
 }
 

@@ -226,7 +226,7 @@ impl Meta {
         if !matches!(status, Status::Corrupt | Status::ReadError) {
             return Err(status);
         }
-        self.media.read_other(block, self.page_blocks(), is_right).await.ok_or(status)
+        self.media.read_other(block, self.page_blocks(), is_right).await?.ok_or(status)
     }
 
     /// A new page for an extent whose page cannot be had from the media: all blocks are lost, as far as the store knows. It

@@ -80,21 +80,33 @@ impl Media {
         self.transfer(Io::read_version(self.lba(block), nblocks, version, bufs)).await
     }
 
-    /// Fills a buffer with the first version of the blocks that is right, but for the usual one, which was not.
-    pub(crate) async fn read_other(&self, block: u64, blocks: usize, is_right: impl Fn(&[u8]) -> bool) -> Option<Buf> {
+    /// Fills a buffer with the first version of the blocks that is right, but for the usual one, which was not. `None`: all are
+    /// wrong.
+    ///
+    /// # Errors
+    /// [`Status::ReadError`]: some version could not be had now, and may be right.
+    pub(crate) async fn read_other(
+        &self,
+        block: u64,
+        blocks: usize,
+        is_right: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Buf>, Status> {
+        let mut none = Ok(None);
         for version in 1..self.versions {
-            if let Ok(buf) = self.read_version(block, version, self.buffer(blocks).await).await
-                && is_right(buf.as_slice())
-            {
-                tracing::warn!(
-                    block,
-                    version,
-                    "metadata is damaged in the usual version of the device, and right in this one"
-                );
-                return Some(buf);
+            match self.read_version(block, version, self.buffer(blocks).await).await {
+                Ok(buf) if is_right(buf.as_slice()) => {
+                    tracing::warn!(
+                        block,
+                        version,
+                        "metadata is damaged in the usual version of the device, and right in this one"
+                    );
+                    return Ok(Some(buf));
+                }
+                Ok(_) | Err(Status::Corrupt) => {}
+                Err(_) => none = Err(Status::ReadError),
             }
         }
-        None
+        none
     }
 
     /// A block, in a buffer of the device where it lends them.

@@ -56,7 +56,7 @@ pub(crate) async fn read_table(
         // What was read of many at once has not been looked for in other versions.
         for slot in [wanted.slot, 1 - wanted.slot] {
             let block = region.table_slot(index, slot);
-            if let Some(page) = media.read_other(block, 1, |bytes| crc32c(bytes) == wanted.crc).await {
+            if let Ok(Some(page)) = media.read_other(block, 1, |bytes| crc32c(bytes) == wanted.crc).await {
                 return Ok(FoundTable { bytes: page.as_slice().to_vec(), slot, is_alone: true });
             }
         }

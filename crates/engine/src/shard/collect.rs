@@ -131,6 +131,8 @@ impl Shard {
     fn end_drain(&self, bands: &Bands, drain: Drain) {
         let Drain { cursor, end, .. } = drain;
         match end {
+            // Bands are free again after the next checkpoint.
+            End::Failed(Status::NoSpace) if bands.room().pending > 0 => return,
             End::Failed(status) => return self.put_aside(cursor.band(), status),
             End::Later => return self.gc.keep_cursor(cursor),
             End::Whole => {}
@@ -309,18 +311,20 @@ impl Shard {
         let done = self.capacity.submit(self.capacity_io(bands.device_block(live.at), 1, read)).await;
         let what = Refused::Block(live.entry.block);
         let is_right = done.status.is_ok() && is_whole(&done.io.bufs, &live);
-        let rescued = if is_right { None } else { self.rescue_of_band(bands, &live, done.status).await };
+        let rescued = if is_right { Ok(None) } else { self.rescue_of_band(bands, &live, done.status).await };
         let bufs = match (rescued, done.status) {
-            (Some(found), _) => super::data::one(found),
-            (None, Status::Ok) => {
+            (Ok(Some(found)), _) => super::data::one(found),
+            (Ok(None), Status::Ok) => {
                 self.patience.answered(what);
                 if !is_right {
                     return self.lose_block(&live).await;
                 }
                 done.io.bufs
             }
-            (None, Status::ReadError) if self.is_lost(what).await => return self.lose_block(&live).await,
-            (None, status) => return Err(status),
+            (Err(Status::ReadError), _) | (Ok(None), Status::ReadError) if self.is_lost(what).await => {
+                return self.lose_block(&live).await;
+            }
+            (Err(status), _) | (Ok(None), status) => return Err(status),
         };
         drain.appended.push(live);
         let fill = |_: usize, bytes: &mut [u8]| {
@@ -330,17 +334,18 @@ impl Shard {
         drain.writer.as_mut().expect("it appends").append(&[live.entry], fill).await
     }
 
-    /// A block whose band does not give it back, in another version. It is written anew with the others that move.
-    async fn rescue_of_band(&self, bands: &Bands, live: &Live, status: Status) -> Option<Buf> {
+    /// A block whose band does not give it back, in another version; see [`rescue`](Self::rescue). It is written anew with the
+    /// others that move.
+    async fn rescue_of_band(&self, bands: &Bands, live: &Live, status: Status) -> Result<Option<Buf>, Status> {
         let status = if status.is_ok() { Status::Corrupt } else { status };
         if !self.may_rescue(status) {
-            return None;
+            return Ok(None);
         }
-        let found = self.rescue(bands.device_block(live.at), live.entry.crc).await?;
+        let Some(found) = self.rescue(bands.device_block(live.at), live.entry.crc).await? else { return Ok(None) };
         let owner = self.meta.descriptor(extent_of(live.entry.block));
         let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + (live.entry.block % EXTENT_BLOCKS) as u64;
         self.note_healed(owner.volume, block, &[0]);
-        Some(found)
+        Ok(Some(found))
     }
 
     /// Waits until everything is written, and makes the map pages lead there.

@@ -206,9 +206,11 @@ impl Shard {
             for first in [true, false] {
                 if !self.log.try_read(place.at, 0, target) {
                     let read = match self.log.read(place.at, 0, BLOCK_BYTES).await {
-                        Err(status) if self.may_rescue_logged(status) => {
-                            self.log.read_right(place.at, BLOCK_BYTES, place.crc).await.ok_or(status)
-                        }
+                        Err(status) if self.may_rescue_logged(status) => self
+                            .log
+                            .read_right(place.at, BLOCK_BYTES, place.crc)
+                            .await
+                            .and_then(|right| right.ok_or(status)),
                         read => read,
                     };
                     let bytes: SgList = match read {
@@ -227,12 +229,16 @@ impl Shard {
                     break;
                 }
             }
-            if !right
-                && self.may_rescue_logged(Status::Corrupt)
-                && let Some(bytes) = self.log.read_right(place.at, BLOCK_BYTES, place.crc).await
-            {
-                super::data::copy_out(&bytes, 0, &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES]);
-                right = true;
+            if !right && self.may_rescue_logged(Status::Corrupt) {
+                match self.log.read_right(place.at, BLOCK_BYTES, place.crc).await {
+                    Ok(Some(bytes)) => {
+                        super::data::copy_out(&bytes, 0, &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES]);
+                        right = true;
+                    }
+                    Ok(None) => {}
+                    Err(_) if self.is_lost(what).await => {}
+                    Err(status) => return Ok((step, Some(Stop::Later(status)))),
+                }
             }
             if !right {
                 return Ok((step, Some(Stop::Lost)));

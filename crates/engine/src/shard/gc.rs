@@ -127,7 +127,8 @@ impl Shard {
             return Ok(false);
         }
         let is_blocked = || !bands.may_append(Stream::User) || self.owes_blocks(bands) || self.gc.is_exhausted.get();
-        self.settled.wait_until(|| self.gc.has_looked.get() || !is_blocked()).await;
+        let is_over = || self.gc.has_looked.get() || !self.gc.is_collecting.get();
+        self.settled.wait_until(|| is_over() || !is_blocked()).await;
         self.gc.error.take().map_or(Ok(()), Err)?;
         if !self.gc.is_exhausted.get() || bands.may_append(Stream::User) {
             return Ok(self.gc.is_collecting.get());
@@ -144,12 +145,12 @@ impl Shard {
 
     /// Begins to collect if that is called for. Whether the collector is at work now.
     fn begin_collecting(self: &Rc<Self>, bands: &Rc<Bands>) -> bool {
+        if !self.gc.is_collecting.get() && !self.collector_is_called(bands) {
+            return false;
+        }
         self.gc.has_looked.set(false);
         if self.gc.is_collecting.get() {
             return true;
-        }
-        if !self.collector_is_called(bands) {
-            return false;
         }
         self.gc.is_collecting.set(true);
         let (shard, bands) = (self.clone(), bands.clone());
@@ -177,7 +178,9 @@ impl Shard {
         loop {
             let found = self.collect(bands, Self::batch_blocks(bands)).await?;
             self.gc.is_exhausted.set(!found);
-            if !found || self.is_stopping() || !self.collector_is_called(bands) {
+            // What has been emptied is free after a checkpoint: more bands would only fill what is kept for moving.
+            let waits = !self.collector_is_called(bands) || self.bands_are_missed(bands);
+            if !found || waits || self.is_stopping() {
                 return Ok(());
             }
             self.gc.has_looked.set(true);

@@ -21,7 +21,7 @@ use std::rc::Rc;
 const RETRY_NS: u64 = 200_000_000;
 /// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
-/// No more extents are destaged together once they have so many blocks: some stripes of a shaped pool.
+/// No more extents of a shaped pool are destaged together once they have so many blocks: some stripes.
 const ROUND_BLOCKS: u32 = 4 * 255;
 /// A checkpoint is made when the log has moved on by one part in so many.
 const CHECKPOINT_PART: u64 = 16;
@@ -258,7 +258,8 @@ impl Shard {
     async fn destage_round(self: &Rc<Self>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
-        while round.len() < self.destage_depth() && blocks < ROUND_BLOCKS {
+        let blocks_max = if self.meta.bands().is_some() { ROUND_BLOCKS } else { u32::MAX };
+        while round.len() < self.destage_depth() && blocks < blocks_max {
             let Some((extent, taken)) = self.index.take_dirty() else { break };
             blocks += taken.blocks.count();
             let shard = self.clone();
@@ -423,6 +424,9 @@ impl Shard {
         self.log.barrier().await;
         self.bind_rounds();
         while self.index.dirty_extents() > 0 {
+            if self.is_stopping() {
+                return Err(Status::Gone);
+            }
             if self.meta.bands().is_some_and(|bands| self.bands_are_missed(bands)) {
                 self.checkpoint().await?;
             }
@@ -447,6 +451,8 @@ impl Shard {
         self.house.stopping.set(true);
         self.house.call.notify_all();
         self.house.call.wait_until(|| self.house.stopped.get()).await;
+        // Nobody makes room any more.
+        self.pace.refuse(Status::Gone);
         self.close_log().await;
     }
 }

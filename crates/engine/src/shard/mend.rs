@@ -86,16 +86,20 @@ impl Shard {
     }
 
     /// A block of the capacity device in the first version that is what its map page says, the usual one included: a mirror
-    /// answers that from any leg.
-    pub(super) async fn rescue(&self, block: u64, stored: u32) -> Option<Buf> {
+    /// answers that from any leg. `None`: it is wrong in all of them.
+    ///
+    /// # Errors
+    /// [`Status::ReadError`]: some version could not be had now, and may be right.
+    pub(super) async fn rescue(&self, block: u64, stored: u32) -> Result<Option<Buf>, Status> {
+        let mut none = Ok(None);
         for version in 0..self.capacity_info.versions {
-            if let Ok(buf) = self.read_version(block, version).await
-                && self.is_right(&buf, stored)
-            {
-                return Some(buf);
+            match self.read_version(block, version).await {
+                Ok(buf) if self.is_right(&buf, stored) => return Ok(Some(buf)),
+                Ok(_) | Err(Status::Corrupt) => {}
+                Err(_) => none = Err(Status::ReadError),
             }
         }
-        None
+        none
     }
 
     fn is_right(&self, buf: &Buf, stored: u32) -> bool {
@@ -120,7 +124,11 @@ impl Shard {
             if meta::stored_crc(crc) == *stored {
                 continue;
             }
-            let Some(right) = self.rescue(block + step as u64, *stored).await else { return status };
+            let right = match self.rescue(block + step as u64, *stored).await {
+                Ok(Some(right)) => right,
+                Ok(None) => return status,
+                Err(status) => return status,
+            };
             copy_into(bufs, step as usize * BLOCK_BYTES, right.as_slice());
             self.mend_later(target.volume, target.vextent, (first + step) % EXTENT_BLOCKS);
         }
@@ -142,7 +150,11 @@ impl Shard {
             if place.crc == crc {
                 continue;
             }
-            let Some(right) = self.log.read_right(place.at, BLOCK_BYTES, place.crc).await else { return status };
+            let right = match self.log.read_right(place.at, BLOCK_BYTES, place.crc).await {
+                Ok(Some(right)) => right,
+                Ok(None) => return status,
+                Err(status) => return status,
+            };
             let mut whole = [0; BLOCK_BYTES];
             copy_out(&right, 0, &mut whole);
             copy_into(bufs, step * BLOCK_BYTES, &whole);
@@ -172,6 +184,9 @@ impl Shard {
         let target = Target { volume, vextent, offset: index * BLOCK, bytes: BLOCK };
         // Before it is held: room may be what a write to it, or its destage, makes.
         self.wait_for_room(MEND_BYTES_MAX).await?;
+        if self.is_stopping() {
+            return Ok(());
+        }
         let held = self.locks.lock(target.range()).await;
         self.log.barrier().await;
         let Some((block, settled)) = self.settled_block(&target).await? else { return Ok(()) };
@@ -306,17 +321,20 @@ impl Shard {
                     found.read_bytes += (places.len() * BLOCK_BYTES) as u64;
                     found.blocks.extend(indices.zip(places.iter().zip(&crcs)).filter(wrong).map(|(index, _)| index));
                 }
-                // One of them, perhaps.
-                Status::Corrupt | Status::ReadError => {
+                // One of them, perhaps; or some of them have fewer versions.
+                _ => {
                     for (step, (index, place)) in (0..).zip(indices.zip(places)) {
                         let Place::Settled(stored, _) = place else { continue };
                         let read = self.read_version(block + step, version).await;
-                        if !read.is_ok_and(|buf| self.is_right(&buf, *stored)) {
+                        let is_rotten = match read {
+                            Ok(buf) => !self.is_right(&buf, *stored),
+                            Err(status) => matches!(status, Status::Corrupt | Status::ReadError),
+                        };
+                        if is_rotten {
                             found.blocks.push(index);
                         }
                     }
                 }
-                _ => {}
             }
         }
     }

@@ -342,8 +342,9 @@ impl Shard {
                 Ok(bytes) => bytes,
                 Err(status) if !self.may_rescue_logged(status) => return status,
                 Err(status) => match Box::pin(self.log.read_right(at, delta.bytes as usize, crc)).await {
-                    Some(bytes) => bytes,
-                    None => return status,
+                    Ok(Some(bytes)) => bytes,
+                    Ok(None) => return status,
+                    Err(status) => return status,
                 },
             };
             let mut at = delta.offset as usize;

@@ -193,11 +193,15 @@ impl Scan<'_> {
         let was_durable = end.is_some() || lsn < self.known.durable_lsn();
         if !was_durable {
             let whole = self.is_group_whole(window, segment, block, group, &headers).await;
-            if whole != Ok(true) && !self.is_group_whole_elsewhere(segment, block, group, &headers).await {
+            let elsewhere = match whole {
+                Ok(true) => Ok(true),
+                _ => self.is_group_whole_elsewhere(segment, block, group, &headers).await,
+            };
+            if elsewhere != Ok(true) {
                 let search = self.search_group(window, segment, block + group.blocks(), lsn, end).await;
                 if search.found.is_none() {
                     // Torn, as far as can be seen: a block behind it might prove otherwise.
-                    let seen = whole.map_or_else(Seen::Unreadable, |_| Seen::Broken);
+                    let seen = whole.and(elsewhere).map_or_else(Seen::Unreadable, |_| Seen::Broken);
                     self.may_be_missing(segment, block, &seen, &search)?;
                     return Ok(false);
                 }
@@ -350,6 +354,7 @@ impl Scan<'_> {
         if is_next(&seen) {
             return seen;
         }
+        let mut unreadable = None;
         for version in (0..self.medium.versions()).filter(|version| *version != window.version) {
             let mut other = Window::of_version(version);
             let again = self.group_at(&mut other, segment, block).await;
@@ -357,8 +362,17 @@ impl Scan<'_> {
                 *window = other;
                 return again;
             }
+            if let Seen::Unreadable(status) = again
+                && status != Status::Gone
+            {
+                unreadable = Some(status);
+            }
         }
-        seen
+        match (seen, unreadable) {
+            // What is damaged here may be whole where it cannot be read now.
+            (Seen::Broken, Some(status)) => Seen::Unreadable(status),
+            (seen, _) => seen,
+        }
     }
 
     /// What is at `block`: a group of this segment, whatever its number, or not.
@@ -449,9 +463,18 @@ impl Scan<'_> {
     }
 
     /// Whether each payload block of a group matches its checksum in some version, where there are several.
-    async fn is_group_whole_elsewhere(&self, segment: &Segment, block: u64, group: &Group, headers: &[Header]) -> bool {
+    ///
+    /// # Errors
+    /// One does in none, and some version of it cannot be read.
+    async fn is_group_whole_elsewhere(
+        &self,
+        segment: &Segment,
+        block: u64,
+        group: &Group,
+        headers: &[Header],
+    ) -> Result<bool, Status> {
         if self.medium.versions() == 1 {
-            return false;
+            return Ok(false);
         }
         let crcs = headers.iter().flat_map(|header| match &header.record {
             Record::Write { crcs, .. } => &crcs[..],
@@ -459,15 +482,19 @@ impl Scan<'_> {
         });
         let crcs: Vec<u32> = crcs.copied().collect();
         let start = block + group.header_blocks as u64;
-        let mut right = vec![false; crcs.len()];
+        let mut right = vec![Ok(false); crcs.len()];
         for version in 0..self.medium.versions() {
             let mut other = Window::of_version(version);
             self.show(&mut other, segment, start, group.payload_blocks as u64).await;
             for (nth, (is_right, crc)) in right.iter_mut().zip(&crcs).enumerate() {
-                *is_right |= other.blocks(start + nth as u64, 1).is_ok_and(|bytes| crc32c(bytes) == *crc);
+                match other.blocks(start + nth as u64, 1) {
+                    Ok(bytes) if crc32c(bytes) == *crc => *is_right = Ok(true),
+                    Err(status) if status != Status::Gone && *is_right == Ok(false) => *is_right = Err(status),
+                    _ => {}
+                }
             }
         }
-        right.iter().all(|is_right| *is_right)
+        right.into_iter().try_fold(true, |all, is_right| Ok(all && is_right?))
     }
 
     /// The next group from `block` on that has a record after `lsn`, if `lsn` itself was durable and is lost: when a later
