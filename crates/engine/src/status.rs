@@ -73,6 +73,8 @@ pub struct ShardStatus {
     pub corrupt_blocks: u64,
     /// Blocks that were damaged in one version, and have been written anew from another.
     pub healed_blocks: u64,
+    /// Blocks that the capacity device gave back wrongly, or not at all, and that were right when its versions were asked for.
+    pub rescued_blocks: u64,
     /// Blocks that are lost.
     pub lost_blocks: u64,
     /// Writes that wait for room in the log.
@@ -159,6 +161,7 @@ impl ShardStatus {
             replay_records: shard.replay_records(),
             corrupt_blocks: counters.corrupt_blocks.get(),
             healed_blocks: counters.healed_blocks.get(),
+            rescued_blocks: counters.rescued_blocks.get(),
             lost_blocks: counters.lost_blocks.get(),
             waiting_writes,
             waits,

@@ -50,6 +50,8 @@ struct Rack {
     array: Array,
     bays: Rc<Bays>,
     pool: OpenedPool,
+    /// A member fails now and then, so that reads may fail in one version and not in another.
+    is_loud: bool,
     parity: Rc<RefCell<Option<Arc<ParityDevice>>>>,
     sim: Handle,
 }
@@ -73,6 +75,15 @@ impl Rack {
         let pool = self.plan.open(&reactor, devices).await?;
         self.pool.replace(Some(pool.clone()));
         hot_pool::view(&self.plan, &pool)
+    }
+
+    /// Members that die or are replaced never make the parity device answer with anything but what was written: a pool would
+    /// take another version, and nobody else would notice.
+    async fn prove_right(&self, reactor: &Rc<Reactor>) {
+        let pool = self.pool.borrow().clone();
+        let Some(pool) = pool.filter(|_| !self.is_loud) else { return };
+        let rescued: u64 = pool.status(reactor).await.shards.iter().map(|shard| shard.rescued_blocks).sum();
+        self.sim.expect(rescued == 0, || format!("{rescued} blocks were damaged in one version, and no disk rots"));
     }
 
     /// Replaces what is dead, takes in what has failed, and rebuilds it.
@@ -131,10 +142,11 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     };
     let node = world.add_node();
     let bays = Rc::new(Bays::new(array.members, plan.block_size, Rng::new(rng.next_u64())));
-    let rack = Rack { plan, array, bays, pool: OpenedPool::default(), parity: Rc::default(), sim: world.handle() };
+    let (pool, parity, is_loud) = (OpenedPool::default(), Rc::default(), rng.one_in(3));
+    let rack = Rack { plan, array, bays, pool, is_loud, parity, sim: world.handle() };
     create(world, rng, &rack, node)?;
     // Either one member fails now and then, or members die, one at a time.
-    if rng.one_in(3) {
+    if is_loud {
         let bay = rng.below(array.members as u64) as usize;
         let faults = DiskFaults { stuck: 0, damage_from: 8192, ..DiskFaults::swarm_loud(rng) };
         world.set_disk_faults(node, &path(bay, 0), faults);
@@ -151,6 +163,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             for _ in 0..CARES {
                 reactor.sleep_ns(cares_after_ns).await;
                 rack.care(&reactor).await;
+                rack.prove_right(&reactor).await;
                 rack.bays.doom();
             }
         })
@@ -183,6 +196,7 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
     let members = parity.members();
     let in_sync = members.iter().all(|member| member.state == MemberState::InSync);
     judge.sim.expect(in_sync, || format!("without faults a member is not in sync: {members:?}"));
+    rack.prove_right(&reactor).await;
     let pool = rack.pool.borrow_mut().take();
     if let Some(pool) = &pool
         && let Err(error) = pool.settle(&reactor).await

@@ -190,7 +190,7 @@ impl Shard {
     }
 
     /// Whether GC or a checkpoint gives back bands.
-    fn bands_will_be_free(&self, bands: &Bands) -> bool {
+    pub(super) fn bands_will_be_free(&self, bands: &Bands) -> bool {
         let room = bands.room();
         room.pending + room.unmapping > 0 || !self.gc.is_exhausted.get()
     }

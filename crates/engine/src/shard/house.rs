@@ -244,12 +244,18 @@ impl Shard {
             // Destage may need map pages for which there is no place in memory before that.
             self.checkpoint().await?;
         }
-        if self.destage_round().await? {
-            self.house.blocked_since.set(None);
-        } else {
-            // What could be destaged is held back, by somebody who is waiting for a device.
-            self.unblock();
-            self.reactor.sleep_ns(HELD_BACK_NS).await;
+        match self.destage_round().await {
+            Ok(true) => self.house.blocked_since.set(None),
+            Ok(false) => {
+                // What could be destaged is held back, by somebody who is waiting for a device.
+                self.unblock();
+                self.reactor.sleep_ns(HELD_BACK_NS).await;
+            }
+            // The collector has taken what there was: it gives back more.
+            Err(Status::NoSpace) if self.meta.bands().is_some_and(|bands| self.bands_will_be_free(bands)) => {
+                self.reactor.sleep_ns(HELD_BACK_NS).await;
+            }
+            Err(status) => return Err(status),
         }
         Ok(())
     }

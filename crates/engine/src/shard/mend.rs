@@ -94,7 +94,10 @@ impl Shard {
         let mut none = Ok(None);
         for version in 0..self.capacity_info.versions {
             match self.read_version(block, version).await {
-                Ok(buf) if self.is_right(&buf, stored) => return Ok(Some(buf)),
+                Ok(buf) if self.is_right(&buf, stored) => {
+                    add(&self.counters.rescued_blocks, 1);
+                    return Ok(Some(buf));
+                }
                 Ok(_) | Err(Status::Corrupt) => {}
                 Err(_) => none = Err(Status::ReadError),
             }

@@ -126,6 +126,7 @@ pub(crate) struct Counters {
     pub(crate) bypassed_bytes: Cell<u64>,
     pub(crate) corrupt_blocks: Cell<u64>,
     pub(crate) healed_blocks: Cell<u64>,
+    pub(crate) rescued_blocks: Cell<u64>,
     pub(crate) lost_blocks: Cell<u64>,
 }
 
