@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{
     BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Fault, Io, Lba,
-    MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
+    MemDevice, MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
 };
 use common::*;
 use reactor::{Reactor, SgList};
@@ -348,6 +348,63 @@ fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
             check(&inner, &parity, 20, round).await;
             members[lost] = Some(fresh);
         }
+    });
+}
+
+#[test]
+fn it_grows_with_its_members_while_all_are_in_sync() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let disk = |n: usize| Arc::new(MemDevice::new(&format!("m{n}"), 4096, 200, 1000).unwrap());
+        let disks: Vec<_> = (0..4).map(disk).collect();
+        let mut members: Members = disks.iter().map(|disk| Some(disk.clone() as Arc<dyn BlockDevice>)).collect();
+        let parity = open(&inner, &members, create()).await;
+        let (before, row) = (parity.info().blocks, parity.info().rows.unwrap().blocks as u64);
+        fill(&inner, &parity, 20, 1).await;
+        for (blocks, cause) in [(before - 1, "does not shrink"), (0, "does not shrink"), (u64::MAX, "more than")] {
+            let refused = parity.resize(&inner, blocks).await.unwrap_err().to_string();
+            assert!(refused.contains(cause), "{refused}");
+        }
+        // Members that cannot grow so far: nothing changes.
+        assert!(parity.resize(&inner, before * 100).await.is_err());
+        assert_eq!(parity.info().blocks, before);
+        // Of a part of a row nothing is used.
+        parity.resize(&inner, before + 10 * row + row / 2).await.unwrap();
+        assert_eq!(parity.info().blocks, before + 10 * row);
+        check(&inner, &parity, 20, 1).await;
+        let last = before + 9 * row;
+        assert_eq!(write(&inner, &parity, last, row as u32, 7).await, Status::Ok);
+        assert_eq!(write(&inner, &parity, last + row, row as u32, 7).await, Status::OutOfRange);
+        // The members themselves have grown: as a disk does.
+        for disk in &disks[1..] {
+            disk.resize(&inner, 600).await.unwrap();
+        }
+        parity.refresh(&inner).await.unwrap();
+        let between = parity.info().blocks;
+        disks[0].resize(&inner, 600).await.unwrap();
+        parity.refresh(&inner).await.unwrap();
+        let grown = parity.info().blocks;
+        assert!(between >= before + 10 * row && grown > between + 50 * row, "{before} {between} {grown}");
+        let last = grown - row;
+        assert_eq!(write(&inner, &parity, last, row as u32, 8).await, Status::Ok);
+        drop(parity);
+        members[2] = None;
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        assert_eq!(parity.info().blocks, grown);
+        assert_eq!(read(&inner, &parity, last, row as u32).await, expected(last, row as u32, 8));
+        check(&inner, &parity, 20, 1).await;
+        let refused = parity.resize(&inner, grown + row).await.unwrap_err().to_string();
+        assert!(refused.contains("member 2 has failed: replace it"), "{refused}");
+        parity.refresh(&inner).await.unwrap();
+        // A replacement has to have room for what it has become.
+        assert!(parity.join(&inner, 2, Some(mem("small", 300)), false).await.is_err());
+        parity.join(&inner, 2, Some(mem("new", 700)), false).await.unwrap();
+        let refused = parity.resize(&inner, grown + row).await.unwrap_err().to_string();
+        assert!(refused.contains("member 2 is being rebuilt"), "{refused}");
+        parity.rebuild(&inner).await.unwrap();
+        check(&inner, &parity, 20, 1).await;
+        assert_eq!(read(&inner, &parity, last, row as u32).await, expected(last, row as u32, 8));
     });
 }
 

@@ -110,7 +110,7 @@ impl Inner {
         let (mut noted_row, mut noted_ns) = (shared.rebuilt_rows.load(Acquire), self.reactor.clock_ns());
         let mut pace = Pace { begun_ns: noted_ns, bytes: 0 };
         let step = (COPY_BYTES / self.chunk_bytes()).max(1) as u64;
-        while shared.rebuilt_rows.load(Acquire) < shared.geometry.rows {
+        while shared.rebuilt_rows.load(Acquire) < shared.geometry().rows {
             if self.reactor.is_stopping() {
                 return self.note_rebuilt(member, joins).await;
             }
@@ -118,7 +118,7 @@ impl Inner {
                 return Ok(());
             }
             let first = shared.rebuilt_rows.load(Acquire);
-            let rows = first..(first + step).min(shared.geometry.rows);
+            let rows = first..(first + step).min(shared.geometry().rows);
             self.rebuild_step(member, joins, rows.clone()).await?;
             *shared.halted.lock().expect("nothing panics while holding a reason") = None;
             let bytes = (rows.end - rows.start) * self.chunk_bytes() as u64;
@@ -151,7 +151,7 @@ impl Inner {
 
     /// A member that is written has the head when it has been compared once: writes reach it since it was taken in.
     async fn rebuild_head(&self) -> Result<(), Status> {
-        let (head, step) = (self.shared.geometry.head, (COPY_BYTES / self.shared.block_size()) as u64);
+        let (head, step) = (self.shared.geometry().head, (COPY_BYTES / self.shared.block_size()) as u64);
         let mut at = 0;
         while at < head {
             let count = step.min(head - at);
@@ -183,7 +183,7 @@ impl Inner {
 
     async fn rebuild_rows(&self, member: usize, joins: u32, rows: Range<u64>, last: bool) -> Result<(), Status> {
         let shared = &self.shared;
-        let geometry = &shared.geometry;
+        let geometry = shared.geometry();
         let count = rows.end - rows.start;
         let (start, blocks) = (geometry.row_start(rows.start), count * geometry.row_blocks());
         let _alone = shared.ranges.lock(start, blocks, true).await;
@@ -215,7 +215,7 @@ impl Inner {
                 Ok(sum) => target.copy_from_slice(sum.as_slice()),
                 Err(status) if !is_lost(status) => return Err(status),
                 Err(status) => {
-                    self.shared.lost_rows.insert(row + (block - at) / self.shared.geometry.chunk);
+                    self.shared.lost_rows.insert(row + (block - at) / self.shared.geometry().chunk);
                     Rng::new(block).fill(target);
                     self.shared.lost_blocks.fetch_add(1, Relaxed);
                     tracing::error!(parity = self.shared.name, member, block, %status, "a block cannot be rebuilt");

@@ -92,11 +92,7 @@ impl Media {
         read: impl AsyncFnMut(u8) -> Result<Option<T>, Status>,
     ) -> Result<Option<T>, Status> {
         let Some((right, version)) = first_right(1..self.versions, read).await? else { return Ok(None) };
-        tracing::warn!(
-            block,
-            version,
-            "metadata is damaged in the usual version of the device, and right in this one"
-        );
+        tracing::warn!(block, version, "metadata is damaged in the usual version of the device, and right in this one");
         Ok(Some(right))
     }
 
