@@ -156,7 +156,8 @@ impl BlockDevice for Mortal {
     }
 
     fn refresh<'a>(&'a self, _: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
-        IoFuture::ready(Ok(self.info()))
+        let dead = || DeviceError::Io { device: self.name().to_string(), action: "look at", status: Status::Gone };
+        IoFuture::ready(if self.fate.load(Relaxed) == 0 { Err(dead()) } else { Ok(self.info()) })
     }
 }
 

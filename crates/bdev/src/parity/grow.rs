@@ -3,9 +3,10 @@
 use super::format::MemberState;
 use super::rows::Rows;
 use super::{Member, ParityDefect, ParityDevice};
-use crate::device::{DeviceError, DeviceInfo};
+use crate::device::{BlockDevice, DeviceError, DeviceInfo};
 use reactor::Reactor;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 impl ParityDevice {
@@ -26,8 +27,10 @@ impl ParityDevice {
             return Err(self.refused(format!("{blocks} blocks are more than a parity device can have")));
         }
         for member in self.shared.members.iter().filter_map(Member::device) {
-            if member.info().blocks < grown.member_blocks() {
-                member.resize(reactor, grown.member_blocks()).await?;
+            let needed = grown.member_blocks();
+            // A drive may have grown by itself.
+            if member.info().blocks < needed && member.refresh(reactor).await?.blocks < needed {
+                member.resize(reactor, needed).await?;
             }
         }
         self.adopt(reactor, grown).await
@@ -36,17 +39,24 @@ impl ParityDevice {
     /// Takes into use by what all members have become larger; what it is now. While a member is not in sync it stays as it is.
     pub(super) async fn grow_with_members(&self, reactor: &Rc<Reactor>) -> Result<DeviceInfo, DeviceError> {
         let (shared, mut least) = (&self.shared, u64::MAX);
+        if let Err(error) = self.check_whole() {
+            tracing::info!(parity = shared.name, %error, "not looked whether its members have become larger");
+            return Ok(shared.info());
+        }
         for member in shared.members.iter().filter_map(Member::device) {
-            least = least.min(member.refresh(reactor).await?.blocks);
+            least = match member.refresh(reactor).await {
+                Ok(info) => least.min(info.blocks),
+                Err(error) => {
+                    tracing::warn!(parity = shared.name, %error, "cannot see whether a member has become larger");
+                    return Ok(shared.info());
+                }
+            };
         }
         let now = shared.geometry();
         let rows = least.saturating_sub(now.chunk_at(0)) / now.chunk;
         let grown = Rows { rows, ..now };
         if rows > now.rows && grown.is_addressable() {
-            match self.check_whole() {
-                Ok(()) => self.adopt(reactor, grown).await?,
-                Err(error) => tracing::warn!(parity = shared.name, %error, "its members have become larger"),
-            }
+            self.adopt(reactor, grown).await?;
         }
         Ok(shared.info())
     }
@@ -55,10 +65,18 @@ impl ParityDevice {
     /// rows do that were being written when the power failed.
     async fn adopt(&self, reactor: &Rc<Reactor>, grown: Rows) -> Result<(), DeviceError> {
         let shared = &self.shared;
-        // No device is taken in meanwhile that is too small.
+        let failed = |status| DeviceError::Io { device: shared.name.clone(), action: "grow", status };
+        let inner = self.inner(reactor);
+        // The members' own new sizes first.
+        inner.flush().await.map_err(failed)?;
+        // No device is taken in meanwhile. Before, one may have been that fits the former size alone.
         let _join = shared.join_turn.lock(0, 1, true).await;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
         self.check_whole()?;
+        let is_small = |member: &Arc<dyn BlockDevice>| member.info().blocks < grown.member_blocks();
+        if let Some(small) = shared.members.iter().filter_map(Member::device).find(is_small) {
+            return Err(self.refused(format!("member '{}' is too small for that: try again", small.name())));
+        }
         let set = |rows: u64| {
             let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
             superblock.geometry.rows = rows;
@@ -69,9 +87,9 @@ impl ParityDevice {
         }
         if shared.defect != Some(ParityDefect::GrowUnrecorded) {
             set(grown.rows);
-            if let Err(status) = self.inner(reactor).write_superblocks().await {
+            if let Err(status) = inner.write_superblocks().await {
                 set(before);
-                return Err(DeviceError::Io { device: shared.name.clone(), action: "grow", status });
+                return Err(failed(status));
             }
         }
         shared.rows.store(grown.rows, Release);

@@ -347,6 +347,14 @@ mod tests {
             let expected = if index < 2 { 10 } else { 20 };
             assert_eq!(rows(&found), Ok(expected), "written on {} members", index + 1);
         }
+        // One refused it, and was called failed in the next, which has them too.
+        let mut found = all([5, 7, 7], [Failed, InSync, InSync]);
+        found[0] = superblock(0, 5, [InSync; 3]);
+        let base = found[0].as_ref().unwrap().as_base();
+        for own in found[1..].iter_mut().flatten() {
+            (own.base, own.geometry.rows) = (base, 20);
+        }
+        assert_eq!(rows(&found), Ok(20));
         // The members that went on without the one that had it.
         let mut found = all([7, 7, 6], [InSync, InSync, Failed]);
         found[2] = superblock(2, 6, [InSync; 3]);

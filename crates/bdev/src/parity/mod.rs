@@ -17,8 +17,8 @@
 //! - The heads of all members in sync are equal when the device opens: after an unclean stop they are made so first, from
 //!   the first member that can be read. A write to the head that fails without any member being called failed is made
 //!   equal, whichever it is, before anything of the head is read.
-//! - It grows by rows, which read as anything until they are written, in a new generation; and only while all members are
-//!   in sync, so that none is left behind that is too small.
+//! - It grows by rows, which read as anything until they are written, in a new generation; begun only with all members in
+//!   sync, so that none is left behind that is too small.
 //! - A member that is being rebuilt gets every write. Rows below its watermark are whole on it; the watermark that is
 //!   recorded follows a flush.
 //!
