@@ -68,9 +68,10 @@ fn main() {
         Rc::new(LinuxDriver::new().expect("io_uring is available")),
         ReactorConfig { policy: PollPolicy::Busy, ..ReactorConfig::default() },
     );
-    let directory = tempfile::tempdir_in("/dev/shm").expect("room in /dev/shm");
     for rate_mib in rates {
         for requests_per_s in [0, rate] {
+            // Of its own: a device may keep its files open for a moment after its end.
+            let directory = tempfile::tempdir_in("/dev/shm").expect("room in /dev/shm");
             let bay =
                 Bay { reactor: reactor.clone(), directory: directory.path().to_str().expect("UTF-8").into(), mib };
             block_on(&reactor, async move { measure(&bay, is_mirror, rate_mib << 20, requests_per_s).await });
@@ -182,7 +183,7 @@ async fn measure(bay: &Bay, is_mirror: bool, rate: u64, requests_per_s: u64) {
     let name = if is_mirror { "mirror".to_string() } else { format!("parity, rate {} MiB/s", rate >> 20) };
     let mb_per_s = done_bytes as f64 * 1e3 / (ended - begun) as f64;
     println!("{name}: {requests_per_s} requests/s: rebuilt {mb_per_s:.0} MB/s");
-    let all = load.latency.borrow();
+    let all = load.latency.take();
     for (phase, name) in [(0, "before"), (1, "meanwhile")].into_iter().filter(|_| requests_per_s > 0) {
         for (kind, histogram) in ["reads", "writes"].iter().zip(&all[phase]) {
             let us = |share| histogram.percentile(share) as f64 / 1e3;
