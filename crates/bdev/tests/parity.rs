@@ -474,6 +474,31 @@ fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
 }
 
 #[test]
+fn a_rebuild_below_its_rate_leaves_turns_to_others() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        // Members that answer at once, and a rate that is never reached: nothing makes it wait.
+        let mut members: Vec<_> = (0..3).map(|index| Some(mem(&format!("member {index}"), 8192))).collect();
+        let fast = ParityOptions { rebuild_rate: 1 << 50, ..ParityOptions::default() };
+        drop(open(&inner, &members, create()).await);
+        members[1] = None;
+        let parity = Arc::new(open(&inner, &members, fast).await);
+        parity.join(&inner, 1, Some(mem("fresh", 8192)), false).await.unwrap();
+        let steps = parity.status().rebuild.unwrap().bytes / (256 << 10);
+        assert!(steps > 50, "{steps}");
+        parity.rebuild_in_background(&inner);
+        let mut turns = 0;
+        while parity.status().rebuild.is_some() {
+            inner.yield_now().await;
+            turns += 1;
+        }
+        assert!(turns >= steps / 2, "{turns} turns in {steps} steps");
+        assert_eq!(states(&parity), [InSync; 3]);
+    });
+}
+
+#[test]
 fn a_rebuild_loses_nothing_to_what_passes_and_goes_on_by_itself() {
     let reactor = reactor();
     let inner = reactor.clone();

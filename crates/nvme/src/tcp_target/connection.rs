@@ -136,6 +136,8 @@ pub(super) struct Connection {
     /// The name of its host, from then on.
     pub(super) host_name: OnceCell<Nqn>,
     pub(super) connecting: Cell<bool>,
+    /// A piece of its handshake has had its turn, or waits for it.
+    is_greeted: Cell<bool>,
     pub(super) told_closed: Cell<bool>,
     pub(super) queue: Cell<Queue>,
     /// Commands that were taken and not yet answered.
@@ -191,6 +193,7 @@ impl Connection {
             owner: Cell::new(None),
             host_name: OnceCell::new(),
             connecting: Cell::new(false),
+            is_greeted: Cell::new(false),
             told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
             outstanding: RefCell::new(CidSet::new()),
@@ -319,7 +322,8 @@ impl Connection {
         if !self.stream.is_shaking_hands() {
             return None;
         }
-        self.or_ended(self.local.greetings.clone().turn(self.reactor.clone(), peer)).await
+        let has_begun = self.is_greeted.replace(true);
+        self.or_ended(self.local.greetings.clone().turn(self.reactor.clone(), peer, has_begun)).await
     }
 
     /// Waits until a host has read some of what waits for it, or the connection ended.

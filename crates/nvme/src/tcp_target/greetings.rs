@@ -3,7 +3,8 @@
 //! A hello costs whoever sends it nothing, and this side an exchange of keys. So one piece of a handshake is carried out at a time, and
 //! after it the reactor has three times as long for everybody else: handshakes have a quarter of it at most. What has not had its turn
 //! stays in its socket. Addresses take turns, and so do the connections of one address: whoever opens a thousand connections makes
-//! those wait, and another host for one of them.
+//! those wait, and another host for one of them. Handshakes that have begun go on before others of their address begin: what they
+//! have cost would be lost if they came too late.
 
 use reactor::Reactor;
 use reactor::sync::Notify;
@@ -15,6 +16,8 @@ use std::rc::Rc;
 
 /// For so many times as long as a piece took there is no other.
 const REST: u64 = 3;
+/// What a piece counts for at most: longer ones have lost their core.
+const PIECE_MAX_NS: u64 = 5_000_000;
 /// Whoever has one address of IPv6 has as many as differ in the rest: bits that tell peers apart.
 const PREFIX_V6: u32 = 64;
 
@@ -44,8 +47,9 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    fn push(&mut self, origin: Origin, one: T) {
-        self.waiting.entry(origin).or_default().push_back(one);
+    fn push(&mut self, origin: Origin, has_begun: bool, one: T) {
+        let line = self.waiting.entry(origin).or_default();
+        if has_begun { line.push_front(one) } else { line.push_back(one) }
     }
 
     /// Who is next: the one that has waited longest at the origin after that of the last one.
@@ -93,10 +97,11 @@ pub(super) struct Greeting {
 }
 
 impl Greetings {
-    /// Waits until a piece of a handshake with this address may be carried out.
-    pub(super) async fn turn(self: Rc<Self>, reactor: Rc<Reactor>, address: IpAddr) -> Greeting {
+    /// Waits until a piece of a handshake with this address, which has begun with another one or begins with it, may be carried
+    /// out.
+    pub(super) async fn turn(self: Rc<Self>, reactor: Rc<Reactor>, address: IpAddr, has_begun: bool) -> Greeting {
         let (origin, ticket) = (Origin::of(address), Rc::new(Ticket::default()));
-        self.line.borrow_mut().push(origin, ticket.clone());
+        self.line.borrow_mut().push(origin, has_begun, ticket.clone());
         let mut turn = Greeting { greetings: self, reactor, origin, ticket, began_ns: None };
         turn.greetings.call();
         turn.ticket.called.wait_until(|| turn.ticket.is_called.get()).await;
@@ -128,7 +133,8 @@ impl Drop for Greeting {
         }
         if let Some(began_ns) = self.began_ns {
             let now_ns = self.reactor.clock_ns();
-            self.greetings.next_ns.set(now_ns + now_ns.saturating_sub(began_ns) * REST);
+            let piece_ns = now_ns.saturating_sub(began_ns).min(PIECE_MAX_NS);
+            self.greetings.next_ns.set(now_ns + piece_ns * REST);
         }
         self.greetings.is_taken.set(false);
         self.greetings.call();
@@ -149,13 +155,15 @@ mod tests {
     #[test]
     fn addresses_take_turns_however_many_connections_each_has() {
         let mut line = Line::default();
-        (0..100).for_each(|number| line.push(Origin::of(v4(1)), (1, number)));
+        (0..100).for_each(|number| line.push(Origin::of(v4(1)), false, (1, number)));
         assert_eq!(line.pop(), Some((1, 0)));
-        line.push(Origin::of(v4(2)), (2, 0));
-        line.push(Origin::of(v4(3)), (3, 0));
-        line.push(Origin::of(v4(2)), (2, 1));
-        let order: Vec<_> = std::iter::from_fn(|| line.pop()).take(6).collect();
-        assert_eq!(order, [(2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (1, 3)]);
+        line.push(Origin::of(v4(2)), false, (2, 0));
+        line.push(Origin::of(v4(3)), false, (3, 0));
+        line.push(Origin::of(v4(2)), false, (2, 1));
+        // It goes on with what has cost something.
+        line.push(Origin::of(v4(2)), true, (2, 2));
+        let order: Vec<_> = std::iter::from_fn(|| line.pop()).take(7).collect();
+        assert_eq!(order, [(2, 2), (3, 0), (1, 1), (2, 0), (1, 2), (2, 1), (1, 3)]);
         assert_eq!((line.waiting.len(), std::iter::from_fn(|| line.pop()).count()), (1, 96));
         assert!(line.waiting.is_empty(), "an address is forgotten");
     }
@@ -175,14 +183,14 @@ mod tests {
         let runtime = Runtime::start(&RuntimeConfig::default()).expect("a reactor");
         let done = runtime.handles()[0].call_async(|reactor| async move {
             let greetings = Rc::new(Greetings::default());
-            let first = greetings.clone().turn(reactor.clone(), v4(9)).await;
+            let first = greetings.clone().turn(reactor.clone(), v4(9), false).await;
             // One waits in the line and one has been called when they give up.
-            let waits = greetings.clone().turn(reactor.clone(), v4(1));
+            let waits = greetings.clone().turn(reactor.clone(), v4(1), false);
             assert!(reactor.timeout(1_000_000, waits).await.is_none());
             assert!(greetings.line.borrow().waiting.is_empty());
             drop(first);
             greetings.next_ns.set(u64::MAX);
-            let is_called = greetings.clone().turn(reactor.clone(), v4(1));
+            let is_called = greetings.clone().turn(reactor.clone(), v4(1), false);
             assert!(reactor.timeout(1_000_000, is_called).await.is_none());
             greetings.next_ns.set(0);
 
@@ -190,7 +198,7 @@ mod tests {
             let pieces = (1..=10u8).map(|number| {
                 let (greetings, inner) = (greetings.clone(), reactor.clone());
                 reactor.spawn_join(async move {
-                    let _turn = greetings.turn(inner, v4(number)).await;
+                    let _turn = greetings.turn(inner, v4(number), false).await;
                     let until = Instant::now() + PIECE;
                     while Instant::now() < until {}
                 })
