@@ -164,6 +164,7 @@ fn every_checker_catches_its_mutation() {
         ("nvmf", Mutation::SkipVerify),
         ("nvmf", Mutation::StaleSize),
         ("nvmf", Mutation::SplitCompareAndWrite),
+        ("nvmf", Mutation::DropCopies),
         ("nvmf", Mutation::CrossReplies),
         ("nvmf", Mutation::LoseReadiness),
         ("nvmf-restart", Mutation::FlushDoesNothing),

@@ -220,6 +220,8 @@ pub enum Mutation {
     StaleSize,
     /// A scenario's own defect: compare and write are two operations.
     SplitCompareAndWrite,
+    /// A scenario's own defect: copies are acknowledged and not made.
+    DropCopies,
     /// A scenario's own defect: the engine overwrites a block under deltas before it is in the log as a whole.
     OverwriteUnmerged,
     /// A scenario's own defect: the engine frees log space before the checkpoint is durable.
@@ -300,7 +302,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 63] = [
+    pub const ALL: [Mutation; 64] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -326,6 +328,7 @@ impl Mutation {
         Mutation::PreemptWithoutAbort,
         Mutation::StaleSize,
         Mutation::SplitCompareAndWrite,
+        Mutation::DropCopies,
         Mutation::OverwriteUnmerged,
         Mutation::ReleaseEarly,
         Mutation::ForgetTrims,

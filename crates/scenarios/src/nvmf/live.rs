@@ -2,11 +2,12 @@
 //! partitions and flips bits. Its devices take their time, its second namespace changes its size and comes and goes.
 //!
 //! Safety: a read returns what was written last, whatever was sent again on which connection; a compare-and-write is one
-//! operation and happens once or not at all. Liveness: when the faults end, all operations end, every host works and knows
+//! operation and happens once or not at all; a copy takes what its source held, and what was made unreadable stays so until it is
+//! written. Liveness: when the faults end, all operations end, every host works and knows
 //! the sizes of its namespaces; everything can be closed and leaves nothing behind.
 
 use super::fabric::{Backing, Host, Media, Running, Server};
-use super::setup::{self, DiskOdds};
+use super::setup::{self, DiskOdds, Parts};
 use super::*;
 use crate::Run;
 use crate::blocks::{Mix, TAG};
@@ -33,7 +34,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             (host.options.header_digest, host.options.data_digest) = (digests, digests);
         }
     }
-    let work = setup::work(world, rng, &server, host_count, true, 10..=50);
+    let work = setup::work(world, rng, &server, host_count, Parts { chains: true, copies: true }, 10..=50);
     let elastic = elastic_judge(world, &server, &work);
     let is_alone = host_count == 1 || !work.judge.mix.shared;
     setup::choose_replay(world, rng, &mut hosts, is_alone && work.registers.count == 0);

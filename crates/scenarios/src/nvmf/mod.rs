@@ -1,5 +1,6 @@
 //! The NVMe/TCP host against the NVMe/TCP target, each on machines of its own, over a network that fails.
 
+mod copies;
 mod fabric;
 mod fencing;
 mod live;
@@ -15,7 +16,8 @@ pub(crate) use restart::run as run_restart;
 use crate::blocks::{Crew, Judge, check_pool, is};
 use crate::crashes::SECOND_NS;
 use base::Rng;
-use bdev::Channel;
+use bdev::{BlockDevice, Channel};
+use copies::Copies;
 use fabric::{Host, Mounted, Server};
 use reactor::Reactor;
 use registers::Registers;
@@ -28,11 +30,12 @@ const PATIENCE_NS: u64 = 300 * SECOND_NS;
 /// host is waited for and an operation is held up.
 const AFTERMATH_NS: u64 = 60 * SECOND_NS;
 
-/// What all hosts do to namespace 1: a random workload, and chains of compare-and-writes behind it.
+/// What all hosts do to namespace 1: a random workload, chains of compare-and-writes behind it, and copies behind those.
 #[derive(Clone)]
 struct Work {
     judge: Judge,
     registers: Registers,
+    copies: Copies,
     tasks: u64,
     /// Operations of each task.
     count: u64,
@@ -54,6 +57,12 @@ impl Work {
                 reactor.spawn(crew.member(work));
             }
         }
+        if self.copies.each > 0 {
+            let (reactor, channel) = (&reactors[0], mounted.channels[0].clone());
+            let ops = mounted.device.info().ops;
+            let work = self.copies.clone().work(reactor.clone(), channel, ops, (node, index), self.count);
+            reactor.spawn(crew.member(work));
+        }
     }
 }
 
@@ -72,6 +81,7 @@ fn prove(world: &mut World, work: &Work, hosts: &[Host]) -> Result<(), Failure> 
     for (index, host) in hosts.iter().enumerate() {
         let mounted = host.mounts.borrow()[0].clone().expect("mounted long ago");
         let (judge, registers, node) = (work.judge.on(host.node), work.registers.clone(), host.node);
+        let copies = work.copies.clone();
         let first = index == 0;
         world.spawn(host.node, 0, |reactor| {
             crew.member(async move {
@@ -82,7 +92,11 @@ fn prove(world: &mut World, work: &Work, hosts: &[Host]) -> Result<(), Failure> 
                 }
                 judge.prove_alive(&reactor, &channel).await;
                 if registers.count > 0 {
-                    registers.work(reactor, channel, node, 4).await;
+                    registers.work(reactor.clone(), channel.clone(), node, 4).await;
+                }
+                if copies.each > 0 {
+                    let ops = mounted.device.info().ops;
+                    copies.work(reactor, channel, ops, (node, index as u64), 4).await;
                 }
             })
         });

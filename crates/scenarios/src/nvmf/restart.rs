@@ -6,7 +6,7 @@
 //! hosts that live end, and every host works.
 
 use super::fabric::{Backing, Host, Media, Server};
-use super::setup::{self, DiskOdds};
+use super::setup::{self, DiskOdds, Parts};
 use super::*;
 use crate::Run;
 use nvme::tcp_target::Config;
@@ -19,7 +19,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let host_count = hosts.len() as u64;
     // A block that is rolled back by a power cut goes through the same values again; its chain would not hold.
     let power_cuts = rng.one_in(2);
-    let work = setup::work(world, rng, &server, host_count, !power_cuts, 20..=100);
+    let parts = Parts { chains: !power_cuts, copies: false };
+    let work = setup::work(world, rng, &server, host_count, parts, 20..=100);
     // A host that dies leaves writes behind that its next life knows nothing of.
     let hosts_die = rng.one_in(2);
     let is_alone = host_count == 1 && !hosts_die && work.registers.count == 0;

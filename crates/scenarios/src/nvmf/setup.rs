@@ -74,20 +74,29 @@ pub(super) fn choose_replay(world: &World, rng: &mut Rng, hosts: &mut [Host], ma
     }
 }
 
-/// The work on namespace 1: so many operations for each task, with chains of compare-and-writes where they hold.
+/// What the work on namespace 1 may have beside random reads and writes.
+pub(super) struct Parts {
+    /// Chains of compare-and-writes: no block may be rolled back.
+    pub(super) chains: bool,
+    /// Blocks of each host alone: no host may die, and no block be rolled back.
+    pub(super) copies: bool,
+}
+
+/// The work on namespace 1: so many operations for each task.
 pub(super) fn work(
     world: &World,
     rng: &mut Rng,
     server: &Server,
     hosts: u64,
-    chains: bool,
+    parts: Parts,
     operations: RangeInclusive<u64>,
 ) -> Work {
     let backing = &server.backings[0];
     let block_bytes = backing.block_bytes as usize;
-    let registers = if chains && rng.one_in(2) { rng.between(1, 3) } else { 0 };
+    let registers = if parts.chains && rng.one_in(2) { rng.between(1, 3) } else { 0 };
     let tasks = rng.between(1, 3);
-    let blocks = backing.blocks - registers;
+    let each = if parts.copies && rng.one_in(2) { rng.between(2, 4).min(backing.blocks / 2 / hosts) } else { 0 };
+    let blocks = backing.blocks - registers - each * hosts;
     // Memory that is lent may be written while it is sent.
     let lends = matches!(backing.media, Media::Memory { .. });
     let picked = Mix::pick(rng, if lends { 512 } else { block_bytes });
@@ -99,7 +108,8 @@ pub(super) fn work(
     }
     let mut registers = Registers::new(world.handle(), blocks, registers, block_bytes);
     registers.torn_reads = lends;
-    Work { judge, registers, tasks, count: rng.between(*operations.start(), *operations.end()) }
+    let copies = Copies::new(world.handle(), blocks + registers.count, (each, hosts), block_bytes);
+    Work { judge, registers, copies, tasks, count: rng.between(*operations.start(), *operations.end()) }
 }
 
 /// Starts a host, one of so many, that is to use the first `namespaces`, and its work on namespace 1.

@@ -93,6 +93,9 @@ impl Channel for TamperChannel {
                 child.submit(io).await
             });
         }
+        if io.op == Op::Copy && self.is(Mutation::DropCopies) && self.one_in(2) {
+            return IoFuture::ready(Done { status: Status::Ok, io });
+        }
         if io.op == Op::CompareAndWrite && self.is(Mutation::SplitCompareAndWrite) {
             return IoFuture::steps(&self.reactor, split(reactor, child, io));
         }
