@@ -2,6 +2,7 @@
 
 use super::exit::Failure;
 use super::{Context, output};
+use crate::config::limit::Rates;
 use crate::node::view::LimitView;
 use base::ByteSize;
 use clap::Subcommand;
@@ -82,7 +83,9 @@ pub fn limit(context: &Context, command: LimitCommand) -> Result<(), Failure> {
             }
             context.call_and_show("limit.set", params, |limit: LimitView| {
                 let ([what, name], [iops, bandwidth]) = (name(&limit), rates(&limit));
-                format!("{what} '{name}': operations a second {iops}, bandwidth {bandwidth}")
+                let text = format!("{what} '{name}': operations a second {iops}, bandwidth {bandwidth}");
+                let warning = Rates { iops: limit.iops, bandwidth: limit.bandwidth }.warning();
+                warning.into_iter().fold(text, |text, warning| format!("{text}\nwarning: {warning}"))
             })
         }
         LimitCommand::Remove { of } => context.call_and_show("limit.remove", of.params(), |limit: LimitView| {

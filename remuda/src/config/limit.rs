@@ -22,6 +22,12 @@ pub const BANDWIDTH: Key = key("bandwidth", Form::Size, "no limit", "Bytes each 
 /// With less, one large command would hold a connection up for longer than hosts wait.
 const BANDWIDTH_MIN: u64 = 1 << 20;
 
+/// Commands that a Linux host keeps under way on one connection for block operations, unless told otherwise, the most bytes that it
+/// moves with one of them here, and the seconds after which it takes the connection for dead (`nvme_core.io_timeout`).
+const LINUX_QUEUE: u64 = 128;
+const LINUX_BYTES_MAX: u64 = 1 << 20;
+const LINUX_TIMEOUT_S: u64 = 30;
+
 /// What a limit is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,6 +56,22 @@ pub struct Rates {
     /// Bytes each second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
+}
+
+impl Rates {
+    /// What to know about a limit that is lower than hosts bear.
+    pub fn warning(&self) -> Option<String> {
+        let by_operations = self.iops.map_or(0, |iops| LINUX_QUEUE / iops.max(1));
+        let by_bytes = self.bandwidth.map_or(0, |bandwidth| LINUX_QUEUE * LINUX_BYTES_MAX / bandwidth.max(1));
+        let seconds = by_operations.max(by_bytes);
+        (seconds > LINUX_TIMEOUT_S).then(|| {
+            format!(
+                "a full queue of a Linux host ({LINUX_QUEUE} operations of up to 1 MiB) takes {seconds} s at this rate, and after \
+                 {LINUX_TIMEOUT_S} s it resets the connection and sends everything again; raise nvme_core.io_timeout there, or lower \
+                 max_sectors_kb and nr_requests of its block device"
+            )
+        })
+    }
 }
 
 /// `[[limit]]`.

@@ -339,7 +339,12 @@ impl Config {
                 self.source.path, subsystem.nqn.value
             )
         };
-        self.subsystems.iter().filter(keys_for_nothing).map(warning).collect()
+        let limits = self.limits.iter().filter_map(|limit| {
+            let line = limit.of.span.as_ref().map_or(0, |span| self.source.position(span.start).0);
+            let warning = limit.rates.warning()?;
+            Some(format!("{}:{line}: limit of {}: {warning}", self.source.path, limit.of.value))
+        });
+        self.subsystems.iter().filter(keys_for_nothing).map(warning).chain(limits).collect()
     }
 }
 

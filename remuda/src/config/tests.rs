@@ -223,6 +223,21 @@ fn who_sees_namespaces_and_how_ports_reach_them_is_checked() {
 }
 
 #[test]
+fn limits_that_are_lower_than_hosts_bear_are_warned_of() {
+    let config = |rates: &str| {
+        let text = format!("[[limit]]\nvolume='v0'\n{rates}\n");
+        let source = Source { path: "/x/node.toml".into(), text };
+        parse_text(&source, &mut Problems::default()).unwrap().warnings()
+    };
+    assert_eq!(config("iops=5\nbandwidth='5MiB'"), Vec::<String>::new());
+    for (rates, takes) in [("bandwidth='1MiB'", "takes 128 s"), ("iops=4\nbandwidth='1GiB'", "takes 32 s")] {
+        let warnings = config(rates);
+        assert!(warnings[0].starts_with("/x/node.toml:2: limit of volume 'v0': "), "{warnings:?}");
+        assert!(warnings[0].contains(takes) && warnings[0].contains("nvme_core.io_timeout"), "{warnings:?}");
+    }
+}
+
+#[test]
 fn keys_where_every_host_may_connect_are_warned_of() {
     let config = |hosts: &str| {
         let keys = "host_keys=[{ host='nqn.2026-11.org.example:h', dhchap_key='/x/key' }]";
