@@ -74,7 +74,7 @@ fn main() {
             let directory = tempfile::tempdir_in("/dev/shm").expect("room in /dev/shm");
             let bay =
                 Bay { reactor: reactor.clone(), directory: directory.path().to_str().expect("UTF-8").into(), mib };
-            block_on(&reactor, async move { measure(&bay, is_mirror, rate_mib << 20, requests_per_s).await });
+            reactor.block_on(async move { measure(&bay, is_mirror, rate_mib << 20, requests_per_s).await });
         }
     }
 }
@@ -236,16 +236,5 @@ async fn worker(load: Rc<Load>, seed: u64) {
         *(if is_write { &mut whole } else { &mut one }) = done.io.bufs;
         load.latency.borrow_mut()[phase][is_write as usize].record(load.reactor.clock_ns() - due_ns);
         due_ns += load.gap_ns;
-    }
-}
-
-fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let mut task = std::pin::pin!(reactor.spawn_join(future));
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        reactor.turn();
-        if let std::task::Poll::Ready(value) = task.as_mut().poll(&mut cx) {
-            return value;
-        }
     }
 }

@@ -62,7 +62,7 @@ fn layers(reactor: &Rc<Reactor>, child: &Arc<dyn BlockDevice>) -> Vec<(&'static 
         ("stripe of 1", Arc::new(StripeDevice::new("s", vec![child.clone()], 16).unwrap())),
     ];
     let inner = reactor.clone();
-    let filters: Vec<(&'static str, Arc<dyn BlockDevice>)> = block_on(reactor, async move {
+    let filters: Vec<(&'static str, Arc<dyn BlockDevice>)> = reactor.block_on(async move {
         let small = |name: &str| -> Arc<dyn BlockDevice> { Arc::new(MemDevice::new(name, BLOCK, 4096, 4096).unwrap()) };
         let options = MirrorOptions { create: true, assume_clean: true, ..MirrorOptions::default() };
         let legs = vec![Some(small("a")), Some(small("b"))];
@@ -85,7 +85,7 @@ fn layers(reactor: &Rc<Reactor>, child: &Arc<dyn BlockDevice>) -> Vec<(&'static 
 
 fn fill(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) {
     let (inner, device) = (reactor.clone(), device.clone());
-    block_on(reactor, async move {
+    reactor.block_on(async move {
         let channel = device.open_channel(&inner).unwrap();
         for lba in 0..WORKING_SET_BLOCKS {
             let mut bufs = SgList::new();
@@ -105,7 +105,7 @@ fn measure(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, kind: Kind, nam
     let tasks: Vec<_> = (0..32)
         .map(|seed| reactor.spawn_join(job(reactor.clone(), channel.clone(), blocks, seed, until, kind)))
         .collect();
-    let total: u64 = block_on(reactor, async move {
+    let total: u64 = reactor.block_on(async move {
         let mut total = 0;
         for task in tasks {
             total += task.await;
@@ -145,15 +145,4 @@ async fn job(reactor: Rc<Reactor>, channel: Rc<dyn Channel>, blocks: u64, seed: 
         reactor.yield_now().await;
     }
     count
-}
-
-fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let mut task = std::pin::pin!(reactor.spawn_join(future));
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        reactor.turn();
-        if let std::task::Poll::Ready(value) = task.as_mut().poll(&mut cx) {
-            return value;
-        }
-    }
 }

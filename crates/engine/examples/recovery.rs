@@ -60,7 +60,7 @@ fn fill(kind: &str, directory: &str, capacity_bytes: u64, log_bytes: u64, alloca
     let devices = devices(&reactor, kind, directory, capacity_bytes, log_bytes);
     let log_kind = devices.log.kind();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let options = CreateOptions { name: "recovery".to_string(), shards: Some(1), log_kind, ..Default::default() };
         Pool::create(&inner, &devices, &options, 0, true).await.expect("created");
         let tuning = ShardTuning { idle_ns: u64::MAX / 4, ..ShardTuning::default() };
@@ -102,7 +102,7 @@ fn measure(kind: &str, directory: &str, capacity_bytes: u64, log_bytes: u64) {
     assert_eq!(devices.log.kind() == LogKind::Mapped, kind == "mapped");
     let (inner, kind) = (reactor.clone(), kind.to_string());
     let before = resident_bytes();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (began, cpu_before) = (inner.clock_ns(), cpu_ns());
         let pool = Pool::open(&inner, &devices, &OpenOptions::default()).await.expect("opened");
         let opened = inner.clock_ns() - began;
@@ -140,15 +140,4 @@ fn resident_bytes() -> i64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc");
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("a line");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<i64>().ok()).expect("a number") * 1024
-}
-
-fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let mut task = std::pin::pin!(reactor.spawn_join(future));
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        reactor.turn();
-        if let std::task::Poll::Ready(value) = task.as_mut().poll(&mut cx) {
-            return value;
-        }
-    }
 }

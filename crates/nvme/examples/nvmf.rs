@@ -7,13 +7,16 @@
 //! ```
 //! `check` overwrites the namespace's first 64 MiB.
 
+mod common;
+
 use base::{Histogram, Rng};
-use bdev::{BlockDevice, Channel, Flags, Io, Lba, Op};
+use bdev::{BlockDevice, Channel, Io, Lba, Op};
+use common::{filled, round_trip};
 use nvme::initiator::{Controller, HostIdentity, NvmfDevice, Options, discover};
 use nvme::spec::Nqn;
 use reactor::linux::{Runtime, RuntimeConfig};
 use reactor::sync::Notify;
-use reactor::{PollPolicy, Reactor, ReactorConfig, SgList};
+use reactor::{PollPolicy, Reactor, ReactorConfig};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -93,41 +96,6 @@ async fn check(reactor: &Rc<Reactor>, options: &Options) -> Outcome {
     compare(reactor, &*channel, info.block_size as usize).await?;
     drop(channel);
     device.close().await;
-    Ok(())
-}
-
-fn filled(reactor: &Rc<Reactor>, bytes: usize, seed: u64) -> SgList {
-    let mut rng = Rng::new(seed);
-    let mut bufs = SgList::new();
-    let mut left = bytes;
-    while left > 0 {
-        // Odd pieces, so that data crosses buffers everywhere.
-        let len = left.min(if seed.is_multiple_of(2) { 1 << 20 } else { 4096 * 3 });
-        let mut buf = reactor.pool().try_alloc(len).expect("buffers");
-        rng.fill(buf.as_mut_slice());
-        bufs.push(buf);
-        left -= len;
-    }
-    bufs
-}
-
-async fn round_trip(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    lba: Lba,
-    blocks: u32,
-    bytes: usize,
-    seed: u64,
-) -> Outcome {
-    let flags = if seed.is_multiple_of(3) { Flags::FUA } else { Flags::NONE };
-    let done = channel.submit(Io { flags, ..Io::write(lba, blocks, filled(reactor, bytes, seed)) }).await;
-    done.status.check()?;
-    let read = channel.submit(Io::read(lba, blocks, filled(reactor, bytes, !seed))).await;
-    read.status.check()?;
-    let contents = |bufs: &SgList| bufs.iter().flat_map(|buf| buf.as_slice().to_vec()).collect::<Vec<u8>>();
-    if contents(&done.io.bufs) != contents(&read.io.bufs) {
-        return Err(format!("{bytes} bytes at block {} came back different", lba.0).into());
-    }
     Ok(())
 }
 

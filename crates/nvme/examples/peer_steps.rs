@@ -6,14 +6,16 @@
 //! cargo run -p remuda-nvme --example peer_steps -- ADDRESS NQN COMMAND [ARG ...]     writes, while COMMAND ends and starts the target
 //! ```
 
-use base::Rng;
+mod common;
+
 use bdev::{BlockDevice, Channel, Io, Lba, Op, Status, conformance};
+use common::{filled, round_trip};
 use nvme::initiator::{CommandError, Controller, HostIdentity, NvmfDevice, Options, discover};
 use nvme::spec::Nqn;
 use nvme::spec::log::LogPage;
 use nvme::spec::reservation::{Keys, PersistenceChange, RegisterAction, ReservationCommand, ReservationType};
+use reactor::Reactor;
 use reactor::linux::{Runtime, RuntimeConfig};
-use reactor::{Reactor, SgList};
 use std::cell::{Cell, RefCell};
 use std::process::{Child, Command};
 use std::rc::Rc;
@@ -364,32 +366,4 @@ impl Kept {
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{what}: {found:?}, expected {expected:?}")) }
-}
-
-fn filled(reactor: &Rc<Reactor>, bytes: usize, seed: u64) -> SgList {
-    let mut buf = reactor.pool().try_alloc(bytes).expect("buffers");
-    Rng::new(seed).fill(buf.as_mut_slice());
-    SgList::from_iter([buf])
-}
-
-async fn round_trip(
-    reactor: &Rc<Reactor>,
-    channel: &dyn Channel,
-    lba: Lba,
-    blocks: u32,
-    bytes: usize,
-    seed: u64,
-) -> Result<(), String> {
-    let failed = |what: &str, status: Status| format!("{what} of {bytes} bytes at block {}: {status}", lba.0);
-    let alloc = async || SgList::from_iter([reactor.pool().alloc(bytes).await]);
-    let mut bufs = alloc().await;
-    Rng::new(seed + 1).fill(bufs[0].as_mut_slice());
-    let written = channel.submit(Io::write(lba, blocks, bufs)).await;
-    written.status.check().map_err(|status| failed("write", status))?;
-    let read = channel.submit(Io::read(lba, blocks, alloc().await)).await;
-    read.status.check().map_err(|status| failed("read", status))?;
-    match written.io.bufs[0].as_slice() == read.io.bufs[0].as_slice() {
-        true => Ok(()),
-        false => Err(format!("{bytes} bytes at block {} came back different", lba.0)),
-    }
 }

@@ -657,6 +657,22 @@ impl Reactor {
         self.turn_with(events)
     }
 
+    /// Runs the reactor on this thread until `future` has ended, asleep while there is nothing to do. For programs and tests
+    /// that have no other loop.
+    pub fn block_on<T: 'static>(self: &Rc<Self>, future: impl Future<Output = T> + 'static) -> T {
+        let mut task = std::pin::pin!(self.spawn_join(future));
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            let work = self.turn();
+            if let Poll::Ready(value) = task.as_mut().poll(&mut cx) {
+                return value;
+            }
+            if work == 0 {
+                self.sleep_turn();
+            }
+        }
+    }
+
     /// Turns until [`stop`](Self::stop) is called and all tasks have ended, or `drain_max_ns` after the stop.
     pub fn run(self: &Rc<Self>, drain_max_ns: u64) {
         // What a device of this reactor takes says nothing of when the next request comes.

@@ -12,18 +12,5 @@ pub fn reactor() -> Rc<Reactor> {
 
 /// Runs `future` on `reactor` to its end.
 pub fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let result = Rc::new(std::cell::RefCell::new(None));
-    let slot = result.clone();
-    reactor.spawn(async move {
-        let value = future.await;
-        *slot.borrow_mut() = Some(value);
-    });
-    loop {
-        if reactor.turn() == 0 {
-            reactor.sleep_turn();
-        }
-        if let Some(value) = result.borrow_mut().take() {
-            return value;
-        }
-    }
+    reactor.block_on(future)
 }

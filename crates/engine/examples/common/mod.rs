@@ -30,7 +30,7 @@ pub fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<Reactor>, Stri
     let reactor = Reactor::new(0, Rc::new(driver), config);
     let path = format!("/dev/shm/remuda-pool-load.{}", std::process::id());
     let future = work(reactor.clone(), path.clone());
-    block_on(&reactor, future);
+    reactor.block_on(future);
     let _ = std::fs::remove_file(&path);
 }
 
@@ -94,15 +94,4 @@ async fn fill(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, blocks: u64) {
 pub fn cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|field| field.parse().ok()).expect("the kernel accounts for threads")
-}
-
-fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let mut task = std::pin::pin!(reactor.spawn_join(future));
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        reactor.turn();
-        if let std::task::Poll::Ready(value) = task.as_mut().poll(&mut cx) {
-            return value;
-        }
-    }
 }

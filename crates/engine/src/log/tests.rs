@@ -5,7 +5,6 @@ use base::{Rng, crc32c};
 use bdev::{BlockDevice, MemDevice};
 use reactor::ReactorConfig;
 use reactor::linux::LinuxDriver;
-use std::future::Future;
 
 const GEOMETRY: LogGeometry = LogGeometry { shard: 3, pool: *b"unittest", segments: 6, segment_blocks: 96 };
 const START: LogTail = LogTail { segment: 1, lsn: 1 };
@@ -14,19 +13,6 @@ const BYTES: u64 = GEOMETRY.segments as u64 * GEOMETRY.segment_blocks as u64 * B
 fn reactor() -> Rc<Reactor> {
     let driver = LinuxDriver::new().expect("io_uring is available");
     Reactor::new(0, Rc::new(driver), ReactorConfig::default())
-}
-
-fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let handle = reactor.spawn_join(future);
-    while !handle.is_finished() {
-        reactor.turn();
-    }
-    let mut handle = handle;
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    match std::pin::Pin::new(&mut handle).poll(&mut cx) {
-        std::task::Poll::Ready(value) => value,
-        std::task::Poll::Pending => unreachable!("it is finished"),
-    }
 }
 
 fn turns(reactor: &Rc<Reactor>, count: usize) {
@@ -140,7 +126,7 @@ fn scanned(
     known: impl Into<Known>,
 ) -> Result<(Head, Vec<(Record, Placed)>), LogError> {
     let (medium, known) = (medium.clone(), known.into());
-    block_on(reactor, async move {
+    reactor.block_on(async move {
         let mut all = Vec::new();
         let mut visit = |record: &Record, placed: Placed| all.push((record.clone(), placed));
         let head = scan(&medium, GEOMETRY, known, &mut visit).await?;
@@ -150,7 +136,7 @@ fn scanned(
 
 fn read_back(reactor: &Rc<Reactor>, log: &Rc<Log>, record: &Record, placed: Placed) -> Vec<u8> {
     let (log, bytes) = (log.clone(), record.payload_bytes());
-    block_on(reactor, async move {
+    reactor.block_on(async move {
         let list = log.read(placed.at, 0, bytes).await.unwrap();
         list.iter().flat_map(|buf| buf.as_slice().to_vec()).collect()
     })
@@ -164,7 +150,7 @@ fn every_kind_of_record_comes_back_in_order_with_its_payload_over_many_openings(
         let mut all = Vec::new();
         for epoch in 1..5 {
             let (log, notes) = open(&medium, head, START, epoch);
-            let expected = block_on(&reactor, append_all(log.clone(), reactor.clone(), epoch as u64, 12));
+            let expected = reactor.block_on(append_all(log.clone(), reactor.clone(), epoch as u64, 12));
             let placed = notes.placed.take();
             assert!(placed.iter().map(|(record, _)| record).eq(expected.iter().map(|(record, _)| record)));
             all.extend(placed.iter().cloned());
@@ -186,7 +172,7 @@ fn the_ring_wraps_when_tails_are_released_and_tells_what_is_overwritten() {
     for medium in media(&reactor) {
         let (log, notes) = open(&medium, Head::empty(), START, 1);
         for round in 0..40 {
-            block_on(&reactor, append_all(log.clone(), reactor.clone(), round, 20));
+            reactor.block_on(append_all(log.clone(), reactor.clone(), round, 20));
             let tail = log.next();
             log.release(tail);
             let (head, records) = scanned(&reactor, &medium, tail).unwrap();
@@ -217,7 +203,7 @@ fn users_wait_for_space_in_order_while_internal_records_use_the_reserve() {
         let internal = log.append(Record::Free { extent: 1, unusable: false }, SgList::new(), Class::Internal);
         let large = payload(&reactor, &mut rng, 64 * BLOCK_BYTES);
         let large = log.append(Record::Write { first: 0, crcs: crcs(&large) }, large, Class::Internal);
-        assert!(block_on(&reactor, internal).result.is_ok() && block_on(&reactor, large).result.is_ok());
+        assert!(reactor.block_on(internal).result.is_ok() && reactor.block_on(large).result.is_ok());
         assert_eq!(log.room().segments_free, 1);
         while notes.placed.borrow().len() < 14 {
             log.release(log.next());
@@ -229,7 +215,7 @@ fn users_wait_for_space_in_order_while_internal_records_use_the_reserve() {
         });
         assert_eq!(writes.collect::<Vec<_>>(), [0, 1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11]);
         for wait in waits {
-            assert!(block_on(&reactor, wait).result.is_ok());
+            assert!(reactor.block_on(wait).result.is_ok());
         }
     }
 }
@@ -250,15 +236,15 @@ fn a_full_log_leaves_its_last_segment_so_that_all_can_be_released_or_what_waits_
         assert_eq!(log.segment_ahead(), 7, "no segment waits to be filled");
         log.release(LogTail { segment: log.segment_ahead(), lsn: 7 });
         for wait in waits {
-            assert!(block_on(&reactor, wait).result.is_ok());
+            assert!(reactor.block_on(wait).result.is_ok());
         }
         assert!(!log.is_stalled());
         let mut waits: Vec<_> = (0..6).map(|_| append()).collect();
         turns(&reactor, 200);
         log.refuse_waiting();
         assert!(log.is_hopeless());
-        assert_eq!(block_on(&reactor, waits.pop().unwrap()).result, Err(Status::NoSpace));
-        assert!(waits.into_iter().all(|wait| block_on(&reactor, wait).result.is_ok()));
+        assert_eq!(reactor.block_on(waits.pop().unwrap()).result, Err(Status::NoSpace));
+        assert!(waits.into_iter().all(|wait| reactor.block_on(wait).result.is_ok()));
     }
 }
 
@@ -269,7 +255,7 @@ fn ten_writes(reactor: &Rc<Reactor>, medium: &Medium) -> Vec<(Record, Placed)> {
     for first in 0..10 {
         let payload = payload(reactor, &mut rng, BLOCK_BYTES);
         let appended = log.append(Record::Write { first, crcs: crcs(&payload) }, payload, Class::User);
-        assert!(block_on(reactor, appended).result.is_ok());
+        assert!(reactor.block_on(appended).result.is_ok());
     }
     notes.placed.take()
 }
@@ -287,7 +273,7 @@ fn damage(reactor: &Rc<Reactor>, medium: &Medium, at: u64, bit: u8) {
             let at = first_block * BLOCK_BYTES as u64 + at;
             let lba = bdev::Lba(at / block_size);
             let buf = reactor.pool().try_alloc(block_size as usize).unwrap();
-            block_on(reactor, async move {
+            reactor.block_on(async move {
                 let mut done = channel.submit(bdev::Io::read(lba, 1, [buf].into_iter().collect())).await;
                 done.io.bufs[0].as_mut_slice()[(at % block_size) as usize] ^= 1 << bit;
                 assert!(channel.submit(bdev::Io::write(lba, 1, done.io.bufs)).await.status.is_ok());
@@ -323,7 +309,7 @@ fn rot_is_told_from_a_torn_end() {
         // The log goes on at another place; what was cut off stays so even when the rot heals.
         let (log, _) = open(medium, head, START, 2);
         let free = log.append(Record::Free { extent: 77, unusable: false }, SgList::new(), Class::Internal);
-        assert_eq!(block_on(&reactor, free).result.map(|placed| (placed.lsn, placed.segment)), Ok((10, 2)));
+        assert_eq!(reactor.block_on(free).result.map(|placed| (placed.lsn, placed.segment)), Ok((10, 2)));
         damage(&reactor, medium, byte(9) + 9, 0);
         let (head, found) = scanned(&reactor, medium, START).unwrap();
         assert_eq!((head.next.lsn, head.lost, found.len()), (11, lost(5, 6), 9));
@@ -369,13 +355,13 @@ fn a_log_that_was_closed_ends_there_and_what_a_later_opening_has_appended_is_beh
         assert_eq!(scanned(&reactor, &medium, closed(11, settled)).unwrap().1, []);
         let (log, _) = open(&medium, head, START, 2);
         let free = log.append(Record::Free { extent: 77, unusable: false }, SgList::new(), Class::Internal);
-        assert!(block_on(&reactor, free).result.is_ok());
+        assert!(reactor.block_on(free).result.is_ok());
         let since = Known { is_final: false, ..closed(11, START) };
         let (head, found) = scanned(&reactor, &medium, since).unwrap();
         assert_eq!((head.next.lsn, head.lost, found.len()), (12, vec![], 11));
         log.close_for_good();
         let refused = log.append(Record::Free { extent: 78, unusable: false }, SgList::new(), Class::Internal);
-        assert_eq!(block_on(&reactor, refused).result, Err(Status::Gone));
+        assert_eq!(reactor.block_on(refused).result, Err(Status::Gone));
     }
 }
 
@@ -404,7 +390,7 @@ fn a_segment_behind_a_gap_in_the_sequence_is_found_although_its_header_has_rotte
         for number in 0..7 {
             let payload = payload(&reactor, &mut Rng::new(number), 20 * BLOCK_BYTES);
             let record = Record::Write { first: number as u32 * 64, crcs: crcs(&payload) };
-            assert!(block_on(&reactor, log.append(record, payload, Class::User)).result.is_ok());
+            assert!(reactor.block_on(log.append(record, payload, Class::User)).result.is_ok());
         }
         let records = notes.placed.take();
         let segments: Vec<u64> = records.iter().map(|(_, placed)| placed.segment).collect();
@@ -437,7 +423,7 @@ fn nothing_is_appended_at_once_while_a_record_waits_for_room() {
     // Each takes a segment.
     for number in 0..GEOMETRY.segments as u64 {
         let (record, payload) = write(number, 60);
-        assert!(block_on(&reactor, log.append(record, payload, Class::Internal)).result.is_ok());
+        assert!(reactor.block_on(log.append(record, payload, Class::Internal)).result.is_ok());
     }
     let (record, waits) = write(8, 60);
     let waiting = log.append(record, waits, Class::Internal);
@@ -451,7 +437,7 @@ fn nothing_is_appended_at_once_while_a_record_waits_for_room() {
         _ => None,
     };
     assert!(log.try_append(1, &small, number).is_none());
-    let first = block_on(&reactor, waiting).result.unwrap();
+    let first = reactor.block_on(waiting).result.unwrap();
     let second = log.try_append(1, &small, number).expect("nothing waits any more").unwrap();
     assert!(first.lsn < second.lsn);
 }
@@ -477,9 +463,9 @@ fn bytes_of_another_pool_are_no_records() {
         let log = Log::new(medium.clone(), other, Head::empty(), START, 1, Rc::new(Notes::default()));
         let payload = payload(&reactor, &mut Rng::new(1), BLOCK_BYTES);
         let append = log.append(Record::Write { first: 0, crcs: crcs(&payload) }, payload, Class::User);
-        assert!(block_on(&reactor, append).result.is_ok());
+        assert!(reactor.block_on(append).result.is_ok());
         let inner = medium.clone();
-        let count = block_on(&reactor, async move {
+        let count = reactor.block_on(async move {
             let mut count = 0;
             let head = scan(&inner, other, START, &mut |_, _| count += 1).await.unwrap();
             (head.next.lsn, head.lost.len(), count)
@@ -494,7 +480,7 @@ fn no_damage_makes_recovery_panic_or_invent_records() {
     let reactor = reactor();
     for medium in media(&reactor) {
         let (log, notes) = open(&medium, Head::empty(), START, 1);
-        block_on(&reactor, append_all(log.clone(), reactor.clone(), 7, 60));
+        reactor.block_on(append_all(log.clone(), reactor.clone(), 7, 60));
         let records = notes.placed.take();
         let used = log.next().segment * GEOMETRY.segment_bytes();
         let mut rng = Rng::new(3);
@@ -525,7 +511,7 @@ fn a_failed_write_moves_its_records_to_the_next_segment_in_order() {
     let medium = Medium::Block { reactor: reactor.clone(), channel, info, first_block: 1 };
     let (log, notes) = open(&medium, Head::empty(), START, 1);
     for round in 0..4 {
-        block_on(&reactor, append_all(log.clone(), reactor.clone(), round, 6));
+        reactor.block_on(append_all(log.clone(), reactor.clone(), round, 6));
     }
     assert_eq!((log.stats().errors, log.stats().retired, log.room().segments_total), (1, 1, 5));
     let records = notes.placed.take();
@@ -540,7 +526,7 @@ fn a_failed_write_moves_its_records_to_the_next_segment_in_order() {
     for class in [Class::User, Class::Internal, Class::User] {
         let payload = payload(&reactor, &mut rng, BLOCK_BYTES);
         let append = log.append(Record::Write { first: 0, crcs: crcs(&payload) }, payload, class);
-        let appended = block_on(&reactor, append);
+        let appended = reactor.block_on(append);
         assert_eq!((appended.result, sg_len(&appended.payload)), (Err(Status::WriteError), BLOCK_BYTES));
     }
     // What was durable still is.

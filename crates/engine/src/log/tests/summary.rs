@@ -12,11 +12,11 @@ fn trim(first: u32) -> Record {
 fn many(reactor: &Rc<Reactor>, medium: &Medium, count: u32) -> Vec<(Record, Placed)> {
     let (log, notes) = open(medium, Head::empty(), START, 1);
     for first in 0..count {
-        assert!(block_on(reactor, log.append(trim(first), SgList::new(), Class::User)).result.is_ok());
+        assert!(reactor.block_on(log.append(trim(first), SgList::new(), Class::User)).result.is_ok());
     }
     let payload = payload(reactor, &mut Rng::new(2), BLOCK_BYTES);
     let last = Record::Write { first: 7, crcs: crcs(&payload) };
-    assert!(block_on(reactor, log.append(last, payload, Class::User)).result.is_ok());
+    assert!(reactor.block_on(log.append(last, payload, Class::User)).result.is_ok());
     notes.placed.take()
 }
 
@@ -65,7 +65,7 @@ fn a_segment_that_is_left_has_all_of_its_records_in_its_summary() {
     for first in 0..200 {
         let payload = payload(&reactor, &mut rng, BLOCK_BYTES);
         let append = log.append(Record::Write { first, crcs: crcs(&payload) }, payload, Class::User);
-        assert!(block_on(&reactor, append).result.is_ok());
+        assert!(reactor.block_on(append).result.is_ok());
     }
     let records = notes.placed.take();
     assert_eq!(records[199].1.segment, 3);
@@ -111,7 +111,7 @@ fn a_page_of_a_former_life_of_the_segment_is_not_believed() {
     let (log, notes) = open(&medium, Head::empty(), START, 1);
     let fill = |count: u32| {
         for first in 0..count {
-            assert!(block_on(&reactor, log.append(trim(first), SgList::new(), Class::User)).result.is_ok());
+            assert!(reactor.block_on(log.append(trim(first), SgList::new(), Class::User)).result.is_ok());
         }
     };
     fill(400);
@@ -139,7 +139,7 @@ fn a_page_that_goes_past_the_first_record_of_the_next_segment_counts_up_to_there
     let end = page.first_lsn + page.records as u64 - 3;
     // A later opening that knew of no record from `end` on.
     let (log, notes) = open(&medium, Head { next: LogTail { segment: 2, lsn: end }, ..Head::empty() }, START, 2);
-    assert!(block_on(&reactor, log.append(trim(9), SgList::new(), Class::User)).result.is_ok());
+    assert!(reactor.block_on(log.append(trim(9), SgList::new(), Class::User)).result.is_ok());
     let (head, found) = scanned(&reactor, &medium, START).unwrap();
     assert_eq!((head.next.lsn, head.lost), (end + 1, vec![]));
     assert_eq!(found, [&records[..end as usize - 1], &notes.placed.take()].concat());
@@ -152,7 +152,7 @@ fn a_check_notices_a_summary_that_says_something_else() {
     many(&reactor, &medium, 400);
     let survey = || {
         let inner = medium.clone();
-        block_on(&reactor, async move { crate::log::survey(&inner, GEOMETRY, START.into(), &mut |_, _| {}).await })
+        reactor.block_on(async move { crate::log::survey(&inner, GEOMETRY, START.into(), &mut |_, _| {}).await })
     };
     assert!(survey().is_ok());
     let mut page = load(&reactor, &medium, page_at(1, 1));
