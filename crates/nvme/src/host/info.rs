@@ -2,6 +2,7 @@
 
 use zerocopy::FromBytes;
 
+use crate::spec::ana::{AnaGroupDescriptor, AnaHeader, AnaState};
 use crate::spec::discovery::{
     DiscoveryEntry, DiscoveryHeader, SECTYPE_TLS_1_3, SUBTYPE_NVM, TREQ_REQUIRED, TREQ_SECURE_CHANNEL, TRTYPE_TCP,
 };
@@ -260,6 +261,23 @@ pub fn active_namespaces(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
+/// The state of `group` in a log of access states that was read without namespaces. A group that is not there has nothing for
+/// this host, which is "inaccessible"; so is a state that nobody knows.
+pub fn ana_state(bytes: &[u8], group: u32) -> Result<AnaState, InfoError> {
+    let header: &AnaHeader = view(bytes)?;
+    let mut rest = &bytes[size_of::<AnaHeader>()..];
+    for _ in 0..header.group_count.get() {
+        let Ok((descriptor, behind)) = AnaGroupDescriptor::ref_from_prefix(rest) else { break };
+        if descriptor.group.get() == group {
+            return Ok(AnaState::from_u8(descriptor.state & 0xf).unwrap_or(AnaState::Inaccessible));
+        }
+        // Some send the namespaces although they were not asked for.
+        let nsids = (descriptor.nsid_count.get() as usize).saturating_mul(4);
+        rest = behind.get(nsids..).unwrap_or_default();
+    }
+    Ok(AnaState::Inaccessible)
+}
+
 /// A subsystem that discovery offers over TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredSubsystem {
@@ -379,6 +397,7 @@ mod tests {
             let _ = ControllerInfo::parse(&bytes, Capabilities(u64::MAX));
             let _ = NamespaceInfo::parse(1, &bytes);
             let _ = discovery_header(&bytes);
+            let _ = ana_state(&bytes, 1);
             let _ = active_namespaces(&bytes).count();
             let _ = discovery_entries(&bytes).count();
             let _ = zones(&bytes, 1 << 40, 99, 1 << 16);

@@ -45,14 +45,30 @@
 //!   [`Options::quiesce_ns`](super::Options::quiesce_ns) stands in for it. This relies on the controller's keep-alive
 //!   timer, which is why keep alive cannot be turned off.
 //!
+//! # Several paths
+//! A device with several paths has one fence for all of them ([`Board`]): a write that was lost on one path makes its blocks
+//! suspect on every path, before anybody can send it, or anything else, elsewhere. So the rules above are the rules of failing
+//! over: reads move to another path at once, and so do writes to blocks that are not suspect; a write whose outcome is unknown
+//! moves when the association that it was lost with is fenced, or at once with [`Replay::Exclusive`](super::Replay::Exclusive).
+//! What a controller *answered* is done with, whatever it said, and is sent elsewhere at once: nothing is suspect after a
+//! refusal for the sake of an asymmetric access state.
+//!
+//! A lost association is fenced through its own path alone, by resetting its controller, or by time. Another path may lead to
+//! another target that knows nothing of the lost controller; a controller that is asked to reset one it has never heard of
+//! says that it is done, which is right where it has ended before, and means nothing there.
+//!
 //! # What this does not cover
 //! Suspicion lives in this process: a host that was killed and starts again knows nothing of its former self's writes, and
 //! nothing here orders the writes of different hosts. Reservations, or the volume layer's epochs, do that.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Most suspect ranges that are kept apart; beyond it everything is suspect.
+/// Most suspect ranges that are kept apart; beyond it everything is suspect that an association with suspects may reach.
 const SUSPECTS_MAX: usize = 4096;
+
+/// Names a request over all its attempts: number of the lane that took it first, and order of acceptance there.
+pub(super) type Owner = (u32, u64);
 
 /// Blocks that an unanswered modifying command of a lost connection may still change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +77,8 @@ pub(super) struct Suspect {
     pub(super) start: u64,
     /// The block after the last.
     pub(super) end: u64,
-    /// The request: lane number and order of acceptance there.
-    pub(super) owner: (u32, u64),
+    /// The request.
+    pub(super) owner: Owner,
     /// The association on which the command was sent.
     pub(super) association: u64,
 }
@@ -76,7 +92,7 @@ pub(super) struct Fence {
 impl Fence {
     /// Whether a modifying request over `start..end` must wait. `replay_of` names a request that is exempt from its own
     /// suspicion (rule 4).
-    pub(super) fn holds(&self, start: u64, end: u64, replay_of: Option<(u32, u64)>) -> bool {
+    pub(super) fn holds(&self, start: u64, end: u64, replay_of: Option<Owner>) -> bool {
         let overlaps = |suspect: &&Suspect| suspect.start < end && start < suspect.end;
         self.suspects.iter().filter(overlaps).any(|suspect| Some(suspect.owner) != replay_of)
     }
@@ -94,21 +110,76 @@ impl Fence {
             }
             self.suspects.push(suspect);
             if self.suspects.len() > SUSPECTS_MAX {
-                let association = self.suspects.iter().map(|suspect| suspect.association).max().unwrap_or(0);
-                self.suspects = vec![Suspect { start: 0, end: u64::MAX, owner: (u32::MAX, u64::MAX), association }];
+                // Each association is fenced by itself, in any order.
+                let mut associations: Vec<u64> = self.suspects.iter().map(|suspect| suspect.association).collect();
+                associations.sort_unstable();
+                associations.dedup();
+                let all = |association| Suspect { start: 0, end: u64::MAX, owner: (u32::MAX, u64::MAX), association };
+                self.suspects = associations.into_iter().map(all).collect();
             }
         }
     }
 
-    /// Forgets the suspects of one association, which has been fenced. Suspicion that was merged is of the newest
-    /// association among it, and falls with that one.
+    /// Forgets the suspects of one association, which has been fenced.
     pub(super) fn lift(&mut self, association: u64) {
         self.suspects.retain(|suspect| suspect.association != association);
     }
 
     /// For lanes: `None` when nothing is suspect.
-    pub(super) fn share(&self) -> Option<Arc<Fence>> {
+    fn share(&self) -> Option<Arc<Fence>> {
         (!self.is_empty()).then(|| Arc::new(self.clone()))
+    }
+}
+
+/// The fence of a device, over all its paths and reactors.
+///
+/// Lanes have copies, and compare the version before each modifying command: one load of a value that changes only when a
+/// connection is lost or fenced. No message could do that: between the loss on one reactor and its arrival on another one,
+/// that one could send a write too early.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    fence: Mutex<Fence>,
+    version: AtomicU64,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Fence> {
+        self.fence.lock().expect("nothing panics while it holds this lock")
+    }
+
+    fn change(&self, action: impl FnOnce(&mut Fence)) {
+        let mut fence = self.lock();
+        action(&mut fence);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes with the suspects.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The suspect blocks now, and the version that they are.
+    pub(super) fn read(&self) -> (u64, Option<Arc<Fence>>) {
+        let fence = self.lock();
+        (self.version(), fence.share())
+    }
+
+    /// Adds what a lost connection leaves behind, before any of it is sent again or said to have failed.
+    pub(super) fn add(&self, suspects: Vec<Suspect>) {
+        if !suspects.is_empty() {
+            self.change(|fence| fence.add(suspects));
+        }
+    }
+
+    /// An association has been fenced.
+    pub(super) fn lift(&self, association: u64) {
+        self.change(|fence| fence.lift(association));
+    }
+
+    /// Whether an association left something behind that it may still do.
+    pub(super) fn suspects(&self, association: u64) -> bool {
+        self.lock().suspects.iter().any(|suspect| suspect.association == association)
     }
 }
 
@@ -159,14 +230,30 @@ mod tests {
     }
 
     #[test]
-    fn too_many_ranges_make_everything_suspect_until_the_newest_fence() {
-        let mut fence = Fence::default();
-        fence.add((0..=SUSPECTS_MAX as u64).map(|index| suspect(index * 2, index * 2 + 1, index, index / 4000)));
-        assert!(fence.holds(1, 2, None) && fence.holds(1 << 40, 1 << 41, Some((1, 0))));
-        fence.lift(0);
-        assert!(fence.holds(1, 2, None));
-        fence.lift(1);
-        assert!(fence.is_empty());
+    fn too_many_ranges_make_everything_suspect_until_the_last_fence() {
+        for order in [[0, 1], [1, 0]] {
+            let mut fence = Fence::default();
+            fence.add((0..=SUSPECTS_MAX as u64).map(|index| suspect(index * 2, index * 2 + 1, index, index / 4000)));
+            assert!(fence.holds(1, 2, None) && fence.holds(1 << 40, 1 << 41, Some((1, 0))));
+            fence.lift(order[0]);
+            assert!(fence.holds(1, 2, None));
+            fence.lift(order[1]);
+            assert!(fence.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_board_has_another_version_after_each_change() {
+        let board = Board::default();
+        let before = board.version();
+        board.add(Vec::new());
+        assert_eq!((board.version(), board.read().1), (before, None));
+        board.add(vec![suspect(0, 1, 1, 7)]);
+        assert!(board.suspects(7) && !board.suspects(8));
+        let (version, fence) = board.read();
+        assert!(version != before && fence.is_some_and(|fence| fence.holds(0, 1, None)));
+        board.lift(7);
+        assert!(board.version() != version && board.read().1.is_none());
     }
 
     #[test]

@@ -11,8 +11,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::command::Direction;
 use super::device::NvmfDevice;
 use super::error::CommandError;
-use super::lane::Lane;
+use super::lane::{Lane, RemoteLane};
 use super::link::Broken;
+use super::multipath::Group;
 use super::request::Raw;
 use crate::spec::Sqe;
 use crate::spec::reservation::{
@@ -22,6 +23,9 @@ use crate::spec::reservation::{
 
 /// Bytes of a report that are asked for: 255 registrants.
 const REPORT_LEN: usize = 16 << 10;
+
+/// Pause between two looks for a queue that is connected, ns.
+const SEARCH_PAUSE_NS: u64 = 1_000_000;
 
 /// A host that has registered with a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,19 +124,18 @@ impl NvmfDevice {
         direction: Direction,
         data: Vec<u8>,
     ) -> Result<Vec<u8>, CommandError> {
-        let shared = self.shared();
         // Somebody may have one already; if not, this is reason enough to connect one.
         let _channel = self.open_channel(reactor).map_err(|_| CommandError::Lost(Broken::Local))?;
-        let mut seen = 0;
+        let group = self.group();
         let searching = async {
             loop {
-                if let Some(server) = shared.find_server(0, reactor.group_size()) {
+                if let Some(server) = find_server(group, reactor) {
                     return server;
                 }
-                shared.changed(&mut seen).await;
+                reactor.sleep_ns(SEARCH_PAUSE_NS).await;
             }
         };
-        let found = reactor.timeout(shared.options.admin_timeout_ns, searching).await;
+        let found = reactor.timeout(group.options.admin_timeout_ns, searching).await;
         let server = found.ok_or(CommandError::Lost(Broken::Timeout))?;
         let send = move |there: Rc<Reactor>| async move {
             let lane = there.kept::<Lane>(server.kept).ok_or(CommandError::Lost(Broken::Local))?;
@@ -148,4 +151,12 @@ impl NvmfDevice {
         let answer = reactor.try_call_on(server.reactor, send).await;
         answer.unwrap_or(Err(CommandError::Lost(Broken::Local)))
     }
+}
+
+/// A lane with a queue, on the best path that has one.
+fn find_server(group: &Group, reactor: &Reactor) -> Option<RemoteLane> {
+    let mut paths = group.paths();
+    paths.retain(|path| path.ana().refusal().is_none());
+    paths.sort_by_key(|path| path.ana());
+    paths.iter().find_map(|path| path.find_server(0, reactor.group_size()))
 }

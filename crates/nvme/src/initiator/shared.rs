@@ -1,25 +1,27 @@
-//! What the reactors of one device share: which association is in force, which blocks are suspect, which queues are free.
+//! What the reactors share of one path of a device: which association is in force, which queues are free, how the namespace can
+//! be reached.
 //!
 //! The mutex is for the control path: it is taken when an association begins or ends, never per I/O. Every wait is a
 //! registered waker, and every change wakes them all.
 
-use bdev::{DeviceInfo, Status};
+use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
-use super::controller::NamespaceIds;
-use super::device::Known;
-use super::fence::{Fence, Suspect};
+use super::error::ConnectError;
 use super::lane::RemoteLane;
+use super::link::Broken;
+use super::multipath::Namespace;
 use super::options::Options;
 use super::plan::Target;
+use crate::spec::ana::AnaState;
 
 /// The association in force, as lanes need it.
 #[derive(Clone, Debug)]
 pub(super) struct Association {
-    /// Counts associations of this device, from 1.
+    /// Counts associations of the device, over all its paths, from 1.
     pub(super) number: u64,
     /// Controller identifier.
     pub(super) controller: u16,
@@ -29,10 +31,10 @@ pub(super) struct Association {
     pub(super) target: Target,
 }
 
-/// Where the device stands.
+/// Where a path stands.
 ///
 /// ```text
-/// Down <--lost--> Up          Down, Up --close, controller given up--> Closed
+/// Down <--lost--> Up          Down, Up --close, path removed, controller given up--> Closed
 /// ```
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
@@ -43,8 +45,26 @@ pub(super) enum Phase {
         /// Reactor time, ns.
         since_ns: u64,
     },
-    /// For good; requests end so.
-    Closed(Status),
+    /// For good.
+    Closed,
+}
+
+/// Why a path has no association.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// The last one was lost.
+    Lost(Broken),
+    /// None could be built.
+    NotConnected(ConnectError),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Lost(reason) => write!(f, "connection lost: {reason}"),
+            Trouble::NotConnected(error) => error.fmt(f),
+        }
+    }
 }
 
 /// What happens to a queue when its lane lets it go.
@@ -68,7 +88,13 @@ struct State {
     failed: bool,
     /// There has been an association.
     was_up: bool,
-    fence: Fence,
+    /// What the controller says of the namespace, and since when, reactor time in ns.
+    ana: (AnaState, u64),
+    /// Looks at the controller's log that were asked for, and that were done.
+    ana_asked: u64,
+    ana_done: u64,
+    /// Why there was no association the last time that one was tried, or why the last one ended.
+    trouble: Option<Trouble>,
     /// Commands to abort: queue and identifier.
     aborts: Vec<(u16, u16)>,
     /// Lanes that have a queue, for those that have none.
@@ -81,40 +107,42 @@ struct State {
 
 /// See the module.
 pub(super) struct Shared {
-    pub(super) name: String,
+    /// What all paths share.
+    pub(super) namespace: Arc<Namespace>,
+    /// How to reach this path's controllers.
     pub(super) options: Options,
-    pub(super) nsid: u32,
-    info: DeviceInfo,
-    /// What tells the namespace from others.
-    pub(super) ids: NamespaceIds,
-    blocks: AtomicU64,
-    lanes: AtomicU32,
     /// Associations that were built again.
     pub(super) reconnects: AtomicU64,
+    /// Operations that were given to this path's lanes; lanes tell them now and then.
+    pub(super) ios: AtomicU64,
+    /// Operations that this path gave back, since their connection was lost.
+    pub(super) lost: AtomicU64,
+    /// Operations that this path's controllers refused for the sake of the path.
+    pub(super) refused: AtomicU64,
     state: Mutex<State>,
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, options: Options, nsid: u32, known: Known) -> Shared {
-        let Known { info, ids } = known;
+    pub(super) fn new(namespace: Arc<Namespace>, options: Options, now_ns: u64) -> Shared {
         Shared {
-            name: name.to_string(),
+            namespace,
             options,
-            nsid,
-            info,
-            ids,
-            blocks: AtomicU64::new(info.blocks),
-            lanes: AtomicU32::new(1),
             reconnects: AtomicU64::new(0),
+            ios: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             state: Mutex::new(State {
-                phase: Phase::Down { since_ns: 0 },
+                phase: Phase::Down { since_ns: now_ns },
                 version: 0,
                 wakers: Vec::new(),
                 attached: 0,
                 free_queues: Vec::new(),
                 failed: false,
                 was_up: false,
-                fence: Fence::default(),
+                ana: (AnaState::Optimized, now_ns),
+                ana_asked: 0,
+                ana_done: 0,
+                trouble: None,
                 aborts: Vec::new(),
                 servers: Vec::new(),
                 closing: false,
@@ -122,6 +150,11 @@ impl Shared {
                 refreshes_done: 0,
             }),
         }
+    }
+
+    /// The device's name.
+    pub(super) fn name(&self) -> &str {
+        &self.namespace.name
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -154,19 +187,9 @@ impl Shared {
         .await;
     }
 
-    /// What the device is now.
-    #[inline]
-    pub(super) fn info(&self) -> DeviceInfo {
-        DeviceInfo { blocks: self.blocks.load(Ordering::Relaxed), ..self.info }
-    }
-
-    pub(super) fn set_blocks(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-    }
-
-    /// A number for a lane.
-    pub(super) fn number_lane(&self) -> u32 {
-        self.lanes.fetch_add(1, Ordering::Relaxed)
+    /// Wakes all who wait for a change: what is suspect has changed.
+    pub(super) fn touch(&self) {
+        self.change(|_| ());
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -199,23 +222,17 @@ impl Shared {
         reachable.get(number as usize % reachable.len().max(1)).copied().copied()
     }
 
-    /// Gives a queue back, with what commands of it may still do.
-    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release, suspects: Vec<Suspect>) {
+    /// Gives a queue back.
+    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release) {
         self.change(|state| {
             state.attached -= 1;
             state.servers.retain(|other| *other != server);
-            state.fence.add(suspects);
             match release {
                 // To the far end: the controller may take a moment to notice that it was closed.
                 Release::Idle => state.free_queues.insert(0, queue),
                 Release::Failed => state.failed = true,
             }
         });
-    }
-
-    /// The suspect blocks.
-    pub(super) fn fence(&self) -> Option<Arc<Fence>> {
-        self.lock().fence.share()
     }
 
     /// Asks for the abort of commands of a queue.
@@ -233,6 +250,7 @@ impl Shared {
             state.free_queues = (1..=queues).rev().collect();
             state.failed = false;
             state.was_up = true;
+            state.trouble = None;
             state.aborts.clear();
             state.phase = Phase::Up(Arc::new(association));
         });
@@ -242,8 +260,18 @@ impl Shared {
         self.change(|state| state.phase = Phase::Down { since_ns: now_ns });
     }
 
-    pub(super) fn set_closed(&self, status: Status) {
-        self.change(|state| state.phase = Phase::Closed(status));
+    pub(super) fn set_closed(&self) {
+        self.change(|state| state.phase = Phase::Closed);
+    }
+
+    /// Notes why there is no association.
+    pub(super) fn set_trouble(&self, trouble: Trouble) {
+        self.change(|state| state.trouble = Some(trouble));
+    }
+
+    /// Why there was no association last.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.lock().trouble.clone()
     }
 
     /// Whether there has ever been an association.
@@ -261,10 +289,6 @@ impl Shared {
 
     pub(super) fn take_aborts(&self) -> Vec<(u16, u16)> {
         std::mem::take(&mut self.lock().aborts)
-    }
-
-    pub(super) fn lift_fence(&self, association: u64) {
-        self.change(|state| state.fence.lift(association));
     }
 
     pub(super) fn request_close(&self) {
@@ -296,5 +320,56 @@ impl Shared {
 
     pub(super) fn is_refreshed(&self, request: u64) -> bool {
         self.lock().refreshes_done >= request
+    }
+
+    // --- asymmetric namespace access --------------------------------------------------------------------------------
+
+    /// How the namespace can be reached here: "change" while that is being asked.
+    pub(super) fn ana(&self) -> AnaState {
+        let state = self.lock();
+        match state.ana_asked > state.ana_done {
+            _ if !self.options.ana => AnaState::Optimized,
+            true => AnaState::Change,
+            false => state.ana.0,
+        }
+    }
+
+    /// For how long the controller has said so, ns.
+    pub(super) fn ana_age_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.lock().ana.1)
+    }
+
+    /// Asks for a look at the controller's log. Until it is done nothing is sent on this path.
+    pub(super) fn request_ana(&self) {
+        self.change(|state| state.ana_asked += 1);
+    }
+
+    /// Looks at the log that are open; to be passed to [`set_ana`](Self::set_ana) when one was done.
+    pub(super) fn ana_wanted(&self) -> Option<u64> {
+        let state = self.lock();
+        (state.ana_asked > state.ana_done).then_some(state.ana_asked)
+    }
+
+    /// What the log says, as far as it could be read: the answer to looks up to number `request`.
+    pub(super) fn set_ana(&self, found: Option<AnaState>, request: u64, now_ns: u64) {
+        self.change(|state| {
+            state.ana_done = state.ana_done.max(request);
+            if let Some(found) = found
+                && found != state.ana.0
+            {
+                state.ana = (found, now_ns);
+            }
+        });
+    }
+
+    /// Since when no operation can be sent on this path, reactor time in ns; `None` when one can.
+    pub(super) fn useless_since(&self) -> Option<u64> {
+        let state = self.lock();
+        match state.phase {
+            Phase::Up(_) if !self.options.ana || state.ana.0.refusal().is_none() => None,
+            Phase::Up(_) => Some(state.ana.1),
+            Phase::Down { since_ns } => Some(since_ns),
+            Phase::Closed => Some(0),
+        }
     }
 }

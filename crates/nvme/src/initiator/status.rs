@@ -54,6 +54,15 @@ fn zone_status(sc: u8) -> Option<Status> {
     })
 }
 
+/// Whether the same command may fare better on another path, or on this one later. What is refused for the sake of an
+/// asymmetric access state was not begun (Base 2.0, section 8.1.3), so that goes for every operation.
+pub(super) fn is_of_path(status: Nvme, op: Op) -> bool {
+    match status.sct() == StatusType::Path as u8 && !status.do_not_retry() {
+        true => status.is_ana_refusal() || is_retryable(status, op),
+        false => false,
+    }
+}
+
 /// Whether a command that was answered so may be sent again. Answered means that the controller is done with it, so a
 /// retry cannot be overtaken by the first attempt.
 pub(super) fn is_retryable(status: Nvme, op: Op) -> bool {
@@ -72,9 +81,8 @@ pub(super) fn is_retryable(status: Nvme, op: Op) -> bool {
             | Nvme::NAMESPACE_NOT_READY
             | Nvme::MEDIA_NOT_READY
             | Nvme::INTERNAL_PATH_ERROR
-            | Nvme::ANA_INACCESSIBLE
-            | Nvme::ANA_TRANSITION
             | Nvme::CONTROLLER_PATH_ERROR
+            | Nvme::HOST_PATH_ERROR
     )
 }
 
@@ -98,6 +106,16 @@ mod tests {
         assert!(!is_retryable(Nvme::INTERNAL_PATH_ERROR.dnr(), Op::Write));
         assert!(!is_retryable(Nvme::INTERNAL_PATH_ERROR, Op::CompareAndWrite));
         assert!(!is_retryable(Nvme::LBA_OUT_OF_RANGE, Op::Read));
+    }
+
+    #[test]
+    fn what_an_access_state_refuses_goes_elsewhere_whatever_it_is() {
+        for status in [Nvme::ANA_INACCESSIBLE, Nvme::ANA_PERSISTENT_LOSS, Nvme::ANA_TRANSITION] {
+            assert!(is_of_path(status, Op::CompareAndWrite) && is_of_path(status, Op::Read));
+            assert!(!is_of_path(status.dnr(), Op::Read));
+        }
+        assert!(is_of_path(Nvme::INTERNAL_PATH_ERROR, Op::Write));
+        assert!(!is_of_path(Nvme::INTERNAL_PATH_ERROR, Op::ZoneAppend) && !is_of_path(Nvme::INTERNAL_ERROR, Op::Read));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The life of a device's associations: keep alive, events, loss, fence, reconnection, close.
+//! The life of a path's associations: keep alive, events, loss, fence, reconnection, close.
 //!
 //! ```text
 //!  up: keep alive, events, aborts --lost--> down: lanes let go --> fence --> back-off, connect, same namespace? --> up
 //!   \--close--> lanes let go --> shutdown --> closed                 \--loss timeout--> closed
 //! ```
-//! One task on the reactor that opened the device.
+//! One task for each path, on the reactor that opened the device.
 
-use bdev::{DeviceInfo, Status};
+use bdev::{DeviceInfo, ZonedInfo};
 use reactor::Reactor;
 use std::future::Future;
 use std::pin::pin;
@@ -18,15 +18,17 @@ use tracing::{debug, info, warn};
 
 use crate::host::InfoError;
 use crate::spec::Status as Nvme;
+use crate::spec::ana::AnaState;
 use crate::spec::event::EventResult;
+use crate::spec::feature::event;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
 use super::device::{device_info, target_of};
-use super::error::{CommandError, ConnectError};
+use super::error::{CommandError, ConnectError, Seen};
 use super::fence::hold_ns;
 use super::link::Broken;
 use super::options::Options;
-use super::shared::{Association, Shared};
+use super::shared::{Association, Phase, Shared, Trouble};
 use super::zones::zone_capacity;
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
@@ -50,7 +52,7 @@ pub(super) async fn either(first: impl Future<Output = ()>, second: impl Future<
 pub(super) struct Supervisor {
     pub(super) reactor: Rc<Reactor>,
     pub(super) shared: Arc<Shared>,
-    /// Associations so far.
+    /// The association in force, or the last one.
     pub(super) number: u64,
 }
 
@@ -59,9 +61,15 @@ pub(super) struct Ready {
     pub(super) controller: Rc<Controller>,
     pub(super) namespace: NamespaceInfo,
     pub(super) queues: u16,
+    /// How it says that the namespace can be reached.
+    pub(super) ana: AnaState,
 }
 
 impl Supervisor {
+    pub(super) fn new(reactor: &Rc<Reactor>, shared: Arc<Shared>) -> Supervisor {
+        Supervisor { reactor: reactor.clone(), shared, number: 0 }
+    }
+
     /// Looks for a first controller until there is one, then goes on as [`run`](Self::run).
     pub(super) async fn run_later(mut self) {
         match self.reconnect(None).await {
@@ -69,7 +77,7 @@ impl Supervisor {
                 self.publish(&ready);
                 self.run(ready).await;
             }
-            Err(_) => self.shared.set_closed(Status::Gone),
+            Err(_) => self.shared.set_closed(),
         }
     }
 
@@ -86,7 +94,8 @@ impl Supervisor {
             if self.is_closing() {
                 return self.close(&controller).await;
             }
-            warn!(device = %self.shared.name, %reason, "association lost");
+            self.shared.set_trouble(Trouble::Lost(reason));
+            warn!(device = self.shared.name(), path = %self.shared.options.address, %reason, "association lost");
             let is_fenced = self.fence(&controller).await;
             let old = controller.info().clone();
             match self.reconnect(self.shared.options.loss_timeout_ns).await {
@@ -98,13 +107,13 @@ impl Supervisor {
                     self.publish(&ready);
                     self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
                     let controller = ready.controller.info().id;
-                    info!(device = %self.shared.name, controller, "association built again");
+                    info!(device = self.shared.name(), path = %self.shared.options.address, controller, "association built again");
                 }
                 Err(error) => {
                     if let Some(error) = error {
-                        warn!(device = %self.shared.name, %error, "given up");
+                        warn!(device = self.shared.name(), path = %self.shared.options.address, %error, "given up");
                     }
-                    return self.shared.set_closed(Status::Gone);
+                    return self.shared.set_closed();
                 }
             }
         }
@@ -116,8 +125,10 @@ impl Supervisor {
 
     /// Lets lanes use a controller.
     pub(super) fn publish(&mut self, ready: &Ready) {
-        let Ready { controller, namespace, queues } = ready;
-        self.number += 1;
+        let Ready { controller, namespace, queues, ana } = ready;
+        self.number = self.shared.namespace.number_association();
+        let asked = self.shared.ana_wanted().unwrap_or(0);
+        self.shared.set_ana(Some(*ana), asked, self.reactor.now_ns());
         for _ in 0..controller.info().event_requests() {
             self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
         }
@@ -158,6 +169,13 @@ impl Supervisor {
                 self.shared.refreshed(request);
                 continue;
             }
+            if let Some(request) = self.shared.ana_wanted() {
+                self.look_at_ana(controller, request).await;
+                continue;
+            }
+            if self.is_change_overdue(controller) {
+                return Broken::Timeout;
+            }
             let overdue = controller.lane().overdue();
             if overdue.hopeless || !overdue.abort.is_empty() {
                 controller.lane().disconnect(Broken::Timeout);
@@ -168,11 +186,37 @@ impl Supervisor {
                 due_ns = now_ns + interval_ns;
                 // Also where any traffic would do: it costs one command, and skipping it leaves no margin for a late one.
                 self.send_keep_alive(controller);
+                if asks_again(controller, self.shared.ana()) {
+                    self.look_at_ana(controller, 0).await;
+                }
             }
             let pause_ns = due_ns.saturating_sub(now_ns).min(TICK_NS);
             let waiting = either(self.shared.changed(&mut seen), controller.lane().disconnected());
             self.reactor.timeout(pause_ns, waiting).await;
         }
+    }
+
+    /// Brings up to date how the namespace can be reached; the answer to looks up to number `request`.
+    async fn look_at_ana(&self, controller: &Controller, request: u64) {
+        let reading = controller.ana_state(self.shared.namespace.nsid);
+        let found = match self.reactor.timeout(self.shared.options.admin_timeout_ns, reading).await {
+            Some(Ok(found)) => Some(found),
+            // What was known goes on; if it is wrong, refusals will ask again.
+            Some(Err(_)) | None => None,
+        };
+        if found.is_some_and(|found| found != self.shared.ana()) {
+            let state = found.unwrap_or_default().name();
+            info!(device = self.shared.name(), path = %self.shared.options.address, state, "access state");
+        }
+        self.shared.set_ana(found, request, self.reactor.now_ns());
+    }
+
+    /// Whether a change of state takes longer than the controller allows itself, twice over: the controller is reset then (as
+    /// Linux does), for what it says may have been lost.
+    fn is_change_overdue(&self, controller: &Controller) -> bool {
+        let limit_ns = 2 * u64::from(controller.info().ana_transition_s) * 1_000_000_000;
+        let is_changing = self.shared.ana() == AnaState::Change && self.shared.ana_wanted().is_none();
+        is_changing && limit_ns > 0 && self.shared.ana_age_ns(self.reactor.now_ns()) >= limit_ns
     }
 
     /// Sends a keep alive; when it is not answered within the keep alive time the connection is as good as lost.
@@ -210,7 +254,7 @@ impl Supervisor {
         let disabled = self.reactor.timeout(limit_ns, controller.disable()).await;
         controller.disconnect();
         if matches!(disabled, Some(Ok(true))) {
-            self.shared.lift_fence(number);
+            self.shared.namespace.lift_fence(number);
             return true;
         }
         let info = controller.info();
@@ -221,12 +265,12 @@ impl Supervisor {
             // In slices, so that a reactor that stops or a device that closes does not wait for it.
             let until_ns = reactor.clock_ns().saturating_add(hold_ns);
             while reactor.clock_ns() < until_ns {
-                if reactor.is_stopping() || shared.is_closing() {
+                if reactor.is_stopping() || shared.namespace.is_closing() {
                     return;
                 }
                 reactor.sleep_until(until_ns.min(reactor.clock_ns() + TICK_NS)).await;
             }
-            shared.lift_fence(number);
+            shared.namespace.lift_fence(number);
         });
         false
     }
@@ -238,7 +282,7 @@ impl Supervisor {
         }
         let resetting = next.reset_other(old);
         if self.reactor.timeout(self.shared.options.admin_timeout_ns, resetting).await == Some(Ok(true)) {
-            self.shared.lift_fence(self.number);
+            self.shared.namespace.lift_fence(self.number);
         }
     }
 
@@ -260,7 +304,8 @@ impl Supervisor {
             if limit_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit) {
                 return Err(Some(error));
             }
-            debug!(device = %self.shared.name, %error, "not connected");
+            debug!(device = self.shared.name(), path = %self.shared.options.address, %error, "not connected");
+            self.shared.set_trouble(Trouble::NotConnected(error));
             // Between half and all of the pause, so that hosts of one target do not come back all at once.
             let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
             let until_ns = self.reactor.clock_ns() + jittered_ns;
@@ -285,33 +330,55 @@ impl Supervisor {
 
     /// Takes a controller that was connected for the next association, if it has our namespace.
     async fn adopt(&self, controller: Controller, options: &Options) -> Result<Ready, ConnectError> {
-        let prepared = prepare(&self.reactor, &controller, options, self.shared.nsid).await?;
-        let Prepared { namespace, zone_capacity, ids, queues } = prepared;
+        let ours = &self.shared.namespace;
+        let known = ours.info();
+        let prepared = prepare(&self.reactor, &controller, options, ours.nsid, known.zoned).await?;
+        let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
-        let known = self.shared.info();
-        let same = ids == self.shared.ids && 1 << namespace.identity.block_shift == known.block_size;
-        if !same {
-            return Err(ConnectError::NoNamespace {
+        let found =
+            Seen { ids, block_size: 1 << namespace.identity.block_shift, blocks: namespace.identity.block_count };
+        let expected = Seen { ids: ours.ids, block_size: known.block_size, blocks: known.blocks };
+        if !self.is_same(&expected, &found) {
+            return Err(ConnectError::OtherNamespace {
+                address: options.address,
                 subsystem: options.subsystem.clone(),
-                nsid: self.shared.nsid,
-                available: controller.active_namespaces(0).await.unwrap_or_default(),
+                nsid: ours.nsid,
+                seen: Box::new((expected, found)),
             });
         }
-        let blocks = namespace.identity.block_count;
+        let blocks = found.blocks;
         if device_info(controller.info(), &namespace, zone_capacity) != (DeviceInfo { blocks, ..known }) {
-            let device = &self.shared.name;
-            warn!(%device, "its target offers other operations or limits than it did: open it again to use them");
+            warn!(device = self.shared.name(), path = %options.address,
+                "its target offers other operations or limits than it did: open it again to use them");
         }
-        self.shared.set_blocks(blocks);
-        Ok(Ready { controller: Rc::new(controller), namespace, queues })
+        ours.set_blocks(blocks);
+        Ok(Ready { controller: Rc::new(controller), namespace, queues, ana })
+    }
+
+    /// Whether what a controller has is this device's namespace. Its size may have changed while nobody looked; two paths that
+    /// show different sizes at once show different things.
+    fn is_same(&self, expected: &Seen, found: &Seen) -> bool {
+        let others = self.shared.namespace.members();
+        let is_other = |path: &&Arc<Shared>| !Arc::ptr_eq(path, &self.shared);
+        let is_looked_at = others.iter().filter(is_other).any(|path| matches!(path.phase(), Phase::Up(_)));
+        // Without identifiers one namespace of this size is like another.
+        let is_told_apart = expected.ids != NamespaceIds::default() || others.len() == 1;
+        found.ids == expected.ids
+            && is_told_apart
+            && found.block_size == expected.block_size
+            && (found.blocks == expected.blocks || !is_looked_at)
     }
 
     async fn close(&self, controller: &Rc<Controller>) {
         let limit_ns = self.shared.options.admin_timeout_ns;
-        // A controller that cannot be shut down any more loses its association now and times out.
-        let _ = self.reactor.timeout(limit_ns, controller.shutdown()).await;
+        match !self.shared.namespace.is_closing() && self.shared.namespace.board.suspects(self.number) {
+            // The device goes on without this path, and waits for what it has left behind.
+            true => drop(self.fence(controller).await),
+            // A controller that cannot be shut down any more loses its association now and times out.
+            false => drop(self.reactor.timeout(limit_ns, controller.shutdown()).await),
+        }
         controller.disconnect();
-        self.shared.set_closed(Status::Gone);
+        self.shared.set_closed();
     }
 }
 
@@ -328,6 +395,8 @@ pub(super) struct Prepared {
     pub(super) ids: NamespaceIds,
     /// I/O queues.
     pub(super) queues: u16,
+    /// How it says that the namespace can be reached.
+    pub(super) ana: AnaState,
 }
 
 /// Everything between an enabled controller and its first I/O queue.
@@ -336,6 +405,7 @@ pub(super) async fn prepare(
     controller: &Controller,
     options: &Options,
     nsid: u32,
+    known: Option<ZonedInfo>,
 ) -> Result<Prepared, ConnectError> {
     let queues = controller.request_queues(options.queues_max).await.map_err(controller.failed("get I/O queues"))?;
     controller.configure_events().await.map_err(controller.failed("turn on events"))?;
@@ -347,20 +417,35 @@ pub(super) async fn prepare(
         Err(CommandError::Status(status)) if status.kind() == Nvme::INVALID_FIELD => NamespaceIds::default(),
         Err(error) => return Err(controller.failed("identify its namespace's identifiers")(error)),
     };
+    let ana = controller.ana_state(nsid).await.map_err(controller.failed("read its access states"))?;
     let zone_capacity = match &namespace.zoned {
+        // Asking takes a read, which this path may refuse now.
+        Some(zoned) if let Some(known) = known.filter(|known| known.zone_blocks == zoned.zone_blocks) => {
+            known.zone_capacity_blocks
+        }
         Some(zoned) => zone_capacity(reactor, options, nsid, zoned.zone_blocks).await?,
         None => 0,
     };
-    Ok(Prepared { namespace, zone_capacity, ids, queues: queues.max(1) })
+    Ok(Prepared { namespace, zone_capacity, ids, queues: queues.max(1), ana })
+}
+
+/// Whether the log is read from time to time: what is changing should not be missed, and some controllers do not tell.
+fn asks_again(controller: &Controller, state: AnaState) -> bool {
+    let info = controller.info();
+    info.has_ana && (state == AnaState::Change || info.identity.events & event::ANA_CHANGE == 0)
 }
 
 /// Answers the controller's events with what they ask for, as long as the association lasts.
 async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
     while let Ok(event) = controller.next_event().await {
+        if event == EventResult::ANA_CHANGED {
+            // It is reading the log that lets the controller tell of the next change.
+            shared.request_ana();
+        }
         if event == EventResult::NAMESPACE_CHANGED {
             let changed = controller.changed_namespaces().await;
             let concerns_us = match &changed {
-                Ok(Some(nsids)) => nsids.contains(&shared.nsid),
+                Ok(Some(nsids)) => nsids.contains(&shared.namespace.nsid),
                 Ok(None) => true,
                 Err(_) => continue,
             };
@@ -373,13 +458,13 @@ async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
 
 /// Brings the device's size up to date; a namespace that has gone has none.
 async fn look_at_size(controller: &Controller, shared: &Shared) {
-    let blocks = match controller.namespace(shared.nsid).await {
+    let blocks = match controller.namespace(shared.namespace.nsid).await {
         Ok(namespace) => namespace.identity.block_count,
         Err(CommandError::Unusable(InfoError::Inactive(_))) => 0,
         Err(_) => return,
     };
-    if blocks != shared.info().blocks {
-        info!(device = %shared.name, blocks, "namespace resized");
-        shared.set_blocks(blocks);
+    if blocks != shared.namespace.info().blocks {
+        info!(device = shared.name(), blocks, "namespace resized");
+        shared.namespace.set_blocks(blocks);
     }
 }

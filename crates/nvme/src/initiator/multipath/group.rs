@@ -1,0 +1,181 @@
+//! What the paths of a device have in common, and which they are.
+
+use bdev::DeviceInfo;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use crate::initiator::controller::NamespaceIds;
+use crate::initiator::device::Known;
+use crate::initiator::fence::Board;
+use crate::initiator::options::Options;
+use crate::initiator::shared::Shared;
+
+/// Most paths of a device.
+pub const PATHS_MAX: usize = 8;
+
+/// The namespace behind all paths.
+pub(in crate::initiator) struct Namespace {
+    /// The device's name.
+    pub(in crate::initiator) name: String,
+    pub(in crate::initiator) nsid: u32,
+    info: DeviceInfo,
+    /// What tells it from others.
+    pub(in crate::initiator) ids: NamespaceIds,
+    /// What lost connections of any path may still do.
+    pub(in crate::initiator) board: Arc<Board>,
+    blocks: AtomicU64,
+    lanes: AtomicU32,
+    associations: AtomicU64,
+    /// Nobody wants the device any more.
+    closing: AtomicBool,
+    /// Who is told of changes.
+    paths: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Namespace {
+    fn new(name: &str, nsid: u32, known: Known) -> Namespace {
+        let Known { info, ids } = known;
+        Namespace {
+            name: name.to_string(),
+            nsid,
+            info,
+            ids,
+            board: Arc::default(),
+            blocks: AtomicU64::new(info.blocks),
+            lanes: AtomicU32::new(1),
+            associations: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            paths: Mutex::default(),
+        }
+    }
+
+    /// What the device is now.
+    #[inline]
+    pub(in crate::initiator) fn info(&self) -> DeviceInfo {
+        DeviceInfo { blocks: self.blocks.load(Ordering::Relaxed), ..self.info }
+    }
+
+    pub(in crate::initiator) fn set_blocks(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Relaxed);
+    }
+
+    /// Whether the device is being closed.
+    pub(in crate::initiator) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// A number for a lane.
+    pub(in crate::initiator) fn number_lane(&self) -> u32 {
+        self.lanes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for an association, from 1.
+    pub(in crate::initiator) fn number_association(&self) -> u64 {
+        self.associations.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// An association has been fenced: what waited for that goes on, on all paths.
+    pub(in crate::initiator) fn lift_fence(&self, association: u64) {
+        self.board.lift(association);
+        self.members().iter().for_each(|path| path.touch());
+    }
+
+    /// All paths, those that were removed and are not done yet included.
+    pub(in crate::initiator) fn members(&self) -> Vec<Arc<Shared>> {
+        let paths = self.paths.lock().expect("nothing panics while it holds this lock");
+        paths.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The paths of a device. Which they are changes by command alone.
+pub(in crate::initiator) struct Group {
+    pub(in crate::initiator) namespace: Arc<Namespace>,
+    /// As the device was opened; paths have other addresses.
+    pub(in crate::initiator) options: Options,
+    paths: Mutex<Vec<Arc<Shared>>>,
+    /// Changes with the paths.
+    generation: AtomicU64,
+}
+
+impl Group {
+    pub(in crate::initiator) fn new(name: &str, options: &Options, nsid: u32, known: Known) -> Group {
+        Group {
+            namespace: Arc::new(Namespace::new(name, nsid, known)),
+            options: options.clone(),
+            paths: Mutex::default(),
+            generation: AtomicU64::new(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
+        self.paths.lock().expect("nothing panics while it holds this lock")
+    }
+
+    fn changed(&self, paths: &[Arc<Shared>]) {
+        let mut known = self.namespace.paths.lock().expect("nothing panics while it holds this lock");
+        // One that was removed goes on until its last association is fenced.
+        known.retain(|path| path.strong_count() > 0);
+        for path in paths {
+            if !known.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(path))) {
+                known.push(Arc::downgrade(path));
+            }
+        }
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes with the paths.
+    #[inline]
+    pub(in crate::initiator) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The paths, in the order in which they were named.
+    pub(in crate::initiator) fn paths(&self) -> Vec<Arc<Shared>> {
+        self.lock().clone()
+    }
+
+    /// Adds a path without an association; `None` when there is one to this address, or no room.
+    pub(in crate::initiator) fn add(&self, address: SocketAddr, now_ns: u64) -> Option<Arc<Shared>> {
+        let mut paths = self.lock();
+        if paths.len() == PATHS_MAX || paths.iter().any(|path| path.options.address == address) {
+            return None;
+        }
+        let options = Options { address, ..self.options.clone() };
+        let path = Arc::new(Shared::new(self.namespace.clone(), options, now_ns));
+        paths.push(path.clone());
+        self.changed(&paths);
+        Some(path)
+    }
+
+    /// Takes a path out; the last one stays.
+    pub(in crate::initiator) fn remove(&self, address: SocketAddr) -> Option<Arc<Shared>> {
+        let mut paths = self.lock();
+        let place = paths.iter().position(|path| path.options.address == address)?;
+        if paths.len() == 1 {
+            return None;
+        }
+        let path = paths.remove(place);
+        self.changed(&paths);
+        drop(paths);
+        path.request_close();
+        Some(path)
+    }
+
+    /// Ends all associations in order.
+    pub(in crate::initiator) fn request_close(&self) {
+        self.namespace.closing.store(true, Ordering::Relaxed);
+        self.paths().iter().for_each(|path| path.request_close());
+    }
+
+    /// Whether there has ever been an association.
+    pub(in crate::initiator) fn was_up(&self) -> bool {
+        self.lock().iter().any(|path| path.was_up())
+    }
+
+    /// Since when no path is of use, reactor time in ns; `None` when one is.
+    pub(in crate::initiator) fn useless_since(&self) -> Option<u64> {
+        let since: Option<Vec<u64>> = self.lock().iter().map(|path| path.useless_since()).collect();
+        since.map(|since| since.into_iter().max().unwrap_or(0))
+    }
+}

@@ -1,0 +1,47 @@
+//! How the paths of a device are, for people and metrics.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use crate::initiator::shared::{Phase, Shared};
+use crate::spec::ana::AnaState;
+
+/// One path of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its controller's identifier, while there is an association.
+    pub controller: Option<u16>,
+    /// How its controller says that the namespace can be reached, while there is an association.
+    pub ana: Option<AnaState>,
+    /// Why there is no association, or was none before, where that is known.
+    pub trouble: Option<String>,
+    /// Associations that were built again after a loss.
+    pub reconnects: u64,
+    /// Operations that were sent this way, repetitions included; half a second behind.
+    pub ios: u64,
+    /// Operations that had to be sent again since the connection they were on was lost.
+    pub lost: u64,
+    /// Operations that its controllers refused for the sake of the path.
+    pub refused: u64,
+}
+
+impl PathStatus {
+    pub(in crate::initiator) fn of(path: &Shared) -> PathStatus {
+        let controller = match path.phase() {
+            Phase::Up(association) => Some(association.controller),
+            Phase::Down { .. } | Phase::Closed => None,
+        };
+        PathStatus {
+            address: path.options.address,
+            controller,
+            ana: controller.map(|_| path.ana()),
+            trouble: path.trouble().map(|trouble| trouble.to_string()),
+            reconnects: path.reconnects.load(Ordering::Relaxed),
+            ios: path.ios.load(Ordering::Relaxed),
+            lost: path.lost.load(Ordering::Relaxed),
+            refused: path.refused.load(Ordering::Relaxed),
+        }
+    }
+}
