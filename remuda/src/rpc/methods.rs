@@ -448,7 +448,7 @@ pub async fn call(
         return device_create(node, &table).await;
     }
     if method.name == "device.set" {
-        return device_set(node, table);
+        return device_set(node, table).await;
     }
     if method.name == "pool.create" {
         return pool_create(node, &table).await;
@@ -478,10 +478,10 @@ async fn device_create(node: &mut Node, table: &Table) -> Result<Value, Refusal>
     }
 }
 
-fn device_set(node: &mut Node, mut table: Table) -> Result<Value, Refusal> {
+async fn device_set(node: &mut Node, mut table: Table) -> Result<Value, Refusal> {
     let at = table.iter().position(|(key, _)| key.value == "name");
     match at.map(|at| table.remove(at).1.data) {
-        Some(Data::Text(name)) => answer(node.device_set(&name, &table)?),
+        Some(Data::Text(name)) => answer(node.device_set(&name, &table).await?),
         _ => Err(Refusal::invalid("method 'device.set'", "it has no 'name', or one that is no string", "")),
     }
 }

@@ -371,5 +371,6 @@ pub(super) fn target_of(controller: &ControllerInfo, namespace: &NamespaceInfo) 
         },
         capsule_data_max: controller.identity.capsule_data_max.min(controller.identity.transfer_len_max),
         crdt: controller.crdt,
+        ana: controller.has_ana,
     }
 }

@@ -334,6 +334,11 @@ impl Shared {
         }
     }
 
+    /// What the controller said last.
+    pub(super) fn last_ana(&self) -> AnaState {
+        self.lock().ana.0
+    }
+
     /// For how long the controller has said so, ns.
     pub(super) fn ana_age_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.lock().ana.1)
@@ -350,13 +355,11 @@ impl Shared {
         (state.ana_asked > state.ana_done).then_some(state.ana_asked)
     }
 
-    /// What the log says, as far as it could be read: the answer to looks up to number `request`.
-    pub(super) fn set_ana(&self, found: Option<AnaState>, request: u64, now_ns: u64) {
+    /// What the log says: the answer to looks up to number `request`.
+    pub(super) fn set_ana(&self, found: AnaState, request: u64, now_ns: u64) {
         self.change(|state| {
             state.ana_done = state.ana_done.max(request);
-            if let Some(found) = found
-                && found != state.ana.0
-            {
+            if found != state.ana.0 {
                 state.ana = (found, now_ns);
             }
         });

@@ -33,6 +33,8 @@ use super::zones::zone_capacity;
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
 const TICK_NS: u64 = 500_000_000;
+/// Pause before another look at access states that could not be read, ns.
+const LOOK_PAUSE_NS: u64 = 100_000_000;
 /// Longest wait for requests under way when a device is closed, ns.
 const DRAIN_MAX_NS: u64 = 2_000_000_000;
 
@@ -128,7 +130,7 @@ impl Supervisor {
         let Ready { controller, namespace, queues, ana } = ready;
         self.number = self.shared.namespace.number_association();
         let asked = self.shared.ana_wanted().unwrap_or(0);
-        self.shared.set_ana(Some(*ana), asked, self.reactor.now_ns());
+        self.shared.set_ana(*ana, asked, self.reactor.now_ns());
         for _ in 0..controller.info().event_requests() {
             self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
         }
@@ -186,7 +188,7 @@ impl Supervisor {
                 due_ns = now_ns + interval_ns;
                 // Also where any traffic would do: it costs one command, and skipping it leaves no margin for a late one.
                 self.send_keep_alive(controller);
-                if asks_again(controller, self.shared.ana()) {
+                if asks_again(controller, self.shared.last_ana()) {
                     self.look_at_ana(controller, 0).await;
                 }
             }
@@ -199,14 +201,13 @@ impl Supervisor {
     /// Brings up to date how the namespace can be reached; the answer to looks up to number `request`.
     async fn look_at_ana(&self, controller: &Controller, request: u64) {
         let reading = controller.ana_state(self.shared.namespace.nsid);
-        let found = match self.reactor.timeout(self.shared.options.admin_timeout_ns, reading).await {
-            Some(Ok(found)) => Some(found),
-            // What was known goes on; if it is wrong, refusals will ask again.
-            Some(Err(_)) | None => None,
+        let Some(Ok(found)) = self.reactor.timeout(self.shared.options.admin_timeout_ns, reading).await else {
+            // The look stays asked for: until its log is read the controller tells of no further change.
+            return self.reactor.sleep_ns(LOOK_PAUSE_NS).await;
         };
-        if found.is_some_and(|found| found != self.shared.ana()) {
-            let state = found.unwrap_or_default().name();
-            info!(device = self.shared.name(), path = %self.shared.options.address, state, "access state");
+        if found != self.shared.last_ana() {
+            let (state, path) = (found.name(), self.shared.options.address);
+            info!(device = self.shared.name(), %path, state, "access state");
         }
         self.shared.set_ana(found, request, self.reactor.now_ns());
     }
@@ -215,7 +216,7 @@ impl Supervisor {
     /// Linux does), for what it says may have been lost.
     fn is_change_overdue(&self, controller: &Controller) -> bool {
         let limit_ns = 2 * u64::from(controller.info().ana_transition_s) * 1_000_000_000;
-        let is_changing = self.shared.ana() == AnaState::Change && self.shared.ana_wanted().is_none();
+        let is_changing = self.shared.last_ana() == AnaState::Change;
         is_changing && limit_ns > 0 && self.shared.ana_age_ns(self.reactor.now_ns()) >= limit_ns
     }
 

@@ -50,7 +50,7 @@ impl Lane {
             Err(Returned { io, why, history, .. }) => {
                 request.io = io;
                 if let Why::Refused(status) = why {
-                    self.note_refusal(status);
+                    self.note_refusal(status.is_ana_refusal() && self.policy.ana);
                 }
                 Outcome::Returned(why, history)
             }

@@ -129,9 +129,10 @@ impl Inner {
             return;
         }
         let op = request.io.op;
-        if is_of_path(status, op) && (status.is_ana_refusal() || request.retries < lane.policy.retries_max) {
-            request.retries += u8::from(!status.is_ana_refusal());
-            lane.note_refusal(status);
+        let is_of_state = status.is_ana_refusal() && self.target.is_some_and(|target| target.ana) && lane.policy.ana;
+        if is_of_path(status, op) && (is_of_state || request.retries < lane.policy.retries_max) {
+            request.retries += u8::from(!is_of_state);
+            lane.note_refusal(is_of_state);
             return self.give_back(id, Why::Refused(status));
         }
         if is_retryable(status, op) && request.retries < lane.policy.retries_max {

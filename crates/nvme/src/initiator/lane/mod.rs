@@ -219,8 +219,7 @@ impl Lane {
     }
 
     /// A command was refused for the sake of the path. For that of its access state, nothing more is sent until it is known.
-    fn note_refusal(&self, status: crate::spec::Status) {
-        let is_ana_stale = status.is_ana_refusal() && self.policy.ana;
+    fn note_refusal(&self, is_ana_stale: bool) {
         self.count(|counts| {
             counts.refused += 1;
             counts.is_ana_stale |= is_ana_stale;
