@@ -94,6 +94,49 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
 }
 
 #[test]
+fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
+    let ports = [common::free_port(), common::free_port()];
+    let [first, second] = ports.map(|port| format!("127.0.0.1:{port}"));
+    let mut far = Node::start(&format!(
+        "[nvmf]\nlisten = ['{first}', '{second}']\n[[device]]\nname = 'm'\nkind = 'mem'\nsize = '12MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'm'\n\
+         [[subsystem]]\nnqn = '{NQN}:far'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    let mut near = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'remote'\nkind = 'nvmf'\npaths = ['{first}', '{second}']\nnqn = '{NQN}:far'\n{}",
+        export("remote")
+    ));
+    let states = |device: &Value| -> Vec<String> {
+        let paths = device["paths"].as_array().unwrap().iter();
+        paths.map(|path| path["state"].as_str().unwrap().to_string()).collect()
+    };
+    until(&near, "remote", |device| states(device) == ["optimized", "optimized"]);
+    works(&near);
+    far.ok(&["subsystem", "set-ana", &format!("{NQN}:far"), "inaccessible", "--port", &first]);
+    let device = until(&near, "remote", |device| states(device) == ["inaccessible", "optimized"]);
+    let before = device["paths"][0]["operations"].clone();
+    works(&near);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let device = near.json(&["device", "show", "remote"]);
+    assert_eq!(device["paths"][0]["operations"], before, "{device}");
+    assert!(device["paths"][1]["operations"].as_u64().unwrap() > 0, "{device}");
+    let shown = near.run(&["device", "show", "remote"]).out;
+    assert!(shown.contains("inaccessible") && shown.contains(&second), "{shown}");
+    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    let line = |name: &str, path: &str, value: u64| format!("{name}{{name=\"remote\",path=\"{path}\"}} {value}\n");
+    assert!(metrics.contains(&line("remuda_path_optimized", &first, 0)), "{metrics}");
+    assert!(metrics.contains(&line("remuda_path_optimized", &second, 1)), "{metrics}");
+    // The only path of use is taken away, and comes back.
+    near.ok(&["device", "set", "remote", "paths=off"]);
+    assert_eq!(states(&near.json(&["device", "show", "remote"])), ["inaccessible"]);
+    near.ok(&["device", "set", "remote", &format!("paths={second}")]);
+    until(&near, "remote", |device| states(device) == ["inaccessible", "optimized"]);
+    works(&near);
+    assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
+}
+
+#[test]
 fn a_leg_that_failed_comes_back_by_command_and_one_with_writes_of_its_own_only_by_force() {
     let mut node = Node::start(&format!(
         "[nvmf]\nlisten = ['127.0.0.1:0']\n\

@@ -47,7 +47,7 @@ Examples:
         /// New size, such as 20GiB
         size: String,
     },
-    /// Change a delay, error or rate-limit device while it is in use
+    /// Change a delay, error or rate-limit device, or the paths of a remote one, while it is in use
     #[command(after_help = "\
 Keys are those of the configuration file; 'off' takes one back. A device made by command keeps its changes; one of the
 configuration file starts with those of the file again.
@@ -56,7 +56,8 @@ Examples:
   remuda device set slow read=2ms jitter=500us
   remuda device set limit iops=5000 bandwidth=off
   remuda device set faulty op=write rate=0.01 fault=fail
-  remuda device set faulty rate=off")]
+  remuda device set faulty rate=off
+  remuda device set far paths=10.0.0.8:4420")]
     Set {
         /// Name
         name: String,

@@ -384,6 +384,22 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_a_group_is_found_with_and_without_namespaces() {
+        let mut log =
+            AnaHeader { change_count: U64::new(9), group_count: U16::new(3), reserved10: [0; 6] }.as_bytes().to_vec();
+        for (group, nsids, state) in [(1, 0, 1), (5, 2, 3), (7, 0, 0xe)] {
+            let mut descriptor = AnaGroupDescriptor::new_zeroed();
+            (descriptor.group, descriptor.nsid_count, descriptor.state) = (U32::new(group), U32::new(nsids), state);
+            log.extend_from_slice(descriptor.as_bytes());
+            log.extend(std::iter::repeat_n(7, nsids as usize * 4));
+        }
+        let states = [1, 5, 7, 8].map(|group| ana_state(&log, group).unwrap());
+        let no = AnaState::Inaccessible;
+        assert_eq!(states, [AnaState::Optimized, no, no, no], "unknown states and groups are of no use");
+        assert_eq!(ana_state(&log[..60], 5), Ok(no), "cut short");
+    }
+
+    #[test]
     fn a_namespace_list_ends_at_zero_or_where_it_stops_increasing() {
         let list = |ids: &[u32]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
         assert_eq!(active_namespaces(&list(&[1, 5, 9, 0, 11])).collect::<Vec<_>>(), [1, 5, 9]);

@@ -40,8 +40,8 @@ const EVENT_REQUESTS_MAX: u16 = 4;
 const STATUS_POLL_NS: u64 = 2_000_000;
 /// Discovery log entries read at once.
 const DISCOVERY_ENTRIES_AT_ONCE: u64 = 3;
-/// Most groups of a log of access states that are read, 32 bytes each: less than any controller transfers at once.
-const ANA_GROUPS_READ_MAX: u32 = 120;
+/// Most groups of a log of access states that are read, 32 bytes each.
+const ANA_GROUPS_READ_MAX: u32 = 4096;
 /// Most discovery log entries that are read.
 const DISCOVERY_ENTRIES_MAX: u64 = 4096;
 /// Times that a discovery log which changes while it is read is begun again.
@@ -368,13 +368,15 @@ impl Controller {
     /// How namespace `nsid` can be reached through this controller: optimised, where it does not report asymmetric access.
     /// Reading it lets the controller tell of the next change.
     pub async fn ana_state(&self, nsid: u32) -> Result<AnaState, CommandError> {
-        if !self.info().has_ana {
+        if !self.info().has_ana || !self.options.ana {
             return Ok(AnaState::Optimized);
         }
         let page = self.identify(Cns::Namespace, nsid).await?;
         let (identify, _) = IdentifyNamespace::ref_from_prefix(&page).expect("a page of 4096 unaligned bytes");
-        let groups = self.info().ana_groups.clamp(1, ANA_GROUPS_READ_MAX) as usize;
-        let len = size_of::<AnaHeader>() + groups * size_of::<AnaGroupDescriptor>();
+        let (header_len, group_len) = (size_of::<AnaHeader>() as u32, size_of::<AnaGroupDescriptor>() as u32);
+        let fitting = self.info().identity.transfer_len_max.saturating_sub(header_len) / group_len;
+        let groups = self.info().ana_groups.min(fitting).clamp(1, ANA_GROUPS_READ_MAX);
+        let len = (header_len + groups * group_len) as usize;
         let page = self.read_page(command::ana_log(len as u32), len).await?;
         info::ana_state(&page, identify.anagrpid.get()).map_err(CommandError::Unusable)
     }

@@ -8,6 +8,7 @@
 
 use bdev::{DeviceInfo, ZonedInfo};
 use reactor::Reactor;
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -56,6 +57,8 @@ pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
     /// The association in force, or the last one.
     pub(super) number: u64,
+    /// Access states are being read.
+    is_looking: Rc<Cell<bool>>,
 }
 
 /// A controller and what the association needs of it.
@@ -69,7 +72,7 @@ pub(super) struct Ready {
 
 impl Supervisor {
     pub(super) fn new(reactor: &Rc<Reactor>, shared: Arc<Shared>) -> Supervisor {
-        Supervisor { reactor: reactor.clone(), shared, number: 0 }
+        Supervisor { reactor: reactor.clone(), shared, number: 0, is_looking: Rc::default() }
     }
 
     /// Looks for a first controller until there is one, then goes on as [`run`](Self::run).
@@ -172,8 +175,7 @@ impl Supervisor {
                 continue;
             }
             if let Some(request) = self.shared.ana_wanted() {
-                self.look_at_ana(controller, request).await;
-                continue;
+                self.look_at_ana(controller, request);
             }
             if self.is_change_overdue(controller) {
                 return Broken::Timeout;
@@ -189,7 +191,7 @@ impl Supervisor {
                 // Also where any traffic would do: it costs one command, and skipping it leaves no margin for a late one.
                 self.send_keep_alive(controller);
                 if asks_again(controller, self.shared.last_ana()) {
-                    self.look_at_ana(controller, 0).await;
+                    self.look_at_ana(controller, 0);
                 }
             }
             let pause_ns = due_ns.saturating_sub(now_ns).min(TICK_NS);
@@ -198,18 +200,30 @@ impl Supervisor {
         }
     }
 
-    /// Brings up to date how the namespace can be reached; the answer to looks up to number `request`.
-    async fn look_at_ana(&self, controller: &Controller, request: u64) {
-        let reading = controller.ana_state(self.shared.namespace.nsid);
-        let Some(Ok(found)) = self.reactor.timeout(self.shared.options.admin_timeout_ns, reading).await else {
-            // The look stays asked for: until its log is read the controller tells of no further change.
-            return self.reactor.sleep_ns(LOOK_PAUSE_NS).await;
-        };
-        if found != self.shared.last_ana() {
-            let (state, path) = (found.name(), self.shared.options.address);
-            info!(device = self.shared.name(), %path, state, "access state");
+    /// Brings up to date how the namespace can be reached; the answer to looks up to number `request`. One at a time, beside the
+    /// keep alives, which must not wait for it.
+    fn look_at_ana(&self, controller: &Rc<Controller>, request: u64) {
+        if self.is_looking.replace(true) {
+            return;
         }
-        self.shared.set_ana(found, request, self.reactor.now_ns());
+        let (controller, shared, reactor) = (controller.clone(), self.shared.clone(), self.reactor.clone());
+        let is_looking = self.is_looking.clone();
+        self.reactor.spawn(async move {
+            let reading = controller.ana_state(shared.namespace.nsid);
+            match reactor.timeout(shared.options.admin_timeout_ns, reading).await {
+                Some(Ok(found)) => {
+                    if found != shared.last_ana() {
+                        let (state, path) = (found.name(), shared.options.address);
+                        info!(device = shared.name(), %path, state, "access state");
+                    }
+                    shared.set_ana(found, request, reactor.now_ns());
+                }
+                // The look stays asked for: until its log is read the controller tells of no further change.
+                Some(Err(_)) | None => reactor.sleep_ns(LOOK_PAUSE_NS).await,
+            }
+            is_looking.set(false);
+            shared.touch();
+        });
     }
 
     /// Whether a change of state takes longer than the controller allows itself, twice over: the controller is reset then (as
