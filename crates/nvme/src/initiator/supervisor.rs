@@ -386,11 +386,12 @@ impl Supervisor {
 
     async fn close(&self, controller: &Rc<Controller>) {
         let limit_ns = self.shared.options.admin_timeout_ns;
-        match !self.shared.namespace.is_closing() && self.shared.namespace.board.suspects(self.number) {
+        if !self.shared.namespace.is_closing() && self.shared.namespace.board.suspects(self.number) {
             // The device goes on without this path, and waits for what it has left behind.
-            true => drop(self.fence(controller).await),
+            self.fence(controller).await;
+        } else {
             // A controller that cannot be shut down any more loses its association now and times out.
-            false => drop(self.reactor.timeout(limit_ns, controller.shutdown()).await),
+            let _ = self.reactor.timeout(limit_ns, controller.shutdown()).await;
         }
         controller.disconnect();
         self.shared.set_closed();

@@ -18,6 +18,13 @@ pub(in crate::initiator) struct Returned {
     pub(in crate::initiator) from: u32,
 }
 
+impl Returned {
+    /// An operation that was on no lane yet.
+    pub(in crate::initiator) fn unsent(io: Io) -> Returned {
+        Returned { io, why: Why::Lost, history: History::default(), from: 0 }
+    }
+}
+
 /// Waits for a block operation. Dropping it abandons the wait; the operation goes on.
 pub(in crate::initiator) struct Ticket {
     pub(super) lane: Rc<Lane>,
@@ -29,14 +36,12 @@ impl Future for Ticket {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Done, Returned>> {
-        let ended = self.lane.poll_request(self.id, cx);
-        ended.map(|(io, outcome)| {
-            self.id = None;
-            match outcome {
-                Outcome::Ended(status) => Ok(io.done(status)),
-                Outcome::Returned(why, history) => Err(Returned { io, why, history, from: self.lane.number }),
-                Outcome::Answer(_) => unreachable!("block operations have a status"),
-            }
+        let Poll::Ready((io, outcome)) = self.lane.poll_request(self.id, cx) else { return Poll::Pending };
+        self.id = None;
+        Poll::Ready(match outcome {
+            Outcome::Ended(status) => Ok(io.done(status)),
+            Outcome::Returned(why, history) => Err(Returned { io, why, history, from: self.lane.number }),
+            Outcome::Answer(_) => unreachable!("block operations have a status"),
         })
     }
 }

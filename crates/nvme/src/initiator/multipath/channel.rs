@@ -119,7 +119,7 @@ impl Channel for NvmfChannel {
         // When nobody waits any more the reactor does, so that it does not stop before the operation has ended.
         match way.start(io) {
             Ok(ticket) => IoFuture::steps(&way.reactor, finish(way.clone(), ticket)),
-            Err(returned) => IoFuture::steps(&way.reactor, go_on(way.clone(), returned)),
+            Err(io) => IoFuture::steps(&way.reactor, go_on(way.clone(), Returned::unsent(io))),
         }
     }
 
@@ -172,7 +172,7 @@ impl Way {
     pub(in crate::initiator) async fn submit(self: &Rc<Self>, io: Io) -> Done {
         match self.start(io) {
             Ok(ticket) => finish(self.clone(), ticket).await,
-            Err(returned) => Box::pin(go_on(self.clone(), returned)).await,
+            Err(io) => Box::pin(go_on(self.clone(), Returned::unsent(io))).await,
         }
     }
 
@@ -194,12 +194,10 @@ impl Way {
 
     /// Gives an operation to a lane, if there is one.
     #[inline]
-    fn start(self: &Rc<Self>, io: Io) -> Result<Ticket, Returned> {
-        let history = History::default();
-        let returned = |io| Returned { io, why: Why::Lost, history, from: 0 };
+    fn start(&self, io: Io) -> Result<Ticket, Io> {
         match self.choose() {
-            Some(lane) => lane.submit(io, history).map_err(returned),
-            None => Err(returned(io)),
+            Some(lane) => lane.submit(io, History::default()),
+            None => Err(io),
         }
     }
 
