@@ -160,7 +160,6 @@ fn every_checker_catches_its_mutation() {
         ("devices-conformance", Mutation::DiscardDoesNothing),
         ("nvmf", Mutation::ReplayUnfenced),
         ("nvmf-fencing", Mutation::PreemptWithoutAbort),
-        ("nvmf-paths", Mutation::ReplayUnfenced),
         ("nvmf-paths", Mutation::IgnoreAccessStates),
         ("nvmf", Mutation::SkipVerify),
         ("nvmf", Mutation::StaleSize),

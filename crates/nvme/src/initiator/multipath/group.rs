@@ -96,6 +96,8 @@ pub(in crate::initiator) struct Group {
     paths: Mutex<Vec<Arc<Shared>>>,
     /// Changes with the paths.
     generation: AtomicU64,
+    /// A path that was taken out has had an association.
+    was_up: AtomicBool,
 }
 
 impl Group {
@@ -105,6 +107,7 @@ impl Group {
             options: options.clone(),
             paths: Mutex::default(),
             generation: AtomicU64::new(1),
+            was_up: AtomicBool::new(false),
         }
     }
 
@@ -156,6 +159,7 @@ impl Group {
             return None;
         }
         let path = paths.remove(place);
+        self.was_up.fetch_or(path.was_up(), Ordering::Relaxed);
         self.changed(&paths);
         drop(paths);
         path.request_close();
@@ -170,7 +174,7 @@ impl Group {
 
     /// Whether there has ever been an association.
     pub(in crate::initiator) fn was_up(&self) -> bool {
-        self.lock().iter().any(|path| path.was_up())
+        self.was_up.load(Ordering::Relaxed) || self.lock().iter().any(|path| path.was_up())
     }
 
     /// Since when no path is of use, reactor time in ns; `None` when one is.
