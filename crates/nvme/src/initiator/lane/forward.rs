@@ -52,6 +52,10 @@ impl Lane {
                 if let Why::Refused(status) = why {
                     self.note_refusal(status.is_ana_refusal() && self.policy.ana);
                 }
+                if why == Why::Lost {
+                    // Until the driver has found another one, or finds this one of use again.
+                    self.remote.set(None);
+                }
                 Outcome::Returned(why, history)
             }
         };
