@@ -33,7 +33,8 @@ impl HostIdentity {
 pub enum Replay {
     /// When it is certain that the lost connection's commands will not be done any more. Right whoever else writes.
     AfterFence,
-    /// At once, because no other host writes to the namespace. Other writes to the same blocks still wait.
+    /// At once, because no other host writes to the namespace; with several paths, when none of them has the association any more
+    /// that it had. Other writes to the same blocks still wait.
     Exclusive,
 }
 

@@ -222,6 +222,11 @@ impl Shared {
         reachable.get(number as usize % reachable.len().max(1)).copied().copied()
     }
 
+    /// Queues that are connected.
+    pub(super) fn queues(&self) -> usize {
+        self.lock().servers.len()
+    }
+
     /// Gives a queue back.
     pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release) {
         self.change(|state| {

@@ -96,6 +96,7 @@ impl Supervisor {
             }
             self.shared.set_down(self.reactor.now_ns());
             self.lanes_gone().await;
+            self.shared.namespace.end_association(self.number);
             if self.is_closing() {
                 return self.close(&controller).await;
             }
@@ -131,7 +132,7 @@ impl Supervisor {
     /// Lets lanes use a controller.
     pub(super) fn publish(&mut self, ready: &Ready) {
         let Ready { controller, namespace, queues, ana } = ready;
-        self.number = self.shared.namespace.number_association();
+        self.number = self.shared.namespace.board.begin();
         let asked = self.shared.ana_wanted().unwrap_or(0);
         self.shared.set_ana(*ana, asked, self.reactor.now_ns());
         for _ in 0..controller.info().event_requests() {

@@ -468,6 +468,7 @@ impl Lane {
             end: request.io.end(),
             owner: request.owner,
             association: inner.association,
+            newest: 0,
         })
     }
 

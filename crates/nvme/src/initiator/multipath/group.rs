@@ -26,7 +26,6 @@ pub(in crate::initiator) struct Namespace {
     pub(in crate::initiator) board: Arc<Board>,
     blocks: AtomicU64,
     lanes: AtomicU32,
-    associations: AtomicU64,
     /// Nobody wants the device any more.
     closing: AtomicBool,
     /// Who is told of changes.
@@ -44,7 +43,6 @@ impl Namespace {
             board: Arc::default(),
             blocks: AtomicU64::new(info.blocks),
             lanes: AtomicU32::new(1),
-            associations: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             paths: Mutex::default(),
         }
@@ -70,9 +68,10 @@ impl Namespace {
         self.lanes.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for an association, from 1.
-    pub(in crate::initiator) fn number_association(&self) -> u64 {
-        self.associations.fetch_add(1, Ordering::Relaxed) + 1
+    /// The last connection of an association has ended: replays that waited for that go on.
+    pub(in crate::initiator) fn end_association(&self, association: u64) {
+        self.board.end(association);
+        self.members().iter().for_each(|path| path.touch());
     }
 
     /// An association has been fenced: what waited for that goes on, on all paths.

@@ -13,6 +13,8 @@ pub struct PathStatus {
     pub address: SocketAddr,
     /// Its controller's identifier, while there is an association.
     pub controller: Option<u16>,
+    /// I/O queues that are connected.
+    pub queues: usize,
     /// How its controller says that the namespace can be reached, while there is an association.
     pub ana: Option<AnaState>,
     /// Why there is no association, or was none before, where that is known.
@@ -36,6 +38,7 @@ impl PathStatus {
         PathStatus {
             address: path.options.address,
             controller,
+            queues: path.queues(),
             ana: controller.map(|_| path.ana()),
             trouble: path.trouble().map(|trouble| trouble.to_string()),
             reconnects: path.reconnects.load(Ordering::Relaxed),
