@@ -79,15 +79,15 @@ pub fn get_log_page(page: LogPage, offset: u64, len: u32, retain_event: bool) ->
     sqe
 }
 
-/// Get Log Page for asymmetric namespace access: groups without their namespaces, in at most `len` bytes.
-pub fn ana_log(len: u32) -> Sqe {
+/// Get Log Page for asymmetric namespace access: groups without their namespaces, `len` bytes from `offset`.
+pub fn ana_log(offset: u64, len: u32) -> Sqe {
     let mut sqe = with_transport_data(Sqe::admin(AdminOpcode::GetLogPage, 0), len);
     GetLogPageCommand {
         lid: LogPage::Ana as u8,
         lsp: GROUPS_ONLY,
         retain_event: false,
         len: u64::from(len),
-        offset: 0,
+        offset,
         offset_is_index: false,
         csi: 0,
     }

@@ -261,21 +261,26 @@ pub fn active_namespaces(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-/// The state of `group` in a log of access states that was read without namespaces. A group that is not there has nothing for
-/// this host, which is "inaccessible"; so is a state that nobody knows.
-pub fn ana_state(bytes: &[u8], group: u32) -> Result<AnaState, InfoError> {
+/// How often a log of access states has changed.
+pub fn ana_changes(bytes: &[u8]) -> Result<u64, InfoError> {
+    view(bytes).map(|header: &AnaHeader| header.change_count.get())
+}
+
+/// The state of `group` in a log of access states, or in its beginning: `None` where more of it has to be read. A group that is not
+/// there has nothing for this host, which is "inaccessible"; so is a state that nobody knows.
+pub fn ana_state(bytes: &[u8], group: u32) -> Result<Option<AnaState>, InfoError> {
     let header: &AnaHeader = view(bytes)?;
     let mut rest = &bytes[size_of::<AnaHeader>()..];
     for _ in 0..header.group_count.get() {
-        let Ok((descriptor, behind)) = AnaGroupDescriptor::ref_from_prefix(rest) else { break };
+        let Ok((descriptor, behind)) = AnaGroupDescriptor::ref_from_prefix(rest) else { return Ok(None) };
         if descriptor.group.get() == group {
-            return Ok(AnaState::from_u8(descriptor.state & 0xf).unwrap_or(AnaState::Inaccessible));
+            return Ok(Some(AnaState::from_u8(descriptor.state & 0xf).unwrap_or(AnaState::Inaccessible)));
         }
         // Some send the namespaces although they were not asked for.
         let nsids = (descriptor.nsid_count.get() as usize).saturating_mul(4);
         rest = behind.get(nsids..).unwrap_or_default();
     }
-    Ok(AnaState::Inaccessible)
+    Ok(Some(AnaState::Inaccessible))
 }
 
 /// A subsystem that discovery offers over TCP.
@@ -394,9 +399,15 @@ mod tests {
             log.extend(std::iter::repeat_n(7, nsids as usize * 4));
         }
         let states = [1, 5, 7, 8].map(|group| ana_state(&log, group).unwrap());
-        let no = AnaState::Inaccessible;
-        assert_eq!(states, [AnaState::Optimized, no, no, no], "unknown states and groups are of no use");
-        assert_eq!(ana_state(&log[..60], 5), Ok(no), "cut short");
+        let (yes, no) = (Some(AnaState::Optimized), Some(AnaState::Inaccessible));
+        assert_eq!(states, [yes, no, no, no], "unknown states and groups are of no use");
+        for cut in 16..log.len() {
+            let known = |end: usize, state| if cut >= end { state } else { None };
+            assert_eq!(ana_state(&log[..cut], 1), Ok(known(48, yes)));
+            assert_eq!(ana_state(&log[..cut], 5), Ok(known(80, no)));
+            assert_eq!(ana_state(&log[..cut], 8), Ok(None), "the end of the log is not known to have been read");
+        }
+        assert_eq!(ana_changes(&log), Ok(9));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A [`Controller`] does not reconnect: when its admin queue is lost, it is over. [`super::NvmfDevice`] builds the next one.
 
-use reactor::{Reactor, SgList};
+use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use tracing::debug;
 use zerocopy::FromBytes;
@@ -40,8 +40,13 @@ const EVENT_REQUESTS_MAX: u16 = 4;
 const STATUS_POLL_NS: u64 = 2_000_000;
 /// Discovery log entries read at once.
 const DISCOVERY_ENTRIES_AT_ONCE: u64 = 3;
-/// Most groups of a log of access states that are read, 32 bytes each.
-const ANA_GROUPS_READ_MAX: u32 = 4096;
+/// Least and most bytes of a log of access states that are read at once: its header and one group at least.
+const ANA_PIECE_MIN: usize = 64;
+const ANA_PIECE_MAX: usize = 16 << 10;
+/// Most bytes of it that are read: more than 65,535 groups without their namespaces take.
+const ANA_LOG_MAX: usize = 4 << 20;
+/// Times that it is begun again when it changes while it is read.
+const ANA_RESTARTS_MAX: u32 = 8;
 /// Most discovery log entries that are read.
 const DISCOVERY_ENTRIES_MAX: u64 = 4096;
 /// Times that a discovery log which changes while it is read is begun again.
@@ -213,8 +218,8 @@ impl Controller {
     }
 
     async fn read_page(&self, sqe: Sqe, len: usize) -> Result<Vec<u8>, CommandError> {
-        let mut buf = self.reactor.pool().try_alloc(len).ok_or(CommandError::NoMemory)?;
-        buf.as_mut_slice().fill(0);
+        // Not of the pool: operations that wait for what this page tells may have all of it.
+        let buf = Buf::from_vec(vec![0; len]);
         let (_, bufs) = self.submit(sqe, Direction::ToHost, SgList::from_iter([buf])).await?;
         Ok(bufs[0].as_slice().to_vec())
     }
@@ -373,12 +378,37 @@ impl Controller {
         }
         let page = self.identify(Cns::Namespace, nsid).await?;
         let (identify, _) = IdentifyNamespace::ref_from_prefix(&page).expect("a page of 4096 unaligned bytes");
-        let (header_len, group_len) = (size_of::<AnaHeader>() as u32, size_of::<AnaGroupDescriptor>() as u32);
-        let fitting = self.info().identity.transfer_len_max.saturating_sub(header_len) / group_len;
-        let groups = self.info().ana_groups.min(fitting).clamp(1, ANA_GROUPS_READ_MAX);
-        let len = (header_len + groups * group_len) as usize;
-        let page = self.read_page(command::ana_log(len as u32), len).await?;
-        info::ana_state(&page, identify.anagrpid.get()).map_err(CommandError::Unusable)
+        let group = identify.anagrpid.get();
+        let fitting = (self.info().identity.transfer_len_max as usize).clamp(ANA_PIECE_MIN, ANA_PIECE_MAX);
+        let groups_len = self.info().ana_groups as usize * size_of::<AnaGroupDescriptor>();
+        let piece = (size_of::<AnaHeader>() + groups_len).clamp(ANA_PIECE_MIN, fitting);
+        for _ in 0..ANA_RESTARTS_MAX {
+            if let Some(state) = self.ana_state_once(group, piece, fitting).await? {
+                return Ok(state);
+            }
+        }
+        Err(CommandError::Unusable(InfoError::Unusable { field: "the access states' change count", value: 0 }))
+    }
+
+    /// `None` when the log has changed while it was read in several pieces.
+    async fn ana_state_once(&self, group: u32, piece: usize, fitting: usize) -> Result<Option<AnaState>, CommandError> {
+        let mut log = self.read_page(command::ana_log(0, piece as u32), piece).await?;
+        let changes = info::ana_changes(&log).map_err(CommandError::Unusable)?;
+        loop {
+            if let Some(state) = info::ana_state(&log, group).map_err(CommandError::Unusable)? {
+                if log.len() == piece {
+                    return Ok(Some(state));
+                }
+                let header = self.read_page(command::ana_log(0, ANA_PIECE_MIN as u32), ANA_PIECE_MIN).await?;
+                let is_same = info::ana_changes(&header).map_err(CommandError::Unusable)? == changes;
+                return Ok(is_same.then_some(state));
+            }
+            if log.len() >= ANA_LOG_MAX {
+                let field = "the length of the access states' log";
+                return Err(CommandError::Unusable(InfoError::Unusable { field, value: log.len() as u64 }));
+            }
+            log.extend(self.read_page(command::ana_log(log.len() as u64, fitting as u32), fitting).await?);
+        }
     }
 
     /// Reads the whole discovery log, again when it changes meanwhile. Entries that are no NVMe/TCP are left out.

@@ -82,7 +82,7 @@ impl NvmfDevice {
         options.check()?;
         let group = Arc::new(Group::new(name, options, nsid, known));
         for address in std::iter::once(&options.address).chain(more) {
-            if let Some(path) = group.add(*address, reactor.now_ns()) {
+            if let Some(path) = group.add(*address) {
                 reactor.spawn(Supervisor::new(reactor, path).run_later());
             }
         }
@@ -164,7 +164,7 @@ impl NvmfDevice {
         let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
         let info = device_info(controller.info(), &namespace, zone_capacity);
         let group = Arc::new(Group::new(name, options, wanted, Known { info, ids }));
-        let path = group.add(options.address, reactor.now_ns()).expect("it is the first one");
+        let path = group.add(options.address).expect("it is the first one");
         let mut supervisor = Supervisor::new(reactor, path);
         let ready = Ready { controller: Rc::new(controller), namespace, queues, ana };
         // Before anybody has the device: to one that was never connected, operations are not taken.
@@ -200,7 +200,7 @@ impl NvmfDevice {
     }
 
     fn start_path(&self, reactor: &Rc<Reactor>, address: SocketAddr) -> Option<()> {
-        let path = self.group().add(address, reactor.now_ns())?;
+        let path = self.group().add(address)?;
         reactor.spawn(Supervisor::new(reactor, path).run_later());
         Some(())
     }
@@ -251,8 +251,7 @@ impl NvmfDevice {
 
     /// Counters.
     pub fn stats(&self) -> NvmfStats {
-        let reconnects = self.group().paths().iter().map(|path| path.reconnects.load(Ordering::Relaxed)).sum();
-        NvmfStats { reconnects }
+        NvmfStats { reconnects: self.group().namespace.reconnects.load(Ordering::Relaxed) }
     }
 
     /// Ends all associations in order. Operations under way end first if they can, otherwise as gone; so do later ones.
@@ -286,16 +285,22 @@ impl BlockDevice for NvmfDevice {
         IoFuture::new(async move {
             let paths = group.paths();
             let is_up = |path: &&Arc<Shared>| matches!(path.phase(), Phase::Up(_));
-            // Any of them will do; where none is connected now, the first one may be soon.
-            let path = paths.iter().find(is_up).unwrap_or(&paths[0]);
-            let request = path.request_refresh();
-            let mut seen = 0;
+            // Each path has a size of its own; where none is connected now, the first one may be soon.
+            let mut looked_at: Vec<&Arc<Shared>> = paths.iter().filter(is_up).collect();
+            if looked_at.is_empty() {
+                looked_at.push(&paths[0]);
+            }
+            let requests: Vec<u64> = looked_at.iter().map(|path| path.request_refresh()).collect();
+            let is_only = looked_at.len() == 1;
             let looking = async {
-                while !path.is_refreshed(request) {
-                    path.changed(&mut seen).await;
+                for (path, request) in looked_at.iter().zip(requests) {
+                    let mut seen = 0;
+                    while !path.is_refreshed(request) && (is_only || is_up(path)) {
+                        path.changed(&mut seen).await;
+                    }
                 }
             };
-            match reactor.timeout(path.options.admin_timeout_ns, looking).await {
+            match reactor.timeout(group.options.admin_timeout_ns, looking).await {
                 Some(()) => Ok(group.namespace.info()),
                 None => {
                     let device = group.namespace.name.clone();

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::connect::{connect_queue, open_link};
 use super::error::{CommandError, ConnectError};
-use super::lane::{Lane, LanePolicy, RemoteLane};
+use super::lane::{Common, Lane, LanePolicy, RemoteLane};
 use super::link::Broken;
 use super::shared::{Association, Phase, Release, Shared};
 use super::supervisor::either;
@@ -18,6 +18,7 @@ use super::supervisor::either;
 const TICK_NS: u64 = 500_000_000;
 /// How often a lane that is to go looks whether its last request has ended, ns.
 const DRAIN_TICK_NS: u64 = 1_000_000;
+
 /// A lane of a path, with a task that keeps it connected.
 pub(super) fn start_lane(
     reactor: &Rc<Reactor>,
@@ -26,7 +27,8 @@ pub(super) fn start_lane(
     bell: &Rc<Notify>,
 ) -> Rc<Lane> {
     let namespace = &shared.namespace;
-    let lane = Lane::new(reactor, namespace.number_lane(), policy, namespace.board.clone(), bell.clone());
+    let common = Common { board: namespace.board.clone(), unflushed: shared.unflushed.clone(), ready: bell.clone() };
+    let lane = Lane::new(reactor, namespace.number_lane(), policy, common);
     let name = RemoteLane { reactor: reactor.index(), kept: reactor.keep(lane.clone()) };
     let driver = LaneDriver { reactor: reactor.clone(), shared: shared.clone(), lane: lane.clone(), name };
     reactor.spawn(driver.run());
@@ -68,7 +70,7 @@ impl LaneDriver {
                     }
                     self.lane.set_remote(self.shared.find_server(self.lane.number(), self.reactor.group_size()));
                 }
-                Phase::Down { .. } | Phase::Up(_) => self.lane.set_remote(None),
+                Phase::Down | Phase::Up(_) => self.lane.set_remote(None),
             }
             if self.shared.is_closing() {
                 self.lane.refuse();
@@ -94,7 +96,10 @@ impl LaneDriver {
             total.fetch_add(count, Ordering::Relaxed);
         }
         if counts.is_ana_stale {
-            shared.request_ana();
+            shared.request_ana(self.reactor.now_ns());
+        }
+        if counts.is_absent {
+            shared.request_refresh();
         }
         self.lane.set_ana(shared.ana());
     }
@@ -111,7 +116,7 @@ impl LaneDriver {
         };
         self.lane.disconnect(Broken::Local);
         self.tell();
-        self.shared.release_queue(queue, self.name, release);
+        self.shared.release_queue(queue, self.name, release, self.reactor.now_ns());
         release
     }
 
@@ -137,7 +142,7 @@ impl LaneDriver {
 
     async fn watch(&self, association: &Arc<Association>, queue: u16) -> Release {
         let mut seen = 0;
-        self.shared.add_server(self.name);
+        self.shared.add_server(self.name, self.reactor.now_ns());
         loop {
             if !self.lane.is_connected() {
                 return Release::Failed;

@@ -28,9 +28,6 @@ pub enum CommandError {
     /// The answer says something with which this host cannot work.
     #[error(transparent)]
     Unusable(#[from] InfoError),
-    /// There was no memory for its data.
-    #[error("the reactor's buffer pool is exhausted")]
-    NoMemory,
 }
 
 /// What a controller shows of a namespace.

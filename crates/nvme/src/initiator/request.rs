@@ -42,7 +42,12 @@ pub(super) enum Why {
     /// The connection has gone, whether or not it was sent.
     Lost,
     /// The controller refused it for the sake of the path.
-    Refused(spec::Status),
+    Refused {
+        /// As what.
+        status: spec::Status,
+        /// The controller's retry delays, 100 ms.
+        crdt: [u16; 3],
+    },
 }
 
 /// How a request ended.
@@ -94,6 +99,11 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// A connection that is lost may still carry it out: it has not ended before its replay has.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.losses > 0 && self.io.op.modifies()
+    }
+
     pub(super) fn history(&self) -> History {
         History { losses: self.losses, retries: self.retries, owner: Some(self.owner) }
     }
@@ -209,6 +219,16 @@ impl Requests {
         request.raw = None;
         self.free.push(id);
         std::mem::replace(&mut request.io, Io::flush())
+    }
+
+    /// Ends what was given back and not taken yet, if it carries `tag` and `may_end`.
+    pub(super) fn end_returned(&mut self, tag: u64, may_end: impl Fn(&Request) -> bool) {
+        let is_returned = |request: &Request| {
+            request.life == Life::Finished && matches!(request.outcome, Outcome::Returned(..)) && request.io.tag == tag
+        };
+        for request in self.slots.iter_mut().filter(|request| is_returned(request) && may_end(request)) {
+            request.outcome = Outcome::Ended(Status::Aborted);
+        }
     }
 
     /// Requests that have not ended.

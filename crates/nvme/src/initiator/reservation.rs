@@ -4,7 +4,7 @@
 //! to make of that. (The report says what is.)
 
 use bdev::BlockDevice;
-use reactor::{Reactor, SgList};
+use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -139,8 +139,7 @@ impl NvmfDevice {
         let server = found.ok_or(CommandError::Lost(Broken::Timeout))?;
         let send = move |there: Rc<Reactor>| async move {
             let lane = there.kept::<Lane>(server.kept).ok_or(CommandError::Lost(Broken::Local))?;
-            let mut buf = there.pool().try_alloc(data.len()).ok_or(CommandError::NoMemory)?;
-            buf.as_mut_slice().copy_from_slice(&data);
+            let buf = Buf::from_vec(data);
             let raw = Raw { sqe, direction, unlimited: false };
             let (answer, bufs) = lane.command(raw, SgList::from_iter([buf])).await;
             match answer.map_err(CommandError::Lost)?.status() {

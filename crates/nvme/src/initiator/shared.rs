@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use super::error::ConnectError;
 use super::lane::RemoteLane;
 use super::link::Broken;
-use super::multipath::Namespace;
+use super::multipath::{Namespace, Unflushed};
 use super::options::Options;
 use super::plan::Target;
 use crate::spec::ana::AnaState;
@@ -40,11 +40,8 @@ pub(super) struct Association {
 pub(super) enum Phase {
     /// Lanes may connect.
     Up(Arc<Association>),
-    /// No association since this time.
-    Down {
-        /// Reactor time, ns.
-        since_ns: u64,
-    },
+    /// No association now.
+    Down,
     /// For good.
     Closed,
 }
@@ -88,6 +85,14 @@ struct State {
     failed: bool,
     /// There has been an association.
     was_up: bool,
+    /// A queue of the association has been connected.
+    had_queue: bool,
+    /// The last association ended since no queue of it could be connected, and none has been since.
+    is_barren: bool,
+    /// Operations could be sent here when that was last looked at.
+    is_useful: bool,
+    /// Size of the namespace by what the controller said last; 0 when it had none.
+    blocks: Option<u64>,
     /// What the controller says of the namespace, and since when, reactor time in ns.
     ana: (AnaState, u64),
     /// Looks at the controller's log that were asked for, and that were done.
@@ -119,11 +124,13 @@ pub(super) struct Shared {
     pub(super) lost: AtomicU64,
     /// Operations that this path's controllers refused for the sake of the path.
     pub(super) refused: AtomicU64,
+    /// Whether it has to be flushed.
+    pub(super) unflushed: Arc<Unflushed>,
     state: Mutex<State>,
 }
 
 impl Shared {
-    pub(super) fn new(namespace: Arc<Namespace>, options: Options, now_ns: u64) -> Shared {
+    pub(super) fn new(namespace: Arc<Namespace>, options: Options) -> Shared {
         Shared {
             namespace,
             options,
@@ -131,15 +138,20 @@ impl Shared {
             ios: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            unflushed: Arc::default(),
             state: Mutex::new(State {
-                phase: Phase::Down { since_ns: now_ns },
+                phase: Phase::Down,
                 version: 0,
                 wakers: Vec::new(),
                 attached: 0,
                 free_queues: Vec::new(),
                 failed: false,
                 was_up: false,
-                ana: (AnaState::Optimized, now_ns),
+                had_queue: false,
+                is_barren: false,
+                is_useful: false,
+                blocks: None,
+                ana: (AnaState::Optimized, 0),
                 ana_asked: 0,
                 ana_done: 0,
                 trouble: None,
@@ -169,6 +181,20 @@ impl Shared {
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         result
+    }
+
+    /// As [`change`](Self::change) where it may decide whether operations can be sent here. The device's clock for operations
+    /// that wait runs from the last time that they could, so it is told of the end of that alone: nothing else sets it back.
+    fn change_use<T>(&self, now_ns: u64, action: impl FnOnce(&mut State) -> T) -> T {
+        self.change(|state| {
+            let result = action(state);
+            let is_up = matches!(state.phase, Phase::Up(_)) && !state.is_barren;
+            let is_useful = is_up && self.ana_of(state).refusal().is_none();
+            if std::mem::replace(&mut state.is_useful, is_useful) && !is_useful {
+                self.namespace.note_useful(now_ns);
+            }
+            result
+        })
     }
 
     /// Waits until something has changed since `seen`, which is brought up to date.
@@ -211,8 +237,11 @@ impl Shared {
     }
 
     /// Announces a lane that has a queue.
-    pub(super) fn add_server(&self, server: RemoteLane) {
-        self.change(|state| state.servers.push(server));
+    pub(super) fn add_server(&self, server: RemoteLane, now_ns: u64) {
+        self.change_use(now_ns, |state| {
+            (state.had_queue, state.is_barren) = (true, false);
+            state.servers.push(server);
+        });
     }
 
     /// A lane that can serve for lane `number` of a group of `reactors` reactors.
@@ -228,14 +257,17 @@ impl Shared {
     }
 
     /// Gives a queue back.
-    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release) {
-        self.change(|state| {
+    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release, now_ns: u64) {
+        self.change_use(now_ns, |state| {
             state.attached -= 1;
             state.servers.retain(|other| *other != server);
             match release {
                 // To the far end: the controller may take a moment to notice that it was closed.
                 Release::Idle => state.free_queues.insert(0, queue),
-                Release::Failed => state.failed = true,
+                Release::Failed => {
+                    state.failed = true;
+                    state.is_barren |= !state.had_queue;
+                }
             }
         });
     }
@@ -249,12 +281,14 @@ impl Shared {
 
     // --- for the supervisor -----------------------------------------------------------------------------------------
 
-    pub(super) fn set_up(&self, association: Association, queues: u16) {
-        self.change(|state| {
+    pub(super) fn set_up(&self, association: Association, queues: u16, now_ns: u64) {
+        self.namespace.note_up(now_ns);
+        self.change_use(now_ns, |state| {
             assert_eq!(state.attached, 0, "an association begins when nothing is left of the last one");
             state.free_queues = (1..=queues).rev().collect();
             state.failed = false;
             state.was_up = true;
+            state.had_queue = false;
             state.trouble = None;
             state.aborts.clear();
             state.phase = Phase::Up(Arc::new(association));
@@ -262,9 +296,11 @@ impl Shared {
     }
 
     pub(super) fn set_down(&self, now_ns: u64) {
-        self.change(|state| state.phase = Phase::Down { since_ns: now_ns });
+        self.change_use(now_ns, |state| state.phase = Phase::Down);
+        self.namespace.settle_size();
     }
 
+    /// Of a path that is down.
     pub(super) fn set_closed(&self) {
         self.change(|state| state.phase = Phase::Closed);
     }
@@ -327,12 +363,30 @@ impl Shared {
         self.lock().refreshes_done >= request
     }
 
+    /// What the controller says of the namespace's size; 0 when it has none.
+    pub(super) fn set_blocks(&self, blocks: u64, now_ns: u64) {
+        self.change(|state| state.blocks = Some(blocks));
+        self.namespace.settle_size();
+        self.change_use(now_ns, |_| ());
+    }
+
+    /// What it said last, and whether that is of now.
+    pub(super) fn blocks(&self) -> Option<(u64, bool)> {
+        let state = self.lock();
+        state.blocks.map(|blocks| (blocks, matches!(state.phase, Phase::Up(_))))
+    }
+
     // --- asymmetric namespace access --------------------------------------------------------------------------------
 
-    /// How the namespace can be reached here: "change" while that is being asked.
+    /// How the namespace can be reached here: "change" while that is being asked, "inaccessible" where it is not and another path
+    /// has it.
     pub(super) fn ana(&self) -> AnaState {
-        let state = self.lock();
+        self.ana_of(&self.lock())
+    }
+
+    fn ana_of(&self, state: &State) -> AnaState {
         match state.ana_asked > state.ana_done {
+            _ if state.blocks == Some(0) && self.namespace.info().blocks > 0 => AnaState::Inaccessible,
             _ if !self.options.ana => AnaState::Optimized,
             true => AnaState::Change,
             false => state.ana.0,
@@ -344,14 +398,14 @@ impl Shared {
         self.lock().ana.0
     }
 
-    /// For how long the controller has said so, ns.
-    pub(super) fn ana_age_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.lock().ana.1)
+    /// Since when it has said so, reactor time in ns.
+    pub(super) fn ana_since_ns(&self) -> u64 {
+        self.lock().ana.1
     }
 
     /// Asks for a look at the controller's log. Until it is done nothing is sent on this path.
-    pub(super) fn request_ana(&self) {
-        self.change(|state| state.ana_asked += 1);
+    pub(super) fn request_ana(&self, now_ns: u64) {
+        self.change_use(now_ns, |state| state.ana_asked += 1);
     }
 
     /// Looks at the log that are open; to be passed to [`set_ana`](Self::set_ana) when one was done.
@@ -362,7 +416,7 @@ impl Shared {
 
     /// What the log says: the answer to looks up to number `request`.
     pub(super) fn set_ana(&self, found: AnaState, request: u64, now_ns: u64) {
-        self.change(|state| {
+        self.change_use(now_ns, |state| {
             state.ana_done = state.ana_done.max(request);
             if found != state.ana.0 {
                 state.ana = (found, now_ns);
@@ -370,14 +424,8 @@ impl Shared {
         });
     }
 
-    /// Since when no operation can be sent on this path, reactor time in ns; `None` when one can.
-    pub(super) fn useless_since(&self) -> Option<u64> {
-        let state = self.lock();
-        match state.phase {
-            Phase::Up(_) if !self.options.ana || state.ana.0.refusal().is_none() => None,
-            Phase::Up(_) => Some(state.ana.1),
-            Phase::Down { since_ns } => Some(since_ns),
-            Phase::Closed => Some(0),
-        }
+    /// Whether operations can be sent on this path.
+    pub(super) fn is_useful(&self) -> bool {
+        self.lock().is_useful
     }
 }

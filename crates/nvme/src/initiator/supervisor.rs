@@ -29,11 +29,13 @@ use super::error::{CommandError, ConnectError, Seen};
 use super::fence::hold_ns;
 use super::link::Broken;
 use super::options::Options;
-use super::shared::{Association, Phase, Shared, Trouble};
+use super::shared::{Association, Shared, Trouble};
 use super::zones::zone_capacity;
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
 const TICK_NS: u64 = 500_000_000;
+/// An association that did not last so long was of no use: the next ones are not built at once, ns.
+const STEADY_NS: u64 = 10_000_000_000;
 /// Pause before another look at access states that could not be read, ns.
 const LOOK_PAUSE_NS: u64 = 100_000_000;
 /// Longest wait for requests under way when a device is closed, ns.
@@ -57,8 +59,14 @@ pub(super) struct Supervisor {
     pub(super) shared: Arc<Shared>,
     /// The association in force, or the last one.
     pub(super) number: u64,
+    /// When it began, reactor time in ns.
+    up_ns: u64,
+    /// Associations in a row that were of no use.
+    short_lives: u32,
     /// Access states are being read.
     is_looking: Rc<Cell<bool>>,
+    /// Reading them has failed, which is logged once.
+    look_failed: Rc<Cell<bool>>,
 }
 
 /// A controller and what the association needs of it.
@@ -72,7 +80,8 @@ pub(super) struct Ready {
 
 impl Supervisor {
     pub(super) fn new(reactor: &Rc<Reactor>, shared: Arc<Shared>) -> Supervisor {
-        Supervisor { reactor: reactor.clone(), shared, number: 0, is_looking: Rc::default() }
+        let (is_looking, look_failed) = Default::default();
+        Supervisor { reactor: reactor.clone(), shared, number: 0, up_ns: 0, short_lives: 0, is_looking, look_failed }
     }
 
     /// Looks for a first controller until there is one, then goes on as [`run`](Self::run).
@@ -92,7 +101,7 @@ impl Supervisor {
             let controller = ready.controller.clone();
             let reason = self.watch(&controller).await;
             if self.is_closing() {
-                self.drain().await;
+                self.drain(&controller).await;
             }
             self.shared.set_down(self.reactor.now_ns());
             self.lanes_gone().await;
@@ -103,6 +112,7 @@ impl Supervisor {
             self.shared.set_trouble(Trouble::Lost(reason));
             warn!(device = self.shared.name(), path = %self.shared.options.address, %reason, "association lost");
             let is_fenced = self.fence(&controller).await;
+            self.pause_after_short_life().await;
             let old = controller.info().clone();
             match self.reconnect(self.shared.options.loss_timeout_ns).await {
                 Ok(next) => {
@@ -112,6 +122,7 @@ impl Supervisor {
                     ready = next;
                     self.publish(&ready);
                     self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
+                    self.shared.namespace.reconnects.fetch_add(1, Ordering::Relaxed);
                     let controller = ready.controller.info().id;
                     info!(device = self.shared.name(), path = %self.shared.options.address, controller, "association built again");
                 }
@@ -129,14 +140,40 @@ impl Supervisor {
         self.shared.is_closing() || self.reactor.is_stopping()
     }
 
+    /// Waits before the next association if the last ones came and went: the longer, the more of them did. A single loss costs
+    /// no time.
+    async fn pause_after_short_life(&mut self) {
+        let lasted_ns = self.reactor.clock_ns().saturating_sub(self.up_ns);
+        // One that ended over a change of access state was reset for it, however long that took.
+        let is_short = lasted_ns < STEADY_NS || self.shared.last_ana() == AnaState::Change;
+        self.short_lives = if is_short { self.short_lives + 1 } else { 0 };
+        if let Some(doublings) = self.short_lives.checked_sub(2) {
+            let options = &self.shared.options;
+            let pause_ns = options.reconnect_first_ns.saturating_mul(1 << doublings.min(30));
+            self.pause(pause_ns.min(options.reconnect_max_ns)).await;
+        }
+    }
+
+    /// Waits between half and all of a time, so that hosts of one target do not come back all at once; less when the device closes.
+    async fn pause(&self, pause_ns: u64) {
+        let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
+        let until_ns = self.reactor.clock_ns() + jittered_ns;
+        while self.reactor.clock_ns() < until_ns && !self.is_closing() {
+            let slice_ns = until_ns.min(self.reactor.clock_ns() + TICK_NS);
+            self.reactor.sleep_until(slice_ns).await;
+        }
+    }
+
     /// Lets lanes use a controller.
     pub(super) fn publish(&mut self, ready: &Ready) {
         let Ready { controller, namespace, queues, ana } = ready;
         self.number = self.shared.namespace.board.begin();
         let asked = self.shared.ana_wanted().unwrap_or(0);
-        self.shared.set_ana(*ana, asked, self.reactor.now_ns());
+        let now_ns = self.reactor.now_ns();
+        self.up_ns = now_ns;
+        self.shared.set_ana(*ana, asked, now_ns);
         for _ in 0..controller.info().event_requests() {
-            self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
+            self.reactor.spawn(follow_events(self.reactor.clone(), controller.clone(), self.shared.clone()));
         }
         let info = controller.info();
         let association = Association {
@@ -145,7 +182,8 @@ impl Supervisor {
             entries: entries_of(info, &self.shared),
             target: target_of(info, namespace),
         };
-        self.shared.set_up(association, *queues);
+        self.shared.set_up(association, *queues, now_ns);
+        self.shared.set_blocks(namespace.identity.block_count, now_ns);
     }
 
     /// Keeps the association alive until it is lost, or not wanted any more.
@@ -163,15 +201,9 @@ impl Supervisor {
             if self.is_closing() {
                 return Broken::Local;
             }
-            for (queue, cid) in self.shared.take_aborts() {
-                let controller = controller.clone();
-                // Whatever the answer, the command's own completion or its time limit decides.
-                self.reactor.spawn(async move {
-                    let _ = controller.abort(queue, cid).await;
-                });
-            }
+            self.send_aborts(controller);
             if let Some(request) = self.shared.refresh_wanted() {
-                look_at_size(controller, &self.shared).await;
+                look_at_size(&self.reactor, controller, &self.shared).await;
                 self.shared.refreshed(request);
                 continue;
             }
@@ -208,11 +240,12 @@ impl Supervisor {
             return;
         }
         let (controller, shared, reactor) = (controller.clone(), self.shared.clone(), self.reactor.clone());
-        let is_looking = self.is_looking.clone();
+        let (is_looking, look_failed) = (self.is_looking.clone(), self.look_failed.clone());
         self.reactor.spawn(async move {
             let reading = controller.ana_state(shared.namespace.nsid);
             match reactor.timeout(shared.options.admin_timeout_ns, reading).await {
                 Some(Ok(found)) => {
+                    look_failed.set(false);
                     if found != shared.last_ana() {
                         let (state, path) = (found.name(), shared.options.address);
                         info!(device = shared.name(), %path, state, "access state");
@@ -220,7 +253,14 @@ impl Supervisor {
                     shared.set_ana(found, request, reactor.now_ns());
                 }
                 // The look stays asked for: until its log is read the controller tells of no further change.
-                Some(Err(_)) | None => reactor.sleep_ns(LOOK_PAUSE_NS).await,
+                failed => {
+                    if !look_failed.replace(true) && controller.lane().is_connected() {
+                        let error = failed.and_then(Result::err).unwrap_or(CommandError::Lost(Broken::Timeout));
+                        let path = shared.options.address;
+                        warn!(device = shared.name(), %path, %error, "access states cannot be read; asking until they can");
+                    }
+                    reactor.sleep_ns(LOOK_PAUSE_NS).await;
+                }
             }
             is_looking.set(false);
             shared.touch();
@@ -228,11 +268,12 @@ impl Supervisor {
     }
 
     /// Whether a change of state takes longer than the controller allows itself, twice over: the controller is reset then (as
-    /// Linux does), for what it says may have been lost.
+    /// Linux does), for what it says may have been lost. Each association has that time anew.
     fn is_change_overdue(&self, controller: &Controller) -> bool {
         let limit_ns = 2 * u64::from(controller.info().ana_transition_s) * 1_000_000_000;
         let is_changing = self.shared.last_ana() == AnaState::Change;
-        is_changing && limit_ns > 0 && self.shared.ana_age_ns(self.reactor.now_ns()) >= limit_ns
+        let since_ns = self.shared.ana_since_ns().max(self.up_ns);
+        is_changing && limit_ns > 0 && self.reactor.now_ns().saturating_sub(since_ns) >= limit_ns
     }
 
     /// Sends a keep alive; when it is not answered within the keep alive time the connection is as good as lost.
@@ -249,9 +290,26 @@ impl Supervisor {
     }
 
     /// Gives requests under way a while to end.
-    async fn drain(&self) {
+    async fn drain(&self, controller: &Rc<Controller>) {
         self.shared.request_close();
-        self.reactor.timeout(DRAIN_MAX_NS, self.lanes_gone()).await;
+        let draining = async {
+            let mut seen = 0;
+            while self.shared.attached() > 0 {
+                self.send_aborts(controller);
+                self.shared.changed(&mut seen).await;
+            }
+        };
+        self.reactor.timeout(DRAIN_MAX_NS, draining).await;
+    }
+
+    fn send_aborts(&self, controller: &Rc<Controller>) {
+        for (queue, cid) in self.shared.take_aborts() {
+            let controller = controller.clone();
+            // Whatever the answer, the command's own completion or its time limit decides.
+            self.reactor.spawn(async move {
+                let _ = controller.abort(queue, cid).await;
+            });
+        }
     }
 
     /// Waits until no lane holds a connection of the association that is ending.
@@ -322,13 +380,7 @@ impl Supervisor {
             }
             debug!(device = self.shared.name(), path = %self.shared.options.address, %error, "not connected");
             self.shared.set_trouble(Trouble::NotConnected(error));
-            // Between half and all of the pause, so that hosts of one target do not come back all at once.
-            let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
-            let until_ns = self.reactor.clock_ns() + jittered_ns;
-            while self.reactor.clock_ns() < until_ns && !self.is_closing() {
-                let slice_ns = until_ns.min(self.reactor.clock_ns() + TICK_NS);
-                self.reactor.sleep_until(slice_ns).await;
-            }
+            self.pause(pause_ns).await;
             pause_ns = (pause_ns * 2).min(options.reconnect_max_ns);
         }
     }
@@ -355,6 +407,10 @@ impl Supervisor {
             Seen { ids, block_size: 1 << namespace.identity.block_shift, blocks: namespace.identity.block_count };
         let expected = Seen { ids: ours.ids, block_size: known.block_size, blocks: known.blocks };
         if !self.is_same(&expected, &found) {
+            // Unless it is the others that do not know yet that the namespace was resized.
+            for path in ours.members() {
+                path.request_refresh();
+            }
             return Err(ConnectError::OtherNamespace {
                 address: options.address,
                 subsystem: options.subsystem.clone(),
@@ -367,18 +423,19 @@ impl Supervisor {
             warn!(device = self.shared.name(), path = %options.address,
                 "its target offers other operations or limits than it did: open it again to use them");
         }
-        ours.set_blocks(blocks);
         Ok(Ready { controller: Rc::new(controller), namespace, queues, ana })
     }
 
     /// Whether what a controller has is this device's namespace. Its size may have changed while nobody looked; two paths that
     /// show different sizes at once show different things.
     fn is_same(&self, expected: &Seen, found: &Seen) -> bool {
-        let others = self.shared.namespace.members();
-        let is_other = |path: &&Arc<Shared>| !Arc::ptr_eq(path, &self.shared);
-        let is_looked_at = others.iter().filter(is_other).any(|path| matches!(path.phase(), Phase::Up(_)));
+        let members = self.shared.namespace.members();
+        // One that was taken out goes on for a while.
+        let is_other = |path: &&Arc<Shared>| !Arc::ptr_eq(path, &self.shared) && !path.is_closing();
+        let mut others = members.iter().filter(is_other);
         // Without identifiers one namespace of this size is like another.
-        let is_told_apart = expected.ids != NamespaceIds::default() || others.len() == 1;
+        let is_told_apart = expected.ids != NamespaceIds::default() || others.clone().next().is_none();
+        let is_looked_at = others.any(|path| path.blocks().is_some_and(|(blocks, is_up)| is_up && blocks > 0));
         found.ids == expected.ids
             && is_told_apart
             && found.block_size == expected.block_size
@@ -453,11 +510,11 @@ fn asks_again(controller: &Controller, state: AnaState) -> bool {
 }
 
 /// Answers the controller's events with what they ask for, as long as the association lasts.
-async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
+async fn follow_events(reactor: Rc<Reactor>, controller: Rc<Controller>, shared: Arc<Shared>) {
     while let Ok(event) = controller.next_event().await {
         if event == EventResult::ANA_CHANGED {
             // It is reading the log that lets the controller tell of the next change.
-            shared.request_ana();
+            shared.request_ana(reactor.now_ns());
         }
         if event == EventResult::NAMESPACE_CHANGED {
             let changed = controller.changed_namespaces().await;
@@ -467,21 +524,21 @@ async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
                 Err(_) => continue,
             };
             if concerns_us {
-                look_at_size(&controller, &shared).await;
+                look_at_size(&reactor, &controller, &shared).await;
             }
         }
     }
 }
 
-/// Brings the device's size up to date; a namespace that has gone has none.
-async fn look_at_size(controller: &Controller, shared: &Shared) {
+/// Brings the path's size up to date; a namespace that has gone has none.
+async fn look_at_size(reactor: &Reactor, controller: &Controller, shared: &Shared) {
     let blocks = match controller.namespace(shared.namespace.nsid).await {
         Ok(namespace) => namespace.identity.block_count,
         Err(CommandError::Unusable(InfoError::Inactive(_))) => 0,
         Err(_) => return,
     };
-    if blocks != shared.namespace.info().blocks {
-        info!(device = shared.name(), blocks, "namespace resized");
-        shared.namespace.set_blocks(blocks);
+    if blocks == 0 && shared.blocks().is_none_or(|(blocks, _)| blocks > 0) {
+        warn!(device = shared.name(), path = %shared.options.address, "its target does not have the namespace any more");
     }
+    shared.set_blocks(blocks, reactor.now_ns());
 }

@@ -73,8 +73,7 @@ pub(super) async fn zone_capacity(
     let lane = Lane::of_raw_commands(reactor, 1, options.admin_timeout_ns);
     lane.attach(open_link(reactor, options, ENTRIES).await?, 0);
     connect_queue(reactor, &lane, options, 1, ENTRIES, controller.info().id).await?;
-    let mut buf = reactor.pool().alloc(report_len(ZONES_AT_ONCE)).await;
-    buf.as_mut_slice().fill(0);
+    let buf = Buf::from_vec(vec![0; report_len(ZONES_AT_ONCE)]);
     let sqe = command::report_zones(nsid, 0, buf.len() as u32);
     let raw = Raw { sqe, direction: Direction::ToHost, unlimited: false };
     let (answer, bufs) = lane.command(raw, SgList::from_iter([buf])).await;

@@ -3,6 +3,8 @@
 use super::*;
 use nvme::initiator::PathStatus;
 use nvme::spec::ana::AnaState;
+use nvme::spec::log::LogPage;
+use nvme::spec::sqe::GetLogPageCommand;
 use std::net::SocketAddr;
 
 async fn open(reactor: Rc<Reactor>, options: &Options, more: &[SocketAddr]) -> Host {
@@ -10,6 +12,17 @@ async fn open(reactor: Rc<Reactor>, options: &Options, more: &[SocketAddr]) -> H
     let channel = device.open_channel(&reactor).unwrap();
     let host = Host { reactor, device, channel };
     host.until("every path", || host.device.paths().iter().all(is_up)).await;
+    host
+}
+
+/// As [`open`], until the paths are in these states.
+async fn open_in(reactor: Rc<Reactor>, options: &Options, more: &[&Fake], states: &[AnaState]) -> Host {
+    let more: Vec<SocketAddr> = more.iter().map(|fake| fake.address).collect();
+    let device = NvmfDevice::open_paths(&reactor, "remote", options, &more, None).await.unwrap();
+    let channel = device.open_channel(&reactor).unwrap();
+    let host = Host { reactor, device, channel };
+    let is_in = |(path, state): (PathStatus, &AnaState)| path.ana == Some(*state) && path.queues > 0;
+    host.until("every path", || host.device.paths().into_iter().zip(states).all(is_in)).await;
     host
 }
 
@@ -169,6 +182,246 @@ fn what_a_path_refuses_goes_to_another_one() {
         assert_eq!(host.write(1, 1, 3).await, Status::Ok);
         assert!(began.elapsed() < HOLD, "what was answered is done with");
         assert_eq!((first.writes_of(1).len(), second.writes_of(1).len()), (1, 1));
+        host.close().await;
+    });
+}
+
+/// With access states, as a target of its own would report them.
+fn reporting(state: AnaState) -> Config {
+    Config { ana: Some((state, 0)), ..Config::default() }
+}
+
+fn asks_for_states(seen: &fake::Seen) -> bool {
+    seen.is_admin(AdminOpcode::GetLogPage) && GetLogPageCommand::of(&seen.sqe).lid == LogPage::Ana as u8
+}
+
+#[test]
+fn what_the_only_optimised_path_refuses_is_taken_to_another_one() {
+    let (first, second) = (Fake::start(reporting(AnaState::Optimized)), Fake::start(reporting(AnaState::NonOptimized)));
+    let options = options(&first);
+    first.set_script(|seen| match seen.is_io(NvmOpcode::Write) {
+        true => Action::Fail(Nvme::INTERNAL_PATH_ERROR),
+        false => Action::Serve,
+    });
+    run(move |reactor| async move {
+        let host = open_in(reactor, &options, &[&second], &[AnaState::Optimized, AnaState::NonOptimized]).await;
+        assert_eq!(host.write(1, 1, 3).await, Status::Ok);
+        assert_eq!((first.writes_of(1).len(), second.writes_of(1).len()), (1, 1));
+        assert_eq!(host.read(1, 1).await.0, Status::Ok);
+        assert!(first.seen().iter().any(|seen| seen.is_io(NvmOpcode::Read)), "others still take the better path");
+        host.close().await;
+    });
+}
+
+#[test]
+fn operations_fail_fast_whatever_keeps_the_path_from_being_of_use() {
+    for logs_can_be_read in [true, false] {
+        let fake = Fake::start(reporting(AnaState::Optimized));
+        let options = Options { fail_fast_ns: Some(400 * MS), ..options(&fake) };
+        run(move |reactor| async move {
+            let host = open_in(reactor, &options, &[], &[AnaState::Optimized]).await;
+            if !logs_can_be_read {
+                fake.set_script(
+                    |seen| if asks_for_states(seen) { Action::Fail(Nvme::INTERNAL_ERROR) } else { Action::Serve },
+                );
+            }
+            let began = Instant::now();
+            fake.set_ana(AnaState::Inaccessible);
+            host.until("the change", || host.device.paths()[0].ana != Some(AnaState::Optimized)).await;
+            let write = host.start(host.write_io(1, 1, 3));
+            // From one state that refuses to another, which is no use in between.
+            let mut states = [AnaState::Change, AnaState::Inaccessible].iter().cycle();
+            while write.borrow().is_none() {
+                assert!(began.elapsed() < Duration::from_secs(20), "it waits for ever");
+                host.reactor.sleep_ns(100 * MS).await;
+                fake.set_ana(*states.next().unwrap());
+            }
+            assert_eq!(write.borrow().as_ref().unwrap().status, Status::Gone);
+            assert!(began.elapsed() >= Duration::from_millis(350) && began.elapsed() < Duration::from_secs(5));
+            fake.set_script(|_| Action::Serve);
+            fake.set_ana(AnaState::Optimized);
+            host.until("the path", || host.device.paths()[0].ana == Some(AnaState::Optimized)).await;
+            assert_eq!(host.write(1, 1, 3).await, Status::Ok);
+            host.close().await;
+        });
+    }
+}
+
+#[test]
+fn a_path_comes_back_although_operations_hold_all_memory() {
+    let fake = Fake::start(reporting(AnaState::Optimized));
+    let options = options(&fake);
+    run(move |reactor| async move {
+        let host = open_in(reactor.clone(), &options, &[], &[AnaState::Optimized]).await;
+        let io = host.write_io(1, 1, 3);
+        let held: Vec<_> = std::iter::from_fn(|| reactor.pool().try_alloc(4096)).collect();
+        fake.close_all();
+        host.until("the next association", || host.device.stats().reconnects == 1).await;
+        fake.set_ana(AnaState::Inaccessible);
+        host.until("the change", || host.device.paths()[0].ana == Some(AnaState::Inaccessible)).await;
+        fake.set_ana(AnaState::Optimized);
+        assert_eq!(host.channel.submit(io).await.status, Status::Ok);
+        drop(held);
+        host.close().await;
+    });
+}
+
+#[test]
+fn a_controller_whose_state_changes_for_too_long_is_reset_once_in_a_while() {
+    let fake = Fake::start(Config { ana: Some((AnaState::Change, 1)), ..Config::default() });
+    let options = options(&fake);
+    run(move |reactor| async move {
+        let host = open_in(reactor, &options, &[], &[AnaState::Change]).await;
+        host.until("the reset", || host.device.stats().reconnects == 1).await;
+        host.reactor.sleep_ns(1500 * MS).await;
+        assert_eq!(fake.associations(), 2, "each association has twice the time that its controller asks for");
+        host.close().await;
+    });
+}
+
+#[test]
+fn the_size_is_what_every_path_with_the_namespace_has() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    let options = options(&first);
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        second.resize(3000);
+        host.until("the smaller size", || host.device.info().blocks == 3000).await;
+        first.resize(2000);
+        host.until("the smallest size", || host.device.info().blocks == 2000).await;
+        // The first target does not have the namespace any more, the second one has.
+        first.resize(0);
+        host.until("the size of the other one", || host.device.info().blocks == 3000).await;
+        let before = first.seen().len();
+        assert_eq!(host.write(2500, 1, 3).await, Status::Ok);
+        assert!(!second.writes_of(2500).is_empty() && !first.seen()[before..].iter().any(|seen| seen.queue > 0));
+        second.resize(0);
+        host.until("nobody has it", || host.device.info().blocks == 0).await;
+        assert_eq!(host.write(1, 1, 3).await, Status::OutOfRange);
+        first.resize(4096);
+        host.until("its return", || host.device.info().blocks == 4096).await;
+        assert_eq!(host.write(4000, 1, 3).await, Status::Ok);
+        host.close().await;
+    });
+}
+
+#[test]
+fn a_namespace_that_one_target_does_not_have_any_more_is_used_by_way_of_the_other() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    let options = options(&first);
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        // It tells nobody but by refusing.
+        first.set_blocks(0);
+        first.set_script(|seen| match seen.queue > 0 && seen.is_io(NvmOpcode::Write) {
+            true => Action::Fail(Nvme::INVALID_NAMESPACE.dnr()),
+            false => Action::Serve,
+        });
+        assert_eq!(host.write(1, 1, 3).await, Status::Ok);
+        host.until("the look", || host.device.paths()[0].ana == Some(AnaState::Inaccessible)).await;
+        assert_eq!((host.write(2, 1, 3).await, first.writes_of(2).len()), (Status::Ok, 0));
+        second.set_script(|seen| match seen.queue > 0 && seen.is_io(NvmOpcode::Write) {
+            true => Action::Fail(Nvme::INVALID_NAMESPACE.dnr()),
+            false => Action::Serve,
+        });
+        second.set_blocks(0);
+        assert_eq!(host.write(3, 1, 3).await, Status::Gone);
+        host.close().await;
+    });
+}
+
+#[test]
+fn a_flush_goes_to_every_path_that_was_written_to() {
+    let cached = Config { volatile_cache: true, ..Config::default() };
+    let (first, second) = (Fake::start(cached.clone()), Fake::start(cached));
+    let options = options(&first);
+    first.set_script(|seen| match seen.is_io(NvmOpcode::Read) {
+        true => Action::Fail(Nvme::INTERNAL_PATH_ERROR),
+        false => Action::Serve,
+    });
+    let flushes = |fake: &Fake| fake.seen().iter().filter(|seen| seen.is_io(NvmOpcode::Flush)).count();
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        assert_eq!(host.write(1, 1, 3).await, Status::Ok);
+        // Refused, which has later operations take the second path.
+        assert_eq!(host.read(1, 1).await.0, Status::Ok);
+        assert_eq!(host.write(2, 1, 3).await, Status::Ok);
+        assert_eq!((first.writes_of(1).len(), second.writes_of(2).len()), (1, 1));
+        assert_eq!(host.channel.submit(Io::flush()).await.status, Status::Ok);
+        assert_eq!((flushes(&first), flushes(&second)), (1, 1));
+        assert_eq!(host.write(3, 1, 3).await, Status::Ok);
+        assert_eq!(host.channel.submit(Io::flush()).await.status, Status::Ok);
+        assert_eq!((flushes(&first), flushes(&second)), (1, 2), "nothing new was written to the first");
+        // What fails on one path has failed, and is due again.
+        second.set_script(|seen| match seen.is_io(NvmOpcode::Flush) {
+            true => Action::Fail(Nvme::WRITE_FAULT.dnr()),
+            false => Action::Serve,
+        });
+        assert_eq!(host.write(4, 1, 3).await, Status::Ok);
+        for _ in 0..2 {
+            assert_ne!(host.channel.submit(Io::flush()).await.status, Status::Ok);
+        }
+        assert_eq!(flushes(&second), 4);
+        host.close().await;
+    });
+}
+
+#[test]
+fn an_abort_finds_an_operation_that_waits_for_its_next_attempt() {
+    let fake = Fake::start(Config::default());
+    let options = Options { retries_max: 200, ..options(&fake) };
+    fake.set_script(|seen| match seen.is_io(NvmOpcode::Write) {
+        true => Action::Fail(Nvme::INTERNAL_PATH_ERROR),
+        false => Action::Serve,
+    });
+    run(move |reactor| async move {
+        let host = Host::open(reactor, &options).await;
+        let write = host.start(Io { tag: 9, ..host.write_io(1, 1, 3) });
+        // The pauses are as long as a second by now.
+        host.until("the eighth attempt", || fake.writes_of(1).len() == 8).await;
+        host.reactor.sleep_ns(20 * MS).await;
+        let began = Instant::now();
+        host.channel.abort(9);
+        host.until("its end", || write.borrow().is_some()).await;
+        assert_eq!(write.borrow().as_ref().unwrap().status, Status::Aborted);
+        assert!(began.elapsed() < Duration::from_millis(500) && fake.writes_of(1).len() == 8);
+        host.close().await;
+    });
+}
+
+#[test]
+fn a_device_without_identifiers_comes_back_after_another_path_was_refused() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    for fake in [&first, &second] {
+        fake.set_script(|seen| {
+            let asks = seen.is_admin(AdminOpcode::Identify)
+                && IdentifyCommand::of(&seen.sqe).cns == Cns::NamespaceDescriptors as u8;
+            if asks { Action::Fail(Nvme::INVALID_FIELD.dnr()) } else { Action::Serve }
+        });
+    }
+    // The path that was refused goes on trying to end for a while.
+    let options = Options { reconnect_first_ns: 2000 * MS, reconnect_max_ns: 4000 * MS, ..options(&first) };
+    run(move |reactor| async move {
+        let host = open(reactor.clone(), &options, &[]).await;
+        assert!(host.device.add_path(&reactor, second.address).await.is_err(), "one namespace is like another");
+        let began = Instant::now();
+        first.close_all();
+        host.until("the next association", || host.device.stats().reconnects == 1).await;
+        assert!(began.elapsed() < Duration::from_millis(1000), "at once");
+        host.close().await;
+    });
+}
+
+#[test]
+fn reconnects_are_counted_for_ever() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    let options = options(&first);
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        first.close_all();
+        host.until("the next association", || host.device.stats().reconnects == 1).await;
+        assert!(host.device.remove_path(first.address));
+        assert_eq!(host.device.stats().reconnects, 1);
         host.close().await;
     });
 }

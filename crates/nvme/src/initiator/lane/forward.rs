@@ -49,8 +49,8 @@ impl Lane {
             }
             Err(Returned { io, why, history, .. }) => {
                 request.io = io;
-                if let Why::Refused(status) = why {
-                    self.note_refusal(status.is_ana_refusal() && self.policy.ana);
+                if let Why::Refused { status, .. } = why {
+                    self.note_refusal(status);
                 }
                 if why == Why::Lost {
                     // Until the driver has found another one, or finds this one of use again.
@@ -65,7 +65,7 @@ impl Lane {
     /// Lets another lane serve this one's requests from now on; or not any more.
     pub(in crate::initiator) fn set_remote(&self, remote: Option<RemoteLane>) {
         if self.remote.replace(remote) != remote && remote.is_some() {
-            self.ready.notify_all();
+            self.common.ready.notify_all();
         }
     }
 }

@@ -74,8 +74,8 @@ impl Inner {
         }
         let Some(target) = &self.target else { return false };
         if request.in_flight == 0 && request.io.op.modifies() {
-            if lane.board.version() != self.fence_version {
-                (self.fence_version, self.fence) = lane.board.read();
+            if lane.common.board.version() != self.fence_version {
+                (self.fence_version, self.fence) = lane.common.board.read();
             }
             if self.fence.as_ref().is_some_and(|fence| is_held(fence, request, lane)) {
                 self.requests.get_mut(id).queued = true;
@@ -132,8 +132,10 @@ impl Inner {
         let is_of_state = status.is_ana_refusal() && self.target.is_some_and(|target| target.ana) && lane.policy.ana;
         if is_of_path(status, op) && (is_of_state || request.retries < lane.policy.retries_max) {
             request.retries += u8::from(!is_of_state);
-            lane.note_refusal(is_of_state);
-            return self.give_back(id, Why::Refused(status));
+            lane.count(|counts| counts.refused += 1);
+            lane.note_refusal(status);
+            let crdt = self.target.map_or([0; 3], |target| target.crdt);
+            return self.give_back(id, Why::Refused { status, crdt });
         }
         if is_retryable(status, op) && request.retries < lane.policy.retries_max {
             let crdt = self.target.map_or([0; 3], |target| target.crdt);

@@ -24,8 +24,10 @@ use std::task::{Context, Poll};
 
 use crate::initiator::fence::{Board, Fence, Suspect};
 use crate::initiator::link::{Broken, Link, RECEIVE_BYTES};
+use crate::initiator::multipath::Unflushed;
 use crate::initiator::plan::Target;
 use crate::initiator::request::{History, Outcome, Raw, Requests, Why};
+use crate::initiator::status::is_absent;
 use crate::spec::Cqe;
 use crate::spec::ana::AnaState;
 use crate::tcp::{LINGER_BYTES_MAX, LINGER_NS};
@@ -61,8 +63,7 @@ pub(in crate::initiator) struct Lane {
     reactor: Rc<Reactor>,
     number: u32,
     policy: LanePolicy,
-    /// What is suspect on any path.
-    board: Arc<Board>,
+    common: Common,
     inner: RefCell<Inner>,
     /// A flush at the end of this turn is arranged.
     flush_armed: Cell<bool>,
@@ -76,8 +77,17 @@ pub(in crate::initiator) struct Lane {
     /// How the namespace can be reached on this lane's path.
     ana: Cell<AnaState>,
     counts: Cell<Counts>,
+}
+
+/// What a lane has in common with others.
+#[derive(Default)]
+pub(in crate::initiator) struct Common {
+    /// What is suspect on any path.
+    pub(in crate::initiator) board: Arc<Board>,
+    /// Whether its path has to be flushed.
+    pub(in crate::initiator) unflushed: Arc<Unflushed>,
     /// Rung when the lane may have become of use.
-    ready: Rc<Notify>,
+    pub(in crate::initiator) ready: Rc<Notify>,
 }
 
 /// What a lane has seen since it was last asked.
@@ -91,6 +101,8 @@ pub(in crate::initiator) struct Counts {
     pub(in crate::initiator) refused: u64,
     /// A refusal says that the access state is another one than the lane was told.
     pub(in crate::initiator) is_ana_stale: bool,
+    /// A refusal says that the controller does not have the namespace.
+    pub(in crate::initiator) is_absent: bool,
 }
 
 struct Inner {
@@ -127,20 +139,19 @@ pub(in crate::initiator) struct Overdue {
 }
 
 impl Lane {
-    /// A lane of a device; `board` is that of all its paths, and `ready` is rung when the lane may have become of use.
+    /// A lane of a device.
     pub(in crate::initiator) fn new(
         reactor: &Rc<Reactor>,
         number: u32,
         policy: LanePolicy,
-        board: Arc<Board>,
-        ready: Rc<Notify>,
+        common: Common,
     ) -> Rc<Lane> {
         Rc::new_cyclic(|me| Lane {
             me: me.clone(),
             reactor: reactor.clone(),
             number,
             policy,
-            board,
+            common,
             inner: RefCell::new(Inner {
                 requests: Requests::default(),
                 backlog: VecDeque::new(),
@@ -163,7 +174,6 @@ impl Lane {
             remote: Cell::new(None),
             ana: Cell::new(AnaState::Optimized),
             counts: Cell::default(),
-            ready,
         })
     }
 
@@ -171,7 +181,7 @@ impl Lane {
     pub(in crate::initiator) fn of_raw_commands(reactor: &Rc<Reactor>, number: u32, limit_ns: u64) -> Rc<Lane> {
         let policy =
             LanePolicy { retries_max: 0, replays_max: 0, exclusive: false, ana: false, command_timeout_ns: limit_ns };
-        Lane::new(reactor, number, policy, Arc::default(), Rc::default())
+        Lane::new(reactor, number, policy, Common::default())
     }
 
     /// Its number within the device.
@@ -193,7 +203,10 @@ impl Lane {
         let request = inner.requests.get_mut(id);
         (request.losses, request.retries) = (history.losses, history.retries);
         request.owner = history.owner.unwrap_or((self.number, request.sequence));
-        self.count(|counts| counts.ios += 1);
+        // What another lane serves is counted there.
+        if self.remote.get().is_none() {
+            self.count(|counts| counts.ios += 1);
+        }
         self.accept(inner, id);
         Ok(Ticket { lane: self.clone(), id: Some(id) })
     }
@@ -218,13 +231,15 @@ impl Lane {
         self.counts.take()
     }
 
-    /// A command was refused for the sake of the path. For that of its access state, nothing more is sent until it is known.
-    fn note_refusal(&self, is_ana_stale: bool) {
+    /// A command was refused for the sake of the path. For that of its access state, or where the namespace is not there, nothing
+    /// more is sent until the lane is told how it is.
+    fn note_refusal(&self, status: crate::spec::Status) {
+        let (is_ana_stale, is_absent) = (status.is_ana_refusal() && self.policy.ana, is_absent(status));
         self.count(|counts| {
-            counts.refused += 1;
             counts.is_ana_stale |= is_ana_stale;
+            counts.is_absent |= is_absent;
         });
-        if is_ana_stale {
+        if is_ana_stale || is_absent {
             self.ana.set(AnaState::Change);
             self.ended.notify_all();
         }
@@ -233,7 +248,7 @@ impl Lane {
     /// Says how the namespace can be reached on this lane's path.
     pub(in crate::initiator) fn set_ana(&self, state: AnaState) {
         if self.ana.replace(state) != state {
-            self.ready.notify_all();
+            self.common.ready.notify_all();
         }
     }
 
@@ -304,10 +319,10 @@ impl Lane {
         let inner = &mut *self.inner.borrow_mut();
         let tagged: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).io.tag == tag).collect();
         let mut cids = Vec::new();
+        inner.requests.end_returned(tag, |request| !request.is_unsettled());
         for id in tagged {
             let request = inner.requests.get(id);
-            if request.in_flight == 0 && request.losses > 0 && request.io.op.modifies() {
-                // A connection that is lost may still carry it out: it has not ended before its replay has.
+            if request.in_flight == 0 && request.is_unsettled() {
                 continue;
             }
             if request.in_flight == 0 {
@@ -324,7 +339,7 @@ impl Lane {
     /// Takes no more requests. Those under way go on.
     pub(in crate::initiator) fn refuse(&self) {
         if !std::mem::replace(&mut self.inner.borrow_mut().closed, true) {
-            self.ready.notify_all();
+            self.common.ready.notify_all();
         }
     }
 
@@ -388,13 +403,13 @@ impl Lane {
         inner.target = Some(target);
         inner.pump(self);
         self.arm(inner);
-        self.ready.notify_all();
+        self.common.ready.notify_all();
     }
 
     /// Looks again at the requests that a fence holds, if what is suspect has changed.
     pub(in crate::initiator) fn look_at_fence(&self) {
         let inner = &mut *self.inner.borrow_mut();
-        let version = self.board.version();
+        let version = self.common.board.version();
         if std::mem::replace(&mut inner.fenced_version, version) == version {
             return;
         }
@@ -443,7 +458,7 @@ impl Lane {
         }
         drop(link);
         // Before anybody hears of it: what is sent again, or fails, may be followed by anything on any path.
-        self.board.add(lost.iter().filter_map(|id| self.suspect(inner, *id)).collect());
+        self.common.board.add(lost.iter().filter_map(|id| self.suspect(inner, *id)).collect());
         for id in lost {
             self.lose(inner, id);
         }

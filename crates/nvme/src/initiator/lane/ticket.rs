@@ -1,6 +1,6 @@
 //! Waiting for what a lane was asked to do.
 
-use bdev::{Done, Io};
+use bdev::{Done, Flags, Io};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -39,7 +39,12 @@ impl Future for Ticket {
         let Poll::Ready((io, outcome)) = self.lane.poll_request(self.id, cx) else { return Poll::Pending };
         self.id = None;
         Poll::Ready(match outcome {
-            Outcome::Ended(status) => Ok(io.done(status)),
+            Outcome::Ended(status) => {
+                if status.is_ok() && io.op.modifies() && !io.flags.has(Flags::FUA) {
+                    self.lane.common.unflushed.note_written();
+                }
+                Ok(io.done(status))
+            }
             Outcome::Returned(why, history) => Err(Returned { io, why, history, from: self.lane.number }),
             Outcome::Answer(_) => unreachable!("block operations have a status"),
         })

@@ -3,7 +3,8 @@
 use bdev::DeviceInfo;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use tracing::info;
 
 use crate::initiator::controller::NamespaceIds;
 use crate::initiator::device::Known;
@@ -25,6 +26,12 @@ pub(in crate::initiator) struct Namespace {
     /// What lost connections of any path may still do.
     pub(in crate::initiator) board: Arc<Board>,
     blocks: AtomicU64,
+    /// Associations of any path that were built again after a loss.
+    pub(in crate::initiator) reconnects: AtomicU64,
+    /// When the first association of any path began, reactor time in ns.
+    first_up_ns: OnceLock<u64>,
+    /// Until when some path was of use, reactor time in ns; told when that ends.
+    useful_until_ns: AtomicU64,
     lanes: AtomicU32,
     /// Nobody wants the device any more.
     closing: AtomicBool,
@@ -42,6 +49,9 @@ impl Namespace {
             ids,
             board: Arc::default(),
             blocks: AtomicU64::new(info.blocks),
+            reconnects: AtomicU64::new(0),
+            first_up_ns: OnceLock::new(),
+            useful_until_ns: AtomicU64::new(0),
             lanes: AtomicU32::new(1),
             closing: AtomicBool::new(false),
             paths: Mutex::default(),
@@ -54,8 +64,39 @@ impl Namespace {
         DeviceInfo { blocks: self.blocks.load(Ordering::Relaxed), ..self.info }
     }
 
-    pub(in crate::initiator) fn set_blocks(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
+    /// Takes the smallest size that a controller has told of which there is an association; none where no path has the
+    /// namespace. Which of two targets is the first to be resized does not matter then, nor that one of them has no namespace.
+    pub(in crate::initiator) fn settle_size(&self) {
+        // Locked throughout, so that the last one to look has the last word.
+        let paths = self.lock();
+        let members = paths.iter().filter_map(Weak::upgrade).filter(|path| !path.is_closing());
+        let told: Vec<Option<(u64, bool)>> = members.map(|path| path.blocks()).collect();
+        let now =
+            told.iter().flatten().filter(|(blocks, is_up)| *is_up && *blocks > 0).map(|(blocks, _)| *blocks).min();
+        let has_gone = !told.is_empty() && told.iter().all(|told| matches!(told, Some((0, _))));
+        let Some(blocks) = now.or(has_gone.then_some(0)) else { return };
+        if self.blocks.swap(blocks, Ordering::Relaxed) != blocks {
+            info!(device = self.name, blocks, "namespace resized");
+        }
+    }
+
+    /// An association has begun.
+    pub(in crate::initiator) fn note_up(&self, now_ns: u64) {
+        let _ = self.first_up_ns.set(now_ns);
+    }
+
+    /// Whether there has ever been an association.
+    pub(in crate::initiator) fn was_up(&self) -> bool {
+        self.first_up_ns.get().is_some()
+    }
+
+    /// A path was of use until now.
+    pub(in crate::initiator) fn note_useful(&self, now_ns: u64) {
+        self.useful_until_ns.fetch_max(now_ns, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+        self.paths.lock().expect("nothing panics while it holds this lock")
     }
 
     /// Whether the device is being closed.
@@ -82,8 +123,7 @@ impl Namespace {
 
     /// All paths, those that were removed and are not done yet included.
     pub(in crate::initiator) fn members(&self) -> Vec<Arc<Shared>> {
-        let paths = self.paths.lock().expect("nothing panics while it holds this lock");
-        paths.iter().filter_map(Weak::upgrade).collect()
+        self.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -95,8 +135,6 @@ pub(in crate::initiator) struct Group {
     paths: Mutex<Vec<Arc<Shared>>>,
     /// Changes with the paths.
     generation: AtomicU64,
-    /// A path that was taken out has had an association.
-    was_up: AtomicBool,
 }
 
 impl Group {
@@ -106,7 +144,6 @@ impl Group {
             options: options.clone(),
             paths: Mutex::default(),
             generation: AtomicU64::new(1),
-            was_up: AtomicBool::new(false),
         }
     }
 
@@ -115,7 +152,7 @@ impl Group {
     }
 
     fn changed(&self, paths: &[Arc<Shared>]) {
-        let mut known = self.namespace.paths.lock().expect("nothing panics while it holds this lock");
+        let mut known = self.namespace.lock();
         // One that was removed goes on until its last association is fenced.
         known.retain(|path| path.strong_count() > 0);
         for path in paths {
@@ -138,13 +175,13 @@ impl Group {
     }
 
     /// Adds a path without an association; `None` when there is one to this address, or no room.
-    pub(in crate::initiator) fn add(&self, address: SocketAddr, now_ns: u64) -> Option<Arc<Shared>> {
+    pub(in crate::initiator) fn add(&self, address: SocketAddr) -> Option<Arc<Shared>> {
         let mut paths = self.lock();
         if paths.len() == PATHS_MAX || paths.iter().any(|path| path.options.address == address) {
             return None;
         }
         let options = Options { address, ..self.options.clone() };
-        let path = Arc::new(Shared::new(self.namespace.clone(), options, now_ns));
+        let path = Arc::new(Shared::new(self.namespace.clone(), options));
         paths.push(path.clone());
         self.changed(&paths);
         Some(path)
@@ -158,10 +195,10 @@ impl Group {
             return None;
         }
         let path = paths.remove(place);
-        self.was_up.fetch_or(path.was_up(), Ordering::Relaxed);
         self.changed(&paths);
         drop(paths);
         path.request_close();
+        self.namespace.settle_size();
         Some(path)
     }
 
@@ -173,12 +210,17 @@ impl Group {
 
     /// Whether there has ever been an association.
     pub(in crate::initiator) fn was_up(&self) -> bool {
-        self.was_up.load(Ordering::Relaxed) || self.lock().iter().any(|path| path.was_up())
+        self.namespace.was_up()
     }
 
-    /// Since when no path is of use, reactor time in ns; `None` when one is.
+    /// Since when no path is of use, reactor time in ns; `None` when one is. One that was taken out and has not ended counts.
     pub(in crate::initiator) fn useless_since(&self) -> Option<u64> {
-        let since: Option<Vec<u64>> = self.lock().iter().map(|path| path.useless_since()).collect();
-        since.map(|since| since.into_iter().max().unwrap_or(0))
+        let namespace = &self.namespace;
+        if namespace.members().iter().any(|path| path.is_useful()) {
+            return None;
+        }
+        // Where none ever was, since there could have been one.
+        let first_ns = namespace.first_up_ns.get().copied().unwrap_or(0);
+        Some(first_ns.max(namespace.useful_until_ns.load(Ordering::Relaxed)))
     }
 }

@@ -18,16 +18,23 @@
 //! * What was lost with a connection may still be done there. Reads are sent elsewhere at once; a write waits on the other path
 //!   until the old association can do nothing more: `fence` has the rules, and they know no paths.
 //!
+//! # Flushes
+//! Where the namespace has a volatile cache, a flush goes to every usable path that was written to since its last one: targets that
+//! export one device each may have a cache each. A path that is lost with what it was written is as the single path of a device
+//! whose target restarts: what its target kept in memory alone is gone, and nobody tells. So targets with volatile caches over one
+//! device have to make their writes durable by themselves, or with `FUA`.
+//!
 //! # What it does not do
-//! Operations are not spread over several optimised paths of one reactor. A flush goes to one path: controllers of a subsystem
-//! share what is volatile of a namespace, and targets that export one device each have to. A reservation too is made on one
-//! path: it belongs to the host identifier, which is the same on all of them.
+//! Operations are not spread over several optimised paths of one reactor. A reservation is made on one path: it belongs to the host
+//! identifier, which is the same on all of them.
 
 mod channel;
 mod group;
 mod status;
+mod unflushed;
 
 pub(in crate::initiator) use channel::{NvmfChannel, Way};
 pub use group::PATHS_MAX;
 pub(in crate::initiator) use group::{Group, Namespace};
 pub use status::PathStatus;
+pub(in crate::initiator) use unflushed::Unflushed;

@@ -33,7 +33,7 @@ impl PathStatus {
     pub(in crate::initiator) fn of(path: &Shared) -> PathStatus {
         let controller = match path.phase() {
             Phase::Up(association) => Some(association.controller),
-            Phase::Down { .. } | Phase::Closed => None,
+            Phase::Down | Phase::Closed => None,
         };
         PathStatus {
             address: path.options.address,
