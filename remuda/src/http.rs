@@ -69,8 +69,8 @@ impl Metrics {
     pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
-            let DeviceView { name, kind, size, mirror, parity, flash_cache, paths, state, .. } = device;
-            Gauge { name, kind, size, open: state == "open", mirror, parity, flash_cache, paths }
+            let DeviceView { name, kind, size, mirror, parity, flash_cache, paths, open, .. } = device;
+            Gauge { name, kind, size, open, mirror, parity, flash_cache, paths }
         });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| {

@@ -127,11 +127,28 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     let line = |name: &str, path: &str, value: u64| format!("{name}{{name=\"remote\",path=\"{path}\"}} {value}\n");
     assert!(metrics.contains(&line("remuda_path_optimized", &first, 0)), "{metrics}");
     assert!(metrics.contains(&line("remuda_path_optimized", &second, 1)), "{metrics}");
-    // The only path of use is taken away, and comes back.
+    // The only path of use stays, also where one that does not work would come; another one goes and comes back.
+    let nowhere = format!("127.0.0.1:{}", common::free_port());
+    for paths in ["paths=off".to_string(), format!("paths={nowhere}")] {
+        let refused = near.run(&["device", "set", "remote", &paths]);
+        assert!(refused.code != 0 && refused.err.contains(&second), "{}", refused.err);
+        assert_eq!(states(&near.json(&["device", "show", "remote"])), ["inaccessible", "optimized"]);
+    }
+    far.ok(&["subsystem", "set-ana", &format!("{NQN}:far"), "optimized", "--port", &first]);
+    until(&near, "remote", |device| states(device) == ["optimized", "optimized"]);
     near.ok(&["device", "set", "remote", "paths=off"]);
-    assert_eq!(states(&near.json(&["device", "show", "remote"])), ["inaccessible"]);
+    assert_eq!(states(&near.json(&["device", "show", "remote"])), ["optimized"]);
+    works(&near);
+    // One that cannot be reached is added nonetheless; the device is open, with one path of two.
+    near.ok(&["device", "set", "remote", &format!("paths={nowhere}")]);
+    let device = near.json(&["device", "show", "remote"]);
+    assert_eq!((&device["open"], &device["state"]), (&json!(true), &json!("open, 1 of 2 paths")), "{device}");
+    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    assert!(metrics.contains("remuda_device_open{name=\"remote\""), "{metrics}");
+    let opens = metrics.lines().filter(|line| line.starts_with("remuda_device_open{name=\"remote\""));
+    assert!(opens.clone().count() == 1 && opens.clone().all(|line| line.ends_with(" 1")), "{metrics}");
     near.ok(&["device", "set", "remote", &format!("paths={second}")]);
-    until(&near, "remote", |device| states(device) == ["inaccessible", "optimized"]);
+    until(&near, "remote", |device| states(device) == ["optimized", "optimized"]);
     works(&near);
     assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
 }

@@ -213,7 +213,7 @@ const NVMF: &[Key] = &[
         "exclusive",
         Form::Flag,
         "false",
-        "No other host writes to it: what was lost with a connection is sent again at once.",
+        "No other host writes to it: what was lost with its connections is sent again over new ones at once.",
     ),
     key(
         "loss_timeout",

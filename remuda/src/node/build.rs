@@ -15,7 +15,7 @@ use bdev::{
     ParityOptions, StatsDevice, Status, When, ZoneBandsOptions, ZonedOptions,
 };
 use nvme::auth::HostKeys;
-use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
+use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
 use reactor::{Reactor, ReactorHandle};
 use std::path::Path;
@@ -284,8 +284,8 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     let (device_name, nsid) = (name.to_string(), *nsid);
     let known = opener.known.as_ref().and_then(|record| record.known(nqn, nsid));
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        match (NvmfDevice::open_paths(&reactor, &device_name, &options, &more, Some(nsid)).await, known) {
-            (Err(error), Some(known)) if !matches!(error, ConnectError::OtherNamespace { .. }) => {
+        match (NvmfDevice::open_paths(&reactor, &device_name, &options, &more, Some(nsid), known).await, known) {
+            (Err(error), Some(known)) => {
                 tracing::warn!(device = %device_name, %error, "not connected yet; trying until it is");
                 NvmfDevice::open_later(&reactor, &device_name, &options, &more, nsid, known)
             }
@@ -496,6 +496,7 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
     if let Handle::Nvmf(remote) = &opened.handle {
         view.paths = path_views(remote);
         let up = view.paths.iter().filter(|path| path.connected).count();
+        view.open = up > 0;
         view.state = match (up, view.paths.len()) {
             (0, _) if remote.was_connected() => "open, not connected".to_string(),
             (0, _) => "connecting".to_string(),
@@ -511,7 +512,7 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
     if let Handle::Local(Built::Encrypt(device)) = &opened.handle
         && device.is_erased()
     {
-        view.state = "erased".to_string();
+        (view.open, view.state) = (false, "erased".to_string());
     }
     let info = opened.device.info();
     view.size = info.bytes();

@@ -23,7 +23,10 @@ pub struct DeviceView {
     pub origin: Origin,
     /// Configured, and changed at run time since.
     pub changed: bool,
-    /// `open`, or why it is not.
+    /// Operations can be sent to it.
+    #[serde(default)]
+    pub open: bool,
+    /// `open`, with what is not as it should be, or why it is not open.
     pub state: String,
     /// Its definition.
     pub definition: serde_json::Value,

@@ -12,7 +12,7 @@ use crate::spec::copy::CopyRange;
 use crate::spec::sqe::DsmRange;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
-use super::error::{CommandError, ConnectError};
+use super::error::{CommandError, ConnectError, Seen};
 use super::multipath::{Group, NvmfChannel, PATHS_MAX, PathStatus};
 use super::options::{Options, OptionsError};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
@@ -67,6 +67,12 @@ pub struct Known {
     pub ids: NamespaceIds,
 }
 
+impl Known {
+    fn seen(&self) -> Seen {
+        Seen { ids: self.ids, block_size: self.info.block_size, blocks: self.info.blocks }
+    }
+}
+
 impl NvmfDevice {
     /// The device of a namespace none of whose targets can be reached now. It connects when it can, for as long as it takes, with
     /// pauses that grow to [`Options::reconnect_max_ns`]; until then operations end as gone. The paths are the options' address
@@ -96,21 +102,36 @@ impl NvmfDevice {
         options: &Options,
         nsid: Option<u32>,
     ) -> Result<NvmfDevice, ConnectError> {
-        let controller = Controller::connect(reactor, options).await?;
-        let limit_ns = options.connect_timeout_ns.max(options.admin_timeout_ns);
-        let opened = reactor.timeout(limit_ns, NvmfDevice::open_on(reactor, name, options, nsid, controller)).await;
-        let timeout_ms = limit_ns / 1_000_000;
-        opened.unwrap_or(Err(ConnectError::Timeout { address: options.address, timeout_ms }))
+        NvmfDevice::open_known(reactor, name, options, nsid, None).await
     }
 
-    /// As [`open`](Self::open) with several paths: the options' address and `more`. One of them has to work. A path that leads to
-    /// another namespace is an error; others that do not work are tried as long as the device is open.
+    async fn open_known(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        options: &Options,
+        nsid: Option<u32>,
+        known: Option<Known>,
+    ) -> Result<NvmfDevice, ConnectError> {
+        let controller = Controller::connect(reactor, options).await?;
+        let limit_ns = options.connect_timeout_ns.max(options.admin_timeout_ns);
+        let opening = NvmfDevice::open_on(reactor, name, options, nsid, known, controller);
+        let timeout_ms = limit_ns / 1_000_000;
+        let timeout = Err(ConnectError::Timeout { address: options.address, timeout_ms });
+        reactor.timeout(limit_ns, opening).await.unwrap_or(timeout)
+    }
+
+    /// As [`open`](Self::open) with several paths: the options' address and `more`. One of them has to work; others that do not
+    /// are tried as long as the device is open.
+    ///
+    /// What is `known` from before decides what the namespace is; a path that leads to another one is one that does not work.
+    /// Where nothing is, all paths are waited for, and one that leads to another namespace than the first is an error.
     pub async fn open_paths(
         reactor: &Rc<Reactor>,
         name: &str,
         options: &Options,
         more: &[SocketAddr],
         nsid: Option<u32>,
+        known: Option<Known>,
     ) -> Result<NvmfDevice, ConnectError> {
         let addresses: Vec<SocketAddr> = std::iter::once(&options.address).chain(more).copied().collect();
         let mut opened = Err(ConnectError::Options(OptionsError::Paths(addresses.len())));
@@ -119,7 +140,7 @@ impl NvmfDevice {
         }
         for address in &addresses {
             let first = Options { address: *address, ..options.clone() };
-            let one = NvmfDevice::open(reactor, name, &first, nsid).await;
+            let one = NvmfDevice::open_known(reactor, name, &first, nsid, known).await;
             match (one, &opened) {
                 (Ok(device), _) => {
                     opened = Ok(device);
@@ -131,9 +152,13 @@ impl NvmfDevice {
             }
         }
         let device = opened?;
-        for address in addresses {
-            // There is one to the first that worked.
-            if device.start_path(reactor, address).is_some() {
+        // There is one to the first that worked.
+        let others: Vec<SocketAddr> =
+            addresses.iter().copied().filter(|address| device.start_path(reactor, *address).is_some()).collect();
+        device.group().arrange(&addresses);
+        if known.is_none() {
+            // One after the other: each has been tried since it was started.
+            for address in others {
                 device.judge_path(reactor, address).await?;
             }
         }
@@ -145,6 +170,7 @@ impl NvmfDevice {
         name: &str,
         options: &Options,
         nsid: Option<u32>,
+        known: Option<Known>,
         controller: Controller,
     ) -> Result<NvmfDevice, ConnectError> {
         let available = controller.active_namespaces(0).await.map_err(controller.failed("list its namespaces"))?;
@@ -163,7 +189,16 @@ impl NvmfDevice {
         };
         let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
         let info = device_info(controller.info(), &namespace, zone_capacity);
-        let group = Arc::new(Group::new(name, options, wanted, Known { info, ids }));
+        let found = Known { info, ids };
+        if let Some(known) = known.filter(|known| known.ids != ids || known.info.block_size != info.block_size) {
+            return Err(ConnectError::OtherNamespace {
+                address: options.address,
+                subsystem: options.subsystem.clone(),
+                nsid: wanted,
+                seen: Box::new((known.seen(), found.seen())),
+            });
+        }
+        let group = Arc::new(Group::new(name, options, wanted, found));
         let path = group.add(options.address).expect("it is the first one");
         let mut supervisor = Supervisor::new(reactor, path);
         let ready = Ready { controller: Rc::new(controller), namespace, queues, ana };

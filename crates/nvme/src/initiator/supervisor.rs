@@ -378,6 +378,12 @@ impl Supervisor {
             if limit_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit) {
                 return Err(Some(error));
             }
+            let is_other = matches!(error, ConnectError::OtherNamespace { .. });
+            let was_other =
+                matches!(self.shared.trouble(), Some(Trouble::NotConnected(ConnectError::OtherNamespace { .. })));
+            if is_other && !was_other {
+                warn!(device = self.shared.name(), path = %self.shared.options.address, %error, "path not used");
+            }
             debug!(device = self.shared.name(), path = %self.shared.options.address, %error, "not connected");
             self.shared.set_trouble(Trouble::NotConnected(error));
             self.pause(pause_ns).await;

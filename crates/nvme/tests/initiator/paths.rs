@@ -8,7 +8,7 @@ use nvme::spec::sqe::GetLogPageCommand;
 use std::net::SocketAddr;
 
 async fn open(reactor: Rc<Reactor>, options: &Options, more: &[SocketAddr]) -> Host {
-    let device = NvmfDevice::open_paths(&reactor, "remote", options, more, None).await.unwrap();
+    let device = NvmfDevice::open_paths(&reactor, "remote", options, more, None, None).await.unwrap();
     let channel = device.open_channel(&reactor).unwrap();
     let host = Host { reactor, device, channel };
     host.until("every path", || host.device.paths().iter().all(is_up)).await;
@@ -18,7 +18,7 @@ async fn open(reactor: Rc<Reactor>, options: &Options, more: &[SocketAddr]) -> H
 /// As [`open`], until the paths are in these states.
 async fn open_in(reactor: Rc<Reactor>, options: &Options, more: &[&Fake], states: &[AnaState]) -> Host {
     let more: Vec<SocketAddr> = more.iter().map(|fake| fake.address).collect();
-    let device = NvmfDevice::open_paths(&reactor, "remote", options, &more, None).await.unwrap();
+    let device = NvmfDevice::open_paths(&reactor, "remote", options, &more, None, None).await.unwrap();
     let channel = device.open_channel(&reactor).unwrap();
     let host = Host { reactor, device, channel };
     let is_in = |(path, state): (PathStatus, &AnaState)| path.ana == Some(*state) && path.queues > 0;
@@ -134,7 +134,7 @@ fn a_path_to_another_namespace_is_refused_with_what_it_shows() {
     other.configure(|config| config.uuid = [8; 16]);
     let options = options(&first);
     run(move |reactor| async move {
-        let opened = NvmfDevice::open_paths(&reactor, "remote", &options, &[other.address], None).await;
+        let opened = NvmfDevice::open_paths(&reactor, "remote", &options, &[other.address], None, None).await;
         let error = opened.err().expect("two namespaces are no device");
         assert!(matches!(error, ConnectError::OtherNamespace { .. }), "{error}");
         let text = error.to_string();
@@ -422,6 +422,33 @@ fn reconnects_are_counted_for_ever() {
         host.until("the next association", || host.device.stats().reconnects == 1).await;
         assert!(host.device.remove_path(first.address));
         assert_eq!(host.device.stats().reconnects, 1);
+        host.close().await;
+    });
+}
+
+#[test]
+fn what_a_namespace_is_known_to_be_decides_which_paths_are_used() {
+    let (other, ours) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    other.configure(|config| config.uuid = [8; 16]);
+    let options = options(&other);
+    run(move |reactor| async move {
+        let only = Options { address: ours.address, ..options.clone() };
+        let known = NvmfDevice::open(&reactor, "remote", &only, None).await.unwrap().known();
+        let more = [ours.address];
+        let device = NvmfDevice::open_paths(&reactor, "remote", &options, &more, None, Some(known)).await.unwrap();
+        let channel = device.open_channel(&reactor).unwrap();
+        let host = Host { reactor, device, channel };
+        host.until("both paths' fate", || {
+            let paths = host.device.paths();
+            is_up(&paths[1]) && paths[0].trouble.as_ref().is_some_and(|trouble| trouble.contains("is another one"))
+        })
+        .await;
+        assert_eq!(host.device.paths()[0].address, other.address, "in the order in which they were named");
+        assert_eq!(host.write(1, 1, 3).await, Status::Ok);
+        assert!(wrote(&ours) && !wrote(&other));
+        // It becomes one of them when it shows the namespace.
+        other.configure(|config| config.uuid = [7; 16]);
+        host.until("the other path", || is_up(&host.device.paths()[0])).await;
         host.close().await;
     });
 }

@@ -115,7 +115,7 @@ fn start_host(
 /// Opens namespace 1 over all its paths, for as long as it takes.
 async fn mount(options: Options, more: Vec<SocketAddr>, reactors: Vec<Rc<Reactor>>, mounts: Mounts) -> Rc<Mounted> {
     let device = loop {
-        match NvmfDevice::open_paths(&reactors[0], "remote", &options, &more, Some(1)).await {
+        match NvmfDevice::open_paths(&reactors[0], "remote", &options, &more, Some(1), None).await {
             Ok(device) => break Arc::new(device),
             Err(_) => reactors[0].sleep_ns(options.reconnect_first_ns).await,
         }

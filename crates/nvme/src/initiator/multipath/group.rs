@@ -187,6 +187,13 @@ impl Group {
         Some(path)
     }
 
+    /// Puts the paths in this order.
+    pub(in crate::initiator) fn arrange(&self, addresses: &[SocketAddr]) {
+        let mut paths = self.lock();
+        paths.sort_by_key(|path| addresses.iter().position(|address| *address == path.options.address));
+        self.changed(&paths);
+    }
+
     /// Takes a path out; the last one stays.
     pub(in crate::initiator) fn remove(&self, address: SocketAddr) -> Option<Arc<Shared>> {
         let mut paths = self.lock();

@@ -30,6 +30,11 @@ pub struct PathStatus {
 }
 
 impl PathStatus {
+    /// Whether operations can be sent this way.
+    pub fn is_usable(&self) -> bool {
+        self.ana.is_some_and(|state| state.refusal().is_none())
+    }
+
     pub(in crate::initiator) fn of(path: &Shared) -> PathStatus {
         let controller = match path.phase() {
             Phase::Up(association) => Some(association.controller),
