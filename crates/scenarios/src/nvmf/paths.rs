@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// How long a host may take to know of a change when nothing fails.
 const NEWS_NS: u64 = 5 * SECOND_NS;
+/// Longest time for which a reactor is not run.
+const PAUSE_MAX_NS: u64 = 2 * SECOND_NS;
 /// How often the choice of paths is looked at where connections do not last, until one look counts.
 const LOOKS_MAX: u64 = 32;
 /// The access states that are given at random.
@@ -57,6 +59,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     }
     disturb(world, rng, &servers, &hosts)?;
     world.heal();
+    // Changes of state that a reactor which was paused has yet to make come in any order, and before this one.
+    world.run_for(PAUSE_MAX_NS)?;
     for server in &servers {
         set_state(world, server, AnaState::Optimized);
     }
@@ -164,8 +168,8 @@ fn disturb(world: &mut World, rng: &mut Rng, servers: &[Server], hosts: &[Host])
         let server = &servers[rng.below(2) as usize];
         match rng.below(8) {
             0..3 => world.partition(server.node, host.node, rng.below(8 * SECOND_NS)),
-            3 => world.pause(server.node, rng.below(server.reactors as u64) as usize, rng.below(2 * SECOND_NS)),
-            4 => world.pause(host.node, rng.below(host.reactors as u64) as usize, rng.below(2 * SECOND_NS)),
+            3 => world.pause(server.node, rng.below(server.reactors as u64) as usize, rng.below(PAUSE_MAX_NS)),
+            4 => world.pause(host.node, rng.below(host.reactors as u64) as usize, rng.below(PAUSE_MAX_NS)),
             5 => come_and_go(world, rng, host, server),
             _ => set_state(world, server, STATES[rng.below(4) as usize]),
         }
