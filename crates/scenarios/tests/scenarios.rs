@@ -161,6 +161,7 @@ fn every_checker_catches_its_mutation() {
         ("nvmf", Mutation::ReplayUnfenced),
         ("nvmf-fencing", Mutation::PreemptWithoutAbort),
         ("nvmf-paths", Mutation::IgnoreAccessStates),
+        ("nvmf-paths", Mutation::ReplayUnfenced),
         ("nvmf", Mutation::SkipVerify),
         ("nvmf", Mutation::StaleSize),
         ("nvmf", Mutation::SplitCompareAndWrite),

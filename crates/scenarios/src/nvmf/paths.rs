@@ -35,7 +35,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let mut servers = servers(world, rng, is_late)?;
     let mut hosts = setup::hosts(world, rng, &servers[0], 2);
     let host_count = hosts.len() as u64;
-    let work = setup::work(world, rng, &servers[0], host_count, true, 20..=80);
+    // Each write that is late costs the time of a fence.
+    let operations = if is_late { 10..=25 } else { 20..=80 };
+    let work = setup::work(world, rng, &servers[0], host_count, true, operations);
     let is_alone = host_count == 1 || !work.judge.mix.shared && work.registers.count == 0;
     setup::choose_replay(world, rng, &mut hosts, is_alone);
     for host in &mut hosts {
@@ -45,7 +47,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         host.options.ana = !is(&sim, Mutation::IgnoreAccessStates);
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
-    world.set_net_faults(if rng.one_in(2) { NetFaults::swarm(rng) } else { NetFaults::default() });
+    // Over the slowest networks hosts with the keep alives of late writes never get anywhere.
+    let is_bad = !is_late && rng.one_in(2);
+    world.set_net_faults(if is_bad { NetFaults::swarm(rng) } else { NetFaults::default() });
     for server in &mut servers {
         server.start(world)?;
     }
@@ -89,6 +93,7 @@ fn servers(world: &mut World, rng: &mut Rng, is_late: bool) -> Result<Vec<Server
     }
     if is_late {
         tampering.hold = rng.between(2, 6);
+        tampering.hold_max_ns = rng.between(3, 6) * SECOND_NS;
     }
     let stall_timeout_ns = rng.between(1, 10) * SECOND_NS;
     let server = |seed| Server {
@@ -150,11 +155,11 @@ fn paths(host: &Host) -> Vec<PathStatus> {
 
 /// Cuts one path after the other, for longer than its hosts keep it: what is on its way to the device there comes late.
 fn cut_and_go_on(world: &mut World, rng: &mut Rng, servers: &[Server], hosts: &[Host]) -> Result<(), Failure> {
-    for _ in 0..rng.between(2, 6) {
+    for round in 0..rng.between(2, 6) as usize {
         world.run_for(rng.below(SECOND_NS / 2))?;
-        let host = &hosts[rng.below(hosts.len() as u64) as usize];
-        let server = &servers[rng.below(2) as usize];
-        world.partition(server.node, host.node, rng.between(500, 3_000) * 1_000_000);
+        let server = &servers[round % 2];
+        let duration_ns = rng.between(500, 3_000) * 1_000_000;
+        hosts.iter().for_each(|host| world.partition(server.node, host.node, duration_ns));
         world.run_for(rng.between(1, 2) * SECOND_NS)?;
     }
     Ok(())
