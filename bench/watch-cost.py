@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Whether watching a node is felt by its hosts: bench/watch-cost.py REMUDA [SECONDS 60] [DEPTHS 1,32] [none]
+"""What watching costs a node, and whether its hosts feel it: bench/watch-cost.py REMUDA [SECONDS 60] [DEPTHS 1,32] [none|cpu]
 
-One run of 4 KiB random reads over NVMe/TCP for each depth, from a memory volume. The clock is cut into spans of a second, in every
+With `cpu`, no load: CPU time of the control thread and of the reactor, by how many watch and scrape. Otherwise one run of 4 KiB random reads over NVMe/TCP for each depth, from a memory volume. The clock is cut into spans of a second, in every
 other one of which the node is watched: /metrics is scraped at its beginning, and a browser's console polls all through it. Both
 sides come from the same run (`remuda bench --spans`). Printed for p50, p99 and p99.9: all unwatched spans, all watched ones, the
 ratio of these, and of each watched span to the mean of its two neighbours: median, quartiles, and in how many it is above one.
@@ -54,12 +54,16 @@ def sleep_until(span, after_s=0.0):
 
 
 class Watching:
-    """A scraper and a console, in odd spans."""
+    """Consoles and scrapers, in odd spans or all the time."""
 
-    def __init__(self, console):
-        self.host = console.removeprefix("http://").strip("/")
+    def __init__(self, console, watchers=1, scrapers=1, always=False):
+        self.host, self.always = console.removeprefix("http://").strip("/"), always
         self.stop, self.scrapes, self.samples, self.bytes = threading.Event(), 0, 0, 0
-        self.threads = [threading.Thread(target=self.scrape), threading.Thread(target=self.watch)]
+        self.threads = [threading.Thread(target=self.watch) for _ in range(watchers)]
+        self.threads += [threading.Thread(target=self.scrape) for _ in range(scrapers)]
+
+    def is_due(self):
+        return self.always or span_now() % 2 == 1
 
     def get(self, connection, path):
         connection.request("GET", path, headers={"X-Remuda": "1"})
@@ -71,14 +75,14 @@ class Watching:
         connection = http.client.HTTPConnection(self.host)
         while not self.stop.is_set():
             sleep_until(span_now() + 1, 0.05)
-            if span_now() % 2 and not self.stop.is_set():
+            if self.is_due() and not self.stop.is_set():
                 self.get(connection, "/metrics")
                 self.scrapes += 1
 
     def watch(self):
         connection, after = http.client.HTTPConnection(self.host), 0
         while not self.stop.is_set():
-            if span_now() % 2 == 0:
+            if not self.is_due():
                 sleep_until(span_now() + 1)
                 continue
             after = json.loads(self.get(connection, f"/console/sample?after={after}"))["seq"]
@@ -112,25 +116,56 @@ def main():
     remuda = pathlib.Path(sys.argv[1]).resolve()
     seconds = int(sys.argv[2]) if len(sys.argv) > 2 else 60
     depths = sys.argv[3].split(",") if len(sys.argv) > 3 else ["1", "32"]
-    watched = sys.argv[4:] != ["none"]
+    mode = sys.argv[4] if len(sys.argv) > 4 else "odd"
     os.sched_setaffinity(0, {1 % os.cpu_count()})
     with tempfile.TemporaryDirectory() as directory:
         (pathlib.Path(directory) / "node.toml").write_text(CONFIG)
         command = [remuda, "serve", "--config", "node.toml"]
         node = subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL, preexec_fn=pinned(0, -10))
         try:
-            for depth in depths:
-                measure(remuda, directory, seconds, depth, watched)
+            status = wait_for(remuda, directory)
+            if mode == "cpu":
+                measure_cpu(status, node.pid, seconds)
+            else:
+                for depth in depths:
+                    measure(remuda, status, seconds, depth, mode != "none")
         finally:
             node.terminate()
             node.wait()
 
 
-def measure(remuda, directory, seconds, depth, watched):
+def wait_for(remuda, directory):
+    """The node's status, once it answers."""
     command = [remuda, "--socket", f"{directory}/r.sock", "--json", "status"]
     while (status := subprocess.run(command, capture_output=True)).returncode:
         time.sleep(0.05)
-    status = json.loads(status.stdout)
+    return json.loads(status.stdout)
+
+
+def cpu_ms(pid):
+    """CPU time so far of the control thread and of all reactors, in ms."""
+    control, reactors = 0.0, 0.0
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        ran = int((task / "schedstat").read_text().split()[0]) / 1e6
+        if task.name == str(pid):
+            control += ran
+        elif (task / "comm").read_text().startswith("reactor"):
+            reactors += ran
+    return control, reactors
+
+
+def measure_cpu(status, pid, seconds):
+    print("watchers scrapers  control ms/s  reactor ms/s  samples scrapes")
+    for watchers, scrapers in [(0, 0), (1, 0), (16, 0), (0, 1)]:
+        with Watching(status["console"], watchers, scrapers, always=True) as watching:
+            before, began = cpu_ms(pid), time.monotonic()
+            time.sleep(seconds)
+            took_s = time.monotonic() - began
+            control, reactor = ((now - then) / took_s for now, then in zip(cpu_ms(pid), before))
+            print(f"{watchers:8} {scrapers:8} {control:13.3f} {reactor:13.3f} {watching.samples:8} {watching.scrapes:7}", flush=True)
+
+
+def measure(remuda, status, seconds, depth, watched):
     address, port = status["nvmf_listen"][0].rsplit(":", 1)
     load = ["--rw", "randread", "--qd", depth, "--time", f"{seconds}s", "--warmup", "1s", "--spans", f"{SPAN_S * 1000:.0f}ms"]
     command = [remuda, "--json", "bench", "nvmf", "--addr", address, "--port", port, "--nqn", NQN, *load]

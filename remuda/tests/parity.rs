@@ -160,6 +160,37 @@ fn a_new_drive_takes_the_place_of_a_failed_one_in_a_running_node() {
 }
 
 #[test]
+fn an_array_and_the_pool_on_it_grow_while_they_are_used() {
+    let mut node = node(3);
+    works(&node);
+    let sizes = |node: &Node| {
+        let pool = node.json(&["pool", "show", "cold"]);
+        (array(node)["size"].as_u64().unwrap(), pool["open"]["capacity_bytes"].as_u64().unwrap())
+    };
+    let before = sizes(&node);
+    refused(&node, &["pool", "grow", "cold"], 2, "make the device larger first: remuda device resize array");
+    refused(&node, &["device", "resize", "array", "64MiB"], 5, "stands on it, and a pool does not shrink");
+    node.ok(&["device", "resize", "array", "600MiB"]);
+    node.ok(&["pool", "grow", "cold"]);
+    let grown = sizes(&node);
+    assert!(grown.0 > before.0 + (200 << 20) && grown.1 > before.1 + (150 << 20), "{before:?}, then {grown:?}");
+    works(&node);
+    node.kill();
+    // Members whose configured size is the old one.
+    std::fs::remove_file(node.path("d2.img")).unwrap();
+    node.restart();
+    assert_eq!(sizes(&node), grown);
+    works(&node);
+    is_right(&node);
+    refused(&node, &["device", "resize", "array", "700MiB"], 2, "member 2 has failed: replace it");
+    // A new drive has to be as large as the others are by now.
+    new_drive(&node, "d2.img");
+    node.run(&["device", "open", "d2"]);
+    assert_ne!(node.run(&["device", "rejoin", "array", "d2"]).code, 0);
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
 fn what_would_write_parts_of_rows_is_refused_with_what_to_do() {
     let node = Node::start(&format!("[nvmf]\nlisten = ['127.0.0.1:0']\n{}", devices(3)));
     refused(&node, &["volume", "create", "v", "--device", "array", "--size", "1MiB"], 2, "put a shaped pool on it");

@@ -4,7 +4,7 @@ mod common;
 
 use bdev::{
     BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Fault, Io, Lba,
-    MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
+    MemDevice, MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
 };
 use common::*;
 use reactor::{Reactor, SgList};
@@ -352,6 +352,63 @@ fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
 }
 
 #[test]
+fn it_grows_with_its_members_while_all_are_in_sync() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        let disk = |n: usize| Arc::new(MemDevice::new(&format!("m{n}"), 4096, 200, 1000).unwrap());
+        let disks: Vec<_> = (0..4).map(disk).collect();
+        let mut members: Members = disks.iter().map(|disk| Some(disk.clone() as Arc<dyn BlockDevice>)).collect();
+        let parity = open(&inner, &members, create()).await;
+        let (before, row) = (parity.info().blocks, parity.info().rows.unwrap().blocks as u64);
+        fill(&inner, &parity, 20, 1).await;
+        for (blocks, cause) in [(before - 1, "does not shrink"), (0, "does not shrink"), (u64::MAX, "more than")] {
+            let refused = parity.resize(&inner, blocks).await.unwrap_err().to_string();
+            assert!(refused.contains(cause), "{refused}");
+        }
+        // Members that cannot grow so far: nothing changes.
+        assert!(parity.resize(&inner, before * 100).await.is_err());
+        assert_eq!(parity.info().blocks, before);
+        // Of a part of a row nothing is used.
+        parity.resize(&inner, before + 10 * row + row / 2).await.unwrap();
+        assert_eq!(parity.info().blocks, before + 10 * row);
+        check(&inner, &parity, 20, 1).await;
+        let last = before + 9 * row;
+        assert_eq!(write(&inner, &parity, last, row as u32, 7).await, Status::Ok);
+        assert_eq!(write(&inner, &parity, last + row, row as u32, 7).await, Status::OutOfRange);
+        // The members themselves have grown: as a disk does.
+        for disk in &disks[1..] {
+            disk.resize(&inner, 600).await.unwrap();
+        }
+        parity.refresh(&inner).await.unwrap();
+        let between = parity.info().blocks;
+        disks[0].resize(&inner, 600).await.unwrap();
+        parity.refresh(&inner).await.unwrap();
+        let grown = parity.info().blocks;
+        assert!(between >= before + 10 * row && grown > between + 50 * row, "{before} {between} {grown}");
+        let last = grown - row;
+        assert_eq!(write(&inner, &parity, last, row as u32, 8).await, Status::Ok);
+        drop(parity);
+        members[2] = None;
+        let parity = open(&inner, &members, ParityOptions::default()).await;
+        assert_eq!(parity.info().blocks, grown);
+        assert_eq!(read(&inner, &parity, last, row as u32).await, expected(last, row as u32, 8));
+        check(&inner, &parity, 20, 1).await;
+        let refused = parity.resize(&inner, grown + row).await.unwrap_err().to_string();
+        assert!(refused.contains("member 2 has failed: replace it"), "{refused}");
+        parity.refresh(&inner).await.unwrap();
+        // A replacement has to have room for what it has become.
+        assert!(parity.join(&inner, 2, Some(mem("small", 300)), false).await.is_err());
+        parity.join(&inner, 2, Some(mem("new", 700)), false).await.unwrap();
+        let refused = parity.resize(&inner, grown + row).await.unwrap_err().to_string();
+        assert!(refused.contains("member 2 is being rebuilt"), "{refused}");
+        parity.rebuild(&inner).await.unwrap();
+        check(&inner, &parity, 20, 1).await;
+        assert_eq!(read(&inner, &parity, last, row as u32).await, expected(last, row as u32, 8));
+    });
+}
+
+#[test]
 fn a_rebuild_goes_on_where_it_was_recorded() {
     let reactor = reactor();
     let inner = reactor.clone();
@@ -412,6 +469,31 @@ fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
         let seconds = (inner.clock_ns() - begun) as f64 / 1e9;
         assert!(bytes as f64 / seconds < 4.4e6, "{bytes} bytes in {seconds} s");
         assert!(rates.iter().any(|rate| (1 << 20..=5 << 20).contains(rate)), "{rates:?}");
+        assert_eq!(states(&parity), [InSync; 3]);
+    });
+}
+
+#[test]
+fn a_rebuild_below_its_rate_leaves_turns_to_others() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    block_on(&reactor, async move {
+        // Members that answer at once, and a rate that is never reached: nothing makes it wait.
+        let mut members: Vec<_> = (0..3).map(|index| Some(mem(&format!("member {index}"), 8192))).collect();
+        let fast = ParityOptions { rebuild_rate: 1 << 50, ..ParityOptions::default() };
+        drop(open(&inner, &members, create()).await);
+        members[1] = None;
+        let parity = Arc::new(open(&inner, &members, fast).await);
+        parity.join(&inner, 1, Some(mem("fresh", 8192)), false).await.unwrap();
+        let steps = parity.status().rebuild.unwrap().bytes / (256 << 10);
+        assert!(steps > 50, "{steps}");
+        parity.rebuild_in_background(&inner);
+        let mut turns = 0;
+        while parity.status().rebuild.is_some() {
+            inner.yield_now().await;
+            turns += 1;
+        }
+        assert!(turns >= steps / 2, "{turns} turns in {steps} steps");
         assert_eq!(states(&parity), [InSync; 3]);
     });
 }

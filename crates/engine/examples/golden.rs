@@ -1,30 +1,33 @@
-//! Makes the newest generation of the golden images of `tests/golden`: a small pool with a mapped log and one with a block
-//! log, each with a checkpoint, a log that has more, records of all kinds among it, and a manifest of what its volumes hold.
+//! Makes the newest generation of the golden images of `tests/golden`: small pools of each kind, each with a checkpoint, a log
+//! that has more, and a manifest of what its volumes hold.
 //!
-//! `cargo run -p remuda-engine --example golden -- DIRECTORY` writes `mapped-3.*` and `block-3.*` there. The files in the
-//! repository stay as they are (those of the first generation, without a number, are of the first programs); what is added
-//! to the format adds a generation.
+//! `cargo run -p remuda-engine --example golden -- DIRECTORY [NAME ...]` writes the files of the images with these names (all
+//! of them) there: of hot pools with a mapped log and a block log, which have records of all kinds, of shaped ones on a disk, on
+//! parity and on zones, and of a hot one behind a flash cache. The files in the repository stay as they are (those of the first
+//! generation, without a number, are of the first programs); what is added to the format adds a generation.
 //!
-//! A pool has three lives here. In the first all is well, and everything comes to its place. In the second the place of an
-//! extent refuses writes, and a block of it has rotted, so that the extent moves and the block is lost; and no root can be
-//! written, so that the log keeps the records that say so. In the third, on devices that are well, volumes get snapshots, one of which goes again, and the last records are
-//! written.
+//! A pool has three lives here. In the first all is well, and everything comes to its place. In the second life of `mapped` and
+//! `block` the place of an extent refuses writes, and a block of it has rotted, so that the extent moves and the block is lost;
+//! and no root can be written, so that the log keeps the records that say so. In that of the others much is written again, so that
+//! bands have what is dead, and read, so that a cache lets it in. In the third, on devices that are well, volumes get snapshots,
+//! one of which goes again, and the last records are written.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use base::Rng;
 use bdev::{BlockDevice, ErrorDevice, ErrorRule, Fault, Io, Lba, Op, Status};
+use common::below::Below;
 use common::disk::Disk;
 use common::golden::{Content, LAST, SECTOR, encode_image, encode_manifest, image_of};
 use common::{block_on, reactor};
-use engine::{CreateOptions, EXTENT_BLOCKS, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
+use engine::{CreateOptions, EXTENT_BLOCKS, LogDevice, OpenOptions, Pool, PoolDevices, Shape, ShardTuning};
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
 const LOG_BLOCKS: u64 = 2048;
-const CAPACITY_BLOCKS: u64 = 24 << 10;
+const NAMES: [&str; 6] = ["mapped-3", "block-3", "shaped-3", "parity-3", "zones-3", "warm-3"];
 /// In extent 0 of volume 0, written in the first life alone: the block that rots, by its first sector.
 const ROTTEN: u64 = 1018 * 8;
 /// Sectors that the second life writes one by one: more than a page of a summary has entries for.
@@ -138,6 +141,30 @@ impl Maker {
 }
 
 impl Maker {
+    /// Reads what there is, more than once: only then a cache lets it in.
+    async fn read_often(&mut self) {
+        for _ in 0..3 {
+            for volume in 0..2 {
+                let sectors = self.volumes[volume].sectors.clone();
+                for first in (0..sectors.len()).step_by(8).filter(|first| sectors[*first] != 0) {
+                    let mut bufs = SgList::new();
+                    bufs.push(self.reactor.pool().alloc(8 * SECTOR).await);
+                    self.submit(volume, |per| Io::read(Lba(first as u64 / per), 8 / per as u32, bufs)).await;
+                }
+            }
+        }
+    }
+
+    /// The third life.
+    async fn end(mut self) -> Vec<Content> {
+        self.make_layers().await;
+        // The last record of each shard.
+        for (volume, first) in LAST {
+            self.write(volume, first, 8).await;
+        }
+        self.close().await.0
+    }
+
     async fn add(&mut self, name: &str, blocks: u64) -> usize {
         let made = self.pool.create_volume(&self.reactor, name, blocks, 12, 1_700_000_002).await;
         made.expect("room for volumes");
@@ -175,9 +202,11 @@ async fn superblock(reactor: &Rc<Reactor>, devices: &PoolDevices) -> engine::Sup
     engine::read_superblocks(reactor, channel, devices.capacity.info()).await.expect("the superblock of a pool")
 }
 
-async fn create(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Maker {
+async fn create(reactor: &Rc<Reactor>, devices: &PoolDevices, shape: Shape) -> Maker {
     let options = CreateOptions {
         name: "golden".into(),
+        shape,
+        unit_blocks: (shape == Shape::Shaped).then_some(4),
         shards: Some(2),
         segment_blocks: Some(96),
         volumes_max: Some(8),
@@ -199,8 +228,9 @@ async fn create(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Maker {
     maker
 }
 
-async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> Vec<Content> {
-    let mut maker = create(&reactor, &devices).await;
+/// The three lives of a hot pool on a disk, with records of all kinds.
+async fn fill_with_faults(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> Vec<Content> {
+    let mut maker = create(&reactor, &devices, Shape::Hot).await;
     maker.work().await;
     // A slice of the other shard, and an extent that comes and goes.
     maker.write(0, 16 * 8192 + 8, 64).await;
@@ -225,41 +255,78 @@ async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> Ve
     maker.move_an_extent().await;
     let (volumes, rng) = maker.close().await;
 
+    let maker = Maker::open(&reactor, &devices, volumes, rng).await;
+    maker.end().await
+}
+
+/// The three lives of a pool of another kind.
+async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, shape: Shape) -> Vec<Content> {
+    let mut maker = create(&reactor, &devices, shape).await;
+    maker.work().await;
+    maker.write(0, 16 * 8192 + 8, 64).await;
+    maker.write(0, 5 * 8192, 64).await;
+    maker.pool.settle(&reactor).await.expect("healthy devices");
+    let (volumes, rng) = maker.close().await;
+
     let mut maker = Maker::open(&reactor, &devices, volumes, rng).await;
-    maker.make_layers().await;
-    // The last record of each shard.
-    for (volume, first) in LAST {
-        maker.write(volume, first, 8).await;
-    }
-    maker.close().await.0
+    maker.work().await;
+    maker.trim(0, 5 * 8192, 8192).await;
+    maker.pool.settle(&reactor).await.expect("healthy devices");
+    maker.read_often().await;
+    let (volumes, rng) = maker.close().await;
+
+    let mut maker = Maker::open(&reactor, &devices, volumes, rng).await;
+    maker.work().await;
+    maker.end().await
+}
+
+/// Makes an image: its files, by the ends of their names.
+fn make(name: &str, log_path: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let (reactor, below) = (reactor(), Below::of(name));
+    let log_disk = Disk::new("log", LOG_BLOCKS);
+    let is_mapped = name.starts_with("mapped");
+    let log = match is_mapped {
+        true => {
+            let file = std::fs::File::create(log_path).expect("a file");
+            file.set_len(LOG_BLOCKS * 4096).expect("room for it");
+            LogDevice::Mapped { path: log_path.into(), bytes: LOG_BLOCKS * 4096, volatile_allowed: true }
+        }
+        false => LogDevice::Block(log_disk.clone()),
+    };
+    let disks: Vec<_> = below.disks().iter().map(|(disk, blocks)| Disk::new(disk, *blocks)).collect();
+    let children: Vec<_> = disks.iter().cloned().map(Some).collect();
+    let (inner, disk) = (reactor.clone(), disks[0].clone());
+    let shape = if below.is_shaped() { Shape::Shaped } else { Shape::Hot };
+    let volumes = block_on(&reactor, async move {
+        let stack = below.build(&inner, &children, true).await.expect("blank disks");
+        let devices = PoolDevices { log, capacity: stack.device.clone() };
+        let volumes = match below == Below::Disk {
+            true => fill_with_faults(inner.clone(), devices, disk).await,
+            false => fill(inner.clone(), devices, shape).await,
+        };
+        stack.settle(&inner).await;
+        volumes
+    });
+    let log = match is_mapped {
+        true => image_of(&std::fs::read(log_path).expect("the log")),
+        false => log_disk.image(),
+    };
+    let of_disk =
+        |((end, blocks), disk): (&(&'static str, u64), &Arc<Disk>)| (*end, encode_image(*blocks, &disk.image()));
+    let mut files: Vec<_> = below.disks().iter().zip(&disks).map(of_disk).collect();
+    files.push(("log", encode_image(LOG_BLOCKS, &log)));
+    files.push(("manifest", encode_manifest(&volumes).into_bytes()));
+    files
 }
 
 fn main() {
-    let directory = std::env::args().nth(1).expect("usage: golden DIRECTORY");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (directory, wanted) = arguments.split_first().expect("usage: golden DIRECTORY [NAME ...]");
     let scratch = tempfile::tempdir().expect("a directory for temporary files");
-    let reactor = reactor();
-    for name in ["mapped", "block"] {
-        let (capacity, log) = (Disk::new("capacity", CAPACITY_BLOCKS), Disk::new("log", LOG_BLOCKS));
-        let path = scratch.path().join("log").to_str().expect("the path is UTF-8").to_string();
-        let on = match name {
-            "mapped" => {
-                let file = std::fs::File::create(&path).expect("a file");
-                file.set_len(LOG_BLOCKS * 4096).expect("room for it");
-                LogDevice::Mapped { path: path.clone(), bytes: LOG_BLOCKS * 4096, volatile_allowed: true }
-            }
-            _ => LogDevice::Block(log.clone()),
-        };
-        let devices = PoolDevices { log: on, capacity: capacity.clone() };
-        let volumes = block_on(&reactor, fill(reactor.clone(), devices, capacity.clone()));
-        let log = match name {
-            "mapped" => image_of(&std::fs::read(&path).expect("the log")),
-            _ => log.image(),
-        };
-        let write = |suffix: &str, bytes: &[u8]| {
-            std::fs::write(format!("{directory}/{name}-3.{suffix}"), bytes).expect("the file can be written");
-        };
-        write("log", &encode_image(LOG_BLOCKS, &log));
-        write("capacity", &encode_image(CAPACITY_BLOCKS, &capacity.image()));
-        write("manifest", encode_manifest(&volumes).as_bytes());
+    let path = scratch.path().join("log").to_str().expect("the path is UTF-8").to_string();
+    for name in NAMES.iter().filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == *name)) {
+        for (end, bytes) in make(name, &path) {
+            std::fs::write(format!("{directory}/{name}.{end}"), bytes).expect("the file can be written");
+        }
     }
 }

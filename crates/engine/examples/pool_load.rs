@@ -6,18 +6,16 @@
 //!
 //! `cargo run --release -p remuda-engine --example pool_load [-- GIB [LOG_MIB [SECONDS [DEPTH [SPARE_PERCENT]]]]]`
 
+mod common;
+
 use base::Histogram;
-use bdev::{BlockDevice, Channel, Io, Lba, MemDevice, Status};
-use engine::layout::{CreateOptions, OVERPROVISION_MIN};
-use engine::{LogDevice, LogKind, OpenOptions, Pool, PoolDevices, Shape, ShardStatus};
-use reactor::linux::LinuxDriver;
-use reactor::{PollPolicy, Reactor, ReactorConfig, SgList};
+use bdev::{Channel, Io, Lba, Status};
+use common::{BLOCK, MIB_BLOCKS, Size, cpu_ns, filled_pool};
+use engine::{Shape, ShardStatus};
+use reactor::{Reactor, SgList};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-const BLOCK: usize = 4096;
-const MIB_BLOCKS: u64 = 256;
 /// Operations per task poll before other tasks run.
 const BATCH: u32 = 32;
 /// Times that the volume of a shaped pool is overwritten before it is measured.
@@ -44,46 +42,18 @@ fn main() {
     let (gib, log_mib, seconds, depth) = (next(10), next(1024), next(5), next(32));
     let spare_percent = args.next();
     let plan = Plan { blocks: gib << 10 << 8, log_bytes: log_mib << 20, seconds, depth, spare_percent };
-    let driver = LinuxDriver::new().expect("io_uring is available");
-    let config = ReactorConfig { policy: PollPolicy::Busy, ..ReactorConfig::default() };
-    let reactor = Reactor::new(0, Rc::new(driver), config);
-    let path = format!("/dev/shm/remuda-pool-load.{}", std::process::id());
-    let inner = (reactor.clone(), path.clone());
-    block_on(&reactor, async move {
-        let (reactor, path) = inner;
-        run(&reactor, &path, &plan).await;
-    });
-    let _ = std::fs::remove_file(&path);
+    common::run(|reactor, path| async move { run(&reactor, &path, &plan).await });
 }
 
 async fn run(reactor: &Rc<Reactor>, path: &str, plan: &Plan) {
     let Plan { blocks, log_bytes, seconds, depth, spare_percent } = *plan;
-    let capacity_blocks = match spare_percent {
-        Some(percent) => blocks + blocks * percent / 100,
+    let (shape, spare_blocks) = match spare_percent {
+        Some(percent) => (Shape::Shaped, blocks * percent / 100),
         // Room for the pool's own pages.
-        None => blocks + blocks / 128 + 512 * MIB_BLOCKS,
+        None => (Shape::Hot, blocks / 128 + 512 * MIB_BLOCKS),
     };
-    let capacity = MemDevice::new("capacity", BLOCK as u32, capacity_blocks, capacity_blocks).expect("memory");
-    let file = std::fs::File::create(path).expect("a file in /dev/shm");
-    file.set_len(log_bytes).expect("room in /dev/shm");
-    let log = LogDevice::Mapped { path: path.to_string(), bytes: log_bytes, volatile_allowed: true };
-    let devices = PoolDevices { log, capacity: Arc::new(capacity) };
-    let options = CreateOptions {
-        name: "load".to_string(),
-        shards: Some(1),
-        shape: if spare_percent.is_some() { Shape::Shaped } else { Shape::Hot },
-        overprovision: spare_percent.map(|_| OVERPROVISION_MIN),
-        log_kind: LogKind::Mapped,
-        ..CreateOptions::default()
-    };
-    Pool::create(reactor, &devices, &options, 0, false).await.expect("created");
-    let pool = Pool::open(reactor, &devices, &OpenOptions::default()).await.expect("opened");
-    let volume = pool.create_volume(reactor, "volume", blocks, 12, 0).await.expect("a volume");
-    let channel = volume.open_channel(reactor).expect("a channel");
-    let began = reactor.clock_ns();
-    fill(reactor, &channel, blocks).await;
-    pool.settle(reactor).await.expect("settled");
-    println!("filled {} GiB in {:.1} s", blocks >> 18, (reactor.clock_ns() - began) as f64 / 1e9);
+    let size = Size { blocks, log_bytes, shape, spare_blocks };
+    let (pool, channel) = filled_pool(reactor, path, &size).await;
     let load = Load { reactor: reactor.clone(), channel, blocks, depth };
     if spare_percent.is_some() {
         let began = reactor.clock_ns();
@@ -150,22 +120,6 @@ fn print(name: &str, measured: &Measured, before: &ShardStatus, after: &ShardSta
     );
 }
 
-async fn fill(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, blocks: u64) {
-    let mut bufs = SgList::new();
-    bufs.push(reactor.pool().alloc(64 << 10).await);
-    let (mut at, step) = (0, 16);
-    while at < blocks {
-        bufs[0].as_mut_slice().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&(at * 31 + 7).to_le_bytes()));
-        let done = channel.submit(Io::write(Lba(at), step, bufs)).await;
-        assert_eq!(done.status, Status::Ok);
-        bufs = done.io.bufs;
-        at += step as u64;
-        if at % 1024 == 0 {
-            reactor.yield_now().await;
-        }
-    }
-}
-
 struct Load {
     reactor: Rc<Reactor>,
     channel: Rc<dyn Channel>,
@@ -226,22 +180,5 @@ async fn job(
             return count;
         }
         reactor.yield_now().await;
-    }
-}
-
-/// Time this thread has run, which a busy machine does not distort.
-fn cpu_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split(' ').next().and_then(|field| field.parse().ok()).expect("the kernel accounts for threads")
-}
-
-fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    let mut task = std::pin::pin!(reactor.spawn_join(future));
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        reactor.turn();
-        if let std::task::Poll::Ready(value) = task.as_mut().poll(&mut cx) {
-            return value;
-        }
     }
 }

@@ -15,7 +15,7 @@ use crate::layout;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
 use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, UNUSABLE};
-use crate::pool::{PoolDevices, next_epoch, read_start};
+use crate::pool::{PoolDevices, check_writable, next_epoch, read_start};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
@@ -92,6 +92,7 @@ pub(crate) async fn forget_log(
     if this.superblock.role != Role::Capacity {
         return Err(this.refuse(format!("'{}' is not its capacity device", devices.capacity.name())));
     }
+    check_writable(&this.superblock, this.devices.capacity.name())?;
     if this.superblock.shape == Shape::Shaped {
         let reason = "is shaped: its log device holds the index as well, and without it nothing can be found; restore the log \
                       device, or create the pool anew and copy its volumes from a backup";

@@ -22,6 +22,7 @@ mod status;
 mod stream;
 mod together;
 mod units;
+mod versions;
 mod volume;
 
 pub use bands::policy;

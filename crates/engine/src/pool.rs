@@ -387,6 +387,8 @@ impl Pool {
         let mut log_super = found.map_err(|error| no_log(&superblock, devices, error))?;
         check_role(&log_super, Role::Log, devices.log.name())?;
         check_pair(&superblock, &log_super, devices)?;
+        check_writable(&superblock, devices.capacity.name())?;
+        check_writable(&log_super, devices.log.name())?;
         // Raised on both before anything is appended, so that no record of this opening looks like one of another.
         let epoch = next_epoch(&superblock, &log_super)?;
         superblock.epoch = epoch;
@@ -712,6 +714,18 @@ fn check_role(found: &Superblock, wanted: Role, device: &str) -> Result<(), Pool
     }
     let reason = format!("'{device}' is its {} device, not its {} device", found.role.name(), wanted.name());
     Err(PoolError::Refused { pool: found.name.clone(), reason })
+}
+
+/// An opening writes: it needs to know all that writing needs.
+pub(crate) fn check_writable(found: &Superblock, device: &str) -> Result<(), PoolError> {
+    match found.unwritable_features() {
+        0 => Ok(()),
+        bits => {
+            let what = format!("features that this program can read but not write (bits {bits:#x})");
+            let reason = format!("'{device}' has {what}; use a newer program");
+            Err(PoolError::Refused { pool: found.name.clone(), reason })
+        }
+    }
 }
 
 /// The start of a device, to see whether anything is there.

@@ -4,8 +4,9 @@
 mod common;
 
 use base::Rng;
-use bdev::{Io, Lba, Status};
-use common::disk::Disk;
+use bdev::{BlockDevice, DeviceError, Io, Lba, Status};
+use common::below::{Below, Stack};
+use common::disk::{Disk, Image};
 use common::golden::*;
 use common::*;
 use engine::log::{LogGeometry, Medium, Record, scan};
@@ -21,11 +22,14 @@ const PER_BLOCK: usize = 4096 / SECTOR;
 /// Damaged images of each kind.
 const ROUNDS: u64 = 80;
 /// Generation 1, which has neither summaries of mapped segments nor moves, generation 2, which has no snapshots, and generation
-/// 3.
-const NAMES: [&str; 6] = ["mapped", "block", "mapped-2", "block-2", "mapped-3", "block-3"];
+/// 3, which was the first with images of shaped pools and of a flash cache.
+const NAMES: [&str; 10] =
+    ["mapped", "block", "mapped-2", "block-2", "mapped-3", "block-3", "shaped-3", "parity-3", "zones-3", "warm-3"];
 
 struct Golden {
-    capacity: Arc<Disk>,
+    name: &'static str,
+    /// What the capacity device is made of.
+    disks: Vec<Arc<Disk>>,
     log: Arc<Disk>,
     log_blocks: u64,
     is_mapped: bool,
@@ -33,15 +37,20 @@ struct Golden {
     scratch: tempfile::TempDir,
 }
 
-fn golden(name: &str) -> Golden {
+fn golden(name: &'static str) -> Golden {
     let file = |suffix: &str| {
         let path = format!("{}/tests/golden/{name}.{suffix}", env!("CARGO_MANIFEST_DIR"));
         std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     };
-    let (capacity_blocks, capacity) = decode_image(&file("capacity"));
+    let disk = |(end, blocks): &(&'static str, u64)| {
+        let (decoded_blocks, image) = decode_image(&file(end));
+        assert_eq!(decoded_blocks, *blocks, "{name}.{end}");
+        Disk::with(end, *blocks, image)
+    };
     let (log_blocks, log) = decode_image(&file("log"));
     Golden {
-        capacity: Disk::with("capacity", capacity_blocks, capacity),
+        name,
+        disks: Below::of(name).disks().iter().map(disk).collect(),
         log: Disk::with("log", log_blocks, log),
         log_blocks,
         is_mapped: name.starts_with("mapped"),
@@ -52,14 +61,36 @@ fn golden(name: &str) -> Golden {
 
 impl Golden {
     /// A copy of its devices, to be used up.
-    fn devices(&self) -> PoolDevices {
-        let capacity = self.capacity.fork();
-        if !self.is_mapped {
-            return PoolDevices { log: LogDevice::Block(self.log.fork()), capacity };
-        }
-        let path = self.scratch.path().join("log").to_str().unwrap().to_string();
-        std::fs::write(&path, bytes_of(self.log_blocks, &self.log.image())).unwrap();
-        PoolDevices { log: LogDevice::Mapped { path, bytes: self.log_blocks * 4096, volatile_allowed: true }, capacity }
+    fn devices(&self, reactor: &Rc<Reactor>) -> (PoolDevices, Stack) {
+        self.devices_of(reactor, self.fork_disks()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+    }
+
+    fn fork_disks(&self) -> Vec<Option<Arc<Disk>>> {
+        self.disks.iter().map(|disk| Some(disk.fork())).collect()
+    }
+
+    /// The same, on these disks.
+    fn devices_of(
+        &self,
+        reactor: &Rc<Reactor>,
+        disks: Vec<Option<Arc<Disk>>>,
+    ) -> Result<(PoolDevices, Stack), DeviceError> {
+        let (inner, below) = (reactor.clone(), Below::of(self.name));
+        let stack = block_on(reactor, async move { below.build(&inner, &disks, false).await })?;
+        let capacity = stack.device.clone();
+        let log = match self.is_mapped {
+            false => LogDevice::Block(self.log.fork()),
+            true => {
+                let path = self.log_path();
+                std::fs::write(&path, bytes_of(self.log_blocks, &self.log.image())).unwrap();
+                LogDevice::Mapped { path, bytes: self.log_blocks * 4096, volatile_allowed: true }
+            }
+        };
+        Ok((PoolDevices { log, capacity }, stack))
+    }
+
+    fn log_path(&self) -> String {
+        self.scratch.path().join("log").to_str().unwrap().to_string()
     }
 
     /// What a check finds beyond the blocks that are lost.
@@ -79,7 +110,7 @@ impl Golden {
 
     fn fork(&self) -> Golden {
         Golden {
-            capacity: self.capacity.fork(),
+            disks: self.disks.iter().map(|disk| disk.fork()).collect(),
             log: self.log.fork(),
             volumes: self.volumes.clone(),
             scratch: tempfile::tempdir().unwrap(),
@@ -140,27 +171,35 @@ async fn compare(
     failed
 }
 
+/// All volumes of an open pool are what they were.
+async fn compare_all(reactor: &Rc<Reactor>, pool: &Pool, golden: &[Content], what: &str) {
+    assert_eq!(pool.volumes().len(), golden.len(), "{what}");
+    for content in golden {
+        let failed = compare(reactor, pool, content, How::Whole, what).await;
+        let failed: Vec<usize> = failed.into_iter().map(|(first, _)| first).collect();
+        assert_eq!(failed, content.lost, "{what}");
+    }
+}
+
 #[test]
 fn every_byte_of_a_golden_image_is_what_it_was_and_a_check_finds_nothing() {
     for name in NAMES {
         let (golden, reactor) = (golden(name), reactor());
-        let report = block_on(&reactor, check(reactor.clone(), golden.devices()));
+        let (devices, stack) = golden.devices(&reactor);
+        assert!(stack.cached_blocks().is_none_or(|blocks| blocks > 50), "{name}: {:?}", stack.cached_blocks());
+        let report = block_on(&reactor, check(reactor.clone(), devices));
         assert_eq!(golden.surprises(&report), [], "{name}");
-        assert!(report.counts.records > 50 && report.counts.map_pages > 3 && report.counts.dirty_slices > 1);
-        let devices = golden.devices();
+        let counts = report.counts;
+        assert!(counts.records > 30 && counts.map_pages > 3 && counts.dirty_slices > 1, "{name}: {counts:?}");
+        let (devices, _) = golden.devices(&reactor);
         let inner = reactor.clone();
         block_on(&reactor, async move {
             // What was found, then what has been destaged and checkpointed, then what is found again.
             for life in 0..2 {
                 let pool = open(inner.clone(), devices.clone()).await.unwrap();
-                assert_eq!(pool.volumes().len(), golden.volumes.len());
                 for settled in [false, true] {
-                    for content in &golden.volumes {
-                        let what = format!("{name}, life {life}, settled {settled}");
-                        let failed = compare(&inner, &pool, content, How::Whole, &what).await;
-                        let failed: Vec<usize> = failed.into_iter().map(|(first, _)| first).collect();
-                        assert_eq!(failed, content.lost, "{what}");
-                    }
+                    let what = format!("{name}, life {life}, settled {settled}");
+                    compare_all(&inner, &pool, &golden.volumes, &what).await;
                     pool.settle(&inner).await.unwrap();
                 }
                 pool.close(&inner).await;
@@ -169,6 +208,100 @@ fn every_byte_of_a_golden_image_is_what_it_was_and_a_check_finds_nothing() {
             }
         });
     }
+}
+
+#[test]
+fn a_golden_image_on_several_disks_has_every_byte_without_one_that_can_be_done_without() {
+    // The members of the parity device, one by one, and the flash of the cache.
+    for (name, absent) in [("parity-3", 0), ("parity-3", 1), ("parity-3", 2), ("warm-3", 1)] {
+        let (golden, reactor) = (golden(name), reactor());
+        let disks = golden.disks.iter().enumerate().map(|(index, disk)| (index != absent).then(|| disk.fork()));
+        let (devices, _) = golden.devices_of(&reactor, disks.collect()).unwrap();
+        let inner = reactor.clone();
+        block_on(&reactor, async move {
+            let pool = open(inner.clone(), devices).await.unwrap();
+            compare_all(&inner, &pool, &golden.volumes, &format!("{name} without disk {absent}")).await;
+            pool.close(&inner).await;
+        });
+    }
+}
+
+/// Changes bytes of both copies of the superblock on a device, under a checksum that is right.
+async fn forge(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, at: usize, bytes: &[u8]) {
+    let channel = device.open_channel(reactor).unwrap();
+    for copy in 0..2 {
+        let buf = one(reactor.pool().alloc(4096).await);
+        let mut done = channel.submit(Io::read(Lba(copy), 1, buf)).await;
+        done.status.check().unwrap();
+        forge_block(done.io.bufs[0].as_mut_slice(), at, bytes);
+        channel.submit(Io::write(Lba(copy), 1, done.io.bufs)).await.status.check().unwrap();
+    }
+    channel.submit(Io::flush()).await.status.check().unwrap();
+}
+
+fn forge_block(block: &mut [u8], at: usize, bytes: &[u8]) {
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+    block[8..12].fill(0);
+    let crc = base::crc32c(block);
+    block[8..12].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_pool_of_a_later_format_is_refused_and_nothing_is_written() {
+    // The major version, an incompatible feature, and one that forbids writing.
+    let forgeries: [(usize, &[u8], &str); 3] = [
+        (12, &[2, 0], "has format 2, and this program reads 1"),
+        (16 + 7, &[0x80], "features that this program does not know (bits 0x8000000000000000)"),
+        (24, &[1], "features that this program can read but not write (bits 0x1)"),
+    ];
+    for (name, (at, bytes, expected)) in NAMES.into_iter().flat_map(|name| forgeries.map(|forgery| (name, forgery))) {
+        for on_log in [false, true] {
+            let (golden, reactor) = (golden(name), reactor());
+            let disks: Vec<_> = golden.disks.iter().map(|disk| disk.fork()).collect();
+            let (devices, _) = golden.devices_of(&reactor, disks.iter().cloned().map(Some).collect()).unwrap();
+            let (inner, all) = (reactor.clone(), devices.clone());
+            block_on(&reactor, async move {
+                match &all.log {
+                    LogDevice::Block(log) if on_log => forge(&inner, log, at, bytes).await,
+                    LogDevice::Mapped { path, .. } if on_log => {
+                        let mut content = std::fs::read(path).unwrap();
+                        content.chunks_mut(4096).take(2).for_each(|block| forge_block(block, at, bytes));
+                        std::fs::write(path, content).unwrap();
+                    }
+                    _ => forge(&inner, &all.capacity, at, bytes).await,
+                }
+            });
+            let inner = reactor.clone();
+            let images = || -> Vec<Image> {
+                let log = match &devices.log {
+                    LogDevice::Mapped { path, .. } => image_of(&std::fs::read(path).unwrap()),
+                    LogDevice::Block(_) => log_image(&inner, &devices),
+                };
+                disks.iter().map(|disk| disk.image()).chain([log]).collect()
+            };
+            let before = images();
+            let opened = block_on(&reactor, open(reactor.clone(), devices.clone()));
+            let error = opened.err().unwrap_or_else(|| panic!("{name} at {at}: it opened")).to_string();
+            assert!(error.contains(expected), "{name} at {at}: {error}");
+            assert!(before == images(), "{name} at {at}, log {on_log}: something was written");
+        }
+    }
+}
+
+/// All blocks of a block log.
+fn log_image(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Image {
+    let LogDevice::Block(log) = &devices.log else { unreachable!("it is mapped") };
+    let (channel, blocks) = (log.open_channel(reactor).unwrap(), log.info().blocks);
+    let inner = reactor.clone();
+    block_on(reactor, async move {
+        let mut bytes = Vec::new();
+        for block in 0..blocks {
+            let done = channel.submit(Io::read(Lba(block), 1, one(inner.pool().alloc(4096).await))).await;
+            done.status.check().unwrap();
+            bytes.extend_from_slice(done.io.bufs[0].as_slice());
+        }
+        image_of(&bytes)
+    })
 }
 
 /// Every record after the checkpoints of an image.
@@ -204,11 +337,11 @@ fn every_kind_of_record_and_of_summary_is_in_golden_images_of_each_kind_of_log()
     for (name, summary) in [("mapped", b"RMSP"), ("block", b"RMSM")] {
         let mut all = Vec::new();
         for generation in [2, 3] {
-            let golden = golden(&format!("{name}-{generation}"));
+            let golden = golden(NAMES.into_iter().find(|image| *image == format!("{name}-{generation}")).unwrap());
             let log = golden.log.image();
             let summaries = log.values().filter(|bytes| bytes[..4] == summary[..]).count();
             assert!(summaries >= 2, "{name}-{generation}: {summaries} summaries");
-            all.extend(block_on(&reactor, records(reactor.clone(), golden.devices())));
+            all.extend(block_on(&reactor, records(reactor.clone(), golden.devices(&reactor).0)));
         }
         for kind in Record::KINDS {
             assert!(all.iter().any(|record| record.kind() == kind), "{name}: no record of kind {kind}");
@@ -220,31 +353,33 @@ fn every_kind_of_record_and_of_summary_is_in_golden_images_of_each_kind_of_log()
 fn flipped_bits_in_a_golden_image_are_errors_or_nothing() {
     for name in NAMES {
         let (golden, reactor, mut rng) = (golden(name), reactor(), Rng::new(9));
-        let blocks: Vec<_> = golden.log.image().into_keys().map(|block| (true, block)).collect();
-        let metadata = golden.capacity.image().into_iter().filter(|(_, bytes)| bytes[..4] != bytes[4..8]);
-        let blocks: Vec<_> = blocks.into_iter().chain(metadata.map(|(block, _)| (false, block))).collect();
+        let of_log: Vec<u64> = golden.log.image().into_keys().collect();
+        let metadata = |disk: &Arc<Disk>| disk.image().into_iter().filter(|(_, bytes)| bytes[..4] != bytes[4..8]);
+        let with_disk = |index: usize| metadata(&golden.disks[index]).map(move |(block, _)| (index, block));
+        let of_disks: Vec<_> = (0..golden.disks.len()).flat_map(with_disk).collect();
         for round in 0..ROUNDS {
             let damaged = golden.fork();
             let mut what = format!("{name}, round {round}:");
             let on_log = rng.one_in(2);
-            let of_device: Vec<u64> =
-                blocks.iter().filter(|(log, _)| *log == on_log).map(|(_, block)| *block).collect();
             // In a log only one: rot in two groups may be the last two.
             for _ in 0..if on_log { 1 } else { rng.between(1, 3) } {
-                let block = of_device[rng.below(of_device.len() as u64) as usize];
+                let (disk, block) = if on_log {
+                    (&damaged.log, of_log[rng.below(of_log.len() as u64) as usize])
+                } else {
+                    let (disk, block) = of_disks[rng.below(of_disks.len() as u64) as usize];
+                    (&damaged.disks[disk], block)
+                };
                 let reach = if rng.one_in(2) { 128 } else { 4096 };
                 let bit = rng.below(reach * 8) as usize;
-                if on_log {
-                    damaged.log.flip(block, bit)
-                } else {
-                    damaged.capacity.flip(block, bit)
-                }
-                what += &format!(" {} block {block} bit {bit}", if on_log { "log" } else { "capacity" });
+                disk.flip(block, bit);
+                what += &format!(" {} block {block} bit {bit}", disk.name());
             }
+            let stacks = [0; 2].map(|_| damaged.devices_of(&reactor, damaged.fork_disks()));
+            let [Ok((checked, _)), Ok((opened, _))] = stacks else { continue };
             let inner = reactor.clone();
             block_on(&reactor, async move {
-                drop(check(inner.clone(), damaged.devices()).await);
-                let Ok(pool) = open(inner.clone(), damaged.devices()).await else { return };
+                drop(check(inner.clone(), checked).await);
+                let Ok(pool) = open(inner.clone(), opened).await else { return };
                 for (volume, content) in damaged.volumes.iter().enumerate() {
                     // Rot in the last record of a log is taken for a write that a crash has torn, when nobody has noted that
                     // it was written: later generations have.

@@ -663,10 +663,11 @@ impl Reactor {
         let mut spins = [SpinWindow::new(self.config.policy), SpinWindow::new(self.config.policy)];
         let mut idle = Idle { since_ns: self.clock_ns(), seen_ns: 0, put_off: false, waits_for_file: false };
         let (mut stop_deadline, mut is_idle, mut preemptions) = (None, false, self.driver.preemptions());
+        let mut work_after_sleep = None;
         loop {
             let began = self.now_ns.get();
-            let work = self.turn();
-            let now = self.now_ns.get();
+            let work = work_after_sleep.take().unwrap_or_else(|| self.turn());
+            let mut now = self.now_ns.get();
             self.stats.spent(now.saturating_sub(began), self.stats.last_turn_worked());
             if self.stopping.get() {
                 let deadline = *stop_deadline.get_or_insert(now.saturating_add(drain_max_ns));
@@ -696,12 +697,17 @@ impl Reactor {
                     }
                     is_idle = false;
                 }
-                continue;
+                let spin = &spins[usize::from(self.waits_for_file())];
+                if spin.current_ns() > 0 || self.has_work() {
+                    continue;
+                }
+                // With no spin there is no turn to be taken in between: one system call hands over what was begun and sleeps.
+                let turned_from = std::mem::replace(&mut now, self.clock_ns());
+                self.stats.spent(now.saturating_sub(turned_from), true);
             }
             if !is_idle {
                 is_idle = true;
-                idle =
-                    Idle { since_ns: now, seen_ns: now, put_off: false, waits_for_file: self.driver.in_flight() > 0 };
+                idle = Idle { since_ns: now, seen_ns: now, put_off: false, waits_for_file: self.waits_for_file() };
             }
             let spin = &mut spins[usize::from(idle.waits_for_file)];
             if now.saturating_sub(idle.since_ns) >= spin.current_ns() {
@@ -712,11 +718,17 @@ impl Reactor {
                 if done > 0 {
                     spin.slept(slept_from.saturating_sub(idle.since_ns) + slept);
                     is_idle = false;
+                    work_after_sleep = Some(done);
                 }
                 idle.seen_ns = self.now_ns.get();
             }
         }
         self.close();
+    }
+
+    /// Whether a device has something of ours to do.
+    fn waits_for_file(&self) -> bool {
+        self.driver.in_flight() > 0
     }
 
     /// Asks [`run`](Self::run) to end when the tasks have.

@@ -171,6 +171,21 @@ fn an_idle_reactor_sleeps() {
 }
 
 #[test]
+fn a_reactor_that_does_not_spin_takes_one_turn_for_each_wake_up() {
+    const CALLS: u64 = 200;
+    let runtime = start(1, PollPolicy::Sleep);
+    let turns = || runtime.handles()[0].call(|reactor| reactor.turns()).expect("the reactor answers");
+    let before = turns();
+    for _ in 0..CALLS {
+        // It has gone to sleep meanwhile.
+        std::thread::sleep(Duration::from_millis(1));
+        turns();
+    }
+    let taken = turns() - before;
+    assert!((CALLS..CALLS * 3 / 2).contains(&taken), "{taken} turns for {CALLS} calls");
+}
+
+#[test]
 fn a_signal_whose_other_end_is_gone_is_an_error() {
     use std::os::fd::IntoRawFd;
     let runtime = start(1, PollPolicy::Sleep);

@@ -28,6 +28,8 @@ struct Bay {
 pub(crate) struct Bays {
     block_size: u32,
     bays: RefCell<Vec<Bay>>,
+    /// Blocks that every disk shows of itself.
+    shown: Arc<AtomicU64>,
     /// Every member was in sync, durably, when it was last looked, and no disk has been doomed since.
     whole: Cell<bool>,
     /// No disk dies any more.
@@ -40,10 +42,17 @@ pub(crate) fn path(bay: usize, disk: u32) -> String {
 }
 
 impl Bays {
-    pub(crate) fn new(count: usize, block_size: u32, rng: Rng) -> Bays {
+    /// So many bays of disks that show `bytes` of themselves.
+    pub(crate) fn new(count: usize, block_size: u32, bytes: u64, rng: Rng) -> Bays {
         let bay = |_| Bay { disk: 0, fate: Arc::new(AtomicU64::new(NEVER)) };
         let bays = RefCell::new((0..count).map(bay).collect());
-        Bays { block_size, bays, whole: Cell::new(false), calm: Cell::new(false), rng: RefCell::new(rng) }
+        let shown = Arc::new(AtomicU64::new(bytes / block_size as u64));
+        Bays { block_size, bays, shown, whole: Cell::new(false), calm: Cell::new(false), rng: RefCell::new(rng) }
+    }
+
+    /// Every disk shows so much of itself from now on: as if it had grown.
+    pub(crate) fn grow(&self, bytes: u64) {
+        self.shown.fetch_max(bytes / self.block_size as u64, Relaxed);
     }
 
     /// The disk of a bay. A dead one is not even found, now and then.
@@ -58,7 +67,7 @@ impl Bays {
         let path = path(bay, disk);
         let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
         let file = FileDevice::open(reactor, &path, options).map_err(|error| error.to_string())?;
-        Ok(Some(Arc::new(Mortal { child: Arc::new(file), fate })))
+        Ok(Some(Arc::new(Mortal { child: Arc::new(file), fate, shown: self.shown.clone() })))
     }
 
     /// The disks of all bays when a process starts: one that was dead may answer again, with what it had then.
@@ -125,6 +134,7 @@ impl Bays {
 struct Mortal {
     child: Arc<dyn BlockDevice>,
     fate: Fate,
+    shown: Arc<AtomicU64>,
 }
 
 impl BlockDevice for Mortal {
@@ -137,11 +147,17 @@ impl BlockDevice for Mortal {
     }
 
     fn info(&self) -> DeviceInfo {
-        self.child.info()
+        let info = self.child.info();
+        DeviceInfo { blocks: info.blocks.min(self.shown.load(Relaxed)), ..info }
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         Ok(Rc::new(MortalChannel { child: self.child.open_channel(reactor)?, fate: self.fate.clone() }))
+    }
+
+    fn refresh<'a>(&'a self, _: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        let dead = || DeviceError::Io { device: self.name().to_string(), action: "look at", status: Status::Gone };
+        IoFuture::ready(if self.fate.load(Relaxed) == 0 { Err(dead()) } else { Ok(self.info()) })
     }
 }
 

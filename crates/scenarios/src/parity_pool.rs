@@ -1,12 +1,13 @@
 //! `parity-pool`: a shaped pool over a parity device, one of whose members dies, or fails now and then, at any moment: under
 //! load, while the device or the pool opens, in a rebuild, and its replacement too. Nobody who uses the pool notices: no
 //! operation fails, what is acknowledged is durable over kills and power cuts, and nothing stale is read. In the end every
-//! member is in sync, and the loss of any one of them costs nothing.
+//! member is in sync, and the loss of any one of them costs nothing. Now and then the disks have become larger, and the parity
+//! device and the pool grow.
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
 use crate::crashes::{Opening, Rig, SHORT, Working, start};
-use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log};
+use crate::hot_pool::{self, EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log};
 use crate::parity_bays::{Bays, DISKS_PER_BAY, path};
 use base::Rng;
 use bdev::{BlockDevice, MemberState, ParityDefect, ParityDevice, ParityOptions};
@@ -19,6 +20,8 @@ use std::sync::Arc;
 
 /// Times that members are looked after in a life.
 const CARES: u32 = 3;
+/// Bytes a second of a scrub that does not wait.
+const SCRUB_FAST: u64 = 1 << 40;
 
 /// What the parity device is like.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,8 @@ struct Array {
     members: usize,
     chunk_blocks: u64,
     rows: u64,
+    /// Rows that it has in the end, when it has grown.
+    rows_max: u64,
     note_bytes: u64,
     defect: Option<ParityDefect>,
 }
@@ -41,6 +46,11 @@ impl Array {
             ..ParityOptions::default()
         }
     }
+
+    /// What each member needs for so many rows.
+    fn member_bytes(&self, rows: u64) -> u64 {
+        8192 + FRONT_BLOCKS * 4096 / 4 + rows * self.chunk_blocks * 4096
+    }
 }
 
 /// Everything that a process opens.
@@ -53,6 +63,8 @@ struct Rack {
     /// A member fails now and then, so that reads may fail in one version and not in another.
     is_loud: bool,
     parity: Rc<RefCell<Option<Arc<ParityDevice>>>>,
+    /// Blocks of the parity device when it was made.
+    made_blocks: Rc<Cell<u64>>,
     sim: Handle,
 }
 
@@ -65,6 +77,9 @@ impl Rack {
         let opened = ParityDevice::open(reactor, "parity", members, &self.array.options(create)).await;
         let parity = Arc::new(opened.map_err(|error| error.to_string())?);
         self.bays.look(&parity);
+        if create {
+            self.made_blocks.set(parity.info().blocks);
+        }
         self.parity.replace(Some(parity.clone()));
         Ok(PoolDevices { log, capacity: parity })
     }
@@ -82,8 +97,34 @@ impl Rack {
     async fn prove_right(&self, reactor: &Rc<Reactor>) {
         let pool = self.pool.borrow().clone();
         let Some(pool) = pool.filter(|_| !self.is_loud) else { return };
-        let rescued: u64 = pool.status(reactor).await.shards.iter().map(|shard| shard.rescued_blocks).sum();
-        self.sim.expect(rescued == 0, || format!("{rescued} blocks were damaged in one version, and no disk rots"));
+        let shards = pool.status(reactor).await.shards;
+        let damaged: u64 = shards.iter().map(|shard| shard.rescued_blocks + shard.healed_blocks).sum();
+        self.sim.expect(damaged == 0, || format!("{damaged} blocks were damaged in one version, and no disk rots"));
+    }
+
+    /// Begins to read all versions of every block: what the member that was just taken in lacks must not be among them.
+    async fn scrub(&self, reactor: &Rc<Reactor>) {
+        let pool = self.pool.borrow().clone();
+        if let Some(pool) = pool {
+            pool.scrub(reactor, SCRUB_FAST).await;
+        }
+    }
+
+    /// The disks have become larger, by a part of what they may or by all.
+    async fn grow(&self, reactor: &Rc<Reactor>, parity: &ParityDevice, by: u64) {
+        let Array { rows, rows_max, .. } = self.array;
+        let info = parity.info();
+        let now = info.rows.map_or(0, |rows| (info.blocks - rows.start) / rows.blocks as u64);
+        let rows = now.saturating_add(by).clamp(rows, rows_max);
+        self.bays.grow(self.array.member_bytes(rows));
+        // A member may die, or fail, right now; and the least that helps a pool may not have come together.
+        let refreshed = parity.refresh(reactor).await;
+        let pool = self.pool.borrow().clone();
+        let grown = match pool {
+            Some(pool) => Some(pool.grow(reactor).await),
+            None => None,
+        };
+        self.sim.note(format!("disks of {rows} rows: {:?}, {grown:?}", refreshed.map(|info| info.blocks)));
     }
 
     /// Replaces what is dead, takes in what has failed, and rebuilds it.
@@ -100,7 +141,7 @@ impl Rack {
             // It may die, or fail, right now.
             match device {
                 Ok(device) => match parity.join(reactor, member, device, false).await {
-                    Ok(()) => {}
+                    Ok(()) => self.scrub(reactor).await,
                     Err(error) => self.sim.note(format!("not taken in: {error}")),
                 },
                 Err(error) => self.sim.note(format!("not opened: {error}")),
@@ -120,13 +161,18 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Array) {
     let band_blocks = unit_blocks * rng.between(2, 4) as u32;
     let plan = Plan::pick(rng).with_bands(rng, unit_blocks, band_blocks);
     let rows = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(row_blocks);
+    let growth_bytes = rng.below(3) * plan.shards as u64 * EXTENT_BLOCKS * 4096;
+    // Of an extent, the bands that it takes with what is kept back.
+    let rows_max = rows + (growth_bytes * 2 / 4096).div_ceil(row_blocks);
+    let plan = plan.growing(growth_bytes);
     let defect = match mutation {
         Some(Mutation::SkipParity) => Some(ParityDefect::SkipParity),
         Some(Mutation::SkipRecord) => Some(ParityDefect::SkipRecord),
         Some(Mutation::ReadUnbuilt) => Some(ParityDefect::ReadUnbuilt),
+        Some(Mutation::GrowUnrecorded) => Some(ParityDefect::GrowUnrecorded),
         _ => None,
     };
-    (plan, Array { members, chunk_blocks, rows, note_bytes: rng.between(1, 40) << 16, defect })
+    (plan, Array { members, chunk_blocks, rows, rows_max, note_bytes: rng.between(1, 40) << 16, defect })
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
@@ -141,9 +187,10 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         ..Mix::pick(rng, 1 << plan.block_shift)
     };
     let node = world.add_node();
-    let bays = Rc::new(Bays::new(array.members, plan.block_size, Rng::new(rng.next_u64())));
+    let bays =
+        Rc::new(Bays::new(array.members, plan.block_size, array.member_bytes(array.rows), Rng::new(rng.next_u64())));
     let (pool, parity, is_loud) = (OpenedPool::default(), Rc::default(), rng.one_in(3));
-    let rack = Rack { plan, array, bays, pool, is_loud, parity, sim: world.handle() };
+    let rack = Rack { plan, array, bays, pool, is_loud, parity, made_blocks: Rc::default(), sim: world.handle() };
     create(world, rng, &rack, node)?;
     // Either one member fails now and then, or members die, one at a time.
     if is_loud {
@@ -157,12 +204,19 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let to_open = rack.clone();
     let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(reactor)) };
     let (to_care, cares_after_ns) = (rack.clone(), rng.between(0, 5_000_000));
+    let care_rng = Rc::new(RefCell::new(Rng::new(rng.next_u64())));
     let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let rack = to_care.clone();
+        let (rack, rng) = (to_care.clone(), care_rng.clone());
         Box::pin(async move {
             for _ in 0..CARES {
                 reactor.sleep_ns(cares_after_ns).await;
                 rack.care(&reactor).await;
+                let grows = rng.borrow_mut().one_in(3);
+                let parity = rack.parity.borrow().clone().filter(|_| grows);
+                if let Some(parity) = parity {
+                    let by = rng.borrow_mut().below(rack.array.rows_max - rack.array.rows + 1);
+                    rack.grow(&reactor, &parity, by).await;
+                }
                 rack.prove_right(&reactor).await;
                 rack.bays.doom();
             }
@@ -197,6 +251,10 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
     let in_sync = members.iter().all(|member| member.state == MemberState::InSync);
     judge.sim.expect(in_sync, || format!("without faults a member is not in sync: {members:?}"));
     rack.prove_right(&reactor).await;
+    rack.grow(&reactor, &parity, u64::MAX).await;
+    let (info, Array { rows, rows_max, .. }) = (parity.info(), rack.array);
+    let grown = info.rows.map_or(0, |row| (info.blocks - rack.made_blocks.get()) / row.blocks as u64);
+    judge.sim.expect(grown == rows_max - rows, || format!("it grew by {grown} rows, from {rows} to {rows_max}"));
     let pool = rack.pool.borrow_mut().take();
     if let Some(pool) = &pool
         && let Err(error) = pool.settle(&reactor).await
@@ -218,7 +276,7 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
 fn create(world: &mut World, rng: &mut Rng, rack: &Rack, node: NodeId) -> Result<(), Failure> {
     let (plan, array) = (rack.plan, rack.array);
     add_log(world, rng, plan, node);
-    let least = 8192 + FRONT_BLOCKS * 4096 / 4 + array.rows * array.chunk_blocks * 4096;
+    let least = array.member_bytes(array.rows_max);
     for (bay, disk) in (0..array.members).flat_map(|bay| (0..DISKS_PER_BAY).map(move |disk| (bay, disk))) {
         let bytes = least + if disk == 0 { 0 } else { 4096 * rng.below(100) };
         // A replacement with a cache where none had one is refused, rightly.

@@ -138,6 +138,7 @@ fn every_checker_catches_its_mutation() {
         ("parity-pool", Mutation::SkipParity),
         ("parity-pool", Mutation::SkipRecord),
         ("parity-pool", Mutation::ReadUnbuilt),
+        ("parity-pool", Mutation::GrowUnrecorded),
         ("parity-pool", Mutation::FlushDoesNothing),
         ("zoned-pool", Mutation::SkipReset),
         ("zoned-pool", Mutation::SkipFinish),

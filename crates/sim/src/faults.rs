@@ -276,6 +276,8 @@ pub enum Mutation {
     SkipRecord,
     /// A scenario's own defect: a parity device reads rows of a member before they have been rebuilt.
     ReadUnbuilt,
+    /// A scenario's own defect: a parity device grows without its superblocks saying so.
+    GrowUnrecorded,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
     /// A scenario's own defect: the engine opens a band without a reset of its zone.
@@ -300,7 +302,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 63] = [
+    pub const ALL: [Mutation; 64] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -354,6 +356,7 @@ impl Mutation {
         Mutation::SkipParity,
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,
+        Mutation::GrowUnrecorded,
         Mutation::ForgetPointers,
         Mutation::SkipReset,
         Mutation::SkipFinish,

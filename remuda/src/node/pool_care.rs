@@ -30,9 +30,11 @@ impl Node {
             Ok(open.pool.grow(&reactor).await)
         });
         let next = match kind {
-            "zone-bands" | "parity" => {
-                format!("a device of kind {kind} keeps its size: make a new pool on a larger one")
-            }
+            "zone-bands" => format!("a device of kind {kind} keeps its size: make a new pool on a larger one"),
+            "parity" => format!(
+                "make the device larger first: remuda device resize {capacity} SIZE where its members are files, otherwise all of \
+                 them where they come from; none may be failed or being rebuilt"
+            ),
             _ => format!(
                 "make the device larger first: remuda device resize {capacity} SIZE for a file, otherwise where it comes from"
             ),

@@ -8,7 +8,7 @@ record() {
     mkdir -p "$RESULTS_DIR/$2"
     {
         if [ "$3" = 0 ]; then echo "result ok"; else echo "result FAILED"; fi
-        [ ! -e "$4" ] || sed -n -e 's/^GUEST-UP \([^ ]*\).*/kernel \1/p' \
+        [ ! -e "$4" ] || sed -n -e '/^STEP connect: ok (SPDK/{h; s/.*(\(.*\))/peer \1/p; g}' -e 's/^GUEST-UP \([^ ]*\).*/kernel \1/p' \
             -e 's/^STEP \([^ ]*\): \(ok\|refused\|FAIL\).*/step \1 \2/p' "$4"
     } >"$file"
 }
@@ -38,6 +38,19 @@ matrix() {
             echo "| \`$step\` | $(step_cell 6.12 "$1" "$step") | $(step_cell 6.1 "$1" "$step") |"
         done
     }
+    # Our host on targets: the kernel's, and others that have results.
+    peers() {
+        local file=$RESULTS_DIR/spdk/host-spdk step
+        [ -e "$file" ] || return 0
+        printf '%s\n' "## Our host on targets of others" '' \
+            "Linux nvmet: \`host\`, \`authentication-host\` and \`tls-host\` above. $(sed -n 's/^peer //p' "$file" | head -n 1)" \
+            "(TCP; devices in its memory, for \`restart\` on files; not run in CI, which has no SPDK): $(cell spdk host-spdk)." '' \
+            '| step | SPDK |' '|---|---|'
+        sed -n 's/^step \([^ ]*\) .*/\1/p' "$file" | awk '!seen[$0]++' | while read -r step; do
+            echo "| \`$step\` | $(step_cell spdk host-spdk "$step") |"
+        done
+        echo
+    }
     cat <<PAGE
 # Interop matrix
 
@@ -59,6 +72,8 @@ PAGE
 
 \`host\` is our host on the kernel's target, \`vhost\` a volume as QEMU's disk, \`vhost-boot\` one that a guest starts from; in the others the kernel's host works on our target.
 6.1 cannot authenticate hosts, and has no TLS.
+
+$(peers)
 
 ## Subcommands of nvme-cli
 

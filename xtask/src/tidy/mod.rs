@@ -18,6 +18,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::run;
 
+/// No file of the repository is larger, golden images of disks included.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// A place that breaks a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
@@ -47,18 +50,17 @@ pub fn run() -> Result<()> {
     let mut findings = arrows::check(&packages);
 
     // Tracked files, and those about to be.
-    let listed = run::output(Command::new("git").args([
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "*.rs",
-        "*Cargo.toml",
-    ]))?;
+    let listed = run::output(Command::new("git").args(["ls-files", "--cached", "--others", "--exclude-standard"]))?;
     let mut files = Vec::new();
     for path in listed.lines().collect::<BTreeSet<_>>() {
-        // (a file deleted but still in the index)
-        if let Ok(text) = std::fs::read_to_string(run::root().join(path)) {
+        // (a file deleted but still in the index has no size)
+        let bytes = std::fs::metadata(run::root().join(path)).map_or(0, |found| found.len());
+        if bytes > FILE_BYTES_MAX {
+            let text = format!("has {bytes} bytes: what is made, or this large, is kept elsewhere");
+            findings.push(Finding { path: path.to_owned(), line: 0, text });
+        }
+        let is_read = path.ends_with(".rs") || path.ends_with("Cargo.toml");
+        if is_read && let Ok(text) = std::fs::read_to_string(run::root().join(path)) {
             files.push((path.to_owned(), text));
         }
     }

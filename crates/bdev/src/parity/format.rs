@@ -199,8 +199,6 @@ impl Superblock {
 fn is_sane(geometry: &Rows, block_size: u32, flags: u8) -> bool {
     let Rows { members, chunk, data_start, head, rows } = *geometry;
     let row_blocks = (members as u64 - 1).saturating_mul(chunk);
-    let body = rows.checked_mul(row_blocks.max(1));
-    let fits = body.and_then(|body| body.checked_add(head)?.checked_add(data_start));
     let unit = Slots::unit_blocks(block_size.max(1));
     block_size.is_power_of_two()
         && (512..=65_536).contains(&block_size)
@@ -212,7 +210,7 @@ fn is_sane(geometry: &Rows, block_size: u32, flags: u8) -> bool {
         && head.is_multiple_of(unit)
         && rows > 0
         && flags & !CLEAN == 0
-        && fits.is_some_and(|blocks| blocks < 1 << 56)
+        && geometry.is_addressable()
 }
 
 #[cfg(test)]

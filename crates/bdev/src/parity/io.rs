@@ -32,7 +32,7 @@ impl Channel for ParityChannel {
                 Op::Flush => inner.flush().await,
                 Op::Unmap => inner.unmap(&io).await,
                 Op::Verify => inner.verify(&io).await,
-                _ if io.lba.0 < inner.shared.geometry.head => inner.write_head(&mut io).await,
+                _ if io.lba.0 < inner.shared.geometry().head => inner.write_head(&mut io).await,
                 _ => inner.write_rows(&mut io).await,
             };
             io.done(steps::status_of(status))
@@ -60,8 +60,8 @@ pub(super) struct Piece {
 impl Inner {
     /// What can be done where: anything in the head, whole rows behind it.
     fn check(&self, io: &Io) -> Result<(), Status> {
-        let geometry = &self.shared.geometry;
-        self.shared.info.check(io)?;
+        let geometry = self.shared.geometry();
+        self.shared.info().check(io)?;
         let is_whole = || geometry.whole(io.lba.0, io.nblocks as u64).is_some();
         match io.op {
             Op::Write if io.end() > geometry.head && !is_whole() => Err(Status::Invalid),
@@ -74,7 +74,7 @@ impl Inner {
 
     /// The longest run from a block on. In the head it is that of the first member in sync.
     pub(super) fn piece(&self, lba: u64, end: u64) -> Piece {
-        let geometry = &self.shared.geometry;
+        let geometry = self.shared.geometry();
         if lba < geometry.head {
             let member = self.shared.in_sync().first().copied().unwrap_or(0);
             let nblocks = end.min(geometry.head) - lba;
@@ -127,7 +127,7 @@ impl Inner {
 
     async fn read_elsewhere(&self, piece: Piece, failed: Done) -> Done {
         let (mut io, status) = (failed.io, failed.status);
-        if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.info.block_size).await {
+        if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.opened.block_size).await {
             return io.done(status);
         }
         self.count_read_error(piece.member, piece.lba, status);
@@ -138,10 +138,10 @@ impl Inner {
     /// A read in pieces, some of which may have to be computed.
     async fn read_pieces(&self, mut io: Io) -> Done {
         let block_size = self.shared.block_size();
-        if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.info.block_size).await {
+        if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.opened.block_size).await {
             return io.done(status);
         }
-        if io.lba.0 < self.shared.geometry.head
+        if io.lba.0 < self.shared.geometry().head
             && let Err(status) = self.agree().await
         {
             return io.done(status);
@@ -187,7 +187,7 @@ impl Inner {
         for member in &active {
             // Without the tag: a member that cut the write short, at an abort, would count as failed.
             let bufs = io.bufs.iter_mut().map(Buf::duplicate).collect();
-            let lba = Lba(self.shared.geometry.data_start + io.lba.0);
+            let lba = Lba(self.shared.geometry().data_start + io.lba.0);
             parts.push(self.channel(*member).submit(Io { flags: io.flags, ..Io::write(lba, io.nblocks, bufs) }));
         }
         let outcome = self.end_write(io, &active, parts).await;
@@ -199,7 +199,7 @@ impl Inner {
 
     /// Whole rows: each member gets its chunks, which follow each other there, and the parity is computed from the data alone.
     async fn write_rows(&self, io: &mut Io) -> Result<(), Status> {
-        let geometry = self.shared.geometry;
+        let geometry = self.shared.geometry();
         let rows = geometry.whole(io.lba.0, io.nblocks as u64).ok_or(Status::Invalid)?;
         let _alone = self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
         let mut parity = self.parity_of(&rows, &io.bufs).await?;
@@ -236,7 +236,7 @@ impl Inner {
 
     /// What each member gets, as views of the data and of the parities.
     fn chunks(&self, rows: &Range<u64>, data: &mut SgList, parity: &mut Buf) -> SmallVec<[SgList; 16]> {
-        let (geometry, chunk_bytes) = (&self.shared.geometry, self.chunk_bytes());
+        let (geometry, chunk_bytes) = (self.shared.geometry(), self.chunk_bytes());
         let mut rest: SgList = data.iter_mut().map(Buf::duplicate).collect();
         let mut members: SmallVec<[SgList; 16]> = (0..geometry.members).map(|_| SgList::new()).collect();
         for (nth_row, row) in rows.clone().enumerate() {
@@ -251,7 +251,7 @@ impl Inner {
     }
 
     pub(super) fn chunk_bytes(&self) -> usize {
-        self.shared.geometry.chunk as usize * self.shared.block_size()
+        self.shared.geometry().chunk as usize * self.shared.block_size()
     }
 
     /// Waits for the parts of a write on `members`, and gives its buffers back to it alone.
@@ -273,7 +273,7 @@ impl Inner {
 
     /// What rows read as afterwards is open, so that it does not matter where it succeeds.
     async fn unmap(&self, io: &Io) -> Result<(), Status> {
-        let geometry = &self.shared.geometry;
+        let geometry = self.shared.geometry();
         let rows = geometry.whole(io.lba.0, io.nblocks as u64).ok_or(Status::Invalid)?;
         let _alone = self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
         let (at, nblocks) = (Lba(geometry.chunk_at(rows.start)), (rows.end - rows.start) * geometry.chunk);

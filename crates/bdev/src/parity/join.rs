@@ -41,7 +41,7 @@ impl ParityDevice {
         // Before anything is held up: a device that does not answer must not stop the others.
         let current = shared.superblock.lock().expect("nothing panics while holding the superblock").clone();
         fits(&current, &*device).map_err(refused)?;
-        if device.info().volatile_cache && !shared.info.volatile_cache {
+        if device.info().volatile_cache && !shared.opened.volatile_cache {
             let name = device.name();
             return Err(refused(format!(
                 "'{name}' has a volatile cache, and the device was opened without any; close it and open it with '{name}'"
@@ -58,7 +58,7 @@ impl ParityDevice {
         }
         let inner = self.inner(reactor);
         // With the whole device held no write is under way that does not know of it.
-        let _alone = shared.ranges.lock(0, shared.info.blocks, true).await;
+        let _alone = shared.ranges.lock(0, shared.geometry().blocks(), true).await;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
         {
             let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");

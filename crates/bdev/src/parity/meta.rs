@@ -11,6 +11,7 @@
 //! refutes it: nothing has been acknowledged since.
 
 use super::format::{MemberRecord, MemberState, Superblock};
+use super::rows::Rows;
 use std::cmp::{Ordering, Reverse};
 
 /// Why members do not make a parity device.
@@ -78,7 +79,8 @@ pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Dec
     if newest.members.len() != found.len() {
         return Err(Disagreement::Count(newest.members.len()));
     }
-    let shape = |own: &Superblock| (own.geometry, own.block_size, own.members.len());
+    // Members of different generations may have different numbers of rows: the device has grown.
+    let shape = |own: &Superblock| (Rows { rows: 0, ..own.geometry }, own.block_size, own.members.len());
     for (index, own) in found.iter_mut().enumerate() {
         if own.take_if(|own| shape(own) != shape(&newest)).is_some() {
             unfit.push(Disagreement::Differs(index));
@@ -180,7 +182,6 @@ fn unless_refuted(found: &[Option<Superblock>], candidate: &Superblock) -> Optio
 #[cfg(test)]
 mod tests {
     use super::super::format::Base;
-    use super::super::rows::Rows;
     use super::*;
     use MemberState::{Failed, InSync, Rebuilding};
 
@@ -334,6 +335,34 @@ mod tests {
     }
 
     #[test]
+    fn a_crash_while_the_rows_become_more_leaves_them_as_they_were_or_as_they_become() {
+        let rows =
+            |found: &[Option<Superblock>]| decide(found, &[false; 3]).map(|decided| decided.superblock.geometry.rows);
+        let mut found = all([5, 5, 5], [InSync; 3]);
+        for index in 0..3 {
+            let own = found[index].as_mut().unwrap();
+            let base = own.as_base();
+            (own.generation, own.base, own.geometry.rows) = (6, base, 20);
+            // Nothing beyond the former rows has been acknowledged until all have it.
+            let expected = if index < 2 { 10 } else { 20 };
+            assert_eq!(rows(&found), Ok(expected), "written on {} members", index + 1);
+        }
+        // One refused it, and was called failed in the next, which has them too.
+        let mut found = all([5, 7, 7], [Failed, InSync, InSync]);
+        found[0] = superblock(0, 5, [InSync; 3]);
+        let base = found[0].as_ref().unwrap().as_base();
+        for own in found[1..].iter_mut().flatten() {
+            (own.base, own.geometry.rows) = (base, 20);
+        }
+        assert_eq!(rows(&found), Ok(20));
+        // The members that went on without the one that had it.
+        let mut found = all([7, 7, 6], [InSync, InSync, Failed]);
+        found[2] = superblock(2, 6, [InSync; 3]);
+        found[2].as_mut().unwrap().geometry.rows = 20;
+        assert_eq!(rows(&found), Ok(10));
+    }
+
+    #[test]
     fn foreign_and_swapped_members_are_named() {
         let mut found = all([5; 3], [InSync; 3]);
         found.swap(0, 2);
@@ -343,7 +372,7 @@ mod tests {
         let changes: [(Change, Disagreement); 3] = [
             (|own| own.array_id = [7; 16], Disagreement::Foreign(1)),
             (|own| own.member_index = 2, Disagreement::Swapped(1, 2)),
-            (|own| own.geometry.rows = 8, Disagreement::Differs(1)),
+            (|own| own.geometry.head = 7, Disagreement::Differs(1)),
         ];
         for (change, unfit) in changes {
             let mut found = all([5, 4, 5], [InSync; 3]);

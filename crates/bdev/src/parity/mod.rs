@@ -17,6 +17,8 @@
 //! - The heads of all members in sync are equal when the device opens: after an unclean stop they are made so first, from
 //!   the first member that can be read. A write to the head that fails without any member being called failed is made
 //!   equal, whichever it is, before anything of the head is read.
+//! - It grows by rows, which read as anything until they are written, in a new generation; begun only with all members in
+//!   sync, so that none is left behind that is too small.
 //! - A member that is being rebuilt gets every write. Rows below its watermark are whole on it; the watermark that is
 //!   recorded follows a flush.
 //!
@@ -24,6 +26,7 @@
 //! which rows are in use, and has checksums of them.
 
 mod format;
+mod grow;
 mod io;
 mod join;
 mod links;
@@ -45,7 +48,7 @@ use io::ParityChannel;
 use links::Inner;
 use lost::LostRows;
 pub use open::{ParityDefect, ParityOptions};
-use reactor::Reactor;
+use reactor::{IoFuture, Reactor};
 use rows::Rows;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -111,8 +114,12 @@ pub struct ParityDevice {
 
 struct Shared {
     name: String,
-    info: DeviceInfo,
-    geometry: Rows,
+    /// As it was opened; see [`info`](Self::info).
+    opened: DeviceInfo,
+    /// As it was opened; see [`geometry`](Self::geometry).
+    layout: Rows,
+    /// Rows now: it may have grown.
+    rows: AtomicU64,
     members: Vec<Member>,
     /// Of writes, and of what computes or copies beside them; in blocks of the device.
     ranges: RangeLock,
@@ -175,6 +182,14 @@ impl Member {
 type MemberSet = SmallVec<[usize; PARITY_MEMBERS_MAX]>;
 
 impl Shared {
+    fn geometry(&self) -> Rows {
+        Rows { rows: self.rows.load(Acquire), ..self.layout }
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { blocks: self.geometry().blocks(), ..self.opened }
+    }
+
     fn state(&self, member: usize) -> MemberState {
         MemberState::of_code(self.members[member].state.load(Acquire)).expect("only states are stored")
     }
@@ -215,7 +230,7 @@ impl Shared {
     }
 
     fn block_size(&self) -> usize {
-        self.info.block_size as usize
+        self.opened.block_size as usize
     }
 }
 
@@ -237,8 +252,8 @@ impl ParityDevice {
         let bytes = |blocks: u64| blocks * shared.block_size() as u64;
         let rebuild = shared.rebuilding().map(|member| RebuildStatus {
             member,
-            done_bytes: bytes(shared.rebuilt_rows.load(Acquire) * shared.geometry.chunk),
-            bytes: bytes(shared.geometry.rows * shared.geometry.chunk),
+            done_bytes: bytes(shared.rebuilt_rows.load(Acquire) * shared.geometry().chunk),
+            bytes: bytes(shared.geometry().rows * shared.geometry().chunk),
             bytes_per_s: shared.rebuild_bytes_per_s.load(Relaxed),
             halted: *shared.halted.lock().expect("nothing panics while holding a reason"),
         });
@@ -248,8 +263,8 @@ impl ParityDevice {
             rebuild,
             reconstructed_reads: shared.reconstructed_reads.load(Relaxed),
             lost_blocks: shared.lost_blocks.load(Relaxed),
-            head_bytes: bytes(shared.geometry.head),
-            row_bytes: bytes(shared.geometry.row_blocks()),
+            head_bytes: bytes(shared.geometry().head),
+            row_bytes: bytes(shared.geometry().row_blocks()),
         }
     }
 
@@ -288,7 +303,7 @@ impl BlockDevice for ParityDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        self.shared.info
+        self.shared.info()
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
@@ -302,5 +317,15 @@ impl BlockDevice for ParityDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.shared.members.iter().filter_map(Member::device).collect()
+    }
+
+    /// Grows it, to whole rows of at most this size, and its members where they are too small for that.
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        IoFuture::new(self.grow(reactor, blocks))
+    }
+
+    /// Takes into use by what all members have become larger, when all are in sync.
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        IoFuture::new(self.grow_with_members(reactor))
     }
 }

@@ -53,6 +53,8 @@ pub enum ParityDefect {
     SkipRecord,
     /// A member that is being rebuilt is read everywhere.
     ReadUnbuilt,
+    /// It grows without its superblocks saying so.
+    GrowUnrecorded,
 }
 
 impl Default for ParityOptions {
@@ -400,8 +402,9 @@ fn assemble(
     };
     Shared {
         name: name.to_string(),
-        info: combine(infos, &superblock),
-        geometry,
+        opened: combine(infos, &superblock),
+        layout: geometry,
+        rows: AtomicU64::new(geometry.rows),
         members: members.into_iter().zip(&superblock.members).map(member).collect(),
         ranges: RangeLock::new(geometry.row_blocks()),
         meta_turn: RangeLock::new(1),

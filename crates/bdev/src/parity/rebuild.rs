@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::*;
 /// Between two steps where no rate is set: leaves most of the devices to their users.
 const PAUSE_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
+/// A rebuild that was kept from its rate makes up for so much time of it, and no more: it would take the members from their users.
+const CATCH_UP_MAX_NS: u64 = SECOND_NS / 10;
 /// A reactor that stops is noticed within it, however low the rate.
 const PAUSE_MAX_NS: u64 = SECOND_NS / 10;
 /// Between two attempts at blocks that another member cannot read.
@@ -47,6 +49,20 @@ impl ParityDevice {
 struct Pace {
     begun_ns: u64,
     bytes: u64,
+    /// Where a rate is set: when the next step may begin.
+    due_ns: u64,
+}
+
+impl Pace {
+    /// How long to wait now that so many bytes have been written.
+    fn pause_ns(&mut self, now_ns: u64, bytes: u64, rate_bytes_per_s: u64) -> u64 {
+        self.bytes += bytes;
+        let Some(step_ns) = (bytes as u128 * SECOND_NS as u128).checked_div(rate_bytes_per_s as u128) else {
+            return PAUSE_NS;
+        };
+        self.due_ns = self.due_ns.max(now_ns.saturating_sub(CATCH_UP_MAX_NS)).saturating_add(step_ns as u64);
+        self.due_ns.saturating_sub(now_ns)
+    }
 }
 
 impl Inner {
@@ -108,9 +124,9 @@ impl Inner {
         let joins = self.joins(member);
         self.rebuild_head().await?;
         let (mut noted_row, mut noted_ns) = (shared.rebuilt_rows.load(Acquire), self.reactor.clock_ns());
-        let mut pace = Pace { begun_ns: noted_ns, bytes: 0 };
+        let mut pace = Pace { begun_ns: noted_ns, bytes: 0, due_ns: noted_ns };
         let step = (COPY_BYTES / self.chunk_bytes()).max(1) as u64;
-        while shared.rebuilt_rows.load(Acquire) < shared.geometry.rows {
+        while shared.rebuilt_rows.load(Acquire) < shared.geometry().rows {
             if self.reactor.is_stopping() {
                 return self.note_rebuilt(member, joins).await;
             }
@@ -118,7 +134,7 @@ impl Inner {
                 return Ok(());
             }
             let first = shared.rebuilt_rows.load(Acquire);
-            let rows = first..(first + step).min(shared.geometry.rows);
+            let rows = first..(first + step).min(shared.geometry().rows);
             self.rebuild_step(member, joins, rows.clone()).await?;
             *shared.halted.lock().expect("nothing panics while holding a reason") = None;
             let bytes = (rows.end - rows.start) * self.chunk_bytes() as u64;
@@ -151,7 +167,7 @@ impl Inner {
 
     /// A member that is written has the head when it has been compared once: writes reach it since it was taken in.
     async fn rebuild_head(&self) -> Result<(), Status> {
-        let (head, step) = (self.shared.geometry.head, (COPY_BYTES / self.shared.block_size()) as u64);
+        let (head, step) = (self.shared.geometry().head, (COPY_BYTES / self.shared.block_size()) as u64);
         let mut at = 0;
         while at < head {
             let count = step.min(head - at);
@@ -161,6 +177,7 @@ impl Inner {
             }
             self.equalise(at, count).await?;
             at += count;
+            self.reactor.yield_now().await;
         }
         Ok(())
     }
@@ -183,7 +200,7 @@ impl Inner {
 
     async fn rebuild_rows(&self, member: usize, joins: u32, rows: Range<u64>, last: bool) -> Result<(), Status> {
         let shared = &self.shared;
-        let geometry = &shared.geometry;
+        let geometry = shared.geometry();
         let count = rows.end - rows.start;
         let (start, blocks) = (geometry.row_start(rows.start), count * geometry.row_blocks());
         let _alone = shared.ranges.lock(start, blocks, true).await;
@@ -215,7 +232,7 @@ impl Inner {
                 Ok(sum) => target.copy_from_slice(sum.as_slice()),
                 Err(status) if !is_lost(status) => return Err(status),
                 Err(status) => {
-                    self.shared.lost_rows.insert(row + (block - at) / self.shared.geometry.chunk);
+                    self.shared.lost_rows.insert(row + (block - at) / self.shared.geometry().chunk);
                     Rng::new(block).fill(target);
                     self.shared.lost_blocks.fetch_add(1, Relaxed);
                     tracing::error!(parity = self.shared.name, member, block, %status, "a block cannot be rebuilt");
@@ -226,18 +243,17 @@ impl Inner {
     }
 
     async fn keep_pace(&self, pace: &mut Pace, bytes: u64) {
-        pace.bytes += bytes;
-        let rate = self.shared.rate_bytes_per_s;
-        let since = |now: u64| now.saturating_sub(pace.begun_ns).max(1);
-        let due_ns = (pace.bytes as u128 * SECOND_NS as u128).checked_div(rate as u128).unwrap_or(0) as u64;
-        let pause_ns = if rate == 0 { PAUSE_NS } else { due_ns.saturating_sub(since(self.reactor.clock_ns())) };
-        self.rest(pause_ns).await;
-        let elapsed = since(self.reactor.clock_ns());
+        match pace.pause_ns(self.reactor.clock_ns(), bytes, self.shared.rate_bytes_per_s) {
+            // Members in memory answer at once: without a pause nobody else would have a turn.
+            0 => self.reactor.yield_now().await,
+            pause_ns => self.rest(pause_ns).await,
+        }
+        let elapsed = self.reactor.clock_ns().saturating_sub(pace.begun_ns).max(1);
         let per_s = pace.bytes as u128 * SECOND_NS as u128 / elapsed as u128;
         self.shared.rebuild_bytes_per_s.store(per_s as u64, Relaxed);
         if elapsed > 10 * SECOND_NS {
             // What was slow or fast long ago says nothing of now.
-            *pace = Pace { begun_ns: pace.begun_ns + elapsed / 2, bytes: pace.bytes / 2 };
+            (pace.begun_ns, pace.bytes) = (pace.begun_ns + elapsed / 2, pace.bytes / 2);
         }
     }
 
@@ -252,5 +268,23 @@ impl Inner {
             superblock.members[member].rebuilt_rows = rows;
         }
         self.write_superblocks().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rebuild_that_was_kept_from_its_rate_makes_up_for_little_of_it() {
+        let mut pace = Pace { begun_ns: 0, bytes: 0, due_ns: 0 };
+        let (step, rate) = (256 << 10, 1 << 20);
+        assert_eq!(pace.pause_ns(0, step, rate), SECOND_NS / 4);
+        let late_ns = 10 * SECOND_NS;
+        assert_eq!(pace.pause_ns(late_ns, step, rate), SECOND_NS / 4 - CATCH_UP_MAX_NS);
+        assert_eq!(pace.pause_ns(late_ns, step, rate), SECOND_NS / 2 - CATCH_UP_MAX_NS);
+        assert_eq!(pace.pause_ns(late_ns, step, u64::MAX), SECOND_NS / 2 - CATCH_UP_MAX_NS);
+        let mut unlimited = Pace { begun_ns: 0, bytes: 0, due_ns: 0 };
+        assert_eq!(unlimited.pause_ns(late_ns, step, 0), PAUSE_NS);
     }
 }

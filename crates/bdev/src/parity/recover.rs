@@ -16,7 +16,7 @@ impl Inner {
     pub(super) async fn recover(&self, piece: Piece, tried: Option<Status>, bufs: &mut SgList) -> Result<(), Status> {
         let failure = tried.unwrap_or(Status::Gone);
         let Some(row) = piece.row else { return self.recover_head(piece, failure, bufs).await };
-        let geometry = &self.shared.geometry;
+        let geometry = self.shared.geometry();
         let is_damaged = tried.is_some_and(is_lost);
         // Writes to the row wait: of a row of which a part is new, the sum means nothing.
         let row_start = geometry.row_start(row);
@@ -60,7 +60,7 @@ impl Inner {
     /// Computes a block of a piece that its member has failed to read again, as `status` says, and rewrites it there. The
     /// caller holds the row.
     async fn recover_block(&self, piece: Piece, row: u64, nth: u64, status: Status) -> Result<Buf, Status> {
-        let at = self.shared.geometry.place(piece.lba).at + nth;
+        let at = self.shared.geometry().place(piece.lba).at + nth;
         let mut found = self.sum_of_others(row, at, 1, piece.member).await?;
         // What is computed from a block that was lost is noise.
         if is_lost(status) && self.shared.has(piece.member, row) && !self.shared.lost_rows.contains(row) {
@@ -93,7 +93,7 @@ impl Inner {
         let (mut sum, mut failure) = (None::<Buf>, None::<Status>);
         for (member, done) in others().zip(parts.join().await) {
             if !done.status.is_ok() {
-                self.count_read_error(member, self.shared.geometry.row_start(row), done.status);
+                self.count_read_error(member, self.shared.geometry().row_start(row), done.status);
                 // Only where nothing else stood in the way a block is known to be lost.
                 failure = failure.filter(|status| !is_lost(*status)).or(Some(done.status));
                 continue;
@@ -131,7 +131,7 @@ impl Inner {
             for member in lost {
                 let mut copy = steps::alloc(&self.reactor, self.shared.block_size()).await?;
                 copy.as_mut_slice().copy_from_slice(good.as_slice());
-                let place = Lba(self.shared.geometry.data_start + piece.lba + at);
+                let place = Lba(self.shared.geometry().data_start + piece.lba + at);
                 let written = self.channel(member).submit(Io::write(place, 1, SgList::from_iter([copy]))).await.status;
                 if written.is_ok() {
                     self.count_repair(member, piece.lba + at, 1);

@@ -45,6 +45,14 @@ impl Rows {
         self.chunk_at(self.rows)
     }
 
+    /// Whether all places can be computed without leaving 64 bits, with room to spare.
+    pub(super) fn is_addressable(&self) -> bool {
+        let row_blocks = (self.members as u64 - 1).checked_mul(self.chunk);
+        let body = row_blocks.and_then(|blocks| self.rows.checked_mul(blocks.max(1)));
+        let end = body.and_then(|body| body.checked_add(self.head)?.checked_add(self.data_start));
+        end.is_some_and(|end| end < 1 << 56)
+    }
+
     /// The member with the parity of a row.
     pub(super) fn parity(&self, row: u64) -> usize {
         self.members - 1 - (row % self.members as u64) as usize

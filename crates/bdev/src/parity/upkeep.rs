@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::*;
 
 impl Inner {
     pub(super) fn slots(&self, member: usize) -> Slots<'_> {
-        let (reactor, channel, block_size) = (&self.reactor, self.channel(member), self.shared.info.block_size);
+        let (reactor, channel, block_size) = (&self.reactor, self.channel(member), self.shared.opened.block_size);
         Slots { reactor, channel, block_size, kind: KIND }
     }
 
@@ -142,7 +142,7 @@ impl Inner {
         if !self.shared.head_differs.load(Acquire) {
             return Ok(());
         }
-        let head = self.shared.geometry.head;
+        let head = self.shared.geometry().head;
         let _alone = self.shared.ranges.lock(0, head, true).await;
         self.agree_held().await
     }
@@ -150,7 +150,7 @@ impl Inner {
     /// The same for who holds the head.
     pub(super) async fn agree_held(&self) -> Result<(), Status> {
         if self.shared.head_differs.load(Acquire) {
-            Box::pin(self.equalise(0, self.shared.geometry.head)).await?;
+            Box::pin(self.equalise(0, self.shared.geometry().head)).await?;
             self.flush().await?;
             self.shared.head_differs.store(false, Release);
         }
@@ -175,7 +175,7 @@ impl Inner {
         let mut parts = Parts::default();
         for member in &active {
             let buf = steps::alloc(&self.reactor, nblocks as usize * self.shared.block_size()).await?;
-            let at = Lba(self.shared.geometry.data_start + lba);
+            let at = Lba(self.shared.geometry().data_start + lba);
             parts.push(self.channel(*member).submit(Io::read(at, nblocks as u32, SgList::from_iter([buf]))));
         }
         let (mut found, mut first_failure) = (SmallVec::<[(usize, Option<Buf>); 4]>::new(), None);
@@ -196,7 +196,7 @@ impl Inner {
                 continue;
             }
             let bufs = SgList::from_iter([good]);
-            let at = Lba(self.shared.geometry.data_start + lba);
+            let at = Lba(self.shared.geometry().data_start + lba);
             let mut done = self.channel(member).submit(Io::write(at, nblocks as u32, bufs)).await;
             good = done.io.bufs.pop().ok_or(Status::Invalid)?;
             if !done.status.is_ok() {
@@ -211,7 +211,7 @@ impl Inner {
 
     pub(super) async fn read_head(&self, member: usize, lba: u64, nblocks: u64) -> Result<Buf, Status> {
         let buf = steps::alloc(&self.reactor, nblocks as usize * self.shared.block_size()).await?;
-        let at = Lba(self.shared.geometry.data_start + lba);
+        let at = Lba(self.shared.geometry().data_start + lba);
         let mut done = self.channel(member).submit(Io::read(at, nblocks as u32, SgList::from_iter([buf]))).await;
         done.status.check()?;
         done.io.bufs.pop().ok_or(Status::Invalid)
@@ -219,7 +219,7 @@ impl Inner {
 
     pub(super) async fn settle(&self) -> Result<(), Status> {
         self.flush().await?;
-        let _alone = self.shared.ranges.lock(0, self.shared.geometry.head, true).await;
+        let _alone = self.shared.ranges.lock(0, self.shared.geometry().head, true).await;
         self.agree_held().await?;
         // Writes to the head have waited for this, so that all of them are flushed.
         self.flush().await?;

@@ -13,7 +13,7 @@ impl Inner {
     /// A read of a version other than the usual one. Nothing is repaired by it: which of them is right is not known here.
     pub(super) async fn read_version(&self, mut io: Io) -> Done {
         let lent = io.bufs.is_empty();
-        let status = match steps::provide(&self.reactor, &mut io, self.shared.info.block_size).await {
+        let status = match steps::provide(&self.reactor, &mut io, self.shared.opened.block_size).await {
             Ok(()) => self.fill_version(&mut io).await,
             Err(status) => Err(status),
         };
@@ -24,7 +24,7 @@ impl Inner {
     }
 
     async fn fill_version(&self, io: &mut Io) -> Result<(), Status> {
-        if io.lba.0 < self.shared.geometry.head {
+        if io.lba.0 < self.shared.geometry().head {
             self.agree().await?;
         }
         let mut lba = io.lba.0;
@@ -53,7 +53,7 @@ impl Inner {
     /// and rewritten. Which of those that disagree is right is not known here: that is [`Status::Corrupt`]. So is a row that
     /// was never written, or was being written when the power failed.
     pub(super) async fn verify(&self, io: &Io) -> Result<(), Status> {
-        if io.lba.0 < self.shared.geometry.head {
+        if io.lba.0 < self.shared.geometry().head {
             self.agree().await?;
         }
         let mut lba = io.lba.0;
@@ -101,7 +101,7 @@ impl Inner {
 
     /// Keeps writes from the piece, and from the row that it is in.
     async fn hold(&self, piece: Piece) -> RangeGuard<'_> {
-        let geometry = &self.shared.geometry;
+        let geometry = self.shared.geometry();
         let (first, nblocks) = match piece.row {
             Some(row) => (geometry.row_start(row), geometry.row_blocks()),
             None => (piece.lba, piece.nblocks),

@@ -330,7 +330,12 @@ impl Superblock {
 
     /// Whether every feature that writing needs is known here.
     pub fn is_writable(&self) -> bool {
-        self.read_only_features & !WRITABLE_KNOWN == 0
+        self.unwritable_features() == 0
+    }
+
+    /// Features of the pool because of which this program may only read it.
+    pub fn unwritable_features(&self) -> u64 {
+        self.read_only_features & !WRITABLE_KNOWN
     }
 
     /// The regions of a shard, in the order of their extents.

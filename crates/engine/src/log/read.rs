@@ -3,6 +3,7 @@
 use super::{Log, Medium};
 use crate::checksums::list_crc;
 use crate::units::{BLOCK_BYTES, LogAt};
+use crate::versions::first_right;
 use bdev::{Io, Lba, Op, Status};
 use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{BUF_BYTES_MAX, Buf, IoFuture, SgList};
@@ -50,9 +51,7 @@ impl Log {
             Ok(list)
         })
     }
-}
 
-impl Log {
     /// Versions of what it holds that can be asked for.
     pub(crate) fn versions(&self) -> u8 {
         self.medium.versions()
@@ -63,15 +62,11 @@ impl Log {
     /// # Errors
     /// [`Status::ReadError`]: some version could not be had now, and may be right.
     pub(crate) async fn read_right(&self, at: LogAt, bytes: usize, crc: u32) -> Result<Option<SgList>, Status> {
-        let mut none = Ok(None);
-        for version in 0..self.versions() {
-            match self.medium.read_bytes(at.bytes(), bytes, version).await {
-                Ok(list) if list_crc(&list) == crc => return Ok(Some(list)),
-                Ok(_) | Err(Status::Corrupt) => {}
-                Err(_) => none = Err(Status::ReadError),
-            }
-        }
-        none
+        let read = async |version| {
+            let list = self.medium.read_bytes(at.bytes(), bytes, version).await?;
+            Ok((list_crc(&list) == crc).then_some(list))
+        };
+        Ok(first_right(0..self.versions(), read).await?.map(|(list, _)| list))
     }
 }
 

@@ -134,22 +134,20 @@ pub(crate) async fn load_copy(media: &Media, superblock: &Superblock, copy: u8) 
     }
     let damaged = |reason| MetaError::Damaged { object: Object::Catalog, block, reason };
     let usual = CatalogImage::decode(&bytes, superblock.pool).map_err(damaged);
-    for version in 1..if usual.is_ok() { 1 } else { media.versions } {
-        // Whatever length is wrong, or right, there.
-        if let Ok(bytes) = media.read_bytes_of(version, block, most as usize).await
-            && let Ok(used) = usize::try_from(catalog_bytes_used(&bytes).unwrap_or(0).max(1))
-            && let Some(image) = bytes.get(..used.next_multiple_of(BLOCK_BYTES))
-            && let Ok(image) = CatalogImage::decode(image, superblock.pool)
-        {
-            tracing::warn!(
-                block,
-                version,
-                "the catalog is damaged in the usual version of the device, and right in this one"
-            );
-            return Ok(image);
-        }
+    if usual.is_ok() {
+        return usual;
     }
-    usual
+    let read = async |version| {
+        // Whatever length is wrong, or right, there.
+        let bytes = media.read_bytes_of(version, block, most as usize).await?;
+        let used = usize::try_from(catalog_bytes_used(&bytes).unwrap_or(0).max(1)).ok();
+        let image = used.and_then(|used| bytes.get(..used.next_multiple_of(BLOCK_BYTES)));
+        Ok(image.and_then(|image| CatalogImage::decode(image, superblock.pool).ok()))
+    };
+    match media.other_version(block, read).await {
+        Ok(Some(image)) => Ok(image),
+        _ => usual,
+    }
 }
 
 /// Why the catalog could not be stored, as a status for whoever asked for the change.

@@ -2,6 +2,7 @@
 
 use super::{MetaError, Object};
 use crate::units::BLOCK_BYTES;
+use crate::versions::first_right;
 use bdev::{Channel, DeviceInfo, Done, Flags, Io, Lba, Status};
 use reactor::{BUF_BYTES_MAX, Begun, Buf, IoFuture, Reactor, SgList};
 use std::rc::Rc;
@@ -80,33 +81,36 @@ impl Media {
         self.transfer(Io::read_version(self.lba(block), nblocks, version, bufs)).await
     }
 
-    /// Fills a buffer with the first version of the blocks that is right, but for the usual one, which was not. `None`: all are
-    /// wrong.
+    /// What `read` gives of the first right version of the blocks from `block` on, but for the usual one, which was not right.
+    /// `None`: all are wrong.
     ///
     /// # Errors
     /// [`Status::ReadError`]: some version could not be had now, and may be right.
+    pub(crate) async fn other_version<T>(
+        &self,
+        block: u64,
+        read: impl AsyncFnMut(u8) -> Result<Option<T>, Status>,
+    ) -> Result<Option<T>, Status> {
+        let Some((right, version)) = first_right(1..self.versions, read).await? else { return Ok(None) };
+        tracing::warn!(block, version, "metadata is damaged in the usual version of the device, and right in this one");
+        Ok(Some(right))
+    }
+
+    /// As [`other_version`](Self::other_version), of so many blocks as they are.
+    ///
+    /// # Errors
+    /// As there.
     pub(crate) async fn read_other(
         &self,
         block: u64,
         blocks: usize,
         is_right: impl Fn(&[u8]) -> bool,
     ) -> Result<Option<Buf>, Status> {
-        let mut none = Ok(None);
-        for version in 1..self.versions {
-            match self.read_version(block, version, self.buffer(blocks).await).await {
-                Ok(buf) if is_right(buf.as_slice()) => {
-                    tracing::warn!(
-                        block,
-                        version,
-                        "metadata is damaged in the usual version of the device, and right in this one"
-                    );
-                    return Ok(Some(buf));
-                }
-                Ok(_) | Err(Status::Corrupt) => {}
-                Err(_) => none = Err(Status::ReadError),
-            }
-        }
-        none
+        let read = async |version| {
+            let buf = self.read_version(block, version, self.buffer(blocks).await).await?;
+            Ok(is_right(buf.as_slice()).then_some(buf))
+        };
+        self.other_version(block, read).await
     }
 
     /// A block, in a buffer of the device where it lends them.
@@ -212,19 +216,15 @@ impl Media {
         if self.versions == 1 || usual.as_ref().is_ok_and(|bytes| is_right(bytes)) {
             return usual;
         }
-        for version in 1..self.versions {
-            if let Ok(bytes) = self.read_bytes_of(version, block, count).await
-                && is_right(&bytes)
-            {
-                tracing::warn!(
-                    block,
-                    version,
-                    "metadata is damaged in the usual version of the device, and right in this one"
-                );
-                return Ok(bytes);
-            }
+        let read = async |version| {
+            let bytes = self.read_bytes_of(version, block, count).await?;
+            Ok(is_right(&bytes).then_some(bytes))
+        };
+        match self.other_version(block, read).await {
+            Ok(Some(bytes)) => Ok(bytes),
+            // The usual one is what the message is about.
+            _ => usual,
         }
-        usual
     }
 
     /// Makes durable what reads from these blocks. A process that was killed may have left them readable alone, even after a

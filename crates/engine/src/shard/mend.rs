@@ -15,6 +15,7 @@ use crate::checksums::block_crcs;
 use crate::log::{Class, Record};
 use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::versions::first_right;
 use base::crc32c;
 use bdev::{Io, Status};
 use reactor::{Buf, SgList};
@@ -91,18 +92,13 @@ impl Shard {
     /// # Errors
     /// [`Status::ReadError`]: some version could not be had now, and may be right.
     pub(super) async fn rescue(&self, block: u64, stored: u32) -> Result<Option<Buf>, Status> {
-        let mut none = Ok(None);
-        for version in 0..self.capacity_info.versions {
-            match self.read_version(block, version).await {
-                Ok(buf) if self.is_right(&buf, stored) => {
-                    add(&self.counters.rescued_blocks, 1);
-                    return Ok(Some(buf));
-                }
-                Ok(_) | Err(Status::Corrupt) => {}
-                Err(_) => none = Err(Status::ReadError),
-            }
-        }
-        none
+        let read = async |version| {
+            let buf = self.read_version(block, version).await?;
+            Ok(self.is_right(&buf, stored).then_some(buf))
+        };
+        let Some((buf, _)) = first_right(0..self.capacity_info.versions, read).await? else { return Ok(None) };
+        add(&self.counters.rescued_blocks, 1);
+        Ok(Some(buf))
     }
 
     fn is_right(&self, buf: &Buf, stored: u32) -> bool {

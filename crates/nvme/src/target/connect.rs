@@ -13,7 +13,7 @@ use crate::spec::fabrics::{
 };
 use crate::spec::opcode::FabricsType;
 use crate::spec::{Cqe, Nqn, Sqe, Status};
-use crate::tls::Identity;
+use crate::tls::TlsKey;
 
 /// A queue that was connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl From<Status> for Refusal {
 
 impl Target {
     /// Processes the first command of a connection, which must be Connect. `data` is what came with it, `via` the local address
-    /// that the host reached, `tls` the identity of its key where the connection is encrypted.
+    /// that the host reached, `tls` its key where the connection is encrypted.
     ///
     /// # Errors
     /// The completion that refuses it. The connection may try again (Base 2.0, section 3.3.2.2).
@@ -71,7 +71,7 @@ impl Target {
         sqe: &Sqe,
         data: &[u8],
         via: SocketAddr,
-        tls: Option<&Identity>,
+        tls: Option<&TlsKey>,
     ) -> Result<Connected, Cqe> {
         let cid = sqe.cid.get();
         if fabrics::fabrics_type(sqe) != Some(FabricsType::Connect) {
@@ -89,7 +89,7 @@ impl Target {
         command: &ConnectCommand,
         data: &[u8],
         via: SocketAddr,
-        tls: Option<&Identity>,
+        tls: Option<&TlsKey>,
     ) -> Result<Connected, Refusal> {
         let (data, _) =
             ConnectData::ref_from_prefix(data).map_err(|_| Refusal::Status(Status::DATA_SGL_LENGTH_INVALID.dnr()))?;

@@ -22,6 +22,7 @@ use super::event::Events;
 use super::feature::Features;
 use super::instance::{Instance, Instances};
 use super::log::{ChangedNamespaces, ErrorLog};
+use super::model::Subsystem;
 use super::reservation::Notices;
 use super::timestamp::Timestamp;
 use super::{ControllerHandle, DISCOVERY, SubsystemId, TargetConfig, TargetEvent};
@@ -350,9 +351,21 @@ impl Controller {
         })
     }
 
-    pub(super) fn namespace_changed(&mut self, handle: ControllerHandle, nsid: u32, out: &mut VecDeque<TargetEvent>) {
+    /// A namespace of `subsystem` has changed, has come or is gone.
+    pub(super) fn namespace_changed(
+        &mut self,
+        handle: ControllerHandle,
+        subsystem: &Subsystem,
+        nsid: u32,
+        out: &mut VecDeque<TargetEvent>,
+    ) {
         self.changed.add(nsid);
-        self.changed_zones.clear(nsid);
+        if self.namespace(subsystem, nsid).is_none() {
+            self.events.withdraw(EventResult::ZONES_CHANGED, nsid);
+            if let Some(other) = self.changed_zones.clear(nsid) {
+                self.tell_of_zones(handle, other, out);
+            }
+        }
         if self.features.event_mask & feature::event::NAMESPACE_ATTRIBUTE != 0 {
             self.events.push(EventResult::NAMESPACE_CHANGED, handle, out);
         }

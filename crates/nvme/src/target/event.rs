@@ -1,7 +1,8 @@
 //! Asynchronous event requests of one controller (Base 2.0, section 5.2).
 //!
 //! An event that was reported is masked until the host reads the log page that belongs to it; what happens meanwhile is in
-//! that page. An event that happens while no request is outstanding waits, once.
+//! that page. An event that happens while no request is outstanding waits, once. When nobody can read that page any more,
+//! since the namespace that it is of is gone, the event is withdrawn, or the host would hear of no other of its kind.
 
 use super::{ControllerHandle, TargetEvent};
 use crate::spec::event::EventResult;
@@ -20,7 +21,8 @@ pub(super) struct Events {
     requests: VecDeque<u16>,
     /// With what dword 1 says.
     waiting: Vec<(EventResult, u32)>,
-    masked: Vec<EventResult>,
+    /// With what dword 1 said.
+    masked: Vec<(EventResult, u32)>,
 }
 
 impl Events {
@@ -50,7 +52,7 @@ impl Events {
         controller: ControllerHandle,
         out: &mut VecDeque<TargetEvent>,
     ) {
-        if self.masked.contains(&event) || self.waiting.iter().any(|(waiting, _)| *waiting == event) {
+        if self.masked.iter().chain(&self.waiting).any(|(other, _)| *other == event) {
             return;
         }
         match self.requests.pop_front() {
@@ -65,8 +67,14 @@ impl Events {
 
     /// The host read a log page without asking to retain its event.
     pub(super) fn clear(&mut self, log_page: u8) {
-        self.masked.retain(|event| event.log_page != log_page);
+        self.masked.retain(|(event, _)| event.log_page != log_page);
         self.waiting.retain(|(event, _)| event.log_page != log_page);
+    }
+
+    /// What this event was about is gone, and its log page with it: it waits no more, or masks others of its kind no more.
+    pub(super) fn withdraw(&mut self, event: EventResult, parameter: u32) {
+        self.masked.retain(|masked| *masked != (event, parameter));
+        self.waiting.retain(|waiting| *waiting != (event, parameter));
     }
 
     /// Aborts the request with this command identifier.
@@ -84,7 +92,7 @@ impl Events {
     }
 
     fn report(&mut self, cid: u16, event: EventResult, parameter: u32) -> Cqe {
-        self.masked.push(event);
+        self.masked.push((event, parameter));
         Cqe {
             result: U64::new(u64::from(event.to_dw0()) | u64::from(parameter) << 32),
             ..Cqe::new(cid, Status::SUCCESS)
@@ -116,6 +124,26 @@ mod tests {
         assert_eq!(push(&mut events), None, "another log");
         events.clear(EVENT.log_page);
         assert!(push(&mut events).is_some());
+    }
+
+    #[test]
+    fn an_event_is_withdrawn_with_what_it_is_about() {
+        let zones = EventResult::ZONES_CHANGED;
+        for is_requested in [true, false] {
+            let (mut events, mut out) = (Events::default(), VecDeque::new());
+            if is_requested {
+                assert_eq!(events.request(1), None);
+            }
+            events.push_about(zones, 5, ControllerHandle(1), &mut out);
+            assert_eq!(out.drain(..).count(), usize::from(is_requested));
+            events.withdraw(zones, 4);
+            events.push_about(zones, 6, ControllerHandle(1), &mut out);
+            events.withdraw(zones, 5);
+            assert_eq!(events.request(2), None, "the other one came while the first was masked or waited");
+            events.push_about(zones, 6, ControllerHandle(1), &mut out);
+            let Some(TargetEvent::Complete { cqe, .. }) = out.pop_front() else { panic!("answered") };
+            assert_eq!((cqe.cid.get(), cqe.result.get() >> 32), (2, 6));
+        }
     }
 
     #[test]

@@ -452,13 +452,12 @@ impl Target {
 
     /// A namespace has changed for some hosts: tells the queues, then those hosts.
     fn tell_of_namespace(&mut self, id: SubsystemId, nsid: u32, concerns: impl Fn(&Nqn) -> bool) {
-        if let Some(subsystem) = self.subsystems.get_mut(&id) {
-            subsystem.groups.note_change();
-        }
+        let Some(subsystem) = self.subsystems.get_mut(&id) else { return };
+        subsystem.groups.note_change();
         self.events.push_back(TargetEvent::NamespaceChanged { subsystem: id, nsid });
         for (handle, controller) in &mut self.controllers {
             if controller.subsystem() == id && concerns(controller.host_nqn()) {
-                controller.namespace_changed(*handle, nsid, &mut self.events);
+                controller.namespace_changed(*handle, subsystem, nsid, &mut self.events);
             }
         }
     }

@@ -7,7 +7,7 @@
 use super::model::ModelError;
 use super::{SubsystemId, Target};
 use crate::spec::Nqn;
-use crate::tls::{HostPsks, Identity, Keyring};
+use crate::tls::{HostPsks, Keyring, TlsKey};
 
 impl Target {
     /// The keys of all hosts, for handshakes.
@@ -21,12 +21,14 @@ impl Target {
         if self.keyring.set(&nqn, host, psks) { Ok(()) } else { Err(ModelError::HostsFull) }
     }
 
-    /// Whether a connection with this identity, or without TLS, may be `host`'s for `subsystem`. The key must still be good: it may
+    /// Whether a connection with this key, or without TLS, may be `host`'s for `subsystem`. The key must still be good: it may
     /// have been taken away since the handshake.
-    pub(super) fn is_channel_of(&self, now_ns: u64, tls: Option<&Identity>, host: &Nqn, subsystem: &Nqn) -> bool {
-        let is_good = |identity: &Identity| self.keyring.find(identity.to_string().as_bytes(), now_ns).is_ok();
+    pub(super) fn is_channel_of(&self, now_ns: u64, tls: Option<&TlsKey>, host: &Nqn, subsystem: &Nqn) -> bool {
         match tls {
-            Some(identity) => identity.host == *host && identity.subsystem == *subsystem && is_good(identity),
+            Some(key) => {
+                let identity = &key.identity;
+                identity.host == *host && identity.subsystem == *subsystem && self.keyring.has_key(key, now_ns)
+            }
             None => !self.keyring.has(subsystem, host),
         }
     }

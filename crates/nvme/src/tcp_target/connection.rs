@@ -8,6 +8,7 @@ use super::cid_map::CidMap;
 use super::cid_set::CidSet;
 use super::flights::{Flight, Flights};
 use super::fused::FusedPair;
+use super::greetings::Greeting;
 use super::local::{Local, Namespace};
 use super::output::{Flushed, Output};
 use super::pace::Pace;
@@ -30,7 +31,7 @@ use reactor::buf::sg_len;
 use reactor::sync::Notify;
 use reactor::{Buf, Reactor, SgList, TurnEnd};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -135,6 +136,8 @@ pub(super) struct Connection {
     /// The name of its host, from then on.
     pub(super) host_name: OnceCell<Nqn>,
     pub(super) connecting: Cell<bool>,
+    /// A piece of its handshake has had its turn, or waits for it.
+    is_greeted: Cell<bool>,
     pub(super) told_closed: Cell<bool>,
     pub(super) queue: Cell<Queue>,
     /// Commands that were taken and not yet answered.
@@ -190,6 +193,7 @@ impl Connection {
             owner: Cell::new(None),
             host_name: OnceCell::new(),
             connecting: Cell::new(false),
+            is_greeted: Cell::new(false),
             told_closed: Cell::new(false),
             queue: Cell::new(Queue::new(0, FIRST_ENTRIES, true)),
             outstanding: RefCell::new(CidSet::new()),
@@ -310,6 +314,16 @@ impl Connection {
             let output = self.output.borrow();
             output.bytes() >= HELD_BYTES_MAX || output.header_bytes() >= UNSENT_HEADER_BYTES_MAX
         }
+    }
+
+    /// While TLS is not agreed on: waits until a piece of its handshake may be carried out, or the connection ended.
+    #[inline]
+    pub(super) async fn greeting(&self, peer: IpAddr) -> Option<Greeting> {
+        if !self.stream.is_shaking_hands() {
+            return None;
+        }
+        let has_begun = self.is_greeted.replace(true);
+        self.or_ended(self.local.greetings.clone().turn(self.reactor.clone(), peer, has_begun)).await
     }
 
     /// Waits until a host has read some of what waits for it, or the connection ended.

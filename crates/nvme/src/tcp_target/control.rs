@@ -13,6 +13,7 @@ use crate::target::{self, Connected};
 use crate::tcp::{ADMIN_CAPSULE_DATA_MAX, LINGER_BYTES_MAX, LINGER_NS};
 use reactor::{Buf, SgList};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How often a busy queue tells the target that its host is alive.
@@ -59,12 +60,12 @@ impl Connection {
         };
         self.connecting.set(true);
         let (this, sqe, place) = (self.clone(), *sqe, self.place());
-        let (shared, via, tls) = (self.local.shared.clone(), self.via, self.stream.peer());
+        let (shared, via, tls) = (self.local.shared.clone(), self.via, self.stream.key().map(Arc::new));
         self.reactor.spawn(async move {
             let connected = this
                 .reactor
                 .call_on(this.local.shared.home, move |reactor| async move {
-                    Home::of(&reactor, &shared).connect(&sqe, &record, via, tls.as_ref(), place)
+                    Home::of(&reactor, &shared).connect(&sqe, &record, via, tls.as_deref(), place)
                 })
                 .await;
             this.connecting.set(false);

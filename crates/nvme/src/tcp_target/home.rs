@@ -9,7 +9,7 @@ use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::reservation::{HostId, Table};
 use crate::target::{self, AdminOutcome, AnaStates, Connected, ControllerHandle, Mask, Subsystem, SubsystemId};
 use crate::target::{Target, TargetEvent};
-use crate::tls::{self, Identity, TlsFailure};
+use crate::tls::{self, TlsFailure, TlsKey};
 use bdev::{Io, Op};
 use reactor::sync::Notify;
 use reactor::{Errno, Reactor, TcpListener, TcpStream};
@@ -223,7 +223,7 @@ impl Home {
         sqe: &Sqe,
         record: &[u8],
         via: SocketAddr,
-        tls: Option<&Identity>,
+        tls: Option<&TlsKey>,
         place: Place,
     ) -> Result<Admitted, Cqe> {
         let now_ns = self.reactor.now_ns();

@@ -1,6 +1,7 @@
 //! What a target keeps on each reactor: its connections, the shared receive buffer, channels to namespaces.
 
 use super::connection::{Connection, End, HELD_BYTES_MAX};
+use super::greetings::Greetings;
 use super::home::REFUSAL_REPORT_NS;
 use super::receive::Receiver;
 use super::share::Shares;
@@ -81,6 +82,8 @@ pub(super) struct Local {
     held_max: Cell<usize>,
     /// What hosts have of this reactor.
     pub(super) shares: Shares,
+    /// Handshakes with peers that have proven nothing.
+    pub(super) greetings: Rc<Greetings>,
     /// Connections that have answers to flush at the end of this turn.
     pub(super) answering: Cell<usize>,
     /// Until then connections without TLS, or with too much of it, are not reported again.
@@ -102,6 +105,7 @@ impl Local {
             leaving: RefCell::default(),
             held_max: Cell::new(HELD_BYTES_MAX),
             shares: Shares::default(),
+            greetings: Rc::default(),
             answering: Cell::new(0),
             next_failure_report_ns: Cell::new(0),
             watching_transfers: Cell::new(false),
@@ -133,7 +137,7 @@ impl Local {
         connection.watch_handshake();
         let this = self.clone();
         self.reactor.spawn(async move {
-            let end = Receiver::new(connection.clone()).run().await;
+            let end = Receiver::new(connection.clone(), peer.ip()).run().await;
             tracing::debug!(connection = id, %peer, ?end, "connection ended");
             this.report_end(&connection, peer, end);
             connection.finish(end).await;
@@ -151,7 +155,7 @@ impl Local {
     fn report_end(&self, connection: &Connection, peer: SocketAddr, end: End) {
         if let Some(failure) = connection.stream.tls_failure() {
             self.report(peer, connection.via, &failure);
-        } else if connection.stream.is_encrypted() && connection.stream.peer().is_none() && end == End::Stalled {
+        } else if connection.stream.is_shaking_hands() && end == End::Stalled {
             self.report(peer, connection.via, &TlsFailure::Late);
         } else if end == End::HelloOfTls {
             self.report(peer, connection.via, &TlsFailure::NotWanted);

@@ -16,6 +16,7 @@ mod erase;
 mod execute;
 mod flights;
 mod fused;
+mod greetings;
 mod home;
 mod local;
 mod output;

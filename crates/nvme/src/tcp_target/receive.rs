@@ -11,6 +11,7 @@ use crate::spec::Sqe;
 use crate::tcp::{DataHeader, Decoder, Encoder, Fault, Header, IcReq, Item, Side, TransportOptions, negotiate};
 use base::Errno;
 use reactor::Buf;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 /// Payload remainders of at least this size are received straight into their buffer.
@@ -73,6 +74,7 @@ impl Part {
 /// The receiving half of a connection.
 pub(super) struct Receiver {
     connection: Rc<Connection>,
+    peer: IpAddr,
     decoder: Decoder,
     incoming: Incoming,
     kept: Option<Kept>,
@@ -81,9 +83,9 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(connection: Rc<Connection>) -> Receiver {
+    pub(super) fn new(connection: Rc<Connection>, peer: IpAddr) -> Receiver {
         let (decoder, incoming) = (Decoder::new(Side::Target), Incoming::None);
-        Receiver { connection, decoder, incoming, kept: None, limit_known: false }
+        Receiver { connection, peer, decoder, incoming, kept: None, limit_known: false }
     }
 
     /// Receives until the connection ends; says why.
@@ -101,10 +103,13 @@ impl Receiver {
                 if self.connection.is_congested() {
                     self.connection.uncongested().await;
                 }
+                let turn = self.connection.greeting(self.peer).await;
                 if let Some(end) = self.connection.ended.get() {
                     return end;
                 }
-                match self.receive() {
+                let received = self.receive();
+                drop(turn);
+                match received {
                     Ok(Received::More) if round < RECEIVES_PER_WAKE => {}
                     Ok(Received::More) => {
                         self.connection.reactor.yield_now().await;

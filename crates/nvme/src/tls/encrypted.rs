@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use super::openssl::copy_slices;
 use super::session::{Session, Taken};
-use super::{Identity, Keyring, TlsFailure, TlsKey};
+use super::{Keyring, TlsFailure, TlsKey};
 
 /// Plaintext that becomes records at once: two of the largest ones.
 const BATCH_BYTES: usize = 32 << 10;
@@ -65,9 +65,15 @@ impl TlsStream {
         TlsStream { tcp, inner: RefCell::new(Inner { session, owed: 0, batch: Vec::new() }) }
     }
 
-    /// The identity that both sides agreed on, once the handshake is over.
-    pub(super) fn peer(&self) -> Option<Identity> {
-        self.inner.borrow().session.peer().cloned()
+    /// Whether the handshake is not over.
+    #[inline]
+    pub(super) fn is_shaking_hands(&self) -> bool {
+        !self.inner.borrow().session.is_established()
+    }
+
+    /// The key that both sides agreed on, once the handshake is over.
+    pub(super) fn key(&self) -> Option<TlsKey> {
+        self.inner.borrow().session.key().cloned()
     }
 
     /// Why there is no TLS with this peer.

@@ -102,6 +102,12 @@ impl Keyring {
         self.lock().get(host).is_some_and(|subsystems| subsystems.contains_key(subsystem))
     }
 
+    /// Whether this very key is good: identities of version 0 do not tell keys of a host apart.
+    pub fn has_key(&self, key: &TlsKey, now_ns: u64) -> bool {
+        let found = self.find(key.identity.to_string().as_bytes(), now_ns);
+        found.is_ok_and(|keys| keys.iter().any(|one| one.secret() == key.secret()))
+    }
+
     /// The keys that an identity may mean, the preferred one first: a single one where it has a digest. A host reaches the
     /// discovery service with any key that it has for a subsystem.
     pub fn find(&self, offered: &[u8], now_ns: u64) -> Result<Vec<TlsKey>, NoKey> {

@@ -9,7 +9,7 @@ use openssl::ssl::{
     SslStream, SslVerifyMode, SslVersion,
 };
 use std::io::{self, Read, Write};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::offer::offers;
 use super::openssl::{handshake_index, hear_hello, offered_keys, use_keys};
@@ -42,8 +42,8 @@ pub(super) struct Handshake {
     key: OnceLock<TlsKey>,
     /// Its name, as a client sends it.
     name: Vec<u8>,
-    /// The first message of a server's client.
-    hello: OnceLock<Vec<u8>>,
+    /// The first message of a server's client, until a key was chosen.
+    hello: Mutex<Vec<u8>>,
     /// Why the server has chosen none.
     failure: OnceLock<TlsFailure>,
 }
@@ -59,9 +59,18 @@ impl Handshake {
 
     /// A client's first message has arrived.
     pub(super) fn hear(&self, hello: &[u8]) {
-        if self.ring.is_some() {
-            let _ = self.hello.set(hello.to_vec());
+        if self.ring.is_some() && !self.has_chosen() {
+            *self.hello.lock().unwrap_or_else(PoisonError::into_inner) = hello.to_vec();
         }
+    }
+
+    fn has_chosen(&self) -> bool {
+        self.key.get().is_some() || self.failure.get().is_some()
+    }
+
+    /// The client's first message, which is not kept any longer.
+    fn take_hello(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.hello.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Chooses the first key of a hello that is known here. Nothing is refused yet: without a key OpenSSL finds nothing with
@@ -69,12 +78,12 @@ impl Handshake {
     fn choose(&self, body: Option<&[u8]>) {
         let Some((ring, now_ns)) = &self.ring else { return };
         // A client that is asked for another key share says the same again.
-        if self.key.get().is_some() || self.failure.get().is_some() {
+        if self.has_chosen() {
             return;
         }
         let (mut failure, mut seen) = (None, Vec::new());
-        let hello = self.hello.get().map_or(&[][..], Vec::as_slice);
-        for offer in body.into_iter().flat_map(|body| offers(hello, body)).take(OFFERS_MAX) {
+        let hello = self.take_hello();
+        for offer in body.into_iter().flat_map(|body| offers(&hello, body)).take(OFFERS_MAX) {
             if seen.contains(&offer.identity) {
                 continue;
             }
@@ -215,9 +224,9 @@ impl Session {
         self.stream.get_ref().is_established
     }
 
-    /// The identity that both sides agreed on, once the handshake is over.
-    pub(super) fn peer(&self) -> Option<&Identity> {
-        if self.is_established() { self.handshake.key().map(|key| &key.identity) } else { None }
+    /// The key that both sides agreed on, once the handshake is over.
+    pub(super) fn key(&self) -> Option<&TlsKey> {
+        if self.is_established() { self.handshake.key() } else { None }
     }
 
     /// Why there is no TLS with this peer.
@@ -454,6 +463,7 @@ mod tests {
             carry(&mut server, &mut client);
         }
         assert!(client.is_established() && server.is_established());
+        assert_eq!(server.handshake.take_hello().capacity(), 0, "nothing is kept of a hello");
         Ok((client, server))
     }
 

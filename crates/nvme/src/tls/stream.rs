@@ -4,7 +4,7 @@ use reactor::{Errno, Slice, TcpStream};
 
 #[cfg(feature = "tls")]
 use super::encrypted::TlsStream;
-use super::{Identity, Keyring, TlsFailure, TlsKey};
+use super::{Keyring, TlsFailure, TlsKey};
 
 /// See the module; the methods are those of [`TcpStream`].
 pub(crate) enum Stream {
@@ -55,12 +55,22 @@ impl Stream {
         !matches!(self, Stream::Plain(_))
     }
 
-    /// The identity that both sides agreed on, once the handshake is over.
-    pub(crate) fn peer(&self) -> Option<Identity> {
+    /// Whether there is to be TLS, and the handshake is not over.
+    #[inline]
+    pub(crate) fn is_shaking_hands(&self) -> bool {
+        match self {
+            Stream::Plain(_) => false,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.is_shaking_hands(),
+        }
+    }
+
+    /// The key that both sides agreed on, once the handshake is over.
+    pub(crate) fn key(&self) -> Option<TlsKey> {
         match self {
             Stream::Plain(_) => None,
             #[cfg(feature = "tls")]
-            Stream::Tls(stream) => stream.peer(),
+            Stream::Tls(stream) => stream.key(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! A program that uses a door through libblkio (the `blkio` crate, which is that library): no guest, and a front end that
-//! nobody here wrote.
+//! nobody here wrote. The tests of the program `remuda` have this module too.
 
 use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
 use std::fs::File;
@@ -55,6 +55,11 @@ impl Client {
             true => self.queues[queue].write(start, buffer, len, at, ReqFlags::empty()),
             false => self.queues[queue].read(start, buffer, len, at, ReqFlags::empty()),
         }
+    }
+
+    /// Hands what was begun on a queue to the other side, and waits for nothing.
+    pub fn submit(&mut self, queue: usize) {
+        assert_eq!(self.queues[queue].do_io(&mut [], 0, None, None).unwrap(), 0);
     }
 
     /// Waits for `count` requests of a queue; what each was begun with, and how it ended (0, or a negative error number).

@@ -5,6 +5,7 @@ mod ana;
 mod format;
 mod mask;
 mod tls;
+mod zones;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
