@@ -65,6 +65,18 @@ Examples:
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
     },
+    /// Take the namespace that the paths of a remote device show now for that device
+    #[command(after_help = "\
+A path that leads to another namespace than the device was is not used: by mistake, its data would be overwritten. This says that
+the namespace was replaced on purpose. It has to have the same block size and room for the volumes, and nothing may have used
+the device since the node started.
+
+Example:
+  remuda device accept-namespace far")]
+    AcceptNamespace {
+        /// The remote device
+        name: String,
+    },
     /// Try again to open a device that is not open
     #[command(after_help = "\
 A mirror waits for a leg that may have newer writes than those that are there, and refuses legs that were used without each
@@ -463,6 +475,12 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
             }
             context.call_and_show("device.set", Value::Object(params), |device: DeviceView| {
                 format!("device '{}' now has {}", device.name, definition(&device))
+            })
+        }
+        DeviceCommand::AcceptNamespace { name } => {
+            let params = json!({ "name": name });
+            context.call_and_show("device.accept_namespace", params, |device: DeviceView| {
+                format!("device '{}' is another namespace now: {}", device.name, ByteSize(device.size))
             })
         }
         DeviceCommand::Open { name, degraded, prefer } => {

@@ -1,10 +1,15 @@
-//! Paths of remote namespaces: which there are, how they are, and their change while the device is in use.
+//! Paths of remote namespaces: which there are, how they are, their change while the device is in use, and a namespace behind them
+//! that was replaced.
 
+use super::Node;
 use super::build::{Handle, Opened};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
-use super::view::PathView;
+use super::remote::RemoteRecord;
+use super::view::{DeviceView, PathView};
 use crate::config::DeviceParams;
+use base::ByteSize;
+use bdev::BlockDevice;
 use nvme::initiator::{ConnectError, NvmfDevice, PathStatus};
 use reactor::ReactorHandle;
 use std::net::SocketAddr;
@@ -16,6 +21,12 @@ pub fn path_views(device: &NvmfDevice) -> Vec<PathView> {
         address: path.address.to_string(),
         state: match (path.ana, path.trouble) {
             (Some(state), _) => state.name().to_string(),
+            (None, Some(trouble)) if path.other.is_some() => {
+                format!(
+                    "not connected: {trouble}; if it was replaced: remuda device accept-namespace {}",
+                    device.name()
+                )
+            }
             (None, Some(trouble)) => format!("not connected: {trouble}"),
             (None, None) => "connecting".to_string(),
         },
@@ -93,6 +104,48 @@ impl PathChange {
         for address in &self.removed {
             device.remove_path(*address);
         }
+    }
+}
+
+impl Node {
+    /// Has the namespace that a remote device's paths show now be that device, since the former one was replaced on purpose. Not
+    /// while anything has read the former one.
+    pub fn device_accept_namespace(&mut self, name: &str) -> Result<DeviceView, Refusal> {
+        self.check_running()?;
+        let object = format!("device '{name}'");
+        let slot = self.slot(name)?;
+        let DeviceParams::Nvmf { nqn, nsid, .. } = &slot.def.params else {
+            let cause = format!("it is a '{}' device and not a remote namespace", slot.def.kind());
+            return Err(Refusal::invalid(object, cause, ""));
+        };
+        let opened = slot.live.as_ref().map_err(|reason| {
+            let next = format!("'remuda device open {name}' takes whatever is there");
+            Refusal::failed(object.clone(), format!("it is not open: {reason}"), next)
+        })?;
+        let Handle::Nvmf(remote) = &opened.handle else { unreachable!("its kind is that of remote namespaces") };
+        let next = format!("see 'remuda device show {name}'; a device of another name can have any namespace");
+        let found = remote.replacement().map_err(|why| Refusal::conflict(&object, why.to_string(), next))?;
+        if let (true, Some(user)) = (remote.was_connected(), self.users_of_device(name).first()) {
+            let cause = format!("{user} has worked with the former namespace since the node started");
+            return Err(Refusal::conflict(object, cause, "restart the node, and accept the namespace then"));
+        }
+        let size = found.blocks.saturating_mul(u64::from(found.block_size));
+        let volumes = self.state.volumes.iter().filter(|(_, volume)| volume.device == name);
+        let ends = volumes.map(|(volume, record)| (record.offset.saturating_add(record.size), volume));
+        if let Some((end, volume)) = ends.max().filter(|(end, _)| *end > size) {
+            let cause =
+                format!("volume '{volume}' on it ends at {}, past the new size {}", ByteSize(end), ByteSize(size));
+            return Err(Refusal::conflict(object, cause, format!("shrink or delete volume '{volume}' first")));
+        }
+        let mut known = remote.known();
+        (known.ids, known.info.blocks) = (found.ids, found.blocks);
+        let (remote, record) = (remote.clone(), RemoteRecord::new(nqn, *nsid, &known));
+        let mut state = self.state.clone();
+        state.remotes.insert(name.to_string(), record);
+        self.remember(state)?;
+        remote.replace(&found);
+        tracing::info!(device = name, %found, "namespace accepted in place of the former one");
+        self.device_show(name)
     }
 }
 

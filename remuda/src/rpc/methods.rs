@@ -93,6 +93,11 @@ pub const METHODS: &[Method] = &[
         &[NAME],
     ),
     method(
+        "device.accept_namespace",
+        "Has the namespace that a remote device's paths show now take the place of the one that it was: it was replaced on purpose.",
+        &[NAME],
+    ),
+    method(
         "device.open",
         "Tries again to open a device that is not open.",
         &[
@@ -625,6 +630,7 @@ async fn dispatch(
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
         "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
+        "device.accept_namespace" => answer(node.device_accept_namespace(&params.name)?),
         "device.open" => answer(node.device_open(&params.name, params.flag, params.leg.as_deref()).await?),
         "device.rejoin" => {
             answer(node.device_rejoin(&params.name, params.leg.as_deref().unwrap_or_default(), params.flag).await?)

@@ -12,7 +12,7 @@ use crate::spec::copy::CopyRange;
 use crate::spec::sqe::DsmRange;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
-use super::error::{CommandError, ConnectError, Seen};
+use super::error::{CommandError, ConnectError, NoReplacement, Seen};
 use super::multipath::{Group, NvmfChannel, PATHS_MAX, PathStatus};
 use super::options::{Options, OptionsError};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
@@ -68,8 +68,9 @@ pub struct Known {
 }
 
 impl Known {
-    fn seen(&self) -> Seen {
-        Seen { ids: self.ids, block_size: self.info.block_size, blocks: self.info.blocks }
+    pub(super) fn seen(&self) -> Seen {
+        let zone_blocks = self.info.zoned.map_or(0, |zoned| zoned.zone_blocks);
+        Seen { ids: self.ids, block_size: self.info.block_size, blocks: self.info.blocks, zone_blocks }
     }
 }
 
@@ -190,7 +191,7 @@ impl NvmfDevice {
         let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
         let info = device_info(controller.info(), &namespace, zone_capacity);
         let found = Known { info, ids };
-        if let Some(known) = known.filter(|known| known.ids != ids || known.info.block_size != info.block_size) {
+        if let Some(known) = known.filter(|known| !known.seen().is_resized(&found.seen())) {
             return Err(ConnectError::OtherNamespace {
                 address: options.address,
                 subsystem: options.subsystem.clone(),
@@ -281,7 +282,32 @@ impl NvmfDevice {
     /// What [`open_later`](Self::open_later) wants to know.
     pub fn known(&self) -> Known {
         let namespace = &self.group().namespace;
-        Known { info: namespace.info(), ids: namespace.ids }
+        Known { info: namespace.info(), ids: namespace.ids() }
+    }
+
+    /// What its paths show instead of its namespace, for [`replace`](Self::replace); an error says why nothing can take its place.
+    pub fn replacement(&self) -> Result<Seen, NoReplacement> {
+        let paths = self.paths();
+        if let Some(path) = paths.iter().find(|path| path.controller.is_some()) {
+            return Err(NoReplacement::InUse(path.address));
+        }
+        let mut found = paths.iter().filter_map(|path| Some((path.address, path.other?)));
+        let (address, seen) = found.next().ok_or(NoReplacement::NotSeen)?;
+        if let Some((other, differs)) = found.find(|(_, other)| *other != seen) {
+            return Err(NoReplacement::Differ(address, seen, other, differs));
+        }
+        let ours = self.group().namespace.seen();
+        if (ours.block_size, ours.zone_blocks) != (seen.block_size, seen.zone_blocks) {
+            return Err(NoReplacement::Shape(ours, address, seen));
+        }
+        Ok(seen)
+    }
+
+    /// Has the namespace that its paths show be the device's from now on: the former one was replaced. The caller sees to it that
+    /// nobody relies on what was read from the former one.
+    pub fn replace(&self, found: &Seen) {
+        self.group().namespace.replace(found);
+        self.group().paths().iter().for_each(|path| path.hurry());
     }
 
     /// Counters.

@@ -39,11 +39,23 @@ pub struct Seen {
     pub block_size: u32,
     /// Blocks.
     pub blocks: u64,
+    /// Blocks from one zone to the next; 0 of one without zones.
+    pub zone_blocks: u64,
+}
+
+impl Seen {
+    /// Whether it is another look at the same namespace, which may have another size by now.
+    pub(super) fn is_resized(&self, later: &Seen) -> bool {
+        *self == Seen { blocks: self.blocks, ..*later }
+    }
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} blocks of {} bytes, ", self.blocks, self.block_size)?;
+        if self.zone_blocks > 0 {
+            write!(f, "zones of {} blocks, ", self.zone_blocks)?;
+        }
         let mut named = false;
         if let Some(uuid) = self.ids.uuid {
             write!(f, "UUID {}", Uuid::from_bytes(uuid))?;
@@ -179,6 +191,23 @@ pub enum ConnectError {
         /// The limit.
         timeout_ms: u64,
     },
+}
+
+/// Why no other namespace can take the place of a device's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoReplacement {
+    /// It is still there.
+    #[error("{0} is connected to the namespace that it is")]
+    InUse(SocketAddr),
+    /// Nothing else was seen.
+    #[error("no path has shown another namespace so far")]
+    NotSeen,
+    /// Paths show different ones.
+    #[error("its paths lead to different namespaces: {0} ({1}) and {2} ({3})")]
+    Differ(SocketAddr, Seen, SocketAddr, Seen),
+    /// Who uses the device could not go on with it.
+    #[error("blocks or zones are of another size: it is {0}, and {1} shows {2}")]
+    Shape(Seen, SocketAddr, Seen),
 }
 
 impl ConnectError {

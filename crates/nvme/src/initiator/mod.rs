@@ -34,7 +34,7 @@ mod zones;
 pub use authenticate::AuthenticationError;
 pub use controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo, discover};
 pub use device::{Known, NvmfDevice, NvmfStats};
-pub use error::{CommandError, ConnectError, Seen};
+pub use error::{CommandError, ConnectError, NoReplacement, Seen};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_host;
 pub use link::Broken;

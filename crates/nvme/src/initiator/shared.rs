@@ -29,6 +29,10 @@ pub(super) struct Association {
     pub(super) entries: u16,
     /// What commands are about.
     pub(super) target: Target,
+    /// Serial number of the controller's subsystem.
+    pub(super) serial: String,
+    /// The controller has a volatile write cache.
+    pub(super) volatile_cache: bool,
 }
 
 /// Where a path stands.
@@ -105,6 +109,8 @@ struct State {
     /// Lanes that have a queue, for those that have none.
     servers: Vec<RemoteLane>,
     closing: bool,
+    /// An attempt to connect is wanted now, not after the pause.
+    is_hurried: bool,
     /// Looks at the namespace's size that were asked for, and that were done.
     refreshes_asked: u64,
     refreshes_done: u64,
@@ -158,6 +164,7 @@ impl Shared {
                 aborts: Vec::new(),
                 servers: Vec::new(),
                 closing: false,
+                is_hurried: false,
                 refreshes_asked: 0,
                 refreshes_done: 0,
             }),
@@ -338,6 +345,16 @@ impl Shared {
 
     pub(super) fn is_closing(&self) -> bool {
         self.lock().closing
+    }
+
+    /// Asks for an attempt to connect without a pause before it.
+    pub(super) fn hurry(&self) {
+        self.change(|state| state.is_hurried = true);
+    }
+
+    /// Whether that was asked for since the last time.
+    pub(super) fn take_hurry(&self) -> bool {
+        std::mem::take(&mut self.lock().is_hurried)
     }
 
     /// Asks for a look at the namespace's size; returns the number of the request.

@@ -29,7 +29,7 @@ use super::error::{CommandError, ConnectError, Seen};
 use super::fence::hold_ns;
 use super::link::Broken;
 use super::options::Options;
-use super::shared::{Association, Shared, Trouble};
+use super::shared::{Association, Phase, Shared, Trouble};
 use super::zones::zone_capacity;
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
@@ -158,9 +158,10 @@ impl Supervisor {
     async fn pause(&self, pause_ns: u64) {
         let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
         let until_ns = self.reactor.clock_ns() + jittered_ns;
-        while self.reactor.clock_ns() < until_ns && !self.is_closing() {
-            let slice_ns = until_ns.min(self.reactor.clock_ns() + TICK_NS);
-            self.reactor.sleep_until(slice_ns).await;
+        let mut seen = 0;
+        while self.reactor.clock_ns() < until_ns && !self.is_closing() && !self.shared.take_hurry() {
+            let slice_ns = until_ns.saturating_sub(self.reactor.clock_ns()).min(TICK_NS);
+            self.reactor.timeout(slice_ns, self.shared.changed(&mut seen)).await;
         }
     }
 
@@ -181,8 +182,11 @@ impl Supervisor {
             controller: info.id,
             entries: entries_of(info, &self.shared),
             target: target_of(info, namespace),
+            serial: info.identity.serial.clone(),
+            volatile_cache: info.identity.volatile_cache,
         };
         self.shared.set_up(association, *queues, now_ns);
+        self.shared.namespace.look_at_caches();
         self.shared.set_blocks(namespace.identity.block_count, now_ns);
     }
 
@@ -408,15 +412,19 @@ impl Supervisor {
         let known = ours.info();
         let prepared = prepare(&self.reactor, &controller, options, ours.nsid, known.zoned).await?;
         let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
+        let found = Seen {
+            ids,
+            block_size: 1 << namespace.identity.block_shift,
+            blocks: namespace.identity.block_count,
+            zone_blocks: namespace.zoned.as_ref().map_or(0, |zoned| zoned.zone_blocks),
+        };
+        if !self.is_same(&found) && ours.seen().is_resized(&found) {
+            // It may be the others that do not know yet.
+            self.have_others_look().await;
+        }
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
-        let found =
-            Seen { ids, block_size: 1 << namespace.identity.block_shift, blocks: namespace.identity.block_count };
-        let expected = Seen { ids: ours.ids, block_size: known.block_size, blocks: known.blocks };
-        if !self.is_same(&expected, &found) {
-            // Unless it is the others that do not know yet that the namespace was resized.
-            for path in ours.members() {
-                path.request_refresh();
-            }
+        if !self.is_same(&found) {
+            let expected = ours.seen();
             return Err(ConnectError::OtherNamespace {
                 address: options.address,
                 subsystem: options.subsystem.clone(),
@@ -432,20 +440,42 @@ impl Supervisor {
         Ok(Ready { controller: Rc::new(controller), namespace, queues, ana })
     }
 
-    /// Whether what a controller has is this device's namespace. Its size may have changed while nobody looked; two paths that
-    /// show different sizes at once show different things.
-    fn is_same(&self, expected: &Seen, found: &Seen) -> bool {
-        let members = self.shared.namespace.members();
-        // One that was taken out goes on for a while.
-        let is_other = |path: &&Arc<Shared>| !Arc::ptr_eq(path, &self.shared) && !path.is_closing();
-        let mut others = members.iter().filter(is_other);
+    /// Whether what a controller has is this device's namespace. Its size may have changed while nobody looked; otherwise it is that
+    /// of the device, or of a path that is connected.
+    fn is_same(&self, found: &Seen) -> bool {
+        let (expected, others) = (self.shared.namespace.seen(), self.others());
         // Without identifiers one namespace of this size is like another.
-        let is_told_apart = expected.ids != NamespaceIds::default() || others.clone().next().is_none();
-        let is_looked_at = others.any(|path| path.blocks().is_some_and(|(blocks, is_up)| is_up && blocks > 0));
-        found.ids == expected.ids
-            && is_told_apart
-            && found.block_size == expected.block_size
-            && (found.blocks == expected.blocks || !is_looked_at)
+        let is_told_apart = expected.ids != NamespaceIds::default() || others.is_empty();
+        let sizes = others.iter().filter_map(|path| path.blocks());
+        let mut sizes = sizes.filter(|(blocks, is_up)| *is_up && *blocks > 0).map(|(blocks, _)| blocks).peekable();
+        let is_of_size =
+            found.blocks == expected.blocks || sizes.peek().is_none() || sizes.any(|it| it == found.blocks);
+        expected.is_resized(found) && is_told_apart && is_of_size
+    }
+
+    /// The device's other paths.
+    fn others(&self) -> Vec<Arc<Shared>> {
+        let mut others = self.shared.namespace.members();
+        // One that was taken out goes on for a while.
+        others.retain(|path| !Arc::ptr_eq(path, &self.shared) && !path.is_closing());
+        others
+    }
+
+    /// Waits until the other paths that are connected have looked at the namespace's size, for a while.
+    async fn have_others_look(&self) {
+        let is_up = |path: &Shared| matches!(path.phase(), Phase::Up(_));
+        let others: Vec<_> = self.others().into_iter().filter(|path| is_up(path)).collect();
+        let requests: Vec<u64> = others.iter().map(|path| path.request_refresh()).collect();
+        let looking = async {
+            for (path, request) in others.iter().zip(requests) {
+                let mut seen = 0;
+                while !path.is_refreshed(request) && is_up(path) {
+                    path.changed(&mut seen).await;
+                }
+            }
+        };
+        // This path's controller is not kept alive yet.
+        self.reactor.timeout(self.shared.options.admin_timeout_ns / 2, looking).await;
     }
 
     async fn close(&self, controller: &Rc<Controller>) {

@@ -1,7 +1,7 @@
 //! A device with two paths, each to a target of its own.
 
 use super::*;
-use nvme::initiator::PathStatus;
+use nvme::initiator::{NoReplacement, PathStatus};
 use nvme::spec::ana::AnaState;
 use nvme::spec::log::LogPage;
 use nvme::spec::sqe::GetLogPageCommand;
@@ -449,6 +449,126 @@ fn what_a_namespace_is_known_to_be_decides_which_paths_are_used() {
         // It becomes one of them when it shows the namespace.
         other.configure(|config| config.uuid = [7; 16]);
         host.until("the other path", || is_up(&host.device.paths()[0])).await;
+        host.close().await;
+    });
+}
+
+#[test]
+fn operations_that_another_lane_serves_are_counted_once() {
+    let fake = Fake::start(Config { queues: 1, ..Config::default() });
+    let options = Options { queues_per_channel: 3, ..options(&fake) };
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[]).await;
+        // Until those without a queue have found the one that has it.
+        host.reactor.sleep_ns(700 * MS).await;
+        for lba in 0..30 {
+            assert_eq!(host.write(lba, 1, 3).await, Status::Ok);
+        }
+        host.until("the count", || host.device.paths()[0].ios >= 30).await;
+        // Each lane tells its own, half a second behind.
+        host.reactor.sleep_ns(1200 * MS).await;
+        assert_eq!(host.device.paths()[0].ios, 30);
+        host.close().await;
+    });
+}
+
+#[test]
+fn what_is_under_way_on_a_path_that_goes_moves_when_it_cannot_be_done_there_any_more() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    let options = options(&first);
+    first.set_script(|seen| if seen.is_io(NvmOpcode::Write) { Action::Park } else { Action::Serve });
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        let write = host.start(host.write_io(1, 1, 3));
+        host.until("the write", || first.writes_of(1).len() == 1).await;
+        assert!(host.device.remove_path(first.address));
+        assert_eq!(host.write(2, 1, 3).await, Status::Ok);
+        assert!(second.writes_of(1).is_empty() && write.borrow().is_none(), "it has a while to end");
+        host.until("the write", || write.borrow().is_some()).await;
+        assert_eq!(write.borrow().as_ref().unwrap().status, Status::Ok);
+        let resets =
+            first.seen().into_iter().filter(|seen| seen.property_set(property::CC).is_some_and(|cc| cc & 1 == 0));
+        let reset = resets.last().expect("the former controller was reset");
+        assert!(second.writes_of(1)[0].at >= reset.at);
+        host.close().await;
+    });
+}
+
+#[test]
+fn an_abort_finds_an_operation_on_a_path_that_goes() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    let options = options(&first);
+    first.set_script(|seen| if seen.is_io(NvmOpcode::Write) { Action::Park } else { Action::Serve });
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        let write = host.start(Io { tag: 9, ..host.write_io(1, 1, 3) });
+        host.until("the write", || first.writes_of(1).len() == 1).await;
+        assert!(host.device.remove_path(first.address));
+        // Operations do not take it any more.
+        assert_eq!(host.write(2, 1, 3).await, Status::Ok);
+        host.channel.abort(9);
+        let is_abort = |seen: &fake::Seen| seen.is_admin(AdminOpcode::Abort);
+        host.until("the abort", || first.seen().iter().any(is_abort)).await;
+        let (sent, abort) = (first.writes_of(1)[0], first.seen().into_iter().find(is_abort).unwrap());
+        assert_eq!(abort.sqe.cdw10.get(), u32::from(sent.queue) | u32::from(sent.sqe.cid.get()) << 16);
+        first.answer_parked();
+        host.until("its end", || write.borrow().is_some()).await;
+        host.close().await;
+    });
+}
+
+#[test]
+fn a_path_that_is_the_first_to_show_a_new_size_has_the_others_look() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    // A second attempt would come late.
+    let options = Options { reconnect_first_ns: 4000 * MS, reconnect_max_ns: 4000 * MS, ..options(&first) };
+    run(move |reactor| async move {
+        let host = open(reactor, &options, &[second.address]).await;
+        first.set_blocks(3000);
+        second.set_blocks(3000);
+        let began = Instant::now();
+        first.close_all();
+        host.until("the next association", || host.device.stats().reconnects == 1).await;
+        assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+        assert_eq!(host.device.info().blocks, 3000);
+        // One that differs from what is still there is not this namespace.
+        first.set_blocks(2000);
+        first.close_all();
+        host.until("the refusal", || host.device.paths()[0].other.is_some()).await;
+        assert_eq!((host.device.info().blocks, host.write(1, 1, 3).await), (3000, Status::Ok));
+        host.close().await;
+    });
+}
+
+#[test]
+fn another_namespace_takes_the_place_of_a_devices_by_command_alone() {
+    let (first, second) = (Fake::start(Config::default()), Fake::start(Config::default()));
+    // What was accepted is connected without the rest of a pause.
+    let options = Options { reconnect_first_ns: 6000 * MS, reconnect_max_ns: 6000 * MS, ..options(&first) };
+    run(move |reactor| async move {
+        let host = open(reactor.clone(), &options, &[second.address]).await;
+        let known = host.device.known();
+        assert_eq!(host.device.replacement(), Err(NoReplacement::InUse(first.address)));
+        host.close().await;
+        first.configure(|config| config.uuid = [8; 16]);
+        second.configure(|config| config.uuid = [9; 16]);
+        let device = NvmfDevice::open_later(&reactor, "remote", &options, &[second.address], 1, known).unwrap();
+        let channel = device.open_channel(&reactor).unwrap();
+        let host = Host { reactor, device, channel };
+        assert_eq!(host.device.replacement(), Err(NoReplacement::NotSeen));
+        host.until("both refusals", || host.device.paths().iter().all(|path| path.other.is_some())).await;
+        let differ = host.device.replacement().unwrap_err().to_string();
+        for part in [first.address.to_string(), second.address.to_string(), Uuid::from_bytes([9; 16]).to_string()] {
+            assert!(differ.contains(&part), "{differ}");
+        }
+        assert!(host.device.remove_path(second.address));
+        let found = host.device.replacement().unwrap();
+        let began = Instant::now();
+        host.device.replace(&found);
+        host.until("the path", || is_up(&host.device.paths()[0])).await;
+        assert!(began.elapsed() < Duration::from_millis(2000), "{:?}", began.elapsed());
+        assert_eq!(host.device.known().ids.uuid, Some([8; 16]));
+        assert_eq!(host.write(1, 1, 3).await, Status::Ok);
         host.close().await;
     });
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let mut hosts = setup::hosts(world, rng, &servers[0], 2);
     let host_count = hosts.len() as u64;
     // Each write that is late costs the time of a fence.
-    let operations = if is_late { 10..=25 } else { 20..=80 };
+    let operations = if is_late { 30..=60 } else { 20..=80 };
     let work = setup::work(world, rng, &servers[0], host_count, true, operations);
     let is_alone = host_count == 1 || !work.judge.mix.shared && work.registers.count == 0;
     setup::choose_replay(world, rng, &mut hosts, is_alone);
@@ -84,7 +84,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
 
 /// Two targets on machines of their own with one device, which holds the writes of each up.
 fn servers(world: &mut World, rng: &mut Rng, is_late: bool) -> Result<Vec<Server>, Failure> {
-    let blocks = if is_late { rng.between(5, 10) } else { rng.between(12, 48) };
+    let blocks = if is_late { rng.between(5, 6) } else { rng.between(12, 48) };
     let device = MemDevice::new("shared", 512, blocks, blocks).map_err(|error| Failure::new(error.to_string()))?;
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     let mut tampering = setup::tampering(world, rng, 6);
@@ -92,7 +92,8 @@ fn servers(world: &mut World, rng: &mut Rng, is_late: bool) -> Result<Vec<Server
         tampering.hold = rng.between(2, 20);
     }
     if is_late {
-        tampering.hold = rng.between(2, 6);
+        // What is sent again, and what follows it, is mostly done before the one that is late.
+        tampering.hold = rng.between(4, 10);
         tampering.hold_max_ns = rng.between(3, 6) * SECOND_NS;
     }
     let stall_timeout_ns = rng.between(1, 10) * SECOND_NS;

@@ -4,13 +4,14 @@ use bdev::DeviceInfo;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::initiator::controller::NamespaceIds;
 use crate::initiator::device::Known;
+use crate::initiator::error::Seen;
 use crate::initiator::fence::Board;
 use crate::initiator::options::Options;
-use crate::initiator::shared::Shared;
+use crate::initiator::shared::{Phase, Shared};
 
 /// Most paths of a device.
 pub const PATHS_MAX: usize = 8;
@@ -21,8 +22,8 @@ pub(in crate::initiator) struct Namespace {
     pub(in crate::initiator) name: String,
     pub(in crate::initiator) nsid: u32,
     info: DeviceInfo,
-    /// What tells it from others.
-    pub(in crate::initiator) ids: NamespaceIds,
+    /// What tells it from others; for the control path.
+    ids: Mutex<NamespaceIds>,
     /// What lost connections of any path may still do.
     pub(in crate::initiator) board: Arc<Board>,
     blocks: AtomicU64,
@@ -35,6 +36,8 @@ pub(in crate::initiator) struct Namespace {
     lanes: AtomicU32,
     /// Nobody wants the device any more.
     closing: AtomicBool,
+    /// It was told that caches of different targets are not flushed by each other.
+    told_of_caches: AtomicBool,
     /// Who is told of changes.
     paths: Mutex<Vec<Weak<Shared>>>,
 }
@@ -46,7 +49,7 @@ impl Namespace {
             name: name.to_string(),
             nsid,
             info,
-            ids,
+            ids: Mutex::new(ids),
             board: Arc::default(),
             blocks: AtomicU64::new(info.blocks),
             reconnects: AtomicU64::new(0),
@@ -54,7 +57,46 @@ impl Namespace {
             useful_until_ns: AtomicU64::new(0),
             lanes: AtomicU32::new(1),
             closing: AtomicBool::new(false),
+            told_of_caches: AtomicBool::new(false),
             paths: Mutex::default(),
+        }
+    }
+
+    /// What tells it from others.
+    pub(in crate::initiator) fn ids(&self) -> NamespaceIds {
+        *self.ids.lock().expect("nothing panics while it holds this lock")
+    }
+
+    /// What its paths have to show.
+    pub(in crate::initiator) fn seen(&self) -> Seen {
+        Known { info: self.info(), ids: self.ids() }.seen()
+    }
+
+    /// Has another namespace be this one from now on. Of a device without an association.
+    pub(in crate::initiator) fn replace(&self, found: &Seen) {
+        *self.ids.lock().expect("nothing panics while it holds this lock") = found.ids;
+        self.blocks.store(found.blocks, Ordering::Relaxed);
+    }
+
+    /// Says once, where the paths that are connected lead to different targets with caches, what a flush does not do then. One
+    /// target has one serial number (Base 2.0, figure 275), and a cache that any of its controllers flushes.
+    pub(in crate::initiator) fn look_at_caches(&self) {
+        let of = |path: &Arc<Shared>| match path.phase() {
+            Phase::Up(association) if !path.is_closing() => Some((path.options.address, association)),
+            _ => None,
+        };
+        let up: Vec<_> = self.members().iter().filter_map(of).collect();
+        let has_cache = up.iter().any(|(_, association)| association.volatile_cache);
+        let Some((first, ours)) = up.first().filter(|_| has_cache) else { return };
+        let other = up.iter().find(|(_, association)| association.serial != ours.serial);
+        if let Some((second, theirs)) = other
+            && !self.told_of_caches.swap(true, Ordering::Relaxed)
+        {
+            warn!(
+                device = self.name, %first, serial = ours.serial, %second, other_serial = theirs.serial,
+                "paths lead to different targets that have volatile write caches: when one is lost, what its target had not made \
+                 durable is lost with it, and no flush tells; turn the caches off, or use paths of one target"
+            );
         }
     }
 

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use crate::initiator::shared::{Phase, Shared};
+use crate::initiator::error::{ConnectError, Seen};
+use crate::initiator::shared::{Phase, Shared, Trouble};
 use crate::spec::ana::AnaState;
 
 /// One path of a device.
@@ -19,6 +20,8 @@ pub struct PathStatus {
     pub ana: Option<AnaState>,
     /// Why there is no association, or was none before, where that is known.
     pub trouble: Option<String>,
+    /// What its controller shows instead of the device's namespace, where that is the trouble.
+    pub other: Option<Seen>,
     /// Associations that were built again after a loss.
     pub reconnects: u64,
     /// Operations that were sent this way, repetitions included; half a second behind.
@@ -40,12 +43,17 @@ impl PathStatus {
             Phase::Up(association) => Some(association.controller),
             Phase::Down | Phase::Closed => None,
         };
+        let trouble = path.trouble();
         PathStatus {
             address: path.options.address,
             controller,
             queues: path.queues(),
             ana: controller.map(|_| path.ana()),
-            trouble: path.trouble().map(|trouble| trouble.to_string()),
+            trouble: trouble.as_ref().map(|trouble| trouble.to_string()),
+            other: match trouble {
+                Some(Trouble::NotConnected(ConnectError::OtherNamespace { seen, .. })) => Some(seen.1),
+                _ => None,
+            },
             reconnects: path.reconnects.load(Ordering::Relaxed),
             ios: path.ios.load(Ordering::Relaxed),
             lost: path.lost.load(Ordering::Relaxed),
