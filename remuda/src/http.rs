@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::node::reactors::Meter;
 use crate::node::stats::{Counted, TrafficView};
-use crate::node::view::{DeviceView, FlashCacheView, LegView, MirrorView, ParityView, VhostView};
+use crate::node::view::{DeviceView, FlashCacheView, LegView, MirrorView, ParityView, PathView, VhostView};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -54,6 +54,7 @@ struct Gauge {
     mirror: Option<MirrorView>,
     parity: Option<ParityView>,
     flash_cache: Option<FlashCacheView>,
+    paths: Vec<PathView>,
 }
 
 impl Metrics {
@@ -68,13 +69,14 @@ impl Metrics {
     pub async fn update(&self, node: &Node) {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
-            let DeviceView { name, kind, size, mirror, parity, flash_cache, state, .. } = device;
-            Gauge { name, kind, size, open: state == "open", mirror, parity, flash_cache }
+            let DeviceView { name, kind, size, mirror, parity, flash_cache, paths, open, .. } = device;
+            Gauge { name, kind, size, open, mirror, parity, flash_cache, paths }
         });
         let volumes = node.volume_list().into_iter();
         let volumes = volumes.map(|volume| {
             let (name, size, open) = (volume.name, volume.size, volume.state == "open");
-            Gauge { name, kind: "volume".into(), size, open, mirror: None, parity: None, flash_cache: None }
+            let (mirror, parity, flash_cache, paths) = (None, None, None, Vec::new());
+            Gauge { name, kind: "volume".into(), size, open, mirror, parity, flash_cache, paths }
         });
         let pools = node.pool_list().await;
         let problems = node.problems(&pools).len();
@@ -144,6 +146,7 @@ impl Metrics {
             vec![(String::new(), objects.connections as f64)],
         );
         render_traffic(&mut out, &objects.traffic);
+        render_paths(&mut out, &objects.devices);
         render_mirrors(&mut out, &objects.devices);
         render_parities(&mut out, &objects.devices);
         render_flash_caches(&mut out, &objects.devices);
@@ -252,6 +255,31 @@ fn render_traffic(out: &mut String, hosts: &[TrafficView]) {
             // A name is what a host says it is.
             let label = host.host.replace('\\', "\\\\").replace('"', "\\\"");
             let _ = writeln!(out, "{name}{{host=\"{label}\"}} {}", value(host));
+        }
+    }
+}
+
+/// Remote namespaces in use and their paths.
+fn render_paths(out: &mut String, devices: &[Gauge]) {
+    type Series = (&'static str, &'static str, &'static str, fn(&PathView) -> u64);
+    const PATHS: [Series; 6] = [
+        ("remuda_path_connected", "gauge", "1 if a path has an association.", |path| path.connected as u64),
+        ("remuda_path_optimized", "gauge", "1 if a path is connected and optimised.", |path| {
+            (path.connected && path.state == "optimized") as u64
+        }),
+        ("remuda_path_operations_total", "counter", "Operations sent over a path.", |path| path.operations),
+        ("remuda_path_lost_total", "counter", "Operations sent again since their connection was lost.", |path| {
+            path.lost
+        }),
+        ("remuda_path_refused_total", "counter", "Operations refused for the sake of the path.", |path| path.refused),
+        ("remuda_path_reconnects_total", "counter", "Associations built again.", |path| path.reconnects),
+    ];
+    for (name, kind, help, value) in PATHS {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (device, path) in
+            devices.iter().flat_map(|device| device.paths.iter().map(move |path| (&device.name, path)))
+        {
+            let _ = writeln!(out, "{name}{{name=\"{device}\",path=\"{}\"}} {}", path.address, value(path));
         }
     }
 }

@@ -94,6 +94,140 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
 }
 
 #[test]
+fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
+    let ports = [common::free_port(), common::free_port()];
+    let [first, second] = ports.map(|port| format!("127.0.0.1:{port}"));
+    let mut far = Node::start(&format!(
+        "[nvmf]\nlisten = ['{first}', '{second}']\n[[device]]\nname = 'm'\nkind = 'mem'\nsize = '12MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'm'\n\
+         [[subsystem]]\nnqn = '{NQN}:far'\nallow_any_host = true\nnamespaces = ['v']\n"
+    ));
+    let mut near = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'remote'\nkind = 'nvmf'\npaths = ['{first}', '{second}']\nnqn = '{NQN}:far'\n{}",
+        export("remote")
+    ));
+    let states = |device: &Value| -> Vec<String> {
+        let paths = device["paths"].as_array().unwrap().iter();
+        paths.map(|path| path["state"].as_str().unwrap().to_string()).collect()
+    };
+    until(&near, "remote", |device| states(device) == ["optimized", "optimized"]);
+    works(&near);
+    far.ok(&["subsystem", "set-ana", &format!("{NQN}:far"), "inaccessible", "--port", &first]);
+    let device = until(&near, "remote", |device| states(device) == ["inaccessible", "optimized"]);
+    let before = device["paths"][0]["operations"].clone();
+    works(&near);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let device = near.json(&["device", "show", "remote"]);
+    assert_eq!(device["paths"][0]["operations"], before, "{device}");
+    assert!(device["paths"][1]["operations"].as_u64().unwrap() > 0, "{device}");
+    let shown = near.run(&["device", "show", "remote"]).out;
+    assert!(shown.contains("inaccessible") && shown.contains(&second), "{shown}");
+    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    let line = |name: &str, path: &str, value: u64| format!("{name}{{name=\"remote\",path=\"{path}\"}} {value}\n");
+    assert!(metrics.contains(&line("remuda_path_optimized", &first, 0)), "{metrics}");
+    assert!(metrics.contains(&line("remuda_path_optimized", &second, 1)), "{metrics}");
+    // The only path of use stays, also where one that does not work would come; another one goes and comes back.
+    let nowhere = format!("127.0.0.1:{}", common::free_port());
+    for paths in ["paths=off".to_string(), format!("paths={nowhere}")] {
+        let refused = near.run(&["device", "set", "remote", &paths]);
+        assert!(refused.code != 0 && refused.err.contains(&second), "{}", refused.err);
+        assert_eq!(states(&near.json(&["device", "show", "remote"])), ["inaccessible", "optimized"]);
+    }
+    far.ok(&["subsystem", "set-ana", &format!("{NQN}:far"), "optimized", "--port", &first]);
+    until(&near, "remote", |device| states(device) == ["optimized", "optimized"]);
+    near.ok(&["device", "set", "remote", "paths=off"]);
+    assert_eq!(states(&near.json(&["device", "show", "remote"])), ["optimized"]);
+    works(&near);
+    // One that cannot be reached is added nonetheless; the device is open, with one path of two.
+    near.ok(&["device", "set", "remote", &format!("paths={nowhere}")]);
+    let device = near.json(&["device", "show", "remote"]);
+    assert_eq!((&device["open"], &device["state"]), (&json!(true), &json!("open, 1 of 2 paths")), "{device}");
+    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    assert!(metrics.contains("remuda_device_open{name=\"remote\""), "{metrics}");
+    let opens = metrics.lines().filter(|line| line.starts_with("remuda_device_open{name=\"remote\""));
+    assert!(opens.clone().count() == 1 && opens.clone().all(|line| line.ends_with(" 1")), "{metrics}");
+    near.ok(&["device", "set", "remote", &format!("paths={second}")]);
+    until(&near, "remote", |device| states(device) == ["optimized", "optimized"]);
+    works(&near);
+    assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
+}
+
+/// A target with one namespace of 12 MiB under this UUID.
+fn far(port: u16, last_digit: u8, device: &str) -> Node {
+    Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:{port}']\n[[device]]\nname = 'd'\n{device}\nsize = '12MiB'\n[[volume]]\nname = 'v'\ndevice = 'd'\n\
+         [[subsystem]]\nnqn = '{NQN}:far'\nserial = 'S{port}'\nallow_any_host = true\n\
+         namespaces = [{{ nsid = 1, volume = 'v', uuid = '5ca1ab1e-0000-4000-8000-00000000000{last_digit}' }}]\n"
+    ))
+}
+
+fn near(paths: &[u16]) -> String {
+    let paths = paths.iter().map(|port| format!("'127.0.0.1:{port}'")).collect::<Vec<_>>().join(", ");
+    format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n[[device]]\nname = 'remote'\nkind = 'nvmf'\npaths = [{paths}]\nnqn = '{NQN}:far'\n{}",
+        export("remote")
+    )
+}
+
+#[test]
+fn a_node_that_starts_uses_the_namespace_that_it_knows_and_another_one_by_command_alone() {
+    let (ours, other) = (common::free_port(), common::free_port());
+    let (mut first, mut second) = (far(ours, 1, "kind = 'mem'"), far(other, 2, "kind = 'mem'"));
+    let mut node = Node::start(&near(&[ours]));
+    until(&node, "remote", |device| device["open"] == json!(true));
+    works(&node);
+    assert_eq!(node.terminate(), Some(0));
+    // The first path to answer leads to another namespace: it is not used, and says so.
+    let config = std::fs::read_to_string(node.config()).unwrap();
+    let both = format!("paths = ['127.0.0.1:{other}', '127.0.0.1:{ours}']");
+    std::fs::write(node.config(), config.replace(&format!("paths = ['127.0.0.1:{ours}']"), &both)).unwrap();
+    node.restart();
+    let hint = "remuda device accept-namespace remote";
+    let text = |device: &Value| device["paths"][0]["state"].as_str().unwrap_or_default().to_string();
+    let device = until(&node, "remote", |device| text(device).contains(hint));
+    assert_eq!((&device["state"], &device["paths"][1]["state"]), (&json!("open, 1 of 2 paths"), &json!("optimized")));
+    for uuid in ["000000000001", "000000000002"] {
+        assert!(text(&device).contains(uuid), "expected and found: {device}");
+    }
+    works(&node);
+    let refused = node.run(&["device", "accept-namespace", "remote"]);
+    assert!(refused.code != 0 && refused.err.contains(&ours.to_string()), "it is in use: {}", refused.err);
+    // Nor does it take over when the other one goes.
+    first.kill();
+    until(&node, "remote", |device| device["open"] == json!(false));
+    let refused = node.run(&["device", "accept-namespace", "remote"]);
+    assert!(refused.code != 0 && refused.err.contains("restart the node"), "{}", refused.err);
+    node.terminate();
+    node.restart();
+    let device = until(&node, "remote", |device| text(device).contains(hint));
+    assert_eq!((&device["open"], &device["state"]), (&json!(false), &json!("connecting")));
+    node.ok(&["device", "accept-namespace", "remote"]);
+    until(&node, "remote", |device| text(device) == "optimized");
+    works(&node);
+    // It is what the node knows from now on.
+    assert_eq!(node.terminate(), Some(0));
+    first.restart();
+    node.restart();
+    until(&node, "remote", |device| device["paths"][1]["state"].as_str().is_some_and(|state| state.contains(hint)));
+    works(&node);
+    assert_eq!((node.terminate(), first.terminate(), second.terminate()), (Some(0), Some(0), Some(0)));
+}
+
+#[test]
+fn paths_to_different_targets_with_volatile_caches_are_warned_of() {
+    let ports = [common::free_port(), common::free_port()];
+    for (device, is_warned) in [("kind = 'file'\npath = 'd.img'", true), ("kind = 'mem'", false)] {
+        let targets = ports.map(|port| far(port, 1, device));
+        let node = Node::start(&near(&ports));
+        until(&node, "remote", |device| device["state"] == json!("open"));
+        let warned = node.log().matches("paths lead to different targets").count();
+        assert_eq!(warned, usize::from(is_warned), "{}", node.log());
+        drop((node, targets));
+    }
+}
+
+#[test]
 fn a_leg_that_failed_comes_back_by_command_and_one_with_writes_of_its_own_only_by_force() {
     let mut node = Node::start(&format!(
         "[nvmf]\nlisten = ['127.0.0.1:0']\n\

@@ -239,6 +239,12 @@ const SCENARIOS: &[Scenario] = &[
         run: nvmf::run_restart,
     },
     Scenario {
+        name: "nvmf-paths",
+        about: "NVMe/TCP hosts with a path to each of two targets of one device, whose access states change and whose paths are \
+                cut; no write of a lost path lands on a later one, and nothing is sent where it is not wanted",
+        run: nvmf::run_paths,
+    },
+    Scenario {
         name: "nvmf-fencing",
         about: "two NVMe/TCP hosts that take a namespace from each other by reservations, under load; after a preemption \
                 with abort no write of the other one lands",

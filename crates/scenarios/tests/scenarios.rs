@@ -161,6 +161,8 @@ fn every_checker_catches_its_mutation() {
         ("devices-conformance", Mutation::DiscardDoesNothing),
         ("nvmf", Mutation::ReplayUnfenced),
         ("nvmf-fencing", Mutation::PreemptWithoutAbort),
+        ("nvmf-paths", Mutation::IgnoreAccessStates),
+        ("nvmf-paths", Mutation::ReplayUnfenced),
         ("nvmf", Mutation::SkipVerify),
         ("nvmf", Mutation::StaleSize),
         ("nvmf", Mutation::SplitCompareAndWrite),

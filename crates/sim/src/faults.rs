@@ -214,6 +214,8 @@ pub enum Mutation {
     KeepEpoch,
     /// A scenario's own defect: writes are sent again without waiting until their first copies are out of the world.
     ReplayUnfenced,
+    /// A scenario's own defect: operations are sent on paths whatever access state they have.
+    IgnoreAccessStates,
     /// A scenario's own defect: a preempted host's commands are not waited for.
     PreemptWithoutAbort,
     /// A scenario's own defect: a change of size is not told.
@@ -325,6 +327,7 @@ impl Mutation {
         Mutation::CopyTablesEarly,
         Mutation::KeepEpoch,
         Mutation::ReplayUnfenced,
+        Mutation::IgnoreAccessStates,
         Mutation::PreemptWithoutAbort,
         Mutation::StaleSize,
         Mutation::SplitCompareAndWrite,

@@ -315,6 +315,7 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
             }
             let params = DeviceParams::Nvmf {
                 address: std::net::SocketAddr::new(addr, port).to_string(),
+                paths: Vec::new(),
                 nqn,
                 nsid,
                 host_nqn,

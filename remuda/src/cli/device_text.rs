@@ -2,7 +2,7 @@
 
 use super::output;
 use crate::config::show_duration_ns;
-use crate::node::view::{DeviceView, LegView};
+use crate::node::view::{DeviceView, LegView, PathView};
 use base::ByteSize;
 use serde_json::Value;
 
@@ -23,6 +23,9 @@ pub fn show_device(device: DeviceView) -> String {
     ]);
     if let Some(cache) = &device.flash_cache {
         text += &format!("\n{}", output::facts(&super::cache::facts(cache)));
+    }
+    if !device.paths.is_empty() {
+        text += &format!("\n{}", paths_table(device.paths));
     }
     if let Some(mirror) = device.mirror {
         let (left, dirty, all) = (mirror.resync_left_regions, mirror.dirty_regions, mirror.regions);
@@ -51,6 +54,15 @@ pub fn show_device(device: DeviceView) -> String {
         text += &parts_table("MEMBER", parity.members);
     }
     text
+}
+
+fn paths_table(paths: Vec<PathView>) -> String {
+    let row = |path: PathView| {
+        let counts = [path.operations, path.lost, path.refused, path.reconnects].map(output::count);
+        [path.address, path.state].into_iter().chain(counts).collect()
+    };
+    let columns = ["PATH", "STATE", ">OPERATIONS", ">LOST", ">REFUSED", ">RECONNECTS"];
+    output::table(&columns, paths.into_iter().map(row).collect())
 }
 
 fn parts_table(part: &str, parts: Vec<LegView>) -> String {

@@ -47,7 +47,7 @@ Examples:
         /// New size, such as 20GiB
         size: String,
     },
-    /// Change a delay, error or rate-limit device while it is in use
+    /// Change a delay, error or rate-limit device, or the paths of a remote one, while it is in use
     #[command(after_help = "\
 Keys are those of the configuration file; 'off' takes one back. A device made by command keeps its changes; one of the
 configuration file starts with those of the file again.
@@ -56,13 +56,26 @@ Examples:
   remuda device set slow read=2ms jitter=500us
   remuda device set limit iops=5000 bandwidth=off
   remuda device set faulty op=write rate=0.01 fault=fail
-  remuda device set faulty rate=off")]
+  remuda device set faulty rate=off
+  remuda device set far paths=10.0.0.8:4420")]
     Set {
         /// Name
         name: String,
         /// What changes, such as read=2ms
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
+    },
+    /// Take the namespace that the paths of a remote device show now for that device
+    #[command(after_help = "\
+A path that leads to another namespace than the device was is not used: by mistake, its data would be overwritten. This says that
+the namespace was replaced on purpose. It has to have the same block size and room for the volumes, and nothing may have used
+the device since the node started.
+
+Example:
+  remuda device accept-namespace far")]
+    AcceptNamespace {
+        /// The remote device
+        name: String,
     },
     /// Try again to open a device that is not open
     #[command(after_help = "\
@@ -462,6 +475,12 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
             }
             context.call_and_show("device.set", Value::Object(params), |device: DeviceView| {
                 format!("device '{}' now has {}", device.name, definition(&device))
+            })
+        }
+        DeviceCommand::AcceptNamespace { name } => {
+            let params = json!({ "name": name });
+            context.call_and_show("device.accept_namespace", params, |device: DeviceView| {
+                format!("device '{}' is another namespace now: {}", device.name, ByteSize(device.size))
             })
         }
         DeviceCommand::Open { name, degraded, prefer } => {

@@ -1,6 +1,6 @@
 //! Changes of a device while it is in use: which keys can be changed, and how they are read.
 
-use super::device::{DeviceDef, DeviceParams, KINDS, keys_of};
+use super::device::{DeviceDef, DeviceParams, KINDS, keys_of, read_paths};
 use super::diagnostic::Problems;
 use super::section::{Form, Key, Section};
 use super::value::{Data, Table};
@@ -14,6 +14,8 @@ pub fn changeable(kind: &str) -> Vec<Key> {
         "delay" | "rate-limit" => &["device"],
         "error" => &["device", "seed"],
         "flash-cache" => &["device", "flash"],
+        // A path can come and go; everything else is agreed on when they are connected.
+        "nvmf" => return keys_of(kind).unwrap_or_default().iter().filter(|key| key.name == "paths").copied().collect(),
         _ => return Vec::new(),
     };
     keys_of(kind).unwrap_or_default().iter().filter(|key| !fixed.contains(&key.name)).copied().collect()
@@ -87,6 +89,11 @@ impl Changes<'_> {
                 if *bandwidth == Some(0) {
                     self.section.wrong(None, "bandwidth", "nothing would go through", Some("use 'off'".to_string()));
                 }
+            }
+            DeviceParams::Nvmf { address, paths, .. } => {
+                let value = self.section.texts("paths");
+                let value = value.map(|given| read_paths(&mut self.section, address, given));
+                self.put("paths", value, Vec::new(), paths);
             }
             DeviceParams::FlashCache { write_budget, endurance, pass_through, .. } => {
                 if self.off.contains(&"write_budget") {

@@ -193,6 +193,12 @@ const FLASH_CACHE: &[Key] = &[
 ];
 const NVMF: &[Key] = &[
     key("address", Form::Text, "required", "Address and port of the target, such as \"10.0.0.7:4420\"."),
+    key(
+        "paths",
+        Form::TextList,
+        "none",
+        "More addresses of the same namespace, at this target or others; without 'address' the first one is that.",
+    ),
     key("nqn", Form::Text, "required", "The subsystem's name."),
     key("nsid", Form::Count(1, 0xFFFF_FFFE), "1", "The namespace."),
     key("host_nqn", Form::Text, "this node's", "The name given to the target."),
@@ -207,7 +213,7 @@ const NVMF: &[Key] = &[
         "exclusive",
         Form::Flag,
         "false",
-        "No other host writes to it: what was lost with a connection is sent again at once.",
+        "No other host writes to it: what was lost with its connections is sent again over new ones at once.",
     ),
     key(
         "loss_timeout",
@@ -320,6 +326,9 @@ pub enum DeviceParams {
     },
     Nvmf {
         address: String,
+        /// More addresses of the same namespace.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        paths: Vec<String>,
         nqn: String,
         nsid: u32,
         host_nqn: Option<String>,
@@ -620,7 +629,12 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             DeviceParams::FlashCache { devices, write_budget: write_budget.value, endurance, pass_through }
         }
         "nvmf" => {
-            let (address, nqn) = (section.need_text("address"), section.need_text("nqn"));
+            let mut paths = section.texts("paths").unwrap_or_default();
+            let address = match section.has("address") || paths.is_empty() {
+                true => section.need_text("address"),
+                false => Some(paths.remove(0)),
+            };
+            let nqn = section.need_text("nqn");
             let (address, nqn) = (address?, nqn?);
             resource_span = address.span.clone();
             if let Err(reason) = super::check_nqn(&nqn.value) {
@@ -633,6 +647,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
                     address.value
                 }
             };
+            let paths = read_paths(section, &address_text, paths);
             let host_nqn = section.text("host_nqn");
             if let Some(host) = &host_nqn
                 && let Err(reason) = super::check_nqn(&host.value)
@@ -650,6 +665,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             }
             DeviceParams::Nvmf {
                 address: address_text,
+                paths,
                 nqn: nqn.value,
                 nsid: section.count("nsid").map_or(1, |nsid| nsid.value as u32),
                 host_nqn: host_nqn.map(|host| host.value),
@@ -670,6 +686,25 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
     };
     let def = DeviceDef { name: name.value, params };
     Some(DeviceEntry { def, name_span: name.span, children, resource_span })
+}
+
+/// The addresses of a remote namespace besides `first`.
+pub(super) fn read_paths(section: &mut Section<'_>, first: &str, given: Vec<Located<String>>) -> Vec<String> {
+    let mut paths: Vec<String> = Vec::new();
+    for path in given {
+        match super::parse_address(&path.value) {
+            Ok(address) if address.to_string() == first || paths.contains(&address.to_string()) => {
+                section.wrong(path.span, "paths", format!("{address} is named twice"), None);
+            }
+            Ok(address) => paths.push(address.to_string()),
+            Err(reason) => section.wrong(path.span, "paths", reason, None),
+        }
+    }
+    if paths.len() >= nvme::initiator::PATHS_MAX {
+        let most = nvme::initiator::PATHS_MAX;
+        section.wrong(None, "paths", format!("a device has {most} paths at most, found {}", paths.len() + 1), None);
+    }
+    paths
 }
 
 fn read_parity(section: &mut Section<'_>, children: &mut Vec<Located<String>>) -> Option<DeviceParams> {

@@ -38,6 +38,21 @@ fn the_example_is_good() {
 }
 
 #[test]
+fn paths_of_a_remote_namespace_stand_beside_its_address_or_instead_of_it() {
+    let remote = |keys: &str| format!("[[device]]\nname='r'\nkind='nvmf'\nnqn='nqn.2026-11.io.remuda:x'\n{keys}\n");
+    for keys in ["address='10.0.0.1'\npaths=['10.0.0.2:9']", "paths=['10.0.0.1:4420', '10.0.0.2:9']"] {
+        let config = Config::parse("/x/node.toml", remote(keys)).unwrap();
+        let DeviceParams::Nvmf { address, paths, .. } = &config.devices[0].def.params else { panic!() };
+        assert_eq!((address.as_str(), paths.as_slice()), ("10.0.0.1:4420", &["10.0.0.2:9".to_string()][..]));
+    }
+    assert_problem(&remote("paths=['10.0.0.1', '10.0.0.1:4420']"), "5:", &["10.0.0.1:4420 is named twice"]);
+    assert_problem(&remote("address='10.0.0.1'\npaths=['far']"), "6:", &["'far' is not an IP address"]);
+    let many: Vec<String> = (1..10).map(|host| format!("'10.0.0.{host}'")).collect();
+    let found = problems(&remote(&format!("paths=[{}]", many.join(","))));
+    assert!(found.len() == 1 && found[0].contains("8 paths at most, found 9"), "{found:?}");
+}
+
+#[test]
 fn unknown_keys_name_the_nearest() {
     assert_problem("[node]\npoll_polcy = 'busy'", "2:1:", &["poll_polcy", "did you mean 'poll_policy'"]);
     assert_problem("[noode]\n", "1:2:", &["unknown section 'noode'", "did you mean 'node'"]);

@@ -118,6 +118,7 @@ struct Device {
     size: u64,
     free: u64,
     used_by: Vec<String>,
+    open: bool,
     state: String,
     mirror: Option<MirrorView>,
     rates: Option<Rates>,
@@ -198,7 +199,7 @@ impl Sample {
                 (volume.state == "open", idle(&volume.rates))
             }),
             devices: Rows::of(devices.into_iter().map(|view| device(view, &between)), ROWS_MAX, |device| {
-                (device.state == "open", idle(&device.rates))
+                (device.open, idle(&device.rates))
             }),
             subsystems: Rows::of(subsystems.into_iter().map(|view| subsystem(view, &hosts)), ROWS_MAX, |subsystem| {
                 std::cmp::Reverse(subsystem.connected)
@@ -278,6 +279,7 @@ fn device(view: DeviceView, between: &Between) -> Device {
         size: view.size,
         free: view.free,
         used_by: view.used_by,
+        open: view.open,
         state: view.state,
         mirror: view.mirror,
     }

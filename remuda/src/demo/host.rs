@@ -124,6 +124,7 @@ impl Host {
 pub fn remote_volume(name: &str, port: u16, nqn: &str) -> DeviceDef {
     let params = DeviceParams::Nvmf {
         address: format!("127.0.0.1:{port}"),
+        paths: Vec::new(),
         nqn: nqn.to_string(),
         nsid: 1,
         host_nqn: None,

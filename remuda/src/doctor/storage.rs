@@ -26,7 +26,9 @@ pub(super) fn check(view: &View, config: &Config, is_running: bool) -> Vec<Findi
             DeviceParams::File { path, size, block_size, .. } => {
                 findings.push(file(view, check, path, *size, block_size.unwrap_or(4096), is_running));
             }
-            DeviceParams::Nvmf { address, .. } => findings.push(remote(check, address)),
+            DeviceParams::Nvmf { address, paths, .. } => {
+                findings.extend(std::iter::once(address).chain(paths).map(|path| remote(check.clone(), path)));
+            }
             _ => {}
         }
     }

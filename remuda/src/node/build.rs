@@ -1,5 +1,6 @@
 //! Turns definitions into open devices, and small operations on whole devices.
 
+use super::paths::{addresses, path_views};
 use super::reactors::on_reactor_async;
 use super::redundant::parity_view;
 use super::refusal::{Refusal, RefusalKind};
@@ -231,7 +232,8 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
 
 async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result<Arc<NvmfDevice>, Refusal> {
     let DeviceParams::Nvmf {
-        address,
+        address: _,
+        paths: _,
         nqn,
         nsid,
         host_nqn,
@@ -254,7 +256,8 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
         host.nqn = Nqn::new(text).map_err(|_| bad("host_nqn", text))?;
     }
     let subsystem = Nqn::new(nqn).map_err(|_| bad("nqn", nqn))?;
-    let address = address.parse().map_err(|_| bad("address", address))?;
+    let mut more = addresses(params).map_err(|text| bad("address", &text))?;
+    let address = more.remove(0);
     let read = |file: &Option<String>| {
         let key = file.as_ref().map(|file| read_dhchap_key(file)).transpose();
         key.map_err(|(cause, next)| Refusal::failed(object(name), cause, next))
@@ -281,10 +284,10 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     let (device_name, nsid) = (name.to_string(), *nsid);
     let known = opener.known.as_ref().and_then(|record| record.known(nqn, nsid));
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
-        match (NvmfDevice::open(&reactor, &device_name, &options, Some(nsid)).await, known) {
+        match (NvmfDevice::open_paths(&reactor, &device_name, &options, &more, Some(nsid), known).await, known) {
             (Err(error), Some(known)) => {
                 tracing::warn!(device = %device_name, %error, "not connected yet; trying until it is");
-                NvmfDevice::open_later(&reactor, &device_name, &options, nsid, known)
+                NvmfDevice::open_later(&reactor, &device_name, &options, &more, nsid, known)
             }
             (opened, _) => opened,
         }
@@ -490,10 +493,16 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
         }
         view.flash_cache = Some(cache);
     }
-    if let Handle::Nvmf(remote) = &opened.handle
-        && !remote.is_connected()
-    {
-        view.state = if remote.was_connected() { "open, not connected" } else { "connecting" }.to_string();
+    if let Handle::Nvmf(remote) = &opened.handle {
+        view.paths = path_views(remote);
+        let up = view.paths.iter().filter(|path| path.connected).count();
+        view.open = up > 0;
+        view.state = match (up, view.paths.len()) {
+            (0, _) if remote.was_connected() => "open, not connected".to_string(),
+            (0, _) => "connecting".to_string(),
+            (up, all) if up < all => format!("open, {up} of {all} paths"),
+            _ => view.state.clone(),
+        };
     }
     if let Handle::Local(Built::Checksum(checksum)) = &opened.handle
         && checksum.corrupt_blocks() > 0
@@ -503,7 +512,7 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
     if let Handle::Local(Built::Encrypt(device)) = &opened.handle
         && device.is_erased()
     {
-        view.state = "erased".to_string();
+        (view.open, view.state) = (false, "erased".to_string());
     }
     let info = opened.device.info();
     view.size = info.bytes();

@@ -3,6 +3,7 @@
 use super::awaited::Awaited;
 use super::build::{self, Opener, open_device};
 use super::extents::{Extent, free_extents};
+use super::paths::PathChange;
 use super::redundant::is_redundant;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{DeviceOverlay, Origin};
@@ -220,6 +221,8 @@ impl Node {
             parity: None,
             zones: None,
             flash_cache: None,
+            paths: Vec::new(),
+            open: slot.live.is_ok(),
             state: slot.live.as_ref().map_or_else(|reason| reason.clone(), |_| "open".to_string()),
             definition: serde_json::to_value(&slot.def).expect("a definition serialises"),
         };
@@ -365,7 +368,7 @@ impl Node {
 
     /// Changes parameters of a device while it is in use. One made at run time keeps them; a configured one starts with
     /// those of the file again.
-    pub fn device_set(&mut self, name: &str, changes: &Table) -> Result<DeviceView, Refusal> {
+    pub async fn device_set(&mut self, name: &str, changes: &Table) -> Result<DeviceView, Refusal> {
         self.check_running()?;
         let object = format!("device '{name}'");
         let slot = self.slot(name)?;
@@ -374,10 +377,18 @@ impl Node {
             let next = format!("see 'remuda device kinds {}'", slot.def.kind());
             return Err(Refusal::invalid(object, problems.one_line(), next));
         };
+        let change = match &slot.live {
+            Ok(opened) => Some(PathChange::begin(self.reactors.first(), &object, opened, &def.params).await?),
+            Err(_) => None,
+        };
+        let slot = self.slot(name)?;
         if slot.origin == Origin::Runtime {
             let mut state = self.state.clone();
             state.devices.iter_mut().filter(|known| known.name == name).for_each(|known| *known = def.clone());
             self.remember(state)?;
+        }
+        if let Some(change) = change {
+            change.finish();
         }
         let slot = self.devices.get_mut(name).expect("it was there a moment ago");
         if let Ok(opened) = &slot.live {

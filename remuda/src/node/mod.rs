@@ -18,6 +18,7 @@ mod keys;
 mod legs;
 mod limits;
 pub mod look;
+mod paths;
 mod pool_care;
 pub mod pool_check;
 mod pool_log;

@@ -23,7 +23,10 @@ pub struct DeviceView {
     pub origin: Origin,
     /// Configured, and changed at run time since.
     pub changed: bool,
-    /// `open`, or why it is not.
+    /// Operations can be sent to it.
+    #[serde(default)]
+    pub open: bool,
+    /// `open`, with what is not as it should be, or why it is not open.
     pub state: String,
     /// Its definition.
     pub definition: serde_json::Value,
@@ -39,6 +42,31 @@ pub struct DeviceView {
     /// How a flash cache is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_cache: Option<FlashCacheView>,
+    /// The ways to a remote namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathView>,
+}
+
+/// A path of a remote namespace in use. Counts are since the path was added.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PathView {
+    /// Its address.
+    pub address: String,
+    /// The access state that its controller reports (`optimized`, `non-optimized`, `inaccessible`, `persistent-loss`, `change`),
+    /// or why it is not connected.
+    pub state: String,
+    /// There is an association.
+    pub connected: bool,
+    /// The controller's identifier.
+    pub controller: Option<u16>,
+    /// Operations sent this way.
+    pub operations: u64,
+    /// Operations that had to be sent again, since their connection was lost.
+    pub lost: u64,
+    /// Operations that were refused for the sake of the path.
+    pub refused: u64,
+    /// Times that its association was built again.
+    pub reconnects: u64,
 }
 
 /// A parity device in use.

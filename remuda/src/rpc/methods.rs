@@ -88,7 +88,13 @@ pub const METHODS: &[Method] = &[
     method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
     method(
         "device.set",
-        "Changes parameters of a delay, error or rate-limit device in use: keys as in [[device]], \"off\" for none.",
+        "Changes parameters of a delay, error or rate-limit device in use, or the paths of a remote one: keys as in [[device]], \
+         \"off\" for none.",
+        &[NAME],
+    ),
+    method(
+        "device.accept_namespace",
+        "Has the namespace that a remote device's paths show now take the place of the one that it was: it was replaced on purpose.",
         &[NAME],
     ),
     method(
@@ -448,7 +454,7 @@ pub async fn call(
         return device_create(node, &table).await;
     }
     if method.name == "device.set" {
-        return device_set(node, table);
+        return device_set(node, table).await;
     }
     if method.name == "pool.create" {
         return pool_create(node, &table).await;
@@ -478,10 +484,10 @@ async fn device_create(node: &mut Node, table: &Table) -> Result<Value, Refusal>
     }
 }
 
-fn device_set(node: &mut Node, mut table: Table) -> Result<Value, Refusal> {
+async fn device_set(node: &mut Node, mut table: Table) -> Result<Value, Refusal> {
     let at = table.iter().position(|(key, _)| key.value == "name");
     match at.map(|at| table.remove(at).1.data) {
-        Some(Data::Text(name)) => answer(node.device_set(&name, &table)?),
+        Some(Data::Text(name)) => answer(node.device_set(&name, &table).await?),
         _ => Err(Refusal::invalid("method 'device.set'", "it has no 'name', or one that is no string", "")),
     }
 }
@@ -624,6 +630,7 @@ async fn dispatch(
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
         "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
+        "device.accept_namespace" => answer(node.device_accept_namespace(&params.name)?),
         "device.open" => answer(node.device_open(&params.name, params.flag, params.leg.as_deref()).await?),
         "device.rejoin" => {
             answer(node.device_rejoin(&params.name, params.leg.as_deref().unwrap_or_default(), params.flag).await?)

@@ -10,7 +10,8 @@ remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 # What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
 # outlive the node), `shaped` (a shaped pool, a file for its log), `zoned` (the file device, in zones), or `gateway` (a namespace of
-# another node, which has the file device; PORT_BELOW is its port). LOG_PATH and CAPACITY_PATH put a pool with a block log on
+# another node, which has the file device; PORT_BELOW is its port), or `paths` (namespace 1 of FAR_NQN, over the ports of this machine
+# in FAR_PORTS). LOG_PATH and CAPACITY_PATH put a pool with a block log on
 # devices that are there. With TLS in the environment the second portal is one for TLS.
 node_config() {
     local listen="'127.0.0.1:$PORT'" encrypted=
@@ -62,6 +63,11 @@ CONFIG
     gateway)
         printf '%s\n' '[[device]]' 'name = "far"' 'kind = "nvmf"' "address = \"127.0.0.1:$PORT_BELOW\"" \
             "nqn = \"$NQN-below\"" 'queue_depth = 64' 'loss_timeout = "60s"'
+        v0_on 'device = "far"'
+        ;;
+    paths)
+        printf '%s\n' '[[device]]' 'name = "far"' 'kind = "nvmf"' "nqn = \"$FAR_NQN\"" 'queue_depth = 64' 'loss_timeout = "60s"' \
+            "paths = [$(printf '"127.0.0.1:%s", ' $FAR_PORTS)]"
         v0_on 'device = "far"'
         ;;
     *) die "unknown POOL $POOL" ;;
@@ -145,6 +151,10 @@ node_set_ana() { # PORTAL (0 or 1) STATE
     [ "$1" = 0 ] || port=$PORT2
     remuda subsystem set-ana "$NQN" "$2" --port "127.0.0.1:$port"
 }
+# Paths of a node with POOL=paths, by their port: the state (its first word), and the operations that were sent there.
+node_path() { remuda device show far | awk -v path="127.0.0.1:$1" '$1 == path'; } # PORT
+node_path_state() { node_path "$1" | awk '{print $2}'; }
+node_path_operations() { node_path "$1" | awk '{print $(NF - 3)}' | tr -d ,; }
 node_resize() { # NSID MIB
     remuda volume resize "v$1" "$2MiB"
 }

@@ -3,6 +3,7 @@
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 
+use crate::spec::ana::GROUPS_ONLY;
 use crate::spec::copy::CopyCommand;
 use crate::spec::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, PropertyCommand};
 use crate::spec::feature::{Feature, QueueCounts};
@@ -69,6 +70,22 @@ pub fn get_log_page(page: LogPage, offset: u64, len: u32, retain_event: bool) ->
         lid: page as u8,
         lsp: 0,
         retain_event,
+        len: u64::from(len),
+        offset,
+        offset_is_index: false,
+        csi: 0,
+    }
+    .store(&mut sqe);
+    sqe
+}
+
+/// Get Log Page for asymmetric namespace access: groups without their namespaces, `len` bytes from `offset`.
+pub fn ana_log(offset: u64, len: u32) -> Sqe {
+    let mut sqe = with_transport_data(Sqe::admin(AdminOpcode::GetLogPage, 0), len);
+    GetLogPageCommand {
+        lid: LogPage::Ana as u8,
+        lsp: GROUPS_ONLY,
+        retain_event: false,
         len: u64::from(len),
         offset,
         offset_is_index: false,

@@ -2,6 +2,7 @@
 
 use zerocopy::FromBytes;
 
+use crate::spec::ana::{AnaGroupDescriptor, AnaHeader, AnaState};
 use crate::spec::discovery::{
     DiscoveryEntry, DiscoveryHeader, SECTYPE_TLS_1_3, SUBTYPE_NVM, TREQ_REQUIRED, TREQ_SECURE_CHANNEL, TRTYPE_TCP,
 };
@@ -260,6 +261,28 @@ pub fn active_namespaces(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
+/// How often a log of access states has changed.
+pub fn ana_changes(bytes: &[u8]) -> Result<u64, InfoError> {
+    view(bytes).map(|header: &AnaHeader| header.change_count.get())
+}
+
+/// The state of `group` in a log of access states, or in its beginning: `None` where more of it has to be read. A group that is not
+/// there has nothing for this host, which is "inaccessible"; so is a state that nobody knows.
+pub fn ana_state(bytes: &[u8], group: u32) -> Result<Option<AnaState>, InfoError> {
+    let header: &AnaHeader = view(bytes)?;
+    let mut rest = &bytes[size_of::<AnaHeader>()..];
+    for _ in 0..header.group_count.get() {
+        let Ok((descriptor, behind)) = AnaGroupDescriptor::ref_from_prefix(rest) else { return Ok(None) };
+        if descriptor.group.get() == group {
+            return Ok(Some(AnaState::from_u8(descriptor.state & 0xf).unwrap_or(AnaState::Inaccessible)));
+        }
+        // Some send the namespaces although they were not asked for.
+        let nsids = (descriptor.nsid_count.get() as usize).saturating_mul(4);
+        rest = behind.get(nsids..).unwrap_or_default();
+    }
+    Ok(Some(AnaState::Inaccessible))
+}
+
 /// A subsystem that discovery offers over TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredSubsystem {
@@ -366,6 +389,28 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_a_group_is_found_with_and_without_namespaces() {
+        let mut log =
+            AnaHeader { change_count: U64::new(9), group_count: U16::new(3), reserved10: [0; 6] }.as_bytes().to_vec();
+        for (group, nsids, state) in [(1, 0, 1), (5, 2, 3), (7, 0, 0xe)] {
+            let mut descriptor = AnaGroupDescriptor::new_zeroed();
+            (descriptor.group, descriptor.nsid_count, descriptor.state) = (U32::new(group), U32::new(nsids), state);
+            log.extend_from_slice(descriptor.as_bytes());
+            log.extend(std::iter::repeat_n(7, nsids as usize * 4));
+        }
+        let states = [1, 5, 7, 8].map(|group| ana_state(&log, group).unwrap());
+        let (yes, no) = (Some(AnaState::Optimized), Some(AnaState::Inaccessible));
+        assert_eq!(states, [yes, no, no, no], "unknown states and groups are of no use");
+        for cut in 16..log.len() {
+            let known = |end: usize, state| if cut >= end { state } else { None };
+            assert_eq!(ana_state(&log[..cut], 1), Ok(known(48, yes)));
+            assert_eq!(ana_state(&log[..cut], 5), Ok(known(80, no)));
+            assert_eq!(ana_state(&log[..cut], 8), Ok(None), "the end of the log is not known to have been read");
+        }
+        assert_eq!(ana_changes(&log), Ok(9));
+    }
+
+    #[test]
     fn a_namespace_list_ends_at_zero_or_where_it_stops_increasing() {
         let list = |ids: &[u32]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
         assert_eq!(active_namespaces(&list(&[1, 5, 9, 0, 11])).collect::<Vec<_>>(), [1, 5, 9]);
@@ -379,6 +424,7 @@ mod tests {
             let _ = ControllerInfo::parse(&bytes, Capabilities(u64::MAX));
             let _ = NamespaceInfo::parse(1, &bytes);
             let _ = discovery_header(&bytes);
+            let _ = ana_state(&bytes, 1);
             let _ = active_namespaces(&bytes).count();
             let _ = discovery_entries(&bytes).count();
             let _ = zones(&bytes, 1 << 40, 99, 1 << 16);

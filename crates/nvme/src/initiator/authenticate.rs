@@ -1,6 +1,6 @@
 //! Authentication of a queue that was just connected, from the host's side.
 
-use reactor::{Reactor, SgList};
+use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -78,23 +78,23 @@ async fn converse(
     let names = Names { host: &options.host.nqn, subsystem: &options.subsystem };
     let mut random = |bytes: &mut [u8]| reactor.driver().fill_secret(bytes);
     let (mut side, first) = HostSide::begin(keys.clone(), reactor.driver().random_u64() as u16);
-    send(reactor, lane, &first).await?;
+    send(lane, &first).await?;
     loop {
-        let mut step = side.take(&receive(reactor, lane).await?, &names, &mut random);
+        let mut step = side.take(&receive(lane).await?, &names, &mut random);
         while let Ok(HostStep::Compute(exponentiation)) = step {
             let power = power::compute(reactor, exponentiation, || true).await.expect("it is wanted");
             step = side.computed(&power, &names, &mut random);
         }
         match step {
-            Ok(HostStep::Send(message)) => send(reactor, lane, &message).await?,
-            Ok(HostStep::Last(message)) => return send(reactor, lane, &message).await,
+            Ok(HostStep::Send(message)) => send(lane, &message).await?,
+            Ok(HostStep::Last(message)) => return send(lane, &message).await,
             Ok(HostStep::Done) => return Ok(()),
             Ok(HostStep::Compute(_)) => unreachable!("computed above"),
             Err(Refused { failure, by_controller: true, .. }) => return Err(AuthenticationError::Refused(failure)),
             Err(Refused { failure, message, .. }) => {
                 // The connection ends whether the controller takes this or not.
                 if let Some(message) = message {
-                    let _ = send(reactor, lane, &message).await;
+                    let _ = send(lane, &message).await;
                 }
                 return Err(AuthenticationError::Distrusted(failure));
             }
@@ -102,17 +102,16 @@ async fn converse(
     }
 }
 
-async fn send(reactor: &Rc<Reactor>, lane: &Lane, message: &[u8]) -> Result<(), AuthenticationError> {
-    let mut buf = reactor.pool().alloc(message.len()).await;
-    buf.as_mut_slice().copy_from_slice(message);
+async fn send(lane: &Lane, message: &[u8]) -> Result<(), AuthenticationError> {
+    // Not of the pool, as all that a connection is set up with.
+    let buf = Buf::from_vec(message.to_vec());
     let sqe = AuthenticationCommand::send(0, message.len() as u32).to_sqe();
     let raw = Raw { sqe, direction: Direction::InCapsule, unlimited: false };
     submit(lane, raw, SgList::from_iter([buf])).await.map(|_| ())
 }
 
-async fn receive(reactor: &Rc<Reactor>, lane: &Lane) -> Result<Vec<u8>, AuthenticationError> {
-    let mut buf = reactor.pool().alloc(MESSAGE_LEN_MAX).await;
-    buf.as_mut_slice().fill(0);
+async fn receive(lane: &Lane) -> Result<Vec<u8>, AuthenticationError> {
+    let buf = Buf::from_vec(vec![0; MESSAGE_LEN_MAX]);
     let sqe = AuthenticationCommand::receive(0, MESSAGE_LEN_MAX as u32).to_sqe();
     let raw = Raw { sqe, direction: Direction::ToHost, unlimited: false };
     let bufs = submit(lane, raw, SgList::from_iter([buf])).await?;

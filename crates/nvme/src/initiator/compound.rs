@@ -5,7 +5,7 @@ use bdev::{Done, Flags, Io, Op, Status};
 use reactor::Reactor;
 use std::rc::Rc;
 
-use super::lane::Lane;
+use super::multipath::Way;
 
 /// Whether `io` takes commands one after the other.
 #[inline]
@@ -24,8 +24,8 @@ fn overlaps(io: &Io) -> bool {
 }
 
 /// Carries it out; it has been checked.
-pub(super) async fn carry_out(lane: Rc<Lane>, io: Io, block_size: u32) -> Done {
-    let medium = Blocks { lane, block_size };
+pub(super) async fn carry_out(way: Rc<Way>, io: Io, block_size: u32) -> Done {
+    let medium = Blocks { way, block_size };
     let status = match io.op {
         Op::Copy => steps::copy(&medium, &io).await,
         _ => medium.mark_durably(&io).await,
@@ -35,7 +35,7 @@ pub(super) async fn carry_out(lane: Rc<Lane>, io: Io, block_size: u32) -> Done {
 
 /// The namespace, by reads and writes.
 struct Blocks {
-    lane: Rc<Lane>,
+    way: Rc<Way>,
     block_size: u32,
 }
 
@@ -51,7 +51,7 @@ impl Blocks {
 
 impl Medium for Blocks {
     fn reactor(&self) -> &Rc<Reactor> {
-        self.lane.reactor()
+        self.way.reactor()
     }
 
     fn block_size(&self) -> u32 {
@@ -59,9 +59,6 @@ impl Medium for Blocks {
     }
 
     async fn transfer(&self, io: Io) -> Done {
-        match self.lane.submit(io) {
-            Ok(ticket) => ticket.await,
-            Err(done) => done,
-        }
+        self.way.submit(io).await
     }
 }

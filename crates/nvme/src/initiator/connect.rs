@@ -2,13 +2,13 @@
 
 use crate::tls::stream::Stream;
 use crate::tls::{Form, TlsKey};
-use reactor::{Errno, Reactor, SgList, TcpStream};
+use reactor::{Buf, Errno, Reactor, SgList, TcpStream};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
 use crate::host::command;
 use crate::spec::Status;
-use crate::spec::fabrics::{ConnectData, InvalidParameter};
+use crate::spec::fabrics::InvalidParameter;
 use crate::tcp::negotiate::{TransportOptions, conclude};
 use crate::tcp::{Decoder, Encoder, Fault, Header, IcResp, Item, Side};
 
@@ -108,8 +108,8 @@ pub(super) async fn connect_queue(
     };
     let controller = (qid > 0).then_some(controller);
     let data = command::connect_data(*options.host.id.as_bytes(), &options.host.nqn, &options.subsystem, controller);
-    let mut buf = reactor.pool().alloc(size_of::<ConnectData>()).await;
-    buf.as_mut_slice().copy_from_slice(data.as_bytes());
+    // Not of the pool: operations that wait for this queue may have all of it.
+    let buf = Buf::from_vec(data.as_bytes().to_vec());
     let raw = Raw {
         sqe: command::connect(qid, entries, options.keep_alive_ms),
         direction: Direction::InCapsule,

@@ -2,20 +2,21 @@
 //!
 //! A [`Controller`] does not reconnect: when its admin queue is lost, it is over. [`super::NvmfDevice`] builds the next one.
 
-use reactor::{Reactor, SgList};
+use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use tracing::debug;
 use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U32;
 
 use crate::host::{self, DiscoveredSubsystem, InfoError, command, info};
+use crate::spec::ana::{AnaGroupDescriptor, AnaHeader, AnaState};
 use crate::spec::discovery::{DiscoveryEntry, DiscoveryHeader};
 use crate::spec::event::EventResult;
 use crate::spec::fabrics::PropertyCommand;
 use crate::spec::feature::{Feature, QueueCounts, event};
 use crate::spec::identify::{
-    CSI_NVM, CTRATT_TRAFFIC_KEEP_ALIVE, Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, NIDT_CSI,
-    NIDT_EUI64, NIDT_NGUID, NIDT_UUID, NSFEAT_ATOMIC, descriptors,
+    CMIC_ANA, CSI_NVM, CTRATT_TRAFFIC_KEEP_ALIVE, Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController,
+    NIDT_CSI, NIDT_EUI64, NIDT_NGUID, NIDT_UUID, NSFEAT_ATOMIC, descriptors,
 };
 use crate::spec::log::LogPage;
 use crate::spec::property::{self, CSS_ALL, Capabilities, Configuration, ControllerStatus, Version};
@@ -26,7 +27,7 @@ use crate::spec::{Cqe, IDENTIFY_LEN, NSID_ALL, Nqn, Sqe, Status};
 use super::command::Direction;
 use super::connect::{connect_queue, open_link};
 use super::error::{CommandError, ConnectError};
-use super::lane::{Lane, LanePolicy};
+use super::lane::Lane;
 use super::link::Broken;
 use super::options::Options;
 use super::request::Raw;
@@ -39,6 +40,13 @@ const EVENT_REQUESTS_MAX: u16 = 4;
 const STATUS_POLL_NS: u64 = 2_000_000;
 /// Discovery log entries read at once.
 const DISCOVERY_ENTRIES_AT_ONCE: u64 = 3;
+/// Least and most bytes of a log of access states that are read at once: its header and one group at least.
+const ANA_PIECE_MIN: usize = 64;
+const ANA_PIECE_MAX: usize = 16 << 10;
+/// Most bytes of it that are read: more than 65,535 groups without their namespaces take.
+const ANA_LOG_MAX: usize = 4 << 20;
+/// Times that it is begun again when it changes while it is read.
+const ANA_RESTARTS_MAX: u32 = 8;
 /// Most discovery log entries that are read.
 const DISCOVERY_ENTRIES_MAX: u64 = 4096;
 /// Times that a discovery log which changes while it is read is begun again.
@@ -67,6 +75,12 @@ pub struct ControllerInfo {
     pub command_quiesce_ms: u16,
     /// Command retry delays, 100 ms.
     pub crdt: [u16; 3],
+    /// It reports asymmetric namespace access.
+    pub has_ana: bool,
+    /// Longest time for which it reports a change of access state, seconds (ANATT); 0 is not told.
+    pub ana_transition_s: u8,
+    /// Groups that its log of access states can have (NANAGRPID).
+    pub(super) ana_groups: u32,
     /// Bytes of one Write Zeroes, in units of the page size as a power of two; 0 is no limit.
     pub(super) zeroes_size_limit: u8,
     /// As `zeroes_size_limit` for Verify.
@@ -121,13 +135,7 @@ impl Controller {
     /// Connects an admin queue, enables the controller and asks what it is.
     pub async fn connect(reactor: &Rc<Reactor>, options: &Options) -> Result<Controller, ConnectError> {
         options.check()?;
-        let policy = LanePolicy {
-            retries_max: 0,
-            replays_max: 0,
-            exclusive: false,
-            command_timeout_ns: options.admin_timeout_ns,
-        };
-        let lane = Lane::new(reactor, 0, policy);
+        let lane = Lane::of_raw_commands(reactor, 0, options.admin_timeout_ns);
         lane.attach(open_link(reactor, options, ADMIN_ENTRIES).await?, 0);
         let id = connect_queue(reactor, &lane, options, 0, ADMIN_ENTRIES, 0).await;
         let mut controller =
@@ -210,8 +218,8 @@ impl Controller {
     }
 
     async fn read_page(&self, sqe: Sqe, len: usize) -> Result<Vec<u8>, CommandError> {
-        let mut buf = self.reactor.pool().try_alloc(len).ok_or(CommandError::NoMemory)?;
-        buf.as_mut_slice().fill(0);
+        // Not of the pool: operations that wait for what this page tells may have all of it.
+        let buf = Buf::from_vec(vec![0; len]);
         let (_, bufs) = self.submit(sqe, Direction::ToHost, SgList::from_iter([buf])).await?;
         Ok(bufs[0].as_slice().to_vec())
     }
@@ -362,6 +370,47 @@ impl Controller {
         Ok(Some(list.iter().map(|nsid| nsid.get()).take_while(|nsid| *nsid != 0).collect()))
     }
 
+    /// How namespace `nsid` can be reached through this controller: optimised, where it does not report asymmetric access.
+    /// Reading it lets the controller tell of the next change.
+    pub async fn ana_state(&self, nsid: u32) -> Result<AnaState, CommandError> {
+        if !self.info().has_ana || !self.options.ana {
+            return Ok(AnaState::Optimized);
+        }
+        let page = self.identify(Cns::Namespace, nsid).await?;
+        let (identify, _) = IdentifyNamespace::ref_from_prefix(&page).expect("a page of 4096 unaligned bytes");
+        let group = identify.anagrpid.get();
+        let fitting = (self.info().identity.transfer_len_max as usize).clamp(ANA_PIECE_MIN, ANA_PIECE_MAX);
+        let groups_len = self.info().ana_groups as usize * size_of::<AnaGroupDescriptor>();
+        let piece = (size_of::<AnaHeader>() + groups_len).clamp(ANA_PIECE_MIN, fitting);
+        for _ in 0..ANA_RESTARTS_MAX {
+            if let Some(state) = self.ana_state_once(group, piece, fitting).await? {
+                return Ok(state);
+            }
+        }
+        Err(CommandError::Unusable(InfoError::Unusable { field: "the access states' change count", value: 0 }))
+    }
+
+    /// `None` when the log has changed while it was read in several pieces.
+    async fn ana_state_once(&self, group: u32, piece: usize, fitting: usize) -> Result<Option<AnaState>, CommandError> {
+        let mut log = self.read_page(command::ana_log(0, piece as u32), piece).await?;
+        let changes = info::ana_changes(&log).map_err(CommandError::Unusable)?;
+        loop {
+            if let Some(state) = info::ana_state(&log, group).map_err(CommandError::Unusable)? {
+                if log.len() == piece {
+                    return Ok(Some(state));
+                }
+                let header = self.read_page(command::ana_log(0, ANA_PIECE_MIN as u32), ANA_PIECE_MIN).await?;
+                let is_same = info::ana_changes(&header).map_err(CommandError::Unusable)? == changes;
+                return Ok(is_same.then_some(state));
+            }
+            if log.len() >= ANA_LOG_MAX {
+                let field = "the length of the access states' log";
+                return Err(CommandError::Unusable(InfoError::Unusable { field, value: log.len() as u64 }));
+            }
+            log.extend(self.read_page(command::ana_log(log.len() as u64, fitting as u32), fitting).await?);
+        }
+    }
+
     /// Reads the whole discovery log, again when it changes meanwhile. Entries that are no NVMe/TCP are left out.
     pub async fn discovery_log(&self) -> Result<Vec<DiscoveredSubsystem>, CommandError> {
         for _ in 0..DISCOVERY_RESTARTS_MAX {
@@ -451,6 +500,9 @@ impl ControllerInfo {
             command_quiesce_ms: identify.cqt.get(),
             uniquifier: identify.ciu,
             instance: identify.cirn.get(),
+            has_ana: identify.cmic & CMIC_ANA != 0,
+            ana_transition_s: identify.anatt,
+            ana_groups: identify.nanagrpid.get(),
             crdt: identify.crdt.map(|delay| delay.get()),
             zeroes_size_limit: 0,
             uncorrectable_size_limit: 0,

@@ -1,38 +1,26 @@
 //! A remote namespace as a block device.
 
-use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, OpSet, Status, ZonedInfo};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Op, OpSet, Status, ZonedInfo};
 use reactor::{IoFuture, Reactor};
-use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tracing::warn;
 
 use crate::host::InfoError;
 use crate::spec::copy::CopyRange;
 use crate::spec::sqe::DsmRange;
 
-use super::compound;
-use super::connect::{connect_queue, open_link};
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
-use super::error::{CommandError, ConnectError};
-use super::fence::Fence;
-use super::lane::{Lane, LanePolicy, RemoteLane};
-use super::link::Broken;
-use super::options::{Options, Replay};
+use super::error::{CommandError, ConnectError, NoReplacement, Seen};
+use super::multipath::{Group, NvmfChannel, PATHS_MAX, PathStatus};
+use super::options::{Options, OptionsError};
 use super::plan::{COMMAND_BLOCKS_MAX, Target};
-use super::shared::{Association, Phase, Release, Shared};
-use super::supervisor::{Prepared, Ready, Supervisor, either, prepare};
-use super::zones::report_zones;
+use super::shared::{Phase, Shared, Trouble};
+use super::supervisor::{Prepared, Ready, Supervisor, prepare};
 
 /// Largest single operation, bytes; larger ones than the controller takes are split here.
 const IO_BYTES_MAX: u32 = 4 << 20;
-/// Most data of one operation: what fits a request's offsets.
-const DATA_BYTES_MAX: u64 = 1 << 30;
-/// How often a lane looks for commands that take too long, ns.
-const TICK_NS: u64 = 500_000_000;
-/// How often a lane that is to go looks whether its last request has ended, ns.
-const DRAIN_TICK_NS: u64 = 1_000_000;
 /// What zoned namespaces do besides.
 const ZONE_OPS: OpSet = OpSet::of(&[
     Op::ZoneReset,
@@ -53,13 +41,13 @@ pub struct NvmfDevice {
 }
 
 /// Closes the device when its last handle and channel are gone.
-struct Owner {
-    shared: Arc<Shared>,
+pub(super) struct Owner {
+    pub(super) group: Arc<Group>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.request_close();
+        self.group.request_close();
     }
 }
 
@@ -79,22 +67,33 @@ pub struct Known {
     pub ids: NamespaceIds,
 }
 
+impl Known {
+    pub(super) fn seen(&self) -> Seen {
+        let zone_blocks = self.info.zoned.map_or(0, |zoned| zoned.zone_blocks);
+        Seen { ids: self.ids, block_size: self.info.block_size, blocks: self.info.blocks, zone_blocks }
+    }
+}
+
 impl NvmfDevice {
-    /// The device of a namespace whose target cannot be reached now. It connects when it can, for as long as it takes, with
-    /// pauses that grow to [`Options::reconnect_max_ns`]; until then operations end as gone.
+    /// The device of a namespace none of whose targets can be reached now. It connects when it can, for as long as it takes, with
+    /// pauses that grow to [`Options::reconnect_max_ns`]; until then operations end as gone. The paths are the options' address
+    /// and `more`.
     pub fn open_later(
         reactor: &Rc<Reactor>,
         name: &str,
         options: &Options,
+        more: &[SocketAddr],
         nsid: u32,
         known: Known,
     ) -> Result<NvmfDevice, ConnectError> {
         options.check()?;
-        let shared = Arc::new(Shared::new(name, options.clone(), nsid, known));
-        shared.set_down(reactor.now_ns());
-        let supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), number: 0 };
-        reactor.spawn(supervisor.run_later());
-        Ok(NvmfDevice { owner: Arc::new(Owner { shared }) })
+        let group = Arc::new(Group::new(name, options, nsid, known));
+        for address in std::iter::once(&options.address).chain(more) {
+            if let Some(path) = group.add(*address) {
+                reactor.spawn(Supervisor::new(reactor, path).run_later());
+            }
+        }
+        Ok(NvmfDevice { owner: Arc::new(Owner { group }) })
     }
 
     /// Connects to a controller and opens namespace `nsid`, or its first one. The association lives on this reactor.
@@ -104,11 +103,67 @@ impl NvmfDevice {
         options: &Options,
         nsid: Option<u32>,
     ) -> Result<NvmfDevice, ConnectError> {
+        NvmfDevice::open_known(reactor, name, options, nsid, None).await
+    }
+
+    async fn open_known(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        options: &Options,
+        nsid: Option<u32>,
+        known: Option<Known>,
+    ) -> Result<NvmfDevice, ConnectError> {
         let controller = Controller::connect(reactor, options).await?;
         let limit_ns = options.connect_timeout_ns.max(options.admin_timeout_ns);
-        let opened = reactor.timeout(limit_ns, NvmfDevice::open_on(reactor, name, options, nsid, controller)).await;
+        let opening = NvmfDevice::open_on(reactor, name, options, nsid, known, controller);
         let timeout_ms = limit_ns / 1_000_000;
-        opened.unwrap_or(Err(ConnectError::Timeout { address: options.address, timeout_ms }))
+        let timeout = Err(ConnectError::Timeout { address: options.address, timeout_ms });
+        reactor.timeout(limit_ns, opening).await.unwrap_or(timeout)
+    }
+
+    /// As [`open`](Self::open) with several paths: the options' address and `more`. One of them has to work; others that do not
+    /// are tried as long as the device is open.
+    ///
+    /// What is `known` from before decides what the namespace is; a path that leads to another one is one that does not work.
+    /// Where nothing is, all paths are waited for, and one that leads to another namespace than the first is an error.
+    pub async fn open_paths(
+        reactor: &Rc<Reactor>,
+        name: &str,
+        options: &Options,
+        more: &[SocketAddr],
+        nsid: Option<u32>,
+        known: Option<Known>,
+    ) -> Result<NvmfDevice, ConnectError> {
+        let addresses: Vec<SocketAddr> = std::iter::once(&options.address).chain(more).copied().collect();
+        let mut opened = Err(ConnectError::Options(OptionsError::Paths(addresses.len())));
+        if addresses.len() > PATHS_MAX {
+            return opened;
+        }
+        for address in &addresses {
+            let first = Options { address: *address, ..options.clone() };
+            let one = NvmfDevice::open_known(reactor, name, &first, nsid, known).await;
+            match (one, &opened) {
+                (Ok(device), _) => {
+                    opened = Ok(device);
+                    break;
+                }
+                // The first one's error is told, if none works.
+                (Err(error), Err(ConnectError::Options(_))) => opened = Err(error),
+                (Err(_), _) => {}
+            }
+        }
+        let device = opened?;
+        // There is one to the first that worked.
+        let others: Vec<SocketAddr> =
+            addresses.iter().copied().filter(|address| device.start_path(reactor, *address).is_some()).collect();
+        device.group().arrange(&addresses);
+        if known.is_none() {
+            // One after the other: each has been tried since it was started.
+            for address in others {
+                device.judge_path(reactor, address).await?;
+            }
+        }
+        Ok(device)
     }
 
     async fn open_on(
@@ -116,6 +171,7 @@ impl NvmfDevice {
         name: &str,
         options: &Options,
         nsid: Option<u32>,
+        known: Option<Known>,
         controller: Controller,
     ) -> Result<NvmfDevice, ConnectError> {
         let available = controller.active_namespaces(0).await.map_err(controller.failed("list its namespaces"))?;
@@ -126,66 +182,155 @@ impl NvmfDevice {
         if wanted == 0 {
             return Err(missing);
         }
-        let prepared = match prepare(reactor, &controller, options, wanted).await {
+        let prepared = match prepare(reactor, &controller, options, wanted, None).await {
             Err(ConnectError::Command { error: CommandError::Unusable(InfoError::Inactive(_)), .. }) => {
                 return Err(missing);
             }
             prepared => prepared?,
         };
-        let Prepared { namespace, zone_capacity, ids, queues } = prepared;
+        let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
         let info = device_info(controller.info(), &namespace, zone_capacity);
-        let shared = Arc::new(Shared::new(name, options.clone(), wanted, Known { info, ids }));
-        let mut supervisor = Supervisor { reactor: reactor.clone(), shared: shared.clone(), number: 0 };
-        let ready = Ready { controller: Rc::new(controller), namespace, queues };
+        let found = Known { info, ids };
+        if let Some(known) = known.filter(|known| !known.seen().is_resized(&found.seen())) {
+            return Err(ConnectError::OtherNamespace {
+                address: options.address,
+                subsystem: options.subsystem.clone(),
+                nsid: wanted,
+                seen: Box::new((known.seen(), found.seen())),
+            });
+        }
+        let group = Arc::new(Group::new(name, options, wanted, found));
+        let path = group.add(options.address).expect("it is the first one");
+        let mut supervisor = Supervisor::new(reactor, path);
+        let ready = Ready { controller: Rc::new(controller), namespace, queues, ana };
         // Before anybody has the device: to one that was never connected, operations are not taken.
         supervisor.publish(&ready);
         reactor.spawn(supervisor.run(ready));
-        Ok(NvmfDevice { owner: Arc::new(Owner { shared }) })
+        Ok(NvmfDevice { owner: Arc::new(Owner { group }) })
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.owner.shared
+    // --- paths ------------------------------------------------------------------------------------------------------
+
+    /// Adds a path and connects it, on a reactor that should be the one that opened the device. An error is of a path that leads
+    /// to another namespace: it is not added. One that cannot be reached is, and is tried as long as the device is open.
+    pub async fn add_path(&self, reactor: &Rc<Reactor>, address: SocketAddr) -> Result<(), ConnectError> {
+        let count = self.group().paths().len() + 1;
+        let started = self.start_path(reactor, address);
+        started.ok_or(ConnectError::Options(OptionsError::Paths(count)))?;
+        let judged = self.judge_path(reactor, address).await;
+        if judged.is_err() {
+            self.remove_path(address);
+        }
+        judged
+    }
+
+    /// Takes a path out: what is under way on it has two seconds to end, and goes to another path then. False for one that there
+    /// is not, and for the last one.
+    pub fn remove_path(&self, address: SocketAddr) -> bool {
+        self.group().remove(address).is_some()
+    }
+
+    /// How its paths are, in the order in which they were named.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.group().paths().iter().map(|path| PathStatus::of(path)).collect()
+    }
+
+    fn start_path(&self, reactor: &Rc<Reactor>, address: SocketAddr) -> Option<()> {
+        let path = self.group().add(address)?;
+        reactor.spawn(Supervisor::new(reactor, path).run_later());
+        Some(())
+    }
+
+    /// Waits until a new path has been tried once; an error when it leads to another namespace.
+    async fn judge_path(&self, reactor: &Rc<Reactor>, address: SocketAddr) -> Result<(), ConnectError> {
+        let paths = self.group().paths();
+        let Some(path) = paths.iter().find(|path| path.options.address == address) else { return Ok(()) };
+        let options = &path.options;
+        let mut seen = 0;
+        let judging = async {
+            while !path.was_up() && path.trouble().is_none() {
+                path.changed(&mut seen).await;
+            }
+        };
+        // Whatever takes longer is not another namespace yet.
+        let _ = reactor.timeout(options.connect_timeout_ns + options.admin_timeout_ns, judging).await;
+        match path.trouble() {
+            Some(Trouble::NotConnected(error @ ConnectError::OtherNamespace { .. })) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn group(&self) -> &Arc<Group> {
+        &self.owner.group
     }
 
     /// The namespace's identifier.
     pub fn nsid(&self) -> u32 {
-        self.owner.shared.nsid
+        self.group().namespace.nsid
     }
 
     /// Whether there is an association now.
     pub fn is_connected(&self) -> bool {
-        matches!(self.owner.shared.phase(), Phase::Up(_))
+        self.group().paths().iter().any(|path| matches!(path.phase(), Phase::Up(_)))
     }
 
     /// Whether there has ever been one.
     pub fn was_connected(&self) -> bool {
-        self.owner.shared.was_up()
+        self.group().was_up()
     }
 
     /// What [`open_later`](Self::open_later) wants to know.
     pub fn known(&self) -> Known {
-        Known { info: self.owner.shared.info(), ids: self.owner.shared.ids }
+        let namespace = &self.group().namespace;
+        Known { info: namespace.info(), ids: namespace.ids() }
+    }
+
+    /// What its paths show instead of its namespace, for [`replace`](Self::replace); an error says why nothing can take its place.
+    pub fn replacement(&self) -> Result<Seen, NoReplacement> {
+        let paths = self.paths();
+        if let Some(path) = paths.iter().find(|path| path.controller.is_some()) {
+            return Err(NoReplacement::InUse(path.address));
+        }
+        let mut found = paths.iter().filter_map(|path| Some((path.address, path.other?)));
+        let (address, seen) = found.next().ok_or(NoReplacement::NotSeen)?;
+        if let Some((other, differs)) = found.find(|(_, other)| *other != seen) {
+            return Err(NoReplacement::Differ(address, seen, other, differs));
+        }
+        let ours = self.group().namespace.seen();
+        if (ours.block_size, ours.zone_blocks) != (seen.block_size, seen.zone_blocks) {
+            return Err(NoReplacement::Shape(ours, address, seen));
+        }
+        Ok(seen)
+    }
+
+    /// Has the namespace that its paths show be the device's from now on: the former one was replaced. The caller sees to it that
+    /// nobody relies on what was read from the former one.
+    pub fn replace(&self, found: &Seen) {
+        self.group().namespace.replace(found);
+        self.group().paths().iter().for_each(|path| path.hurry());
     }
 
     /// Counters.
     pub fn stats(&self) -> NvmfStats {
-        NvmfStats { reconnects: self.owner.shared.reconnects.load(Ordering::Relaxed) }
+        NvmfStats { reconnects: self.group().namespace.reconnects.load(Ordering::Relaxed) }
     }
 
-    /// Ends the association in order. Operations under way end first if they can, otherwise as gone; so do later ones.
+    /// Ends all associations in order. Operations under way end first if they can, otherwise as gone; so do later ones.
     pub async fn close(&self) {
-        let shared = &self.owner.shared;
-        shared.request_close();
-        let mut seen = 0;
-        while !matches!(shared.phase(), Phase::Closed(_)) {
-            shared.changed(&mut seen).await;
+        self.group().request_close();
+        // Those that were removed a moment ago as well.
+        for path in self.group().namespace.members() {
+            let mut seen = 0;
+            while !matches!(path.phase(), Phase::Closed) {
+                path.changed(&mut seen).await;
+            }
         }
     }
 }
 
 impl BlockDevice for NvmfDevice {
     fn name(&self) -> &str {
-        &self.owner.shared.name
+        &self.group().namespace.name
     }
 
     fn kind(&self) -> &'static str {
@@ -193,23 +338,33 @@ impl BlockDevice for NvmfDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        self.owner.shared.info()
+        self.group().namespace.info()
     }
 
     fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
-        let shared = self.owner.shared.clone();
+        let group = self.group().clone();
         IoFuture::new(async move {
-            let request = shared.request_refresh();
-            let mut seen = 0;
+            let paths = group.paths();
+            let is_up = |path: &&Arc<Shared>| matches!(path.phase(), Phase::Up(_));
+            // Each path has a size of its own; where none is connected now, the first one may be soon.
+            let mut looked_at: Vec<&Arc<Shared>> = paths.iter().filter(is_up).collect();
+            if looked_at.is_empty() {
+                looked_at.push(&paths[0]);
+            }
+            let requests: Vec<u64> = looked_at.iter().map(|path| path.request_refresh()).collect();
+            let is_only = looked_at.len() == 1;
             let looking = async {
-                while !shared.is_refreshed(request) {
-                    shared.changed(&mut seen).await;
+                for (path, request) in looked_at.iter().zip(requests) {
+                    let mut seen = 0;
+                    while !path.is_refreshed(request) && (is_only || is_up(path)) {
+                        path.changed(&mut seen).await;
+                    }
                 }
             };
-            match reactor.timeout(shared.options.admin_timeout_ns, looking).await {
-                Some(()) => Ok(shared.info()),
+            match reactor.timeout(group.options.admin_timeout_ns, looking).await {
+                Some(()) => Ok(group.namespace.info()),
                 None => {
-                    let device = shared.name.clone();
+                    let device = group.namespace.name.clone();
                     Err(DeviceError::Io { device, action: "look at its size", status: Status::Gone })
                 }
             }
@@ -217,228 +372,7 @@ impl BlockDevice for NvmfDevice {
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
-        let shared = &self.owner.shared;
-        let options = &shared.options;
-        let policy = LanePolicy {
-            retries_max: options.retries_max,
-            replays_max: options.replays_max,
-            exclusive: options.replay == Replay::Exclusive,
-            command_timeout_ns: options.command_timeout_ns,
-        };
-        let lanes: Vec<Rc<Lane>> = (0..options.queues_per_channel)
-            .map(|_| {
-                let lane = Lane::new(reactor, shared.number_lane(), policy);
-                let kept = reactor.keep(lane.clone());
-                let name = RemoteLane { reactor: reactor.index(), kept };
-                let driver = LaneDriver { reactor: reactor.clone(), shared: shared.clone(), lane: lane.clone(), name };
-                reactor.spawn(driver.run());
-                lane
-            })
-            .collect();
-        Ok(Rc::new(NvmfChannel { owner: self.owner.clone(), lanes, next: Cell::new(0) }))
-    }
-}
-
-/// One reactor's way to the namespace.
-struct NvmfChannel {
-    owner: Arc<Owner>,
-    lanes: Vec<Rc<Lane>>,
-    next: Cell<usize>,
-}
-
-impl NvmfChannel {
-    #[inline]
-    fn check(&self, io: &Io) -> Result<(), Status> {
-        let info = self.owner.shared.info();
-        info.check(io)?;
-        if io.op == Op::Read && io.bufs.iter().any(reactor::Buf::is_shared) {
-            return Err(Status::Invalid);
-        }
-        if io.op == Op::ZoneAppend && io.nblocks > info.max_io_blocks {
-            return Err(Status::Invalid);
-        }
-        if !io.bufs.is_empty() && u64::from(io.nblocks) * u64::from(info.block_size) > DATA_BYTES_MAX {
-            return Err(Status::Invalid);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn lane(&self) -> &Rc<Lane> {
-        if let [lane] = self.lanes.as_slice() {
-            return lane;
-        }
-        let index = self.next.get();
-        self.next.set((index + 1) % self.lanes.len());
-        &self.lanes[index]
-    }
-}
-
-impl Channel for NvmfChannel {
-    #[inline]
-    fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        if let Err(status) = self.check(&io) {
-            return IoFuture::ready(io.done(status));
-        }
-        let lane = self.lane();
-        if io.op == Op::ZoneReport {
-            let zone_blocks = self.owner.shared.info().zoned.map_or(0, |zoned| zoned.zone_blocks);
-            return IoFuture::steps(lane.reactor(), report_zones(lane.clone(), io, zone_blocks));
-        }
-        if compound::takes_several(&io) {
-            let info = self.owner.shared.info();
-            return IoFuture::steps(lane.reactor(), compound::carry_out(lane.clone(), io, info.block_size));
-        }
-        match lane.submit(io) {
-            // When nobody waits any more the reactor does, so that it does not stop before the operation has ended.
-            Ok(ticket) => IoFuture::steps(lane.reactor(), ticket),
-            Err(done) => IoFuture::ready(done),
-        }
-    }
-
-    fn abort(&self, tag: u64) {
-        for lane in &self.lanes {
-            let cids = lane.abort(tag);
-            self.owner.shared.request_aborts(lane.queue(), &cids);
-        }
-    }
-}
-
-impl Drop for NvmfChannel {
-    fn drop(&mut self) {
-        self.lanes.iter().for_each(|lane| lane.retire());
-    }
-}
-
-/// Keeps one lane connected as long as there is an association, and its channel.
-struct LaneDriver {
-    reactor: Rc<Reactor>,
-    shared: Arc<Shared>,
-    lane: Rc<Lane>,
-    name: RemoteLane,
-}
-
-impl Drop for LaneDriver {
-    fn drop(&mut self) {
-        self.reactor.release::<Lane>(self.name.kept);
-    }
-}
-
-impl LaneDriver {
-    async fn run(self) {
-        let mut seen = 0;
-        let mut failed = 0;
-        loop {
-            // Looked at before a queue is taken, or the lane would connect the one that it has just given back.
-            if self.lane.is_retired() && self.lane.requests_active() == 0 {
-                return self.lane.close(Status::Gone);
-            }
-            match self.shared.phase() {
-                Phase::Closed(status) => return self.lane.close(status),
-                Phase::Up(association) if association.number != failed => {
-                    if let Some(queue) = self.shared.take_queue(association.number) {
-                        self.lane.set_remote(None);
-                        if self.serve(&association, queue).await == Release::Failed {
-                            failed = association.number;
-                        }
-                        continue;
-                    }
-                    self.lane.set_remote(self.shared.find_server(self.lane.number(), self.reactor.group_size()));
-                }
-                Phase::Down { since_ns } => {
-                    self.lane.set_remote(None);
-                    self.fail_fast(since_ns);
-                }
-                Phase::Up(_) => self.lane.set_remote(None),
-            }
-            if self.shared.is_closing() {
-                self.lane.refuse(Status::Gone);
-            }
-            let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
-            self.reactor.timeout(TICK_NS, waiting).await;
-        }
-    }
-
-    fn fail_fast(&self, since_ns: u64) {
-        // Of a device that was never connected nobody knows when it will be.
-        let limit_ns = if self.shared.was_up() { self.shared.options.fail_fast_ns } else { Some(0) };
-        if limit_ns.is_some_and(|limit| self.reactor.now_ns().saturating_sub(since_ns) >= limit) {
-            self.lane.fail_waiting(Status::Gone);
-        }
-    }
-
-    /// Connects queue `queue` and keeps it until it is lost or not wanted; then gives it back.
-    async fn serve(&self, association: &Arc<Association>, queue: u16) -> Release {
-        let release = match self.connect(association, queue).await {
-            Ok(()) => self.watch(association, queue).await,
-            Err(error) => {
-                warn!(device = %self.shared.name, queue, %error, "queue not connected");
-                Release::Failed
-            }
-        };
-        self.lane.disconnect(Broken::Local);
-        self.shared.release_queue(queue, self.name, release, self.lane.take_suspects());
-        release
-    }
-
-    async fn connect(&self, association: &Arc<Association>, queue: u16) -> Result<(), ConnectError> {
-        let options = &self.shared.options;
-        let link = open_link(&self.reactor, options, association.entries).await?;
-        self.lane.set_queue(queue);
-        self.lane.attach(link, association.number);
-        connect_queue(&self.reactor, &self.lane, options, queue, association.entries, association.controller).await?;
-        self.lane.set_fence(self.shared.fence());
-        self.lane.set_target(association.target);
-        match self.lane.is_connected() {
-            true => Ok(()),
-            false => Err(ConnectError::Connect {
-                address: options.address,
-                subsystem: options.subsystem.clone(),
-                queue,
-                error: CommandError::Lost(self.lane.broken().unwrap_or(Broken::Closed)),
-                invalid: None,
-            }),
-        }
-    }
-
-    async fn watch(&self, association: &Arc<Association>, queue: u16) -> Release {
-        let mut seen = 0;
-        let mut fence: Option<Arc<Fence>> = self.shared.fence();
-        self.lane.set_fence(fence.clone());
-        self.shared.add_server(self.name);
-        loop {
-            if !self.lane.is_connected() {
-                return Release::Failed;
-            }
-            match self.shared.phase() {
-                Phase::Up(current) if current.number == association.number => {}
-                _ => return Release::Idle,
-            }
-            let is_closing = self.shared.is_closing();
-            if is_closing {
-                self.lane.refuse(Status::Gone);
-            }
-            if (is_closing || self.lane.is_retired()) && self.lane.requests_active() == 0 {
-                return Release::Idle;
-            }
-            let now = self.shared.fence();
-            if now != fence {
-                fence = now;
-                self.lane.set_fence(fence.clone());
-            }
-            let overdue = self.lane.overdue();
-            self.shared.request_aborts(queue, &overdue.abort);
-            if overdue.hopeless {
-                self.lane.disconnect(Broken::Timeout);
-                continue;
-            }
-            let waiting = either(self.shared.changed(&mut seen), self.lane.bell());
-            let tick_ns = match is_closing || self.lane.is_retired() {
-                true => DRAIN_TICK_NS,
-                false => TICK_NS.min(self.shared.options.command_timeout_ns / 4 + 1),
-            };
-            self.reactor.timeout(tick_ns, waiting).await;
-        }
+        Ok(Rc::new(NvmfChannel::new(reactor, self.owner.clone())))
     }
 }
 
@@ -503,5 +437,6 @@ pub(super) fn target_of(controller: &ControllerInfo, namespace: &NamespaceInfo) 
         },
         capsule_data_max: controller.identity.capsule_data_max.min(controller.identity.transfer_len_max),
         crdt: controller.crdt,
+        ana: controller.has_ana,
     }
 }

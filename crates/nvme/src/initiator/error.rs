@@ -1,7 +1,9 @@
 //! Why a controller could not be used.
 
+use std::fmt;
 use std::net::SocketAddr;
 use thiserror::Error;
+use uuid::Uuid;
 
 use crate::host::InfoError;
 use crate::spec::fabrics::InvalidParameter;
@@ -10,6 +12,7 @@ use crate::tcp::Fault;
 use crate::tls::TlsFailure;
 
 use super::authenticate::AuthenticationError;
+use super::controller::NamespaceIds;
 use super::link::Broken;
 use super::options::OptionsError;
 
@@ -25,9 +28,50 @@ pub enum CommandError {
     /// The answer says something with which this host cannot work.
     #[error(transparent)]
     Unusable(#[from] InfoError),
-    /// There was no memory for its data.
-    #[error("the reactor's buffer pool is exhausted")]
-    NoMemory,
+}
+
+/// What a controller shows of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its identifiers.
+    pub ids: NamespaceIds,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// Blocks from one zone to the next; 0 of one without zones.
+    pub zone_blocks: u64,
+}
+
+impl Seen {
+    /// Whether it is another look at the same namespace, which may have another size by now.
+    pub(super) fn is_resized(&self, later: &Seen) -> bool {
+        *self == Seen { blocks: self.blocks, ..*later }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blocks of {} bytes, ", self.blocks, self.block_size)?;
+        if self.zone_blocks > 0 {
+            write!(f, "zones of {} blocks, ", self.zone_blocks)?;
+        }
+        let mut named = false;
+        if let Some(uuid) = self.ids.uuid {
+            write!(f, "UUID {}", Uuid::from_bytes(uuid))?;
+            named = true;
+        }
+        for (name, id) in
+            [("NGUID", self.ids.nguid.as_ref().map(|id| &id[..])), ("EUI64", self.ids.eui64.as_ref().map(|id| &id[..]))]
+        {
+            if let Some(id) = id {
+                write!(f, "{}{name} ", if named { ", " } else { "" })?;
+                id.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                named = true;
+            }
+        }
+        if named { Ok(()) } else { f.write_str("without any identifier") }
+    }
 }
 
 /// Why a controller could not be used: what was tried, with whom, and what came of it.
@@ -124,6 +168,21 @@ pub enum ConnectError {
         /// Those it has, as far as one page goes.
         available: Vec<u32>,
     },
+    /// The path leads to another namespace than the device's other paths, or than it was.
+    #[error(
+        "namespace {nsid} of {subsystem} at {address} is another one: expected {}, found {}; check the address, and that all paths \
+         export one namespace under one identifier", seen.0, seen.1
+    )]
+    OtherNamespace {
+        /// The address.
+        address: SocketAddr,
+        /// The subsystem.
+        subsystem: Nqn,
+        /// The namespace.
+        nsid: u32,
+        /// What was expected, and what was found.
+        seen: Box<(Seen, Seen)>,
+    },
     /// It took too long.
     #[error("connecting to {address} took longer than {timeout_ms} ms")]
     Timeout {
@@ -132,6 +191,23 @@ pub enum ConnectError {
         /// The limit.
         timeout_ms: u64,
     },
+}
+
+/// Why no other namespace can take the place of a device's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoReplacement {
+    /// It is still there.
+    #[error("{0} is connected to the namespace that it is")]
+    InUse(SocketAddr),
+    /// Nothing else was seen.
+    #[error("no path has shown another namespace so far")]
+    NotSeen,
+    /// Paths show different ones.
+    #[error("its paths lead to different namespaces: {0} ({1}) and {2} ({3})")]
+    Differ(SocketAddr, Seen, SocketAddr, Seen),
+    /// Who uses the device could not go on with it.
+    #[error("blocks or zones are of another size: it is {0}, and {1} shows {2}")]
+    Shape(Seen, SocketAddr, Seen),
 }
 
 impl ConnectError {

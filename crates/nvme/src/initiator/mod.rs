@@ -1,7 +1,7 @@
 //! The NVMe/TCP host in user space: a library ([`Controller`], [`discover`]) and a block device ([`NvmfDevice`]).
 //!
-//! Requests go through *lanes* (`lane`), each a connected queue on one reactor; a device has one or more per reactor and
-//! one admin queue on the reactor that opened it. Everything issued in a turn is sent in one system call, everything that
+//! Requests go through *lanes* (`lane`), each a connected queue on one reactor; a path of a device (`multipath`) has one or more
+//! per reactor and one admin queue on the reactor that opened it. Everything issued in a turn is sent in one system call, everything that
 //! has arrived is received in one, and received data is copied once or not at all.
 //!
 //! What holds whatever a controller sends: memory is bounded by what was asked of it, data lands only in the buffers of the
@@ -14,12 +14,14 @@ mod compound;
 mod connect;
 mod controller;
 mod device;
+mod driver;
 mod error;
 mod fence;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod lane;
 mod link;
+mod multipath;
 mod options;
 mod plan;
 mod request;
@@ -32,9 +34,10 @@ mod zones;
 pub use authenticate::AuthenticationError;
 pub use controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo, discover};
 pub use device::{Known, NvmfDevice, NvmfStats};
-pub use error::{CommandError, ConnectError};
+pub use error::{CommandError, ConnectError, NoReplacement, Seen};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_host;
 pub use link::Broken;
+pub use multipath::{PATHS_MAX, PathStatus};
 pub use options::{HostIdentity, Options, OptionsError, Replay};
 pub use reservation::{ReportedHost, ReservationReport};

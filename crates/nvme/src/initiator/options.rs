@@ -10,6 +10,7 @@ use crate::spec::Nqn;
 use crate::tls::Psk;
 
 use super::command::COMMANDS_MAX;
+use super::multipath::PATHS_MAX;
 
 /// Who this host is. Reservations and access lists go by it, so it should be the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,8 @@ impl HostIdentity {
 pub enum Replay {
     /// When it is certain that the lost connection's commands will not be done any more. Right whoever else writes.
     AfterFence,
-    /// At once, because no other host writes to the namespace. Other writes to the same blocks still wait.
+    /// At once, because no other host writes to the namespace; with several paths, when none of them has the association any more
+    /// that it had. Other writes to the same blocks still wait.
     Exclusive,
 }
 
@@ -73,12 +75,14 @@ pub struct Options {
     pub reconnect_first_ns: u64,
     /// Longest such pause, ns.
     pub reconnect_max_ns: u64,
-    /// Give the device up when no association could be built for so long, ns; `None` is never.
+    /// Give a path up, and with the last one the device, when no association could be built for so long, ns; `None` is never.
     pub loss_timeout_ns: Option<u64>,
-    /// End waiting operations with an error when there has been no association for so long, ns; `None` is never.
+    /// End waiting operations with an error when no path has been of use for so long, ns; `None` is never.
     pub fail_fast_ns: Option<u64>,
     /// When writes are sent again after a lost connection.
     pub replay: Replay,
+    /// Go by the access states that controllers report (ANA). Without it every path that is connected is as good as any.
+    pub ana: bool,
     /// What to assume for the time in which a controller that lost its host ends its commands, if it does not say, ns.
     pub quiesce_ns: u64,
     /// Times a command is sent again after a status that allows it.
@@ -101,6 +105,9 @@ pub enum OptionsError {
         /// In all.
         max: u16,
     },
+    /// Paths.
+    #[error("that makes {0} paths, or names one twice: expected 1 to {PATHS_MAX} different ones")]
+    Paths(usize),
     /// R2Ts.
     #[error("r2ts_max is 0: a controller needs one to take a write")]
     R2ts,
@@ -138,6 +145,7 @@ impl Options {
             loss_timeout_ns: Some(600 * SECOND_NS),
             fail_fast_ns: None,
             replay: Replay::AfterFence,
+            ana: true,
             quiesce_ns: SECOND_NS,
             retries_max: 5,
             replays_max: 16,

@@ -39,6 +39,8 @@ pub(super) struct Target {
     pub(super) capsule_data_max: u32,
     /// Command retry delays of the controller, in 100 ms.
     pub(super) crdt: [u16; 3],
+    /// The controller reports access states, so a refusal for one is news of it.
+    pub(super) ana: bool,
 }
 
 /// One command of a request.
@@ -213,6 +215,7 @@ mod tests {
         unmap_blocks_max: 100_000,
         capsule_data_max: 8192,
         crdt: [0; 3],
+        ana: false,
     };
 
     fn steps(io: &Io) -> Vec<Step> {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use crate::spec::{self, Cqe, Sqe};
 
 use super::command::Direction;
+use super::fence::Owner;
 
 /// A command that the caller has built: admin and Fabrics commands.
 #[derive(Clone, Debug)]
@@ -24,6 +25,31 @@ pub(super) struct Raw {
     pub(super) unlimited: bool,
 }
 
+/// What became of a block operation on other lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct History {
+    /// Connections that were lost with it under way.
+    pub(super) losses: u8,
+    /// Attempts that ended in a status worth another try.
+    pub(super) retries: u8,
+    /// Its name in the fence, once it has one.
+    pub(super) owner: Option<Owner>,
+}
+
+/// Why a lane gives back a block operation that it has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The connection has gone, whether or not it was sent.
+    Lost,
+    /// The controller refused it for the sake of the path.
+    Refused {
+        /// As what.
+        status: spec::Status,
+        /// The controller's retry delays, 100 ms.
+        crdt: [u16; 3],
+    },
+}
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -31,6 +57,8 @@ pub(super) enum Outcome {
     Answer(Cqe),
     /// A block operation ended, or a raw command was lost with its connection.
     Ended(Status),
+    /// A block operation is for another lane.
+    Returned(Why, History),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +85,8 @@ pub(super) struct Request {
     pub(super) retries: u8,
     /// Connections that were lost with this request under way.
     pub(super) losses: u8,
+    /// Its name in the fence.
+    pub(super) owner: Owner,
     /// Stands in a queue of the lane.
     pub(super) queued: bool,
     /// Not to be issued before this time.
@@ -66,6 +96,17 @@ pub(super) struct Request {
     life: Life,
     outcome: Outcome,
     waker: Option<Waker>,
+}
+
+impl Request {
+    /// A connection that is lost may still carry it out: it has not ended before its replay has.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.losses > 0 && self.io.op.modifies()
+    }
+
+    pub(super) fn history(&self) -> History {
+        History { losses: self.losses, retries: self.retries, owner: Some(self.owner) }
+    }
 }
 
 /// The requests of a lane. Its size is what callers have had under way at most.
@@ -107,6 +148,7 @@ impl Requests {
             answer: Cqe::default(),
             retries: 0,
             losses: 0,
+            owner: (0, 0),
             queued: false,
             not_before_ns: 0,
             sequence: 0,
@@ -177,6 +219,16 @@ impl Requests {
         request.raw = None;
         self.free.push(id);
         std::mem::replace(&mut request.io, Io::flush())
+    }
+
+    /// Ends what was given back and not taken yet, if it carries `tag` and `may_end`.
+    pub(super) fn end_returned(&mut self, tag: u64, may_end: impl Fn(&Request) -> bool) {
+        let is_returned = |request: &Request| {
+            request.life == Life::Finished && matches!(request.outcome, Outcome::Returned(..)) && request.io.tag == tag
+        };
+        for request in self.slots.iter_mut().filter(|request| is_returned(request) && may_end(request)) {
+            request.outcome = Outcome::Ended(Status::Aborted);
+        }
     }
 
     /// Requests that have not ended.

@@ -4,16 +4,19 @@
 //! to make of that. (The report says what is.)
 
 use bdev::BlockDevice;
-use reactor::{Reactor, SgList};
+use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
+use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::command::Direction;
 use super::device::NvmfDevice;
 use super::error::CommandError;
-use super::lane::Lane;
+use super::lane::{Lane, RemoteLane};
 use super::link::Broken;
+use super::multipath::Group;
 use super::request::Raw;
+use super::shared::Shared;
 use crate::spec::Sqe;
 use crate::spec::reservation::{
     AcquireAction, Keys, RCSTS_HOLDER, ReleaseAction, ReportCommand, ReportEntry, ReportHeader, ReservationCommand,
@@ -22,6 +25,9 @@ use crate::spec::reservation::{
 
 /// Bytes of a report that are asked for: 255 registrants.
 const REPORT_LEN: usize = 16 << 10;
+
+/// Pause between two looks for a queue that is connected, ns.
+const SEARCH_PAUSE_NS: u64 = 1_000_000;
 
 /// A host that has registered with a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,32 +126,57 @@ impl NvmfDevice {
         direction: Direction,
         data: Vec<u8>,
     ) -> Result<Vec<u8>, CommandError> {
-        let shared = self.shared();
         // Somebody may have one already; if not, this is reason enough to connect one.
         let _channel = self.open_channel(reactor).map_err(|_| CommandError::Lost(Broken::Local))?;
-        let mut seen = 0;
-        let searching = async {
+        let group = self.group();
+        let trying = async {
             loop {
-                if let Some(server) = shared.find_server(0, reactor.group_size()) {
-                    return server;
+                let Some((path, server)) = find_server(group, reactor) else {
+                    reactor.sleep_ns(SEARCH_PAUSE_NS).await;
+                    continue;
+                };
+                let answer = send_on(reactor, server, sqe, direction, data.clone()).await;
+                match answer {
+                    // Not begun: it goes to another path, or to this one when that is known to be better again.
+                    Err(CommandError::Status(status)) if status.is_ana_refusal() && path.options.ana => {
+                        path.request_ana(reactor.now_ns());
+                    }
+                    answer => return answer,
                 }
-                shared.changed(&mut seen).await;
             }
         };
-        let found = reactor.timeout(shared.options.admin_timeout_ns, searching).await;
-        let server = found.ok_or(CommandError::Lost(Broken::Timeout))?;
-        let send = move |there: Rc<Reactor>| async move {
-            let lane = there.kept::<Lane>(server.kept).ok_or(CommandError::Lost(Broken::Local))?;
-            let mut buf = there.pool().try_alloc(data.len()).ok_or(CommandError::NoMemory)?;
-            buf.as_mut_slice().copy_from_slice(&data);
-            let raw = Raw { sqe, direction, unlimited: false };
-            let (answer, bufs) = lane.command(raw, SgList::from_iter([buf])).await;
-            match answer.map_err(CommandError::Lost)?.status() {
-                status if status.is_success() => Ok(bufs[0].as_slice().to_vec()),
-                status => Err(CommandError::Status(status)),
-            }
-        };
-        let answer = reactor.try_call_on(server.reactor, send).await;
-        answer.unwrap_or(Err(CommandError::Lost(Broken::Local)))
+        let tried = reactor.timeout(group.options.admin_timeout_ns, trying).await;
+        tried.unwrap_or(Err(CommandError::Lost(Broken::Timeout)))
     }
+}
+
+/// Sends a command on a lane of some reactor, once.
+async fn send_on(
+    reactor: &Rc<Reactor>,
+    server: RemoteLane,
+    sqe: Sqe,
+    direction: Direction,
+    data: Vec<u8>,
+) -> Result<Vec<u8>, CommandError> {
+    let send = move |there: Rc<Reactor>| async move {
+        let lane = there.kept::<Lane>(server.kept).ok_or(CommandError::Lost(Broken::Local))?;
+        let raw = Raw { sqe, direction, unlimited: false };
+        let (answer, bufs) = lane.command(raw, SgList::from_iter([Buf::from_vec(data)])).await;
+        match answer.map_err(CommandError::Lost)?.status() {
+            status if status.is_success() => Ok(bufs[0].as_slice().to_vec()),
+            status => Err(CommandError::Status(status)),
+        }
+    };
+    reactor.try_call_on(server.reactor, send).await.unwrap_or(Err(CommandError::Lost(Broken::Local)))
+}
+
+/// A lane with a queue, on the best path that has one.
+fn find_server(group: &Group, reactor: &Reactor) -> Option<(Arc<Shared>, RemoteLane)> {
+    let mut paths = group.paths();
+    paths.retain(|path| path.ana().refusal().is_none());
+    paths.sort_by_key(|path| path.ana());
+    paths.into_iter().find_map(|path| {
+        let server = path.find_server(0, reactor.group_size())?;
+        Some((path, server))
+    })
 }

@@ -1,25 +1,27 @@
-//! What the reactors of one device share: which association is in force, which blocks are suspect, which queues are free.
+//! What the reactors share of one path of a device: which association is in force, which queues are free, how the namespace can
+//! be reached.
 //!
 //! The mutex is for the control path: it is taken when an association begins or ends, never per I/O. Every wait is a
 //! registered waker, and every change wakes them all.
 
-use bdev::{DeviceInfo, Status};
+use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
-use super::controller::NamespaceIds;
-use super::device::Known;
-use super::fence::{Fence, Suspect};
+use super::error::ConnectError;
 use super::lane::RemoteLane;
+use super::link::Broken;
+use super::multipath::{Namespace, Unflushed};
 use super::options::Options;
 use super::plan::Target;
+use crate::spec::ana::AnaState;
 
 /// The association in force, as lanes need it.
 #[derive(Clone, Debug)]
 pub(super) struct Association {
-    /// Counts associations of this device, from 1.
+    /// Counts associations of the device, over all its paths, from 1.
     pub(super) number: u64,
     /// Controller identifier.
     pub(super) controller: u16,
@@ -27,24 +29,43 @@ pub(super) struct Association {
     pub(super) entries: u16,
     /// What commands are about.
     pub(super) target: Target,
+    /// Serial number of the controller's subsystem.
+    pub(super) serial: String,
+    /// The controller has a volatile write cache.
+    pub(super) volatile_cache: bool,
 }
 
-/// Where the device stands.
+/// Where a path stands.
 ///
 /// ```text
-/// Down <--lost--> Up          Down, Up --close, controller given up--> Closed
+/// Down <--lost--> Up          Down, Up --close, path removed, controller given up--> Closed
 /// ```
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
     /// Lanes may connect.
     Up(Arc<Association>),
-    /// No association since this time.
-    Down {
-        /// Reactor time, ns.
-        since_ns: u64,
-    },
-    /// For good; requests end so.
-    Closed(Status),
+    /// No association now.
+    Down,
+    /// For good.
+    Closed,
+}
+
+/// Why a path has no association.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// The last one was lost.
+    Lost(Broken),
+    /// None could be built.
+    NotConnected(ConnectError),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Lost(reason) => write!(f, "connection lost: {reason}"),
+            Trouble::NotConnected(error) => error.fmt(f),
+        }
+    }
 }
 
 /// What happens to a queue when its lane lets it go.
@@ -68,12 +89,28 @@ struct State {
     failed: bool,
     /// There has been an association.
     was_up: bool,
-    fence: Fence,
+    /// A queue of the association has been connected.
+    had_queue: bool,
+    /// The last association ended since no queue of it could be connected, and none has been since.
+    is_barren: bool,
+    /// Operations could be sent here when that was last looked at.
+    is_useful: bool,
+    /// Size of the namespace by what the controller said last; 0 when it had none.
+    blocks: Option<u64>,
+    /// What the controller says of the namespace, and since when, reactor time in ns.
+    ana: (AnaState, u64),
+    /// Looks at the controller's log that were asked for, and that were done.
+    ana_asked: u64,
+    ana_done: u64,
+    /// Why there was no association the last time that one was tried, or why the last one ended.
+    trouble: Option<Trouble>,
     /// Commands to abort: queue and identifier.
     aborts: Vec<(u16, u16)>,
     /// Lanes that have a queue, for those that have none.
     servers: Vec<RemoteLane>,
     closing: bool,
+    /// An attempt to connect is wanted now, not after the pause.
+    is_hurried: bool,
     /// Looks at the namespace's size that were asked for, and that were done.
     refreshes_asked: u64,
     refreshes_done: u64,
@@ -81,47 +118,62 @@ struct State {
 
 /// See the module.
 pub(super) struct Shared {
-    pub(super) name: String,
+    /// What all paths share.
+    pub(super) namespace: Arc<Namespace>,
+    /// How to reach this path's controllers.
     pub(super) options: Options,
-    pub(super) nsid: u32,
-    info: DeviceInfo,
-    /// What tells the namespace from others.
-    pub(super) ids: NamespaceIds,
-    blocks: AtomicU64,
-    lanes: AtomicU32,
     /// Associations that were built again.
     pub(super) reconnects: AtomicU64,
+    /// Operations that were given to this path's lanes; lanes tell them now and then.
+    pub(super) ios: AtomicU64,
+    /// Operations that this path gave back, since their connection was lost.
+    pub(super) lost: AtomicU64,
+    /// Operations that this path's controllers refused for the sake of the path.
+    pub(super) refused: AtomicU64,
+    /// Whether it has to be flushed.
+    pub(super) unflushed: Arc<Unflushed>,
     state: Mutex<State>,
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, options: Options, nsid: u32, known: Known) -> Shared {
-        let Known { info, ids } = known;
+    pub(super) fn new(namespace: Arc<Namespace>, options: Options) -> Shared {
         Shared {
-            name: name.to_string(),
+            namespace,
             options,
-            nsid,
-            info,
-            ids,
-            blocks: AtomicU64::new(info.blocks),
-            lanes: AtomicU32::new(1),
             reconnects: AtomicU64::new(0),
+            ios: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            unflushed: Arc::default(),
             state: Mutex::new(State {
-                phase: Phase::Down { since_ns: 0 },
+                phase: Phase::Down,
                 version: 0,
                 wakers: Vec::new(),
                 attached: 0,
                 free_queues: Vec::new(),
                 failed: false,
                 was_up: false,
-                fence: Fence::default(),
+                had_queue: false,
+                is_barren: false,
+                is_useful: false,
+                blocks: None,
+                ana: (AnaState::Optimized, 0),
+                ana_asked: 0,
+                ana_done: 0,
+                trouble: None,
                 aborts: Vec::new(),
                 servers: Vec::new(),
                 closing: false,
+                is_hurried: false,
                 refreshes_asked: 0,
                 refreshes_done: 0,
             }),
         }
+    }
+
+    /// The device's name.
+    pub(super) fn name(&self) -> &str {
+        &self.namespace.name
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -136,6 +188,20 @@ impl Shared {
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         result
+    }
+
+    /// As [`change`](Self::change) where it may decide whether operations can be sent here. The device's clock for operations
+    /// that wait runs from the last time that they could, so it is told of the end of that alone: nothing else sets it back.
+    fn change_use<T>(&self, now_ns: u64, action: impl FnOnce(&mut State) -> T) -> T {
+        self.change(|state| {
+            let result = action(state);
+            let is_up = matches!(state.phase, Phase::Up(_)) && !state.is_barren;
+            let is_useful = is_up && self.ana_of(state).refusal().is_none();
+            if std::mem::replace(&mut state.is_useful, is_useful) && !is_useful {
+                self.namespace.note_useful(now_ns);
+            }
+            result
+        })
     }
 
     /// Waits until something has changed since `seen`, which is brought up to date.
@@ -154,19 +220,9 @@ impl Shared {
         .await;
     }
 
-    /// What the device is now.
-    #[inline]
-    pub(super) fn info(&self) -> DeviceInfo {
-        DeviceInfo { blocks: self.blocks.load(Ordering::Relaxed), ..self.info }
-    }
-
-    pub(super) fn set_blocks(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed);
-    }
-
-    /// A number for a lane.
-    pub(super) fn number_lane(&self) -> u32 {
-        self.lanes.fetch_add(1, Ordering::Relaxed)
+    /// Wakes all who wait for a change: what is suspect has changed.
+    pub(super) fn touch(&self) {
+        self.change(|_| ());
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -188,8 +244,11 @@ impl Shared {
     }
 
     /// Announces a lane that has a queue.
-    pub(super) fn add_server(&self, server: RemoteLane) {
-        self.change(|state| state.servers.push(server));
+    pub(super) fn add_server(&self, server: RemoteLane, now_ns: u64) {
+        self.change_use(now_ns, |state| {
+            (state.had_queue, state.is_barren) = (true, false);
+            state.servers.push(server);
+        });
     }
 
     /// A lane that can serve for lane `number` of a group of `reactors` reactors.
@@ -199,23 +258,25 @@ impl Shared {
         reachable.get(number as usize % reachable.len().max(1)).copied().copied()
     }
 
-    /// Gives a queue back, with what commands of it may still do.
-    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release, suspects: Vec<Suspect>) {
-        self.change(|state| {
+    /// Queues that are connected.
+    pub(super) fn queues(&self) -> usize {
+        self.lock().servers.len()
+    }
+
+    /// Gives a queue back.
+    pub(super) fn release_queue(&self, queue: u16, server: RemoteLane, release: Release, now_ns: u64) {
+        self.change_use(now_ns, |state| {
             state.attached -= 1;
             state.servers.retain(|other| *other != server);
-            state.fence.add(suspects);
             match release {
                 // To the far end: the controller may take a moment to notice that it was closed.
                 Release::Idle => state.free_queues.insert(0, queue),
-                Release::Failed => state.failed = true,
+                Release::Failed => {
+                    state.failed = true;
+                    state.is_barren |= !state.had_queue;
+                }
             }
         });
-    }
-
-    /// The suspect blocks.
-    pub(super) fn fence(&self) -> Option<Arc<Fence>> {
-        self.lock().fence.share()
     }
 
     /// Asks for the abort of commands of a queue.
@@ -227,23 +288,38 @@ impl Shared {
 
     // --- for the supervisor -----------------------------------------------------------------------------------------
 
-    pub(super) fn set_up(&self, association: Association, queues: u16) {
-        self.change(|state| {
+    pub(super) fn set_up(&self, association: Association, queues: u16, now_ns: u64) {
+        self.namespace.note_up(now_ns);
+        self.change_use(now_ns, |state| {
             assert_eq!(state.attached, 0, "an association begins when nothing is left of the last one");
             state.free_queues = (1..=queues).rev().collect();
             state.failed = false;
             state.was_up = true;
+            state.had_queue = false;
+            state.trouble = None;
             state.aborts.clear();
             state.phase = Phase::Up(Arc::new(association));
         });
     }
 
     pub(super) fn set_down(&self, now_ns: u64) {
-        self.change(|state| state.phase = Phase::Down { since_ns: now_ns });
+        self.change_use(now_ns, |state| state.phase = Phase::Down);
+        self.namespace.settle_size();
     }
 
-    pub(super) fn set_closed(&self, status: Status) {
-        self.change(|state| state.phase = Phase::Closed(status));
+    /// Of a path that is down.
+    pub(super) fn set_closed(&self) {
+        self.change(|state| state.phase = Phase::Closed);
+    }
+
+    /// Notes why there is no association.
+    pub(super) fn set_trouble(&self, trouble: Trouble) {
+        self.change(|state| state.trouble = Some(trouble));
+    }
+
+    /// Why there was no association last.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.lock().trouble.clone()
     }
 
     /// Whether there has ever been an association.
@@ -263,16 +339,22 @@ impl Shared {
         std::mem::take(&mut self.lock().aborts)
     }
 
-    pub(super) fn lift_fence(&self, association: u64) {
-        self.change(|state| state.fence.lift(association));
-    }
-
     pub(super) fn request_close(&self) {
         self.change(|state| state.closing = true);
     }
 
     pub(super) fn is_closing(&self) -> bool {
         self.lock().closing
+    }
+
+    /// Asks for an attempt to connect without a pause before it.
+    pub(super) fn hurry(&self) {
+        self.change(|state| state.is_hurried = true);
+    }
+
+    /// Whether that was asked for since the last time.
+    pub(super) fn take_hurry(&self) -> bool {
+        std::mem::take(&mut self.lock().is_hurried)
     }
 
     /// Asks for a look at the namespace's size; returns the number of the request.
@@ -296,5 +378,71 @@ impl Shared {
 
     pub(super) fn is_refreshed(&self, request: u64) -> bool {
         self.lock().refreshes_done >= request
+    }
+
+    /// What the controller says of the namespace's size; 0 when it has none.
+    pub(super) fn set_blocks(&self, blocks: u64, now_ns: u64) {
+        self.change(|state| state.blocks = Some(blocks));
+        self.namespace.settle_size();
+        self.change_use(now_ns, |_| ());
+    }
+
+    /// What it said last, and whether that is of now.
+    pub(super) fn blocks(&self) -> Option<(u64, bool)> {
+        let state = self.lock();
+        state.blocks.map(|blocks| (blocks, matches!(state.phase, Phase::Up(_))))
+    }
+
+    // --- asymmetric namespace access --------------------------------------------------------------------------------
+
+    /// How the namespace can be reached here: "change" while that is being asked, "inaccessible" where it is not and another path
+    /// has it.
+    pub(super) fn ana(&self) -> AnaState {
+        self.ana_of(&self.lock())
+    }
+
+    fn ana_of(&self, state: &State) -> AnaState {
+        match state.ana_asked > state.ana_done {
+            _ if state.blocks == Some(0) && self.namespace.info().blocks > 0 => AnaState::Inaccessible,
+            _ if !self.options.ana => AnaState::Optimized,
+            true => AnaState::Change,
+            false => state.ana.0,
+        }
+    }
+
+    /// What the controller said last.
+    pub(super) fn last_ana(&self) -> AnaState {
+        self.lock().ana.0
+    }
+
+    /// Since when it has said so, reactor time in ns.
+    pub(super) fn ana_since_ns(&self) -> u64 {
+        self.lock().ana.1
+    }
+
+    /// Asks for a look at the controller's log. Until it is done nothing is sent on this path.
+    pub(super) fn request_ana(&self, now_ns: u64) {
+        self.change_use(now_ns, |state| state.ana_asked += 1);
+    }
+
+    /// Looks at the log that are open; to be passed to [`set_ana`](Self::set_ana) when one was done.
+    pub(super) fn ana_wanted(&self) -> Option<u64> {
+        let state = self.lock();
+        (state.ana_asked > state.ana_done).then_some(state.ana_asked)
+    }
+
+    /// What the log says: the answer to looks up to number `request`.
+    pub(super) fn set_ana(&self, found: AnaState, request: u64, now_ns: u64) {
+        self.change_use(now_ns, |state| {
+            state.ana_done = state.ana_done.max(request);
+            if found != state.ana.0 {
+                state.ana = (found, now_ns);
+            }
+        });
+    }
+
+    /// Whether operations can be sent on this path.
+    pub(super) fn is_useful(&self) -> bool {
+        self.lock().is_useful
     }
 }

@@ -54,6 +54,24 @@ fn zone_status(sc: u8) -> Option<Status> {
     })
 }
 
+/// Whether the same command may fare better on another path, or on this one later. What is refused for the sake of an
+/// asymmetric access state was not begun (Base 2.0, section 8.1.3), so that goes for every operation; as for a namespace that
+/// this controller does not have, where "do not retry" is about this controller.
+pub(super) fn is_of_path(status: Nvme, op: Op) -> bool {
+    if is_absent(status) {
+        return true;
+    }
+    match status.sct() == StatusType::Path as u8 && !status.do_not_retry() {
+        true => status.is_ana_refusal() || is_retryable(status, op),
+        false => false,
+    }
+}
+
+/// Whether the controller says that it does not have the namespace (any more).
+pub(super) fn is_absent(status: Nvme) -> bool {
+    status.kind() == Nvme::INVALID_NAMESPACE
+}
+
 /// Whether a command that was answered so may be sent again. Answered means that the controller is done with it, so a
 /// retry cannot be overtaken by the first attempt.
 pub(super) fn is_retryable(status: Nvme, op: Op) -> bool {
@@ -72,9 +90,8 @@ pub(super) fn is_retryable(status: Nvme, op: Op) -> bool {
             | Nvme::NAMESPACE_NOT_READY
             | Nvme::MEDIA_NOT_READY
             | Nvme::INTERNAL_PATH_ERROR
-            | Nvme::ANA_INACCESSIBLE
-            | Nvme::ANA_TRANSITION
             | Nvme::CONTROLLER_PATH_ERROR
+            | Nvme::HOST_PATH_ERROR
     )
 }
 
@@ -98,6 +115,17 @@ mod tests {
         assert!(!is_retryable(Nvme::INTERNAL_PATH_ERROR.dnr(), Op::Write));
         assert!(!is_retryable(Nvme::INTERNAL_PATH_ERROR, Op::CompareAndWrite));
         assert!(!is_retryable(Nvme::LBA_OUT_OF_RANGE, Op::Read));
+    }
+
+    #[test]
+    fn what_an_access_state_refuses_goes_elsewhere_whatever_it_is() {
+        for status in [Nvme::ANA_INACCESSIBLE, Nvme::ANA_PERSISTENT_LOSS, Nvme::ANA_TRANSITION] {
+            assert!(is_of_path(status, Op::CompareAndWrite) && is_of_path(status, Op::Read));
+            assert!(!is_of_path(status.dnr(), Op::Read));
+        }
+        assert!(is_of_path(Nvme::INTERNAL_PATH_ERROR, Op::Write));
+        assert!(is_of_path(Nvme::INVALID_NAMESPACE.dnr(), Op::ZoneAppend));
+        assert!(!is_of_path(Nvme::INTERNAL_PATH_ERROR, Op::ZoneAppend) && !is_of_path(Nvme::INTERNAL_ERROR, Op::Read));
     }
 
     #[test]

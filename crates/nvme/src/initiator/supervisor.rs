@@ -1,13 +1,14 @@
-//! The life of a device's associations: keep alive, events, loss, fence, reconnection, close.
+//! The life of a path's associations: keep alive, events, loss, fence, reconnection, close.
 //!
 //! ```text
 //!  up: keep alive, events, aborts --lost--> down: lanes let go --> fence --> back-off, connect, same namespace? --> up
 //!   \--close--> lanes let go --> shutdown --> closed                 \--loss timeout--> closed
 //! ```
-//! One task on the reactor that opened the device.
+//! One task for each path, on the reactor that opened the device.
 
-use bdev::{DeviceInfo, Status};
+use bdev::{DeviceInfo, ZonedInfo};
 use reactor::Reactor;
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,19 +19,25 @@ use tracing::{debug, info, warn};
 
 use crate::host::InfoError;
 use crate::spec::Status as Nvme;
+use crate::spec::ana::AnaState;
 use crate::spec::event::EventResult;
+use crate::spec::feature::event;
 
 use super::controller::{Controller, ControllerInfo, NamespaceIds, NamespaceInfo};
 use super::device::{device_info, target_of};
-use super::error::{CommandError, ConnectError};
+use super::error::{CommandError, ConnectError, Seen};
 use super::fence::hold_ns;
 use super::link::Broken;
 use super::options::Options;
-use super::shared::{Association, Shared};
+use super::shared::{Association, Phase, Shared, Trouble};
 use super::zones::zone_capacity;
 
 /// How often a supervisor looks around when nothing happens, ns: a reactor that wants to stop is noticed within it.
 const TICK_NS: u64 = 500_000_000;
+/// An association that did not last so long was of no use: the next ones are not built at once, ns.
+const STEADY_NS: u64 = 10_000_000_000;
+/// Pause before another look at access states that could not be read, ns.
+const LOOK_PAUSE_NS: u64 = 100_000_000;
 /// Longest wait for requests under way when a device is closed, ns.
 const DRAIN_MAX_NS: u64 = 2_000_000_000;
 
@@ -50,8 +57,16 @@ pub(super) async fn either(first: impl Future<Output = ()>, second: impl Future<
 pub(super) struct Supervisor {
     pub(super) reactor: Rc<Reactor>,
     pub(super) shared: Arc<Shared>,
-    /// Associations so far.
+    /// The association in force, or the last one.
     pub(super) number: u64,
+    /// When it began, reactor time in ns.
+    up_ns: u64,
+    /// Associations in a row that were of no use.
+    short_lives: u32,
+    /// Access states are being read.
+    is_looking: Rc<Cell<bool>>,
+    /// Reading them has failed, which is logged once.
+    look_failed: Rc<Cell<bool>>,
 }
 
 /// A controller and what the association needs of it.
@@ -59,9 +74,16 @@ pub(super) struct Ready {
     pub(super) controller: Rc<Controller>,
     pub(super) namespace: NamespaceInfo,
     pub(super) queues: u16,
+    /// How it says that the namespace can be reached.
+    pub(super) ana: AnaState,
 }
 
 impl Supervisor {
+    pub(super) fn new(reactor: &Rc<Reactor>, shared: Arc<Shared>) -> Supervisor {
+        let (is_looking, look_failed) = Default::default();
+        Supervisor { reactor: reactor.clone(), shared, number: 0, up_ns: 0, short_lives: 0, is_looking, look_failed }
+    }
+
     /// Looks for a first controller until there is one, then goes on as [`run`](Self::run).
     pub(super) async fn run_later(mut self) {
         match self.reconnect(None).await {
@@ -69,7 +91,7 @@ impl Supervisor {
                 self.publish(&ready);
                 self.run(ready).await;
             }
-            Err(_) => self.shared.set_closed(Status::Gone),
+            Err(_) => self.shared.set_closed(),
         }
     }
 
@@ -79,15 +101,18 @@ impl Supervisor {
             let controller = ready.controller.clone();
             let reason = self.watch(&controller).await;
             if self.is_closing() {
-                self.drain().await;
+                self.drain(&controller).await;
             }
             self.shared.set_down(self.reactor.now_ns());
             self.lanes_gone().await;
+            self.shared.namespace.end_association(self.number);
             if self.is_closing() {
                 return self.close(&controller).await;
             }
-            warn!(device = %self.shared.name, %reason, "association lost");
+            self.shared.set_trouble(Trouble::Lost(reason));
+            warn!(device = self.shared.name(), path = %self.shared.options.address, %reason, "association lost");
             let is_fenced = self.fence(&controller).await;
+            self.pause_after_short_life().await;
             let old = controller.info().clone();
             match self.reconnect(self.shared.options.loss_timeout_ns).await {
                 Ok(next) => {
@@ -97,14 +122,15 @@ impl Supervisor {
                     ready = next;
                     self.publish(&ready);
                     self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
+                    self.shared.namespace.reconnects.fetch_add(1, Ordering::Relaxed);
                     let controller = ready.controller.info().id;
-                    info!(device = %self.shared.name, controller, "association built again");
+                    info!(device = self.shared.name(), path = %self.shared.options.address, controller, "association built again");
                 }
                 Err(error) => {
                     if let Some(error) = error {
-                        warn!(device = %self.shared.name, %error, "given up");
+                        warn!(device = self.shared.name(), path = %self.shared.options.address, %error, "given up");
                     }
-                    return self.shared.set_closed(Status::Gone);
+                    return self.shared.set_closed();
                 }
             }
         }
@@ -114,12 +140,41 @@ impl Supervisor {
         self.shared.is_closing() || self.reactor.is_stopping()
     }
 
+    /// Waits before the next association if the last ones came and went: the longer, the more of them did. A single loss costs
+    /// no time.
+    async fn pause_after_short_life(&mut self) {
+        let lasted_ns = self.reactor.clock_ns().saturating_sub(self.up_ns);
+        // One that ended over a change of access state was reset for it, however long that took.
+        let is_short = lasted_ns < STEADY_NS || self.shared.last_ana() == AnaState::Change;
+        self.short_lives = if is_short { self.short_lives + 1 } else { 0 };
+        if let Some(doublings) = self.short_lives.checked_sub(2) {
+            let options = &self.shared.options;
+            let pause_ns = options.reconnect_first_ns.saturating_mul(1 << doublings.min(30));
+            self.pause(pause_ns.min(options.reconnect_max_ns)).await;
+        }
+    }
+
+    /// Waits between half and all of a time, so that hosts of one target do not come back all at once; less when the device closes.
+    async fn pause(&self, pause_ns: u64) {
+        let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
+        let until_ns = self.reactor.clock_ns() + jittered_ns;
+        let mut seen = 0;
+        while self.reactor.clock_ns() < until_ns && !self.is_closing() && !self.shared.take_hurry() {
+            let slice_ns = until_ns.saturating_sub(self.reactor.clock_ns()).min(TICK_NS);
+            self.reactor.timeout(slice_ns, self.shared.changed(&mut seen)).await;
+        }
+    }
+
     /// Lets lanes use a controller.
     pub(super) fn publish(&mut self, ready: &Ready) {
-        let Ready { controller, namespace, queues } = ready;
-        self.number += 1;
+        let Ready { controller, namespace, queues, ana } = ready;
+        self.number = self.shared.namespace.board.begin();
+        let asked = self.shared.ana_wanted().unwrap_or(0);
+        let now_ns = self.reactor.now_ns();
+        self.up_ns = now_ns;
+        self.shared.set_ana(*ana, asked, now_ns);
         for _ in 0..controller.info().event_requests() {
-            self.reactor.spawn(follow_events(controller.clone(), self.shared.clone()));
+            self.reactor.spawn(follow_events(self.reactor.clone(), controller.clone(), self.shared.clone()));
         }
         let info = controller.info();
         let association = Association {
@@ -127,8 +182,12 @@ impl Supervisor {
             controller: info.id,
             entries: entries_of(info, &self.shared),
             target: target_of(info, namespace),
+            serial: info.identity.serial.clone(),
+            volatile_cache: info.identity.volatile_cache,
         };
-        self.shared.set_up(association, *queues);
+        self.shared.set_up(association, *queues, now_ns);
+        self.shared.namespace.look_at_caches();
+        self.shared.set_blocks(namespace.identity.block_count, now_ns);
     }
 
     /// Keeps the association alive until it is lost, or not wanted any more.
@@ -146,17 +205,17 @@ impl Supervisor {
             if self.is_closing() {
                 return Broken::Local;
             }
-            for (queue, cid) in self.shared.take_aborts() {
-                let controller = controller.clone();
-                // Whatever the answer, the command's own completion or its time limit decides.
-                self.reactor.spawn(async move {
-                    let _ = controller.abort(queue, cid).await;
-                });
-            }
+            self.send_aborts(controller);
             if let Some(request) = self.shared.refresh_wanted() {
-                look_at_size(controller, &self.shared).await;
+                look_at_size(&self.reactor, controller, &self.shared).await;
                 self.shared.refreshed(request);
                 continue;
+            }
+            if let Some(request) = self.shared.ana_wanted() {
+                self.look_at_ana(controller, request);
+            }
+            if self.is_change_overdue(controller) {
+                return Broken::Timeout;
             }
             let overdue = controller.lane().overdue();
             if overdue.hopeless || !overdue.abort.is_empty() {
@@ -168,11 +227,57 @@ impl Supervisor {
                 due_ns = now_ns + interval_ns;
                 // Also where any traffic would do: it costs one command, and skipping it leaves no margin for a late one.
                 self.send_keep_alive(controller);
+                if asks_again(controller, self.shared.last_ana()) {
+                    self.look_at_ana(controller, 0);
+                }
             }
             let pause_ns = due_ns.saturating_sub(now_ns).min(TICK_NS);
             let waiting = either(self.shared.changed(&mut seen), controller.lane().disconnected());
             self.reactor.timeout(pause_ns, waiting).await;
         }
+    }
+
+    /// Brings up to date how the namespace can be reached; the answer to looks up to number `request`. One at a time, beside the
+    /// keep alives, which must not wait for it.
+    fn look_at_ana(&self, controller: &Rc<Controller>, request: u64) {
+        if self.is_looking.replace(true) {
+            return;
+        }
+        let (controller, shared, reactor) = (controller.clone(), self.shared.clone(), self.reactor.clone());
+        let (is_looking, look_failed) = (self.is_looking.clone(), self.look_failed.clone());
+        self.reactor.spawn(async move {
+            let reading = controller.ana_state(shared.namespace.nsid);
+            match reactor.timeout(shared.options.admin_timeout_ns, reading).await {
+                Some(Ok(found)) => {
+                    look_failed.set(false);
+                    if found != shared.last_ana() {
+                        let (state, path) = (found.name(), shared.options.address);
+                        info!(device = shared.name(), %path, state, "access state");
+                    }
+                    shared.set_ana(found, request, reactor.now_ns());
+                }
+                // The look stays asked for: until its log is read the controller tells of no further change.
+                failed => {
+                    if !look_failed.replace(true) && controller.lane().is_connected() {
+                        let error = failed.and_then(Result::err).unwrap_or(CommandError::Lost(Broken::Timeout));
+                        let path = shared.options.address;
+                        warn!(device = shared.name(), %path, %error, "access states cannot be read; asking until they can");
+                    }
+                    reactor.sleep_ns(LOOK_PAUSE_NS).await;
+                }
+            }
+            is_looking.set(false);
+            shared.touch();
+        });
+    }
+
+    /// Whether a change of state takes longer than the controller allows itself, twice over: the controller is reset then (as
+    /// Linux does), for what it says may have been lost. Each association has that time anew.
+    fn is_change_overdue(&self, controller: &Controller) -> bool {
+        let limit_ns = 2 * u64::from(controller.info().ana_transition_s) * 1_000_000_000;
+        let is_changing = self.shared.last_ana() == AnaState::Change;
+        let since_ns = self.shared.ana_since_ns().max(self.up_ns);
+        is_changing && limit_ns > 0 && self.reactor.now_ns().saturating_sub(since_ns) >= limit_ns
     }
 
     /// Sends a keep alive; when it is not answered within the keep alive time the connection is as good as lost.
@@ -189,9 +294,26 @@ impl Supervisor {
     }
 
     /// Gives requests under way a while to end.
-    async fn drain(&self) {
+    async fn drain(&self, controller: &Rc<Controller>) {
         self.shared.request_close();
-        self.reactor.timeout(DRAIN_MAX_NS, self.lanes_gone()).await;
+        let draining = async {
+            let mut seen = 0;
+            while self.shared.attached() > 0 {
+                self.send_aborts(controller);
+                self.shared.changed(&mut seen).await;
+            }
+        };
+        self.reactor.timeout(DRAIN_MAX_NS, draining).await;
+    }
+
+    fn send_aborts(&self, controller: &Rc<Controller>) {
+        for (queue, cid) in self.shared.take_aborts() {
+            let controller = controller.clone();
+            // Whatever the answer, the command's own completion or its time limit decides.
+            self.reactor.spawn(async move {
+                let _ = controller.abort(queue, cid).await;
+            });
+        }
     }
 
     /// Waits until no lane holds a connection of the association that is ending.
@@ -210,7 +332,7 @@ impl Supervisor {
         let disabled = self.reactor.timeout(limit_ns, controller.disable()).await;
         controller.disconnect();
         if matches!(disabled, Some(Ok(true))) {
-            self.shared.lift_fence(number);
+            self.shared.namespace.lift_fence(number);
             return true;
         }
         let info = controller.info();
@@ -221,12 +343,12 @@ impl Supervisor {
             // In slices, so that a reactor that stops or a device that closes does not wait for it.
             let until_ns = reactor.clock_ns().saturating_add(hold_ns);
             while reactor.clock_ns() < until_ns {
-                if reactor.is_stopping() || shared.is_closing() {
+                if reactor.is_stopping() || shared.namespace.is_closing() {
                     return;
                 }
                 reactor.sleep_until(until_ns.min(reactor.clock_ns() + TICK_NS)).await;
             }
-            shared.lift_fence(number);
+            shared.namespace.lift_fence(number);
         });
         false
     }
@@ -238,7 +360,7 @@ impl Supervisor {
         }
         let resetting = next.reset_other(old);
         if self.reactor.timeout(self.shared.options.admin_timeout_ns, resetting).await == Some(Ok(true)) {
-            self.shared.lift_fence(self.number);
+            self.shared.namespace.lift_fence(self.number);
         }
     }
 
@@ -260,14 +382,15 @@ impl Supervisor {
             if limit_ns.is_some_and(|limit| self.reactor.clock_ns() - began_ns >= limit) {
                 return Err(Some(error));
             }
-            debug!(device = %self.shared.name, %error, "not connected");
-            // Between half and all of the pause, so that hosts of one target do not come back all at once.
-            let jittered_ns = pause_ns / 2 + self.reactor.driver().random_u64() % (pause_ns / 2 + 1);
-            let until_ns = self.reactor.clock_ns() + jittered_ns;
-            while self.reactor.clock_ns() < until_ns && !self.is_closing() {
-                let slice_ns = until_ns.min(self.reactor.clock_ns() + TICK_NS);
-                self.reactor.sleep_until(slice_ns).await;
+            let is_other = matches!(error, ConnectError::OtherNamespace { .. });
+            let was_other =
+                matches!(self.shared.trouble(), Some(Trouble::NotConnected(ConnectError::OtherNamespace { .. })));
+            if is_other && !was_other {
+                warn!(device = self.shared.name(), path = %self.shared.options.address, %error, "path not used");
             }
+            debug!(device = self.shared.name(), path = %self.shared.options.address, %error, "not connected");
+            self.shared.set_trouble(Trouble::NotConnected(error));
+            self.pause(pause_ns).await;
             pause_ns = (pause_ns * 2).min(options.reconnect_max_ns);
         }
     }
@@ -285,33 +408,87 @@ impl Supervisor {
 
     /// Takes a controller that was connected for the next association, if it has our namespace.
     async fn adopt(&self, controller: Controller, options: &Options) -> Result<Ready, ConnectError> {
-        let prepared = prepare(&self.reactor, &controller, options, self.shared.nsid).await?;
-        let Prepared { namespace, zone_capacity, ids, queues } = prepared;
+        let ours = &self.shared.namespace;
+        let known = ours.info();
+        let prepared = prepare(&self.reactor, &controller, options, ours.nsid, known.zoned).await?;
+        let Prepared { namespace, zone_capacity, ids, queues, ana } = prepared;
+        let found = Seen {
+            ids,
+            block_size: 1 << namespace.identity.block_shift,
+            blocks: namespace.identity.block_count,
+            zone_blocks: namespace.zoned.as_ref().map_or(0, |zoned| zoned.zone_blocks),
+        };
+        if !self.is_same(&found) && ours.seen().is_resized(&found) {
+            // It may be the others that do not know yet.
+            self.have_others_look().await;
+        }
         // Not this namespace (yet): its data would be somebody else's. The subsystem may still be coming up.
-        let known = self.shared.info();
-        let same = ids == self.shared.ids && 1 << namespace.identity.block_shift == known.block_size;
-        if !same {
-            return Err(ConnectError::NoNamespace {
+        if !self.is_same(&found) {
+            let expected = ours.seen();
+            return Err(ConnectError::OtherNamespace {
+                address: options.address,
                 subsystem: options.subsystem.clone(),
-                nsid: self.shared.nsid,
-                available: controller.active_namespaces(0).await.unwrap_or_default(),
+                nsid: ours.nsid,
+                seen: Box::new((expected, found)),
             });
         }
-        let blocks = namespace.identity.block_count;
+        let blocks = found.blocks;
         if device_info(controller.info(), &namespace, zone_capacity) != (DeviceInfo { blocks, ..known }) {
-            let device = &self.shared.name;
-            warn!(%device, "its target offers other operations or limits than it did: open it again to use them");
+            warn!(device = self.shared.name(), path = %options.address,
+                "its target offers other operations or limits than it did: open it again to use them");
         }
-        self.shared.set_blocks(blocks);
-        Ok(Ready { controller: Rc::new(controller), namespace, queues })
+        Ok(Ready { controller: Rc::new(controller), namespace, queues, ana })
+    }
+
+    /// Whether what a controller has is this device's namespace. Its size may have changed while nobody looked; otherwise it is that
+    /// of the device, or of a path that is connected.
+    fn is_same(&self, found: &Seen) -> bool {
+        let (expected, others) = (self.shared.namespace.seen(), self.others());
+        // Without identifiers one namespace of this size is like another.
+        let is_told_apart = expected.ids != NamespaceIds::default() || others.is_empty();
+        let sizes = others.iter().filter_map(|path| path.blocks());
+        let mut sizes = sizes.filter(|(blocks, is_up)| *is_up && *blocks > 0).map(|(blocks, _)| blocks).peekable();
+        let is_of_size =
+            found.blocks == expected.blocks || sizes.peek().is_none() || sizes.any(|it| it == found.blocks);
+        expected.is_resized(found) && is_told_apart && is_of_size
+    }
+
+    /// The device's other paths.
+    fn others(&self) -> Vec<Arc<Shared>> {
+        let mut others = self.shared.namespace.members();
+        // One that was taken out goes on for a while.
+        others.retain(|path| !Arc::ptr_eq(path, &self.shared) && !path.is_closing());
+        others
+    }
+
+    /// Waits until the other paths that are connected have looked at the namespace's size, for a while.
+    async fn have_others_look(&self) {
+        let is_up = |path: &Shared| matches!(path.phase(), Phase::Up(_));
+        let others: Vec<_> = self.others().into_iter().filter(|path| is_up(path)).collect();
+        let requests: Vec<u64> = others.iter().map(|path| path.request_refresh()).collect();
+        let looking = async {
+            for (path, request) in others.iter().zip(requests) {
+                let mut seen = 0;
+                while !path.is_refreshed(request) && is_up(path) {
+                    path.changed(&mut seen).await;
+                }
+            }
+        };
+        // This path's controller is not kept alive yet.
+        self.reactor.timeout(self.shared.options.admin_timeout_ns / 2, looking).await;
     }
 
     async fn close(&self, controller: &Rc<Controller>) {
         let limit_ns = self.shared.options.admin_timeout_ns;
-        // A controller that cannot be shut down any more loses its association now and times out.
-        let _ = self.reactor.timeout(limit_ns, controller.shutdown()).await;
+        if !self.shared.namespace.is_closing() && self.shared.namespace.board.suspects(self.number) {
+            // The device goes on without this path, and waits for what it has left behind.
+            self.fence(controller).await;
+        } else {
+            // A controller that cannot be shut down any more loses its association now and times out.
+            let _ = self.reactor.timeout(limit_ns, controller.shutdown()).await;
+        }
         controller.disconnect();
-        self.shared.set_closed(Status::Gone);
+        self.shared.set_closed();
     }
 }
 
@@ -328,6 +505,8 @@ pub(super) struct Prepared {
     pub(super) ids: NamespaceIds,
     /// I/O queues.
     pub(super) queues: u16,
+    /// How it says that the namespace can be reached.
+    pub(super) ana: AnaState,
 }
 
 /// Everything between an enabled controller and its first I/O queue.
@@ -336,6 +515,7 @@ pub(super) async fn prepare(
     controller: &Controller,
     options: &Options,
     nsid: u32,
+    known: Option<ZonedInfo>,
 ) -> Result<Prepared, ConnectError> {
     let queues = controller.request_queues(options.queues_max).await.map_err(controller.failed("get I/O queues"))?;
     controller.configure_events().await.map_err(controller.failed("turn on events"))?;
@@ -347,39 +527,54 @@ pub(super) async fn prepare(
         Err(CommandError::Status(status)) if status.kind() == Nvme::INVALID_FIELD => NamespaceIds::default(),
         Err(error) => return Err(controller.failed("identify its namespace's identifiers")(error)),
     };
+    let ana = controller.ana_state(nsid).await.map_err(controller.failed("read its access states"))?;
     let zone_capacity = match &namespace.zoned {
+        // Asking takes a read, which this path may refuse now.
+        Some(zoned) if let Some(known) = known.filter(|known| known.zone_blocks == zoned.zone_blocks) => {
+            known.zone_capacity_blocks
+        }
         Some(zoned) => zone_capacity(reactor, options, nsid, zoned.zone_blocks).await?,
         None => 0,
     };
-    Ok(Prepared { namespace, zone_capacity, ids, queues: queues.max(1) })
+    Ok(Prepared { namespace, zone_capacity, ids, queues: queues.max(1), ana })
+}
+
+/// Whether the log is read from time to time: what is changing should not be missed, and some controllers do not tell.
+fn asks_again(controller: &Controller, state: AnaState) -> bool {
+    let info = controller.info();
+    info.has_ana && (state == AnaState::Change || info.identity.events & event::ANA_CHANGE == 0)
 }
 
 /// Answers the controller's events with what they ask for, as long as the association lasts.
-async fn follow_events(controller: Rc<Controller>, shared: Arc<Shared>) {
+async fn follow_events(reactor: Rc<Reactor>, controller: Rc<Controller>, shared: Arc<Shared>) {
     while let Ok(event) = controller.next_event().await {
+        if event == EventResult::ANA_CHANGED {
+            // It is reading the log that lets the controller tell of the next change.
+            shared.request_ana(reactor.now_ns());
+        }
         if event == EventResult::NAMESPACE_CHANGED {
             let changed = controller.changed_namespaces().await;
             let concerns_us = match &changed {
-                Ok(Some(nsids)) => nsids.contains(&shared.nsid),
+                Ok(Some(nsids)) => nsids.contains(&shared.namespace.nsid),
                 Ok(None) => true,
                 Err(_) => continue,
             };
             if concerns_us {
-                look_at_size(&controller, &shared).await;
+                look_at_size(&reactor, &controller, &shared).await;
             }
         }
     }
 }
 
-/// Brings the device's size up to date; a namespace that has gone has none.
-async fn look_at_size(controller: &Controller, shared: &Shared) {
-    let blocks = match controller.namespace(shared.nsid).await {
+/// Brings the path's size up to date; a namespace that has gone has none.
+async fn look_at_size(reactor: &Reactor, controller: &Controller, shared: &Shared) {
+    let blocks = match controller.namespace(shared.namespace.nsid).await {
         Ok(namespace) => namespace.identity.block_count,
         Err(CommandError::Unusable(InfoError::Inactive(_))) => 0,
         Err(_) => return,
     };
-    if blocks != shared.info().blocks {
-        info!(device = %shared.name, blocks, "namespace resized");
-        shared.set_blocks(blocks);
+    if blocks == 0 && shared.blocks().is_none_or(|(blocks, _)| blocks > 0) {
+        warn!(device = shared.name(), path = %shared.options.address, "its target does not have the namespace any more");
     }
+    shared.set_blocks(blocks, reactor.now_ns());
 }

@@ -12,8 +12,9 @@ use super::command::Direction;
 use super::connect::{connect_queue, open_link};
 use super::controller::Controller;
 use super::error::{CommandError, ConnectError};
-use super::lane::{Lane, LanePolicy};
+use super::lane::Lane;
 use super::link::Broken;
+use super::multipath::Way;
 use super::options::Options;
 use super::request::Raw;
 
@@ -28,22 +29,19 @@ fn report_len(zones: u64) -> usize {
 }
 
 /// Carries out [`Op::ZoneReport`], which has been checked.
-pub(super) async fn report_zones(lane: Rc<Lane>, mut io: Io, zone_blocks: u64) -> Done {
+pub(super) async fn report_zones(way: Rc<Way>, mut io: Io, zone_blocks: u64) -> Done {
     let (first, count) = (io.lba.0 / zone_blocks, u64::from(io.nblocks));
     let mut found: Vec<Zone> = Vec::with_capacity(count as usize);
     while (found.len() as u64) < count {
         let wanted = (count - found.len() as u64).min(ZONES_AT_ONCE);
         let start = (first + found.len() as u64) * zone_blocks;
-        let buf = match steps::alloc(lane.reactor(), report_len(wanted)).await {
+        let buf = match steps::alloc(way.reactor(), report_len(wanted)).await {
             Ok(buf) => buf,
             Err(status) => return io.done(status),
         };
         let part =
             Io { bufs: SgList::from_iter([buf]), tag: io.tag, ..Io::new(Op::ZoneReport, Lba(start), wanted as u32) };
-        let done = match lane.submit(part) {
-            Ok(ticket) => ticket.await,
-            Err(done) => done,
-        };
+        let done = way.submit(part).await;
         if !done.status.is_ok() {
             return io.done(done.status);
         }
@@ -72,13 +70,10 @@ pub(super) async fn zone_capacity(
 ) -> Result<u64, ConnectError> {
     let controller = Controller::connect(reactor, options).await?;
     controller.request_queues(1).await.map_err(controller.failed("get an I/O queue"))?;
-    let policy =
-        LanePolicy { retries_max: 0, replays_max: 0, exclusive: false, command_timeout_ns: options.admin_timeout_ns };
-    let lane = Lane::new(reactor, 1, policy);
+    let lane = Lane::of_raw_commands(reactor, 1, options.admin_timeout_ns);
     lane.attach(open_link(reactor, options, ENTRIES).await?, 0);
     connect_queue(reactor, &lane, options, 1, ENTRIES, controller.info().id).await?;
-    let mut buf = reactor.pool().alloc(report_len(ZONES_AT_ONCE)).await;
-    buf.as_mut_slice().fill(0);
+    let buf = Buf::from_vec(vec![0; report_len(ZONES_AT_ONCE)]);
     let sqe = command::report_zones(nsid, 0, buf.len() as u32);
     let raw = Raw { sqe, direction: Direction::ToHost, unlimited: false };
     let (answer, bufs) = lane.command(raw, SgList::from_iter([buf])).await;

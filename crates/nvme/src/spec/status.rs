@@ -87,6 +87,11 @@ impl Status {
         Status::new(self.sct(), self.sc())
     }
 
+    /// Whether it was refused for the sake of an asymmetric namespace access state.
+    pub const fn is_ana_refusal(self) -> bool {
+        self.sct() == StatusType::Path as u8 && matches!(self.sc(), 0x01..=0x03)
+    }
+
     /// Whether the command succeeded.
     pub const fn is_success(self) -> bool {
         self.sct() == 0 && self.sc() == 0

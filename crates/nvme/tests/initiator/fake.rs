@@ -1,8 +1,11 @@
 //! A tiny scripted NVMe/TCP target on plain threads: it does what a test's script says, right or wrong.
 
+use nvme::spec::ana::{AnaGroupDescriptor, AnaHeader, AnaState};
+use nvme::spec::event::EventResult;
 use nvme::spec::fabrics::{ConnectCommand, PropertyCommand, fabrics_type};
-use nvme::spec::feature::Feature;
-use nvme::spec::identify::{Cns, IdentifyController, IdentifyNamespace};
+use nvme::spec::feature::{Feature, event};
+use nvme::spec::identify::{CMIC_ANA, Cns, IdentifyController, IdentifyNamespace};
+use nvme::spec::log::LogPage;
 use nvme::spec::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme::spec::property::{self, Capabilities};
 use nvme::spec::sgl::DataLocation;
@@ -21,6 +24,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 pub const BLOCK: usize = 512;
 pub const BLOCKS: usize = 4096;
+/// Groups of access states: more than one page of their log tells.
+pub const GROUPS: u32 = 700;
 
 /// What the target offers.
 #[derive(Clone, Debug)]
@@ -47,6 +52,10 @@ pub struct Config {
     pub cqt_ms: u16,
     /// CIU and CIRN: the target resets other controllers.
     pub instance: Option<(u8, u64)>,
+    /// The access state that it reports, if it does, and ANATT in seconds.
+    pub ana: Option<(AnaState, u8)>,
+    /// It has a volatile write cache.
+    pub volatile_cache: bool,
 }
 
 impl Default for Config {
@@ -66,6 +75,8 @@ impl Default for Config {
             uuid: [7; 16],
             cqt_ms: 0,
             instance: None,
+            ana: None,
+            volatile_cache: false,
         }
     }
 }
@@ -282,6 +293,19 @@ impl Fake {
         let request = self.state.events.lock().unwrap().pop();
         let (connection, encoder, cid) = request.expect("a host waits for events");
         self.state.send_response(connection, &encoder, Cqe::success(cid, 0x0004_0002));
+    }
+
+    /// Changes the access state and tells the hosts.
+    pub fn set_ana(&self, state: AnaState) {
+        self.configure(|config| config.ana = Some((state, config.ana.map_or(0, |(_, seconds)| seconds))));
+        if let Some((connection, encoder, cid)) = self.state.events.lock().unwrap().pop() {
+            self.state.send_response(connection, &encoder, Cqe::success(cid, EventResult::ANA_CHANGED.to_dw0()));
+        }
+    }
+
+    /// Associations that hosts have begun.
+    pub fn associations(&self) -> u16 {
+        self.state.controllers.load(Ordering::SeqCst) - 1
     }
 
     /// Changes the namespace's size and tells nobody.
@@ -569,9 +593,14 @@ impl Connection {
                 true
             }
             Some(AdminOpcode::GetLogPage) => {
-                let len = nvme::spec::sqe::GetLogPageCommand::of(&sqe).len as usize;
-                let mut page = vec![0; len];
+                let command = nvme::spec::sqe::GetLogPageCommand::of(&sqe);
+                let mut page = vec![0; command.len as usize];
                 page[0] = 1; // Changed namespaces: 1.
+                if command.lid == LogPage::Ana as u8 {
+                    page = self.access_states();
+                    page.resize((command.offset + command.len) as usize, 0);
+                    page.drain(..command.offset as usize);
+                }
                 self.send_data(cid, &page, damage, true)
             }
             Some(AdminOpcode::KeepAlive) => self.respond(Cqe::success(cid, 0)),
@@ -609,6 +638,13 @@ impl Connection {
                 page.oncs = 0b1000_1101.into();
                 page.fuses = 1.into();
                 page.oaes = 0x100.into();
+                page.vwc = u8::from(config.volatile_cache);
+                if let Some((_, seconds)) = config.ana {
+                    page.cmic = CMIC_ANA;
+                    page.oaes = (0x100 | event::ANA_CHANGE).into();
+                    page.anatt = seconds;
+                    page.nanagrpid = GROUPS.into();
+                }
                 page.aerl = 3;
                 page.cqt = config.cqt_ms.into();
                 if let Some((uniquifier, instance)) = config.instance {
@@ -621,6 +657,7 @@ impl Connection {
                 let mut page = IdentifyNamespace::new_zeroed();
                 page.nsze = self.state.blocks.load(Ordering::SeqCst).into();
                 page.lbaf[0].lbads = 9;
+                page.anagrpid = GROUPS.into();
                 page.as_bytes().to_vec()
             }
             Some(Cns::ActiveNamespaces) => {
@@ -635,6 +672,23 @@ impl Connection {
             }
             _ => vec![0; 4096],
         }
+    }
+
+    /// The log of access states: ours is that of the last group.
+    fn access_states(&self) -> Vec<u8> {
+        let mut log = AnaHeader::new_zeroed();
+        log.group_count = (GROUPS as u16).into();
+        let mut page = log.as_bytes().to_vec();
+        for group in 1..=GROUPS {
+            let mut descriptor = AnaGroupDescriptor::new_zeroed();
+            let state = self.config().ana.map_or(AnaState::Optimized, |(state, _)| state);
+            (descriptor.group, descriptor.state) = (group.into(), state as u8);
+            if group < GROUPS {
+                descriptor.state = AnaState::Inaccessible as u8;
+            }
+            page.extend_from_slice(descriptor.as_bytes());
+        }
+        page
     }
 
     fn io(&mut self, sqe: Sqe, capsule: Vec<u8>, action: Action) -> bool {

@@ -1,6 +1,7 @@
 //! The host against a scripted target: corners of the protocol, hostile controllers, lost connections.
 
 mod fake;
+mod paths;
 mod reactors;
 
 use bdev::{BlockDevice, Channel, Done, Flags, Io, Lba, Op, Status};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 pub(super) const NQN: &str = "nqn.2026-11.io.remuda:simulated";
-const PORT: u16 = 4420;
+pub(super) const PORT: u16 = 4420;
 
 /// What a namespace stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub(super) struct Server {
     pub(super) reactors: usize,
     pub(super) config: Config,
     pub(super) backings: Vec<Backing>,
+    /// The device of namespace 1, where another target exports it too.
+    pub(super) given: Option<Arc<dyn BlockDevice>>,
     /// How it is about to die at its next crash point.
     pub(super) doom: Option<sim::Crash>,
     /// The running process: its target and devices.
@@ -93,7 +95,10 @@ impl Server {
     pub(super) fn start(&mut self, world: &mut World) -> Result<(), Failure> {
         world.boot(self.node, self.reactors, World::reactor_config());
         let home = world.reactor(self.node, 0);
-        let opened = self.backings.iter().enumerate().map(|(index, backing)| backing.open(&home, index + 1));
+        let opened = self.backings.iter().enumerate().map(|(index, backing)| match &self.given {
+            Some(device) if index == 0 => Ok(Arc::new(Tamper::new(device.clone(), backing.tampering)) as Arc<_>),
+            _ => backing.open(&home, index + 1),
+        });
         let devices = opened.collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
         let handles: Vec<_> = (0..self.reactors).map(|index| world.reactor(self.node, index).handle()).collect();
         let target = TcpTarget::new(&handles, self.config.clone());

@@ -72,7 +72,7 @@ fn server(world: &mut World, rng: &mut Rng) -> Server {
     tampering.hold = rng.between(2, 20);
     let backings = vec![Backing { media: Media::Memory { blocks_max: blocks }, block_bytes: 512, blocks, tampering }];
     let config = Config { stall_timeout_ns: rng.between(1, 10) * SECOND_NS, ..Config::default() };
-    Server { node, reactors: rng.between(1, 3) as usize, config, backings, doom: None, running: None }
+    Server { node, reactors: rng.between(1, 3) as usize, config, backings, given: None, doom: None, running: None }
 }
 
 fn host(world: &mut World, rng: &mut Rng, server: &Server, index: usize) -> Host {

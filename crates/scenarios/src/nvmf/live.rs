@@ -89,7 +89,7 @@ fn server(world: &mut World, rng: &mut Rng) -> Server {
         ..Config::default()
     };
     let reactors = rng.between(1, 3) as usize;
-    Server { node, reactors, config, backings: vec![first, elastic], doom: None, running: None }
+    Server { node, reactors, config, backings: vec![first, elastic], given: None, doom: None, running: None }
 }
 
 /// The judge of what always exists of namespace 2.

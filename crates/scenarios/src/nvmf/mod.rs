@@ -4,6 +4,7 @@ mod copies;
 mod fabric;
 mod fencing;
 mod live;
+mod paths;
 mod registers;
 mod restart;
 mod setup;
@@ -11,6 +12,7 @@ mod tamper;
 
 pub(crate) use fencing::run as run_fencing;
 pub(crate) use live::run as run_live;
+pub(crate) use paths::run as run_paths;
 pub(crate) use restart::run as run_restart;
 
 use crate::blocks::{Crew, Judge, check_pool, is};
@@ -124,6 +126,11 @@ async fn rewrite(judge: &Judge, reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>
 /// Closes every device, then the target: no task or operation is left of either, and no buffer of the hosts'. (A target
 /// keeps the buffer that it receives into.)
 fn close(world: &mut World, server: &mut Server, hosts: &[Host]) -> Result<(), Failure> {
+    close_all(world, std::slice::from_mut(server), hosts)
+}
+
+/// As [`close`] with several targets.
+fn close_all(world: &mut World, servers: &mut [Server], hosts: &[Host]) -> Result<(), Failure> {
     let crew = Crew::default();
     for host in hosts {
         let mounts: Vec<_> = host.mounts.take().into_iter().flatten().collect();
@@ -138,18 +145,21 @@ fn close(world: &mut World, server: &mut Server, hosts: &[Host]) -> Result<(), F
         });
     }
     world.run_until("the hosts to close", PATIENCE_NS, |_| crew.is_done())?;
-    let running = server.running.take().expect("the target runs");
-    world.spawn(server.node, 0, |reactor| {
-        crew.member(async move {
-            let home = running.home(&reactor);
-            home.close();
-            reactor.sleep_ns(SECOND_NS).await;
-            if home.connections() > 0 {
+    for server in servers.iter_mut() {
+        let running = server.running.take().expect("the target runs");
+        world.spawn(server.node, 0, |reactor| {
+            crew.member(async move {
+                let home = running.home(&reactor);
                 home.close();
-            }
-        })
-    });
-    let nodes = hosts.iter().map(|host| (host.node, host.reactors)).chain([(server.node, server.reactors)]);
+                reactor.sleep_ns(SECOND_NS).await;
+                if home.connections() > 0 {
+                    home.close();
+                }
+            })
+        });
+    }
+    let targets = servers.iter().map(|server| (server.node, server.reactors));
+    let nodes = hosts.iter().map(|host| (host.node, host.reactors)).chain(targets);
     let all: Vec<(NodeId, usize)> = nodes.collect();
     let places: Vec<(NodeId, usize)> =
         all.iter().flat_map(|(node, reactors)| (0..*reactors).map(|index| (*node, index))).collect();

@@ -81,7 +81,7 @@ fn server(world: &mut World, rng: &mut Rng) -> Server {
     let media = Media::Disk { direct: rng.one_in(2) };
     let backings = vec![Backing { media, block_bytes, blocks, tampering }];
     let config = Config { c2h_success: rng.one_in(2), stall_timeout_ns: 5 * SECOND_NS, ..Config::default() };
-    Server { node, reactors: rng.between(1, 3) as usize, config, backings, doom: None, running: None }
+    Server { node, reactors: rng.between(1, 3) as usize, config, backings, given: None, doom: None, running: None }
 }
 
 fn start_host(world: &mut World, host: &Host, place: (u64, u64), work: &Work) -> Crew {

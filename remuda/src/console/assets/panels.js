@@ -88,7 +88,10 @@ const operations = [
   },
 ];
 // Why it is not open stands among the problems, with what to do.
-const state = (row) => (row.state === "open" ? "open" : { text: "not open", tone: "bad" });
+const state = (row) => {
+  if (row.state === "open") return "open";
+  return row.open ? { text: "open", more: row.state.replace(/^open, /, ""), tone: "warn" } : { text: "not open", tone: "bad" };
+};
 
 function reactors() {
   const columns = [

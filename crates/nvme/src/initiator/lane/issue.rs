@@ -10,8 +10,8 @@ use crate::initiator::command::Direction;
 use crate::initiator::fence::Fence;
 use crate::initiator::link::Link;
 use crate::initiator::plan::{Step, Target};
-use crate::initiator::request::{Outcome, Request, Requests};
-use crate::initiator::status::{block_status, is_retryable, retry_pause_ns};
+use crate::initiator::request::{Outcome, Request, Requests, Why};
+use crate::initiator::status::{block_status, is_of_path, is_retryable, retry_pause_ns};
 
 impl Inner {
     pub(super) fn enqueue(&mut self, id: u32) {
@@ -27,6 +27,19 @@ impl Inner {
             self.backlog.retain(|other| *other != id);
             self.fenced.retain(|other| *other != id);
         }
+    }
+
+    /// Gives a block operation back that has no command under way.
+    pub(super) fn give_back(&mut self, id: u32, why: Why) {
+        self.dequeue(id);
+        let history = self.requests.get(id).history();
+        self.requests.finish(id, Outcome::Returned(why, history));
+    }
+
+    /// Whether block operations can be issued.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.link.is_some() && self.target.is_some()
     }
 
     /// Issues as much of the backlog as there is room for.
@@ -60,13 +73,15 @@ impl Inner {
             return issue_raw(link, &mut self.requests, id, lane.reactor.now_ns());
         }
         let Some(target) = &self.target else { return false };
-        if let Some(fence) = &self.fence
-            && request.in_flight == 0
-            && is_held(fence, request, lane)
-        {
-            self.requests.get_mut(id).queued = true;
-            self.fenced.push(id);
-            return false;
+        if request.in_flight == 0 && request.io.op.modifies() {
+            if lane.common.board.version() != self.fence_version {
+                (self.fence_version, self.fence) = lane.common.board.read();
+            }
+            if self.fence.as_ref().is_some_and(|fence| is_held(fence, request, lane)) {
+                self.requests.get_mut(id).queued = true;
+                self.fenced.push(id);
+                return false;
+            }
         }
         let is_once = matches!(request.io.op, Op::CompareAndWrite | Op::ZoneAppend);
         if is_once && request.losses > 0 {
@@ -114,6 +129,14 @@ impl Inner {
             return;
         }
         let op = request.io.op;
+        let is_of_state = status.is_ana_refusal() && self.target.is_some_and(|target| target.ana) && lane.policy.ana;
+        if is_of_path(status, op) && (is_of_state || request.retries < lane.policy.retries_max) {
+            request.retries += u8::from(!is_of_state);
+            lane.count(|counts| counts.refused += 1);
+            lane.note_refusal(status);
+            let crdt = self.target.map_or([0; 3], |target| target.crdt);
+            return self.give_back(id, Why::Refused { status, crdt });
+        }
         if is_retryable(status, op) && request.retries < lane.policy.retries_max {
             let crdt = self.target.map_or([0; 3], |target| target.crdt);
             let pause_ns = retry_pause_ns(status, request.retries, crdt);
@@ -132,13 +155,9 @@ impl Inner {
 }
 
 fn is_held(fence: &Fence, request: &Request, lane: &Lane) -> bool {
-    if !request.io.op.modifies() {
-        return false;
-    }
-    let owner = (lane.number, request.sequence);
     let is_same_again = !matches!(request.io.op, Op::CompareAndWrite | Op::ZoneAppend | Op::Copy);
     let is_replay = lane.policy.exclusive && request.losses > 0 && is_same_again;
-    fence.holds(request.io.lba.0, request.io.end(), is_replay.then_some(owner))
+    fence.holds(request.io.lba.0, request.io.end(), is_replay.then_some(request.owner))
 }
 
 fn issue_raw(link: &mut Link, requests: &mut Requests, id: u32, now_ns: u64) -> bool {

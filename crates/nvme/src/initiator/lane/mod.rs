@@ -1,8 +1,9 @@
 //! A lane: requests in, completions out, over one connection at a time.
 //!
-//! A request is accepted at once and issued when there is a connection, a free command identifier and no fence against it
-//! (see [`crate::initiator::fence`]); until then it waits here. What bounds the waiting is what the callers have under way. When the
-//! connection ends, requests of block I/O stay and wait for the next one; raw commands (admin, Fabrics) end with it.
+//! A request is accepted while there is a connection and issued when there is a free command identifier and no fence against
+//! it (see [`crate::initiator::fence`]); until then it waits here. What bounds the waiting is what the callers have under way. When
+//! the connection ends, requests of block I/O are given back, for whatever lane is there then
+//! ([`crate::initiator::multipath`]); raw commands (admin, Fabrics) end with it.
 //!
 //! Everything issued during a turn of the reactor is sent at its end in one system call.
 
@@ -10,7 +11,7 @@ mod forward;
 mod issue;
 mod ticket;
 
-use bdev::{Done, Io, Status};
+use bdev::{Io, Status};
 use reactor::sync::Notify;
 use reactor::{Reactor, TurnEnd};
 use std::cell::{Cell, RefCell};
@@ -21,17 +22,20 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::initiator::fence::{Fence, Suspect};
+use crate::initiator::fence::{Board, Fence, Suspect};
 use crate::initiator::link::{Broken, Link, RECEIVE_BYTES};
+use crate::initiator::multipath::Unflushed;
 use crate::initiator::plan::Target;
-use crate::initiator::request::{Outcome, Raw, Requests};
+use crate::initiator::request::{History, Outcome, Raw, Requests, Why};
+use crate::initiator::status::is_absent;
 use crate::spec::Cqe;
+use crate::spec::ana::AnaState;
 use crate::tcp::{LINGER_BYTES_MAX, LINGER_NS};
 use crate::tls::stream::Stream;
 
 pub(in crate::initiator) use forward::RemoteLane;
 use ticket::Answer;
-pub(in crate::initiator) use ticket::Ticket;
+pub(in crate::initiator) use ticket::{Returned, Ticket};
 
 thread_local! {
     /// The receive buffer of all connections of a thread: used during one call, never across a wait.
@@ -47,6 +51,8 @@ pub(in crate::initiator) struct LanePolicy {
     pub(in crate::initiator) replays_max: u8,
     /// Nobody else writes to the namespace (rule 4 of [`crate::initiator::fence`]).
     pub(in crate::initiator) exclusive: bool,
+    /// Access states count.
+    pub(in crate::initiator) ana: bool,
     /// A command is overdue after so long.
     pub(in crate::initiator) command_timeout_ns: u64,
 }
@@ -57,6 +63,7 @@ pub(in crate::initiator) struct Lane {
     reactor: Rc<Reactor>,
     number: u32,
     policy: LanePolicy,
+    common: Common,
     inner: RefCell<Inner>,
     /// A flush at the end of this turn is arranged.
     flush_armed: Cell<bool>,
@@ -67,6 +74,35 @@ pub(in crate::initiator) struct Lane {
     queue: Cell<u16>,
     /// Without a queue of its own: the lane that serves this one's requests.
     remote: Cell<Option<RemoteLane>>,
+    /// How the namespace can be reached on this lane's path.
+    ana: Cell<AnaState>,
+    counts: Cell<Counts>,
+}
+
+/// What a lane has in common with others.
+#[derive(Default)]
+pub(in crate::initiator) struct Common {
+    /// What is suspect on any path.
+    pub(in crate::initiator) board: Arc<Board>,
+    /// Whether its path has to be flushed.
+    pub(in crate::initiator) unflushed: Arc<Unflushed>,
+    /// Rung when the lane may have become of use.
+    pub(in crate::initiator) ready: Rc<Notify>,
+}
+
+/// What a lane has seen since it was last asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::initiator) struct Counts {
+    /// Block operations taken.
+    pub(in crate::initiator) ios: u64,
+    /// Block operations given back that were under way on a connection which was lost.
+    pub(in crate::initiator) lost: u64,
+    /// Block operations that were refused for the sake of the path.
+    pub(in crate::initiator) refused: u64,
+    /// A refusal says that the access state is another one than the lane was told.
+    pub(in crate::initiator) is_ana_stale: bool,
+    /// A refusal says that the controller does not have the namespace.
+    pub(in crate::initiator) is_absent: bool,
 }
 
 struct Inner {
@@ -76,6 +112,10 @@ struct Inner {
     /// Requests that wait for the fence.
     fenced: Vec<u32>,
     fence: Option<Arc<Fence>>,
+    /// The version of the board that `fence` is.
+    fence_version: u64,
+    /// The version at which the fenced requests were last looked at.
+    fenced_version: u64,
     link: Option<Link>,
     target: Option<Target>,
     /// The association of the connection, or of the last one.
@@ -84,10 +124,8 @@ struct Inner {
     serial: u64,
     /// Why the last connection ended.
     broken: Option<Broken>,
-    /// What the last connection left behind.
-    suspects: Vec<Suspect>,
-    /// New requests end at once with this.
-    closed: Option<Status>,
+    /// No new requests are taken.
+    closed: bool,
     settled: Vec<u32>,
 }
 
@@ -101,24 +139,32 @@ pub(in crate::initiator) struct Overdue {
 }
 
 impl Lane {
-    pub(in crate::initiator) fn new(reactor: &Rc<Reactor>, number: u32, policy: LanePolicy) -> Rc<Lane> {
+    /// A lane of a device.
+    pub(in crate::initiator) fn new(
+        reactor: &Rc<Reactor>,
+        number: u32,
+        policy: LanePolicy,
+        common: Common,
+    ) -> Rc<Lane> {
         Rc::new_cyclic(|me| Lane {
             me: me.clone(),
             reactor: reactor.clone(),
             number,
             policy,
+            common,
             inner: RefCell::new(Inner {
                 requests: Requests::default(),
                 backlog: VecDeque::new(),
                 fenced: Vec::new(),
                 fence: None,
+                fence_version: 0,
+                fenced_version: 0,
                 link: None,
                 target: None,
                 association: 0,
                 serial: 0,
                 broken: None,
-                suspects: Vec::new(),
-                closed: None,
+                closed: false,
                 settled: Vec::new(),
             }),
             flush_armed: Cell::new(false),
@@ -126,11 +172,16 @@ impl Lane {
             retired: Cell::new(false),
             queue: Cell::new(0),
             remote: Cell::new(None),
+            ana: Cell::new(AnaState::Optimized),
+            counts: Cell::default(),
         })
     }
 
-    pub(in crate::initiator) fn reactor(&self) -> &Rc<Reactor> {
-        &self.reactor
+    /// A lane for raw commands alone.
+    pub(in crate::initiator) fn of_raw_commands(reactor: &Rc<Reactor>, number: u32, limit_ns: u64) -> Rc<Lane> {
+        let policy =
+            LanePolicy { retries_max: 0, replays_max: 0, exclusive: false, ana: false, command_timeout_ns: limit_ns };
+        Lane::new(reactor, number, policy, Common::default())
     }
 
     /// Its number within the device.
@@ -140,23 +191,65 @@ impl Lane {
 
     // --- requests ---------------------------------------------------------------------------------------------------
 
-    /// Accepts a block operation that has passed the device's checks.
+    /// Accepts a block operation that has passed the device's checks, with what became of it so far. A lane that is closed
+    /// gives it back.
     #[inline]
-    pub(in crate::initiator) fn submit(self: &Rc<Self>, io: Io) -> Result<Ticket, Done> {
-        self.submit_again(io, 0)
-    }
-
-    /// As [`submit`](Self::submit) for an operation that another lane has lost with its connections so many times.
-    #[inline]
-    fn submit_again(self: &Rc<Self>, io: Io, losses: u8) -> Result<Ticket, Done> {
+    pub(in crate::initiator) fn submit(self: &Rc<Self>, io: Io, history: History) -> Result<Ticket, Io> {
         let inner = &mut *self.inner.borrow_mut();
-        if let Some(status) = inner.closed {
-            return Err(io.done(status));
+        if inner.closed {
+            return Err(io);
         }
         let id = inner.requests.insert(io, None);
-        inner.requests.get_mut(id).losses = losses;
+        let request = inner.requests.get_mut(id);
+        (request.losses, request.retries) = (history.losses, history.retries);
+        request.owner = history.owner.unwrap_or((self.number, request.sequence));
+        // What another lane serves is counted there.
+        if self.remote.get().is_none() {
+            self.count(|counts| counts.ios += 1);
+        }
         self.accept(inner, id);
         Ok(Ticket { lane: self.clone(), id: Some(id) })
+    }
+
+    /// How the namespace can be reached through this lane now; `None` while it cannot, for want of a connection.
+    #[inline]
+    pub(in crate::initiator) fn state(&self) -> Option<AnaState> {
+        let inner = self.inner.borrow();
+        let is_served = inner.is_open() || self.remote.get().is_some();
+        (is_served && !inner.closed && !self.retired.get()).then(|| self.ana.get())
+    }
+
+    #[inline]
+    fn count(&self, add: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// What was seen since the last call.
+    pub(in crate::initiator) fn take_counts(&self) -> Counts {
+        self.counts.take()
+    }
+
+    /// A command was refused for the sake of the path. For that of its access state, or where the namespace is not there, nothing
+    /// more is sent until the lane is told how it is.
+    fn note_refusal(&self, status: crate::spec::Status) {
+        let (is_ana_stale, is_absent) = (status.is_ana_refusal() && self.policy.ana, is_absent(status));
+        self.count(|counts| {
+            counts.is_ana_stale |= is_ana_stale;
+            counts.is_absent |= is_absent;
+        });
+        if is_ana_stale || is_absent {
+            self.ana.set(AnaState::Change);
+            self.ended.notify_all();
+        }
+    }
+
+    /// Says how the namespace can be reached on this lane's path.
+    pub(in crate::initiator) fn set_ana(&self, state: AnaState) {
+        if self.ana.replace(state) != state {
+            self.common.ready.notify_all();
+        }
     }
 
     /// Sends a command of the caller's making, with all of `bufs` as its data; gives the answer and the buffers.
@@ -177,7 +270,7 @@ impl Lane {
         let (io, outcome) = answer.await;
         match outcome {
             Outcome::Answer(cqe) => (Ok(cqe), io.bufs),
-            Outcome::Ended(_) => (Err(self.broken().unwrap_or(Broken::Local)), io.bufs),
+            Outcome::Ended(_) | Outcome::Returned(..) => (Err(self.broken().unwrap_or(Broken::Local)), io.bufs),
         }
     }
 
@@ -187,6 +280,9 @@ impl Lane {
             && inner.requests.get(id).raw.is_none()
         {
             return self.forward(inner, id, remote);
+        }
+        if inner.link.is_none() {
+            return inner.give_back(id, Why::Lost);
         }
         // Raw commands set a queue up or keep it alive: they do not wait behind block I/O.
         let may_pass = inner.backlog.is_empty() || inner.requests.get(id).raw.is_some();
@@ -223,10 +319,10 @@ impl Lane {
         let inner = &mut *self.inner.borrow_mut();
         let tagged: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).io.tag == tag).collect();
         let mut cids = Vec::new();
+        inner.requests.end_returned(tag, |request| !request.is_unsettled());
         for id in tagged {
             let request = inner.requests.get(id);
-            if request.in_flight == 0 && request.losses > 0 && request.io.op.modifies() {
-                // A connection that is lost may still carry it out: it has not ended before its replay has.
+            if request.in_flight == 0 && request.is_unsettled() {
                 continue;
             }
             if request.in_flight == 0 {
@@ -240,26 +336,17 @@ impl Lane {
         cids
     }
 
-    /// Ends all requests that are not on a connection. Blocks of theirs that are suspect stay so.
-    pub(in crate::initiator) fn fail_waiting(&self, status: Status) {
-        let inner = &mut *self.inner.borrow_mut();
-        let waiting: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).in_flight == 0).collect();
-        for id in waiting {
-            inner.dequeue(id);
-            inner.requests.finish(id, Outcome::Ended(status));
+    /// Takes no more requests. Those under way go on.
+    pub(in crate::initiator) fn refuse(&self) {
+        if !std::mem::replace(&mut self.inner.borrow_mut().closed, true) {
+            self.common.ready.notify_all();
         }
     }
 
-    /// Takes no more requests: they end with `status`. Those under way go on.
-    pub(in crate::initiator) fn refuse(&self, status: Status) {
-        self.inner.borrow_mut().closed.get_or_insert(status);
-    }
-
-    /// Ends everything; requests that come later end with `status` too.
-    pub(in crate::initiator) fn close(&self, status: Status) {
+    /// Gives everything back, and later requests too.
+    pub(in crate::initiator) fn close(&self) {
         self.disconnect(Broken::Local);
-        self.inner.borrow_mut().closed = Some(status);
-        self.fail_waiting(status);
+        self.refuse();
     }
 
     /// Nobody will submit any more: once its requests have ended the lane may go.
@@ -316,12 +403,16 @@ impl Lane {
         inner.target = Some(target);
         inner.pump(self);
         self.arm(inner);
+        self.common.ready.notify_all();
     }
 
-    /// Says which blocks are suspect from now on.
-    pub(in crate::initiator) fn set_fence(&self, fence: Option<Arc<Fence>>) {
+    /// Looks again at the requests that a fence holds, if what is suspect has changed.
+    pub(in crate::initiator) fn look_at_fence(&self) {
         let inner = &mut *self.inner.borrow_mut();
-        inner.fence = fence;
+        let version = self.common.board.version();
+        if std::mem::replace(&mut inner.fenced_version, version) == version {
+            return;
+        }
         for id in std::mem::take(&mut inner.fenced) {
             inner.requests.get_mut(id).queued = false;
             inner.enqueue(id);
@@ -345,14 +436,9 @@ impl Lane {
         self.ended.wait_until(|| !self.is_connected()).await;
     }
 
-    /// Ends the connection; its requests of block I/O go back to the backlog.
+    /// Ends the connection; its requests of block I/O are given back.
     pub(in crate::initiator) fn disconnect(&self, reason: Broken) {
         self.break_link(&mut self.inner.borrow_mut(), reason);
-    }
-
-    /// What lost connections left behind since the last call.
-    pub(in crate::initiator) fn take_suspects(&self) -> Vec<Suspect> {
-        std::mem::take(&mut self.inner.borrow_mut().suspects)
     }
 
     fn break_link(&self, inner: &mut Inner, reason: Broken) {
@@ -371,8 +457,14 @@ impl Lane {
             waker.wake();
         }
         drop(link);
-        for id in lost.into_iter().rev() {
+        // Before anybody hears of it: what is sent again, or fails, may be followed by anything on any path.
+        self.common.board.add(lost.iter().filter_map(|id| self.suspect(inner, *id)).collect());
+        for id in lost {
             self.lose(inner, id);
+        }
+        let waiting: Vec<u32> = inner.backlog.iter().chain(&inner.fenced).copied().collect();
+        for id in waiting.into_iter().filter(|id| inner.requests.get(*id).raw.is_none()).collect::<Vec<_>>() {
+            inner.give_back(id, Why::Lost);
         }
         let raw: Vec<u32> = inner.requests.active().filter(|id| inner.requests.get(*id).raw.is_some()).collect();
         for id in raw {
@@ -382,6 +474,19 @@ impl Lane {
         self.ended.notify_all();
     }
 
+    /// The blocks that a request with commands on a connection that is gone may still change.
+    fn suspect(&self, inner: &Inner, id: u32) -> Option<Suspect> {
+        let request = inner.requests.get(id);
+        let may_change = request.raw.is_none() && request.io.op.modifies();
+        may_change.then(|| Suspect {
+            start: request.io.lba.0,
+            end: request.io.end(),
+            owner: request.owner,
+            association: inner.association,
+            newest: 0,
+        })
+    }
+
     /// Decides about a request that had commands on a connection that is gone.
     fn lose(&self, inner: &mut Inner, id: u32) {
         let request = inner.requests.get_mut(id);
@@ -389,23 +494,13 @@ impl Lane {
         if request.raw.is_some() {
             return;
         }
-        if request.io.op.modifies() {
-            inner.suspects.push(Suspect {
-                start: request.io.lba.0,
-                end: request.io.end(),
-                owner: (self.number, request.sequence),
-                association: inner.association,
-            });
-        }
-        request.issued = 0;
-        request.status = crate::spec::Status::SUCCESS;
         request.losses = request.losses.saturating_add(1);
         if request.losses > self.policy.replays_max {
             inner.dequeue(id);
             inner.requests.finish(id, Outcome::Ended(Status::Gone));
-        } else if !request.queued {
-            request.queued = true;
-            inner.backlog.push_front(id);
+        } else {
+            self.count(|counts| counts.lost += 1);
+            inner.give_back(id, Why::Lost);
         }
     }
 
