@@ -6,6 +6,7 @@
 //! nothing is sent any more where the access state does not allow it, or where another path is better.
 
 use super::fabric::{Backing, Host, Media, Mounts, PORT, Server};
+use super::setup::Parts;
 use super::*;
 use crate::Run;
 use crate::blocks::is;
@@ -37,7 +38,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let host_count = hosts.len() as u64;
     // Each write that is late costs the time of a fence.
     let operations = if is_late { 30..=60 } else { 20..=80 };
-    let work = setup::work(world, rng, &servers[0], host_count, true, operations);
+    let work = setup::work(world, rng, &servers[0], host_count, Parts { chains: true, copies: !is_late }, operations);
     let is_alone = host_count == 1 || !work.judge.mix.shared && work.registers.count == 0;
     setup::choose_replay(world, rng, &mut hosts, is_alone);
     for host in &mut hosts {
