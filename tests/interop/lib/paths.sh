@@ -7,6 +7,8 @@ paths() { # SECONDS: prints its steps
         if "$@"; then echo "STEP $name: ok"; else echo "STEP $name: FAIL"; failed=1; fi
     }
     state_is() { [ "$(node_path_state "$1")" = "$2" ]; } # PORT STATE
+    is_lost() { wait_until 20 has_no_controller "$1"; }
+    has_no_controller() { [ "$(node_path "$1" connected)" = false ]; }
     comes_to() { wait_until 20 state_is "$@"; }
     # moves_to PORT OTHER: it is sent operations, and the other none (after what was under way, and was not counted yet)
     moves_to() {
@@ -43,7 +45,7 @@ paths() { # SECONDS: prints its steps
     step paths-io-on-first moves_to "$first" "$second"
 
     step paths-first-stops-listening "$nvmet" listen 1 no
-    step paths-told-first-gone comes_to "$first" not
+    step paths-told-first-gone is_lost "$first"
     step paths-io-without-first moves_to "$second" "$first"
     step paths-first-listens "$nvmet" listen 1 yes
     step paths-first-connected comes_to "$first" optimized

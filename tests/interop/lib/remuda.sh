@@ -151,10 +151,12 @@ node_set_ana() { # PORTAL (0 or 1) STATE
     [ "$1" = 0 ] || port=$PORT2
     remuda subsystem set-ana "$NQN" "$2" --port "127.0.0.1:$port"
 }
-# Paths of a node with POOL=paths, by their port: the state (its first word), and the operations that were sent there.
-node_path() { remuda device show far | awk -v path="127.0.0.1:$1" '$1 == path'; } # PORT
-node_path_state() { node_path "$1" | awk '{print $2}'; }
-node_path_operations() { node_path "$1" | awk '{print $(NF - 3)}' | tr -d ,; }
+# Paths of a node with POOL=paths, by their port: the state, where it is one of access, and the operations that were sent there.
+node_path() { # PORT FIELD
+    remuda --json device show far | tr -d ' \n' | grep -o "\"address\":\"127.0.0.1:$1\"[^}]*" | sed -n "s/.*\"$2\":\"*\([a-z0-9-]*\).*/\1/p"
+}
+node_path_state() { node_path "$1" state; }
+node_path_operations() { node_path "$1" operations; }
 node_resize() { # NSID MIB
     remuda volume resize "v$1" "$2MiB"
 }
