@@ -154,10 +154,10 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
 }
 
 /// A target with one namespace of 12 MiB under this UUID.
-fn far(port: u16, last_digit: u8, device: &str) -> Node {
+fn far(port: u16, last_digit: u8, serial: &str) -> Node {
     Node::start(&format!(
-        "[nvmf]\nlisten = ['127.0.0.1:{port}']\n[[device]]\nname = 'd'\n{device}\nsize = '12MiB'\n[[volume]]\nname = 'v'\ndevice = 'd'\n\
-         [[subsystem]]\nnqn = '{NQN}:far'\nserial = 'S{port}'\nallow_any_host = true\n\
+        "[nvmf]\nlisten = ['127.0.0.1:{port}']\n[[device]]\nname = 'd'\nkind = 'mem'\nsize = '12MiB'\n[[volume]]\nname = 'v'\ndevice = 'd'\n\
+         [[subsystem]]\nnqn = '{NQN}:far'\nserial = '{serial}'\nallow_any_host = true\n\
          namespaces = [{{ nsid = 1, volume = 'v', uuid = '5ca1ab1e-0000-4000-8000-00000000000{last_digit}' }}]\n"
     ))
 }
@@ -165,7 +165,8 @@ fn far(port: u16, last_digit: u8, device: &str) -> Node {
 fn near(paths: &[u16]) -> String {
     let paths = paths.iter().map(|port| format!("'127.0.0.1:{port}'")).collect::<Vec<_>>().join(", ");
     format!(
-        "[nvmf]\nlisten = ['127.0.0.1:0']\n[[device]]\nname = 'remote'\nkind = 'nvmf'\npaths = [{paths}]\nnqn = '{NQN}:far'\n{}",
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n[[device]]\nname = 'remote'\nkind = 'nvmf'\npaths = [{paths}]\nnqn = '{NQN}:far'\n\
+         loss_timeout = '500ms'\n{}",
         export("remote")
     )
 }
@@ -173,7 +174,7 @@ fn near(paths: &[u16]) -> String {
 #[test]
 fn a_node_that_starts_uses_the_namespace_that_it_knows_and_another_one_by_command_alone() {
     let (ours, other) = (common::free_port(), common::free_port());
-    let (mut first, mut second) = (far(ours, 1, "kind = 'mem'"), far(other, 2, "kind = 'mem'"));
+    let (mut first, mut second) = (far(ours, 1, "A"), far(other, 2, "B"));
     let mut node = Node::start(&near(&[ours]));
     until(&node, "remote", |device| device["open"] == json!(true));
     works(&node);
@@ -217,8 +218,9 @@ fn a_node_that_starts_uses_the_namespace_that_it_knows_and_another_one_by_comman
 #[test]
 fn paths_to_different_targets_with_volatile_caches_are_warned_of() {
     let ports = [common::free_port(), common::free_port()];
-    for (device, is_warned) in [("kind = 'file'\npath = 'd.img'", true), ("kind = 'mem'", false)] {
-        let targets = ports.map(|port| far(port, 1, device));
+    // (of one serial number they pass for one target)
+    for (serials, is_warned) in [(["A", "B"], true), (["A", "A"], false)] {
+        let targets = [far(ports[0], 1, serials[0]), far(ports[1], 1, serials[1])];
         let node = Node::start(&near(&ports));
         until(&node, "remote", |device| device["state"] == json!("open"));
         let warned = node.log().matches("paths lead to different targets").count();

@@ -294,11 +294,11 @@ impl NvmfDevice {
         let mut found = paths.iter().filter_map(|path| Some((path.address, path.other?)));
         let (address, seen) = found.next().ok_or(NoReplacement::NotSeen)?;
         if let Some((other, differs)) = found.find(|(_, other)| *other != seen) {
-            return Err(NoReplacement::Differ(address, seen, other, differs));
+            return Err(NoReplacement::Differ(Box::new([(address, seen), (other, differs)])));
         }
         let ours = self.group().namespace.seen();
         if (ours.block_size, ours.zone_blocks) != (seen.block_size, seen.zone_blocks) {
-            return Err(NoReplacement::Shape(ours, address, seen));
+            return Err(NoReplacement::Shape(Box::new((ours, address, seen))));
         }
         Ok(seen)
     }

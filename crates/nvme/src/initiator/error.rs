@@ -203,11 +203,11 @@ pub enum NoReplacement {
     #[error("no path has shown another namespace so far")]
     NotSeen,
     /// Paths show different ones.
-    #[error("its paths lead to different namespaces: {0} ({1}) and {2} ({3})")]
-    Differ(SocketAddr, Seen, SocketAddr, Seen),
+    #[error("its paths lead to different namespaces: {} ({}) and {} ({})", .0[0].0, .0[0].1, .0[1].0, .0[1].1)]
+    Differ(Box<[(SocketAddr, Seen); 2]>),
     /// Who uses the device could not go on with it.
-    #[error("blocks or zones are of another size: it is {0}, and {1} shows {2}")]
-    Shape(Seen, SocketAddr, Seen),
+    #[error("blocks or zones are of another size: it is {}, and {} shows {}", .0.0, .0.1, .0.2)]
+    Shape(Box<(Seen, SocketAddr, Seen)>),
 }
 
 impl ConnectError {

@@ -486,9 +486,9 @@ fn what_is_under_way_on_a_path_that_goes_moves_when_it_cannot_be_done_there_any_
         assert!(second.writes_of(1).is_empty() && write.borrow().is_none(), "it has a while to end");
         host.until("the write", || write.borrow().is_some()).await;
         assert_eq!(write.borrow().as_ref().unwrap().status, Status::Ok);
-        let resets =
+        let mut resets =
             first.seen().into_iter().filter(|seen| seen.property_set(property::CC).is_some_and(|cc| cc & 1 == 0));
-        let reset = resets.last().expect("the former controller was reset");
+        let reset = resets.next_back().expect("the former controller was reset");
         assert!(second.writes_of(1)[0].at >= reset.at);
         host.close().await;
     });
