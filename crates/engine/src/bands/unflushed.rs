@@ -1,9 +1,10 @@
 //! Stripes that are not durable yet. After a flush that failed, what it covered may be lost although it can be read, and
-//! later flushes succeed: those stripes are written again, in their places, as they read. Nothing durable leads to them. One that is not what
-//! was written is lost; of that, the log has what it still has.
+//! later flushes succeed: those stripes are written again, in their places, as they read. Nothing durable leads to them, and the next root
+//! may, even if the last of their blocks has moved since: its pages are written before this. One that is not what was written is lost; of
+//! that, the log has what it still has.
 //!
 //! Over zones they cannot be written again. Their bands take no more and are drained first, what the log still has is destaged
-//! anew, and until nothing is needed in those bands no flush succeeds.
+//! anew, and until nothing is needed in those bands, as of the beginning of a checkpoint, no flush succeeds.
 //!
 //! The blocks of a stripe cannot be had from elsewhere: what deltas were over is gone from the index, and what was collected
 //! from its old place.
@@ -104,7 +105,7 @@ impl Bands {
 
     fn wait_for_suspects(&self) -> Result<(), Status> {
         let unflushed = &mut *self.unflushed.borrow_mut();
-        if !self.ledger.borrow().has_suspects() {
+        if !self.ledger.borrow().is_led_to_suspects() {
             unflushed.waits = 0;
             return Ok(());
         }
@@ -124,7 +125,7 @@ impl Bands {
         self.medium.has_zones() && self.ledger.borrow().has_suspects()
     }
 
-    /// Writes again what a failed flush may have lost, as far as anything leads there.
+    /// Writes again what a failed flush may have lost, as far as anything leads there, or the next root may.
     async fn write_again(&self) -> Result<(), Status> {
         loop {
             let Some(stripe) = self.unflushed.borrow_mut().distrusted.pop() else { return Ok(()) };
@@ -155,7 +156,7 @@ impl Bands {
 
     fn is_written_again(&self, at: BandAt) -> bool {
         let ledger = self.ledger.borrow();
-        ledger.is_place(at) && !ledger.is_broken(BandDefect::TrustFlushes)
+        ledger.may_be_led_to(at) && !ledger.is_broken(BandDefect::TrustFlushes)
     }
 
     /// Whether a stripe was found lost since this was asked last: what the log still has of it must be destaged again before

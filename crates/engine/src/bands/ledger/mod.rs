@@ -215,6 +215,13 @@ impl Ledger {
         band.is_some_and(|band| band.is_in_use() && at.0 % self.geometry.band_blocks < band.written)
     }
 
+    /// Whether a root may lead there: that of a checkpoint which had begun when nothing else did any more has pages of before.
+    pub(super) fn may_be_led_to(&self, at: BandAt) -> bool {
+        let band = self.bands.get(self.geometry.band_of(at) as usize);
+        let is_kept = |band: &Band| band.is_in_use() || matches!(band.state, State::Pending(_));
+        band.is_some_and(|band| is_kept(band) && at.0 % self.geometry.band_blocks < band.written)
+    }
+
     pub(super) fn live(&mut self, at: BandAt) {
         if self.is_place(at) {
             self.bands[self.geometry.band_of(at) as usize].valid += 1;

@@ -1,6 +1,6 @@
 //! Over zones: what the zone of a band is, and what has to become of it.
 
-use super::{Ledger, State};
+use super::{Band, Ledger, State};
 use crate::bands::medium::BandZone;
 
 impl Ledger {
@@ -88,6 +88,13 @@ impl Ledger {
     /// Whether anything is still needed where it may be lost.
     pub(in crate::bands) fn has_suspects(&self) -> bool {
         self.bands.iter().any(|band| band.suspect && band.is_in_use() && !band.stuck)
+    }
+
+    /// As [`has_suspects`](Self::has_suspects), or whether the root of a checkpoint that has begun may lead there, since its pages
+    /// were written before all that was needed had moved.
+    pub(in crate::bands) fn is_led_to_suspects(&self) -> bool {
+        let drained = |band: &Band| band.suspect && matches!(band.state, State::Pending(since) if since >= self.begun);
+        self.has_suspects() || self.bands.iter().any(drained)
     }
 
     /// What is still where it may be lost stays there.

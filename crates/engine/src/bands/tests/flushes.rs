@@ -34,3 +34,21 @@ fn what_was_written_before_a_failed_flush_is_written_again_before_the_next() {
     assert_eq!(flush(&rig), Ok(()));
     assert_eq!(rig.disk.writes().len(), before.len() + 2, "once");
 }
+
+#[test]
+fn what_the_root_of_a_checkpoint_that_has_begun_may_lead_to_is_written_again() {
+    let rig = rig();
+    let moved = rig.fill(Stream::User, 1);
+    rig.disk.fail(Op::Flush, 0..u64::MAX, Status::WriteError);
+    assert_eq!(flush(&rig), Err(Status::WriteError));
+    rig.disk.heal();
+    let before = rig.disk.writes().len();
+    let token = rig.bands.checkpoint_begun();
+    // The pages of the checkpoint have the places that they move from.
+    moved.iter().for_each(|at| rig.bands.dead(*at));
+    assert_eq!(rig.bands.room().pending, 1);
+    assert_eq!(flush(&rig), Ok(()));
+    assert_eq!(rig.disk.writes().len(), before + 2, "both stripes");
+    rig.bands.checkpointed(token);
+    assert_eq!(rig.bands.room().pending, 1, "until the next one");
+}
