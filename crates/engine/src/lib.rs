@@ -42,7 +42,7 @@ pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock
 pub use meta::{Meta, MetaError, MetaStats, Object};
 pub use pool::{Changes, OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo, VolumeInfo};
 pub use shard::{
-    BadRun, Change, ChangeKind, Defect, ExtentOwner, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
+    BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
 };
 pub use status::{BandStatus, PoolStatus, ShardStatus};
 pub use stream::{

@@ -15,7 +15,7 @@ use bdev::{
 };
 use engine::layout::{Identities, plan};
 use engine::{
-    CreateOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, Shape, ShardTuning, Superblock,
+    CreateOptions, Defect, LogDevice, Marks, OpenOptions, Pool, PoolDevices, PoolError, Shape, ShardTuning, Superblock,
     read_superblocks,
 };
 use reactor::Reactor;
@@ -63,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) flushes: u64,
     /// See [`ShardTuning::evacuates`].
     pub(crate) evacuates: bool,
+    /// See [`ShardTuning::marks`].
+    pub(crate) marks: Option<Marks>,
     pub(crate) defect: Option<Defect>,
     /// Which of the log devices it has had is in use, from 0.
     pub(crate) log_number: u64,
@@ -110,6 +112,7 @@ impl Plan {
             forgets: 0,
             flushes: 0,
             evacuates: false,
+            marks: None,
             defect: None,
             log_number: 0,
             bands: None,
@@ -135,6 +138,9 @@ impl Plan {
         let front = FRONT_BLOCKS;
         // Map pages, and roots for sixteen times as many bands.
         let index = extents * 4 + self.shards as u64 * 64 + bands * 16 * 32 / 2048;
+        // Destage at work for most of the time, with something old and something young in the log.
+        let start = rng.between(24, 160);
+        let marks = rng.one_in(2).then(|| Marks { start, soft: rng.between(start, 208) });
         Plan {
             log_bytes: self.log_bytes + index * 4096,
             capacity_bytes: (front + bands * band_blocks as u64) * 4096,
@@ -145,6 +151,7 @@ impl Plan {
                 used_bands: rng.between(1, 8) as u32,
                 growth_bytes: 0,
             }),
+            marks,
             ..self
         }
     }
@@ -320,6 +327,9 @@ impl Plan {
             bypass_bytes_min: self.bypass_bytes,
             bypass_run_bytes: self.bypass_bytes as u64,
             evacuates: self.evacuates,
+            marks: self.marks,
+            // An extent has some at most.
+            old_blocks_min: 1,
             used_bands: self.bands.map(|bands| bands.used_bands),
             defect: self.defect,
             // Fewer pages than there are extents, so that reads miss them; otherwise more.
@@ -390,6 +400,8 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetEnd => Some(Defect::ForgetEnd),
         Mutation::EvacuateEarly => Some(Defect::EvacuateEarly),
         Mutation::ForgetLive => Some(Defect::ForgetLive),
+        Mutation::DropLogged => Some(Defect::DropLogged),
+        Mutation::ForgetYoung => Some(Defect::ForgetYoung),
         Mutation::FreeEarly => Some(Defect::FreeEarly),
         Mutation::TrustFlushes => Some(Defect::TrustFlushes),
         Mutation::SkipReset => Some(Defect::SkipReset),

@@ -145,6 +145,8 @@ fn every_checker_catches_its_mutation() {
         ("zoned-pool", Mutation::WriteAhead),
         ("zoned-pool", Mutation::FlushDoesNothing),
         ("shaped-pool", Mutation::ForgetLive),
+        ("shaped-pool", Mutation::DropLogged),
+        ("shaped-pool", Mutation::ForgetYoung),
         ("shaped-pool", Mutation::TrustFlushes),
         ("shaped-pool-images", Mutation::ForgetLive),
         ("shaped-pool-images", Mutation::FreeEarly),

@@ -256,6 +256,10 @@ pub enum Mutation {
     EvacuateEarly,
     /// A scenario's own defect: the engine's garbage collection passes over live blocks.
     ForgetLive,
+    /// A scenario's own defect: garbage collection gives up blocks that the log has as well.
+    DropLogged,
+    /// A scenario's own defect: replay of the engine begins behind what a destage has left in the log.
+    ForgetYoung,
     /// A scenario's own defect: the engine uses bands again before a checkpoint does without them.
     FreeEarly,
     /// A scenario's own defect: the engine does not write again what was written before a flush that failed.
@@ -304,7 +308,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 65] = [
+    pub const ALL: [Mutation; 67] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -348,6 +352,8 @@ impl Mutation {
         Mutation::ForgetEnd,
         Mutation::EvacuateEarly,
         Mutation::ForgetLive,
+        Mutation::DropLogged,
+        Mutation::ForgetYoung,
         Mutation::FreeEarly,
         Mutation::TrustFlushes,
         Mutation::WaitForEver,

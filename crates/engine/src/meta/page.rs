@@ -109,8 +109,11 @@ impl PageCell {
             }
             Content::Read(bytes) => {
                 debug_assert_eq!(bytes.len(), page_bytes(self.placed.is_some()));
-                for (value, bytes) in self.words().zip(bytes.chunks_exact(4)) {
-                    value.set(u32::from_le_bytes(bytes.try_into().expect("four bytes")));
+                let (values, places) = bytes.split_at(BLOCK_BYTES);
+                for (cells, bytes) in [(&self.values[..], values), (self.places(), places)] {
+                    for (cell, bytes) in cells.iter().zip(bytes.as_chunks().0) {
+                        cell.set(u32::from_le_bytes(*bytes));
+                    }
                 }
             }
         }
@@ -119,19 +122,17 @@ impl PageCell {
     /// Copies the page out; from here on it is clean.
     pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
         debug_assert_eq!(bytes.len(), page_bytes(self.placed.is_some()));
-        for (value, bytes) in self.words().zip(bytes.chunks_exact_mut(4)) {
-            bytes.copy_from_slice(&value.get().to_le_bytes());
+        let (values, places) = bytes.split_at_mut(BLOCK_BYTES);
+        for (cells, bytes) in [(&self.values[..], values), (self.places(), places)] {
+            for (cell, bytes) in cells.iter().zip(bytes.as_chunks_mut().0) {
+                *bytes = cell.get().to_le_bytes();
+            }
         }
         self.set_clean();
     }
 
     fn places(&self) -> &[Cell<u32>] {
         self.placed.as_ref().map_or(&[], |placed| &placed.places)
-    }
-
-    /// All of it, as it is on media.
-    fn words(&self) -> impl Iterator<Item = &Cell<u32>> {
-        self.values.iter().chain(self.places())
     }
 
     /// The block is no longer where the page says.

@@ -34,6 +34,9 @@ impl Shard {
             problems
                 .push(format!("I1: log segment {segment} is free, and the durable checkpoint begins at {needed:?}"));
         }
+        if let Some(tail) = self.index.tail().filter(|tail| *tail < needed) {
+            problems.push(format!("I1: {tail:?} is in no map page, and the durable checkpoint begins at {needed:?}"));
+        }
         let problems = problems.into_iter().map(|problem| format!("shard {}: {problem}", self.number));
         (owners, problems.collect())
     }

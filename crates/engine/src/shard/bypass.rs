@@ -5,7 +5,6 @@
 //! Only holes can be written this way; whatever else lies in place is needed until its successor is durable.
 
 use super::index::Place;
-use super::pace::START;
 use super::{BLOCK, Outcome, Shard, Target, add};
 use crate::log::{Class, Record};
 use crate::units::{EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
@@ -54,7 +53,7 @@ impl Shard {
             && target.is_whole()
             && self.meta.bands().is_none()
             && self.streams.follow(target) >= self.tuning.bypass_run_bytes
-            && self.fill().share() >= START
+            && self.fill().share() >= self.pace.marks.start
             && self.index.takes_in_place((target.bytes / BLOCK) as usize)
     }
 

@@ -4,6 +4,8 @@
 //! ```text
 //! headers -> entries, by extent -> (map pages say: live) -> by place -> spans read -> appended -> stripes written -> pages changed
 //! ```
+//! What has been written again, and is in the log as a whole or a hole, is not moved: its map page does not lead anywhere from then
+//! on, as before a block is destaged for the first time.
 //! Both looks at map pages go through them in the order of extents, so that each page is needed once: live blocks of a band are
 //! of any extent, and few pages are in memory.
 
@@ -176,14 +178,14 @@ impl Shard {
             }
         }
         drain.live.sort_unstable_by_key(|live| (extent_of(live.entry.block), live.at));
-        let looked = self.keep_live(&mut drain.live).await;
+        let looked = self.keep_live(bands, &mut drain.live).await;
         drain.live.sort_unstable_by_key(|live| live.at);
         looked.and(ended)
     }
 
-    /// Leaves those that map pages lead to. After an error those that are known to be live.
-    async fn keep_live(self: &Rc<Self>, entries: &mut Vec<Live>) -> Result<(), Status> {
-        let (mut page, mut kept, mut ended): (Option<Page>, usize, _) = (None, 0, Ok(()));
+    /// Leaves those that map pages lead to, and that are not in the log anew. After an error those that are known to be live.
+    async fn keep_live(self: &Rc<Self>, bands: &Bands, entries: &mut Vec<Live>) -> Result<(), Status> {
+        let (mut page, mut kept, mut skipped, mut ended): (Option<Page>, usize, u64, _) = (None, 0, 0, Ok(()));
         for step in 0..entries.len() {
             if step % ENTRIES_PER_LOOK == 0 {
                 self.collect_in_turn().await;
@@ -200,13 +202,22 @@ impl Shard {
                     }
                 };
             }
-            let leads_here = page.as_ref().is_some_and(|page| leads_to(page, &live));
-            if leads_here && !(self.is_broken(Defect::ForgetLive) && live.entry.block % 2 == 1) {
+            let leading = page.as_ref().filter(|page| leads_to(page, &live));
+            if let Some(page) = leading
+                && self.index.is_superseded(live.entry.block)
+            {
+                // Nobody sees the hole: without the log, the pool does not open.
+                page.set(live.entry.block % EXTENT_BLOCKS, meta::HOLE);
+                skipped += 1;
+                continue;
+            }
+            if leading.is_some() && !(self.is_broken(Defect::ForgetLive) && live.entry.block % 2 == 1) {
                 entries[kept] = live;
                 kept += 1;
             }
         }
         entries.truncate(kept);
+        self.pay(bands, skipped);
         ended
     }
 

@@ -73,9 +73,11 @@ pub(crate) struct DirtyExtent {
     pub(crate) lost: Option<Box<BlockSet>>,
     /// The first record that is not in the map page.
     first: LogTail,
-    /// While it is being destaged: the first record since.
+    /// While it is being destaged: the first record that the destage leaves, or that has come since.
     since: Option<LogTail>,
     destaging: bool,
+    /// The destage leaves some of it.
+    is_left: bool,
 }
 
 /// See the module.
@@ -87,6 +89,9 @@ pub(crate) struct DirtyExtents {
     free: Vec<u32>,
     /// By first record. An entry holds while the extent is queued with that very record.
     queue: VecDeque<(u32, LogTail)>,
+    /// As `queue`: extents of which a destage has left the younger part. Their first records follow each other too, in the midst
+    /// of those of the others.
+    left: VecDeque<(u32, LogTail)>,
     /// Extents being destaged, few.
     under_way: Vec<u32>,
     blocks: u64,
@@ -152,6 +157,7 @@ impl DirtyExtents {
                 first: at,
                 since: None,
                 destaging: false,
+                is_left: false,
             };
             slot = match self.free.pop() {
                 Some(slot) => {
@@ -186,18 +192,38 @@ impl DirtyExtents {
 
     /// The queued extent whose record is the oldest, to be destaged now; what it had is returned as a copy.
     pub(crate) fn take(&mut self) -> Option<(u32, DirtyExtent)> {
-        while let Some((extent, first)) = self.queue.pop_front() {
-            let Some(state) = self.get_mut(extent) else { continue };
-            if state.destaging || state.first != first {
-                continue;
-            }
-            state.destaging = true;
-            state.since = None;
-            let copy = state.clone();
-            self.under_way.push(extent);
-            return Some((extent, copy));
+        self.pass_over();
+        let (queued, left) = (self.queue.front(), self.left.front());
+        let is_left = left.is_some_and(|(_, first)| queued.is_none_or(|(_, other)| first < other));
+        let (extent, _) = if is_left { self.left.pop_front() } else { self.queue.pop_front() }?;
+        let state = self.get_mut(extent).expect("what is queued is dirty");
+        state.destaging = true;
+        (state.since, state.is_left) = (None, false);
+        let copy = state.clone();
+        self.under_way.push(extent);
+        Some((extent, copy))
+    }
+
+    /// Of an extent that has been taken, what is in the log from this record on, which is behind its first one, stays dirty,
+    /// whatever comes of the destage.
+    pub(crate) fn leave(&mut self, extent: u32, from: LogTail) {
+        if let Some(state) = self.get_mut(extent) {
+            (state.since, state.is_left) = (Some(from), true);
         }
-        None
+    }
+
+    /// Entries in front that do not hold any more go.
+    fn pass_over(&mut self) {
+        let DirtyExtents { index, slab, queue, left, .. } = self;
+        for queue in [queue, left] {
+            while let Some(&(extent, first)) = queue.front() {
+                let slot = index[extent as usize];
+                if slot != NONE && !slab[slot as usize].destaging && slab[slot as usize].first == first {
+                    break;
+                }
+                queue.pop_front();
+            }
+        }
     }
 
     /// A destage has ended. With `done` what is left dates from after its start; otherwise from before.
@@ -212,25 +238,23 @@ impl DirtyExtents {
             return;
         }
         if done {
-            state.first = since.expect("what is dirty after a destage was written since");
+            state.first = since.expect("what is dirty after a destage was left or written since");
         }
-        let first = state.first;
+        let (first, is_left) = (state.first, state.is_left);
+        let follows = |queue: &VecDeque<(u32, LogTail)>| queue.back().is_none_or(|(_, last)| *last <= first);
+        if is_left && done && follows(&self.left) {
+            return self.left.push_back((extent, first));
+        }
         let at = self.queue.partition_point(|(_, other)| *other <= first);
         self.queue.insert(at, (extent, first));
     }
 
     /// The oldest record that a map page does not have; `None` when all do.
     pub(crate) fn tail(&mut self) -> Option<LogTail> {
-        while let Some(&(extent, first)) = self.queue.front() {
-            let holds = self.get(extent).is_some_and(|state| !state.destaging && state.first == first);
-            if holds {
-                break;
-            }
-            self.queue.pop_front();
-        }
-        let queued = self.queue.front().map(|(_, first)| *first);
+        self.pass_over();
+        let queued = [&self.queue, &self.left].into_iter().filter_map(|queue| queue.front()).map(|(_, first)| *first);
         let under_way = self.under_way.iter().filter_map(|extent| self.get(*extent)).map(|state| state.first).min();
-        queued.into_iter().chain(under_way).min()
+        queued.chain(under_way).min()
     }
 
     /// The oldest record that the map page of any other extent does not have.
@@ -269,7 +293,9 @@ impl DirtyExtents {
 
     /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.index.capacity() * 4 + self.slab.len() * size_of::<DirtyExtent>() + self.queue.capacity() * 24
+        self.index.capacity() * 4
+            + self.slab.len() * size_of::<DirtyExtent>()
+            + (self.queue.capacity() + self.left.capacity()) * 24
     }
 
     /// Dirty blocks in all extents.
@@ -293,15 +319,15 @@ impl DirtyExtents {
         self.blocks += fresh as u64;
     }
 
-    /// These blocks are in the log map, whether they have been destaged or not, and are to be destaged from record `tail` on,
-    /// which is older than all that is dirty.
+    /// These blocks are in the log map, whether they have been destaged or not, and are to be destaged from record `tail` on.
     pub(crate) fn mark_again(&mut self, blocks: &[u32], tail: LogTail) {
         for block in blocks {
             let state = self.touch(block / EXTENT_BLOCKS, tail);
-            state.first = tail;
+            // One that is older already stays so: the tail may have moved on past it.
+            state.first = state.first.min(tail);
             if state.destaging {
                 // Whatever the destage does: it does not do this.
-                state.since = Some(tail);
+                state.since = Some(state.since.map_or(tail, |since| since.min(tail)));
             }
             let fresh = !state.blocks.contains(block % EXTENT_BLOCKS);
             state.blocks.insert(block % EXTENT_BLOCKS);
@@ -311,7 +337,7 @@ impl DirtyExtents {
         let queued = self.extents().filter_map(|extent| self.get(extent)).filter(|state| !state.destaging);
         let mut queue: Vec<_> = queued.map(|state| (state.extent, state.first)).collect();
         queue.sort_by_key(|(_, first)| *first);
-        self.queue = queue.into();
+        (self.queue, self.left) = (queue.into(), VecDeque::new());
     }
 
     /// There are bytes over the block from record `at` on; what is below stays as it is.
@@ -345,6 +371,16 @@ impl DirtyExtent {
     /// The extent.
     pub(crate) fn extent(&self) -> u32 {
         self.extent
+    }
+
+    /// Whether its first record is before this one.
+    pub(crate) fn is_before(&self, young: LogTail) -> bool {
+        self.first < young
+    }
+
+    /// Whether it has blocks only: neither holes nor losses.
+    pub(crate) fn has_blocks_alone(&self) -> bool {
+        self.holes.is_none() && self.lost.is_none()
     }
 }
 
@@ -394,6 +430,42 @@ mod tests {
         dirty.unmark(3000);
         dirty.settle(2, true);
         assert_eq!(dirty.tail(), Some(at(11)));
+    }
+
+    #[test]
+    fn what_is_marked_again_from_a_later_tail_keeps_the_earlier_one() {
+        let mut dirty = DirtyExtents::new(8);
+        dirty.mark_again(&[5], at(4));
+        dirty.mark_again(&[6], at(8));
+        assert_eq!(dirty.tail(), Some(at(4)));
+        assert_eq!(dirty.take().expect("dirty").0, 0);
+        dirty.mark_again(&[7], at(9));
+        dirty.mark_again(&[8], at(10));
+        (5..=7).for_each(|block| dirty.unmark(block));
+        dirty.settle(0, true);
+        assert_eq!(dirty.tail(), Some(at(9)));
+    }
+
+    #[test]
+    fn what_a_destage_leaves_is_the_tail_when_its_turn_comes() {
+        let mut dirty = DirtyExtents::new(8);
+        dirty.mark(5, at(10));
+        dirty.mark(6, at(20));
+        dirty.mark(1024, at(15));
+        dirty.mark(2048, at(25));
+        assert_eq!(dirty.take().expect("dirty").0, 0);
+        dirty.leave(0, at(20));
+        dirty.mark(7, at(30));
+        dirty.unmark(5);
+        dirty.settle(0, true);
+        assert_eq!(dirty.tail(), Some(at(15)));
+        assert_eq!(dirty.take().expect("dirty").0, 1);
+        dirty.unmark(1024);
+        dirty.settle(1, true);
+        assert_eq!((dirty.tail(), dirty.blocks()), (Some(at(20)), 3));
+        assert_eq!(dirty.take().expect("dirty").0, 0, "before what was written after what it has left");
+        dirty.settle(0, false);
+        assert_eq!(dirty.tail(), Some(at(20)));
     }
 
     #[test]

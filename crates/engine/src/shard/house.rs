@@ -7,7 +7,7 @@
 //! ```
 
 use super::cramped::Stall;
-use super::pace::{Fill, SOFT, START};
+use super::pace::Fill;
 use super::{Defect, Shard};
 use crate::bands::Bands;
 use crate::meta::{Page, Replacement};
@@ -145,7 +145,7 @@ impl Shard {
         let house = &self.house;
         house.listens.set(listens);
         // What there is has been looked at: there may be something to do when the log is fuller than now.
-        house.call_share.set((self.fill().share() + 1).clamp(START, 256));
+        house.call_share.set((self.fill().share() + 1).clamp(self.pace.marks.start, 256));
         let called = house.call.wait_until(|| house.listens.get() != listens || house.stopping.get());
         let _ = self.reactor.timeout(ns, called).await;
         house.listens.set(Listens::Nothing);
@@ -178,7 +178,9 @@ impl Shard {
             let collects = self.collect_some().await?;
             let wanted = self.destage_wanted();
             if wanted {
-                self.destage_some().await?;
+                // In place, neighbours are written together: there an extent gives all it has.
+                let leaves = self.meta.bands().is_some() && !self.house.settling.get();
+                self.destage_some(leaves.then_some(self.tuning.old_blocks_min)).await?;
             }
             if self.checkpoint_wanted() {
                 self.checkpoint().await?;
@@ -203,7 +205,7 @@ impl Shard {
         self.index.dirty_extents() > 0
             && self.meta.bands().is_none_or(has_room)
             && (self.house.settling.get()
-                || self.fill_after_checkpoint().share() >= START
+                || self.fill_after_checkpoint().share() >= self.pace.marks.start
                 || self.pace.waiting() > 0 && !self.checkpoint_wanted())
     }
 
@@ -233,18 +235,18 @@ impl Shard {
         match fill.share() {
             _ if self.house.settling.get() && clean => tail != last,
             _ if only_help => moved > 0,
-            share if share >= SOFT => moved > segments / CHECKPOINT_PART / 2,
+            share if share >= self.pace.marks.soft => moved > segments / CHECKPOINT_PART / 2,
             _ => moved > segments / CHECKPOINT_PART,
         }
     }
 
-    /// Destages a round of extents at the same time.
-    async fn destage_some(self: &Rc<Self>) -> Result<(), Status> {
+    /// Destages a round of extents at the same time; see [`take_dirty`](super::index::Index::take_dirty) for `least`.
+    async fn destage_some(self: &Rc<Self>, least: Option<u32>) -> Result<(), Status> {
         if self.meta.owes_root() {
             // Destage may need map pages for which there is no place in memory before that.
             self.checkpoint().await?;
         }
-        match self.destage_round().await {
+        match self.destage_round(least).await {
             Ok(true) => self.house.blocked_since.set(None),
             Ok(false) => {
                 // What could be destaged is held back, by somebody who is waiting for a device.
@@ -261,12 +263,12 @@ impl Shard {
     }
 
     /// Whether any extent is clean after it.
-    async fn destage_round(self: &Rc<Self>) -> Result<bool, Status> {
+    async fn destage_round(self: &Rc<Self>, least: Option<u32>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
         let blocks_max = if self.meta.bands().is_some() { ROUND_BLOCKS } else { u32::MAX };
         while round.len() < self.destage_depth() && blocks < blocks_max {
-            let Some((extent, taken)) = self.index.take_dirty() else { break };
+            let Some((extent, taken)) = self.index.take_dirty(least) else { break };
             blocks += taken.blocks.count();
             let shard = self.clone();
             round.push(self.reactor.spawn_join(async move { shard.destage(extent, taken).await }));
@@ -402,7 +404,7 @@ impl Shard {
         self.log.release(tail);
         self.pace.earned(0, self.fill());
         // Under load they would only have to be put there again, each with a write that somebody waits for.
-        if self.house.settling.get() || self.fill().share() < START {
+        if self.house.settling.get() || self.fill().share() < self.pace.marks.start {
             self.retire_slices(tail);
         }
         Ok(())
@@ -440,7 +442,7 @@ impl Shard {
             if self.meta.bands().is_some_and(|bands| !self.may_destage(bands)) {
                 continue;
             }
-            self.destage_some().await?;
+            self.destage_some(None).await?;
             self.settled.wait_until(|| self.index.destages_under_way() == 0).await;
         }
         if let Err(status) = self.checkpoint().await {

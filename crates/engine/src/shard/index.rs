@@ -6,6 +6,8 @@
 //! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
 //! yet, the map page.
 
+mod young;
+
 use super::Defect;
 use super::dirty::{BlockSet, DirtyExtent, DirtyExtents};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};
@@ -16,7 +18,7 @@ use crate::meta::{self, Descriptor, Meta, Replacement};
 use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -71,6 +73,10 @@ struct State {
     chains: HashMap<u32, Chain, FixedState>,
     /// Per segment place, the blocks that were written there.
     segments: Box<[Vec<u32>]>,
+    /// Per segment place, the segment that was written there last.
+    sequences: Box<[u64]>,
+    /// The first record of each segment since the tail's.
+    starts: VecDeque<LogTail>,
     /// Extents that must not be used any more.
     unusable: u32,
     /// Extents of which records since the last checkpoint say whose they are: the last such record.
@@ -122,12 +128,16 @@ impl Index {
                 places.occupy(extent);
             }
         }
+        let mut sequences = vec![0; segments as usize].into_boxed_slice();
+        sequences[(tail.segment % u64::from(segments)) as usize] = tail.segment;
         let state = State {
             map: LogMap::new(segments as usize * segment_blocks as usize),
             dirty: DirtyExtents::new(extents),
             places,
             chains: HashMap::default(),
             segments: (0..segments).map(|_| Vec::new()).collect(),
+            sequences,
+            starts: VecDeque::new(),
             unusable,
             named: HashMap::default(),
             uncovered: 0,
@@ -356,8 +366,7 @@ impl Index {
 
     /// The record after the last.
     pub(crate) fn next(&self) -> LogTail {
-        let last = self.state.borrow().last;
-        LogTail { segment: last.segment, lsn: last.lsn + 1 }
+        self.state.borrow().next()
     }
 
     /// The last record placed.
@@ -523,7 +532,11 @@ impl Index {
 
     /// A checkpoint is durable whose replay begins at `tail`.
     pub(crate) fn checkpointed(&self, tail: LogTail) {
-        self.state.borrow_mut().named.retain(|_, lsn| *lsn >= tail.lsn);
+        let mut state = self.state.borrow_mut();
+        state.named.retain(|_, lsn| *lsn >= tail.lsn);
+        while state.starts.front().is_some_and(|start| start.segment <= tail.segment) {
+            state.starts.pop_front();
+        }
     }
 
     /// After replay: what records say of extents that nobody has does not count. A move did not come to its end.
@@ -558,11 +571,6 @@ impl Index {
 
     // --- destage ----------------------------------------------------------------------------------------------------
 
-    /// The dirty extent whose turn it is, and what it has.
-    pub(crate) fn take_dirty(&self) -> Option<(u32, DirtyExtent)> {
-        self.state.borrow_mut().dirty.take()
-    }
-
     /// Ends a destage. `done` says that the map page has everything that `taken` had.
     pub(crate) fn settle(&self, extent: u32, done: bool) {
         self.state.borrow_mut().dirty.settle(extent, done);
@@ -579,6 +587,22 @@ impl Index {
         let has = |set: &Option<Box<BlockSet>>| set.as_ref().is_some_and(|set| set.contains(index));
         let dirty = state.dirty.get(extent_of(block));
         dirty.is_some_and(|dirty| dirty.blocks.contains(index) || has(&dirty.holes) || has(&dirty.lost))
+    }
+
+    /// Whether a block is a hole, or whole in the log, and its map page does not know: nobody reads any more what that leads to, nor
+    /// would anybody after a crash. Replay brings a block back whose record is behind the durable tail: blocks of the tail's own
+    /// segment may be before it, and are dirty all the same when they are destaged again.
+    pub(crate) fn is_superseded(&self, block: u32) -> bool {
+        let (state, index) = (self.state.borrow(), block % EXTENT_BLOCKS);
+        let logged = || state.map.get(block).filter(|place| place.at != IN_PLACE && !state.chains.contains_key(&block));
+        if self.defect == Some(Defect::DropLogged) {
+            return logged().is_some();
+        }
+        let tail = self.meta.durable_tail();
+        let is_whole = || logged().is_some_and(|place| state.segment_at(place.at, self.segment_units) > tail.segment);
+        let Some(dirty) = state.dirty.get(extent_of(block)) else { return false };
+        let is_hole = || dirty.holes.as_ref().is_some_and(|holes| holes.contains(index));
+        dirty.blocks.contains(index) && is_whole() || is_hole()
     }
 
     /// The block as in `place` is where placement puts it, and the map page says so.
@@ -640,11 +664,14 @@ impl Index {
 }
 
 impl State {
-    /// The newest segment that can have this place.
+    /// The record after the last.
+    fn next(&self) -> LogTail {
+        LogTail { segment: self.last.segment, lsn: self.last.lsn + 1 }
+    }
+
+    /// The segment that has this place of a block that is in the log.
     fn segment_at(&self, at: LogAt, segment_units: u32) -> u64 {
-        let (places, last) = (self.segments.len() as u64, self.last.segment);
-        let place = at.0 as u64 / segment_units as u64;
-        last.saturating_sub((last % places + places - place % places) % places)
+        self.sequences.get((at.0 / segment_units) as usize).copied().unwrap_or(0)
     }
 
     /// Nothing in the log counts for the block any more.
@@ -725,6 +752,10 @@ impl Sink for Index {
         let here = LogTail { segment: placed.segment, lsn: placed.lsn };
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        if here.segment != state.last.segment {
+            state.starts.push_back(here);
+            state.sequences[(here.segment % state.segments.len() as u64) as usize] = here.segment;
+        }
         state.last = here;
         match record {
             Record::Write { first, crcs } => {

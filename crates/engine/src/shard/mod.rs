@@ -61,6 +61,7 @@ pub use changes::{Change, ChangeKind};
 pub(crate) use freeze::Succession;
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};
+pub use pace::Marks;
 pub(crate) use patience::{PATIENCE_NS, TRIES_MIN};
 pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
 pub(crate) use verify::BadBlock;
@@ -153,6 +154,10 @@ pub struct ShardTuning {
     pub evacuates: bool,
     /// Of a shaped pool: bands of a shard in use above which GC works; `None`: all but one in 32 and the reserve.
     pub used_bands: Option<u32>,
+    /// When destage begins and writes need credit; `None`: as placement wants it.
+    pub marks: Option<Marks>,
+    /// Of a shaped pool: least blocks for which an extent is destaged without those that were written lately.
+    pub old_blocks_min: u32,
     /// Breaks something on purpose.
     pub defect: Option<Defect>,
 }
@@ -196,6 +201,10 @@ pub enum Defect {
     RetireEarly,
     /// GC passes over live blocks.
     ForgetLive,
+    /// GC gives up blocks that the log has as well.
+    DropLogged,
+    /// Replay begins behind what a destage has left in the log.
+    ForgetYoung,
     /// Bands are free as soon as they are empty, without a checkpoint.
     FreeEarly,
     /// What was written before a flush that failed is not written again.
@@ -229,6 +238,8 @@ impl Default for ShardTuning {
             bypass_run_bytes: 2 << 20,
             evacuates: false,
             used_bands: None,
+            marks: None,
+            old_blocks_min: 32,
             defect: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::index::Index;
 use super::lineage::Lineage;
+use super::pace::{self, Pace};
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
 use crate::error::PoolError;
@@ -189,6 +190,7 @@ impl Shard {
         if tuning.defect == Some(Defect::SummaryEarly) {
             log.store_summaries_early();
         }
+        let marks = tuning.marks.unwrap_or(if meta.bands().is_some() { pace::IN_BANDS } else { pace::IN_PLACE });
         let shard = Rc::new(Shard {
             reactor: reactor.clone(),
             number,
@@ -204,7 +206,7 @@ impl Shard {
             capacity_name,
             writes,
             tuning,
-            pace: Default::default(),
+            pace: Pace::new(marks),
             patience: Default::default(),
             locks: Default::default(),
             freezer: Default::default(),

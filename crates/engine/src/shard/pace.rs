@@ -10,11 +10,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Share of the log, in 256ths, that is kept: destage takes what is older. The more an extent has in the log when its turn
-/// comes, the fewer map pages are read and written for the same blocks.
-pub(crate) const START: u64 = 128;
-/// Share of the log, in 256ths, from which writes need credit.
-pub(crate) const SOFT: u64 = 176;
+/// Shares of the log, in 256ths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// So much is kept: destage takes what is older. The more an extent has in the log when its turn comes, the fewer map pages are
+    /// read and written for the same blocks.
+    pub start: u64,
+    /// From here on writes need credit.
+    pub soft: u64,
+}
+
+/// Blocks in place: half of the log is for bursts, which a disk takes long for.
+pub(crate) const IN_PLACE: Marks = Marks { start: 128, soft: 176 };
+/// Bands: what is overwritten in the log is neither destaged nor, as long as it is there, moved by the collector.
+pub(crate) const IN_BANDS: Marks = Marks { start: 160, soft: 208 };
+
 /// Most credit kept: a burst of so many bytes.
 const CREDIT_MAX: u64 = 8 << 20;
 
@@ -43,8 +53,8 @@ struct Waiter {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Pace {
+    pub(crate) marks: Marks,
     credit: Cell<u64>,
     /// In the order of their ids.
     waiting: RefCell<VecDeque<Waiter>>,
@@ -60,6 +70,21 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Nobody waits, and there is no credit. Panics when the marks are not in order.
+    pub(crate) fn new(marks: Marks) -> Pace {
+        assert!(marks.start <= marks.soft && marks.soft < 256, "{marks:?} are no shares of a log");
+        Pace {
+            marks,
+            credit: Cell::default(),
+            waiting: RefCell::default(),
+            next: Cell::default(),
+            granted: Cell::default(),
+            waits: Cell::default(),
+            lets: Cell::default(),
+            refused: RefCell::default(),
+        }
+    }
+
     /// Whether a write of `bytes` may be appended now; takes its credit.
     #[inline]
     pub(crate) fn admits(&self, bytes: u64, fill: Fill) -> bool {
@@ -73,7 +98,7 @@ impl Pace {
         if fill.bytes_free < fill.bytes_reserved + self.granted.get() + bytes {
             return false;
         }
-        if fill.share() < SOFT {
+        if fill.share() < self.marks.soft {
             return true;
         }
         match self.credit.get().checked_sub(bytes.min(CREDIT_MAX)) {
@@ -114,8 +139,9 @@ impl Pace {
 
     /// Destage has settled `bytes`, or log space has been released.
     pub(crate) fn earned(&self, bytes: u64, fill: Fill) {
-        let span = 256 - SOFT;
-        let over = fill.share().clamp(SOFT, 255) - SOFT;
+        let soft = self.marks.soft;
+        let span = 256 - soft;
+        let over = fill.share().clamp(soft, 255) - soft;
         // From 4 at the soft limit to 1 at the end.
         let gain_64ths = 256 - over * 192 / span;
         let credit = self.credit.get() + bytes * gain_64ths / 64;
@@ -201,7 +227,7 @@ mod tests {
 
     #[test]
     fn credit_is_needed_above_the_soft_limit_only() {
-        let pace = Pace::default();
+        let pace = Pace::new(IN_PLACE);
         assert!(pace.admits(4096, fill(200 << 20)));
         assert!(!pace.admits(4096, fill(60 << 20)));
         pace.earned(1024, fill(80 << 20));
@@ -213,7 +239,7 @@ mod tests {
 
     #[test]
     fn room_lets_in_all_for_whom_it_suffices_in_order() {
-        let pace = Pace::default();
+        let pace = Pace::new(IN_PLACE);
         let mut cx = std::task::Context::from_waker(Waker::noop());
         let mut writes: Vec<_> = (0..3).map(|_| Box::pin(pace.admit(30 << 20))).collect();
         assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut cx).is_pending()));
@@ -229,7 +255,7 @@ mod tests {
 
     #[test]
     fn who_waits_can_be_refused_and_leaves_nothing_behind() {
-        let pace = Pace::default();
+        let pace = Pace::new(IN_PLACE);
         let mut cx = std::task::Context::from_waker(Waker::noop());
         let mut writes: Vec<_> = (0..3).map(|_| Box::pin(pace.admit(50 << 20))).collect();
         assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut cx).is_pending()));
@@ -244,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_was_granted_counts_until_it_is_used() {
-        let pace = Pace::default();
+        let pace = Pace::new(IN_PLACE);
         let mut cx = std::task::Context::from_waker(Waker::noop());
         let mut writes: Vec<_> = (0..2).map(|_| Box::pin(pace.admit(50 << 20))).collect();
         assert!(writes.iter_mut().all(|write| write.as_mut().poll(&mut cx).is_pending()));
