@@ -20,6 +20,14 @@ impl Log {
         reactor.driver().pmem_read(*pmem, first_byte + at.bytes() + offset as u64, target).is_ok()
     }
 
+    /// As [`try_read`](Self::try_read) from the first byte on, without a copy. The bytes stay as they are while the log keeps
+    /// the place.
+    #[inline]
+    pub fn try_loan(&self, at: LogAt, bytes: usize) -> Option<Buf> {
+        let Medium::Mapped { reactor, pmem, first_byte } = &self.medium else { return None };
+        reactor.driver().pmem_loan(*pmem, first_byte + at.bytes(), bytes).ok()
+    }
+
     /// Whether the device answers reads at all: what it refuses then is the fault of its place.
     pub async fn is_readable(&self) -> bool {
         // Where a segment begins there is a header, or nothing yet. One place may be damaged as well, not all.

@@ -15,7 +15,7 @@ use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use base::crc32c;
 use bdev::{Io, Status};
-use reactor::{BUF_BYTES_MAX, Buf, SgList};
+use reactor::{BUF_BYTES_MAX, Buf, IoFuture, SgList};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -152,20 +152,33 @@ impl Shard {
                 }
             }
             self.moved_in.set(self.reactor.turns());
-            let run = run_length(&moving[at..]);
-            let mut buf = bdev::steps::alloc(&self.reactor, run * BLOCK_BYTES).await?;
-            let (good, stop) = self.read_run(&moving[at..at + run], &mut buf).await?;
-            if good > 0 {
-                buf.truncate(good * BLOCK_BYTES);
-                let place = self.meta.data_block(moving[at].block);
-                let io = self.capacity_io(place, good as u32, |lba, blocks| Io::write(lba, blocks, one(buf)));
-                if under_way.len() == WRITES_MAX {
-                    let done = under_way.first().await;
-                    ended = ended.and(done.map_or(Ok(()), |done| done.status.check()));
-                }
-                under_way.push(self.capacity.submit(io));
-                add(&self.counters.destaged_bytes, (good * BLOCK_BYTES) as u64);
+            let run = &moving[at..at + run_length(&moving[at..])];
+            if under_way.len() == WRITES_MAX {
+                let done = under_way.first().await;
+                ended = ended.and(done.map_or(Ok(()), |done| done.status.check()));
             }
+            let (good, stop) = match self.write_lent(run) {
+                Some((write, true)) => {
+                    under_way.push(write);
+                    (run.len(), None)
+                }
+                lent => {
+                    if let Some((write, _)) = lent {
+                        ended = ended.and(write.await.status.check());
+                    }
+                    match self.write_copied(run).await {
+                        Ok((write, good, stop)) => {
+                            write.into_iter().for_each(|write| under_way.push(write));
+                            (good, stop)
+                        }
+                        Err(status) => {
+                            ended = ended.and(Err(status));
+                            break;
+                        }
+                    }
+                }
+            };
+            add(&self.counters.destaged_bytes, (good * BLOCK_BYTES) as u64);
             (at, blocks) = (at + good, blocks + good as u64);
             match stop {
                 Some(Stop::Lost) => unreadable.push(moving[at]),
@@ -189,6 +202,40 @@ impl Shard {
             self.give_up(owner, lost).await?;
         }
         Ok(waiting)
+    }
+
+    /// Begins to write a run as a mapped log lends it; whether every block was right. That is looked at after the write has
+    /// begun: a device in memory has fetched the blocks then, as the checksum alone would not as fast. Until replay or a
+    /// destage has found out what becomes of a block that is wrong, the log has its newest version, whatever is in its place.
+    fn write_lent(&self, run: &[Moving]) -> Option<(IoFuture<'_, bdev::Done>, bool)> {
+        let mut bufs = SgList::new();
+        for Moving { place, .. } in run {
+            bufs.push(self.log.try_loan(place.at, BLOCK_BYTES)?);
+        }
+        let views: SgList = bufs.iter_mut().map(Buf::duplicate).collect();
+        let write = self.write_in_place(run, bufs);
+        let is_right = views.iter().zip(run).all(|(view, moving)| crc32c(view.as_slice()) == moving.place.crc);
+        Some((write, is_right))
+    }
+
+    /// Begins to write a run that has been read and checked, up to the first block that the log does not give back; what is to
+    /// become of that.
+    async fn write_copied(
+        &self,
+        run: &[Moving],
+    ) -> Result<(Option<IoFuture<'_, bdev::Done>>, usize, Option<Stop>), Status> {
+        let mut buf = bdev::steps::alloc(&self.reactor, run.len() * BLOCK_BYTES).await?;
+        let (good, stop) = self.read_run(run, &mut buf).await?;
+        if good == 0 {
+            return Ok((None, 0, stop));
+        }
+        buf.truncate(good * BLOCK_BYTES);
+        Ok((Some(self.write_in_place(&run[..good], one(buf))), good, stop))
+    }
+
+    fn write_in_place(&self, run: &[Moving], bufs: SgList) -> IoFuture<'_, bdev::Done> {
+        let place = self.meta.data_block(run[0].block);
+        self.capacity.submit(self.capacity_io(place, run.len() as u32, |lba, blocks| Io::write(lba, blocks, bufs)))
     }
 
     /// Whether this turn has time for a run. One in each there is always, however long hosts make it.

@@ -12,7 +12,7 @@ mod sockets;
 
 pub use runtime::{Runtime, RuntimeConfig, RuntimeError};
 
-use crate::buf::SgList;
+use crate::buf::{Buf, SgList};
 use crate::driver::{
     Driver, Event, ExportedSocket, FileId, FileInfo, FileOp, FileOptions, PmemId, PmemInfo, RemoteWake, Slice,
     SocketId, Token,
@@ -253,6 +253,10 @@ impl Driver for LinuxDriver {
 
     fn pmem_read(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno> {
         self.pmem.borrow().read(pmem, offset, target)
+    }
+
+    fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {
+        self.pmem.borrow().loan(pmem, offset, bytes)
     }
 
     fn pmem_store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {

@@ -1,22 +1,36 @@
 //! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile.
 
 use super::{check, last_errno};
+use crate::buf::{Buf, Region};
 use crate::driver::{PmemId, PmemInfo};
 use crate::stores::{Stores, store_fence};
 use base::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 struct Mapped {
     start: NonNull<u8>,
     info: PmemInfo,
+    /// Keeps it mapped, as its loans do.
+    region: Region,
 }
 
-impl Drop for Mapped {
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is nothing but the right to unmap.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open` with this length.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.info.bytes as usize) };
+        // SAFETY: mapped by `map` with this length, and nobody uses it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
@@ -30,10 +44,7 @@ impl Pmem {
     pub(super) fn open(&mut self, path: Option<&str>, bytes: u64) -> Result<(PmemId, PmemInfo), Errno> {
         let mapped = match path {
             Some(path) => map_file(path, bytes)?,
-            None => Mapped {
-                start: map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?,
-                info: PmemInfo { bytes, durable: false },
-            },
+            None => map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?,
         };
         let info = mapped.info;
         self.open.push(Some(mapped));
@@ -56,6 +67,12 @@ impl Pmem {
         Ok(())
     }
 
+    pub(super) fn loan(&self, pmem: PmemId, offset: u64, len: usize) -> Result<Buf, Errno> {
+        self.range(pmem, offset, len)?;
+        let mapped = self.open[pmem.0 as usize].as_ref().expect("its range is there");
+        Ok(mapped.region.loan(offset as usize, len))
+    }
+
     pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
         let (target, durable) = self.range(pmem, offset, source.len())?;
         // SAFETY: `target` is inside the mapping, which `source` cannot overlap.
@@ -74,14 +91,18 @@ impl Pmem {
     }
 }
 
-fn map(bytes: u64, flags: i32, fd: i32) -> Result<NonNull<u8>, Errno> {
+fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
     let len = usize::try_from(bytes).map_err(|_| Errno::ENOMEM)?;
     // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
     if start == libc::MAP_FAILED {
         return Err(last_errno());
     }
-    NonNull::new(start.cast()).ok_or(Errno::ENOMEM)
+    let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
+    // SAFETY: mapped until the Arc goes, and used through `Pmem` only.
+    let region = unsafe { Region::from_raw(start, len, Arc::new(Mapping { start, len })) };
+    let durable = flags & libc::MAP_SYNC != 0;
+    Ok(Mapped { start, info: PmemInfo { bytes, durable }, region })
 }
 
 fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
@@ -90,11 +111,6 @@ fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
     let fd = check(unsafe { libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into())?;
     // SAFETY: a fresh descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    match map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd.as_raw_fd()) {
-        Ok(start) => Ok(Mapped { start, info: PmemInfo { bytes, durable: true } }),
-        Err(_) => {
-            let start = map(bytes, libc::MAP_SHARED, fd.as_raw_fd())?;
-            Ok(Mapped { start, info: PmemInfo { bytes, durable: false } })
-        }
-    }
+    map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd.as_raw_fd())
+        .or_else(|_| map(bytes, libc::MAP_SHARED, fd.as_raw_fd()))
 }
