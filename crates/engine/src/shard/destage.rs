@@ -105,6 +105,8 @@ impl Shard {
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
         }
+        // What was copied since has taken the place of these lines in the caches.
+        self.index.prefetch_set(first, &taken.blocks);
         let mut moved = BlockSet::EMPTY;
         for Moving { block, place } in &moving {
             moved.insert(block % EXTENT_BLOCKS);

@@ -106,6 +106,7 @@ impl Shard {
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
         }
+        self.index.prefetch_set(first, &taken.blocks);
         let mut known = BlockSet::EMPTY;
         for (index, Moved { block, crc, source }) in moved.iter().enumerate().take(appended) {
             let Some(at) = places.get(index) else { continue };
