@@ -317,6 +317,10 @@ pub trait Channel {
     /// Starts an operation. It has been accepted when this returns; dropping the future abandons the wait, not the
     /// operation. Completions never run inside this call.
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done>;
+    /// Whether writes have been done when [`submit`](Self::submit) returns, from memory of any alignment.
+    fn writes_at_once(&self) -> bool {
+        false
+    }
     /// Tries to end early the operations submitted with `tag`; they complete as [`Status::Aborted`] or as if nothing had
     /// been asked.
     fn abort(&self, tag: u64) {

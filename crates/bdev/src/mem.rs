@@ -195,4 +195,8 @@ impl Channel for MemChannel {
         let status = self.perform(&mut io);
         IoFuture::ready(io.done(status))
     }
+
+    fn writes_at_once(&self) -> bool {
+        true
+    }
 }

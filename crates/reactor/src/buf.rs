@@ -289,7 +289,7 @@ impl Region {
     /// Wraps memory that `map` keeps mapped.
     ///
     /// # Safety
-    /// `start..start + len` is readable and writable until `map` is dropped, and used through this region only.
+    /// `start..start + len` is readable and writable until `map` is dropped, and used by raw copies only but for loans.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, map: Arc<dyn Send + Sync>) -> Region {
         let inner =
             Box::new(RegionInner { owner: Owner::new(release_region), start, len, stores: Stores::default(), map });

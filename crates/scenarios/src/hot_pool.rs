@@ -328,6 +328,8 @@ impl Plan {
             bypass_run_bytes: self.bypass_bytes as u64,
             evacuates: self.evacuates,
             marks: self.marks,
+            // By what is chosen anyway, so that the rest of a seed's plan stays as it is.
+            lends: Some(self.idle_ns.is_multiple_of(2)),
             // An extent has some at most.
             old_blocks_min: 1,
             used_bands: self.bands.map(|bands| bands.used_bands),

@@ -47,7 +47,7 @@ Examples:
         /// New size, such as 20GiB
         size: String,
     },
-    /// Change a delay, error or rate-limit device, or the paths of a remote one, while it is in use
+    /// Change a delay, error, rate-limit or flash-cache device, or the paths of a remote one, while it is in use
     #[command(after_help = "\
 Keys are those of the configuration file; 'off' takes one back. A device made by command keeps its changes; one of the
 configuration file starts with those of the file again.

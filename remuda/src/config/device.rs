@@ -170,12 +170,12 @@ const ZONE_BANDS: &[Key] = &[
         "head",
         Form::Text,
         "required",
-        "The device that is written in place: a few megabytes for each TB of zones, or more.",
+        "The device that is written in place: 16 MiB and 1/4096 of the zones' size, or more.",
     ),
     key("zones", Form::Text, "required", "The zoned device. All of its zones are used."),
 ];
 const FLASH_CACHE: &[Key] = &[
-    key("device", Form::Text, "required", "The slow device: a disk, or a stripe or linear device of several."),
+    key("device", Form::Text, "required", "The slow device: a disk, or a stripe of several."),
     key("flash", Form::Text, "required", "The flash device; all of it is used. It has copies only, and may be lost."),
     key(
         "write_budget",

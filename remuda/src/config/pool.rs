@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// Bytes that the sizes of bands are multiples of.
 const BLOCK: u64 = engine::BLOCK_BYTES as u64;
 
-/// Most shards of a pool that anybody can ask for; what the devices have room for is found out when it is made.
-const SHARDS_MAX: u64 = 256;
+/// Most shards of a pool; what the devices have room for is found out when it is made.
+const SHARDS_MAX: u64 = engine::SHARDS_MAX as u64;
 
 const SHARDS: Key = key(
     "shards",
@@ -211,9 +211,10 @@ fn read_placement(section: &mut Section<'_>) -> PlacementDef {
     let grow_to = section.size("grow_to").map(|size| size.value);
     for (name, size) in [("write_unit", &write_unit), ("band", &band)] {
         if let Some(size) = size
-            && (!size.value.is_power_of_two() || size.value < BLOCK)
+            && (!size.value.is_multiple_of(BLOCK) || size.value == 0)
         {
-            section.wrong(size.span.clone(), name, "expected a power of two from 4KiB on", None);
+            // Over rows it is a multiple of these, else a power of two: known when the pool is made.
+            section.wrong(size.span.clone(), name, "expected a multiple of 4KiB", None);
         }
     }
     if shape == "shaped" {

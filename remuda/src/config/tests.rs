@@ -201,6 +201,18 @@ fn pools_are_checked_like_everything_else() {
 }
 
 #[test]
+fn a_unit_of_writes_may_be_a_row_of_parity() {
+    let device = |name: &str| MEM.replace("'m'", &format!("'{name}'")).replace("1MiB", "1GiB");
+    let shaped = |keys: &str| {
+        let pool = "[pool.p]\nlog='l'\ncapacity='c'\nshape='shaped'\n";
+        format!("{}{}{pool}{keys}\n", device("l"), device("c"))
+    };
+    assert!(Config::parse("/x/node.toml", shaped("write_unit='192KiB'\nband='24MiB'")).is_ok());
+    assert_problem(&shaped("write_unit='6KiB'"), "15:12:", &["a multiple of 4KiB"]);
+    assert_problem(&shaped("band='0'"), "15:6:", &["a multiple of 4KiB"]);
+}
+
+#[test]
 fn zones_are_checked_as_far_as_they_can_be_without_the_device() {
     let zoned = |keys: &str| format!("{MEM}[[device]]\nname='z'\nkind='zoned'\ndevice='m'\n{keys}\n");
     assert_problem(&zoned("zone_size='3MiB'"), "9:11:", &["a power of two"]);

@@ -88,7 +88,7 @@ pub const METHODS: &[Method] = &[
     method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
     method(
         "device.set",
-        "Changes parameters of a delay, error or rate-limit device in use, or the paths of a remote one: keys as in [[device]], \
+        "Changes parameters of a delay, error, rate-limit or flash-cache device in use, or the paths of a remote one: keys as in [[device]], \
          \"off\" for none.",
         &[NAME],
     ),

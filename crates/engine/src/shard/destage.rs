@@ -140,6 +140,8 @@ impl Shard {
         let (mut left, mut waiting) = (BlockSet::EMPTY, None);
         let mut ended = Ok(());
         let (mut at, mut runs, mut blocks) = (0, 0, 0);
+        // After a failed flush, what is destaged again may be right in its place, and wrong in the log.
+        let mut lends = self.lends && self.meta.flush_failures() == 0;
         while at < moving.len() {
             if moving[at].place.at == IN_PLACE {
                 at += 1;
@@ -159,25 +161,27 @@ impl Shard {
                 let done = under_way.first().await;
                 ended = ended.and(done.map_or(Ok(()), |done| done.status.check()));
             }
-            let (good, stop) = match self.write_lent(run) {
-                Some((write, true)) => {
-                    under_way.push(write);
-                    (run.len(), None)
+            if lends && let Some((write, is_right)) = self.write_lent(run) {
+                under_way.push(write);
+                if is_right {
+                    add(&self.counters.destaged_bytes, (run.len() * BLOCK_BYTES) as u64);
+                    (at, blocks) = (at + run.len(), blocks + run.len() as u64);
+                    continue;
                 }
-                lent => {
-                    if let Some((write, _)) = lent {
-                        ended = ended.and(write.await.status.check());
-                    }
-                    match self.write_copied(run).await {
-                        Ok((write, good, stop)) => {
-                            write.into_iter().for_each(|write| under_way.push(write));
-                            (good, stop)
-                        }
-                        Err(status) => {
-                            ended = ended.and(Err(status));
-                            break;
-                        }
-                    }
+                lends = false;
+                // All of them together: one may wait for another.
+                while let Some(done) = under_way.first().await {
+                    ended = ended.and(done.status.check());
+                }
+            }
+            let (good, stop) = match self.write_copied(run).await {
+                Ok((write, good, stop)) => {
+                    write.into_iter().for_each(|write| under_way.push(write));
+                    (good, stop)
+                }
+                Err(status) => {
+                    ended = ended.and(Err(status));
+                    break;
                 }
             };
             add(&self.counters.destaged_bytes, (good * BLOCK_BYTES) as u64);
@@ -206,9 +210,9 @@ impl Shard {
         Ok(waiting)
     }
 
-    /// Begins to write a run as a mapped log lends it; whether every block was right. That is looked at after the write has
-    /// begun: a device in memory has fetched the blocks then, as the checksum alone would not as fast. Until replay or a
-    /// destage has found out what becomes of a block that is wrong, the log has its newest version, whatever is in its place.
+    /// Writes a run as a mapped log lends it; whether every block was right. That is looked at after the write: a device in
+    /// memory has fetched the blocks then, as the checksum alone would not as fast. Until replay or a destage has found
+    /// out what becomes of a block that is wrong, the log has its newest version, whatever is in its place.
     fn write_lent(&self, run: &[Moving]) -> Option<(IoFuture<'_, bdev::Done>, bool)> {
         let mut bufs = SgList::new();
         for Moving { place, .. } in run {

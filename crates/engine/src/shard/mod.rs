@@ -158,6 +158,8 @@ pub struct ShardTuning {
     pub marks: Option<Marks>,
     /// Of a shaped pool: least blocks for which an extent is destaged without those that were written lately.
     pub old_blocks_min: u32,
+    /// Destage in place writes a mapped log's own memory, and checks it then; `None`: where writes are done at once.
+    pub lends: Option<bool>,
     /// Breaks something on purpose.
     pub defect: Option<Defect>,
 }
@@ -239,6 +241,7 @@ impl Default for ShardTuning {
             evacuates: false,
             used_bands: None,
             marks: None,
+            lends: None,
             old_blocks_min: 32,
             defect: None,
         }
@@ -286,6 +289,8 @@ pub(crate) struct Shard {
     moved_in: Cell<u64>,
     /// Blocks being merged in the background, so that none is merged twice.
     merging: RefCell<smallvec::SmallVec<[u32; 8]>>,
+    /// See [`ShardTuning::lends`].
+    lends: bool,
 }
 
 impl Shard {

@@ -190,6 +190,7 @@ impl Shard {
         if tuning.defect == Some(Defect::SummaryEarly) {
             log.store_summaries_early();
         }
+        let lends = tuning.lends.unwrap_or_else(|| capacity.writes_at_once());
         let marks = tuning.marks.unwrap_or(if meta.bands().is_some() { pace::IN_BANDS } else { pace::IN_PLACE });
         let shard = Rc::new(Shard {
             reactor: reactor.clone(),
@@ -222,6 +223,7 @@ impl Shard {
             moved_in: std::cell::Cell::new(u64::MAX),
             merging: Default::default(),
             first: tail,
+            lends,
         });
         Ok((shard, recovery))
     }

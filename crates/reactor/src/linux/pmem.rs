@@ -69,13 +69,18 @@ impl Pmem {
 
     pub(super) fn loan(&self, pmem: PmemId, offset: u64, len: usize) -> Result<Buf, Errno> {
         self.range(pmem, offset, len)?;
+        u32::try_from(len).map_err(|_| Errno::EINVAL)?;
         let mapped = self.open[pmem.0 as usize].as_ref().expect("its range is there");
         Ok(mapped.region.loan(offset as usize, len))
     }
 
     pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
         let (target, durable) = self.range(pmem, offset, source.len())?;
-        // SAFETY: `target` is inside the mapping, which `source` cannot overlap.
+        // (a loan of the same range)
+        if (source.as_ptr() as usize).abs_diff(target as usize) < source.len() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: `target` is inside the mapping, and `source` apart from it.
         unsafe { self.stores.copy(source, target, durable) };
         Ok(())
     }
@@ -99,7 +104,7 @@ fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
         return Err(last_errno());
     }
     let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
-    // SAFETY: mapped until the Arc goes, and used through `Pmem` only.
+    // SAFETY: mapped until the Arc goes, and used by raw copies only.
     let region = unsafe { Region::from_raw(start, len, Arc::new(Mapping { start, len })) };
     let durable = flags & libc::MAP_SYNC != 0;
     Ok(Mapped { start, info: PmemInfo { bytes, durable }, region })
