@@ -46,6 +46,7 @@ zram_work() {
 zram() (
     W=$INTEROP_DIR/zram
     PORT=$(free_port)
+    PORT2=
     mkdir -p "$W"
     log=$(zram_add "$LOG_MIB")
     capacity=$(zram_add $((VOLUME_MIB * 2)))
