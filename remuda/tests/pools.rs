@@ -176,6 +176,8 @@ fn a_log_in_memory_is_refused_unless_that_is_said() {
     refused(&node, &create, 5, "would not survive a power loss");
     assert!(!std::path::Path::new(&path).exists(), "what was made for it is gone");
     node.ok(&[&create[..], &["--volatile"]].concat());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "what hosts write is nobody else's to read");
     node.ok(&["volume", "create", "v", "--pool", "p", "--size", "64MiB"]);
     let problems = node.json(&["pool", "show", "p"])["problems"].to_string();
     assert!(problems.contains("does not survive"), "{problems}");

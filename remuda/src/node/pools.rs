@@ -17,6 +17,7 @@ use engine::{
     CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape, SuperblockError,
 };
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -462,7 +463,8 @@ pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<F
     let failed = |what: &str, error: std::io::Error| {
         Refusal::failed(object(pool), format!("cannot {what} {path}: {error}"), next())
     };
-    let file = File::options().read(true).write(true).create(make).truncate(false).open(path);
+    // What hosts write is nobody else's to read.
+    let file = File::options().read(true).write(true).create(make).truncate(false).mode(0o600).open(path);
     let file = file.map_err(|error| failed("open", error))?;
     match file.try_lock() {
         Ok(()) => {}
