@@ -226,10 +226,6 @@ impl Driver for World {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn pmem_loan(&self, _pmem: PmemId, _offset: u64, _bytes: usize) -> Result<reactor::Buf, Errno> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
     fn pmem_store(&self, _pmem: PmemId, _offset: u64, _source: &[u8]) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }

@@ -1,8 +1,8 @@
-//! Anonymous, page-aligned mappings: the memory under buffer pools and regions.
+//! Page-aligned mappings: the memory under buffer pools and regions.
 
 use std::ptr::NonNull;
 
-/// A private anonymous mapping, unmapped on drop.
+/// A mapping, unmapped on drop.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
@@ -30,6 +30,14 @@ impl Mapping {
         Some(Mapping { start: NonNull::new(start.cast())?, len })
     }
 
+    /// Takes over a mapping that was made elsewhere.
+    ///
+    /// # Safety
+    /// `start..start + len` was mapped as a whole, and nobody else unmaps it.
+    pub(crate) unsafe fn adopt(start: NonNull<u8>, len: usize) -> Mapping {
+        Mapping { start, len }
+    }
+
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -37,7 +45,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `anonymous` with this length; users of the memory hold this value alive.
+        // SAFETY: mapped with this length; users of the memory hold this value alive.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -228,9 +228,13 @@ pub trait Driver {
     fn pmem_open(&self, path: Option<&str>, bytes: u64) -> Result<(PmemId, PmemInfo), Errno>;
     /// Reads; sees every store made before, fenced or not.
     fn pmem_read(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno>;
-    /// A read-only view: what [`pmem_read`](Self::pmem_read) gives, without a copy. Stores to the range show in it, and the
-    /// memory stays mapped while there is one.
-    fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno>;
+    /// A read-only view: what [`pmem_read`](Self::pmem_read) gives, without a copy where the memory is mapped. Whether stores to the
+    /// range show in it is left open, so who lends a range does not store to it; the memory stays mapped while there is one.
+    fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {
+        let mut copy = vec![0; bytes];
+        self.pmem_read(pmem, offset, &mut copy)?;
+        Ok(Buf::from_vec(copy))
+    }
     /// Stores bytes, bypassing or writing back the cache; durable after the next fence.
     fn pmem_store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno>;
     /// Orders and persists every store made before by this reactor.

@@ -6,7 +6,7 @@
 
 use base::{Errno, Rng};
 use reactor::driver::{ExportedSocket, FileId, FileOp, PmemId, PmemInfo, RemoteWake, SocketId, Token};
-use reactor::{Buf, Driver, Event, FileInfo, FileOptions, Slice};
+use reactor::{Driver, Event, FileInfo, FileOptions, Slice};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -141,12 +141,6 @@ impl Driver for ClockDriver {
         let source = bytes.get(offset as usize..).and_then(|rest| rest.get(..target.len()));
         target.copy_from_slice(source.ok_or(Errno::EINVAL)?);
         Ok(())
-    }
-
-    fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {
-        let mut copy = vec![0; bytes];
-        self.pmem_read(pmem, offset, &mut copy)?;
-        Ok(Buf::from_vec(copy))
     }
 
     fn pmem_store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {

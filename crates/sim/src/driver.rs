@@ -8,7 +8,7 @@ use crate::pmem::Pmem;
 use crate::state::State;
 use base::Errno;
 use reactor::driver::{ExportedSocket, FileId, FileOp, PmemId, PmemInfo, RemoteWake, SocketId, Token};
-use reactor::{Buf, Driver, Event, FileInfo, FileOptions, Slice};
+use reactor::{Driver, Event, FileInfo, FileOptions, Slice};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -215,13 +215,6 @@ impl Driver for SimDriver {
         let state = &*self.state.borrow();
         let pmem = self.mapped(state, pmem)?;
         if state.pmems[pmem].read(offset, target) { Ok(()) } else { Err(Errno::EINVAL) }
-    }
-
-    /// A copy: who lends a range does not store to it.
-    fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {
-        let mut copy = vec![0; bytes];
-        self.pmem_read(pmem, offset, &mut copy)?;
-        Ok(Buf::from_vec(copy))
     }
 
     fn pmem_store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {

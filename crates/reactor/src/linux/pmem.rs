@@ -1,6 +1,7 @@
 //! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile.
 
 use super::{check, last_errno};
+use crate::arena::Mapping;
 use crate::buf::{Buf, Region};
 use crate::driver::{PmemId, PmemInfo};
 use crate::stores::{Stores, store_fence};
@@ -15,23 +16,6 @@ struct Mapped {
     info: PmemInfo,
     /// Keeps it mapped, as its loans do.
     region: Region,
-}
-
-struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: it is nothing but the right to unmap.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and nobody uses it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
 }
 
 #[derive(Default)]
@@ -104,8 +88,10 @@ fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
         return Err(last_errno());
     }
     let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
+    // SAFETY: mapped just now, with this length.
+    let mapping = unsafe { Mapping::adopt(start, len) };
     // SAFETY: mapped until the Arc goes, and used by raw copies only.
-    let region = unsafe { Region::from_raw(start, len, Arc::new(Mapping { start, len })) };
+    let region = unsafe { Region::from_raw(start, len, Arc::new(mapping)) };
     let durable = flags & libc::MAP_SYNC != 0;
     Ok(Mapped { start, info: PmemInfo { bytes, durable }, region })
 }
