@@ -22,6 +22,8 @@ use std::rc::Rc;
 pub(super) const WRITES_MAX: usize = 32;
 /// Fewest pages that a cache holds, whatever its limit says: enough for each load under way to have one.
 const PAGES_MIN: usize = 4;
+/// Frames that the hand passes at a time once a whole round has found no page that can be dropped.
+const LOOK_ON: usize = 256;
 /// Most pages kept without content, so that dropping one and loading another costs no allocation.
 const SPARE_MAX: usize = 64;
 
@@ -37,6 +39,10 @@ pub(super) struct Cache {
     resident: Cell<usize>,
     dirty_pages: Rc<Cell<usize>>,
     hand: Cell<usize>,
+    /// Frames that the hand has passed since it last dropped a page.
+    fruitless: Cell<usize>,
+    /// Loads that wait until a page can be dropped.
+    waiting: Cell<usize>,
     spare: RefCell<Vec<Rc<PageCell>>>,
     loading: RefCell<BTreeMap<u32, Rc<Notify>>>,
     writes: Cell<usize>,
@@ -57,6 +63,8 @@ impl Cache {
             resident: Cell::new(0),
             dirty_pages: Rc::default(),
             hand: Cell::new(0),
+            fruitless: Cell::new(0),
+            waiting: Cell::new(0),
             spare: RefCell::default(),
             loading: RefCell::default(),
             writes: Cell::new(0),
@@ -115,6 +123,22 @@ impl Drop for Loading<'_> {
     fn drop(&mut self) {
         let waiters = self.cache.loading.borrow_mut().remove(&self.extent);
         waiters.expect("only this removes it").notify_all();
+    }
+}
+
+/// One who waits until a page can be dropped.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(cache: &'a Cache) -> Waiting<'a> {
+        cache.waiting.set(cache.waiting.get() + 1);
+        Waiting(&cache.waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -313,20 +337,29 @@ impl Meta {
                     // Its root could not be written; until it can, no slot becomes free.
                     return Err(self.progress.failed_root().unwrap_or(Status::WriteError));
                 }
-                Sweep::Writing | Sweep::Pinned => self.progress.changed.notified().await,
+                Sweep::Writing | Sweep::Pinned => {
+                    let _waiting = Waiting::new(&self.cache);
+                    self.progress.changed.notified().await;
+                }
             }
         }
         Ok(())
     }
 
     /// Moves the hand until it has found a clean page that is not in use, starting writes of dirty ones that it passes.
+    ///
+    /// Where a whole round was in vain and something is under way that ends, the next ones are short: every page written and
+    /// every checkpoint ended wakes all who wait, and each would look at every frame again.
     fn sweep(self: &Rc<Self>) -> Sweep {
         let frames = self.cache.frames.borrow().len();
         let mut pinned = false;
+        let under_way = self.cache.writes.get() > 0 || self.progress.is_running();
         // The second round finds what the first one has taken the mark from.
-        for _ in 0..frames * 2 {
+        let is_short = under_way && self.cache.fruitless.get() >= frames * 2;
+        for _ in 0..if is_short { LOOK_ON.min(frames * 2) } else { frames * 2 } {
             let at = self.cache.hand.get() % frames;
             self.cache.hand.set(at + 1);
+            self.cache.fruitless.set(self.cache.fruitless.get() + 1);
             let candidate = self.cache.frames.borrow()[at].clone();
             // In use: by others than the cache and this look.
             let Some(page) = candidate.filter(|page| Rc::strong_count(page) == 2) else { continue };
@@ -334,9 +367,8 @@ impl Meta {
                 continue;
             }
             if !page.is_dirty() {
-                drop(self.remove(page.extent));
-                self.recycle(page);
-                count(&self.counters.evictions);
+                self.evict(page);
+                self.cache.fruitless.set(0);
                 return Sweep::Dropped;
             }
             if self.target(page.extent, false).is_none() {
@@ -351,10 +383,18 @@ impl Meta {
             }
         }
         match self.cache.writes.get() {
+            0 if is_short => Sweep::Writing,
             0 if pinned => Sweep::Pinned,
             0 => Sweep::InUse,
             _ => Sweep::Writing,
         }
+    }
+
+    /// Drops a clean page that only the cache and the caller hold.
+    fn evict(&self, page: Rc<PageCell>) {
+        drop(self.remove(page.extent));
+        self.recycle(page);
+        count(&self.counters.evictions);
     }
 
     // --- writing ----------------------------------------------------------------------------------------------------
@@ -389,7 +429,11 @@ impl Meta {
         }
         self.cell(page.extent).put(WRITING, false);
         self.cache.writes.set(self.cache.writes.get() - 1);
-        drop(page);
+        // Who waits for room would have to search for it, far behind the hand.
+        let is_wanted = Rc::strong_count(&page) > 2 || page.referenced.get() || page.is_dirty() || page.is_detached();
+        if self.cache.waiting.get() > 0 && !is_wanted {
+            self.evict(page);
+        }
         self.progress.changed.notify_all();
         outcome
     }
