@@ -168,16 +168,21 @@ impl Shard {
     /// now. Not while the device answers no reads of other places either.
     pub(super) async fn is_lost(&self, what: Refused) -> bool {
         let is_enough = self.is_tried_again(what) || self.is_given_up(what);
-        let lost = is_enough
-            && match what {
-                Refused::Log(_) => self.log.is_readable().await,
-                Refused::Block(_) if self.meta.bands().is_some() => self.is_capacity_readable().await,
-                _ => self.meta.is_readable().await,
-            };
+        // Asked again before the patience begins anew: a device that fails now and then is not one that is away.
+        let lost = is_enough && (self.answers_beside(what).await || self.answers_beside(what).await);
         if lost {
             self.patience.gave_up(what, self.reactor.now_ns());
         }
         lost
+    }
+
+    /// Whether the device that has refused something answers reads of other places.
+    async fn answers_beside(&self, what: Refused) -> bool {
+        match what {
+            Refused::Log(_) => self.log.is_readable().await,
+            Refused::Block(_) if self.meta.bands().is_some() => self.is_capacity_readable().await,
+            _ => self.meta.is_readable().await,
+        }
     }
 
     /// Whether the capacity device answers reads at all, at its superblocks.
