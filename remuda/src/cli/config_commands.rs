@@ -35,7 +35,7 @@ pub fn run(context: &Context, command: ConfigCommand) -> Result<(), Failure> {
 }
 
 fn check(context: &Context, file: &str) -> Result<(), Failure> {
-    let config = Config::load(file)?;
+    let config = Config::load_and_look(file)?;
     let volumes = config.volumes.len() + config.pool_volumes.len();
     let (devices, pools, subsystems) = (config.devices.len(), config.pools.len(), config.subsystems.len());
     if context.json {

@@ -19,6 +19,7 @@ mod legs;
 mod limits;
 pub mod look;
 mod paths;
+mod pool_advice;
 mod pool_care;
 pub mod pool_check;
 mod pool_log;

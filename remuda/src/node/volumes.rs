@@ -7,7 +7,7 @@ use super::state::{Origin, VolumeRecord};
 use super::view::VolumeView;
 use super::window::Window;
 use super::{Node, OBJECTS_MAX};
-use crate::config::VolumeEntry;
+use crate::config::{UNITS_HINT, VolumeEntry};
 use base::ByteSize;
 use bdev::{BlockDevice, StatsDevice};
 use std::sync::Arc;
@@ -357,7 +357,7 @@ impl Node {
         let size = size.unwrap_or(u64::MAX);
         if size == 0 || !size.is_multiple_of(block) {
             let cause = format!("{size} bytes is not a positive multiple of its block size {block}");
-            return Err(Refusal::invalid(object, cause, ""));
+            return Err(Refusal::invalid(object, cause, UNITS_HINT));
         }
         if size > room {
             let cause = format!("it can grow to {} where it is, {} asked for", ByteSize(room), ByteSize(size));
