@@ -18,9 +18,12 @@ use bdev::{BlockDevice, LatencyClass, Op};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+/// How long `/healthz` waits for the node to look around; probes give up after a few seconds.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(1);
 /// Scrapes waiting at most.
 const SCRAPES_MAX: usize = 16;
 
@@ -40,6 +43,7 @@ struct Objects {
     volumes: Vec<Gauge>,
     pools: Vec<PoolView>,
     problems: usize,
+    failing: Vec<String>,
     connections: u64,
     traffic: Vec<TrafficView>,
     counted: Vec<Counted>,
@@ -79,17 +83,27 @@ impl Metrics {
             Gauge { name, kind: "volume".into(), size, open, mirror, parity, flash_cache, paths }
         });
         let pools = node.pool_list().await;
-        let problems = node.problems(&pools).len();
+        let (problems, failing) = (node.problems(&pools).len(), node.failing(&pools));
         let (connections, traffic) = (node.exporter().counters().await.connections, node.traffic().await);
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.pools = pools;
         objects.problems = problems;
+        objects.failing = failing;
         objects.connections = connections;
         objects.traffic = traffic;
         objects.counted = node.counted();
         objects.vhosts = node.vhost_list();
+    }
+
+    /// Has the node note which objects there are.
+    async fn refreshed(&self) {
+        let (done, refreshed) = oneshot::channel();
+        if self.refresh.send(done).await.is_ok() {
+            // A node that is stopping answers no more; what was last known will do.
+            let _ = refreshed.await;
+        }
     }
 
     /// `/healthz` says so from now on.
@@ -135,6 +149,8 @@ impl Metrics {
         };
         let problems = vec![(String::new(), objects.problems as f64)];
         family("remuda_problems", "gauge", "Things that want attention; 'remuda status' lists them.", problems);
+        let failing = vec![(String::new(), objects.failing.len() as f64)];
+        family("remuda_failing", "gauge", "Those because of which hosts do not get what they should.", failing);
         family("remuda_device_size_bytes", "gauge", "Size of a device.", sizes(&objects.devices));
         family("remuda_device_open", "gauge", "1 if a device is open.", open(&objects.devices));
         family("remuda_volume_size_bytes", "gauge", "Size of a volume.", sizes(&objects.volumes));
@@ -535,7 +551,7 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Console>) {
     let scrapes = get(show_metrics).route_layer(from_fn_with_state(metrics.names.clone(), guard_scrapes));
-    let router = Router::new().route("/metrics", scrapes).route("/healthz", get(show_health)).with_state(metrics);
+    let router = Router::new().route("/metrics", scrapes).route("/healthz", get(show_health)).route("/livez", get(|| async { "ok\n" })).with_state(metrics);
     let router = match console {
         Some(console) => console.add_to(router),
         None => router,
@@ -544,18 +560,25 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Cons
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
-    let (done, refreshed) = oneshot::channel();
-    if metrics.refresh.send(done).await.is_ok() {
-        // A node that is stopping answers no more; what was last known will do.
-        let _ = refreshed.await;
-    }
+    metrics.refreshed().await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
 }
 
 async fn show_health(State(metrics): State<Metrics>) -> impl IntoResponse {
-    if metrics.objects.lock().expect("nothing panics while holding it").stopping {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+    let is_stopping = || metrics.objects.lock().expect("nothing panics while holding it").stopping;
+    // A node that has much to do tells what it knew last, and within the patience of whoever asks.
+    if !is_stopping() && tokio::time::timeout(HEALTH_PATIENCE, metrics.refreshed()).await.is_err() {
+        tracing::debug!("health is told as it was last known");
+    }
+    let objects = metrics.objects.lock().expect("nothing panics while holding it");
+    if objects.stopping {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_string())
+    } else if !objects.failing.is_empty() {
+        let lines = objects.failing.iter().map(|line| format!("{line}\n"));
+        (StatusCode::SERVICE_UNAVAILABLE, std::iter::once("failing\n".to_string()).chain(lines).collect())
+    } else if objects.problems > 0 {
+        (StatusCode::OK, format!("degraded: {} warnings, see 'remuda status'\n", objects.problems))
     } else {
-        (StatusCode::OK, "ok\n")
+        (StatusCode::OK, "ok\n".to_string())
     }
 }

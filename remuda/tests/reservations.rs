@@ -31,7 +31,7 @@ fn as_host<F: Future<Output = ()> + 'static>(
     nsid: u32,
     work: impl FnOnce(Rc<Reactor>, Rc<NvmfDevice>) -> F + Send + 'static,
 ) {
-    let status = node.json(&["status"]);
+    let status = node.status();
     let address = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
     let identity = HostIdentity::from_uuid(Uuid::from_u128(host));
     let options = Options::new(address, Nqn::new(NQN).unwrap(), identity);

@@ -43,7 +43,7 @@ pub enum PoolError {
         /// The device.
         device: String,
         /// What it holds.
-        holds: Holds,
+        holds: Box<Holds>,
     },
     /// A log that only memory would hold, and nobody has said that this will do.
     #[error("pool '{pool}': its log '{log}' would not survive a power loss: it is no DAX mapping with MAP_SYNC")]

@@ -168,7 +168,7 @@ impl Forgetting<'_> {
         match Holds::look(self.reactor, &log.channel, log.info).await {
             Ok(holds) => {
                 let (pool, device) = (self.superblock.name.clone(), self.devices.log.name().to_string());
-                PoolError::InUse { pool, device, holds }
+                PoolError::InUse { pool, device, holds: holds.into() }
             }
             Err(status) => self.io("read the new log device", status),
         }

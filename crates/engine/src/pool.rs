@@ -308,7 +308,13 @@ impl Pool {
             match Holds::look(reactor, channel, info).await {
                 Ok(Holds::Nothing) => {}
                 Ok(holds) if force => tracing::warn!("pool '{name}' is made over what '{device}' held: {holds}"),
-                Ok(holds) => return Err(PoolError::InUse { pool: name.clone(), device: device.to_string(), holds }),
+                Ok(holds) => {
+                    return Err(PoolError::InUse {
+                        pool: name.clone(),
+                        device: device.to_string(),
+                        holds: holds.into(),
+                    });
+                }
                 Err(_) if force => {}
                 Err(status) => {
                     return Err(PoolError::Io { pool: name.clone(), action: "read the devices", status });

@@ -61,7 +61,7 @@ enum Command {
     /// Show it working: write over NVMe/TCP, kill the node, start it again, verify
     #[command(after_help = "Example:\n  remuda demo --from ~/photos --size-limit 1GiB")]
     Demo(demo::DemoArgs),
-    /// Show how the node is
+    /// Show how the node is; exits with 1 when hosts do not get what they should
     Status,
     /// Stop the node: drain, flush, end
     Stop,

@@ -80,7 +80,7 @@ Examples:
         /// Name
         name: String,
     },
-    /// Show every number of a pool, or of all; exits with 1 when one is not open or in trouble
+    /// Show every number of a pool, or of all; exits with 1 when one is not open, full or in trouble
     Status {
         /// Name
         name: Option<String>,
@@ -240,10 +240,8 @@ fn log_text(log: &LogDef) -> String {
 }
 
 fn with_problems(mut text: String, pools: &[PoolView]) -> String {
-    for pool in pools {
-        for problem in &pool.problems {
-            text += &format!("\npool '{}' ({}): {problem}", pool.name, pool.state);
-        }
+    for line in pools.iter().flat_map(PoolView::problem_lines) {
+        text += &format!("\n{line}");
     }
     text
 }
@@ -417,7 +415,7 @@ fn status(context: &Context, name: Option<String>) -> Result<(), Failure> {
         });
         output::print_line(&texts.collect::<Vec<_>>().join("\n\n"));
     }
-    if pools.iter().all(|pool| pool.state == "open") { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+    if pools.iter().all(PoolView::is_well) { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
 }
 
 /// What happened between two looks at the open pools that both have seen.

@@ -53,7 +53,8 @@ fn size_at_most(config: &Config, name: &str) -> Option<u64> {
         match &def.params {
             // A file that is there already may be larger.
             DeviceParams::File { path, size, .. } => {
-                let length = std::fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { u64::MAX });
+                let length =
+                    std::fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { u64::MAX });
                 size.map(|size| size.max(length))
             }
             DeviceParams::Mirror { devices, .. } => devices.iter().filter_map(of).min(),

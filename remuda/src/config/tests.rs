@@ -221,12 +221,18 @@ fn devices_that_are_too_small_for_a_pool_are_named_with_what_it_needs() {
 #[test]
 fn two_listeners_on_one_port_are_found() {
     let text = "[node]\nmetrics_listen = '127.0.0.1:4420'\n[nvmf]\nlisten = ['127.0.0.1']\n";
-    assert_problem(text, "0:0:", &["metrics_listen 127.0.0.1:4420 and listen 127.0.0.1:4420 are the same port", "\"off\""]);
+    assert_problem(
+        text,
+        "0:0:",
+        &["metrics_listen 127.0.0.1:4420 and listen 127.0.0.1:4420 are the same port", "\"off\""],
+    );
     let all = text.replace("['127.0.0.1']", "['0.0.0.0']\ninsecure = true");
     assert_problem(&all, "0:0:", &["listen 0.0.0.0:4420 are the same port"]);
     let default = "[nvmf]\nlisten = ['127.0.0.1:9420']\n";
     assert_problem(default, "0:0:", &["unless told otherwise", "metrics_listen in [node]"]);
-    assert!(Config::parse("/x/node.toml", text.replace("listen = ['127", "listen = ['[::1]:4420', '127.0.0.2']#")).is_ok());
+    assert!(
+        Config::parse("/x/node.toml", text.replace("listen = ['127", "listen = ['[::1]:4420', '127.0.0.2']#")).is_ok()
+    );
     assert!(Config::parse("/x/node.toml", text.replace("'127.0.0.1:4420'", "'off'")).is_ok());
     let door = "[node]\nrpc_socket = 'x'\n[[volume]]\nname = 'v'\ndevice = 'm'\n[[vhost]]\nname = 'd'\nvolume = 'v'\nsocket = 'x'\n";
     assert_problem(&format!("{door}{MEM}"), "9:10:", &["/x/x is the node's own rpc_socket"]);

@@ -237,7 +237,10 @@ mod tests {
         let held = std::fs::File::create(dir.path().join("held")).unwrap();
         held.lock().unwrap();
         let found = look("held", Some(1 << 20));
-        assert!(found.level == Level::Problem && found.found.contains(&format!("(pid {})", std::process::id())), "{found:?}");
+        assert!(
+            found.level == Level::Problem && found.found.contains(&format!("(pid {})", std::process::id())),
+            "{found:?}"
+        );
         assert!(look("x", None).next.contains("size ="));
     }
 

@@ -11,7 +11,8 @@ use std::path::Path;
 impl Node {
     /// Of a device that is refused since it is half of a pool: where the other half is, if this node has it open.
     pub(super) async fn other_device(&self, error: &PoolError) -> String {
-        let PoolError::InUse { holds: Holds::Pool { name, role, pool, .. }, .. } = error else { return String::new() };
+        let PoolError::InUse { holds, .. } = error else { return String::new() };
+        let Holds::Pool { name, role, pool, .. } = &**holds else { return String::new() };
         let wanted = match role {
             Role::Log => Role::Capacity,
             Role::Capacity => Role::Log,
@@ -42,8 +43,10 @@ impl Node {
         if !Path::new(&path).exists() {
             return Ok(());
         }
-        let read = Config::load(&path).map_err(|_| {
-            Refusal::conflict(object(name), format!("{path} is wrong by now"), format!("remuda config check {path}"))
+        let read = Config::load(&path).map_err(|bad| {
+            let first = bad.problems.first().map_or(String::new(), |problem| format!(": {}", problem.message));
+            let cause = format!("{path} is wrong by now{first}");
+            Refusal::conflict(object(name), cause, format!("remuda config check {path}"))
         })?;
         let Some(entry) = read.pools.iter().find(|entry| entry.def.name == name) else { return Ok(()) };
         if entry.def == self.pool_slot(name)?.def {

@@ -15,7 +15,8 @@ const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
 pub struct PoolView {
     /// Name.
     pub name: String,
-    /// `open`, `trouble` (open, but upkeep fails), `closed`, or `checking` (closed, and being checked).
+    /// `open`, `full` (open, but new blocks are refused), `trouble` (open, but upkeep fails), `closed`, or `checking` (closed, and
+    /// being checked).
     pub state: String,
     /// Why it is closed, what fails, what is lost; and what to do.
     pub problems: Vec<String>,
@@ -375,6 +376,16 @@ impl PoolNumbers {
 }
 
 impl PoolView {
+    /// Hosts get what they should.
+    pub fn is_well(&self) -> bool {
+        self.state == "open"
+    }
+
+    /// What is wrong, a line each that names the pool.
+    pub fn problem_lines(&self) -> impl Iterator<Item = String> {
+        self.problems.iter().map(|problem| format!("pool '{}' ({}): {problem}", self.name, self.state))
+    }
+
     /// A pool's definition, with the numbers that it gave if it is open.
     pub(super) fn of(slot: &PoolSlot, status: Option<PoolStatus>) -> PoolView {
         let mut problems = Vec::new();
@@ -418,11 +429,13 @@ impl PoolView {
             }
         }
         let failing = open.as_ref().is_some_and(|open| open.total.trouble.is_some());
+        let full = open.as_ref().is_some_and(|open| open.total.free_extents == 0);
         let checking = slot.check.lock().expect(UNPOISONED).running;
         let state = match (&open, failing) {
             (None, _) if checking => "checking",
             (None, _) => "closed",
             (Some(_), true) => "trouble",
+            (Some(_), false) if full => "full",
             (Some(_), false) => "open",
         };
         PoolView {

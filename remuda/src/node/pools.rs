@@ -14,7 +14,8 @@ use crate::config::{LogDef, PlacementDef, PoolDef, VOLATILE_LOG, volatile_log};
 use crate::sys;
 use bdev::BlockDevice;
 use engine::{
-    CreateOptions, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape, SuperblockError,
+    CreateOptions, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape,
+    SuperblockError,
 };
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -126,7 +127,9 @@ fn no_pool(name: &str, device: &str, holds: Option<Holds>, made: bool) -> Refusa
     };
     let next = match made {
         true => "name the device that has the pool; or, if nothing on this one is needed, wipe it".to_string(),
-        false => format!("put the drive that has the pool in its place; or: remuda pool destroy {name}, and create it anew"),
+        false => {
+            format!("put the drive that has the pool in its place; or: remuda pool destroy {name}, and create it anew")
+        }
     };
     Refusal::failed(object(name), cause, format!("{next}; then: remuda pool open {name}"))
 }

@@ -212,7 +212,7 @@ pub struct VolumeView {
     pub offset: Option<u64>,
     /// Bytes per block; 0 while it is not open.
     pub block_size: u32,
-    /// Identity seen by hosts.
+    /// Identity seen by hosts; all zeroes where it is not known, since the pool is not open.
     pub uuid: Uuid,
     /// How far it could grow where it is; in a pool, without regard to the pool's free space.
     pub size_max: u64,
@@ -599,6 +599,10 @@ pub struct StatusView {
     pub vhosts: usize,
     /// Reactors.
     pub reactors: Vec<ReactorView>,
+    /// Those of the warnings because of which hosts do not get what they should: pools that are not open, full or in trouble,
+    /// and volumes, namespaces and doors that are not served.
+    #[serde(default)]
+    pub failing: Vec<String>,
     /// Things that want attention.
     pub warnings: Vec<String>,
 }

@@ -94,7 +94,7 @@ v0_on() { # LINE...: the volume behind namespace 1, and where it is
 node_serve() { # in the foreground
     exec "$REMUDA" serve --config "$W/node.toml"
 }
-node_ready() { remuda status --json >/dev/null 2>&1; }
+node_ready() { remuda rpc node.status >/dev/null 2>&1; }
 
 # Outside a pool the device is made with room for the volume to grow.
 node_add_namespace() { # NSID MIB
