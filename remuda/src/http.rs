@@ -54,6 +54,8 @@ struct Gauge {
     name: String,
     kind: String,
     size: u64,
+    /// What a volume has of its pool.
+    allocated: Option<u64>,
     open: bool,
     mirror: Option<MirrorView>,
     parity: Option<ParityView>,
@@ -74,15 +76,16 @@ impl Metrics {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
             let DeviceView { name, kind, size, mirror, parity, flash_cache, paths, open, .. } = device;
-            Gauge { name, kind, size, open, mirror, parity, flash_cache, paths }
+            Gauge { name, kind, size, allocated: None, open, mirror, parity, flash_cache, paths }
         });
-        let volumes = node.volume_list().into_iter();
+        let pools = node.pool_list().await;
+        let volumes = node.volume_list(&pools).into_iter();
         let volumes = volumes.map(|volume| {
             let (name, size, open) = (volume.name, volume.size, volume.state == "open");
             let (mirror, parity, flash_cache, paths) = (None, None, None, Vec::new());
-            Gauge { name, kind: "volume".into(), size, open, mirror, parity, flash_cache, paths }
+            let allocated = volume.allocated;
+            Gauge { name, kind: "volume".into(), size, allocated, open, mirror, parity, flash_cache, paths }
         });
-        let pools = node.pool_list().await;
         let (problems, failing) = (node.problems(&pools).len(), node.failing(&pools));
         let (connections, traffic) = (node.exporter().counters().await.connections, node.traffic().await);
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
@@ -154,6 +157,12 @@ impl Metrics {
         family("remuda_device_size_bytes", "gauge", "Size of a device.", sizes(&objects.devices));
         family("remuda_device_open", "gauge", "1 if a device is open.", open(&objects.devices));
         family("remuda_volume_size_bytes", "gauge", "Size of a volume.", sizes(&objects.volumes));
+        let allocated = objects.volumes.iter().filter_map(|volume| {
+            let labels = format!("{{name=\"{}\",kind=\"{}\"}}", volume.name, volume.kind);
+            Some((labels, volume.allocated? as f64))
+        });
+        let help = "Bytes of its pool that a volume has for itself.";
+        family("remuda_volume_allocated_bytes", "gauge", help, allocated.collect());
         family("remuda_volume_open", "gauge", "1 if a volume is open.", open(&objects.volumes));
         family(
             "remuda_nvmf_connections",
@@ -427,6 +436,10 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
     let open = |of: fn(&PoolNumbers) -> f64| move |pool: &PoolView| pool.open.as_ref().map(of);
     family("remuda_pool_volumes", "gauge", "Volumes of a pool.", &open(|open| open.volumes as f64));
     family("remuda_pool_snapshots", "gauge", "Snapshots of a pool's volumes.", &open(|open| open.snapshots as f64));
+    let provisioned = open(|open| open.provisioned_bytes as f64);
+    family("remuda_pool_provisioned_bytes", "gauge", "Sizes of a pool's volumes.", &provisioned);
+    let allocated = open(|open| open.allocated_bytes as f64);
+    family("remuda_pool_allocated_bytes", "gauge", "Bytes that volumes and snapshots have in a pool.", &allocated);
     let going = open(|open| open.going as f64);
     family("remuda_pool_deleting", "gauge", "Deleted volumes and snapshots of a pool that have not gone yet.", &going);
     family("remuda_pool_capacity_bytes", "gauge", "Capacity of a pool.", &open(|open| open.capacity_bytes as f64));
@@ -551,7 +564,11 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Console>) {
     let scrapes = get(show_metrics).route_layer(from_fn_with_state(metrics.names.clone(), guard_scrapes));
-    let router = Router::new().route("/metrics", scrapes).route("/healthz", get(show_health)).route("/livez", get(|| async { "ok\n" })).with_state(metrics);
+    let router = Router::new()
+        .route("/metrics", scrapes)
+        .route("/healthz", get(show_health))
+        .route("/livez", get(|| async { "ok\n" }))
+        .with_state(metrics);
     let router = match console {
         Some(console) => console.add_to(router),
         None => router,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pools::{DEVICES, POOL, node, node_on, refused};
+use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
 use common::{Node, remuda};
 use serde_json::json;
 use std::os::unix::fs::FileExt;
@@ -82,14 +82,12 @@ fn a_pool_that_has_got_other_devices_in_the_file_wants_a_restart() {
     let mut node = node_on(&format!("{DEVICES}{MORE}"), POOL);
     node.kill();
     std::fs::rename(node.path("log.img"), node.path("away.img")).unwrap();
-    let text = std::fs::read_to_string(node.config()).unwrap();
-    std::fs::write(node.config(), text.replace("path = 'log.img'\nsize = '64MiB'", "path = 'log.img'")).unwrap();
     node.restart();
     let text = std::fs::read_to_string(node.config()).unwrap();
     std::fs::write(node.config(), text.replace("log = 'log'", "log = 'log2'").replace("log2.img", "log3.img")).unwrap();
     refused(&node, &["pool", "open", "hot"], 5, "restart the node");
     std::fs::write(node.config(), text.replace("log = 'log'", "log = 'log2'")).unwrap();
-    refused(&node, &["pool", "open", "hot"], 1, "'log2' is not its log: it holds nothing".split(':').next().unwrap());
+    refused(&node, &["pool", "open", "hot"], 1, "'log2' is not its log (it holds nothing");
     std::fs::write(node.config(), text).unwrap();
     std::fs::rename(node.path("away.img"), node.path("log.img")).unwrap();
     node.ok(&["pool", "open", "hot"]);
@@ -107,4 +105,80 @@ fn the_doctor_says_which_node_has_a_file() {
     assert!(run.code == 1 && run.out.contains(&said) && run.out.contains("node.toml"), "{}", run.out);
     let own = remuda(&["doctor", "--config", &node.config()]);
     assert!(!own.out.contains("is locked"), "{}", own.out);
+}
+
+#[test]
+fn a_pool_that_is_not_open_is_no_secret() {
+    let volumes = "[[volume]]\nname = 'seen'\npool = 'hot'\nsize = '64MiB'\n[[volume]]\nname = 'own'\npool = 'hot'\nsize = '32MiB'\n";
+    let mut node = node(&format!("{POOL}{volumes}"));
+    node.ok(&["subsystem", "add-namespace", NQN, "seen"]);
+    let health =
+        |node: &Node| common::http_get(&node.status()["metrics"].as_str().unwrap().replace("/metrics", "/healthz"));
+    node.ok(&["status"]);
+    assert!(health(&node).contains("200 OK") && health(&node).ends_with("ok\n"));
+    node.kill();
+    let text = std::fs::read_to_string(node.config()).unwrap();
+    std::fs::write(node.config(), text.replace("path = 'log.img'\nsize = '64MiB'", "path = 'log.img'")).unwrap();
+    std::fs::rename(node.path("log.img"), node.path("away.img")).unwrap();
+    node.restart();
+    let run = node.run(&["status"]);
+    assert!(
+        run.code == 1 && run.out.contains("problem: pool 'hot' (closed)") && run.out.contains("log.img"),
+        "{}",
+        run.out
+    );
+    assert_eq!(run.out.matches("pool 'hot' (closed)").count(), 1, "{}", run.out);
+    let said = health(&node);
+    assert!(said.contains(" 503 ") && said.contains("failing\npool 'hot' (closed)"), "{said}");
+    let url = node.status()["metrics"].as_str().unwrap().to_string();
+    assert!(common::http_get(&url.replace("/metrics", "/livez")).contains("200 OK"));
+    assert!(!common::http_get(&url).contains("\nremuda_failing 0\n"));
+    let list = node.json(&["volume", "list"]);
+    let states: Vec<_> = list.as_array().unwrap().iter().map(|volume| (&volume["name"], &volume["size"])).collect();
+    assert_eq!(states, [(&json!("own"), &json!(32 << 20)), (&json!("seen"), &json!(64 << 20))], "{list}");
+    assert!(list[0]["state"].as_str().unwrap().contains("pool 'hot' is not open"), "{list}");
+    std::fs::rename(node.path("away.img"), node.path("log.img")).unwrap();
+    node.ok(&["pool", "open", "hot"]);
+    node.ok(&["status"]);
+    assert!(health(&node).ends_with("ok\n"));
+}
+
+#[test]
+fn what_volumes_have_of_their_pool_is_told_apart_from_their_sizes_and_after_a_crash_too() {
+    let mut node = node(POOL);
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "8MiB"]);
+    node.ok(&["volume", "create", "w", "--pool", "hot", "--size", "1GiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    let fill = ["--rw", "write", "--fill", "--bs", "1MiB", "--time", "100ms", "--warmup", "0s"];
+    let run = bench(&node, &fill);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    let mib = |mib: u64| json!(mib << 20);
+    let list = node.json(&["volume", "list"]);
+    assert_eq!((&list[0]["allocated"], &list[1]["allocated"]), (&mib(8), &mib(0)), "{list}");
+    node.ok(&["snapshot", "create", "v@s"]);
+    node.ok(&["volume", "clone", "v@s", "c"]);
+    let look = |node: &Node| {
+        let open = node.json(&["pool", "show", "hot"])["open"].clone();
+        (node.json(&["volume", "show", "v"]), open["provisioned_bytes"].clone(), open["allocated_bytes"].clone())
+    };
+    let (v, provisioned, allocated) = look(&node);
+    assert_eq!((&v["allocated"], &v["snapshots_allocated"]), (&mib(0), &mib(8)), "{v}");
+    assert_eq!((&v["snapshots"], &v["clones"]), (&json!(["v@s"]), &json!(["c"])), "{v}");
+    assert_eq!(node.json(&["volume", "show", "c"])["clone_of"], json!("v@s"));
+    assert_eq!((provisioned, allocated), (mib(1024 + 16), mib(8)));
+    let shown = node.run(&["volume", "show", "v"]).out;
+    assert!(shown.contains("8 MiB by its snapshots") && shown.contains("1 clone: c"), "{shown}");
+    // Part of the last extent is written anew, above the snapshot.
+    let more = ["--rw", "randwrite", "--range", "4MiB", "--time", "100ms", "--warmup", "0s"];
+    assert_eq!(bench(&node, &more).code, 0);
+    let before = look(&node);
+    assert_eq!(before.0["allocated"], mib(4), "{}", before.0);
+    node.kill();
+    node.restart();
+    assert_eq!(look(&node), before);
+    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
+    assert!(metrics.contains("remuda_volume_allocated_bytes{name=\"v\",kind=\"volume\"} 4194304\n"), "{metrics}");
+    assert!(metrics.contains("remuda_pool_allocated_bytes{pool=\"hot\"} 12582912\n"), "{metrics}");
+    node.ok(&["volume", "delete", "c"]);
+    node.ok(&["snapshot", "delete", "v@s"]);
 }

@@ -299,6 +299,14 @@ fn facts(pool: &PoolView) -> String {
                 format!("{}, {} snapshots", output::count(open.volumes as u64), output::count(open.snapshots as u64)),
             ),
             ("being deleted", format!("{}, which have {} extents", open.going, output::count(open.going_extents))),
+            (
+                "provisioned",
+                format!(
+                    "{} by volumes; {} allocated, with their snapshots",
+                    ByteSize(open.provisioned_bytes),
+                    ByteSize(open.allocated_bytes)
+                ),
+            ),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
             ("not used", format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name)),
             ("unusable extents", output::count(total.unusable_extents)),

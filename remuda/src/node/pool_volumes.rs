@@ -174,6 +174,8 @@ impl Node {
             block_size,
             uuid,
             size_max: SIZE_MAX,
+            allocated: None,
+            kin: None,
             exports: self.exports_of(name),
             origin: self.pool_volume_origin(name),
             state,

@@ -216,12 +216,32 @@ pub struct VolumeView {
     pub uuid: Uuid,
     /// How far it could grow where it is; in a pool, without regard to the pool's free space.
     pub size_max: u64,
+    /// In an open pool: bytes that it has for itself, in extents of 4 MiB. What it had when a snapshot was made is the
+    /// snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<u64>,
+    /// Of one volume alone, in an open pool: what stands on it, and it on.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub kin: Option<KinView>,
     /// Namespaces and doors that show it, as `NQN/nsid` and `vhost/NAME`.
     pub exports: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
     /// `open`, or why it is not.
     pub state: String,
+}
+
+/// Snapshots and clones of a volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct KinView {
+    /// Its snapshots, the oldest first.
+    pub snapshots: Vec<String>,
+    /// Bytes that these have, in extents of 4 MiB.
+    pub snapshots_allocated: u64,
+    /// Volumes that are clones of it: what neither has written, both share.
+    pub clones: Vec<String>,
+    /// The snapshot that it is a clone of.
+    pub clone_of: Option<String>,
 }
 
 /// A snapshot of a volume in a pool.

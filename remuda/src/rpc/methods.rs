@@ -671,8 +671,8 @@ async fn dispatch(
         "pool.forget_log" => forget_log(node, &params).await,
         "pool.destroy" => node.pool_destroy(&params.name).await.map(done),
         "volume.create" => volume_create(node, &params).await,
-        "volume.list" => answer(node.volume_list()),
-        "volume.show" => answer(node.volume_show(&params.name)?),
+        "volume.list" => answer(node.volume_list(&node.pool_list().await)),
+        "volume.show" => answer(node.volume_look(&params.name).await?),
         "volume.resize" => {
             let size = NewSize::parse(&params.size_text);
             let size = size.map_err(|reason| Refusal::invalid(format!("volume '{}'", params.name), reason, ""))?;
