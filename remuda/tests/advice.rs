@@ -182,3 +182,26 @@ fn what_volumes_have_of_their_pool_is_told_apart_from_their_sizes_and_after_a_cr
     node.ok(&["volume", "delete", "c"]);
     node.ok(&["snapshot", "delete", "v@s"]);
 }
+
+#[test]
+fn what_connected_hosts_use_is_taken_from_them_only_by_force() {
+    let port = common::free_port();
+    let far = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:{port}']\n[[device]]\nname = 'm'\nkind = 'mem'\nsize = '16MiB'\n\
+         [[volume]]\nname = 'v'\ndevice = 'm'\nsize = '8MiB'\n[[volume]]\nname = 'w'\ndevice = 'm'\nsize = '8MiB'\n"
+    ));
+    far.ok(&["subsystem", "create", NQN, "--allow-any-host"]);
+    far.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    far.ok(&["subsystem", "add-namespace", NQN, "w", "--host", "nqn.2026-11.org.example:another"]);
+    let near = Node::start(&format!(
+        "[[device]]\nname = 'r'\nkind = 'nvmf'\naddress = '127.0.0.1:{port}'\nnqn = '{NQN}'\nnsid = 1\n"
+    ));
+    assert_eq!(near.json(&["device", "show", "r"])["open"], json!(true));
+    refused(&far, &["subsystem", "remove-namespace", NQN, "1"], 5, "(volume 'v')");
+    refused(&far, &["subsystem", "remove-namespace", NQN, "1"], 5, "would lose it: nqn.");
+    refused(&far, &["subsystem", "delete", NQN], 5, "add --force");
+    far.ok(&["subsystem", "remove-namespace", NQN, "2"]);
+    far.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
+    far.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    far.ok(&["subsystem", "delete", NQN, "--force"]);
+}

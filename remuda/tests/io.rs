@@ -268,7 +268,7 @@ fn namespaces_come_and_go_while_the_node_runs() {
     assert_eq!(good(&bench(&node, &load))["parameters"]["size"], json!(4 << 20));
     node.ok(&["volume", "resize", "c", "+4MiB"]);
     assert_eq!(good(&bench(&node, &load))["parameters"]["size"], json!(8 << 20));
-    node.ok(&["subsystem", "remove-namespace", NQN, "3"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "3", "--force"]);
     assert_eq!(bench(&node, &load).code, 1);
 }
 

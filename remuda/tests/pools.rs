@@ -59,7 +59,7 @@ fn pools_made_by_command_live_until_they_are_destroyed() {
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     refused(&node, &["volume", "delete", "v"], 5, "remove the namespace first");
     refused(&node, &["pool", "destroy", "hot", "--yes"], 5, "remove the namespace first");
-    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["volume", "delete", "v"]);
     refused(&node, &["volume", "show", "v"], 4, "no such object");
     refused(&node, &["pool", "destroy", "hot"], 2, "--yes");

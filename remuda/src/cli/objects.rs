@@ -198,6 +198,9 @@ Examples:
     Delete {
         /// NVMe name
         nqn: String,
+        /// Even if hosts are connected
+        #[arg(long)]
+        force: bool,
     },
     /// Show a volume to the subsystem's hosts
     AddNamespace {
@@ -271,6 +274,9 @@ Examples:
         nqn: String,
         /// Namespace id
         nsid: u32,
+        /// Even if hosts that see it are connected
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -555,9 +561,9 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
         SubsystemCommand::Show { nqn } => {
             context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem)
         }
-        SubsystemCommand::Delete { nqn } => {
+        SubsystemCommand::Delete { nqn, force } => {
             let text = format!("deleted subsystem '{nqn}'");
-            context.call_and_show("subsystem.delete", json!({ "nqn": nqn }), |_: Value| text)
+            context.call_and_show("subsystem.delete", json!({ "nqn": nqn, "force": force }), |_: Value| text)
         }
         SubsystemCommand::AddNamespace { nqn, volume, nsid, host, ana_group, uuid } => {
             let mut params = json!({ "nqn": nqn, "volume": volume });
@@ -605,9 +611,10 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
             let text = format!("namespace {nsid} of '{nqn}' is seen by every host that may connect");
             context.call_and_show("subsystem.unmask_namespace", json!({ "nqn": nqn, "nsid": nsid }), |_: Value| text)
         }
-        SubsystemCommand::RemoveNamespace { nqn, nsid } => {
+        SubsystemCommand::RemoveNamespace { nqn, nsid, force } => {
             let text = format!("removed namespace {nsid} of '{nqn}'");
-            context.call_and_show("subsystem.remove_namespace", json!({ "nqn": nqn, "nsid": nsid }), |_: Value| text)
+            let params = json!({ "nqn": nqn, "nsid": nsid, "force": force });
+            context.call_and_show("subsystem.remove_namespace", params, |_: Value| text)
         }
     }
 }

@@ -530,12 +530,17 @@ fn settle(context: &Context, name: &str) -> Result<(), Failure> {
 /// Asks for the pool's name before it is destroyed.
 fn confirm(context: &Context, name: &str) -> Result<(), Failure> {
     let (_, pools) = fetch(context, &Some(name.to_string()))?;
-    let volumes = pools.first().and_then(|pool| pool.open.as_ref()).map_or(0, |open| open.volumes);
+    let volumes = match pools.first().and_then(|pool| pool.open.as_ref()) {
+        Some(open) => {
+            format!("its {} volumes, in which {} are allocated", open.volumes, ByteSize(open.allocated_bytes))
+        }
+        None => "its volumes, of which the node does not know now how many there are".to_string(),
+    };
     if context.json || !std::io::stdin().is_terminal() {
-        let message = format!("this destroys pool '{name}' and its {volumes} volumes; add --yes if that is meant");
+        let message = format!("this destroys pool '{name}' and {volumes}; add --yes if that is meant");
         return Err(Failure::new(Exit::Usage, message));
     }
-    eprint!("This destroys pool '{name}' and its {volumes} volumes. Type the pool's name to go on: ");
+    eprint!("This destroys pool '{name}' and {volumes}. Type the pool's name to go on: ");
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     let _ = std::io::stdin().lock().read_line(&mut answer);
