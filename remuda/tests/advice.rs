@@ -205,3 +205,50 @@ fn what_connected_hosts_use_is_taken_from_them_only_by_force() {
     far.ok(&["subsystem", "add-namespace", NQN, "v"]);
     far.ok(&["subsystem", "delete", NQN, "--force"]);
 }
+
+#[test]
+fn where_a_node_differs_from_its_file_is_listed() {
+    let mut node = node(POOL);
+    let run = node.run(&["config", "diff"]);
+    assert!(run.code == 0 && run.out.contains("no differences"), "{}{}", run.out, run.err);
+    node.ok(&["device", "create", "d", "--kind", "mem", "size=8MiB"]);
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "8MiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    let text = std::fs::read_to_string(node.config()).unwrap();
+    let changed = format!("# moved down\n{}", text.replace("'512MiB'", "'1GiB'"));
+    std::fs::write(node.config(), format!("{changed}[[device]]\nname = 'e'\nkind = 'mem'\nsize = '1MiB'\n")).unwrap();
+    let diff = |node: &Node| {
+        let run = node.run(&["--json", "config", "diff"]);
+        assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+        run.json()
+    };
+    let found = diff(&node);
+    assert_eq!(found["file"], json!("changed"));
+    let found: Vec<(&str, &str)> = found["differences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["object"].as_str().unwrap(), one["differs"].as_str().unwrap()))
+        .collect();
+    let subsystem = format!("subsystem '{NQN}'");
+    let expected = [
+        ("device 'd'", "added-at-run-time"),
+        ("volume 'v'", "added-at-run-time"),
+        (subsystem.as_str(), "changed-at-run-time"),
+        ("device 'big'", "changed-in-the-file"),
+        ("device 'e'", "added-to-the-file"),
+    ];
+    assert_eq!(found, expected);
+    let run = node.run(&["config", "diff"]);
+    assert!(
+        run.out.contains("size: 536870912 -> 1073741824") && run.out.contains("namespaces added: 1 (v)"),
+        "{}",
+        run.out
+    );
+    node.kill();
+    node.restart();
+    let after = diff(&node);
+    assert_eq!((&after["file"], after["differences"].as_array().unwrap().len()), (&json!("same"), 3), "{after}");
+    std::fs::write(node.config(), "[node]\nreactrs = 1\n").unwrap();
+    assert_eq!(diff(&node)["file"], json!("wrong"));
+}

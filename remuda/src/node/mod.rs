@@ -11,6 +11,7 @@ mod ana;
 mod awaited;
 mod build;
 mod devices;
+pub mod differences;
 pub mod export;
 mod extents;
 mod host_keys;

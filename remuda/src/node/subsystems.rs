@@ -568,7 +568,7 @@ fn apply(configured: &SubsystemRecord, overlay: &SubsystemOverlay) -> SubsystemR
 }
 
 /// The run-time changes that turn `configured` into `now`.
-fn difference(configured: &SubsystemRecord, now: &SubsystemRecord, serial: String) -> SubsystemOverlay {
+pub(super) fn difference(configured: &SubsystemRecord, now: &SubsystemRecord, serial: String) -> SubsystemOverlay {
     fn missing<T: PartialEq + Clone>(from: &[T], within: &[T]) -> Vec<T> {
         from.iter().filter(|one| !within.contains(one)).cloned().collect()
     }

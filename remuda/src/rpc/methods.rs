@@ -82,6 +82,11 @@ pub const METHODS: &[Method] = &[
         "Changes what is logged.",
         &[key("level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "required", "The new level.")],
     ),
+    question(
+        "config.diff",
+        "Where the node differs from its configuration file: what commands have changed, and what was changed in the file since.",
+        &[],
+    ),
     question("stats", "Counters and latency percentiles of devices, volumes and reactors.", &[]),
     method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
     question("device.list", "All devices.", &[]),
@@ -627,6 +632,7 @@ async fn dispatch(
             Ok(done(()))
         }
         "log.set_level" => around.set_log_level(&params.word).map(done),
+        "config.diff" => answer(node.differences()),
         "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
