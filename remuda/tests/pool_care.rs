@@ -286,7 +286,7 @@ fn a_log_is_given_up_for_another_device_and_for_none_that_holds_something() {
     patch(&node.path("log.img"), |bytes| bytes[..64 << 10].fill(0xeb));
     let log = read(&node.path("log.img"));
     node.restart();
-    refused(&node, &["pool", "forget-log", "hot", "--yes-lose-data"], 1, "'log' is in use");
+    refused(&node, &["pool", "forget-log", "hot", "--yes-lose-data"], 5, "'log' is in use");
     refused(&node, &["pool", "forget-log", "hot", "--log", "big"], 5, "already used by");
     refused(&node, &["pool", "forget-log", "hot", "--log", "nothing"], 4, "no such object");
     assert!(log == read(&node.path("log.img")), "not a byte was changed");

@@ -234,8 +234,8 @@ fn two_listeners_on_one_port_are_found() {
         Config::parse("/x/node.toml", text.replace("listen = ['127", "listen = ['[::1]:4420', '127.0.0.2']#")).is_ok()
     );
     assert!(Config::parse("/x/node.toml", text.replace("'127.0.0.1:4420'", "'off'")).is_ok());
-    let door = "[node]\nrpc_socket = 'x'\n[[volume]]\nname = 'v'\ndevice = 'm'\n[[vhost]]\nname = 'd'\nvolume = 'v'\nsocket = 'x'\n";
-    assert_problem(&format!("{door}{MEM}"), "9:10:", &["/x/x is the node's own rpc_socket"]);
+    let door = "[node]\nrpc_socket = '/tmp/r.sock'\n[[volume]]\nname = 'v'\ndevice = 'm'\n[[vhost]]\nname = 'd'\nvolume = 'v'\nsocket = '/tmp/r.sock'\n";
+    assert_problem(&format!("{door}{MEM}"), "9:10:", &["/tmp/r.sock is the node's own rpc_socket"]);
 }
 
 #[test]
