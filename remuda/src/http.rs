@@ -18,9 +18,12 @@ use bdev::{BlockDevice, LatencyClass, Op};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+/// How long `/healthz` waits for the node to look around; probes give up after a few seconds.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(1);
 /// Scrapes waiting at most.
 const SCRAPES_MAX: usize = 16;
 
@@ -40,6 +43,7 @@ struct Objects {
     volumes: Vec<Gauge>,
     pools: Vec<PoolView>,
     problems: usize,
+    failing: Vec<String>,
     connections: u64,
     traffic: Vec<TrafficView>,
     counted: Vec<Counted>,
@@ -50,6 +54,8 @@ struct Gauge {
     name: String,
     kind: String,
     size: u64,
+    /// What a volume has of its pool.
+    allocated: Option<u64>,
     open: bool,
     mirror: Option<MirrorView>,
     parity: Option<ParityView>,
@@ -70,26 +76,37 @@ impl Metrics {
         let devices = node.device_list().into_iter();
         let devices = devices.map(|device| {
             let DeviceView { name, kind, size, mirror, parity, flash_cache, paths, open, .. } = device;
-            Gauge { name, kind, size, open, mirror, parity, flash_cache, paths }
+            Gauge { name, kind, size, allocated: None, open, mirror, parity, flash_cache, paths }
         });
-        let volumes = node.volume_list().into_iter();
+        let pools = node.pool_list().await;
+        let volumes = node.volume_list(&pools).into_iter();
         let volumes = volumes.map(|volume| {
             let (name, size, open) = (volume.name, volume.size, volume.state == "open");
             let (mirror, parity, flash_cache, paths) = (None, None, None, Vec::new());
-            Gauge { name, kind: "volume".into(), size, open, mirror, parity, flash_cache, paths }
+            let allocated = volume.allocated;
+            Gauge { name, kind: "volume".into(), size, allocated, open, mirror, parity, flash_cache, paths }
         });
-        let pools = node.pool_list().await;
-        let problems = node.problems(&pools).len();
+        let (problems, failing) = (node.problems(&pools).len(), node.failing(&pools));
         let (connections, traffic) = (node.exporter().counters().await.connections, node.traffic().await);
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.pools = pools;
         objects.problems = problems;
+        objects.failing = failing;
         objects.connections = connections;
         objects.traffic = traffic;
         objects.counted = node.counted();
         objects.vhosts = node.vhost_list();
+    }
+
+    /// Has the node note which objects there are.
+    async fn refreshed(&self) {
+        let (done, refreshed) = oneshot::channel();
+        if self.refresh.send(done).await.is_ok() {
+            // A node that is stopping answers no more; what was last known will do.
+            let _ = refreshed.await;
+        }
     }
 
     /// `/healthz` says so from now on.
@@ -135,9 +152,17 @@ impl Metrics {
         };
         let problems = vec![(String::new(), objects.problems as f64)];
         family("remuda_problems", "gauge", "Things that want attention; 'remuda status' lists them.", problems);
+        let failing = vec![(String::new(), objects.failing.len() as f64)];
+        family("remuda_failing", "gauge", "Those because of which hosts do not get what they should.", failing);
         family("remuda_device_size_bytes", "gauge", "Size of a device.", sizes(&objects.devices));
         family("remuda_device_open", "gauge", "1 if a device is open.", open(&objects.devices));
         family("remuda_volume_size_bytes", "gauge", "Size of a volume.", sizes(&objects.volumes));
+        let allocated = objects.volumes.iter().filter_map(|volume| {
+            let labels = format!("{{name=\"{}\",kind=\"{}\"}}", volume.name, volume.kind);
+            Some((labels, volume.allocated? as f64))
+        });
+        let help = "Bytes of its pool that a volume has for itself.";
+        family("remuda_volume_allocated_bytes", "gauge", help, allocated.collect());
         family("remuda_volume_open", "gauge", "1 if a volume is open.", open(&objects.volumes));
         family(
             "remuda_nvmf_connections",
@@ -411,6 +436,10 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
     let open = |of: fn(&PoolNumbers) -> f64| move |pool: &PoolView| pool.open.as_ref().map(of);
     family("remuda_pool_volumes", "gauge", "Volumes of a pool.", &open(|open| open.volumes as f64));
     family("remuda_pool_snapshots", "gauge", "Snapshots of a pool's volumes.", &open(|open| open.snapshots as f64));
+    let provisioned = open(|open| open.provisioned_bytes as f64);
+    family("remuda_pool_provisioned_bytes", "gauge", "Sizes of a pool's volumes.", &provisioned);
+    let allocated = open(|open| open.allocated_bytes as f64);
+    family("remuda_pool_allocated_bytes", "gauge", "Bytes that volumes and snapshots have in a pool.", &allocated);
     let going = open(|open| open.going as f64);
     family("remuda_pool_deleting", "gauge", "Deleted volumes and snapshots of a pool that have not gone yet.", &going);
     family("remuda_pool_capacity_bytes", "gauge", "Capacity of a pool.", &open(|open| open.capacity_bytes as f64));
@@ -535,7 +564,11 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Console>) {
     let scrapes = get(show_metrics).route_layer(from_fn_with_state(metrics.names.clone(), guard_scrapes));
-    let router = Router::new().route("/metrics", scrapes).route("/healthz", get(show_health)).with_state(metrics);
+    let router = Router::new()
+        .route("/metrics", scrapes)
+        .route("/healthz", get(show_health))
+        .route("/livez", get(|| async { "ok\n" }))
+        .with_state(metrics);
     let router = match console {
         Some(console) => console.add_to(router),
         None => router,
@@ -544,18 +577,25 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Cons
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
-    let (done, refreshed) = oneshot::channel();
-    if metrics.refresh.send(done).await.is_ok() {
-        // A node that is stopping answers no more; what was last known will do.
-        let _ = refreshed.await;
-    }
+    metrics.refreshed().await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
 }
 
 async fn show_health(State(metrics): State<Metrics>) -> impl IntoResponse {
-    if metrics.objects.lock().expect("nothing panics while holding it").stopping {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+    let is_stopping = || metrics.objects.lock().expect("nothing panics while holding it").stopping;
+    // A node that has much to do tells what it knew last, and within the patience of whoever asks.
+    if !is_stopping() && tokio::time::timeout(HEALTH_PATIENCE, metrics.refreshed()).await.is_err() {
+        tracing::debug!("health is told as it was last known");
+    }
+    let objects = metrics.objects.lock().expect("nothing panics while holding it");
+    if objects.stopping {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_string())
+    } else if !objects.failing.is_empty() {
+        let lines = objects.failing.iter().map(|line| format!("{line}\n"));
+        (StatusCode::SERVICE_UNAVAILABLE, std::iter::once("failing\n".to_string()).chain(lines).collect())
+    } else if objects.problems > 0 {
+        (StatusCode::OK, format!("degraded: {} warnings, see 'remuda status'\n", objects.problems))
     } else {
-        (StatusCode::OK, "ok\n")
+        (StatusCode::OK, "ok\n".to_string())
     }
 }

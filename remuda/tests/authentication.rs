@@ -32,7 +32,7 @@ fn secret(path: &str) -> Arc<Secret> {
 
 /// Tries to use the namespace with these key files: the host's, and the node's.
 fn connect(node: &Node, key: Option<&str>, ctrl_key: Option<&str>) -> Result<(), AuthenticationError> {
-    let address = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
+    let address = node.status()["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
     let identity = HostIdentity::from_uuid(Uuid::from_u128(0xa));
     assert_eq!(identity.nqn.as_str(), HOST);
     let keys = key.map(|key| HostKeys { controller: ctrl_key.map(secret), ..HostKeys::new(secret(key)) });
@@ -187,7 +187,7 @@ fn a_node_uses_the_namespace_of_another_that_wants_a_key() {
          [[subsystem]]\nnqn = '{NQN}'\nhosts = ['{HOST}']\nnamespaces = ['a']\n\
          host_keys = [{{ host = '{HOST}', dhchap_key = '{key}', dhchap_ctrl_key = '{ours}' }}]\n"
     ));
-    let address = target.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
+    let address = target.status()["nvmf_listen"][0].as_str().unwrap().to_string();
     let user = Node::start("");
     let (address, nqn, host) = (format!("address={address}"), format!("nqn={NQN}"), format!("host_nqn={HOST}"));
     let create = ["device", "create", "r", "--kind", "nvmf", &address, &nqn, &host];

@@ -140,7 +140,7 @@ fn a_second_node_is_refused_and_told_who_is_there() {
 #[test]
 fn metrics_and_health_are_served() {
     let node = Node::start("[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n");
-    let url = node.json(&["status"])["metrics"].as_str().unwrap().to_string();
+    let url = node.status()["metrics"].as_str().unwrap().to_string();
     let metrics = common::http_get(&url);
     assert!(metrics.contains("remuda_reactor_seconds_total{reactor=\"0\",state=\"busy\"}"), "{metrics}");
     assert!(metrics.contains("remuda_device_size_bytes{name=\"m\",kind=\"mem\"} 1048576"), "{metrics}");

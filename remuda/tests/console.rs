@@ -29,7 +29,7 @@ impl Answer {
 
 /// The address of a node's console.
 fn address(node: &Node) -> String {
-    let status = node.json(&["status"]);
+    let status = node.status();
     status["metrics"].as_str().unwrap().trim_start_matches("http://").trim_end_matches("/metrics").to_string()
 }
 
@@ -77,7 +77,7 @@ fn the_page_is_served_whole_from_the_binary_under_a_strict_policy() {
             assert_eq!(answer.header(name), Some(value), "{path}");
         }
     }
-    assert_eq!(node.json(&["status"])["console"], Value::from(format!("http://{}/", address(&node))));
+    assert_eq!(node.status()["console"], Value::from(format!("http://{}/", address(&node))));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_console_can_be_switched_off_and_its_names_are_checked() {
         [get(&node, "/").status, get(&node, "/console/sample").status, get(&node, "/metrics").status],
         [404, 404, 200]
     );
-    assert_eq!(node.json(&["status"])["console"], Value::Null);
+    assert_eq!(node.status()["console"], Value::Null);
     let wrong = node.path("wrong.toml");
     std::fs::write(&wrong, "[node]\nconsole_names = ['http://node7/']\n").unwrap();
     let run = remuda(&["config", "check", wrong.to_str().unwrap()]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const NQN: &str = "nqn.2026-11.io.remuda:devices";
 
 fn bench(node: &Node, more: &[&str]) -> Run {
-    let status = node.json(&["status"]);
+    let status = node.status();
     let port = status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string();
     let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
     let load = ["--rw", "randrw", "--verify", "--time", "200ms", "--warmup", "0s", "--qd", "4"];
@@ -69,7 +69,7 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
     far.kill();
     works(&near);
     assert_eq!(legs(&near.json(&["device", "show", "pair"])), ["in sync", "failed"]);
-    assert!(near.json(&["status"])["warnings"].to_string().contains("1 of 2 legs"));
+    assert!(near.status()["warnings"].to_string().contains("1 of 2 legs"));
     far.restart();
     until(&near, "pair", is_whole);
     works(&near);
@@ -87,7 +87,7 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
     let whole = until(&near, "pair", is_whole);
     assert_eq!(legs(&whole), ["in sync", "in sync"]);
     works(&near);
-    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_mirror_leg_in_sync{name=\"pair\",leg=\"there\"} 1"), "{metrics}");
     assert!(metrics.contains("remuda_mirror_resync_left_regions{name=\"pair\"} 0"), "{metrics}");
     assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
@@ -123,7 +123,7 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     assert!(device["paths"][1]["operations"].as_u64().unwrap() > 0, "{device}");
     let shown = near.run(&["device", "show", "remote"]).out;
     assert!(shown.contains("inaccessible") && shown.contains(&second), "{shown}");
-    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
     let line = |name: &str, path: &str, value: u64| format!("{name}{{name=\"remote\",path=\"{path}\"}} {value}\n");
     assert!(metrics.contains(&line("remuda_path_optimized", &first, 0)), "{metrics}");
     assert!(metrics.contains(&line("remuda_path_optimized", &second, 1)), "{metrics}");
@@ -143,7 +143,7 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     near.ok(&["device", "set", "remote", &format!("paths={nowhere}")]);
     let device = near.json(&["device", "show", "remote"]);
     assert_eq!((&device["open"], &device["state"]), (&json!(true), &json!("open, 1 of 2 paths")), "{device}");
-    let metrics = common::http_get(near.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_device_open{name=\"remote\""), "{metrics}");
     let opens = metrics.lines().filter(|line| line.starts_with("remuda_device_open{name=\"remote\""));
     assert!(opens.clone().count() == 1 && opens.clone().all(|line| line.ends_with(" 1")), "{metrics}");

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// Discovery services that a host hears of, the one that it asks left out.
 fn referrals(node: &Node) -> Vec<String> {
-    let own = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
+    let own = node.status()["nvmf_listen"][0].as_str().unwrap().to_string();
     let options = Options::new(own.parse().unwrap(), Nqn::discovery(), HostIdentity::from_uuid(Uuid::from_u128(0xa)));
     let runtime = Runtime::start(&RuntimeConfig { cores: vec![None], ..RuntimeConfig::default() }).unwrap();
     let found = runtime.handles()[0].call_async(move |reactor| async move { discover(&reactor, &options).await });

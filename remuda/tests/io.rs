@@ -22,7 +22,7 @@ fn node() -> Node {
 }
 
 fn port(node: &Node) -> String {
-    let status = node.json(&["status"]);
+    let status = node.status();
     status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string()
 }
 
@@ -55,7 +55,7 @@ fn volumes_are_read_and_written_over_nvme_tcp() {
     let stats = node.json(&["stats"]);
     let volume = stats["objects"].as_array().unwrap().iter().find(|object| object["name"] == "b").unwrap();
     assert!(volume["write"]["count"].as_u64().unwrap() > 0, "{volume}");
-    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
     let bucket = "remuda_io_latency_seconds_bucket{name=\"b\",kind=\"volume\",op=\"write\",le=\"+Inf\"}";
     assert!(metrics.contains(bucket), "{metrics}");
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
@@ -147,7 +147,7 @@ fn a_remote_device_never_seen_before_appears_with_all_that_stands_on_it_when_its
              [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n"
         ),
     );
-    let warnings = |node: &Node| node.json(&["status"])["warnings"].as_array().unwrap().len();
+    let warnings = |node: &Node| node.status()["warnings"].as_array().unwrap().len();
     let load = ["--rw", "randrw", "--verify", "--time", "200ms", "--warmup", "0s", "--qd", "4"];
     assert_eq!(warnings(&near), 5, "three devices, a volume and a namespace: {}", near.log());
     assert_ne!(bench(&near, &load).code, 0);
@@ -268,7 +268,7 @@ fn namespaces_come_and_go_while_the_node_runs() {
     assert_eq!(good(&bench(&node, &load))["parameters"]["size"], json!(4 << 20));
     node.ok(&["volume", "resize", "c", "+4MiB"]);
     assert_eq!(good(&bench(&node, &load))["parameters"]["size"], json!(8 << 20));
-    node.ok(&["subsystem", "remove-namespace", NQN, "3"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "3", "--force"]);
     assert_eq!(bench(&node, &load).code, 1);
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use blkio_client::{Client, use_everything};
 use common::Node;
-use common::pools::{POOL, node};
+use common::pools::{POOL, node, refused};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -85,4 +85,17 @@ fn what_libblkio_was_told_is_done_is_there_after_a_kill() {
     }
     drop(client);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn a_door_that_is_used_is_deleted_by_force_alone() {
+    let node = start();
+    node.ok(&["volume", "create", "w", "--pool", "hot", "--size", "64MiB"]);
+    node.ok(&["vhost", "create", "door", "--volume", "w"]);
+    let mut client = Client::start(&node.path("vhost-door.sock"), 1);
+    assert_eq!(client.write(0, 0, &block(0, 1)), 0);
+    refused(&node, &["vhost", "delete", "door"], 5, "uses volume 'w' through it");
+    node.ok(&["vhost", "delete", "door", "--force"]);
+    drop(client);
+    node.ok(&["volume", "delete", "w"]);
 }

@@ -32,7 +32,7 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
     let of_host = json!({ "host": host, "iops": 100_000, "bandwidth": null, "origin": "config", "changed": false });
     assert_eq!(list(&node)[0], of_host);
     assert_eq!((&list(&node)[1]["volume"], &list(&node)[1]["bandwidth"]), (&json!("a"), &json!(1 << 30)));
-    let status = node.json(&["status"]);
+    let status = node.status();
     let address = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
     let options = Options::new(address, Nqn::new(NQN).unwrap(), HostIdentity::from_uuid(Uuid::from_u128(1)));
     let runtime = Runtime::start(&RuntimeConfig { cores: vec![None], ..RuntimeConfig::default() }).unwrap();

@@ -17,7 +17,7 @@ fn name(host: u128) -> String {
 
 /// The namespaces that a host finds, those among 1 to 3.
 fn found(node: &Node, host: u128) -> Vec<u32> {
-    let status = node.json(&["status"]);
+    let status = node.status();
     let address = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
     let identity = HostIdentity::from_uuid(Uuid::from_u128(host));
     let options = Options::new(address, Nqn::new(NQN).unwrap(), identity);
@@ -90,7 +90,7 @@ fn asymmetric_access_is_configured_changed_by_command_and_kept() {
     assert_eq!(first["ana"], json!([{ "group": 2, "state": "non-optimized" }]));
     assert_eq!((&first["namespaces"][0]["ana_group"], &first["namespaces"][0]["uuid"]), (&json!(2), &json!(uuid)));
     assert_eq!(found(&node, 1), [1]);
-    let port = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
+    let port = node.status()["nvmf_listen"][0].as_str().unwrap().to_string();
     node.ok(&["subsystem", "set-ana", NQN, "inaccessible", "--group", "2", "--port", &port]);
     let at_port = json!({ "group": 2, "port": port, "state": "inaccessible" });
     assert_eq!(shown(&node)["ana"], json!([{ "group": 2, "state": "non-optimized" }, at_port]));

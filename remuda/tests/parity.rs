@@ -78,7 +78,7 @@ fn a_pool_outlives_its_drives_one_after_the_other() {
     std::fs::remove_file(node.path("d1.img")).unwrap();
     node.restart();
     assert_eq!(states(&node), ["in sync", "absent", "in sync", "in sync"]);
-    let warnings = node.json(&["status"])["warnings"].to_string();
+    let warnings = node.status()["warnings"].to_string();
     assert!(warnings.contains("3 of 4 members") && warnings.contains("d1.img is gone"), "{warnings}");
     let problems = node.json(&["pool", "show", "cold"])["problems"].to_string();
     assert!(problems.contains("device 'array' is open, degraded"), "{problems}");
@@ -115,7 +115,7 @@ fn a_pool_outlives_its_drives_one_after_the_other() {
     std::fs::remove_file(node.path("d0.img")).unwrap();
     node.restart();
     is_right(&node);
-    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_parity_degraded{name=\"array\"} 1"), "{metrics}");
     assert!(metrics.contains("remuda_parity_member_in_sync{name=\"array\",member=\"d0\"} 0"), "{metrics}");
     // Two are too many, and the node says which.

@@ -203,7 +203,7 @@ fn a_scrub_names_the_volume_and_the_block_that_is_bad() {
     assert!(run.out.contains(&lba) && run.out.contains("corrupt"), "{}", run.out);
     let shown = node.run(&["pool", "status", "hot"]);
     assert!(shown.out.contains("remuda pool scrub hot --status"), "{}", shown.out);
-    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_pool_scrub_bad_blocks{pool=\"hot\",shard=\"0\"} 1\n"), "{metrics}");
     // Writing mends.
     let fill = ["--rw", "write", "--fill", "--bs", "64k", "--range", "16MiB", "--time", "10ms", "--warmup", "0s"];
@@ -286,7 +286,7 @@ fn a_log_is_given_up_for_another_device_and_for_none_that_holds_something() {
     patch(&node.path("log.img"), |bytes| bytes[..64 << 10].fill(0xeb));
     let log = read(&node.path("log.img"));
     node.restart();
-    refused(&node, &["pool", "forget-log", "hot", "--yes-lose-data"], 1, "'log' is in use");
+    refused(&node, &["pool", "forget-log", "hot", "--yes-lose-data"], 5, "'log' is in use");
     refused(&node, &["pool", "forget-log", "hot", "--log", "big"], 5, "already used by");
     refused(&node, &["pool", "forget-log", "hot", "--log", "nothing"], 4, "no such object");
     assert!(log == read(&node.path("log.img")), "not a byte was changed");

@@ -17,7 +17,7 @@ fn a_pool_of_the_file_is_made_once_and_keeps_what_is_in_it() {
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     let before = (node.json(&["volume", "list"]), node.json(&["pool", "show", "hot"]));
     assert!(before.1["open"]["total"]["user_write_bytes"].as_u64().unwrap() > 0, "{}", before.1);
-    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_pool_open{pool=\"hot\"} 1\n"), "{metrics}");
     assert!(metrics.contains("remuda_pool_log_free_bytes{pool=\"hot\",shard=\"0\"}"), "{metrics}");
     node.kill();
@@ -59,7 +59,7 @@ fn pools_made_by_command_live_until_they_are_destroyed() {
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     refused(&node, &["volume", "delete", "v"], 5, "remove the namespace first");
     refused(&node, &["pool", "destroy", "hot", "--yes"], 5, "remove the namespace first");
-    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["volume", "delete", "v"]);
     refused(&node, &["volume", "show", "v"], 4, "no such object");
     refused(&node, &["pool", "destroy", "hot"], 2, "--yes");
@@ -161,10 +161,13 @@ fn a_full_pool_refuses_new_blocks_and_goes_on() {
     assert_eq!(run.code, 0, "blocks that have a place go on: {}{}", run.out, run.err);
     let run = node.run(&["pool", "show", "hot"]);
     assert!(run.out.contains("no free extent"), "{}", run.out);
-    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    let status = node.run(&["pool", "status", "hot"]);
+    assert!(status.code == 1 && status.out.contains("full"), "{}", status.out);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["volume", "delete", "large"]);
     let free = node.json(&["pool", "show", "hot"])["open"]["total"]["free_extents"].as_u64().unwrap();
     assert!(free > 50, "{free}");
+    node.ok(&["pool", "status", "hot"]);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }
 

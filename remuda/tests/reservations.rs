@@ -31,7 +31,7 @@ fn as_host<F: Future<Output = ()> + 'static>(
     nsid: u32,
     work: impl FnOnce(Rc<Reactor>, Rc<NvmfDevice>) -> F + Send + 'static,
 ) {
-    let status = node.json(&["status"]);
+    let status = node.status();
     let address = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
     let identity = HostIdentity::from_uuid(Uuid::from_u128(host));
     let options = Options::new(address, Nqn::new(NQN).unwrap(), identity);
@@ -82,7 +82,7 @@ fn persistent_reservations_outlive_a_killed_node_and_others_do_not() {
     let shown = node.json(&["subsystem", "show", NQN]);
     assert_eq!(shown["reservations"][0]["registrants"][0]["key"], json!("0xdef"));
     // A namespace that is taken away takes them with it.
-    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["subsystem", "add-namespace", NQN, "a"]);
     assert_eq!(node.json(&["subsystem", "show", NQN]).get("reservations"), None);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());

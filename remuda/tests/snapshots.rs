@@ -45,8 +45,8 @@ fn snapshots_are_made_exported_cloned_gone_back_to_and_deleted() {
     assert_eq!(node.json(&["volume", "show", "c"])["size"], json!(64 << 20));
     let made = node.json(&["snapshot", "list", "v"]);
     assert_eq!((made[0]["users"].as_u64(), &made[0]["exports"]), (Some(2), &json!([format!("{NQN}/2")])));
-    node.ok(&["subsystem", "remove-namespace", NQN, "2"]);
-    node.ok(&["subsystem", "remove-namespace", NQN, "1"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "2", "--force"]);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["snapshot", "rollback", "v@one"]);
     node.ok(&["volume", "delete", "w", "--snapshots"]);
     node.ok(&["volume", "delete", "v", "--snapshots"]);

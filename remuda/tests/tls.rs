@@ -76,7 +76,7 @@ mod built {
                           [[volume]]\nname = 'a'\ndevice = 'm'\nsize = '16MiB'\n";
 
     fn address(node: &Node, which: &str) -> SocketAddr {
-        node.json(&["status"])[which][0].as_str().unwrap().parse().unwrap()
+        node.status()[which][0].as_str().unwrap().parse().unwrap()
     }
 
     /// Whether the namespace can be used, by TLS with this key file or without.

@@ -23,7 +23,7 @@ fn a_door_made_by_command_is_there_after_a_kill_and_gone_after_its_deletion() {
     let socket = node.path("vhost-vm.sock");
     UnixStream::connect(&socket).unwrap();
     assert_eq!(node.json(&["volume", "show", "v"])["exports"], json!(["vhost/vm"]));
-    let metrics = http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_vhost_queues{name=\"vm\",volume=\"v\"} 0"), "{metrics}");
     node.ok(&["vhost", "delete", "vm"]);
     assert!(!socket.exists());

@@ -37,6 +37,7 @@ mod parts;
 mod range_lock;
 mod rate_limit;
 mod remote;
+mod signs;
 pub mod slots;
 mod spec;
 mod split;
@@ -70,6 +71,7 @@ pub use parity::{
 };
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy, RateLimiter};
 pub use remote::RemoteDevice;
+pub use signs::{SIGN_BYTES, what_is_on};
 pub use spec::{Built, DeviceSpec, build};
 pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};

@@ -1,5 +1,6 @@
 //! Why a pool could not be made, opened or changed.
 
+use crate::holds::Holds;
 use crate::layout::PlanError;
 use crate::log::LogError;
 use crate::meta::MetaError;
@@ -33,6 +34,24 @@ pub enum PoolError {
         pool: String,
         /// Why.
         reason: String,
+    },
+    /// A device holds something already.
+    #[error("pool '{pool}': {}", .holds.in_use(.device))]
+    InUse {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+        /// What it holds.
+        holds: Box<Holds>,
+    },
+    /// A log that only memory would hold, and nobody has said that this will do.
+    #[error("pool '{pool}': its log '{log}' would not survive a power loss: it is no DAX mapping with MAP_SYNC")]
+    VolatileLog {
+        /// The pool.
+        pool: String,
+        /// The path of its log.
+        log: String,
     },
     /// An operation ended badly.
     #[error("pool '{pool}': cannot {action}: {status}")]

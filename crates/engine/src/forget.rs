@@ -11,6 +11,7 @@ use crate::error::PoolError;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::record::NUMBER_MAX;
 use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
+use crate::holds::Holds;
 use crate::layout;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
@@ -130,7 +131,6 @@ impl Forgetting<'_> {
     /// Whether the device may become the pool's log; the epoch to go on with.
     async fn judge_log(&self, log: &OpenLog, force: bool) -> Result<u32, PoolError> {
         let name = self.devices.log.name();
-        let in_use = || self.refuse(format!("'{name}' is in use and cannot become its log. Wipe it, or use force"));
         let found = match meta::read_superblocks(self.reactor, log.channel.clone(), log.info).await {
             Ok(found) => found,
             Err(_) => {
@@ -141,7 +141,7 @@ impl Forgetting<'_> {
                     let mut ours = [0; BLOCK_BYTES];
                     self.log_superblock(Uuid::nil(), epoch)?.encode(&mut ours);
                     if !is_torn_copy(&start, &ours) {
-                        return Err(in_use());
+                        return Err(self.in_use(log).await);
                     }
                 }
                 return Ok(epoch);
@@ -151,7 +151,7 @@ impl Forgetting<'_> {
             found.role == Role::Log && found.pool == self.superblock.pool && found.other == self.superblock.device;
         if !force {
             if !is_ours {
-                return Err(in_use());
+                return Err(self.in_use(log).await);
             }
             if found.device == self.superblock.other && self.is_readable(log).await {
                 let reason = format!(
@@ -161,6 +161,17 @@ impl Forgetting<'_> {
             }
         }
         if is_ours { next_epoch(&self.superblock, &found) } else { next_epoch(&self.superblock, &self.superblock) }
+    }
+
+    /// Why a device that holds something does not become its log.
+    async fn in_use(&self, log: &OpenLog) -> PoolError {
+        match Holds::look(self.reactor, &log.channel, log.info).await {
+            Ok(holds) => {
+                let (pool, device) = (self.superblock.name.clone(), self.devices.log.name().to_string());
+                PoolError::InUse { pool, device, holds: holds.into() }
+            }
+            Err(status) => self.io("read the new log device", status),
+        }
     }
 
     /// Whether opening the pool with this log would succeed, as far as the log is concerned.

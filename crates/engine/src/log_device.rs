@@ -69,9 +69,7 @@ impl LogDevice {
                 let (pmem, info) = opened.map_err(|errno| self.refuse(pool, format!("cannot map it: {errno}")))?;
                 let mapping = Rc::new(Mapping { reactor: reactor.clone(), pmem });
                 if !info.durable && !volatile_allowed {
-                    let reason = "what is stored there would not survive a power loss (it is no DAX mapping with MAP_SYNC); \
-                                  allow that explicitly for tests, or use it as a block log";
-                    return Err(self.refuse(pool, reason.to_string()));
+                    return Err(PoolError::VolatileLog { pool: pool.to_string(), log: path.clone() });
                 }
                 if info.bytes < *bytes {
                     return Err(self.refuse(pool, format!("has {} bytes, {bytes} are wanted", info.bytes)));

@@ -8,6 +8,7 @@ use crate::error::PoolError;
 use crate::forget::{self, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
+use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
 use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
@@ -302,16 +303,21 @@ impl Pool {
         let name = &options.name;
         let (log, info) = (devices.log.open(reactor, name)?, devices.capacity.info());
         let capacity = devices.capacity.open_channel(reactor)?;
-        if !force {
-            for (device, start) in [
-                (devices.log.name(), read_start(reactor, &log.channel, &log.info).await),
-                (devices.capacity.name(), read_start(reactor, &capacity, &info).await),
-            ] {
-                let start =
-                    start.map_err(|status| PoolError::Io { pool: name.clone(), action: "read the devices", status })?;
-                if start.iter().any(|byte| *byte != 0) {
-                    let reason = format!("'{device}' is in use: its first 128 KiB are not zero. Wipe it, or use force");
-                    return Err(PoolError::Refused { pool: name.clone(), reason });
+        let both = [(devices.log.name(), &log.channel, log.info), (devices.capacity.name(), &capacity, info)];
+        for (device, channel, info) in both {
+            match Holds::look(reactor, channel, info).await {
+                Ok(Holds::Nothing) => {}
+                Ok(holds) if force => tracing::warn!("pool '{name}' is made over what '{device}' held: {holds}"),
+                Ok(holds) => {
+                    return Err(PoolError::InUse {
+                        pool: name.clone(),
+                        device: device.to_string(),
+                        holds: holds.into(),
+                    });
+                }
+                Err(_) if force => {}
+                Err(status) => {
+                    return Err(PoolError::Io { pool: name.clone(), action: "read the devices", status });
                 }
             }
         }
@@ -384,7 +390,13 @@ impl Pool {
         }
         let log = devices.log.open(reactor, &name)?;
         let found = meta::read_superblocks(reactor, log.channel.clone(), log.info).await;
-        let mut log_super = found.map_err(|error| no_log(&superblock, devices, error))?;
+        let mut log_super = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let holds = Holds::look(reactor, &log.channel, log.info).await.ok();
+                return Err(no_log(&superblock, devices, error, holds));
+            }
+        };
         check_role(&log_super, Role::Log, devices.log.name())?;
         check_pair(&superblock, &log_super, devices)?;
         check_writable(&superblock, devices.capacity.name())?;
@@ -763,11 +775,12 @@ fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) ->
 }
 
 /// Says what to do about a log device without a superblock.
-fn no_log(capacity: &Superblock, devices: &PoolDevices, error: MetaError) -> PoolError {
+fn no_log(capacity: &Superblock, devices: &PoolDevices, error: MetaError, holds: Option<Holds>) -> PoolError {
     match error {
         MetaError::Superblock(SuperblockError::NotAPool { .. } | SuperblockError::Damaged(_)) => {
+            let found = holds.map_or_else(|| error.to_string(), |holds| format!("it holds {holds}"));
             let reason = format!(
-                "'{}' is not its log ({error}); name the right device, try 'pool check --repair', or, if the log is lost, give it \
+                "'{}' is not its log ({found}); name the right device, try 'pool check --repair', or, if the log is lost, give it \
                  up with 'pool forget-log'",
                 devices.log.name()
             );

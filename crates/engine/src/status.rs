@@ -3,6 +3,7 @@
 use crate::pool::PoolRecovery;
 use crate::shard::{ScrubStatus, Shard};
 use crate::units::BLOCK_BYTES;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// How a pool is.
@@ -34,6 +35,17 @@ pub struct PoolStatus {
     pub shards: Vec<ShardStatus>,
 }
 
+impl PoolStatus {
+    /// Extents that each layer has, over all shards.
+    pub fn held(&self) -> BTreeMap<u32, u64> {
+        let mut held = BTreeMap::new();
+        for (layer, extents) in self.shards.iter().flat_map(|shard| &shard.held) {
+            *held.entry(*layer).or_default() += *extents as u64;
+        }
+        held
+    }
+}
+
 /// How a shard is: bytes and counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShardStatus {
@@ -49,6 +61,8 @@ pub struct ShardStatus {
     pub extents: u32,
     /// Extents that nobody has.
     pub free_extents: u32,
+    /// The layers that have extents, and how many; see [`PoolVolume::layer`](crate::PoolVolume::layer).
+    pub held: Vec<(u32, u32)>,
     /// Extents whose places refuse writes and are not used any more.
     pub unusable_extents: u32,
     /// Bytes that hosts have written.
@@ -146,6 +160,7 @@ impl ShardStatus {
             dirty_bytes: index.dirty_blocks * BLOCK_BYTES as u64,
             extents: shard.meta().extents(),
             free_extents: index.free_extents,
+            held: shard.held(),
             unusable_extents: index.unusable_extents,
             user_write_bytes: counters.user_write_bytes.get(),
             user_read_bytes: counters.user_read_bytes.get(),

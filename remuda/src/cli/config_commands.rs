@@ -1,9 +1,10 @@
 //! `remuda config`.
 
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::diagnostic::plural;
 use crate::config::{Config, reference};
+use crate::node::differences::{DifferencesView, Differs, FileIs};
 use clap::Subcommand;
 use serde_json::json;
 
@@ -14,6 +15,12 @@ pub enum ConfigCommand {
         /// The file
         file: String,
     },
+    /// Show where the running node differs from its file; exits with 1 when it does
+    #[command(after_help = "\
+Two things make a difference. What commands have added and changed is remembered by the node and stays over restarts; to have it
+in the file as well, write it there. What is changed in the file is taken up when the node is started again, save for a pool that is not
+open: 'remuda pool open' takes up its new definition at once.")]
+    Diff,
     /// Print a file to start from
     Example,
     /// Print every section and key, as Markdown
@@ -23,6 +30,7 @@ pub enum ConfigCommand {
 pub fn run(context: &Context, command: ConfigCommand) -> Result<(), Failure> {
     match command {
         ConfigCommand::Check { file } => check(context, &file),
+        ConfigCommand::Diff => diff(context),
         ConfigCommand::Example => {
             output::print_line(reference::EXAMPLE.trim_end());
             Ok(())
@@ -34,8 +42,42 @@ pub fn run(context: &Context, command: ConfigCommand) -> Result<(), Failure> {
     }
 }
 
+fn diff(context: &Context) -> Result<(), Failure> {
+    let raw = context.call("config.diff", json!({}))?;
+    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+    let view: DifferencesView = serde_json::from_value(raw.clone()).map_err(other)?;
+    let path = &view.config;
+    let about_file = match view.file {
+        FileIs::Same => format!("{path} is as the node has read it"),
+        FileIs::Changed => format!("{path} has been changed since the node has read it"),
+        FileIs::Wrong => format!("{path} is wrong by now: remuda config check {path}"),
+        FileIs::Gone => format!("{path} is not there any more: the node would not start again"),
+    };
+    if context.json {
+        output::print_json(&raw);
+    } else {
+        let rows = view.differences.iter().map(|one| {
+            let differs = match one.differs {
+                Differs::AddedAtRunTime => "added at run time",
+                Differs::ChangedAtRunTime => "changed at run time",
+                Differs::AddedToTheFile => "added to the file",
+                Differs::RemovedFromTheFile => "removed from the file",
+                Differs::ChangedInTheFile => "changed in the file",
+            };
+            vec![one.object.clone(), differs.to_string(), one.detail.clone()]
+        });
+        match view.differences.is_empty() {
+            true => output::print_line("no differences"),
+            false => output::print_line(&output::table(&["OBJECT", "DIFFERENCE", "DETAIL"], rows.collect())),
+        }
+        output::print_line(&about_file);
+    }
+    let is_same = view.differences.is_empty() && matches!(view.file, FileIs::Same | FileIs::Changed);
+    if is_same { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+}
+
 fn check(context: &Context, file: &str) -> Result<(), Failure> {
-    let config = Config::load(file)?;
+    let config = Config::load_and_look(file)?;
     let volumes = config.volumes.len() + config.pool_volumes.len();
     let (devices, pools, subsystems) = (config.devices.len(), config.pools.len(), config.subsystems.len());
     if context.json {

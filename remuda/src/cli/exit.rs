@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Exit {
-    /// The world said no.
+    /// The world said no; of a question about how things are: not as they should be.
     Failed = 1,
     /// A wrong command line or value.
     Usage = 2,
@@ -35,7 +35,7 @@ pub enum Exit {
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done                       4  no such object
-  1  failed                     5  conflict: exists, in use, or defined in the configuration file
+  1  failed, or not well        5  conflict: exists, in use, or defined in the configuration file
   2  wrong command line         6  not enough room
   3  no node answers            7  wrong configuration file
   8  pool check: repaired       9  pool check or scrub: damaged

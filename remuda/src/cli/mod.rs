@@ -18,6 +18,7 @@ mod status;
 mod streams;
 mod top;
 mod vhost;
+mod volumes;
 mod watch;
 
 use crate::bench;
@@ -61,7 +62,7 @@ enum Command {
     /// Show it working: write over NVMe/TCP, kill the node, start it again, verify
     #[command(after_help = "Example:\n  remuda demo --from ~/photos --size-limit 1GiB")]
     Demo(demo::DemoArgs),
-    /// Show how the node is
+    /// Show how the node is; exits with 1 when hosts do not get what they should
     Status,
     /// Stop the node: drain, flush, end
     Stop,
@@ -73,7 +74,7 @@ enum Command {
     Pool(pools::PoolCommand),
     /// Volumes: parts of devices or pools that can be exported
     #[command(subcommand)]
-    Volume(objects::VolumeCommand),
+    Volume(volumes::VolumeCommand),
     /// Snapshots of volumes in pools
     #[command(subcommand)]
     Snapshot(snapshots::SnapshotCommand),
@@ -257,7 +258,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Stop => status::stop(context),
         Command::Device(command) => objects::device(context, command),
         Command::Pool(command) => pools::pool(context, command),
-        Command::Volume(command) => objects::volume(context, command),
+        Command::Volume(command) => volumes::volume(context, command),
         Command::Snapshot(command) => snapshots::snapshot(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
         Command::Key(command) => keys::key(command),

@@ -7,7 +7,7 @@ use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView, VolumeView};
+use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -162,81 +162,6 @@ Example:
 }
 
 #[derive(Subcommand)]
-pub enum VolumeCommand {
-    /// Take a part of a device, or make a thin volume in a pool
-    #[command(after_help = "\
-Examples:
-  remuda volume create v0 --pool hot --size 1TiB        thin: takes space as it is written
-  remuda volume create v0 --device disk --size 4GiB
-  remuda volume create rest --device disk               the largest free range
-  remuda volume create old --device disk --offset 8GiB --size 1GiB   keeps what is there")]
-    Create {
-        /// Name
-        name: String,
-        /// Device
-        #[arg(long, required_unless_present = "pool", conflicts_with = "pool")]
-        device: Option<String>,
-        /// Pool
-        #[arg(long, requires = "size")]
-        pool: Option<String>,
-        /// Size [default: the largest free range of the device]
-        #[arg(long)]
-        size: Option<String>,
-        /// Where it starts; what is there is kept [default: chosen by the node]
-        #[arg(long, requires_all = ["size", "device"])]
-        offset: Option<String>,
-        /// In a pool: bytes per block, 512 or 4096 [default: 4096]
-        #[arg(long, requires = "pool")]
-        block_size: Option<String>,
-    },
-    /// List volumes
-    List,
-    /// Show one volume
-    Show {
-        /// Name
-        name: String,
-    },
-    /// Grow a volume where it is, or cut it
-    #[command(after_help = "\
-Examples:
-  remuda volume resize v0 8GiB
-  remuda volume resize v0 +1GiB
-  remuda volume resize v0 max
-  remuda volume resize v0 1GiB --shrink")]
-    Resize {
-        /// Name
-        name: String,
-        /// New size, '+SIZE', or 'max'
-        #[arg(allow_hyphen_values = true)]
-        size: String,
-        /// Permit a smaller size; the data past the new end is lost
-        #[arg(long)]
-        shrink: bool,
-    },
-    /// Make a volume in a pool that begins as a snapshot is, at once and without copying
-    #[command(after_help = "\
-What neither of them writes, the volume, its snapshot and the clone share. A clone outlives the snapshot that it is of.
-
-Example:
-  remuda snapshot create v0@golden
-  remuda volume clone v0@golden v1")]
-    Clone {
-        /// The snapshot: VOLUME@SNAPSHOT
-        snapshot: String,
-        /// Name of the new volume
-        name: String,
-    },
-    /// Give a volume's place back; its data is lost
-    Delete {
-        /// Name
-        name: String,
-        /// Of a volume in a pool: with all of its snapshots
-        #[arg(long)]
-        snapshots: bool,
-    },
-}
-
-#[derive(Subcommand)]
 pub enum SubsystemCommand {
     /// Create a subsystem
     #[command(after_help = "\
@@ -273,6 +198,9 @@ Examples:
     Delete {
         /// NVMe name
         nqn: String,
+        /// Even if hosts are connected
+        #[arg(long)]
+        force: bool,
     },
     /// Show a volume to the subsystem's hosts
     AddNamespace {
@@ -346,6 +274,9 @@ Examples:
         nqn: String,
         /// Namespace id
         nsid: u32,
+        /// Even if hosts that see it are connected
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -589,89 +520,12 @@ fn make_path_absolute(params: &mut Map<String, Value>) {
     }
 }
 
-fn summarise(names: &[String]) -> String {
+pub(super) fn summarise(names: &[String]) -> String {
     match names {
         [] => "-".to_string(),
         [one] => one.clone(),
         [one, two] => format!("{one}, {two}"),
         [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-    }
-}
-
-/// Where a volume is, in words.
-fn place(volume: &VolumeView) -> String {
-    match (&volume.pool, &volume.device) {
-        (Some(pool), _) => format!("in pool '{pool}'"),
-        (None, Some(device)) => format!("on device '{device}'"),
-        (None, None) => "nowhere".to_string(),
-    }
-}
-
-pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> {
-    match command {
-        VolumeCommand::Create { name, device, pool, size, offset, block_size } => {
-            let mut params = json!({ "name": name });
-            let given =
-                [("device", device), ("pool", pool), ("size", size), ("offset", offset), ("block_size", block_size)];
-            for (key, value) in given {
-                if let Some(value) = value {
-                    params[key] = json!(value);
-                }
-            }
-            context.call_and_show("volume.create", params, |volume: VolumeView| {
-                format!("created volume '{}': {} {}", volume.name, ByteSize(volume.size), place(&volume))
-            })
-        }
-        VolumeCommand::List => context.call_and_show("volume.list", json!({}), |volumes: Vec<VolumeView>| {
-            let rows = volumes.into_iter().map(|volume| {
-                let place = place(&volume);
-                vec![
-                    volume.name,
-                    place,
-                    ByteSize(volume.size).to_string(),
-                    volume.offset.map_or("thin".to_string(), |offset| ByteSize(offset).to_string()),
-                    summarise(&volume.exports),
-                    format!("{:?}", volume.origin).to_lowercase(),
-                    volume.state,
-                ]
-            });
-            output::table(&["NAME", "WHERE", ">SIZE", ">OFFSET", "EXPORTED AS", "ORIGIN", "STATE"], rows.collect())
-        }),
-        VolumeCommand::Show { name } => {
-            context.call_and_show("volume.show", json!({ "name": name }), |volume: VolumeView| {
-                let place = place(&volume);
-                output::facts(&[
-                    ("name", volume.name),
-                    ("where", place),
-                    ("size", ByteSize(volume.size).to_string()),
-                    ("offset", volume.offset.map_or("thin".to_string(), |offset| ByteSize(offset).to_string())),
-                    ("can grow to", ByteSize(volume.size_max).to_string()),
-                    ("block size", volume.block_size.to_string()),
-                    ("uuid", volume.uuid.to_string()),
-                    ("exported as", volume.exports.join(", ")),
-                    ("origin", format!("{:?}", volume.origin).to_lowercase()),
-                    ("state", volume.state),
-                ])
-            })
-        }
-        VolumeCommand::Resize { name, size, shrink } => {
-            let params = json!({ "name": name, "size": size, "shrink": shrink });
-            context.call_and_show("volume.resize", params, |volume: VolumeView| {
-                format!("volume '{}' is now {}", volume.name, ByteSize(volume.size))
-            })
-        }
-        VolumeCommand::Clone { snapshot, name } => {
-            let text = format!("of '{snapshot}'");
-            let params = json!({ "snapshot": snapshot, "name": name });
-            context.call_and_show("volume.clone", params, |volume: VolumeView| {
-                format!("created volume '{}': {}, a clone {text}", volume.name, ByteSize(volume.size))
-            })
-        }
-        VolumeCommand::Delete { name, snapshots } => {
-            let text = format!("deleted volume '{name}'");
-            let params = json!({ "name": name, "snapshots": snapshots });
-            context.call_and_show("volume.delete", params, |_: Value| text)
-        }
     }
 }
 
@@ -707,9 +561,9 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
         SubsystemCommand::Show { nqn } => {
             context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem)
         }
-        SubsystemCommand::Delete { nqn } => {
+        SubsystemCommand::Delete { nqn, force } => {
             let text = format!("deleted subsystem '{nqn}'");
-            context.call_and_show("subsystem.delete", json!({ "nqn": nqn }), |_: Value| text)
+            context.call_and_show("subsystem.delete", json!({ "nqn": nqn, "force": force }), |_: Value| text)
         }
         SubsystemCommand::AddNamespace { nqn, volume, nsid, host, ana_group, uuid } => {
             let mut params = json!({ "nqn": nqn, "volume": volume });
@@ -757,9 +611,10 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
             let text = format!("namespace {nsid} of '{nqn}' is seen by every host that may connect");
             context.call_and_show("subsystem.unmask_namespace", json!({ "nqn": nqn, "nsid": nsid }), |_: Value| text)
         }
-        SubsystemCommand::RemoveNamespace { nqn, nsid } => {
+        SubsystemCommand::RemoveNamespace { nqn, nsid, force } => {
             let text = format!("removed namespace {nsid} of '{nqn}'");
-            context.call_and_show("subsystem.remove_namespace", json!({ "nqn": nqn, "nsid": nsid }), |_: Value| text)
+            let params = json!({ "nqn": nqn, "nsid": nsid, "force": force });
+            context.call_and_show("subsystem.remove_namespace", params, |_: Value| text)
         }
     }
 }

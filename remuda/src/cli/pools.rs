@@ -80,7 +80,7 @@ Examples:
         /// Name
         name: String,
     },
-    /// Show every number of a pool, or of all; exits with 1 when one is not open or in trouble
+    /// Show every number of a pool, or of all; exits with 1 when one is not open, full or in trouble
     Status {
         /// Name
         name: Option<String>,
@@ -240,10 +240,8 @@ fn log_text(log: &LogDef) -> String {
 }
 
 fn with_problems(mut text: String, pools: &[PoolView]) -> String {
-    for pool in pools {
-        for problem in &pool.problems {
-            text += &format!("\npool '{}' ({}): {problem}", pool.name, pool.state);
-        }
+    for line in pools.iter().flat_map(PoolView::problem_lines) {
+        text += &format!("\n{line}");
     }
     text
 }
@@ -301,6 +299,14 @@ fn facts(pool: &PoolView) -> String {
                 format!("{}, {} snapshots", output::count(open.volumes as u64), output::count(open.snapshots as u64)),
             ),
             ("being deleted", format!("{}, which have {} extents", open.going, output::count(open.going_extents))),
+            (
+                "provisioned",
+                format!(
+                    "{} by volumes; {} allocated, with their snapshots",
+                    ByteSize(open.provisioned_bytes),
+                    ByteSize(open.allocated_bytes)
+                ),
+            ),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
             ("not used", format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name)),
             ("unusable extents", output::count(total.unusable_extents)),
@@ -417,7 +423,7 @@ fn status(context: &Context, name: Option<String>) -> Result<(), Failure> {
         });
         output::print_line(&texts.collect::<Vec<_>>().join("\n\n"));
     }
-    if pools.iter().all(|pool| pool.state == "open") { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+    if pools.iter().all(PoolView::is_well) { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
 }
 
 /// What happened between two looks at the open pools that both have seen.
@@ -524,12 +530,17 @@ fn settle(context: &Context, name: &str) -> Result<(), Failure> {
 /// Asks for the pool's name before it is destroyed.
 fn confirm(context: &Context, name: &str) -> Result<(), Failure> {
     let (_, pools) = fetch(context, &Some(name.to_string()))?;
-    let volumes = pools.first().and_then(|pool| pool.open.as_ref()).map_or(0, |open| open.volumes);
+    let volumes = match pools.first().and_then(|pool| pool.open.as_ref()) {
+        Some(open) => {
+            format!("its {} volumes, in which {} are allocated", open.volumes, ByteSize(open.allocated_bytes))
+        }
+        None => "its volumes, of which the node does not know now how many there are".to_string(),
+    };
     if context.json || !std::io::stdin().is_terminal() {
-        let message = format!("this destroys pool '{name}' and its {volumes} volumes; add --yes if that is meant");
+        let message = format!("this destroys pool '{name}' and {volumes}; add --yes if that is meant");
         return Err(Failure::new(Exit::Usage, message));
     }
-    eprint!("This destroys pool '{name}' and its {volumes} volumes. Type the pool's name to go on: ");
+    eprint!("This destroys pool '{name}' and {volumes}. Type the pool's name to go on: ");
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     let _ = std::io::stdin().lock().read_line(&mut answer);

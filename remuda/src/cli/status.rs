@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 pub fn status(context: &Context) -> Result<(), Failure> {
-    context.call_and_show("node.status", json!({}), |status: StatusView| {
+    let raw = context.call("node.status", json!({}))?;
+    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+    let status: StatusView = serde_json::from_value(raw.clone()).map_err(other)?;
+    let show = |status: &StatusView| {
         let none = |list: &[String]| if list.is_empty() { "nowhere".to_string() } else { list.join(" ") };
         let tls = status.nvmf_listen_tls.iter().map(|address| format!("{address} (TLS)"));
         let listening: Vec<String> = status.nvmf_listen.iter().cloned().chain(tls).collect();
@@ -40,11 +43,20 @@ pub fn status(context: &Context) -> Result<(), Failure> {
             text += "\n\n";
             text += &vhosts(&status.machines);
         }
-        for warning in &status.warnings {
+        for failing in &status.failing {
+            text += &format!("\nproblem: {failing}");
+        }
+        for warning in status.warnings.iter().filter(|warning| !status.failing.contains(warning)) {
             text += &format!("\nwarning: {warning}");
         }
         text
-    })
+    };
+    if context.json {
+        output::print_json(&raw);
+    } else {
+        output::print_line(&show(&status));
+    }
+    if status.failing.is_empty() { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
 }
 
 /// Hosts that are connected.

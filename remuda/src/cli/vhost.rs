@@ -46,6 +46,9 @@ Examples:
     Delete {
         /// Name
         name: String,
+        /// Even if a virtual machine is connected
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -80,9 +83,9 @@ pub fn vhost(context: &Context, command: VhostCommand) -> Result<(), Failure> {
             output::table(&["NAME", "VOLUME", "STATE", ">QUEUES", "SOCKET", "ORIGIN"], rows.collect())
         }),
         VhostCommand::Show { name } => context.call_and_show("vhost.show", json!({ "name": name }), show),
-        VhostCommand::Delete { name } => {
+        VhostCommand::Delete { name, force } => {
             let text = format!("deleted vhost '{name}'");
-            context.call_and_show("vhost.delete", json!({ "name": name }), |_: Value| text)
+            context.call_and_show("vhost.delete", json!({ "name": name, "force": force }), |_: Value| text)
         }
     }
 }

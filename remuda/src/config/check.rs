@@ -23,6 +23,8 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.pool_volumes();
     check.namespaces();
     check.ports();
+    super::listeners::check(config, check.problems);
+    super::pool_fit::check_sizes(config, check.problems);
     check.limits();
     check.vhosts();
     check.resources();

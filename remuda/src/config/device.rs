@@ -793,9 +793,12 @@ fn block_size(section: &mut Section<'_>) -> Option<Option<u32>> {
 fn check_multiple(section: &mut Section<'_>, size: &Located<u64>, block_size: u32) {
     if !size.value.is_multiple_of(block_size as u64) {
         let down = size.value / block_size as u64 * block_size as u64;
-        let help = if down == 0 { block_size as u64 } else { down };
+        let help = match down {
+            0 => super::UNITS_HINT.to_string(),
+            _ => format!("use {down} or {}", down + block_size as u64),
+        };
         let message = format!("{} bytes is not a multiple of the block size {block_size}", size.value);
-        section.wrong(size.span.clone(), "size", message, Some(format!("use {help} or {}", down + block_size as u64)));
+        section.wrong(size.span.clone(), "size", message, Some(help));
     }
 }
 

@@ -8,8 +8,11 @@ pub mod device;
 pub mod diagnostic;
 pub mod host_key;
 pub mod limit;
+mod listeners;
 pub mod namespace;
+mod places;
 pub mod pool;
+mod pool_fit;
 pub mod reference;
 pub mod section;
 pub mod value;
@@ -20,8 +23,10 @@ pub use check::{check_file, check_key_file, read_key};
 pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use namespace::{NAMESPACE, NamespaceEntry, check_uuid};
+pub use places::{default_socket, default_state_dir};
 pub use pool::{LogDef, PlacementDef, PoolDef, PoolEntry};
-pub use section::show_duration_ns;
+pub use pool_fit::{VOLATILE_LOG, check_memory_log, volatile_log};
+pub use section::{UNITS_HINT, show_duration_ns};
 pub use vhost::{VHOST, VhostEntry};
 
 use host_key::HostKeyEntry;
@@ -306,6 +311,17 @@ impl Config {
             return Err(unreadable(std::io::Error::other(format!("{size} bytes is too large for a configuration"))));
         }
         Config::parse(path, std::fs::read_to_string(path).map_err(unreadable)?)
+    }
+
+    /// As [`load`](Self::load), and looks for what would leave pools closed as well.
+    pub fn load_and_look(path: &str) -> Result<Config, BadConfig> {
+        let config = Config::load(path)?;
+        let mut problems = Problems::default();
+        pool_fit::check_logs(&config, &mut problems);
+        match problems.list.is_empty() {
+            true => Ok(config),
+            false => Err(BadConfig { source: config.source, problems: problems.list }),
+        }
     }
 
     /// Reads and checks a text; `path` is for messages and for relative paths inside it.
@@ -728,7 +744,8 @@ fn read_volume(table: &Table, span: Option<Span>, problems: &mut Problems) -> Op
         if let Some(value) = value
             && !value.value.is_multiple_of(4096)
         {
-            section.wrong(value.span.clone(), key, format!("{} bytes is not a multiple of 4 KiB", value.value), None);
+            let message = format!("{} bytes is not a multiple of 4 KiB", value.value);
+            section.wrong(value.span.clone(), key, message, Some(UNITS_HINT.to_string()));
         }
     }
     if let Some(size) = &size
@@ -866,25 +883,6 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     Err(format!(
         "'{text}' is not an IP address with an optional port, such as 127.0.0.1:{NVMF_PORT} or [::1]:{NVMF_PORT}"
     ))
-}
-
-/// Where state goes when nothing is configured.
-pub fn default_state_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()) {
-        return PathBuf::from(dir).join("remuda");
-    }
-    match std::env::var_os("HOME") {
-        Some(home) if !crate::sys::is_root() => PathBuf::from(home).join(".local/state/remuda"),
-        _ => PathBuf::from("/var/lib/remuda"),
-    }
-}
-
-/// Where the RPC socket is when nothing is configured.
-pub fn default_socket() -> PathBuf {
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        return PathBuf::from(dir).join("remuda.sock");
-    }
-    PathBuf::from(format!("/tmp/remuda-{}.sock", crate::sys::user_id()))
 }
 
 #[cfg(test)]

@@ -304,6 +304,9 @@ impl<'a> Section<'a> {
     }
 }
 
+/// Help where a size is so small that a unit may have been forgotten.
+pub const UNITS_HINT: &str = "a number without a unit is bytes; write for example 300MiB or 10GiB";
+
 /// A length of time as people write it: `250ns`, `50us`, `1.5ms`, `10s`, `2m`.
 pub fn parse_duration_ns(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a duration: expected a number and a unit, such as 50us, 20ms, 10s or 2m");

@@ -179,7 +179,8 @@ fn nvme_names_are_checked() {
 
 #[test]
 fn pools_are_checked_like_everything_else() {
-    let devices = format!("{MEM}{}", MEM.replace("'m'", "'n'"));
+    let mem = MEM.replace("1MiB", "1GiB");
+    let devices = format!("{mem}{}", mem.replace("'m'", "'n'"));
     let good = format!("{devices}[pool.p]\nlog = 'm'\ncapacity = 'n'\nshards = 2\nmap_cache = '8MiB'\n");
     let volume = "[[volume]]\nname = 'v'\npool = 'p'\nsize = '1GiB'\n";
     assert!(Config::parse("/x/node.toml", format!("{good}{volume}")).is_ok());
@@ -198,6 +199,43 @@ fn pools_are_checked_like_everything_else() {
     let taken = "[[volume]]\nname = 'v'\ndevice = 'n'\n";
     assert_problem(&format!("{good}{taken}"), "16:10:", &["already used by pool 'p'", "pool = \"p\""]);
     assert_problem(&format!("{good}{volume}offset = 0\n"), "18:10:", &["remove 'offset'"]);
+}
+
+#[test]
+fn devices_that_are_too_small_for_a_pool_are_named_with_what_it_needs() {
+    let file = |log: &str, capacity: &str| {
+        let device = |name: &str, size: &str| MEM.replace("'m'", &format!("'{name}'")).replace("1MiB", size);
+        let mirror = "[[device]]\nname = 'a'\nkind = 'mirror'\ndevices = ['n', 'o']\n";
+        let devices = [device("m", log), device("n", capacity), device("o", "1GiB"), mirror.to_string()].concat();
+        format!("{devices}[pool.p]\nlog = 'm'\ncapacity = 'a'\n")
+    };
+    assert!(Config::parse("/x/node.toml", file("64MiB", "256MiB")).is_ok());
+    assert_problem(&file("63MiB", "256MiB"), "18:7:", &["device 'm' has 63 MiB", "log of pool 'p' needs 64 MiB"]);
+    assert_problem(&file("64MiB", "255MiB"), "19:12:", &["device 'a' has 255 MiB at most", "needs 256 MiB"]);
+    assert_problem(&file("64MiB", "40960"), "19:12:", &["without a unit is bytes", "300MiB"]);
+    let pmem = file("64MiB", "1GiB").replace("log = 'm'", "log = { pmem = '/dev/dax0.0', size = '300' }");
+    assert_problem(&pmem, "18:16:", &["/dev/dax0.0 has 300 B", "without a unit is bytes"]);
+    assert_problem(&MEM.replace("1MiB", "300"), "4:8:", &["300 bytes", "without a unit is bytes"]);
+}
+
+#[test]
+fn two_listeners_on_one_port_are_found() {
+    let text = "[node]\nmetrics_listen = '127.0.0.1:4420'\n[nvmf]\nlisten = ['127.0.0.1']\n";
+    assert_problem(
+        text,
+        "0:0:",
+        &["metrics_listen 127.0.0.1:4420 and listen 127.0.0.1:4420 are the same port", "\"off\""],
+    );
+    let all = text.replace("['127.0.0.1']", "['0.0.0.0']\ninsecure = true");
+    assert_problem(&all, "0:0:", &["listen 0.0.0.0:4420 are the same port"]);
+    let default = "[nvmf]\nlisten = ['127.0.0.1:9420']\n";
+    assert_problem(default, "0:0:", &["unless told otherwise", "metrics_listen in [node]"]);
+    assert!(
+        Config::parse("/x/node.toml", text.replace("listen = ['127", "listen = ['[::1]:4420', '127.0.0.2']#")).is_ok()
+    );
+    assert!(Config::parse("/x/node.toml", text.replace("'127.0.0.1:4420'", "'off'")).is_ok());
+    let door = "[node]\nrpc_socket = '/tmp/r.sock'\n[[volume]]\nname = 'v'\ndevice = 'm'\n[[vhost]]\nname = 'd'\nvolume = 'v'\nsocket = '/tmp/r.sock'\n";
+    assert_problem(&format!("{door}{MEM}"), "9:10:", &["/tmp/r.sock is the node's own rpc_socket"]);
 }
 
 #[test]

@@ -1,17 +1,25 @@
 //! One shape for what people write, whether it comes from TOML, from JSON or from `key=value` words of a command line.
 
+use std::fmt;
 use std::ops::Range;
 
 /// Byte range in the source text.
 pub type Span = Range<usize>;
 
 /// Something together with where it was written; the span is `None` for values that came over RPC.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Located<T> {
     /// The thing.
     pub value: T,
     /// Where it stands in the file.
     pub span: Option<Span>,
+}
+
+/// Without its place: the same thing looks the same wherever it stands.
+impl<T: fmt::Debug> fmt::Debug for Located<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
 }
 
 /// A value as written.

@@ -55,19 +55,7 @@ fn owner(view: &View, address: SocketAddr) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inode = tables.iter().find_map(|table| listener(&view.read(table)?, address.port()))?;
     let socket = format!("socket:[{inode}]");
-    let processes = view.names("/proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    for pid in processes {
-        let directory = format!("/proc/{pid}/fd");
-        let holds = |fd: &String| {
-            let target = std::fs::read_link(view.path(&format!("{directory}/{fd}")));
-            target.is_ok_and(|target| target.to_string_lossy() == socket)
-        };
-        if view.names(&directory).iter().any(holds) {
-            let name = view.read(&format!("/proc/{pid}/comm")).unwrap_or_else(|| "a program".into());
-            return Some(format!("'{name}' (pid {pid})"));
-        }
-    }
-    None
+    view.process_with(|target| target.as_os_str() == socket.as_str()).map(|process| process.to_string())
 }
 
 /// Inode of the socket that listens on a port, from a table of the kernel's.

@@ -2,10 +2,10 @@
 
 use super::Finding;
 use super::view::View;
-use crate::config::{Config, DeviceParams, LogDef, check_file};
+use crate::config::{Config, DeviceParams, LogDef, check_file, check_memory_log};
 use crate::sys;
 use base::ByteSize;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,11 @@ pub(super) fn check(view: &View, config: &Config, is_running: bool) -> Vec<Findi
     }
     for pool in &config.pools {
         if let LogDef::Pmem { path, size, volatile } = &pool.def.log {
-            findings.push(memory_log(format!("pool {}", pool.def.name), path, *size, *volatile));
+            let check = format!("pool {}", pool.def.name);
+            findings.push(match locked(view, path, is_running) {
+                Some((found, next)) => Finding::problem(check, format!("its log {found}"), next),
+                None => memory_log(check, path, *size, *volatile),
+            });
         }
     }
     findings
@@ -85,10 +89,31 @@ fn file(view: &View, check: String, path: &str, size: Option<u64>, block_size: u
     if let Err((found, next)) = check_file(path, size) {
         return Finding::problem(check, found, next);
     }
+    if let Some((found, next)) = locked(view, path, is_running) {
+        return Finding::problem(check, found, next);
+    }
     match std::fs::metadata(path) {
         Ok(found) if found.file_type().is_block_device() => disk(view, check, path, block_size, is_running),
         found => in_file_system(check, path, size, found.map_or(0, |found| found.blocks() * 512)),
     }
+}
+
+/// Who keeps a node from opening a file or disk, unless that is the node itself; and what to do.
+fn locked(view: &View, path: &str, is_running: bool) -> Option<(String, String)> {
+    // Shared, and for a moment: a node waits longer for its own.
+    let Err(TryLockError::WouldBlock) = File::open(path).ok()?.try_lock_shared() else { return None };
+    if is_running {
+        return None;
+    }
+    let target = std::fs::canonicalize(path).ok()?;
+    let holder = view.process_with(|open| open == target);
+    let Some(holder) = holder else {
+        let next = "look as root: lsof PATH; stop it there, or name another file".replace("PATH", path);
+        return Some((format!("{path} is locked by another program, perhaps a node of another user"), next));
+    };
+    let command = view.command_of(&holder).map_or(String::new(), |command| format!(": {command}"));
+    let next = "if that is a node, stop it (remuda stop) or give this one files of its own";
+    Some((format!("{path} is locked by {holder}{command}"), next.to_string()))
 }
 
 fn disk(view: &View, check: String, path: &str, block_size: u32, is_running: bool) -> Finding {
@@ -182,6 +207,9 @@ fn memory_log(check: String, path: &str, size: u64, volatile: bool) -> Finding {
         let found = format!("its log {path} needs {}, and there are {}", ByteSize(size), ByteSize(space.free));
         return Finding::problem(check, found, "a smaller log, or more room");
     }
+    if let Err((found, next)) = check_memory_log(path, size, volatile) {
+        return Finding::problem(check, found, next);
+    }
     if volatile {
         let found = format!("its log {path} may be in volatile memory: acknowledged writes are lost with the power");
         return Finding::note(check, found, "for tests only; leave 'volatile' out for anything else");
@@ -206,6 +234,13 @@ mod tests {
         let found = look("x", Some(1 << 60));
         assert!(found.level == Level::Note && found.found.contains("1024 PiB more"), "{found:?}");
         assert!(look("no/x", Some(1 << 20)).next.contains("mkdir -p"));
+        let held = std::fs::File::create(dir.path().join("held")).unwrap();
+        held.lock().unwrap();
+        let found = look("held", Some(1 << 20));
+        assert!(
+            found.level == Level::Problem && found.found.contains(&format!("(pid {})", std::process::id())),
+            "{found:?}"
+        );
         assert!(look("x", None).next.contains("size ="));
     }
 

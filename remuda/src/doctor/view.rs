@@ -7,6 +7,18 @@ pub(super) struct View {
     root: PathBuf,
 }
 
+/// A process of this machine.
+pub(super) struct Process {
+    pub(super) pid: u32,
+    name: String,
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}' (pid {})", self.name, self.pid)
+    }
+}
+
 impl View {
     pub(super) fn of_this_machine() -> View {
         View { root: PathBuf::from("/") }
@@ -35,6 +47,25 @@ impl View {
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// A process that has something open, as far as this user may see; `is_it` is asked about the targets of descriptors.
+    pub(super) fn process_with(&self, is_it: impl Fn(&Path) -> bool) -> Option<Process> {
+        let numbers = self.names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+        let holds = |pid: &u32| {
+            let directory = format!("/proc/{pid}/fd");
+            let target = |fd: &String| std::fs::read_link(self.path(&format!("{directory}/{fd}")));
+            self.names(&directory).iter().any(|fd| target(fd).is_ok_and(|target| is_it(&target)))
+        };
+        let pid = numbers.into_iter().find(holds)?;
+        let name = self.read(&format!("/proc/{pid}/comm")).unwrap_or_else(|| "a program".into());
+        Some(Process { pid, name })
+    }
+
+    /// Its command line.
+    pub(super) fn command_of(&self, process: &Process) -> Option<String> {
+        let words = self.read(&format!("/proc/{}/cmdline", process.pid))?;
+        Some(words.split('\0').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
     }
 
     /// The group of this process and those around it, from the inside out, as paths below `/sys/fs/cgroup`.

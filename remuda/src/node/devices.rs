@@ -11,7 +11,7 @@ use super::view::DeviceView;
 use super::{DeviceSlot, Node, OBJECTS_MAX};
 use crate::config::change::read_changes;
 use crate::config::value::Table;
-use crate::config::{DeviceDef, DeviceParams, Problems};
+use crate::config::{DeviceDef, DeviceParams, Problems, UNITS_HINT};
 use base::ByteSize;
 use bdev::BlockDevice;
 use std::collections::BTreeMap;
@@ -315,7 +315,7 @@ impl Node {
         let info = device.info();
         if size == 0 || !size.is_multiple_of(info.block_size as u64) {
             let cause = format!("{size} bytes is not a positive multiple of its block size {}", info.block_size);
-            return Err(Refusal::invalid(object, cause, ""));
+            return Err(Refusal::invalid(object, cause, UNITS_HINT));
         }
         let above = self.devices.values().find(|slot| slot.def.children().iter().any(|child| child == name));
         if let Some(above) = above {

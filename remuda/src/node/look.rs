@@ -40,7 +40,7 @@ impl Node {
         }
         let at = Instant::now();
         let status = self.status_with(&pools).await;
-        let (devices, volumes, counted) = (self.device_list(), self.volume_list(), self.counted());
+        let (devices, volumes, counted) = (self.device_list(), self.volume_list(&pools), self.counted());
         Look { at, took: began.elapsed(), status, devices, pools, volumes, subsystems, counted }
     }
 }

@@ -11,6 +11,7 @@ mod ana;
 mod awaited;
 mod build;
 mod devices;
+pub mod differences;
 pub mod export;
 mod extents;
 mod host_keys;
@@ -19,6 +20,7 @@ mod legs;
 mod limits;
 pub mod look;
 mod paths;
+mod pool_advice;
 mod pool_care;
 pub mod pool_check;
 mod pool_log;
@@ -212,7 +214,7 @@ impl Node {
         self.warn(warning);
     }
 
-    /// What cannot be used now, and why.
+    /// What cannot be used now or is degraded, and why.
     fn closed(&self) -> Vec<String> {
         let mut closed = Vec::new();
         for (name, slot) in &self.devices {
@@ -221,6 +223,13 @@ impl Node {
                 Ok(opened) => closed.extend(redundant::degraded(name, opened)),
             }
         }
+        closed.extend(self.not_served());
+        closed
+    }
+
+    /// What hosts and guests do not get now, and why.
+    fn not_served(&self) -> Vec<String> {
+        let mut closed = Vec::new();
         let configured = self.config.volumes.iter().map(|entry| (&entry.name.value, &entry.device.value));
         let known = self.state.volumes.iter().map(|(name, record)| (name, &record.device));
         for (volume, device) in configured.chain(known).collect::<BTreeMap<_, _>>() {
@@ -276,6 +285,7 @@ impl Node {
             subsystems: self.subsystems.len(),
             vhosts: self.vhosts.len(),
             reactors: self.reactors.views().await,
+            failing: self.failing(pools),
             warnings: self.problems(pools),
         }
     }
@@ -284,11 +294,15 @@ impl Node {
     pub fn problems(&self, pools: &[PoolView]) -> Vec<String> {
         let mut problems = self.warnings.clone();
         problems.extend(self.closed());
-        for pool in pools {
-            let (name, state) = (&pool.name, &pool.state);
-            problems.extend(pool.problems.iter().map(|problem| format!("pool '{name}' ({state}): {problem}")));
-        }
+        problems.extend(pools.iter().flat_map(PoolView::problem_lines));
         problems
+    }
+
+    /// Those of them because of which hosts and guests do not get what they should: pools that are not open, full or in
+    /// trouble, and what is not served.
+    pub fn failing(&self, pools: &[PoolView]) -> Vec<String> {
+        let pools = pools.iter().filter(|pool| !pool.is_well()).flat_map(PoolView::problem_lines);
+        pools.chain(self.not_served()).collect()
     }
 
     /// The configuration it was started with.

@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::pool_view::PoolView;
-use super::pools::{object, pool_refused, try_again};
+use super::pools::{MadeFile, object, pool_refused, try_again};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
 use super::state::Origin;
@@ -96,6 +96,7 @@ impl Node {
         for device in def.devices() {
             self.reopen_device(device).await;
         }
+        let mut made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(&def, lose_data)?;
         let expected = name.to_string();
         let forgotten = on_reactor_async(self.reactors.first(), move |reactor| async move {
@@ -119,6 +120,7 @@ impl Node {
         if !lose_data {
             return Ok(LogLoss::of(false, &forgotten, self.pool_show(name).await?));
         }
+        made.keep();
         tracing::warn!(pool = name, slices = forgotten.slices, "log given up: what was newest in it is lost");
         self.redefine_pool(name, def)?;
         let pool = self.pool_open(name).await.map_err(|refusal| Refusal {

@@ -4,8 +4,11 @@ use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
 use super::view::FlashCacheView;
 use crate::config::PoolDef;
-use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolStatus, ShardStatus};
+use bdev::BlockDevice;
+use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolStatus, PoolVolume, ShardStatus};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use uuid::Uuid;
 
 const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
@@ -15,7 +18,8 @@ const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
 pub struct PoolView {
     /// Name.
     pub name: String,
-    /// `open`, `trouble` (open, but upkeep fails), `closed`, or `checking` (closed, and being checked).
+    /// `open`, `full` (open, but new blocks are refused), `trouble` (open, but upkeep fails), `closed`, or `checking` (closed, and
+    /// being checked).
     pub state: String,
     /// Why it is closed, what fails, what is lost; and what to do.
     pub problems: Vec<String>,
@@ -40,6 +44,15 @@ pub struct PoolNumbers {
     /// Snapshots of these.
     #[serde(default)]
     pub snapshots: usize,
+    /// Bytes of these volumes as hosts see them.
+    #[serde(default)]
+    pub provisioned_bytes: u64,
+    /// Bytes that volumes and snapshots have in the pool, in extents of 4 MiB.
+    #[serde(default)]
+    pub allocated_bytes: u64,
+    /// The same by volume and snapshot; for who lists volumes.
+    #[serde(skip)]
+    pub allocated: BTreeMap<String, u64>,
     /// Deleted volumes and snapshots that have not gone yet.
     #[serde(default)]
     pub going: usize,
@@ -345,7 +358,12 @@ impl ShardNumbers {
 const RATE_RECORDS_MIN: u64 = 1000;
 
 impl PoolNumbers {
-    fn of(status: PoolStatus, settling: bool, scrub: ScrubView) -> PoolNumbers {
+    fn of(status: PoolStatus, settling: bool, scrub: ScrubView, volumes: &[Arc<PoolVolume>]) -> PoolNumbers {
+        let held = status.held();
+        let allocated = volumes.iter().map(|volume| {
+            (volume.name().to_string(), held.get(&volume.layer()).map_or(0, |extents| extents * EXTENT_BYTES))
+        });
+        let written = volumes.iter().filter(|volume| !volume.identity().is_snapshot);
         let recovery = status.recovery;
         let measured = recovery.records >= RATE_RECORDS_MIN && recovery.elapsed_ns > 0;
         let replay_rate = measured.then(|| recovery.records as f64 * 1e9 / recovery.elapsed_ns as f64);
@@ -356,6 +374,9 @@ impl PoolNumbers {
             uuid: status.uuid,
             volumes: status.volumes,
             snapshots: status.snapshots,
+            provisioned_bytes: written.map(|volume| volume.info().bytes()).sum(),
+            allocated_bytes: held.values().sum::<u64>() * EXTENT_BYTES,
+            allocated: allocated.collect(),
             going: status.going,
             going_extents: status.going_extents,
             capacity_bytes: status.capacity_bytes,
@@ -375,6 +396,16 @@ impl PoolNumbers {
 }
 
 impl PoolView {
+    /// Hosts get what they should.
+    pub fn is_well(&self) -> bool {
+        self.state == "open"
+    }
+
+    /// What is wrong, a line each that names the pool.
+    pub fn problem_lines(&self) -> impl Iterator<Item = String> {
+        self.problems.iter().map(|problem| format!("pool '{}' ({}): {problem}", self.name, self.state))
+    }
+
     /// A pool's definition, with the numbers that it gave if it is open.
     pub(super) fn of(slot: &PoolSlot, status: Option<PoolStatus>) -> PoolView {
         let mut problems = Vec::new();
@@ -389,7 +420,7 @@ impl PoolView {
         problems.extend(settle_error.map(|error| format!("the last settle failed: {error}")));
         let open = status.zip(slot.live.as_ref().ok()).map(|(status, open)| {
             let scrub = ScrubView { bad: Vec::new(), ..ScrubView::of(&status, &open.pool) };
-            PoolNumbers::of(status, settling, scrub)
+            PoolNumbers::of(status, settling, scrub, &open.pool.volumes())
         });
         if let Some(open) = &open {
             problems.extend(open.total.trouble.as_ref().map(|trouble| {
@@ -418,11 +449,13 @@ impl PoolView {
             }
         }
         let failing = open.as_ref().is_some_and(|open| open.total.trouble.is_some());
+        let full = open.as_ref().is_some_and(|open| open.total.free_extents == 0);
         let checking = slot.check.lock().expect(UNPOISONED).running;
         let state = match (&open, failing) {
             (None, _) if checking => "checking",
             (None, _) => "closed",
             (Some(_), true) => "trouble",
+            (Some(_), false) if full => "full",
             (Some(_), false) => "open",
         };
         PoolView {

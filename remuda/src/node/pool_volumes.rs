@@ -9,6 +9,7 @@ use super::snapshots::is_snapshot;
 use super::state::{Origin, ShownVolume};
 use super::view::VolumeView;
 use super::{NewSize, Node};
+use crate::config::{PoolVolumeEntry, UNITS_HINT};
 use base::ByteSize;
 use bdev::BlockDevice;
 use engine::{EXTENT_BLOCKS, PoolVolume};
@@ -72,6 +73,13 @@ impl Node {
     fn absent(&self, name: &str) -> Option<&ShownVolume> {
         let shown = self.state.shown.get(name)?;
         self.pools.get(&shown.pool).filter(|slot| slot.live.is_err()).map(|_| shown)
+    }
+
+    /// A volume of the configuration file whose pool is not open, and of which no host was told.
+    fn unseen(&self, name: &str) -> Option<&PoolVolumeEntry> {
+        let entry = self.config.pool_volumes.iter().find(|entry| entry.name.value == name)?;
+        let is_closed = self.pools.get(&entry.pool.value).is_some_and(|slot| slot.live.is_err());
+        (is_closed && !self.pool_volumes.contains_key(name)).then_some(entry)
     }
 
     /// What stands for a volume towards hosts, and its identity.
@@ -144,12 +152,19 @@ impl Node {
     pub(super) fn pool_volume_view(&self, name: &str) -> Option<VolumeView> {
         let (pool, block_size, state) = match self.pool_volumes.get(name) {
             Some(slot) => (&slot.pool, slot.volume.info().block_size, "open".to_string()),
-            None => {
-                let shown = self.absent(name)?;
-                (&shown.pool, shown.block_size, format!("not ready: pool '{}' is not open", shown.pool))
-            }
+            None => match self.absent(name) {
+                Some(shown) => (&shown.pool, shown.block_size, not_ready(&shown.pool)),
+                None => {
+                    let entry = self.unseen(name)?;
+                    (&entry.pool.value, entry.block_size, not_ready(&entry.pool.value))
+                }
+            },
         };
-        let (size, uuid) = self.identity_of(name)?;
+        let (size, uuid) = match self.identity_of(name) {
+            Some(known) => known,
+            // As the file has it; what it has become since is in its pool.
+            None => (self.unseen(name)?.size, Uuid::nil()),
+        };
         Some(VolumeView {
             name: name.to_string(),
             device: None,
@@ -159,6 +174,8 @@ impl Node {
             block_size,
             uuid,
             size_max: SIZE_MAX,
+            allocated: None,
+            kin: None,
             exports: self.exports_of(name),
             origin: self.pool_volume_origin(name),
             state,
@@ -170,7 +187,10 @@ impl Node {
         let is_listed =
             |slot: &PoolVolumeSlot, name: &str| !is_snapshot(&slot.volume) || !self.exports_of(name).is_empty();
         let open = self.pool_volumes.iter().filter(|(name, slot)| is_listed(slot, name)).map(|(name, _)| name);
-        let names = open.chain(self.state.shown.keys().filter(|name| self.absent(name).is_some()));
+        let absent = self.state.shown.keys().filter(|name| self.absent(name).is_some());
+        let configured = self.config.pool_volumes.iter().map(|entry| &entry.name.value);
+        let unseen = configured.filter(|name| self.absent(name).is_none() && self.unseen(name).is_some());
+        let names = open.chain(absent).chain(unseen);
         names.filter_map(|name| self.pool_volume_view(name)).collect()
     }
 
@@ -277,10 +297,14 @@ impl Node {
     }
 }
 
+fn not_ready(pool: &str) -> String {
+    format!("not ready: pool '{pool}' is not open")
+}
+
 fn check_size(object: &str, size: u64) -> Result<(), Refusal> {
     if size == 0 || !size.is_multiple_of(BLOCK) || size > SIZE_MAX {
         let cause = format!("{size} bytes is not a multiple of 4 KiB from 4 KiB to {}", ByteSize(SIZE_MAX));
-        return Err(Refusal::invalid(object, cause, ""));
+        return Err(Refusal::invalid(object, cause, UNITS_HINT));
     }
     Ok(())
 }

@@ -10,11 +10,12 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
-use crate::config::{LogDef, PlacementDef, PoolDef};
+use crate::config::{LogDef, PlacementDef, PoolDef, VOLATILE_LOG, volatile_log};
 use crate::sys;
 use bdev::BlockDevice;
 use engine::{
-    CreateOptions, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape, SuperblockError,
+    CreateOptions, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape,
+    SuperblockError,
 };
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -102,6 +103,11 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
     match error {
         PoolError::Plan { error, .. } => Refusal::invalid(object, error.to_string(), next),
         PoolError::Refused { reason, .. } => Refusal::failed(object, reason, next),
+        PoolError::InUse { device, holds, .. } => Refusal::conflict(object, holds.in_use(&device), next),
+        PoolError::VolatileLog { log, .. } => {
+            let then = if next.is_empty() { String::new() } else { format!("; {next}") };
+            Refusal::conflict(object, volatile_log(&log), format!("{VOLATILE_LOG}{then}"))
+        }
         PoolError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), next),
         PoolError::Device(error) => Refusal { object, ..refused(String::new(), error) },
         error => Refusal::failed(object, error, next),
@@ -111,6 +117,21 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
 /// What to do about a pool that is not open.
 pub(super) fn try_again(name: &str) -> String {
     format!("put that right, then: remuda pool open {name} (docs/operating/pools.md has the cases)")
+}
+
+/// Why a pool is not open whose capacity device holds none; one that is `made` is made where there is nothing.
+fn no_pool(name: &str, device: &str, holds: Option<Holds>, made: bool) -> Refusal {
+    let cause = match holds {
+        Some(Holds::Nothing) | None => format!("device '{device}' is blank: it holds no pool"),
+        Some(holds) => format!("device '{device}' holds no pool, but {holds}"),
+    };
+    let next = match made {
+        true => "name the device that has the pool; or, if nothing on this one is needed, wipe it".to_string(),
+        false => {
+            format!("put the drive that has the pool in its place; or: remuda pool destroy {name}, and create it anew")
+        }
+    };
+    Refusal::failed(object(name), cause, format!("{next}; then: remuda pool open {name}"))
 }
 
 impl Node {
@@ -143,6 +164,7 @@ impl Node {
     async fn open_pool(&self, def: &PoolDef, make: bool) -> Result<OpenPool, Refusal> {
         let name = def.name.clone();
         let next = try_again(&name);
+        let mut made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(def, make)?;
         let options = OpenOptions {
             reactors: (0..self.reactors.handles().len()).collect(),
@@ -154,7 +176,7 @@ impl Node {
             let refuse = |error| pool_refused(&create.name, error, &next);
             let capacity = &devices.capacity;
             let channel = capacity.open_channel(&reactor).map_err(|error| refuse(error.into()))?;
-            match engine::read_superblocks(&reactor, channel, capacity.info()).await {
+            match engine::read_superblocks(&reactor, channel.clone(), capacity.info()).await {
                 Ok(found) if found.name != create.name => {
                     let cause = format!("device '{}' belongs to pool '{}'", capacity.name(), found.name);
                     let next = format!("name the right device, or the pool '{}'", found.name);
@@ -163,18 +185,21 @@ impl Node {
                 Ok(_) => {}
                 Err(MetaError::Superblock(SuperblockError::NotAPool { blank: true })) if make => {
                     Pool::create(&reactor, &devices, &create, seconds_now(), false).await.map_err(refuse)?;
+                    made.keep();
                     tracing::info!(pool = %create.name, "pool made on blank devices");
                 }
                 Err(MetaError::Superblock(SuperblockError::NotAPool { .. })) => {
-                    let cause = format!("device '{}' holds no pool", capacity.name());
-                    return Err(Refusal::failed(object(&create.name), cause, next));
+                    let holds = Holds::look(&reactor, &channel, capacity.info()).await;
+                    return Err(no_pool(&create.name, capacity.name(), holds.ok(), make));
                 }
                 Err(error) => {
                     let cause = format!("device '{}': {error}", capacity.name());
                     return Err(Refusal::failed(object(&create.name), cause, next));
                 }
             }
-            Pool::open(&reactor, &devices, &options).await.map_err(refuse)
+            let pool = Pool::open(&reactor, &devices, &options).await.map_err(refuse)?;
+            made.keep();
+            Ok(pool)
         });
         let pool = opened.await??;
         let recovery = pool.recovery();
@@ -299,17 +324,18 @@ impl Node {
             return Err(Refusal::conflict(object(&name), cause, "destroy some first"));
         }
         self.check_pool_devices(&def)?;
-        let made = MadeFile::for_log(&def.log);
+        let mut made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(&def, true)?;
         let options = create_options(&def);
         let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
             Pool::create(&reactor, &devices, &options, seconds_now(), force).await
         });
-        created.await?.map_err(|error| {
+        if let Err(error) = created.await? {
+            let other = self.other_device(&error).await;
             let in_use = matches!(error, PoolError::Refused { .. });
-            let refusal = pool_refused(&name, error, "");
-            if in_use { Refusal { kind: RefusalKind::Conflict, ..refusal } } else { refusal }
-        })?;
+            let refusal = pool_refused(&name, error, &other);
+            return Err(if in_use { Refusal { kind: RefusalKind::Conflict, ..refusal } } else { refusal });
+        }
         made.keep();
         drop(lock);
         let open = self.open_pool(&def, false).await?;
@@ -359,7 +385,11 @@ impl Node {
         let slot = self.pool_slot(name)?;
         slot.check_free()?;
         if slot.live.is_err() {
-            let (def, make) = (slot.def.clone(), slot.origin == Origin::Config);
+            let make = slot.origin == Origin::Config;
+            if make {
+                self.reread_pool(name)?;
+            }
+            let def = self.pool_slot(name)?.def.clone();
             for device in def.devices() {
                 self.reopen_device(device).await;
             }
@@ -494,17 +524,18 @@ pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<F
 }
 
 /// A file that comes to be for the log of a pool, and goes again unless the pool is made.
-struct MadeFile(Option<PathBuf>);
+pub(super) struct MadeFile(Option<PathBuf>);
 
 impl MadeFile {
-    fn for_log(log: &LogDef) -> MadeFile {
+    pub(super) fn for_log(log: &LogDef) -> MadeFile {
         MadeFile(match log {
             LogDef::Pmem { path, .. } if !Path::new(path).exists() => Some(path.into()),
             _ => None,
         })
     }
 
-    fn keep(mut self) {
+    /// It stays.
+    pub(super) fn keep(&mut self) {
         self.0 = None;
     }
 }

@@ -5,7 +5,7 @@ use super::Node;
 use super::pools::{pool_refused, seconds_now};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
-use super::view::{SnapshotView, VolumeView};
+use super::view::{KinView, SnapshotView, VolumeView};
 use crate::config::device::check_name;
 use engine::{Pool, PoolError, PoolVolume, SnapshotInfo};
 use reactor::Reactor;
@@ -92,6 +92,23 @@ impl Node {
             name: snapshot.name,
         };
         Ok(of_volumes.map(view).collect())
+    }
+
+    /// Snapshots and clones of a volume in an open pool; of a snapshot, its clones.
+    pub(super) async fn kin_of(&self, pool: &str, name: &str) -> Result<KinView, Refusal> {
+        let (tree, _) = self.in_pool(pool, "", |pool, reactor| async move { pool.tree(&reactor).await }).await?;
+        let mut kin = KinView::default();
+        for volume in tree {
+            let of = volume.clone_of.as_deref().unwrap_or_default();
+            if of == name || of.split_once('@').is_some_and(|(of, _)| of == name) {
+                kin.clones.push(volume.name.clone());
+            }
+            if volume.name == name {
+                kin.snapshots = volume.snapshots.into_iter().map(|snapshot| snapshot.name).collect();
+                kin.clone_of = volume.clone_of;
+            }
+        }
+        Ok(kin)
     }
 
     /// Deletes a snapshot. What it has goes to what shows it, in the background.

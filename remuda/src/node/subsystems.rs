@@ -336,10 +336,13 @@ impl Node {
     }
 
     /// Removes a subsystem; its hosts are disconnected, its volumes stay.
-    pub async fn subsystem_delete(&mut self, nqn: &str) -> Result<(), Refusal> {
+    pub async fn subsystem_delete(&mut self, nqn: &str, force: bool) -> Result<(), Refusal> {
         self.check_running()?;
         if self.subsystem(nqn)?.origin == Origin::Config {
             return Err(self.belongs_to_config(format!("subsystem '{nqn}'")));
+        }
+        if !force && !self.subsystem(nqn)?.record.namespaces.is_empty() {
+            self.check_nobody_loses(format!("subsystem '{nqn}'"), nqn, None).await?;
         }
         let mut state = self.state.clone();
         state.subsystems.remove(nqn);
@@ -419,17 +422,36 @@ impl Node {
     }
 
     /// Hides a namespace; the volume stays.
-    pub async fn namespace_remove(&mut self, nqn: &str, nsid: u32) -> Result<SubsystemView, Refusal> {
+    pub async fn namespace_remove(&mut self, nqn: &str, nsid: u32, force: bool) -> Result<SubsystemView, Refusal> {
         self.check_running()?;
         let mut subsystem = self.copy_of(nqn)?;
-        let before = subsystem.record.namespaces.len();
-        subsystem.record.namespaces.retain(|namespace| namespace.nsid != nsid);
-        if subsystem.record.namespaces.len() == before {
+        let namespaces = &mut subsystem.record.namespaces;
+        let Some(place) = namespaces.iter().position(|namespace| namespace.nsid == nsid) else {
             return Err(no_namespace(&subsystem.record, nqn, nsid));
+        };
+        let old = namespaces.remove(place);
+        // One that is not open serves nobody.
+        if !force && self.volumes.contains_key(&old.volume) {
+            let object = format!("namespace {nsid} (volume '{}') of subsystem '{nqn}'", old.volume);
+            self.check_nobody_loses(object, nqn, old.hosts.as_deref()).await?;
         }
         let view = self.change(nqn, subsystem).await?;
         tracing::info!(nqn, nsid, "namespace removed");
         Ok(view)
+    }
+
+    /// Refuses what would take a subsystem, or the namespaces that only `seen_by` see, from hosts that are connected.
+    async fn check_nobody_loses(&self, object: String, nqn: &str, seen_by: Option<&[String]>) -> Result<(), Refusal> {
+        let seen = self.exporter.counters().await;
+        let users = seen.hosts.into_iter().filter(|host| host.subsystem == nqn);
+        let users: BTreeSet<String> = users.map(|user| user.host).collect();
+        let losing: Vec<String> =
+            users.into_iter().filter(|user| seen_by.is_none_or(|hosts| hosts.contains(user))).collect();
+        if losing.is_empty() {
+            return Ok(());
+        }
+        let cause = format!("hosts are connected and would lose it: {}", losing.join(", "));
+        Err(Refusal::conflict(object, cause, "disconnect them first (nvme disconnect -n NQN), or add --force"))
     }
 
     /// Whether a host can be let into a subsystem that exists.
@@ -546,7 +568,7 @@ fn apply(configured: &SubsystemRecord, overlay: &SubsystemOverlay) -> SubsystemR
 }
 
 /// The run-time changes that turn `configured` into `now`.
-fn difference(configured: &SubsystemRecord, now: &SubsystemRecord, serial: String) -> SubsystemOverlay {
+pub(super) fn difference(configured: &SubsystemRecord, now: &SubsystemRecord, serial: String) -> SubsystemOverlay {
     fn missing<T: PartialEq + Clone>(from: &[T], within: &[T]) -> Vec<T> {
         from.iter().filter(|one| !within.contains(one)).cloned().collect()
     }

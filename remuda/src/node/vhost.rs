@@ -290,11 +290,15 @@ impl Node {
     }
 
     /// Closes a door; its volume stays.
-    pub async fn vhost_delete(&mut self, name: &str) -> Result<(), Refusal> {
+    pub async fn vhost_delete(&mut self, name: &str, force: bool) -> Result<(), Refusal> {
         self.check_running()?;
-        self.vhost_show(name)?;
+        let door = self.vhost_show(name)?;
         if self.vhosts[name].origin == Origin::Config {
             return Err(self.belongs_to_config(object(name)));
+        }
+        if let Some(peer) = door.peer.filter(|_| !force && door.queues > 0) {
+            let cause = format!("process {peer}, a virtual machine, uses volume '{}' through it", door.volume);
+            return Err(Refusal::conflict(object(name), cause, "detach the disk or end it first, or add --force"));
         }
         let mut state = self.state.clone();
         state.vhosts.remove(name);

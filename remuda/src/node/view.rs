@@ -212,16 +212,36 @@ pub struct VolumeView {
     pub offset: Option<u64>,
     /// Bytes per block; 0 while it is not open.
     pub block_size: u32,
-    /// Identity seen by hosts.
+    /// Identity seen by hosts; all zeroes where it is not known, since the pool is not open.
     pub uuid: Uuid,
     /// How far it could grow where it is; in a pool, without regard to the pool's free space.
     pub size_max: u64,
+    /// In an open pool: bytes that it has for itself, in extents of 4 MiB. What it had when a snapshot was made is the
+    /// snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<u64>,
+    /// Of one volume alone, in an open pool: what stands on it, and it on.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub kin: Option<KinView>,
     /// Namespaces and doors that show it, as `NQN/nsid` and `vhost/NAME`.
     pub exports: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
     /// `open`, or why it is not.
     pub state: String,
+}
+
+/// Snapshots and clones of a volume.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct KinView {
+    /// Its snapshots, the oldest first.
+    pub snapshots: Vec<String>,
+    /// Bytes that these have, in extents of 4 MiB.
+    pub snapshots_allocated: u64,
+    /// Volumes that are clones of it: what neither has written, both share.
+    pub clones: Vec<String>,
+    /// The snapshot that it is a clone of.
+    pub clone_of: Option<String>,
 }
 
 /// A snapshot of a volume in a pool.
@@ -599,6 +619,10 @@ pub struct StatusView {
     pub vhosts: usize,
     /// Reactors.
     pub reactors: Vec<ReactorView>,
+    /// Those of the warnings because of which hosts do not get what they should: pools that are not open, full or in trouble,
+    /// and volumes, namespaces and doors that are not served.
+    #[serde(default)]
+    pub failing: Vec<String>,
     /// Things that want attention.
     pub warnings: Vec<String>,
 }

@@ -2,12 +2,13 @@
 
 use super::build::deallocate;
 use super::extents::{ALIGN, Extent, largest_free, place, room_at};
+use super::pool_view::PoolView;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{Origin, VolumeRecord};
 use super::view::VolumeView;
 use super::window::Window;
 use super::{Node, OBJECTS_MAX};
-use crate::config::VolumeEntry;
+use crate::config::{UNITS_HINT, VolumeEntry};
 use base::ByteSize;
 use bdev::{BlockDevice, StatsDevice};
 use std::sync::Arc;
@@ -36,6 +37,12 @@ impl NewSize {
             },
         }
     }
+}
+
+/// Bytes that a volume has of its pool.
+fn allocated(pools: &[PoolView], volume: &str, pool: Option<&str>) -> Option<u64> {
+    let pool = pools.iter().find(|view| Some(view.name.as_str()) == pool)?;
+    pool.open.as_ref()?.allocated.get(volume).copied()
 }
 
 impl Node {
@@ -231,6 +238,8 @@ impl Node {
             block_size: open.map_or(0, |volume| volume.info().block_size),
             uuid: record.uuid,
             size_max: self.room(name, record, device_len),
+            allocated: None,
+            kin: None,
             exports: self.exports_of(name),
             origin: record.origin,
             state: if open.is_some() { "open" } else { "closed" }.to_string(),
@@ -244,15 +253,32 @@ impl Node {
         room_at(&Extent { start: record.offset, len: record.size }, &others, device_len)
     }
 
-    /// All volumes.
-    pub fn volume_list(&self) -> Vec<VolumeView> {
+    /// All volumes; with what they have of pools, as these were seen a moment ago.
+    pub fn volume_list(&self, pools: &[PoolView]) -> Vec<VolumeView> {
         let on_devices = self.state.volumes.iter().map(|(name, record)| self.volume_view(name, record));
         let mut views: Vec<VolumeView> = on_devices.chain(self.pool_volume_views()).collect();
         views.sort_by(|one, other| one.name.cmp(&other.name));
+        views.iter_mut().for_each(|view| view.allocated = allocated(pools, &view.name, view.pool.as_deref()));
         views
     }
 
-    /// One volume.
+    /// One volume, with what it has of its pool, its snapshots and its clones.
+    pub async fn volume_look(&self, name: &str) -> Result<VolumeView, Refusal> {
+        let mut view = self.volume_show(name)?;
+        if let Some(pool) = view.pool.clone()
+            && self.pool_volumes.contains_key(name)
+        {
+            let pools = [self.pool_show(&pool).await?];
+            view.allocated = allocated(&pools, name, Some(&pool));
+            let mut kin = self.kin_of(&pool, name).await?;
+            let sizes = kin.snapshots.iter().filter_map(|snapshot| allocated(&pools, snapshot, Some(&pool)));
+            kin.snapshots_allocated = sizes.sum();
+            view.kin = Some(kin);
+        }
+        Ok(view)
+    }
+
+    /// One volume, as far as it is known without a look at its pool.
     pub fn volume_show(&self, name: &str) -> Result<VolumeView, Refusal> {
         match self.pool_volume_view(name) {
             Some(view) => Ok(view),
@@ -357,7 +383,7 @@ impl Node {
         let size = size.unwrap_or(u64::MAX);
         if size == 0 || !size.is_multiple_of(block) {
             let cause = format!("{size} bytes is not a positive multiple of its block size {block}");
-            return Err(Refusal::invalid(object, cause, ""));
+            return Err(Refusal::invalid(object, cause, UNITS_HINT));
         }
         if size > room {
             let cause = format!("it can grow to {} where it is, {} asked for", ByteSize(room), ByteSize(size));

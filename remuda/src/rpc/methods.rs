@@ -48,6 +48,7 @@ pub enum Streams {
 const NAME: Key = key("name", Form::Text, "required", "The object's name.");
 const NQN: Key = key("nqn", Form::Text, "required", "The subsystem's name.");
 const HOST: Key = key("host", Form::Text, "required", "The host's NQN.");
+const CUT_OFF: Key = key("force", Form::Flag, "false", "Even if that is taken from who is connected.");
 const ADDRESS: Key = key("address", Form::Text, "required", "The address of its port.");
 const LIMITED_HOST: Key = key("host", Form::Text, "this or volume", "The host's NQN.");
 const LIMITED_VOLUME: Key = key("volume", Form::Text, "this or host", "The volume.");
@@ -80,6 +81,11 @@ pub const METHODS: &[Method] = &[
         "log.set_level",
         "Changes what is logged.",
         &[key("level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "required", "The new level.")],
+    ),
+    question(
+        "config.diff",
+        "Where the node differs from its configuration file: what commands have changed, and what was changed in the file since.",
+        &[],
     ),
     question("stats", "Counters and latency percentiles of devices, volumes and reactors.", &[]),
     method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
@@ -315,7 +321,7 @@ pub const METHODS: &[Method] = &[
     ),
     question("subsystem.list", "All subsystems.", &[]),
     question("subsystem.show", "One subsystem, with the reservations that hosts have.", &[NQN]),
-    method("subsystem.delete", "Removes a subsystem; its volumes stay.", &[NQN]),
+    method("subsystem.delete", "Removes a subsystem; its volumes stay.", &[NQN, CUT_OFF]),
     method(
         "subsystem.add_namespace",
         "Shows a volume to the subsystem's hosts.",
@@ -355,7 +361,7 @@ pub const METHODS: &[Method] = &[
     method(
         "subsystem.remove_namespace",
         "Hides a namespace; the volume stays.",
-        &[NQN, key("nsid", NSID, "required", "Namespace id.")],
+        &[NQN, key("nsid", NSID, "required", "Namespace id."), CUT_OFF],
     ),
     method(
         "subsystem.allow_host",
@@ -417,7 +423,7 @@ pub const METHODS: &[Method] = &[
     ),
     question("vhost.list", "All doors for virtual machines.", &[]),
     question("vhost.show", "One door, with what it has done.", &[NAME]),
-    method("vhost.delete", "Closes a door and disconnects its virtual machine; the volume stays.", &[NAME]),
+    method("vhost.delete", "Closes a door and disconnects its virtual machine; the volume stays.", &[NAME, CUT_OFF]),
     question("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
 ];
 
@@ -626,6 +632,7 @@ async fn dispatch(
             Ok(done(()))
         }
         "log.set_level" => around.set_log_level(&params.word).map(done),
+        "config.diff" => answer(node.differences()),
         "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
@@ -671,8 +678,8 @@ async fn dispatch(
         "pool.forget_log" => forget_log(node, &params).await,
         "pool.destroy" => node.pool_destroy(&params.name).await.map(done),
         "volume.create" => volume_create(node, &params).await,
-        "volume.list" => answer(node.volume_list()),
-        "volume.show" => answer(node.volume_show(&params.name)?),
+        "volume.list" => answer(node.volume_list(&node.pool_list().await)),
+        "volume.show" => answer(node.volume_look(&params.name).await?),
         "volume.resize" => {
             let size = NewSize::parse(&params.size_text);
             let size = size.map_err(|reason| Refusal::invalid(format!("volume '{}'", params.name), reason, ""))?;
@@ -705,7 +712,7 @@ async fn dispatch(
         }
         "subsystem.list" => answer(node.subsystem_list()),
         "subsystem.show" => answer(node.subsystem_show(params.nqn()).await?),
-        "subsystem.delete" => node.subsystem_delete(params.nqn()).await.map(done),
+        "subsystem.delete" => node.subsystem_delete(params.nqn(), params.flag).await.map(done),
         "subsystem.add_namespace" => {
             let uuid = params.uuid.as_deref().map(check_uuid).transpose();
             let invalid = |reason| Refusal::invalid(format!("subsystem '{}'", params.nqn()), reason, "");
@@ -726,7 +733,9 @@ async fn dispatch(
         "subsystem.unmask_namespace" => {
             answer(node.namespace_mask(params.nqn(), params.nsid.unwrap_or(0), None).await?)
         }
-        "subsystem.remove_namespace" => answer(node.namespace_remove(params.nqn(), params.nsid.unwrap_or(0)).await?),
+        "subsystem.remove_namespace" => {
+            answer(node.namespace_remove(params.nqn(), params.nsid.unwrap_or(0), params.flag).await?)
+        }
         "subsystem.allow_host" => host_allow(node, &params).await,
         "subsystem.disallow_host" => answer(node.host_disallow(params.nqn(), Some(&params.host)).await?),
         "subsystem.allow_any_host" if params.flag => answer(node.host_allow(params.nqn(), None).await?),
@@ -743,7 +752,7 @@ async fn dispatch(
         "vhost.create" => vhost_create(node, &params).await,
         "vhost.list" => answer(node.vhost_list()),
         "vhost.show" => answer(node.vhost_show(&params.name)?),
-        "vhost.delete" => node.vhost_delete(&params.name).await.map(done),
+        "vhost.delete" => node.vhost_delete(&params.name, params.flag).await.map(done),
         "host.list" => answer(node.host_list(params.nqn.as_deref())?),
         other => {
             Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))

@@ -73,7 +73,7 @@ impl Node {
             command.args(["serve", "--config", &self.config()]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         self.child = Some(child);
         let began = Instant::now();
-        while self.run(&["status"]).code != 0 {
+        while self.run(&["rpc", "node.status"]).code != 0 {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             let late = began.elapsed() > Duration::from_secs(20);
             assert!(ended.is_none() && !late, "the node did not start: {}", self.log());
@@ -117,6 +117,11 @@ impl Node {
         let run = self.run(&[&["--json"], args].concat());
         assert_eq!(run.code, 0, "{args:?}: {}", run.out);
         run.json()
+    }
+
+    /// The node as a whole, whether or not it is well.
+    pub fn status(&self) -> Value {
+        self.json(&["rpc", "node.status"])
     }
 
     /// SIGKILL.

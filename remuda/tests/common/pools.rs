@@ -22,7 +22,7 @@ pub fn node_on(devices: &str, more: &str) -> Node {
 }
 
 pub fn bench(node: &Node, more: &[&str]) -> Run {
-    let status = node.json(&["status"]);
+    let status = node.status();
     let port = status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string();
     let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
     remuda(&[&base[..], more].concat())

@@ -33,7 +33,7 @@ namespaces = ["v0"]
 CONFIG
 }
 
-node_ready() { remuda status --json >/dev/null 2>&1; }
+node_ready() { remuda rpc node.status >/dev/null 2>&1; }
 node_start() { # with /tmp/node.toml
     mkdir -p /tmp/state
     remuda serve --config /tmp/node.toml >>/tmp/node.log 2>&1 &

@@ -94,7 +94,7 @@ v0_on() { # LINE...: the volume behind namespace 1, and where it is
 node_serve() { # in the foreground
     exec "$REMUDA" serve --config "$W/node.toml"
 }
-node_ready() { remuda status --json >/dev/null 2>&1; }
+node_ready() { remuda rpc node.status >/dev/null 2>&1; }
 
 # Outside a pool the device is made with room for the volume to grow.
 node_add_namespace() { # NSID MIB
@@ -108,7 +108,7 @@ node_add_namespace() { # NSID MIB
     remuda subsystem add-namespace "$NQN" "v$1" --nsid "$1"
 }
 node_remove_namespace() { # NSID
-    remuda subsystem remove-namespace "$NQN" "$1"
+    remuda subsystem remove-namespace "$NQN" "$1" --force
     remuda volume delete "v$1"
 }
 # A snapshot of the volume of namespace 1; a clone of it as another namespace, and itself, read-only; back to it; away with both.
@@ -124,7 +124,7 @@ node_copy_snapshot() { # NAME NSID
     remuda subsystem add-namespace "$NQN" "v$2" --nsid "$2"
 }
 node_copy_on() { # FORMER-NAME NAME NSID
-    remuda subsystem remove-namespace "$NQN" "$3"
+    remuda subsystem remove-namespace "$NQN" "$3" --force
     remuda snapshot create "v0@$2"
     remuda snapshot export "v0@$2" --since "v0@$1" --output "$W/stream"
     remuda snapshot verify "$W/stream"
@@ -135,14 +135,14 @@ node_copy_on() { # FORMER-NAME NAME NSID
 }
 node_roll_back() { # NAME
     # (not while hosts may use it)
-    remuda subsystem remove-namespace "$NQN" 1
+    remuda subsystem remove-namespace "$NQN" 1 --force
     remuda snapshot rollback "v0@$1"
     remuda subsystem add-namespace "$NQN" v0 --nsid 1
 }
 node_forget_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT NSID-OF-COPY
-    remuda subsystem remove-namespace "$NQN" "$3"
+    remuda subsystem remove-namespace "$NQN" "$3" --force
     node_remove_namespace "$2"
-    remuda subsystem remove-namespace "$NQN" "$4"
+    remuda subsystem remove-namespace "$NQN" "$4" --force
     remuda volume delete "v$4" --snapshots
     remuda snapshot delete "v0@$1"
 }

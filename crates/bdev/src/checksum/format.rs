@@ -4,7 +4,7 @@ use base::crc32c;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const MAGIC: [u8; 8] = *b"RMDCSUM\x01";
+pub(crate) const MAGIC: [u8; 8] = *b"RMDCSUM\x01";
 const PAGE_MAGIC: [u8; 4] = *b"RCP\x01";
 const VERSION: u32 = 1;
 pub(super) const PAGE_HEADER_BYTES: usize = size_of::<RawPageHeader>();

@@ -20,7 +20,7 @@
 //! Cost: 0.2 % of the space at 4 KiB blocks, one page write (shared by the writes that wait for the same page) before
 //! each write, sixteen bytes of memory per block of the pages in use, bounded by the cache size.
 
-mod format;
+pub(crate) mod format;
 mod pages;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};

@@ -9,7 +9,7 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use zeroize::Zeroizing;
 
-const MAGIC: [u8; 8] = *b"RMDCRYP\x01";
+pub(crate) const MAGIC: [u8; 8] = *b"RMDCRYP\x01";
 const VERSION: u32 = 1;
 const CIPHER_AES_256_XTS: u32 = 1;
 const CIPHER_ERASED: u32 = 0;

@@ -8,7 +8,7 @@
 //! What it does not do: authenticate. Whoever can write to the child can change blocks to noise or put old ones back; put
 //! a checksum filter below to notice accidents. Unmapped blocks read as noise, and show on the child which they are.
 
-mod format;
+pub(crate) mod format;
 mod keys;
 mod renew;
 mod xts;

@@ -9,9 +9,9 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// At the start of flash: whose it is.
-pub(super) const LABEL: Kind = Kind { magic: *b"RMDFCLB\x01", version: 1, copies: 2 };
+pub(crate) const LABEL: Kind = Kind { magic: *b"RMDFCLB\x01", version: 1, copies: 2 };
 /// At the start of the slow device: everything that has to be true.
-pub(super) const ANCHOR: Kind = Kind { magic: *b"RMDFCAN\x01", version: 1, copies: 2 };
+pub(crate) const ANCHOR: Kind = Kind { magic: *b"RMDFCAN\x01", version: 1, copies: 2 };
 /// After it: a mark per region, each page twice.
 pub(super) const MARKS: Kind = Kind { magic: *b"RMDFCMK\x01", version: 1, copies: 2 };
 /// After these: which slots held something when the cache was closed.

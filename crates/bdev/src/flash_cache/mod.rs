@@ -21,7 +21,7 @@
 
 mod budget;
 mod durable;
-mod format;
+pub(crate) mod format;
 mod index;
 mod io;
 mod load;

@@ -5,7 +5,7 @@ use base::crc32c;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub(super) const KIND: Kind = Kind { magic: *b"RMDMIRR\x01", version: 1, copies: 2 };
+pub(crate) const KIND: Kind = Kind { magic: *b"RMDMIRR\x01", version: 1, copies: 2 };
 pub(super) const PAGE_MAGIC: [u8; 8] = *b"RMDMIRB\x01";
 /// Most legs of a mirror.
 pub const LEGS_MAX: usize = 8;

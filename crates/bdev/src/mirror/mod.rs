@@ -15,7 +15,7 @@
 //!
 //! A bit is cleared lazily: nothing under way in the region, all legs in sync, and flushed.
 
-mod format;
+pub(crate) mod format;
 mod io;
 mod join;
 mod meta;

@@ -5,7 +5,7 @@ use crate::slots::{CHECKSUM_AT, HEADER_BYTES, Kind, Slots, Stamp, Unit};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub(super) const KIND: Kind = Kind { magic: *b"RMDPRTY\x01", version: 1, copies: 2 };
+pub(crate) const KIND: Kind = Kind { magic: *b"RMDPRTY\x01", version: 1, copies: 2 };
 /// Fewest members: with two, a mirror does the same with less.
 pub const PARITY_MEMBERS_MIN: usize = 3;
 /// Most members.

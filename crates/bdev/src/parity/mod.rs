@@ -25,7 +25,7 @@
 //! What is not here: parity over parts of rows, and a check of rows that nobody reads: who stands on the device knows
 //! which rows are in use, and has checksums of them.
 
-mod format;
+pub(crate) mod format;
 mod grow;
 mod io;
 mod join;

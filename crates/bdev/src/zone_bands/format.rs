@@ -4,8 +4,8 @@ use crate::slots::{HEADER_BYTES, Kind, Slots, Stamp, Unit};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub(super) const HEAD_LABEL: Kind = Kind { magic: *b"RMDZBHD\x01", version: 1, copies: 2 };
-pub(super) const ZONE_LABEL: Kind = Kind { magic: *b"RMDZBZN\x01", version: 1, copies: 2 };
+pub(crate) const HEAD_LABEL: Kind = Kind { magic: *b"RMDZBHD\x01", version: 1, copies: 2 };
+pub(crate) const ZONE_LABEL: Kind = Kind { magic: *b"RMDZBZN\x01", version: 1, copies: 2 };
 /// Zones at the start of the zoned device that hold its label.
 pub(super) const LABEL_ZONES: u64 = 1;
 /// Features that this code knows; a label with others is not used.

@@ -17,7 +17,7 @@
 //! What is not here: where to write, when to reset, and which zones to finish. Who stands on the device knows that, and is
 //! told by [`RowZones`](crate::device::RowZones) what there is.
 
-mod format;
+pub(crate) mod format;
 mod io;
 mod open;
 mod states;

@@ -5,7 +5,7 @@ use crate::slots::{HEADER_BYTES, Kind, Stamp, UNIT_BYTES, Unit};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-pub(super) const SUPERBLOCK: Kind = Kind { magic: *b"RMDZONE\x01", version: 1, copies: 2 };
+pub(crate) const SUPERBLOCK: Kind = Kind { magic: *b"RMDZONE\x01", version: 1, copies: 2 };
 /// Of devices whose zones have descriptor extensions: builds that do not know these refuse it.
 pub(super) const EXTENDED_SUPERBLOCK: Kind = Kind { version: 2, ..SUPERBLOCK };
 pub(super) const EXTENSION: Kind = Kind { magic: *b"RMDZEXT\x01", version: 1, copies: 1 };

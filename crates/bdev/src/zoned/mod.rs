@@ -16,7 +16,7 @@
 //! and active zones concern all of them, whichever reactor writes.
 
 mod extension;
-mod format;
+pub(crate) mod format;
 mod io;
 mod manage;
 mod states;

@@ -65,7 +65,12 @@ impl Shard {
 
     /// Extents that any of the layers has.
     pub(crate) fn extents_held(&self, layers: &[u32]) -> u64 {
-        layers.iter().map(|layer| self.index.extents_of(*layer, 0..u32::MAX).len() as u64).sum()
+        layers.iter().map(|layer| self.index.held_by(*layer) as u64).sum()
+    }
+
+    /// The layers that have extents, and how many.
+    pub(crate) fn held(&self) -> Vec<(u32, u32)> {
+        self.index.held()
     }
 
     /// How many of an extent's blocks the heir shows.

@@ -552,6 +552,16 @@ impl Index {
         }
     }
 
+    /// How many extents a volume has.
+    pub(crate) fn held_by(&self, volume: u32) -> u32 {
+        self.state.borrow().places.held_by(volume)
+    }
+
+    /// The volumes that have extents, and how many.
+    pub(crate) fn held(&self) -> Vec<(u32, u32)> {
+        self.state.borrow().places.held()
+    }
+
     /// Extents `range` of a volume: (extent of the volume, extent of the shard).
     pub(crate) fn extents_of(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
         self.state.borrow().places.of_volume(volume, range)

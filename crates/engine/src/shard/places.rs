@@ -68,6 +68,8 @@ pub(crate) struct Places {
     slices: Vec<Slice>,
     /// Indices in `slices` that nobody has.
     slices_unused: Vec<u32>,
+    /// How many extents each volume has; none of those without.
+    held: HashMap<u32, u32, FixedState>,
     /// One bit per extent: in use (or unusable).
     used: Vec<u64>,
     extents: u32,
@@ -85,6 +87,7 @@ impl Places {
             groups_unused: Vec::new(),
             slices: Vec::new(),
             slices_unused: Vec::new(),
+            held: HashMap::default(),
             used: Vec::new(),
             extents: 0,
             free: 0,
@@ -164,7 +167,11 @@ impl Places {
         if *slot == NONE {
             *slot = fresh(&mut self.slices, &mut self.slices_unused, NO_EXTENTS);
         }
-        self.slices[*slot as usize].0[(vextent % SLICE_EXTENTS) as usize] = extent;
+        let place = &mut self.slices[*slot as usize].0[(vextent % SLICE_EXTENTS) as usize];
+        if *place == NONE {
+            *self.held.entry(volume).or_default() += 1;
+        }
+        *place = extent;
     }
 
     /// The extent is not free, whoever has it.
@@ -182,7 +189,14 @@ impl Places {
         let slots = &mut self.groups[group as usize];
         let slot = &mut slots[(slice % GROUP_SLICES) as usize];
         let Some(extents) = self.slices.get_mut(*slot as usize) else { return };
-        extents.0[(vextent % SLICE_EXTENTS) as usize] = NONE;
+        if std::mem::replace(&mut extents.0[(vextent % SLICE_EXTENTS) as usize], NONE) == NONE {
+            return;
+        }
+        let held = self.held.get_mut(&volume).expect("it had this extent");
+        *held -= 1;
+        if *held == 0 {
+            self.held.remove(&volume);
+        }
         if extents.0.iter().any(|extent| *extent != NONE) {
             return;
         }
@@ -203,6 +217,18 @@ impl Places {
     /// Whether somebody has the extent, or nobody may.
     pub(crate) fn is_used(&self, extent: u32) -> bool {
         self.used[extent as usize / 64] & 1 << (extent % 64) != 0
+    }
+
+    /// How many extents a volume has.
+    pub(crate) fn held_by(&self, volume: u32) -> u32 {
+        self.held.get(&volume).copied().unwrap_or(0)
+    }
+
+    /// The volumes that have extents, and how many, by volume.
+    pub(crate) fn held(&self) -> Vec<(u32, u32)> {
+        let mut held: Vec<(u32, u32)> = self.held.iter().map(|(volume, extents)| (*volume, *extents)).collect();
+        held.sort_unstable();
+        held
     }
 
     /// Extents that nobody has.
@@ -252,7 +278,8 @@ impl Places {
         let index = self.index.capacity() * (size_of::<((u32, u32), u32)>() + 1);
         let groups = self.groups.capacity() * size_of::<Group>() + self.groups_unused.capacity() * 4;
         let slices = self.slices.capacity() * size_of::<Slice>() + self.slices_unused.capacity() * 4;
-        self.used.len() * 8 + index + groups + slices
+        let held = self.held.capacity() * (size_of::<(u32, u32)>() + 1);
+        self.used.len() * 8 + index + groups + slices + held
     }
 
     /// Extents lie one after the other on the device, so taking the next free one keeps sequential writes sequential.
@@ -299,6 +326,8 @@ mod tests {
         assert_eq!((places.allocate(1, 99), places.free()), (None, 0));
         places.detach(1, 33);
         assert_eq!((places.get(1, 33), places.free()), (None, 0));
+        places.detach(1, 33);
+        assert_eq!(places.held_by(1), 69, "what is nowhere is not taken twice");
         places.vacate(33);
         assert_eq!(places.allocate(2, 7), Some(33));
         assert_eq!(places.get(2, 7), Some(33));
@@ -320,10 +349,14 @@ mod tests {
         assert_eq!(places.of_volume(2, 16..GROUP_EXTENTS), all[2..4]);
         assert_eq!(places.of_any(&[2, 1], 0..u32::MAX), at);
         let room = (places.groups.len(), places.slices.len());
+        assert_eq!(places.held(), [(1, 6), (2, 6)]);
+        places.assign(80, 2, 15);
+        assert_eq!(places.held_by(2), 6, "one in place of another");
         for volume in [1, 2] {
             at.iter().for_each(|at| places.detach(volume, *at));
         }
         assert_eq!((places.index.len(), places.of_any(&[1, 2], 0..u32::MAX)), (0, vec![]));
+        assert_eq!(places.held(), []);
         for at in at {
             places.assign(50, 3, at);
             assert_eq!(places.get(3, at), Some(50));

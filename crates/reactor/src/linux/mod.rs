@@ -10,6 +10,7 @@ mod ring;
 mod runtime;
 mod sockets;
 
+pub use pmem::keeps_stores;
 pub use runtime::{Runtime, RuntimeConfig, RuntimeError};
 
 use crate::buf::{Buf, SgList};

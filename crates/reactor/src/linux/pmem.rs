@@ -8,6 +8,8 @@ use crate::stores::{Stores, store_fence};
 use base::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -94,6 +96,24 @@ fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
     let region = unsafe { Region::from_raw(start, len, Arc::new(mapping)) };
     let durable = flags & libc::MAP_SYNC != 0;
     Ok(Mapped { start, info: PmemInfo { bytes, durable }, region })
+}
+
+/// Whether memory at a path keeps what is stored there through a power loss, as [`Pmem::open`] would find it; of a file that
+/// there is not, whether one that is made there would.
+pub fn keeps_stores(path: &Path) -> Result<bool, Errno> {
+    // Devices are mapped in pages of this size; past the end of a file nothing is touched.
+    const PROBE_BYTES: u64 = 2 << 20;
+    let open = |path: &Path, flags: i32| {
+        let file = std::fs::File::options().read(true).write(true).custom_flags(flags).open(path);
+        file.map_err(|error| error.raw_os_error().map_or(Errno::EINVAL, Errno))
+    };
+    let file = match open(path, 0) {
+        // Without a name it goes as it came.
+        Err(Errno::ENOENT) => open(path.parent().ok_or(Errno::ENOENT)?, libc::O_TMPFILE)?,
+        found => found?,
+    };
+    let mapped = map(PROBE_BYTES, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, file.as_raw_fd());
+    Ok(mapped.is_ok())
 }
 
 fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {

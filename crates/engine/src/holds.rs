@@ -1,0 +1,87 @@
+//! What a device holds that is to become part of a pool: for whoever is about to lose it.
+
+use crate::format::superblock::{Role, SuperblockError};
+use crate::meta::{self, MetaError};
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use std::fmt;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// See the module; displayed with its article, as in "it holds ...".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Nothing but zeroes where formats begin.
+    Nothing,
+    /// A part of a pool.
+    Pool {
+        /// The pool's name.
+        name: String,
+        /// The pool.
+        pool: Uuid,
+        /// Which part.
+        role: Role,
+        /// The pool's other device.
+        other: Uuid,
+    },
+    /// A part of a pool that this program cannot use, and why.
+    UnusablePool(String),
+    /// What the table of [`bdev::what_is_on`] knows.
+    Known(&'static str),
+    /// Something else.
+    Unknown,
+}
+
+impl Holds {
+    /// Looks at the start of a device.
+    pub async fn look(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, info: DeviceInfo) -> Result<Holds, Status> {
+        let start = crate::pool::read_start(reactor, channel, &info).await?;
+        if start.iter().all(|byte| *byte == 0) {
+            return Ok(Holds::Nothing);
+        }
+        Ok(match meta::read_superblocks(reactor, channel.clone(), info).await {
+            Ok(found) => Holds::Pool { name: found.name, pool: found.pool, role: found.role, other: found.other },
+            Err(MetaError::Io { status, .. }) => return Err(status),
+            Err(MetaError::Superblock(SuperblockError::NotAPool { .. }) | MetaError::BlockSize(_)) => {
+                bdev::what_is_on(&start).map_or(Holds::Unknown, Holds::Known)
+            }
+            Err(error) => Holds::UnusablePool(error.to_string()),
+        })
+    }
+
+    /// Why a device that holds this is refused, and what it would cost to take it all the same.
+    pub fn in_use(&self, device: &str) -> String {
+        format!("'{device}' is in use: it holds {self}. Wipe it, or use force: {}", self.loss())
+    }
+
+    /// What it costs to write over it.
+    fn loss(&self) -> String {
+        match self {
+            Holds::Nothing => "nothing is lost".to_string(),
+            Holds::Pool { name, role: Role::Capacity, .. } => {
+                format!("that destroys pool '{name}' with all of its volumes")
+            }
+            Holds::Pool { name, role: Role::Log, .. } => format!(
+                "that loses what was last written to pool '{name}', which does not open then until its log is given up"
+            ),
+            Holds::UnusablePool(_) => "that destroys this pool".to_string(),
+            Holds::Known(what) => format!("that destroys {what} with all that is in it"),
+            Holds::Unknown => "that destroys what is there".to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holds::Nothing => write!(f, "nothing: its first 128 KiB are zero"),
+            Holds::Pool { name, pool, role: Role::Log, .. } => write!(f, "the log of pool '{name}' ({pool})"),
+            Holds::Pool { name, pool, role: Role::Capacity, .. } => {
+                write!(f, "the volumes of pool '{name}' ({pool}), whose capacity device it is")
+            }
+            Holds::UnusablePool(reason) => write!(f, "a part of a pool that cannot be used ({reason})"),
+            Holds::Known(what) => write!(f, "{what}"),
+            Holds::Unknown => write!(f, "something unknown: its first 128 KiB are not zero"),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `remuda volume`.
+
+use super::exit::Failure;
+use super::objects::summarise;
+use super::{Context, output};
+use crate::config::diagnostic::plural;
+use crate::node::view::{KinView, VolumeView};
+use base::ByteSize;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Take a part of a device, or make a thin volume in a pool
+    #[command(after_help = "\
+Examples:
+  remuda volume create v0 --pool hot --size 1TiB        thin: takes space as it is written
+  remuda volume create v0 --device disk --size 4GiB
+  remuda volume create rest --device disk               the largest free range
+  remuda volume create old --device disk --offset 8GiB --size 1GiB   keeps what is there")]
+    Create {
+        /// Name
+        name: String,
+        /// Device
+        #[arg(long, required_unless_present = "pool", conflicts_with = "pool")]
+        device: Option<String>,
+        /// Pool
+        #[arg(long, requires = "size")]
+        pool: Option<String>,
+        /// Size [default: the largest free range of the device]
+        #[arg(long)]
+        size: Option<String>,
+        /// Where it starts; what is there is kept [default: chosen by the node]
+        #[arg(long, requires_all = ["size", "device"])]
+        offset: Option<String>,
+        /// In a pool: bytes per block, 512 or 4096 [default: 4096]
+        #[arg(long, requires = "pool")]
+        block_size: Option<String>,
+    },
+    /// List volumes
+    List,
+    /// Show one volume
+    Show {
+        /// Name
+        name: String,
+    },
+    /// Grow a volume where it is, or cut it
+    #[command(after_help = "\
+Examples:
+  remuda volume resize v0 8GiB
+  remuda volume resize v0 +1GiB
+  remuda volume resize v0 max
+  remuda volume resize v0 1GiB --shrink")]
+    Resize {
+        /// Name
+        name: String,
+        /// New size, '+SIZE', or 'max'
+        #[arg(allow_hyphen_values = true)]
+        size: String,
+        /// Permit a smaller size; the data past the new end is lost
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Make a volume in a pool that begins as a snapshot is, at once and without copying
+    #[command(after_help = "\
+What neither of them writes, the volume, its snapshot and the clone share. A clone outlives the snapshot that it is of.
+
+Example:
+  remuda snapshot create v0@golden
+  remuda volume clone v0@golden v1")]
+    Clone {
+        /// The snapshot: VOLUME@SNAPSHOT
+        snapshot: String,
+        /// Name of the new volume
+        name: String,
+    },
+    /// Give a volume's place back; its data is lost
+    Delete {
+        /// Name
+        name: String,
+        /// Of a volume in a pool: with all of its snapshots
+        #[arg(long)]
+        snapshots: bool,
+    },
+}
+
+/// Where a volume is, in words.
+fn place(volume: &VolumeView) -> String {
+    match (&volume.pool, &volume.device) {
+        (Some(pool), _) => format!("in pool '{pool}'"),
+        (None, Some(device)) => format!("on device '{device}'"),
+        (None, None) => "nowhere".to_string(),
+    }
+}
+
+fn allocated(volume: &VolumeView) -> String {
+    match (volume.allocated, &volume.kin) {
+        (Some(own), Some(kin)) if !kin.snapshots.is_empty() => {
+            format!("{}, and {} by its snapshots", ByteSize(own), ByteSize(kin.snapshots_allocated))
+        }
+        (Some(own), _) => ByteSize(own).to_string(),
+        (None, _) if volume.pool.is_some() => "not known now".to_string(),
+        (None, _) => "all of it".to_string(),
+    }
+}
+
+/// What stands on a volume, and it on.
+fn kin(kin: KinView) -> String {
+    let list = |what: &str, names: &[String]| match names.len() {
+        0 => format!("no {what}s"),
+        count => format!("{count} {what}{}: {}", plural(count), summarise(names)),
+    };
+    let of = kin.clone_of.map_or(String::new(), |of| format!("; a clone of {of}"));
+    format!("{}; {}{of}", list("snapshot", &kin.snapshots), list("clone", &kin.clones))
+}
+
+pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Create { name, device, pool, size, offset, block_size } => {
+            let mut params = json!({ "name": name });
+            let given =
+                [("device", device), ("pool", pool), ("size", size), ("offset", offset), ("block_size", block_size)];
+            for (key, value) in given {
+                if let Some(value) = value {
+                    params[key] = json!(value);
+                }
+            }
+            context.call_and_show("volume.create", params, |volume: VolumeView| {
+                format!("created volume '{}': {} {}", volume.name, ByteSize(volume.size), place(&volume))
+            })
+        }
+        VolumeCommand::List => context.call_and_show("volume.list", json!({}), |volumes: Vec<VolumeView>| {
+            let rows = volumes.into_iter().map(|volume| {
+                let place = place(&volume);
+                vec![
+                    volume.name,
+                    place,
+                    ByteSize(volume.size).to_string(),
+                    volume.allocated.map_or("-".to_string(), |bytes| ByteSize(bytes).to_string()),
+                    volume.offset.map_or("thin".to_string(), |offset| ByteSize(offset).to_string()),
+                    summarise(&volume.exports),
+                    format!("{:?}", volume.origin).to_lowercase(),
+                    volume.state,
+                ]
+            });
+            let headings = ["NAME", "WHERE", ">SIZE", ">ALLOCATED", ">OFFSET", "EXPORTED AS", "ORIGIN", "STATE"];
+            output::table(&headings, rows.collect())
+        }),
+        VolumeCommand::Show { name } => {
+            context.call_and_show("volume.show", json!({ "name": name }), |volume: VolumeView| {
+                let (place, used) = (place(&volume), allocated(&volume));
+                output::facts(&[
+                    ("name", volume.name),
+                    ("where", place),
+                    ("size", ByteSize(volume.size).to_string()),
+                    ("allocated", used),
+                    ("offset", volume.offset.map_or("thin".to_string(), |offset| ByteSize(offset).to_string())),
+                    ("can grow to", ByteSize(volume.size_max).to_string()),
+                    ("block size", volume.block_size.to_string()),
+                    ("uuid", volume.uuid.to_string()),
+                    ("exported as", volume.exports.join(", ")),
+                    ("kin", volume.kin.map_or("-".to_string(), kin)),
+                    ("origin", format!("{:?}", volume.origin).to_lowercase()),
+                    ("state", volume.state),
+                ])
+            })
+        }
+        VolumeCommand::Resize { name, size, shrink } => {
+            let params = json!({ "name": name, "size": size, "shrink": shrink });
+            context.call_and_show("volume.resize", params, |volume: VolumeView| {
+                format!("volume '{}' is now {}", volume.name, ByteSize(volume.size))
+            })
+        }
+        VolumeCommand::Clone { snapshot, name } => {
+            let text = format!("of '{snapshot}'");
+            let params = json!({ "snapshot": snapshot, "name": name });
+            context.call_and_show("volume.clone", params, |volume: VolumeView| {
+                format!("created volume '{}': {}, a clone {text}", volume.name, ByteSize(volume.size))
+            })
+        }
+        VolumeCommand::Delete { name, snapshots } => {
+            let text = format!("deleted volume '{name}'");
+            let params = json!({ "name": name, "snapshots": snapshots });
+            context.call_and_show("volume.delete", params, |_: Value| text)
+        }
+    }
+}
