@@ -219,6 +219,22 @@ fn statistics_count_what_happened() {
     assert_eq!(latencies.count(), flushes + after.latency_of(writes).count());
 }
 
+#[test]
+fn what_ends_at_once_has_a_latency_too() {
+    let reactor = reactor();
+    let device = Arc::new(StatsDevice::new(mem("m", 500)));
+    let (inner, counted) = (reactor.clone(), device.clone());
+    block_on(&reactor, async move {
+        let channel = counted.open_channel(&inner).unwrap();
+        for lba in 0..100 {
+            assert_eq!(write(&inner, &*channel, lba, 1).await, Status::Ok);
+        }
+    });
+    let stats = device.stats();
+    let writes = stats.latency_of(LatencyClass::Write);
+    assert_eq!((writes.count(), writes.count_at_most(0)), (100, 0));
+}
+
 fn two_reactors() -> Runtime {
     let reactor = ReactorConfig { policy: PollPolicy::Sleep, ..ReactorConfig::default() };
     Runtime::start(&RuntimeConfig { cores: vec![None, None], reactor, ..RuntimeConfig::default() }).unwrap()
