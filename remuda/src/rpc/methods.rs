@@ -399,7 +399,11 @@ pub const METHODS: &[Method] = &[
         "Limits a host, over all of its connections, or a volume, over all who use it; what is not given is not limited.",
         &[LIMITED_HOST, LIMITED_VOLUME, limit::IOPS, limit::BANDWIDTH],
     ),
-    method("limit.remove", "Limits a host or volume no longer.", &[LIMITED_HOST, LIMITED_VOLUME]),
+    method(
+        "limit.remove",
+        "Limits a host or volume no longer; one that is not limited is not found.",
+        &[LIMITED_HOST, LIMITED_VOLUME],
+    ),
     question("limit.list", "Hosts and volumes that are limited.", &[]),
     question("referral.list", "Other discovery services that hosts are told of.", &[]),
     method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
@@ -735,7 +739,8 @@ async fn dispatch(
             let cause = "nothing is limited";
             Err(Refusal::invalid("method 'limit.set'", cause, "give 'iops' or 'bandwidth', or use limit.remove"))
         }
-        "limit.set" | "limit.remove" => answer(node.limit_set(params.limited()?, params.rates).await?),
+        "limit.set" => answer(node.limit_set(params.limited()?, params.rates).await?),
+        "limit.remove" => answer(node.limit_remove(params.limited()?).await?),
         "limit.list" => answer(node.limit_list()),
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
