@@ -9,7 +9,7 @@ use crate::config::host_key::looks_like_key;
 use crate::config::reference;
 use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView, VolumeView};
 use base::ByteSize;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use serde_json::{Map, Value, json};
 
 #[derive(Subcommand)]
@@ -164,7 +164,7 @@ Example:
 #[derive(Subcommand)]
 pub enum VolumeCommand {
     /// Take a part of a device, or make a thin volume in a pool
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("place").required(true).args(["device", "pool"])), after_help = "\
 Examples:
   remuda volume create v0 --pool hot --size 1TiB        thin: takes space as it is written
   remuda volume create v0 --device disk --size 4GiB
@@ -174,7 +174,7 @@ Examples:
         /// Name
         name: String,
         /// Device
-        #[arg(long, required_unless_present = "pool", conflicts_with = "pool")]
+        #[arg(long)]
         device: Option<String>,
         /// Pool
         #[arg(long, requires = "size")]
@@ -315,7 +315,7 @@ Examples:
         group: Option<u32>,
     },
     /// Show a namespace to some hosts alone; for the others it does not exist
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("seen_by").required(true).args(["host", "nobody"])), after_help = "\
 Hosts for which the namespace comes or goes are told; commands under way complete. Whoever may not connect sees nothing.
 
 Examples:
@@ -327,10 +327,10 @@ Examples:
         /// Namespace id
         nsid: u32,
         /// A host that sees it; can be repeated
-        #[arg(long, value_name = "NQN", required_unless_present = "nobody")]
+        #[arg(long, value_name = "NQN")]
         host: Vec<String>,
         /// No host sees it
-        #[arg(long, conflicts_with = "host")]
+        #[arg(long)]
         nobody: bool,
     },
     /// Show a namespace to every host that may connect
@@ -397,7 +397,7 @@ impl HostKeyArgs {
 #[derive(Subcommand)]
 pub enum HostCommand {
     /// Let a host connect to a subsystem, give it a key, or another one
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("who").required(true).args(["host", "any"])), after_help = "\
 With a key the host has to authenticate itself (DH-HMAC-CHAP) or to connect by TLS from its next connection on; connections that
 exist stay.
 
@@ -410,23 +410,22 @@ Examples:
         /// The subsystem
         nqn: String,
         /// The host's NQN
-        #[arg(required_unless_present = "any")]
         host: Option<String>,
         /// Every host
-        #[arg(long, conflicts_with = "host")]
+        #[arg(long)]
         any: bool,
         #[command(flatten)]
         keys: HostKeyArgs,
     },
     /// Take a host's permission back; it is disconnected
+    #[command(group(ArgGroup::new("who").required(true).args(["host", "any"])))]
     Disallow {
         /// The subsystem
         nqn: String,
         /// The host's NQN
-        #[arg(required_unless_present = "any")]
         host: Option<String>,
         /// Every host that is not listed
-        #[arg(long, conflicts_with = "host")]
+        #[arg(long)]
         any: bool,
     },
     /// List hosts and where they are allowed
