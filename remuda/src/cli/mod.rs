@@ -154,9 +154,19 @@ enum Command {
 #[derive(Subcommand)]
 enum DebugCommand {
     /// Write it all to one archive; no data, no keys
+    #[command(after_help = "\
+Of a node that does not run, the archive has the configuration, the audit log, what the node remembers, the headers of its pools
+and what the doctor finds; and it says what could not be had.
+
+Examples:
+  remuda debug bundle
+  remuda debug bundle --config /etc/remuda/node.toml /tmp/for-support.tar.gz      no node is running")]
     Bundle {
         /// The archive [default: remuda-debug-TIME.tar.gz]
         file: Option<PathBuf>,
+        /// The node's configuration file [default: the one that the running node names]
+        #[arg(long, value_name = "FILE")]
+        config: Option<String>,
     },
 }
 
@@ -290,7 +300,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
             Ok(())
         }
-        Command::Debug(DebugCommand::Bundle { file }) => bundle::bundle(context, file),
+        Command::Debug(DebugCommand::Bundle { file, config }) => bundle::bundle(context, file, config),
         Command::Man { dir } => man(context, &dir),
         Command::Version => {
             let version = env!("CARGO_PKG_VERSION");
