@@ -24,6 +24,7 @@ use crate::bench;
 use crate::config;
 use crate::demo;
 use crate::doctor;
+use crate::node::view::LogLevelView;
 use crate::rpc::client::Client;
 use clap::{CommandFactory, Parser, Subcommand};
 use exit::{EXIT_CODES, Exit, Failure};
@@ -101,11 +102,11 @@ enum Command {
     /// Find what is in a node's way on this machine, and what to do about it
     #[command(after_help = "Example:\n  remuda doctor --config node.toml")]
     Doctor(doctor::DoctorArgs),
-    /// Change what a running node logs
+    /// Show what a running node logs, or change it
     LogLevel {
-        /// The new level
+        /// The new level [default: show the present one]
         #[arg(value_parser = ["error", "warn", "info", "debug", "trace"])]
-        level: String,
+        level: Option<String>,
     },
     /// Counters and latencies of a running node
     Stats,
@@ -181,6 +182,13 @@ fn man(context: &Context, dir: &Path) -> Result<(), Failure> {
         output::print_line(&format!("man pages are in {}; try: man -l {}/remuda.1", dir.display(), dir.display()));
     }
     Ok(())
+}
+
+fn log_level_text(log: LogLevelView) -> String {
+    match log.level == log.configured {
+        true => format!("log level is {}", log.level),
+        false => format!("log level is {}; the configuration file says {}", log.level, log.configured),
+    }
 }
 
 const GUIDE: &str = "\
@@ -277,7 +285,8 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Referral(command) => referrals::referral(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),
-        Command::LogLevel { level } => {
+        Command::LogLevel { level: None } => context.call_and_show("log.level", serde_json::json!({}), log_level_text),
+        Command::LogLevel { level: Some(level) } => {
             let text = format!("log level is now {level}");
             context.call_and_show("log.set_level", serde_json::json!({ "level": level }), |_: serde_json::Value| text)
         }

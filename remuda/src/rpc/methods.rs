@@ -12,6 +12,7 @@ use crate::config::section::{Form, Key, key};
 use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
 use crate::config::{LogDef, check_uuid, parse_controller_ids};
+use crate::node::view::LogLevelView;
 use crate::node::{NewHostKeys, NewNamespace, NewSize};
 use crate::node::{Node, Refusal, RefusalKind, Transfer};
 use engine::CheckOptions;
@@ -76,6 +77,7 @@ pub const METHODS: &[Method] = &[
     question("rpc.discover", "Lists the methods and their parameters.", &[]),
     question("node.status", "The node as a whole.", &[]),
     method("node.stop", "Drains, flushes and ends the node; the answer comes first.", &[]),
+    question("log.level", "What is logged now, and what the configuration file says.", &[]),
     method(
         "log.set_level",
         "Changes what is logged.",
@@ -429,6 +431,8 @@ pub const METHODS: &[Method] = &[
 pub trait Surroundings {
     /// Begins an orderly stop.
     fn stop(&self);
+    /// The log level now.
+    fn log_level(&self) -> String;
     /// Changes the log level.
     fn set_log_level(&self, level: &str) -> Result<(), Refusal>;
 }
@@ -628,6 +632,9 @@ async fn dispatch(
         "node.stop" => {
             around.stop();
             Ok(done(()))
+        }
+        "log.level" => {
+            answer(LogLevelView { level: around.log_level(), configured: node.config().node.log_level.clone() })
         }
         "log.set_level" => around.set_log_level(&params.word).map(done),
         "stats" => answer(node.stats().await),
