@@ -1,6 +1,7 @@
 //! `remuda device|volume|subsystem|host`.
 
 use super::device_text::{definition, show_device};
+use super::docs::with_commands;
 use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::ANY_HOST_WITH_KEYS;
@@ -535,10 +536,11 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
 fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {
     let Some(kind) = kind else {
         if context.json {
-            let kinds: Vec<Value> = KINDS.iter().map(|(name, doc, _)| json!({ "kind": name, "doc": doc })).collect();
+            let kinds: Vec<Value> =
+                KINDS.iter().map(|(name, doc, _)| json!({ "kind": name, "doc": with_commands(doc) })).collect();
             output::print_json(&Value::Array(kinds));
         } else {
-            let rows = KINDS.iter().map(|(name, doc, _)| vec![name.to_string(), doc.to_string()]).collect();
+            let rows = KINDS.iter().map(|(name, doc, _)| vec![name.to_string(), with_commands(doc)]).collect();
             output::print_line(&output::table(&["KIND", "WHAT IT IS"], rows));
         }
         return Ok(());
@@ -549,12 +551,12 @@ fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {
             near.map_or("'remuda device kinds' lists them".to_string(), |near| format!("did you mean '{near}'?"));
         Failure::new(Exit::NotFound, format!("there is no kind of device '{kind}'; {next}"))
     };
-    let text = reference::kind_text(&kind).ok_or_else(unknown)?;
+    let text = with_commands(&reference::kind_text(&kind).ok_or_else(unknown)?);
     if context.json {
         let keys = crate::config::device::keys_of(&kind)
             .unwrap_or_default()
             .iter()
-            .map(|key| json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": key.doc }));
+            .map(|key| json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": with_commands(key.doc) }));
         output::print_json(&json!({ "kind": kind, "keys": keys.collect::<Vec<_>>() }));
     } else {
         output::print_line(text.trim_end());

@@ -268,7 +268,7 @@ pub const METHODS: &[Method] = &[
     ),
     Method {
         name: "snapshot.export",
-        doc: "Writes a snapshot as a stream, which follows the answer to the end of the connection; format: docs/formats/snapshot-stream.md.",
+        doc: "Writes a snapshot as a stream, which follows the answer to the end of the connection; format: 'remuda docs snapshot-stream'.",
         params: &[
             SNAPSHOT,
             key(
