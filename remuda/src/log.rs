@@ -29,6 +29,11 @@ impl LogControl {
         self.0.reload(level).map_err(|error| error.to_string())
     }
 
+    /// The name of the level at which it logs.
+    pub fn level(&self) -> String {
+        self.0.clone_current().unwrap_or(LevelFilter::OFF).to_string()
+    }
+
     /// The last warnings and errors.
     pub fn recent(&self) -> Recent {
         self.1.clone()

@@ -67,6 +67,10 @@ impl Surroundings for Process {
         let _ = self.signals.send("node.stop");
     }
 
+    fn log_level(&self) -> String {
+        self.log.level()
+    }
+
     fn set_log_level(&self, level: &str) -> Result<(), Refusal> {
         self.log.set_level(level).map_err(|reason| Refusal::failed("log", reason, ""))?;
         tracing::info!(level, "log level changed");

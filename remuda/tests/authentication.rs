@@ -128,6 +128,24 @@ fn no_answer_log_or_bundle_has_a_key() {
     clean("a refusal", &(run.out + &run.err));
     assert_eq!(connect(&node, Some(&key), Some(&ours)), Ok(()));
     assert!(refused(&connect(&node, Some(&ours), None)));
+    // Our own host says which key is missing, or wrong, and which command puts that right.
+    let address = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
+    let (ip, port) = address.rsplit_once(':').unwrap();
+    let bench = ["bench", "nvmf", "--addr", ip, "--port", port, "--nqn", NQN, "--time", "10ms", "--host-nqn"];
+    let other = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000b";
+    for (host, more, next) in [
+        (HOST, &[][..], format!("remuda host allow {NQN} {HOST} --dhchap-key FILE sets it")),
+        (HOST, &["--dhchap-key", &ours], format!("remuda host allow {NQN} {HOST} --dhchap-key FILE, with the file")),
+        (
+            HOST,
+            &["--dhchap-key", &key, "--dhchap-ctrl-key", &key],
+            "--dhchap-ctrl-key FILE, with the files".to_string(),
+        ),
+        (other, &[], format!("remuda host allow {NQN} {other}")),
+    ] {
+        let run = remuda(&[&bench[..], &[host], more].concat());
+        assert!(run.code == 1 && run.err.contains(&next), "{more:?}: {} {}", run.code, run.err);
+    }
     let audit = std::fs::read_to_string(node.path("state").join("audit.log")).unwrap();
     assert!(audit.contains("(a key)") && audit.contains("subsystem.allow_host"), "{audit}");
     clean("audit log", &audit);

@@ -229,7 +229,7 @@ fn a_bundle_has_what_node_and_machine_say_and_works_without_a_node() {
     let alone = dir.path().join("alone.tar.gz");
     let run = remuda(&["--socket", "/nowhere/remuda.sock", "debug", "bundle", &alone.display().to_string()]);
     assert_eq!(run.code, 0, "{}", run.err);
-    assert!(names_in(&alone).iter().any(|found| found.ends_with("node/status.json.error")));
+    assert!(names_in(&alone).iter().any(|found| found.ends_with("node.error")));
 }
 
 fn names_in(archive: &std::path::Path) -> Vec<String> {

@@ -68,7 +68,14 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
     assert_eq!(host_thread.join().unwrap(), Some(()));
 
     node.ok(&["limit", "set", "--host", &host, "--bandwidth", "64MiB"]);
-    node.ok(&["limit", "remove", "--volume", "a"]);
+    let removed = node.run(&["limit", "remove", "--volume", "a"]);
+    assert_eq!((removed.code, removed.out.trim()), (0, "limit removed: volume 'a'"), "{}", removed.err);
+    for (of, absent) in
+        [(["--volume", "a"], "limit of volume 'a'"), (["--host", NQN], NQN), (["--volume", "b"], "volume 'b'")]
+    {
+        let refused = node.run(&[&["limit", "remove"], &of[..]].concat());
+        assert!(refused.code == 4 && refused.err.contains(absent), "{}: {}", refused.code, refused.err);
+    }
     let changed = json!({ "host": host, "iops": null, "bandwidth": 64 << 20, "origin": "config", "changed": true });
     assert_eq!(list(&node), json!([changed]));
     let text = node.run(&["limit", "list"]).out;

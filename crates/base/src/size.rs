@@ -61,20 +61,41 @@ fn unit_scale(unit: &str) -> Option<u64> {
     })
 }
 
+const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/// Whole numbers from here on are too long to be read at a glance.
+const WHOLE_MAX: u64 = 100_000;
+
+/// Exactly, in the largest unit in which two decimals are enough for that: `1.5 GiB`, `1100 MiB`. Where no such unit gives a
+/// short number, about: `~1.18 MiB`. What is not exact can be told by its `~`.
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let mut value = self.0 as f64;
-        let mut unit = 0;
-        while value >= 1024.0 && unit + 1 < UNITS.len() {
-            value /= 1024.0;
-            unit += 1;
+        let bytes = u128::from(self.0);
+        let largest = (0..UNITS.len()).rev().find(|unit| bytes >= scale(*unit)).unwrap_or(0);
+        let is_short = |unit: &usize| bytes / scale(*unit) < u128::from(WHOLE_MAX);
+        let exact = |unit: &usize| (bytes * 100).is_multiple_of(scale(*unit));
+        if let Some(unit) = (0..=largest).rev().take_while(is_short).find(exact) {
+            return write_hundredths(f, bytes * 100 / scale(unit), unit);
         }
-        if unit == 0 || value.fract() == 0.0 {
-            write!(f, "{} {}", value as u64, UNITS[unit])
-        } else {
-            write!(f, "{value:.1} {}", UNITS[unit])
-        }
+        let rounded = |unit: usize| (bytes * 100 + scale(unit) / 2) / scale(unit);
+        // What rounds to 1024 of a unit is one of the next.
+        let carries = rounded(largest) >= 102_400 && largest + 1 < UNITS.len();
+        let unit = if carries { largest + 1 } else { largest };
+        f.write_str("~")?;
+        write_hundredths(f, rounded(unit), unit)
+    }
+}
+
+fn scale(unit: usize) -> u128 {
+    1 << (10 * unit)
+}
+
+fn write_hundredths(f: &mut fmt::Formatter<'_>, hundredths: u128, unit: usize) -> fmt::Result {
+    let (whole, rest) = (hundredths / 100, hundredths % 100);
+    match rest {
+        0 => write!(f, "{whole} {}", UNITS[unit]),
+        _ if rest.is_multiple_of(10) => write!(f, "{whole}.{} {}", rest / 10, UNITS[unit]),
+        _ => write!(f, "{whole}.{rest:02} {}", UNITS[unit]),
     }
 }
 
@@ -104,8 +125,38 @@ mod tests {
     }
 
     #[test]
-    fn shows_the_largest_fitting_unit() {
-        assert_eq!(ByteSize(512 << 20).to_string(), "512 MiB");
-        assert_eq!(ByteSize(1536).to_string(), "1.5 KiB");
+    fn shows_exactly_what_fits_and_marks_what_does_not() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1000, "1000 B"),
+            (512 << 20, "512 MiB"),
+            (1536, "1.5 KiB"),
+            (5 << 28, "1.25 GiB"),
+            (1100 << 20, "1100 MiB"),
+            ((20 << 30) - (1 << 20), "20479 MiB"),
+            (4097, "4097 B"),
+            (1_234_567, "~1.18 MiB"),
+            ((1 << 40) - 4096, "~1 TiB"),
+            ((100 << 30) + 1, "~100 GiB"),
+            (1_000_000_000_000, "~931.32 GiB"),
+            (u64::MAX, "~16384 PiB"),
+        ] {
+            assert_eq!(ByteSize(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_shown_without_a_mark_is_read_as_the_same_number() {
+        let mut rng = crate::Rng::new(3);
+        let mut exact = 0;
+        for _ in 0..10_000 {
+            let bytes = rng.next_u64() >> rng.below(64) >> 10 << rng.below(11);
+            let text = ByteSize(bytes).to_string();
+            if !text.starts_with('~') {
+                assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+                exact += 1;
+            }
+        }
+        assert!(exact > 1000, "{exact}");
     }
 }

@@ -5,11 +5,15 @@ use crate::io::{Done, Io, Op, Status};
 use crate::zone_changes::ZoneChanges;
 use base::{AtomicHistogram, Histogram};
 use reactor::{IoFuture, Reactor};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const OPS: usize = Op::ALL.len();
+/// Of operations that end in the turn in which they began, one in so many is timed: two looks at the clock take longer than
+/// such an operation may.
+const TIMED_EVERY: u32 = 32;
 
 /// Operations whose latencies are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +231,13 @@ impl BlockDevice for StatsDevice {
         let counters = Arc::<Counters>::default();
         let registry = self.shared.clone();
         registry.state.lock().expect("nothing panics while holding the registry").open.push(counters.clone());
-        Ok(Rc::new(StatsChannel { child, counters, registry, reactor: reactor.clone() }))
+        Ok(Rc::new(StatsChannel {
+            child,
+            counters,
+            registry,
+            reactor: reactor.clone(),
+            stopwatches: Default::default(),
+        }))
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
@@ -252,6 +262,52 @@ struct StatsChannel {
     counters: Arc<Counters>,
     registry: Arc<Registry>,
     reactor: Rc<Reactor>,
+    /// By class, in the order of [`LatencyClass::ALL`].
+    stopwatches: [Stopwatch; 4],
+}
+
+/// Times operations. A turn's time is enough for those that take longer than a turn. Of those that do not, one in [`TIMED_EVERY`]
+/// is timed by the clock, and those up to the next one count as long as it took.
+#[derive(Default)]
+struct Stopwatch {
+    /// Operations until the next one that is timed.
+    left: Cell<u32>,
+    /// What the last one took that was timed and ended in its turn, ns.
+    last_ns: Cell<u64>,
+}
+
+/// When an operation began.
+struct Began {
+    /// At the start of its turn.
+    turn_ns: u64,
+    /// By the clock, if it is timed.
+    clock_ns: Option<u64>,
+}
+
+impl Stopwatch {
+    #[inline]
+    fn begin(&self, reactor: &Reactor) -> Began {
+        let left = self.left.get();
+        self.left.set(left.checked_sub(1).unwrap_or(TIMED_EVERY - 1));
+        Began { turn_ns: reactor.now_ns(), clock_ns: (left == 0).then(|| reactor.clock_ns()) }
+    }
+
+    /// How long the operation took, ns.
+    #[inline]
+    fn end(&self, began: &Began, reactor: &Reactor) -> u64 {
+        let turns_ns = reactor.now_ns().saturating_sub(began.turn_ns);
+        if turns_ns > 0 {
+            return turns_ns;
+        }
+        if let Some(began_ns) = began.clock_ns {
+            self.last_ns.set(reactor.clock_ns().saturating_sub(began_ns));
+        }
+        match self.last_ns.get() {
+            // None was timed so far that ended in its turn: from the turn's beginning, which is longer than it took.
+            0 => reactor.clock_ns().saturating_sub(began.turn_ns),
+            last_ns => last_ns,
+        }
+    }
 }
 
 /// An operation under way; dropped when its waiter goes away.
@@ -275,10 +331,11 @@ impl Drop for Under<'_> {
 impl Channel for StatsChannel {
     #[inline]
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        let began_ns = self.reactor.now_ns();
+        let stopwatch = &self.stopwatches[LatencyClass::of(io.op) as usize];
+        let began = stopwatch.begin(&self.reactor);
         match self.child.submit(io).try_ready() {
             Ok(done) => {
-                self.counters.end(&done, 0);
+                self.counters.end(&done, stopwatch.end(&began, &self.reactor));
                 IoFuture::ready(done)
             }
             Err(future) => {
@@ -286,7 +343,7 @@ impl Channel for StatsChannel {
                 let under = Under(&self.counters);
                 IoFuture::new(async move {
                     let done = future.await;
-                    under.end(&done, self.reactor.now_ns().saturating_sub(began_ns));
+                    under.end(&done, stopwatch.end(&began, &self.reactor));
                     done
                 })
             }

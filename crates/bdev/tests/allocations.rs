@@ -74,7 +74,7 @@ async fn round(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, depth: u64, nbl
 
 fn allocations_in_steady_state(reactor: &Rc<Reactor>, device: Arc<dyn BlockDevice>, nblocks: u32) -> u64 {
     let inner = reactor.clone();
-    block_on(reactor, async move {
+    reactor.block_on(async move {
         let channel = device.open_channel(&inner).unwrap();
         let mut counts = Vec::new();
         for _ in 0..4 {
@@ -102,7 +102,7 @@ fn checksum_over_stripe_over_files_does_not_allocate() {
         let children: Vec<_> = (0..2).map(|i| file(&reactor, &directory, &format!("f{i}"), 4 << 20)).collect();
         let stripe = Arc::new(StripeDevice::new("stripe", children, 2).unwrap());
         let inner = reactor.clone();
-        let device = block_on(&reactor, async move {
+        let device = reactor.block_on(async move {
             let options = ChecksumOptions { create: true, ..ChecksumOptions::default() };
             ChecksumDevice::open(&inner, "checksum", stripe, &options).await.unwrap()
         });
@@ -117,7 +117,7 @@ fn checksum_over_stripe_over_files_does_not_allocate() {
 fn other_stacks_do_not_allocate() {
     let reactor = reactor();
     let inner = reactor.clone();
-    let devices = block_on(&reactor, async move {
+    let devices = reactor.block_on(async move {
         let options = MirrorOptions { create: true, assume_clean: true, ..MirrorOptions::default() };
         let legs = vec![Some(mem("a", 900)), Some(mem("b", 900))];
         let mirror: Arc<dyn BlockDevice> =

@@ -52,7 +52,7 @@ fn checksum_conforms() {
     let reactor = reactor();
     for block_size in [512, 4096, 16_384] {
         let inner = reactor.clone();
-        let device = block_on(&reactor, async move { Arc::new(open(&inner, mem_of("m", block_size, 2000)).await) });
+        let device = reactor.block_on(async move { Arc::new(open(&inner, mem_of("m", block_size, 2000)).await) });
         conforms(&reactor, device.clone(), |_| {});
         assert_eq!(device.corrupt_blocks(), 0);
     }
@@ -65,7 +65,7 @@ fn checksums_in_a_tiny_cache_conform() {
     let options = ChecksumOptions { cache_pages_max: 16, ..create() };
     let child = mem_of("m", 512, 4000);
     let device =
-        block_on(&reactor, async move { ChecksumDevice::open(&inner, "checksum", child, &options).await.unwrap() });
+        reactor.block_on(async move { ChecksumDevice::open(&inner, "checksum", child, &options).await.unwrap() });
     conforms(&reactor, Arc::new(device), |_| {});
 }
 
@@ -75,10 +75,10 @@ fn checksum_over_stripe_over_files_and_mirror_over_checksums_conform() {
     let children: Vec<_> = (0..3).map(|i| file(&reactor, &dir, &format!("f{i}"), 4 << 20)).collect();
     let stripe = Arc::new(StripeDevice::new("stripe", children, 4).unwrap());
     let inner = reactor.clone();
-    let device = block_on(&reactor, async move { open(&inner, stripe).await });
+    let device = reactor.block_on(async move { open(&inner, stripe).await });
     conforms(&reactor, Arc::new(device), |options| options.random_ops = 200);
     let inner = reactor.clone();
-    let mirror = block_on(&reactor, async move {
+    let mirror = reactor.block_on(async move {
         let mut legs: Vec<Option<Arc<dyn BlockDevice>>> = Vec::new();
         for name in ["a", "b"] {
             legs.push(Some(Arc::new(open(&inner, mem(name, 700)).await)));
@@ -93,7 +93,7 @@ fn checksum_over_stripe_over_files_and_mirror_over_checksums_conform() {
 fn rot_lost_and_misdirected_writes_are_found() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = faulty(1000);
         let device = open(&inner, child.clone()).await;
         let start = data_start(&device, &*child);
@@ -132,7 +132,7 @@ fn a_crash_between_announcement_and_data_leaves_the_old_block_readable() {
     let (reactor, dir) = (reactor(), tempfile::tempdir_in("/dev/shm").unwrap());
     let file = file(&reactor, &dir, "f", 4 << 20);
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         // A file has a volatile cache: what was not flushed may be lost.
         let child = Arc::new(ErrorDevice::new("faulty", file, &[], 1).unwrap());
         let device = open(&inner, child.clone()).await;
@@ -161,7 +161,7 @@ fn a_crash_between_announcement_and_data_leaves_the_old_block_readable() {
 fn a_failed_write_leaves_either_version_and_a_failed_announcement_the_old_one() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = faulty(1000);
         let device = open(&inner, child.clone()).await;
         let start = data_start(&device, &*child);
@@ -192,7 +192,7 @@ fn a_failed_write_leaves_either_version_and_a_failed_announcement_the_old_one() 
 fn a_rotten_checksum_page_makes_its_blocks_corrupt_until_they_are_written() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = faulty(2000);
         let device = open(&inner, child.clone()).await;
         for lba in [1, 600] {
@@ -219,7 +219,7 @@ fn a_rotten_checksum_page_makes_its_blocks_corrupt_until_they_are_written() {
 fn a_mirror_over_checksums_heals_rot_on_one_leg() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let bad = faulty(700);
         let legs: Vec<Option<Arc<dyn BlockDevice>>> =
             vec![Some(Arc::new(open(&inner, bad.clone()).await)), Some(Arc::new(open(&inner, mem("b", 700)).await))];
@@ -245,7 +245,7 @@ fn forced_writes_and_reopening_keep_data() {
     let (reactor, dir) = (reactor(), disk_dir());
     let child = file(&reactor, &dir, "f", 8 << 20);
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let device = open(&inner, child.clone()).await;
         for lba in 0..150 {
             let mut buf = inner.pool().alloc(4096).await;
@@ -267,7 +267,7 @@ fn forced_writes_and_reopening_keep_data() {
 fn what_was_checked_does_not_change_when_the_block_is_written_again() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let memory = mem("m", 600);
         let options = ChecksumOptions { create: true, ..ChecksumOptions::default() };
         let checksum = ChecksumDevice::open(&inner, "c", memory.clone(), &options).await.unwrap();
@@ -290,7 +290,7 @@ fn what_was_checked_does_not_change_when_the_block_is_written_again() {
 fn blocks_declared_unreadable_stay_so_and_are_no_rot() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = faulty(1000);
         let device = open(&inner, child.clone()).await;
         let start = data_start(&device, &*child);

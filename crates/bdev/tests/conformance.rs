@@ -115,7 +115,7 @@ fn zoned_conforms() {
             ..ZonedOptions::default()
         };
         let (inner, child) = (reactor.clone(), mem_of("m", block_size, 700));
-        let device = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
+        let device = reactor.block_on(async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
         conforms(&reactor, Arc::new(device.unwrap()), |_| {});
     }
 }
@@ -132,7 +132,7 @@ fn zoned_over_a_slow_file_conforms_behind_filters() {
     ));
     let options = ZonedOptions { create: true, zone_bytes: 256 << 10, ..ZonedOptions::default() };
     let inner = reactor.clone();
-    let zoned = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
+    let zoned = reactor.block_on(async move { ZonedDevice::open(&inner, "zoned", child, &options).await });
     let filtered = ErrorDevice::new("error", Arc::new(zoned.unwrap()), &[], 3).unwrap();
     conforms(&reactor, Arc::new(filtered), |options| options.random_ops = 200);
 }
@@ -167,7 +167,7 @@ fn model_ssd_with_zones_conforms() {
         ..ZonedOptions::default()
     };
     let (inner, child) = (reactor.clone(), mem("m", 2000));
-    let zoned = block_on(&reactor, async move { ZonedDevice::open(&inner, "zoned", child, &options).await }).unwrap();
+    let zoned = reactor.block_on(async move { ZonedDevice::open(&inner, "zoned", child, &options).await }).unwrap();
     let zones = zoned.zones().len() as u64;
     let model = SsdModel::qlc_zoned(zones, 768 << 10);
     let device = Arc::new(ModelSsdDevice::new("ssd", Arc::new(zoned), quick(model)).unwrap());

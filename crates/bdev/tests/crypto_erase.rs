@@ -87,7 +87,7 @@ impl Channel for JournalChannel {
 fn nothing_of_before_is_read_and_the_volume_goes_on_under_the_same_user_key() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = mem("m", 64);
         let device = EncryptDevice::open(&inner, "secret", child.clone(), &key(1), &CREATE).await.unwrap();
         assert!(device.info().ops.contains(Op::CryptoErase));
@@ -128,7 +128,7 @@ fn nothing_of_before_is_read_and_the_volume_goes_on_under_the_same_user_key() {
 fn whenever_the_power_goes_the_volume_has_the_old_key_or_the_new_one() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let writes = Arc::new(Mutex::new(None));
         let medium = mem("m", 64);
         let journal = Arc::new(Journal { child: medium.clone(), writes: writes.clone() });
@@ -180,7 +180,7 @@ fn whenever_the_power_goes_the_volume_has_the_old_key_or_the_new_one() {
 fn an_erase_that_fails_has_not_happened() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let secret = vec![0x41; 4096];
         for (op, nth) in [(Op::Write, 1), (Op::Flush, 1), (Op::Write, 2), (Op::Flush, 2)] {
             for fault in [Fault::Fail(Status::WriteError), Fault::FailAfter(Status::WriteError)] {
@@ -207,7 +207,7 @@ fn an_erase_that_fails_has_not_happened() {
 fn a_medium_that_takes_neither_key_ends_the_device_until_it_is_opened_again() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (medium, secret) = (mem("m", 64), vec![0x41; 4096]);
         let faulty = Arc::new(ErrorDevice::new("faulty", medium.clone(), &[], 1).unwrap());
         let device = EncryptDevice::open(&inner, "secret", faulty.clone(), &key(1), &CREATE).await.unwrap();
@@ -227,7 +227,7 @@ fn a_medium_that_takes_neither_key_ends_the_device_until_it_is_opened_again() {
 fn writes_beside_an_erase_are_under_one_key_whole() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let slow = Delay { fixed_ns: 50_000, jitter_ns: 200_000 };
         let delays = Delays { read: slow, write: slow, flush: slow };
         let child: Arc<dyn BlockDevice> = Arc::new(DelayDevice::new("slow", mem("m", 64), delays, 5));

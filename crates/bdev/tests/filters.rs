@@ -41,7 +41,7 @@ fn encrypt_conforms() {
     let reactor = reactor();
     for block_size in [512, 4096] {
         let inner = reactor.clone();
-        let device = block_on(&reactor, async move { encrypted(&inner, mem_of("m", block_size, 1500)).await });
+        let device = reactor.block_on(async move { encrypted(&inner, mem_of("m", block_size, 1500)).await });
         conforms(&reactor, Arc::new(device), |_| {});
     }
 }
@@ -50,7 +50,7 @@ fn encrypt_conforms() {
 fn encrypt_over_mirror_over_mem_conforms() {
     let reactor = reactor();
     let inner = reactor.clone();
-    let device = block_on(&reactor, async move {
+    let device = reactor.block_on(async move {
         let options = MirrorOptions { create: true, assume_clean: true, ..MirrorOptions::default() };
         let legs = vec![Some(mem("a", 900)), Some(mem("b", 900))];
         let mirror = MirrorDevice::open(&inner, "mirror", legs, &options).await.unwrap();
@@ -63,7 +63,7 @@ fn encrypt_over_mirror_over_mem_conforms() {
 fn the_child_sees_no_plaintext_a_wrong_key_is_refused_and_keys_can_be_changed() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = mem("m", 200);
         let device = encrypted(&inner, child.clone()).await;
         let channel = device.open_channel(&inner).unwrap();
@@ -88,7 +88,7 @@ fn the_child_sees_no_plaintext_a_wrong_key_is_refused_and_keys_can_be_changed() 
 fn an_erased_volume_is_gone_for_good() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = mem("m", 200);
         let device = encrypted(&inner, child.clone()).await;
         let channel = device.open_channel(&inner).unwrap();
@@ -105,7 +105,7 @@ fn an_erased_volume_is_gone_for_good() {
 fn one_damaged_header_copy_does_not_lose_the_volume_and_is_rewritten() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = mem("m", 200);
         drop(encrypted(&inner, child.clone()).await);
         let raw = child.open_channel(&inner).unwrap();
@@ -125,7 +125,7 @@ fn one_damaged_header_copy_does_not_lose_the_volume_and_is_rewritten() {
 fn a_change_of_key_that_was_cut_short_leaves_one_key_after_the_next_opening() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = mem("m", 200);
         let device = encrypted(&inner, child.clone()).await;
         let raw = child.open_channel(&inner).unwrap();
@@ -152,7 +152,7 @@ fn rate_limit_conforms_and_limits() {
     conforms(&reactor, device.clone(), |options| options.random_ops = 100);
     device.set(Limits { iops: 1000, bytes_per_second: 0, burst_ns: 0 });
     let inner = reactor.clone();
-    let elapsed = block_on(&reactor, async move {
+    let elapsed = reactor.block_on(async move {
         let channel = device.open_channel(&inner).unwrap();
         let began = inner.clock_ns();
         for _ in 0..50 {
@@ -177,7 +177,7 @@ fn a_change_reaches_operations_that_are_being_held_up() {
         (limit.clone(), Box::new(move || limit.set(Limits::default()))),
     ] {
         let inner = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let channel = device.open_channel(&inner).unwrap();
             let held: Vec<_> = (0..1000).map(|_| channel.submit(Io::read_loan(Lba(1), 1))).collect();
             let (watch, limit_ns) = (inner.clone(), HOUR_NS / 60);
@@ -196,7 +196,7 @@ fn statistics_count_what_happened() {
     let device = Arc::new(StatsDevice::new(error.clone()));
     conforms(&reactor, device.clone(), |options| options.random_ops = 100);
     let (before, inner, counted) = (device.stats(), reactor.clone(), device.clone());
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let channel = counted.open_channel(&inner).unwrap();
         for _ in 0..10 {
             assert_eq!(write(&inner, &*channel, 1, 1).await, Status::Ok);
@@ -217,6 +217,22 @@ fn statistics_count_what_happened() {
     device.add_latencies(writes, &mut latencies);
     let flushes = before.latency_of(LatencyClass::Flush).count();
     assert_eq!(latencies.count(), flushes + after.latency_of(writes).count());
+}
+
+#[test]
+fn what_ends_at_once_has_a_latency_too() {
+    let reactor = reactor();
+    let device = Arc::new(StatsDevice::new(mem("m", 500)));
+    let (inner, counted) = (reactor.clone(), device.clone());
+    reactor.block_on(async move {
+        let channel = counted.open_channel(&inner).unwrap();
+        for lba in 0..100 {
+            assert_eq!(write(&inner, &*channel, lba, 1).await, Status::Ok);
+        }
+    });
+    let stats = device.stats();
+    let writes = stats.latency_of(LatencyClass::Write);
+    assert_eq!((writes.count(), writes.count_at_most(0)), (100, 0));
 }
 
 fn two_reactors() -> Runtime {
@@ -279,7 +295,7 @@ fn an_abort_ends_the_wait_in_a_delay_or_a_rate_limit() {
     const NEVER_NS: u64 = 1 << 60;
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let wait = Delay { fixed_ns: NEVER_NS, jitter_ns: 0 };
         let delays = Delays { read: wait, write: Delay::default(), flush: Delay::default() };
         let limits = Limits { bytes_per_second: 1, ..Limits::default() };

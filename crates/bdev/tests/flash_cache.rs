@@ -79,7 +79,7 @@ impl Cache {
 fn run(test: impl AsyncFnOnce(Rc<Reactor>) + 'static) {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move { test(inner).await });
+    reactor.block_on(async move { test(inner).await });
 }
 
 #[test]
@@ -91,14 +91,14 @@ fn conforms_over_memory_and_files() {
         let options = FlashCacheOptions { segment_bytes, ..options() };
         let inner = reactor.clone();
         let opening = async move { FlashCacheDevice::open(&inner, "cache", slow, Some(flash), &options).await };
-        let cache = block_on(&reactor, opening).unwrap();
+        let cache = reactor.block_on(opening).unwrap();
         conforms(&reactor, Arc::new(cache), |_| {});
     }
     let (reactor, dir) = (reactor(), disk_dir());
     let (slow, flash) = (file(&reactor, &dir, "slow", 16 << 20), file(&reactor, &dir, "flash", 2 << 20));
     let inner = reactor.clone();
     let opening = async move { FlashCacheDevice::open(&inner, "cache", slow, Some(flash), &options()).await };
-    let cache = block_on(&reactor, opening).unwrap();
+    let cache = reactor.block_on(opening).unwrap();
     conforms(&reactor, Arc::new(cache), |_| {});
 }
 

@@ -20,7 +20,7 @@ fn a_read_beside_a_write_of_another_core_is_of_one_moment() {
         let reactor = reactor();
         let channel = written.open_channel(&reactor).unwrap();
         let inner = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let mut value = 0u8;
             while !reading.load(Ordering::Relaxed) {
                 value = value.wrapping_add(1);
@@ -34,7 +34,7 @@ fn a_read_beside_a_write_of_another_core_is_of_one_moment() {
     let reactor = reactor();
     let channel = device.open_channel(&reactor).unwrap();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for _ in 0..20_000 {
             let buf = inner.pool().alloc(BLOCKS as usize * 4096).await;
             let done = channel.submit(Io::read(Lba(8), BLOCKS, SgList::from_iter([buf]))).await;

@@ -61,7 +61,7 @@ fn mirror_conforms() {
     for legs in [1, 2, 3] {
         let legs: Vec<_> = (0..legs).map(|i| Some(mem(&format!("m{i}"), 500))).collect();
         let inner = reactor.clone();
-        let device = block_on(&reactor, async move { Arc::new(open(&inner, &legs, create()).await) });
+        let device = reactor.block_on(async move { Arc::new(open(&inner, &legs, create()).await) });
         conforms(&reactor, device.clone(), |_| {});
         assert!(!device.status().degraded && device.status().resync_left_regions == 0);
     }
@@ -72,12 +72,12 @@ fn mirrors_of_512_byte_blocks_and_files_and_stripes_over_mirrors_conform() {
     let (reactor, dir) = (reactor(), disk_dir());
     let legs: Vec<_> = (0..2).map(|i| Some(mem_of(&format!("m{i}"), 512, 3000))).collect();
     let inner = reactor.clone();
-    conforms(&reactor, block_on(&reactor, async move { Arc::new(open(&inner, &legs, create()).await) }), |_| {});
+    conforms(&reactor, reactor.block_on(async move { Arc::new(open(&inner, &legs, create()).await) }), |_| {});
     let mut mirrors: Vec<Arc<dyn BlockDevice>> = Vec::new();
     for pair in 0..2 {
         let legs: Vec<_> = (0..2).map(|i| Some(file(&reactor, &dir, &format!("f{pair}{i}"), 4 << 20))).collect();
         let inner = reactor.clone();
-        mirrors.push(block_on(&reactor, async move { Arc::new(open(&inner, &legs, create()).await) }));
+        mirrors.push(reactor.block_on(async move { Arc::new(open(&inner, &legs, create()).await) }));
     }
     conforms(&reactor, mirrors[0].clone(), |options| options.random_ops = 200);
     let stripe = Arc::new(StripeDevice::new("stripe", mirrors, 4).unwrap());
@@ -88,7 +88,7 @@ fn mirrors_of_512_byte_blocks_and_files_and_stripes_over_mirrors_conform() {
 fn a_leg_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_never_read_again() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (bad, b)) = (faulty("a"), faulty("b"));
         let legs = [a, b];
         let mirror = open(&inner, &legs, create()).await;
@@ -115,7 +115,7 @@ fn a_leg_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_neve
 fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((dying, a), (lossy, b)) = (faulty("a"), faulty("b"));
         let legs = [a, b];
         let mirror = open(&inner, &legs, create()).await;
@@ -146,7 +146,7 @@ fn a_block_never_reads_as_two_things_after_a_crash_in_the_middle_of_a_write() {
 fn unreadable_and_rotten_blocks_are_read_elsewhere_and_rewritten() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
         let mirror = open(&inner, &[a, b], create()).await;
         assert_eq!(write(&inner, &mirror, 5, 9).await, Status::Ok);
@@ -169,7 +169,7 @@ fn unreadable_and_rotten_blocks_are_read_elsewhere_and_rewritten() {
 fn legs_used_without_each_other_are_refused_until_one_is_preferred() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
         let mirror = open(&inner, &[a.clone(), b.clone()], create()).await;
         assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
@@ -200,7 +200,7 @@ fn legs_used_without_each_other_are_refused_until_one_is_preferred() {
 fn a_replaced_leg_is_filled_while_the_mirror_is_written() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
         let mirror = open(&inner, &[a.clone(), b], create()).await;
         for lba in 0..500 {
@@ -231,7 +231,7 @@ fn a_replaced_leg_is_filled_while_the_mirror_is_written() {
 fn a_write_that_fails_everywhere_fails_and_fails_no_leg() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((bad_a, a), (bad_b, b)) = (faulty("a"), faulty("b"));
         let mirror = open(&inner, &[a, b], create()).await;
         assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
@@ -252,7 +252,7 @@ fn a_write_that_fails_everywhere_fails_and_fails_no_leg() {
 fn a_disk_with_other_data_is_not_taken_for_a_leg() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
         assert_eq!(write(&inner, &**b.as_ref().unwrap(), 0, 77).await, Status::Ok);
         let refused = MirrorDevice::open(&inner, "m", vec![a.clone(), b.clone()], &create()).await;
@@ -265,7 +265,7 @@ fn a_disk_with_other_data_is_not_taken_for_a_leg() {
 fn one_superblock_slot_suffices_and_the_other_is_repaired() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for slot in [0, 1] {
             let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
             let legs = [a, b];
@@ -291,7 +291,7 @@ fn one_superblock_slot_suffices_and_the_other_is_repaired() {
 fn a_leg_whose_superblocks_cannot_be_read_is_as_good_as_absent() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
         let legs = [a, b];
         let mirror = open(&inner, &legs, create()).await;
@@ -313,7 +313,7 @@ fn a_leg_whose_superblocks_cannot_be_read_is_as_good_as_absent() {
 fn a_mirror_is_opened_with_as_many_legs_as_it_has() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let legs: Vec<_> = (0..3).map(|leg| faulty(&format!("leg{leg}")).1).collect();
         drop(open(&inner, &legs, create()).await);
         let degraded = MirrorOptions { start_degraded: true, ..MirrorOptions::default() };
@@ -379,7 +379,7 @@ const DEGRADED: MirrorOptions = MirrorOptions {
 fn a_leg_that_arrives_late_keeps_what_the_mirror_promised_without_it() {
     let reactor = reactor();
     let inner = reactor.clone();
-    let device = block_on(&reactor, async move {
+    let device = reactor.block_on(async move {
         let (a, weak) = (Some(mem("a", 500)), Some(Arc::new(Weak(mem("b", 500))) as Arc<dyn BlockDevice>));
         // Made with a strong leg in its place, of which it is a copy.
         drop(open(&inner, &[a.clone(), Some(mem("c", 500))], create()).await);
@@ -402,7 +402,7 @@ fn a_leg_that_arrives_late_keeps_what_the_mirror_promised_without_it() {
 fn a_leg_that_was_away_for_a_short_time_is_caught_up_while_the_mirror_is_written() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
         let mirror = open(&inner, &[a.clone(), b.clone()], create()).await;
         for lba in 0..500 {
@@ -441,7 +441,7 @@ fn a_leg_that_was_away_for_a_short_time_is_caught_up_while_the_mirror_is_written
 fn a_leg_that_failed_is_taken_in_again_and_one_in_use_is_not() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (dying, b)) = (faulty("a"), faulty("b"));
         let mirror = Arc::new(open(&inner, &[a, b], create()).await);
         dying.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
@@ -468,7 +468,7 @@ fn a_leg_that_failed_is_taken_in_again_and_one_in_use_is_not() {
 fn what_a_late_leg_holds_is_overwritten_only_when_told_to() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
         drop(open(&inner, &[a.clone(), b.clone()], create()).await);
         // Each leg goes on without the other.
@@ -510,7 +510,7 @@ async fn read_version(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64,
 fn each_version_is_what_one_leg_in_sync_has_and_linear_and_stripe_pass_it_on() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((_, a), (bad, b)) = (faulty("a"), faulty("b"));
         let legs = [a.clone(), b.clone()];
         let mirror = Arc::new(open(&inner, &legs, create()).await);
@@ -543,7 +543,7 @@ fn each_version_is_what_one_leg_in_sync_has_and_linear_and_stripe_pass_it_on() {
 fn repairing_an_unreadable_block_does_not_spread_the_rot_of_its_neighbours() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let ((bad, a), (_, b)) = (faulty("a"), faulty("b"));
         let legs = [a, b.clone()];
         let mirror = open(&inner, &legs, create()).await;

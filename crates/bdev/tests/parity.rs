@@ -114,7 +114,7 @@ fn every_number_of_members_stores_and_computes_what_any_one_of_them_has() {
     let reactor = reactor();
     for count in [3, 4, 5, 6, 9, 16] {
         let inner = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let (devices, members) = faulty(count);
             let parity = open(&inner, &members, create()).await;
             let info = parity.info();
@@ -143,7 +143,7 @@ fn every_number_of_members_stores_and_computes_what_any_one_of_them_has() {
 fn only_whole_rows_are_written_behind_the_head() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (_, members) = faulty(4);
         let parity = open(&inner, &members, create()).await;
         let rows = parity.info().rows.unwrap();
@@ -166,7 +166,7 @@ fn only_whole_rows_are_written_behind_the_head() {
 fn a_member_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_never_read_again() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for bad in 0..4 {
             for op in [Op::Write, Op::Flush] {
                 let (devices, members) = faulty(4);
@@ -200,7 +200,7 @@ fn a_member_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_n
 fn two_members_are_never_given_up_and_what_needs_both_is_an_error() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, members) = faulty(4);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 12, 1).await;
@@ -246,7 +246,7 @@ fn two_members_are_never_given_up_and_what_needs_both_is_an_error() {
 fn blocks_that_cannot_be_read_or_are_rotten_are_computed_and_rewritten() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, members) = faulty(4);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 12, 1).await;
@@ -285,7 +285,7 @@ fn blocks_that_cannot_be_read_or_are_rotten_are_computed_and_rewritten() {
 fn the_heads_are_equal_after_any_crash_whichever_member_is_lost_then() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for loser in 0..3 {
             let (devices, members) = faulty(3);
             let parity = open(&inner, &members, create()).await;
@@ -313,7 +313,7 @@ fn the_heads_are_equal_after_any_crash_whichever_member_is_lost_then() {
 fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (_, mut members) = faulty(4);
         let parity = Arc::new(open(&inner, &members, create()).await);
         fill(&inner, &parity, 20, 1).await;
@@ -355,7 +355,7 @@ fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
 fn it_grows_with_its_members_while_all_are_in_sync() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let disk = |n: usize| Arc::new(MemDevice::new(&format!("m{n}"), 4096, 200, 1000).unwrap());
         let disks: Vec<_> = (0..4).map(disk).collect();
         let mut members: Members = disks.iter().map(|disk| Some(disk.clone() as Arc<dyn BlockDevice>)).collect();
@@ -412,7 +412,7 @@ fn it_grows_with_its_members_while_all_are_in_sync() {
 fn a_rebuild_goes_on_where_it_was_recorded() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, members) = faulty(4);
         let noting = ParityOptions { rebuild_note_bytes: 1, ..ParityOptions::default() };
         let parity = open(&inner, &members, create()).await;
@@ -451,7 +451,7 @@ fn a_rebuild_goes_on_where_it_was_recorded() {
 fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (_, mut members) = faulty(3);
         let slow = ParityOptions { rebuild_rate: 4 << 20, ..ParityOptions::default() };
         drop(open(&inner, &members, create()).await);
@@ -477,7 +477,7 @@ fn a_rebuild_keeps_to_its_rate_and_says_how_fast_it_is() {
 fn a_rebuild_below_its_rate_leaves_turns_to_others() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         // Members that answer at once, and a rate that is never reached: nothing makes it wait.
         let mut members: Vec<_> = (0..3).map(|index| Some(mem(&format!("member {index}"), 8192))).collect();
         let fast = ParityOptions { rebuild_rate: 1 << 50, ..ParityOptions::default() };
@@ -502,7 +502,7 @@ fn a_rebuild_below_its_rate_leaves_turns_to_others() {
 fn a_rebuild_loses_nothing_to_what_passes_and_goes_on_by_itself() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, mut members) = faulty(3);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 40, 1).await;
@@ -532,7 +532,7 @@ fn a_rebuild_loses_nothing_to_what_passes_and_goes_on_by_itself() {
 fn taking_in_a_member_can_be_repeated_when_it_failed_half_way() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, mut members) = faulty(4);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 8, 1).await;
@@ -557,7 +557,7 @@ fn taking_in_a_member_can_be_repeated_when_it_failed_half_way() {
 fn a_read_that_a_member_gives_up_by_itself_is_answered_by_the_others() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, members) = faulty(3);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 8, 1).await;
@@ -574,7 +574,7 @@ fn a_read_that_a_member_gives_up_by_itself_is_answered_by_the_others() {
 fn a_rebuild_ends_with_the_device() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for closes in [false, true] {
             let (_, mut members) = faulty(3);
             drop(open(&inner, &members, create()).await);
@@ -600,7 +600,7 @@ fn a_rebuild_ends_with_the_device() {
 fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, mut members) = faulty(4);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 20, 1).await;
@@ -641,7 +641,7 @@ fn a_block_that_two_members_lack_is_counted_as_lost_and_the_rest_is_rebuilt() {
 fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (_, members) = faulty(3);
         let parity = open(&inner, &members, create()).await;
         fill(&inner, &parity, 4, 1).await;
@@ -718,7 +718,7 @@ fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
 fn layers_that_would_hide_rows_are_refused_and_others_pass_them_on() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (_, members) = faulty(3);
         let spec = DeviceSpec::Parity(create());
         let parity = bdev::build(&inner, "parity", &spec, members).await.unwrap().device();
@@ -751,7 +751,7 @@ async fn read_version(device: &ParityDevice, reactor: &Rc<Reactor>, lba: u64, ve
 fn a_version_is_computed_from_the_others_and_a_verify_finds_what_disagrees() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (devices, members) = faulty(4);
         let parity = open(&inner, &members, create()).await;
         let info = parity.info();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 fn a_stack_is_built_bottom_up_and_settles() {
     let reactor = reactor();
     let inner = reactor.clone();
-    let top = block_on(&reactor, async move {
+    let top = reactor.block_on(async move {
         let mem = DeviceSpec::Mem { block_size: 4096, bytes: 4 << 20, bytes_max: 0 };
         let mut legs: Vec<Option<Arc<dyn BlockDevice>>> = Vec::new();
         for name in ["a", "b"] {
@@ -50,7 +50,7 @@ fn a_stack_is_built_bottom_up_and_settles() {
 fn wrong_descriptions_say_what_is_wrong() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let refused =
             async |spec: DeviceSpec, children| build(&inner, "d", &spec, children).await.err().unwrap().to_string();
         assert!(refused(DeviceSpec::RemoteCore, vec![]).await.contains("expected 1"));

@@ -123,7 +123,7 @@ macro_rules! on_reactor {
     (|$inner:ident| $body:block) => {{
         let reactor = reactor();
         let $inner = reactor.clone();
-        block_on(&reactor, async move { $body });
+        reactor.block_on(async move { $body });
     }};
 }
 

@@ -59,7 +59,7 @@ fn state(device: &ZonedDevice, zone: usize) -> (ZoneState, bool) {
 fn zones_with_extensions_conform() {
     let reactor = reactor();
     let inner = reactor.clone();
-    let device = block_on(&reactor, async move { open(&inner, &mem("m", 400)).await.unwrap() });
+    let device = reactor.block_on(async move { open(&inner, &mem("m", 400)).await.unwrap() });
     conforms(&reactor, Arc::new(device), |_| {});
 }
 
@@ -67,7 +67,7 @@ fn zones_with_extensions_conform() {
 fn an_extension_is_set_on_an_empty_zone_and_stays_until_it_is_reset() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let child = mem("m", 400);
         let device = open(&inner, &child).await.unwrap();
         let channel = device.open_channel(&inner).unwrap();
@@ -122,7 +122,7 @@ fn an_extension_is_set_on_an_empty_zone_and_stays_until_it_is_reset() {
 fn an_extension_takes_a_place_among_active_zones_and_one_that_fails_does_not() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let medium = Arc::new(ErrorDevice::new("faulty", mem("m", 400), &[], 1).unwrap());
         let options = ZonedOptions { active_zones_max: 2, ..options() };
         let device = ZonedDevice::open(&inner, "zoned", medium.clone(), &options).await.unwrap();
@@ -145,7 +145,7 @@ fn an_extension_takes_a_place_among_active_zones_and_one_that_fails_does_not() {
 fn devices_keep_the_length_of_their_extensions_and_those_without_are_as_before() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let refused = async |child: &Arc<dyn BlockDevice>, extension_bytes| {
             let options = ZonedOptions { extension_bytes, ..options() };
             let opened = ZonedDevice::open(&inner, "zoned", child.clone(), &options).await;
@@ -207,7 +207,7 @@ impl Channel for JournalChannel {
 fn whenever_the_power_goes_an_extension_is_whole_or_not_there() {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let writes = Writes::default();
         let child: Arc<dyn BlockDevice> = Arc::new(Journal(mem("m", 400), writes.clone()));
         let device = open(&inner, &child).await.unwrap();

@@ -67,7 +67,7 @@ impl Zoned {
 fn run(test: impl AsyncFnOnce(Rc<Reactor>) + 'static) {
     let reactor = reactor();
     let inner = reactor.clone();
-    block_on(&reactor, async move { test(inner).await });
+    reactor.block_on(async move { test(inner).await });
 }
 
 #[test]

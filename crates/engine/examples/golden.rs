@@ -20,7 +20,7 @@ use bdev::{BlockDevice, ErrorDevice, ErrorRule, Fault, Io, Lba, Op, Status};
 use common::below::Below;
 use common::disk::Disk;
 use common::golden::{Content, LAST, SECTOR, encode_image, encode_manifest, image_of};
-use common::{block_on, reactor};
+use common::reactor;
 use engine::{CreateOptions, EXTENT_BLOCKS, LogDevice, OpenOptions, Pool, PoolDevices, Shape, ShardTuning};
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
@@ -297,7 +297,7 @@ fn make(name: &str, log_path: &str) -> Vec<(&'static str, Vec<u8>)> {
     let children: Vec<_> = disks.iter().cloned().map(Some).collect();
     let (inner, disk) = (reactor.clone(), disks[0].clone());
     let shape = if below.is_shaped() { Shape::Shaped } else { Shape::Hot };
-    let volumes = block_on(&reactor, async move {
+    let volumes = reactor.block_on(async move {
         let stack = below.build(&inner, &children, true).await.expect("blank disks");
         let devices = PoolDevices { log, capacity: stack.device.clone() };
         let volumes = match below == Below::Disk {

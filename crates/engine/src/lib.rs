@@ -32,7 +32,9 @@ pub use error::PoolError;
 pub use forget::{ForgottenLog, LostRanges};
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
-pub use format::superblock::{BandLayout, LogKind, Region, Role, SHARDS_MAX, Shape, Superblock, SuperblockError};
+pub use format::superblock::{
+    BandLayout, LogKind, Region, Role, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError,
+};
 pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
 pub use holds::Holds;
 pub use layout::{CreateOptions, PlanError};

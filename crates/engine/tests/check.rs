@@ -17,7 +17,7 @@ const REPAIR: CheckOptions = CheckOptions { payloads: false, data: false, repair
 fn a_sound_pool_is_called_sound_and_checking_changes_nothing() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let before = (tank.log.image(), tank.capacity.image());
         for options in [ALL, CheckOptions { repair: true, ..ALL }] {
             let report = tank.check(options).await;
@@ -35,7 +35,7 @@ fn a_sound_pool_is_called_sound_and_checking_changes_nothing() {
 fn a_damaged_copy_is_a_warning_and_is_repaired_from_the_other() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let superblock = tank.superblock().await;
         let before = (tank.log.image(), tank.capacity.image());
         let mut places = vec![(&tank.log, 0), (&tank.log, 1), (&tank.capacity, 0), (&tank.capacity, 1)];
@@ -57,7 +57,7 @@ fn a_damaged_copy_is_a_warning_and_is_repaired_from_the_other() {
 fn superblocks_that_are_gone_are_restored_from_the_other_device() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for device in [tank.log.clone(), tank.capacity.clone()] {
             for copy in 0..2 {
                 device.poke(copy, &[0xAA; 4096]);
@@ -79,7 +79,7 @@ fn superblocks_that_are_gone_are_restored_from_the_other_device() {
 fn a_rotten_block_is_named_with_its_volume_and_number() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let superblock = tank.superblock().await;
         let region = superblock.shard_regions(1).next().unwrap();
         // Shard 1 has slice 0 of volume 1; its extent 0 holds blocks 0, 1 and 5, of which 5 is newer in the log.
@@ -99,7 +99,7 @@ fn a_rotten_block_is_named_with_its_volume_and_number() {
 fn a_pool_that_does_not_open_is_checked_and_a_missing_log_is_named() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let capacity: Arc<dyn BlockDevice> = tank.capacity.clone();
         let report = Pool::check(&tank.reactor, &capacity, None, ALL).await.unwrap();
         assert!(report.findings.iter().any(|finding| finding.advice.contains("forget-log")), "{:?}", report.findings);
@@ -119,7 +119,7 @@ fn a_pool_that_does_not_open_is_checked_and_a_missing_log_is_named() {
 #[test]
 fn a_device_without_a_pool_is_named_as_such() {
     let reactor = reactor();
-    block_on(&reactor.clone(), async move {
+    reactor.clone().block_on(async move {
         let tank = Tank { reactor, log: Disk::new("log", 64), capacity: Disk::new("capacity", 64) };
         let report = tank.check(CheckOptions { repair: true, ..ALL }).await;
         assert_eq!((report.findings.len(), report.pool.as_ref()), (2, None));
@@ -131,7 +131,7 @@ fn a_device_without_a_pool_is_named_as_such() {
 fn a_table_page_that_is_damaged_twice_is_given_up_by_a_repair_and_nothing_stale_comes_back() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 80);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         // Slices 0 and 2 are of shard 1.
@@ -192,7 +192,7 @@ fn a_table_page_that_is_damaged_twice_is_given_up_by_a_repair_and_nothing_stale_
 fn a_table_page_is_not_given_up_when_there_is_no_room_to_note_what_is_lost() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let region = *tank.superblock().await.shard_regions(1).next().unwrap();
         (0..2).for_each(|slot| tank.capacity.flip(region.table_slot(0, slot), 99));
         let before = tank.capacity.image();
@@ -208,7 +208,7 @@ fn a_table_page_that_cannot_be_read_is_given_up_by_a_repair_after_a_long_time_al
     // Time passes as it is waited for.
     let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
     let tank = Tank::new(&reactor, 80);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let pool = tank.open().await.unwrap();
         tank.write(&pool.volume("v").unwrap(), 0, 1).await;
         pool.settle(&tank.reactor).await.unwrap();

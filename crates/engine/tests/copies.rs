@@ -3,8 +3,8 @@
 mod common;
 
 use bdev::{Channel, DeviceInfo, Io, Lba, Status};
+use common::reactor;
 use common::store::*;
-use common::{block_on, reactor};
 use engine::{
     Catalog, DirtyJournal, MetaError, Superblock, SuperblockError, VolumeEntry, VolumeState, read_superblocks,
     wipe_superblocks, write_superblock,
@@ -35,7 +35,7 @@ async fn read(pool: &Pool) -> Result<Superblock, MetaError> {
 fn superblocks_are_written_twice_and_the_newer_valid_one_holds() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let blank = MetaError::Superblock(SuperblockError::NotAPool { blank: true });
         assert_eq!(read(&pool).await.err(), Some(blank));
         let mut superblock = pool.superblock.clone();
@@ -67,7 +67,7 @@ fn superblocks_are_written_twice_and_the_newer_valid_one_holds() {
 fn a_catalog_is_found_again_and_damage_to_one_copy_loses_nothing() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (reactor, channel, info) = place(&pool);
         let superblock = pool.superblock.clone();
         let error = Catalog::load(&reactor, channel.clone(), info, &superblock).await.unwrap_err();
@@ -125,7 +125,7 @@ async fn add_all(journal: &Rc<DirtyJournal>, reactor: &Rc<Reactor>, slices: Vec<
 fn additions_to_the_journal_share_writes_and_are_found_again() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 512, 2);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let journal = pool.journal(1).await.unwrap();
         assert!(journal.entries().is_empty() && !journal.contains(1, 1));
         let slices: Vec<_> = (0..1200).map(|slice| (1 + slice % 3, slice)).collect();
@@ -145,7 +145,7 @@ fn additions_to_the_journal_share_writes_and_are_found_again() {
 fn retired_slices_leave_at_a_compaction_unless_they_are_asked_for_again() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let journal = pool.journal(0).await.unwrap();
         add_all(&journal, &pool.reactor, (0..10).map(|slice| (1, slice)).collect()).await;
         (0..8).for_each(|slice| journal.retire(1, slice));
@@ -166,7 +166,7 @@ fn retired_slices_leave_at_a_compaction_unless_they_are_asked_for_again() {
 fn a_full_copy_is_written_anew_and_the_former_one_is_no_longer_valid() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let journal = pool.journal(0).await.unwrap();
         let most = pool.superblock.journal_blocks + 5;
         for slice in 0..most {
@@ -185,7 +185,7 @@ fn a_full_copy_is_written_anew_and_the_former_one_is_no_longer_valid() {
 fn a_block_missing_from_the_middle_of_the_journal_is_damage() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let journal = pool.journal(0).await.unwrap();
         for slice in 0..5 {
             journal.add(1, slice).await.unwrap();

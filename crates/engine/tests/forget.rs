@@ -19,7 +19,7 @@ fn without_log(tank: &Tank) -> Tank {
 fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let tank = without_log(&tank);
         let error = tank.open().await.err().unwrap().to_string();
         assert!(error.contains("forget-log"), "{error}");
@@ -58,7 +58,7 @@ fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
 fn interrupted_anywhere_it_can_be_repeated_and_the_old_log_returns_nothing_stale() {
     let reactor = reactor();
     let filled = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let mut interrupted = 0;
         for step in 0.. {
             let (on_log, writes) = (step % 2 == 0, step / 2);
@@ -107,7 +107,7 @@ async fn judge(tank: &Tank, pool: &Pool) {
 fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 6);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let pool = tank.open().await.unwrap();
         tank.write(&pool.volume("v").unwrap(), 3, 1).await;
         pool.close(&tank.reactor).await;
@@ -132,7 +132,7 @@ fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
 fn a_log_that_is_damaged_in_its_middle_is_refused_and_can_be_given_up() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 40);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         for block in 0..8 {

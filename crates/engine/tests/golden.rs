@@ -76,7 +76,7 @@ impl Golden {
         disks: Vec<Option<Arc<Disk>>>,
     ) -> Result<(PoolDevices, Stack), DeviceError> {
         let (inner, below) = (reactor.clone(), Below::of(self.name));
-        let stack = block_on(reactor, async move { below.build(&inner, &disks, false).await })?;
+        let stack = reactor.block_on(async move { below.build(&inner, &disks, false).await })?;
         let capacity = stack.device.clone();
         let log = match self.is_mapped {
             false => LogDevice::Block(self.log.fork()),
@@ -187,13 +187,13 @@ fn every_byte_of_a_golden_image_is_what_it_was_and_a_check_finds_nothing() {
         let (golden, reactor) = (golden(name), reactor());
         let (devices, stack) = golden.devices(&reactor);
         assert!(stack.cached_blocks().is_none_or(|blocks| blocks > 50), "{name}: {:?}", stack.cached_blocks());
-        let report = block_on(&reactor, check(reactor.clone(), devices));
+        let report = reactor.block_on(check(reactor.clone(), devices));
         assert_eq!(golden.surprises(&report), [], "{name}");
         let counts = report.counts;
         assert!(counts.records > 30 && counts.map_pages > 3 && counts.dirty_slices > 1, "{name}: {counts:?}");
         let (devices, _) = golden.devices(&reactor);
         let inner = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             // What was found, then what has been destaged and checkpointed, then what is found again.
             for life in 0..2 {
                 let pool = open(inner.clone(), devices.clone()).await.unwrap();
@@ -218,7 +218,7 @@ fn a_golden_image_on_several_disks_has_every_byte_without_one_that_can_be_done_w
         let disks = golden.disks.iter().enumerate().map(|(index, disk)| (index != absent).then(|| disk.fork()));
         let (devices, _) = golden.devices_of(&reactor, disks.collect()).unwrap();
         let inner = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let pool = open(inner.clone(), devices).await.unwrap();
             compare_all(&inner, &pool, &golden.volumes, &format!("{name} without disk {absent}")).await;
             pool.close(&inner).await;
@@ -260,7 +260,7 @@ fn a_pool_of_a_later_format_is_refused_and_nothing_is_written() {
             let disks: Vec<_> = golden.disks.iter().map(|disk| disk.fork()).collect();
             let (devices, _) = golden.devices_of(&reactor, disks.iter().cloned().map(Some).collect()).unwrap();
             let (inner, all) = (reactor.clone(), devices.clone());
-            block_on(&reactor, async move {
+            reactor.block_on(async move {
                 match &all.log {
                     LogDevice::Block(log) if on_log => forge(&inner, log, at, bytes).await,
                     LogDevice::Mapped { path, .. } if on_log => {
@@ -280,7 +280,7 @@ fn a_pool_of_a_later_format_is_refused_and_nothing_is_written() {
                 disks.iter().map(|disk| disk.image()).chain([log]).collect()
             };
             let before = images();
-            let opened = block_on(&reactor, open(reactor.clone(), devices.clone()));
+            let opened = reactor.block_on(open(reactor.clone(), devices.clone()));
             let error = opened.err().unwrap_or_else(|| panic!("{name} at {at}: it opened")).to_string();
             assert!(error.contains(expected), "{name} at {at}: {error}");
             assert!(before == images(), "{name} at {at}, log {on_log}: something was written");
@@ -293,7 +293,7 @@ fn log_image(reactor: &Rc<Reactor>, devices: &PoolDevices) -> Image {
     let LogDevice::Block(log) = &devices.log else { unreachable!("it is mapped") };
     let (channel, blocks) = (log.open_channel(reactor).unwrap(), log.info().blocks);
     let inner = reactor.clone();
-    block_on(reactor, async move {
+    reactor.block_on(async move {
         let mut bytes = Vec::new();
         for block in 0..blocks {
             let done = channel.submit(Io::read(Lba(block), 1, one(inner.pool().alloc(4096).await))).await;
@@ -341,7 +341,7 @@ fn every_kind_of_record_and_of_summary_is_in_golden_images_of_each_kind_of_log()
             let log = golden.log.image();
             let summaries = log.values().filter(|bytes| bytes[..4] == summary[..]).count();
             assert!(summaries >= 2, "{name}-{generation}: {summaries} summaries");
-            all.extend(block_on(&reactor, records(reactor.clone(), golden.devices(&reactor).0)));
+            all.extend(reactor.block_on(records(reactor.clone(), golden.devices(&reactor).0)));
         }
         for kind in Record::KINDS {
             assert!(all.iter().any(|record| record.kind() == kind), "{name}: no record of kind {kind}");
@@ -377,7 +377,7 @@ fn flipped_bits_in_a_golden_image_are_errors_or_nothing() {
             let stacks = [0; 2].map(|_| damaged.devices_of(&reactor, damaged.fork_disks()));
             let [Ok((checked, _)), Ok((opened, _))] = stacks else { continue };
             let inner = reactor.clone();
-            block_on(&reactor, async move {
+            reactor.block_on(async move {
                 drop(check(inner.clone(), checked).await);
                 let Ok(pool) = open(inner.clone(), opened).await else { return };
                 for (volume, content) in damaged.volumes.iter().enumerate() {

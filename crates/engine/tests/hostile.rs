@@ -39,7 +39,7 @@ async fn close(tank: &Tank, pool: Arc<Pool>) {
 fn a_flipped_bit_anywhere_is_an_error_or_nothing() {
     let reactor = reactor();
     let filled = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let mut rng = Rng::new(7);
         let (log, capacity) = (filled.log.image(), filled.capacity.image());
         let blocks = log.keys().map(|block| (true, *block)).chain(capacity.keys().map(|block| (false, *block)));
@@ -70,7 +70,7 @@ fn a_flipped_bit_anywhere_is_an_error_or_nothing() {
 fn blocks_of_noise_and_blocks_exchanged_never_panic() {
     let reactor = reactor();
     let filled = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let mut rng = Rng::new(8);
         let (log, capacity) = (filled.log.image(), filled.capacity.image());
         let (log, capacity): (Vec<_>, Vec<_>) = (log.into_iter().collect(), capacity.into_iter().collect());

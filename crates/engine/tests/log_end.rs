@@ -35,7 +35,7 @@ async fn open_without(tank: &Tank, block: u64) -> Result<Arc<Pool>, PoolError> {
 fn settled(reactor: &Rc<Reactor>) -> (Tank, Tank) {
     let tank = Tank::new(reactor, 48);
     let at = tank.clone();
-    let crashed = block_on(reactor, async move {
+    let crashed = reactor.block_on(async move {
         let pool = at.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         for block in SETTLED {
@@ -66,7 +66,7 @@ async fn judge(tank: &Tank, pool: &Arc<Pool>, expected: impl Fn(u64) -> u8, what
 fn a_settled_pool_that_was_closed_opens_whatever_block_of_its_log_cannot_be_read() {
     let reactor = reactor();
     let (tank, _) = settled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for block in segment_blocks() {
             let copy = tank.fork();
             let pool = open_without(&copy, block).await.unwrap_or_else(|error| panic!("block {block}: {error}"));
@@ -85,7 +85,7 @@ fn a_settled_pool_that_was_closed_opens_whatever_block_of_its_log_cannot_be_read
 fn after_a_crash_a_settled_pool_opens_unless_the_block_is_where_its_log_would_go_on() {
     let reactor = reactor();
     let (_, crashed) = settled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let mut refused = Vec::new();
         for block in segment_blocks() {
             let copy = crashed.fork();
@@ -112,7 +112,7 @@ fn what_was_acknowledged_is_found_or_asked_for_whatever_block_cannot_be_read() {
     let tank = Tank::filled(&reactor);
     let crashed = {
         let at = tank.fork();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let pool = at.open().await.unwrap();
             at.write(&pool.volume("v").unwrap(), 6, 3).await;
             let crashed = at.fork();
@@ -121,7 +121,7 @@ fn what_was_acknowledged_is_found_or_asked_for_whatever_block_cannot_be_read() {
         })
     };
     let newest = |block| if block == 6 { 3 } else { Tank::expected(block) };
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         for (name, tank, expected) in
             [("closed", &tank, &Tank::expected as &dyn Fn(u64) -> u8), ("crashed", &crashed, &newest)]
         {
@@ -167,7 +167,7 @@ fn used_blocks(log: &Disk) -> Vec<u64> {
 fn rot_anywhere_in_a_log_that_was_closed_is_an_error_and_never_older_content() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (mut refused, mut failed) = (0, 0);
         for block in used_blocks(&tank.log) {
             for bit in [3, 70, 130, 200, 600, 2000] {
@@ -201,7 +201,7 @@ async fn forget_notes(tank: &Tank) {
 fn a_pool_that_an_older_program_had_in_between_opens_with_everything_however_either_has_ended() {
     let reactor = reactor();
     let fresh = Tank::new(&reactor, 48);
-    block_on(&reactor.clone(), async move {
+    reactor.clone().block_on(async move {
         // What each life does: whether an older program has it, whether it settles, whether it is closed or killed.
         for plan in (0..512u32).step_by(7) {
             let mut tank = fresh.fork();

@@ -3,8 +3,8 @@
 mod common;
 
 use bdev::{Io, Lba, Status};
+use common::reactor;
 use common::store::*;
-use common::{block_on, reactor};
 use engine::{BLOCKS_LOST, Descriptor, HOLE, LOST, LogTail, MAP_PAGE, Meta, MetaError, Object, UNUSABLE, stored_crc};
 use reactor::SgList;
 use std::rc::Rc;
@@ -32,7 +32,7 @@ async fn contents(meta: &Rc<Meta>) -> Vec<(Descriptor, Vec<u32>)> {
 fn a_new_shard_is_free_and_has_holes() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 2);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, tail) = pool.open(1, 1 << 20).await.unwrap();
         assert_eq!((tail, meta.extents()), (TAIL, pool.superblock.shard_extents(1)));
         assert!(meta.descriptor(5).is_free() && meta.page(5).is_none());
@@ -46,7 +46,7 @@ fn a_checkpoint_is_found_again_whatever_the_block_size_and_the_cache() {
     for (block_size, cache_bytes) in [(4096, 1 << 20), (512, 0)] {
         let reactor = reactor();
         let pool = Pool::new(&reactor, block_size, 2);
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let (meta, _) = pool.open(0, cache_bytes).await.unwrap();
             let (other, _) = pool.open(1, cache_bytes).await.unwrap();
             for extent in 0..40 {
@@ -76,7 +76,7 @@ fn a_checkpoint_is_found_again_whatever_the_block_size_and_the_cache() {
 fn the_cache_stays_within_its_limit_and_evicted_changes_are_read_back() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, _) = pool.open(0, 6 * 4300).await.unwrap();
         for round in 0..5u32 {
             for extent in 0..60 {
@@ -101,7 +101,7 @@ fn the_cache_stays_within_its_limit_and_evicted_changes_are_read_back() {
 fn unchanged_metadata_is_not_written_again() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, _) = pool.open(0, 1 << 20).await.unwrap();
         meta.set_descriptor(1, extent_of_volume(1, 1));
         meta.load(1).await.unwrap().set(0, 5);
@@ -120,7 +120,7 @@ fn unchanged_metadata_is_not_written_again() {
 fn an_extent_that_becomes_another_one_forgets_its_map() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, _) = pool.open(0, 1 << 20).await.unwrap();
         meta.set_descriptor(1, extent_of_volume(1, 1));
         let old = meta.load(1).await.unwrap();
@@ -144,7 +144,7 @@ fn loads_of_one_page_share_a_read_and_reserved_checksums_are_avoided() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
     let inner = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, _) = pool.open(0, 1 << 20).await.unwrap();
         meta.set_descriptor(1, extent_of_volume(1, 1));
         meta.load(1).await.unwrap().set(0, 5);
@@ -177,7 +177,7 @@ async fn rot(pool: &Pool, block: u64, bit: usize) {
 fn damage_is_named_and_never_believed() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, _) = pool.open(0, 1 << 20).await.unwrap();
         meta.set_descriptor(1, extent_of_volume(1, 1));
         meta.load(1).await.unwrap().set(0, 5);
@@ -212,7 +212,7 @@ fn damage_is_named_and_never_believed() {
 fn a_table_page_is_in_both_slots_after_a_checkpoint_and_damage_to_one_is_mended_by_the_next() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 1);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let region = pool.superblock.regions[0];
         let (meta, _) = pool.open(0, 1 << 20).await.unwrap();
         for round in 0..8u32 {
@@ -240,7 +240,7 @@ fn a_table_page_is_in_both_slots_after_a_checkpoint_and_damage_to_one_is_mended_
 fn blocks_of_extents_lie_in_their_regions_after_growing() {
     let reactor = reactor();
     let pool = Pool::new(&reactor, 4096, 2);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (meta, _) = pool.open(1, 0).await.unwrap();
         meta.set_descriptor(3, extent_of_volume(4, 4));
         meta.checkpoint(TAIL).await.unwrap();

@@ -15,7 +15,7 @@ fn volumes_conform_on_block_and_mapped_logs() {
         for block_shift in [9, 12] {
             let reactor = reactor();
             let (there, devices) = (reactor.clone(), devices.clone());
-            block_on(&reactor, async move {
+            reactor.block_on(async move {
                 let (pool, volume) = pool_with_volume(&there, devices, 2, 5000, block_shift).await;
                 let mut options = Options::new(5 + case as u64);
                 options.resize_to = Some(volume.info().blocks + 1024);
@@ -32,7 +32,7 @@ fn a_block_that_has_rotted_in_a_mapped_log_is_lost_and_what_is_destaged_with_it_
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (reactor, devices) = (reactor(), mapped_devices(&directory));
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (pool, volume) = pool_with_volume(&there, devices.clone(), 1, 5000, 12).await;
         // More runs than are written at a time, of one block and of three; the rotten one is in the midst of a run.
         let run = |run: u64| (0..1 + run % 2 * 2).map(move |block| run * 7 + block);
@@ -69,7 +69,7 @@ fn a_block_that_has_rotted_in_a_mapped_log_is_lost_and_what_is_destaged_with_it_
 fn the_devices_of_a_destroyed_pool_count_as_unused() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let devices = devices(4096);
         create(there.clone(), devices.clone(), 1).await.unwrap();
         let pool = open(there.clone(), devices.clone()).await.unwrap();
@@ -87,7 +87,7 @@ fn the_devices_of_a_destroyed_pool_count_as_unused() {
 fn what_was_written_is_there_when_the_pool_is_opened_again() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let devices = devices(4096);
         create(there.clone(), devices.clone(), 2).await.unwrap();
         for round in 0..4u8 {
@@ -114,7 +114,7 @@ fn what_was_written_is_there_when_the_pool_is_opened_again() {
 fn blocks_declared_unreadable_stay_so_until_they_are_written() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let devices = devices(4096);
         create(there.clone(), devices.clone(), 2).await.unwrap();
         for round in 0..4u8 {
@@ -161,7 +161,7 @@ fn blocks_declared_unreadable_stay_so_until_they_are_written() {
 fn thin_volumes_take_what_they_use_and_give_it_back() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         // A terabyte in a pool of less than 100 MiB.
         let (pool, volume) = pool_with_volume(&there, devices(4096), 1, 1 << 28, 12).await;
         let free = |status: engine::PoolStatus| status.shards.iter().map(|shard| shard.free_extents).sum::<u32>();
@@ -191,7 +191,7 @@ fn thin_volumes_take_what_they_use_and_give_it_back() {
 fn foreign_devices_and_wrong_pairs_are_refused_and_untouched() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (one, other) = (devices(4096), devices(4096));
         let LogDevice::Block(log) = &other.log else { unreachable!() };
         assert_eq!(write(&there, log, 3, 0xEE).await, Status::Ok);
@@ -218,7 +218,7 @@ fn foreign_devices_and_wrong_pairs_are_refused_and_untouched() {
 fn volumes_report_how_much_is_atomic() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (pool, large) = pool_with_volume(&there, devices(4096), 1, 4096, 12).await;
         let info = large.info();
         assert_eq!((info.atomic_write_blocks, info.atomic_boundary_blocks), (16, 1024));

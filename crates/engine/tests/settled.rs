@@ -3,7 +3,7 @@
 mod common;
 
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, Status};
-use common::{block_on, mem, one, options, reactor, read, write};
+use common::{mem, one, options, reactor, read, write};
 use engine::{LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::sync::Notify;
 use reactor::{IoFuture, Reactor};
@@ -145,7 +145,7 @@ fn a_block_without_a_page_in_memory_costs_its_own_bytes_and_the_devices_smallest
     for (block_size, part) in [(512, 512), (4096, 4096)] {
         let reactor = reactor();
         let at = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let fixture = Fixture::new(at, block_size).await;
             let mut costs = Vec::new();
             for round in 0..2 {
@@ -167,7 +167,7 @@ fn a_block_without_a_page_in_memory_costs_its_own_bytes_and_the_devices_smallest
 fn a_page_that_is_missed_again_and_again_stays_in_memory() {
     let reactor = reactor();
     let at = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let fixture = Fixture::new(at, 512).await;
         for block in 700..702 {
             for _ in 0..4 {
@@ -182,7 +182,7 @@ fn a_page_that_is_missed_again_and_again_stays_in_memory() {
 fn a_spoilt_part_of_a_page_or_a_spoilt_block_is_read_again_and_the_answer_is_right() {
     let reactor = reactor();
     let at = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let fixture = Fixture::new(at, 512).await;
         fixture.wire.spoils.store(512, Relaxed);
         for extent in 0..EXTENTS {
@@ -205,7 +205,7 @@ fn a_spoilt_part_of_a_page_or_a_spoilt_block_is_read_again_and_the_answer_is_rig
 fn holes_between_blocks_read_as_zeroes_whatever_the_device_has_there() {
     let reactor = reactor();
     let at = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let fixture = Fixture::new(at, 512).await;
         let channel = fixture.volume.open_channel(&fixture.reactor).unwrap();
         for extent in 0..EXTENTS {
@@ -227,7 +227,7 @@ fn holes_between_blocks_read_as_zeroes_whatever_the_device_has_there() {
 fn what_is_written_trimmed_or_destaged_while_a_read_is_under_way_is_what_it_gives() {
     let reactor = reactor();
     let at = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let fixture = Rc::new(Fixture::new(at, 512).await);
         let channel = fixture.volume.open_channel(&fixture.reactor).unwrap();
         let answers = Rc::new(RefCell::new(Vec::new()));

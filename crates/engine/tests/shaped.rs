@@ -40,7 +40,7 @@ fn volumes_conform_on_block_and_mapped_logs() {
     for (case, devices) in [devices(512), devices(4096), mapped_devices(&directory)].into_iter().enumerate() {
         let reactor = reactor();
         let (there, devices) = (reactor.clone(), devices.clone());
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let (pool, volume) = make(&there, &devices, 2, 5000).await;
             let mut options = Options::new(5 + case as u64);
             options.resize_to = Some(volume.info().blocks + 1024);
@@ -55,7 +55,7 @@ fn volumes_conform_on_block_and_mapped_logs() {
 fn what_is_overwritten_many_times_over_is_collected_and_stays_right() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let devices = devices(4096);
         // Three quarters of what volumes get, so that bands have to be collected.
         let blocks = 12 * 1024;
@@ -96,7 +96,7 @@ fn what_is_overwritten_many_times_over_is_collected_and_stays_right() {
 fn what_the_log_still_has_of_a_damaged_map_page_is_not_lost() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let log = Disk::new("log", 2048);
         let devices = PoolDevices { log: LogDevice::Block(log.clone()), capacity: mem("capacity", 4096, 96 << 20) };
         Pool::create(&there, &devices, &shaped(1), 0, true).await.unwrap();
@@ -136,7 +136,7 @@ fn a_capacity_device_that_is_away_for_long_costs_no_block() {
     // Time passes as it is waited for.
     let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let capacity = Disk::new("capacity", CAPACITY_BLOCKS);
         let devices = PoolDevices { log: LogDevice::Block(Disk::new("log", 2048)), capacity: capacity.clone() };
         Pool::create(&there, &devices, &shaped(1), 0, true).await.unwrap();
@@ -170,7 +170,7 @@ fn a_capacity_device_that_is_away_for_long_costs_no_block() {
 fn a_pool_grows_by_bands_and_is_found_grown_and_says_what_its_log_has_no_room_for() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let (log, capacity) = (Disk::new("log", 2048), Disk::new("capacity", CAPACITY_BLOCKS));
         let devices = PoolDevices { log: LogDevice::Block(log.clone()), capacity: capacity.clone() };
         let options = CreateOptions { grow_to_blocks: Some(2 * CAPACITY_BLOCKS), ..shaped(2) };

@@ -95,7 +95,7 @@ fn everywhere<F: Future<Output = ()> + 'static>(test: impl Fn(Tank, bool) -> F +
     for (is_shaped, settles) in [(false, false), (false, true), (true, false), (true, true)] {
         let reactor = reactor();
         let there = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let tank = Tank::new(&there, is_shaped).await;
             test(tank, settles).await;
         });
@@ -300,7 +300,7 @@ fn what_a_volume_is_cut_off_from_its_snapshot_stays_away() {
 fn what_cannot_be_is_refused_with_the_reason() {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let tank = Tank::new(&there, false).await;
         tank.pool.create_volume(&there, "v", 3000, 12, 0).await.unwrap();
         tank.snapshot("v", "s").await;

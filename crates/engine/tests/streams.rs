@@ -57,7 +57,7 @@ fn with_pools<F: Future<Output = ()> + 'static>(
     for is_shaped in [false, true] {
         let reactor = reactor();
         let there = reactor.clone();
-        block_on(&reactor, async move {
+        reactor.block_on(async move {
             let (from, to) = (tank(&there, is_shaped).await, tank(&there, !is_shaped).await);
             test(there, from, to).await;
         });

@@ -12,7 +12,7 @@ use std::sync::Arc;
 fn a_pool_grows_while_it_is_open_and_is_found_grown() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 6);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         let error = pool.grow(&tank.reactor).await.unwrap_err().to_string();
@@ -53,7 +53,7 @@ fn a_pool_grows_while_it_is_open_and_is_found_grown() {
 fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let region = *tank.superblock().await.shard_regions(1).next().unwrap();
         tank.capacity.flip(region.data_start() + 1, 0);
         // Stale: the newest copy is in the log.
@@ -87,7 +87,7 @@ fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
 fn a_pool_whose_root_could_not_be_written_goes_on_with_a_cache_full_of_pages_that_wait_for_it() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 48);
-    block_on(&reactor, async move {
+    reactor.block_on(async move {
         let small = ShardTuning { idle_ns: u64::MAX / 4, map_cache_bytes_min: 0, ..ShardTuning::default() };
         let options = OpenOptions { map_cache_bytes: Some(0), tuning: Some(small), ..OpenOptions::default() };
         let extents = 14;

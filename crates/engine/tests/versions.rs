@@ -4,7 +4,7 @@
 mod common;
 
 use bdev::{BlockDevice, Io, Lba, MirrorDevice, MirrorOptions, ParityDevice, ParityOptions, Status};
-use common::{block_on, mem, one, open, options, reactor, read, shaped, write};
+use common::{mem, one, open, options, reactor, read, shaped, write};
 use engine::{CheckOptions, CreateOptions, LogDevice, Pool, PoolDevices, ScrubStatus, ShardStatus};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -151,7 +151,7 @@ fn with<M: Future<Output = Stack> + 'static, F: Future<Output = ()> + 'static>(
 ) {
     let reactor = reactor();
     let there = reactor.clone();
-    block_on(&reactor, async move { run(make(there).await).await });
+    reactor.block_on(async move { run(make(there).await).await });
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::node::{Opener, Refusal, close_device, open_device};
 use crate::sys;
 use base::ByteSize;
 use bdev::BlockDevice;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use job::{Clock, Plan, run_job};
 use pattern::{Choice, Pattern, Zipf};
 use pool::{BenchPool, PoolSpec};
@@ -39,10 +39,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// For `remuda bench --help`.
+pub const WHAT_IS_DESTROYED: &str = "\
+What is written to:
+  device, nvmf        the device or the namespace itself, by everything but --rw read and
+                      randread (the default) without --verify and --fill. That destroys what is
+                      there, and nobody asks first
+  device --kind pool  the files and drives that log, log_pmem and capacity name: a pool is made
+                      on them. What holds something is refused without force=true. Without
+                      names the pool is in memory
+  append, restart     files of their own in --dir
+  connections         files of its own in a temporary directory
+  engine-table        memory alone
+  wsr-table           models alone";
+
 #[derive(Subcommand)]
 pub enum BenchCommand {
-    /// Load a device of this machine
-    #[command(after_help = "\
+    /// Load a device of this machine; all but plain reads destroy what is on it
+    #[command(group(ArgGroup::new("which").required(true).args(["config", "kind"])), after_help = "\
 Examples:
   remuda bench device --kind mem size=512MiB --rw randread --qd 32
   remuda bench device --kind file path=/var/tmp/x size=1GiB --rw randrw --verify
@@ -55,13 +69,13 @@ Kinds and their keys: 'remuda device kinds'. Kind 'pool' is a pool of its own, o
 the volume), log or log_pmem, log_size, capacity, capacity_size, shards, map_cache, force.")]
     Device {
         /// Take the device from a configuration file (the node must not be running on it)
-        #[arg(long, value_name = "FILE", requires = "device", conflicts_with = "kind")]
+        #[arg(long, value_name = "FILE", requires = "device")]
         config: Option<String>,
         /// The device in that file
         #[arg(long, value_name = "NAME", requires = "config")]
         device: Option<String>,
         /// Kind of device; its keys follow as KEY=VALUE
-        #[arg(long, required_unless_present = "config")]
+        #[arg(long)]
         kind: Option<String>,
         /// Keys of the kind, such as size=1GiB
         #[arg(value_name = "KEY=VALUE")]
@@ -98,7 +112,7 @@ Examples:
   remuda bench connections
   remuda bench connections --connections 4000 --queue-depth 1024 --busy 0 --json")]
     Connections(connections::ConnectionsArgs),
-    /// Load a namespace of an NVMe/TCP target, ours or another's
+    /// Load a namespace of an NVMe/TCP target, ours or another's; all but plain reads destroy what is in it
     #[command(after_help = "\
 Examples:
   remuda bench nvmf --addr 127.0.0.1 --port 4420 --nqn nqn.2026-11.io.remuda:example --rw randread --qd 128
@@ -170,7 +184,7 @@ enum Poll {
 /// The load.
 #[derive(Args)]
 pub struct Load {
-    /// What to do
+    /// What to do; writes destroy what is there
     #[arg(long, value_enum, default_value = "randread")]
     rw: Workload,
     /// Percentage of reads in randrw
@@ -200,7 +214,7 @@ pub struct Load {
     /// Operations per second of all jobs together: an open loop
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate: Option<u64>,
-    /// Write self-describing blocks and check every read, and everything at the end
+    /// Write self-describing blocks and check every read, and everything at the end; destroys what is there, with --rw randread too
     #[arg(long)]
     verify: bool,
     /// Skew of random choices: 0 is uniform, 0.99 a usual cache workload, 1.2 strongly skewed
@@ -212,7 +226,7 @@ pub struct Load {
     /// Use only the first bytes of the device
     #[arg(long)]
     range: Option<ByteSize>,
-    /// Write the whole range before measuring
+    /// Write the whole range before measuring; destroys what is there
     #[arg(long)]
     fill: bool,
     /// Let the device lend its memory to reads instead of copying

@@ -1,10 +1,15 @@
 //! `remuda debug bundle`: what somebody who is to help needs to know of a node and its machine, in one archive.
 //!
-//! It holds no data and no keys: keys are in files that it does not read. What cannot be had (there is no node, a file is not
-//! readable) is said in the archive; a bundle is made above all when something is broken.
+//! It holds no data and no keys: key files are not read, and whatever looks like a key is left out of everything else. What
+//! cannot be had (there is no node, a file is not readable) is said in the archive; a bundle is made above all when something
+//! is broken.
+
+mod remains;
 
 use super::exit::{Exit, Failure};
 use super::{Context, output};
+use crate::config::Config;
+use crate::config::host_key::hide_keys;
 use crate::doctor;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -19,9 +24,8 @@ use tar::{Builder, Header};
 /// Most that is taken of a file: of a log, its end.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Questions to the node, and where the answers go.
+/// Questions to the node beside `node.status`, and where the answers go.
 const QUESTIONS: &[(&str, &str)] = &[
-    ("node.status", "node/status.json"),
     ("stats", "node/stats.json"),
     ("device.list", "node/devices.json"),
     ("pool.list", "node/pools.json"),
@@ -58,15 +62,19 @@ What `remuda debug bundle` found, to be given to somebody who is to help.
 doctor.json  what is in a node's way on this machine
 config.toml  the node's configuration file
 audit.log    who changed what, its end
-node/        what the node says of itself; *.error where it does not answer
+state.json   what the node remembers, its state file
+node/        what the node says of itself
+pools/       of a node that does not run: the headers of its pools, as their files have them
 process/     the node's process, from /proc
 machine/     the machine, from /proc
+
+NAME.error says why NAME could not be had. The node's own log is not here: with systemd, journalctl -u remuda.
 
 There is no data of volumes in it and no key. Names, addresses, paths and host NQNs are: look before you send it.
 ";
 
 /// Makes the archive.
-pub fn bundle(context: &Context, file: Option<PathBuf>) -> Result<(), Failure> {
+pub fn bundle(context: &Context, file: Option<PathBuf>, config: Option<String>) -> Result<(), Failure> {
     let now = SystemTime::now();
     let stamp = humantime::format_rfc3339_seconds(now).to_string().replace(':', "");
     let path = file.unwrap_or_else(|| PathBuf::from(format!("remuda-debug-{stamp}.tar.gz")));
@@ -79,18 +87,18 @@ pub fn bundle(context: &Context, file: Option<PathBuf>) -> Result<(), Failure> {
     let root = format!("remuda-debug-{stamp}");
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut bundle = Bundle { archive, root, seconds, files: 0, missing: Vec::new() };
-    let filled = bundle.fill(context).and_then(|()| bundle.archive.into_inner()?.finish());
+    let filled = bundle.fill(context, config).and_then(|()| bundle.archive.into_inner()?.finish());
     if let Err(error) = filled {
         let _ = std::fs::remove_file(&path);
         return Err(failed(error));
     }
     if context.json {
-        output::print_json(&json!({ "file": path, "files": bundle.files, "missing": bundle.missing }));
+        let missing = bundle.missing.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+        let missing: Vec<Value> = missing.collect();
+        output::print_json(&json!({ "file": path, "files": bundle.files, "missing": missing }));
     } else {
-        let missing = match bundle.missing.as_slice() {
-            [] => String::new(),
-            missing => format!("\ncould not be had: {}", missing.join(", ")),
-        };
+        let missing = bundle.missing.iter().map(|(name, why)| format!("\nmissing: {name}: {}", why.trim_end()));
+        let missing: String = missing.collect();
         output::print_line(&format!("{}: {} files, no data and no keys{missing}", path.display(), bundle.files));
     }
     Ok(())
@@ -103,38 +111,27 @@ struct Bundle<W: Write> {
     /// When, in seconds since 1970.
     seconds: u64,
     files: usize,
-    /// What could not be had.
-    missing: Vec<String>,
+    /// What could not be had, and why.
+    missing: Vec<(String, String)>,
 }
 
 impl<W: Write> Bundle<W> {
-    fn fill(&mut self, context: &Context) -> io::Result<()> {
+    fn fill(&mut self, context: &Context, config: Option<String>) -> io::Result<()> {
         self.add("README", README.as_bytes())?;
         let version = json!({ "version": env!("CARGO_PKG_VERSION"), "socket": context.socket() });
         self.add_json("version.json", &version)?;
-        let mut status = Value::Null;
-        for (method, name) in QUESTIONS {
-            match context.call(method, json!({})) {
-                Ok(answer) => {
-                    self.add_json(name, &answer)?;
-                    if *method == "node.status" {
-                        status = answer;
-                    }
-                }
-                Err(failure) => self.add_missing(name, &failure.message)?,
-            }
-        }
-        let config = status["config"].as_str().map(str::to_string);
-        self.add_json("doctor.json", &json!(doctor::findings(context, config.as_deref())))?;
-        if let Some(config) = config {
-            self.add_file("config.toml", Path::new(&config))?;
-        }
-        if let Some(state_dir) = status["state_dir"].as_str() {
-            self.add_file("audit.log", &Path::new(state_dir).join("audit.log"))?;
-        }
-        if let Some(pid) = status["pid"].as_u64() {
-            for name in PROCESS {
-                self.add_file(&format!("process/{name}"), &PathBuf::from(format!("/proc/{pid}/{name}")))?;
+        let status = self.ask(context)?;
+        let said = |key: &str| status.as_ref().and_then(|status| status[key].as_str()).map(str::to_string);
+        let path = config.or_else(|| said("config"));
+        let config = self.add_config(path.as_deref())?;
+        self.add_json("doctor.json", &json!(doctor::findings(context, path.as_deref())))?;
+        let configured = || config.as_ref().map(|config| config.node.state_dir.clone());
+        match said("state_dir").map(PathBuf::from).or_else(configured) {
+            Some(dir) => self.add_state(&dir, config.as_ref(), status.as_ref())?,
+            None => {
+                let reason = "where it is, is not known without a configuration file that can be read";
+                self.add_missing("audit.log", reason)?;
+                self.add_missing("state.json", reason)?;
             }
         }
         for path in MACHINE {
@@ -144,7 +141,63 @@ impl<W: Write> Bundle<W> {
         Ok(())
     }
 
+    /// What the node says of itself; gives its status.
+    fn ask(&mut self, context: &Context) -> io::Result<Option<Value>> {
+        let status = match context.call("node.status", json!({})) {
+            Ok(status) => status,
+            // It may hang: each further question would wait as long as this one.
+            Err(failure) => {
+                self.add_missing("node", &failure.message)?;
+                return Ok(None);
+            }
+        };
+        self.add_json("node/status.json", &status)?;
+        for (method, name) in QUESTIONS {
+            match context.call(method, json!({})) {
+                Ok(answer) => self.add_json(name, &answer)?,
+                Err(failure) => self.add_missing(name, &failure.message)?,
+            }
+        }
+        Ok(Some(status))
+    }
+
+    /// The configuration file; gives what it says, as far as that can be made out.
+    fn add_config(&mut self, path: Option<&str>) -> io::Result<Option<Config>> {
+        const NAME: &str = "config.toml";
+        let Some(path) = path else {
+            self.add_missing(NAME, "no node answers that could say which it is; name it with --config FILE")?;
+            return Ok(None);
+        };
+        self.add_file(NAME, Path::new(path))?;
+        let text = std::fs::read_to_string(path).ok();
+        Ok(text.and_then(|text| Config::parse(path, text).map_or_else(|bad| bad.salvage(), Some)))
+    }
+
+    /// What the node has in its state directory; and of one that does not answer, its process and the headers of its pools.
+    fn add_state(&mut self, dir: &Path, config: Option<&Config>, status: Option<&Value>) -> io::Result<()> {
+        self.add_file("audit.log", &dir.join("audit.log"))?;
+        let state = remains::state(dir);
+        match &state {
+            Ok(state) => self.add_json("state.json", &json!(state))?,
+            Err(reason) => self.add_missing("state.json", reason)?,
+        }
+        let pid = status.map_or_else(|| remains::pid(dir), |status| status["pid"].as_u64());
+        if let Some(pid) = pid {
+            for name in PROCESS {
+                self.add_file(&format!("process/{name}"), &PathBuf::from(format!("/proc/{pid}/{name}")))?;
+            }
+        }
+        if status.is_none() {
+            for (pool, headers) in remains::pools(config, state.as_ref().ok()) {
+                self.add_json(&format!("pools/{pool}.json"), &headers)?;
+            }
+        }
+        Ok(())
+    }
+
     fn add(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let text = hide_keys(&String::from_utf8_lossy(bytes));
+        let bytes = text.as_bytes();
         let mut header = Header::new_gnu();
         header.set_size(bytes.len() as u64);
         header.set_mode(0o644);
@@ -158,7 +211,7 @@ impl<W: Write> Bundle<W> {
     }
 
     fn add_missing(&mut self, name: &str, reason: &str) -> io::Result<()> {
-        self.missing.push(name.to_string());
+        self.missing.push((name.to_string(), hide_keys(reason)));
         self.add(&format!("{name}.error"), format!("{reason}\n").as_bytes())
     }
 
@@ -170,14 +223,19 @@ impl<W: Write> Bundle<W> {
     }
 }
 
-/// The last [`FILE_BYTES_MAX`] bytes of a file.
+/// A file, or of a long one the whole lines in its last [`FILE_BYTES_MAX`] bytes: a part of a line could end with a part of a key.
 fn end_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
-    if len > FILE_BYTES_MAX {
+    let is_cut = len > FILE_BYTES_MAX;
+    if is_cut {
         file.seek(SeekFrom::Start(len - FILE_BYTES_MAX))?;
     }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    if is_cut {
+        let line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+        bytes.drain(..line);
+    }
     Ok(bytes)
 }

@@ -5,13 +5,13 @@ use super::{Context, output};
 use crate::config::limit::Rates;
 use crate::node::view::LimitView;
 use base::ByteSize;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 
 #[derive(Subcommand)]
 pub enum LimitCommand {
     /// Limit how much a host may do, or how much may be done to a volume
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("rates").required(true).multiple(true).args(["iops", "bandwidth"])), after_help = "\
 The limit of a host is over all of its connections and subsystems, that of a volume over all who use it. What is not given is
 not limited. It takes effect at once and is remembered.
 
@@ -22,7 +22,7 @@ Examples:
         #[command(flatten)]
         of: LimitOf,
         /// Operations each second
-        #[arg(long, required_unless_present = "bandwidth")]
+        #[arg(long)]
         iops: Option<u64>,
         /// Bytes each second, such as 100MiB
         #[arg(long)]
@@ -90,7 +90,7 @@ pub fn limit(context: &Context, command: LimitCommand) -> Result<(), Failure> {
         }
         LimitCommand::Remove { of } => context.call_and_show("limit.remove", of.params(), |limit: LimitView| {
             let [what, name] = name(&limit);
-            format!("{what} '{name}' is not limited any more")
+            format!("limit removed: {what} '{name}'")
         }),
         LimitCommand::List => context.call_and_show("limit.list", json!({}), |limits: Vec<LimitView>| {
             let rows = limits.iter().map(|limit| {

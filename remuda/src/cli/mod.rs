@@ -4,7 +4,9 @@ mod bundle;
 mod cache;
 mod config_commands;
 mod device_text;
+mod docs;
 pub mod exit;
+mod help;
 mod keys;
 mod limit;
 mod objects;
@@ -25,8 +27,10 @@ use crate::bench;
 use crate::config;
 use crate::demo;
 use crate::doctor;
+use crate::node::view::LogLevelView;
 use crate::rpc::client::Client;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::builder::PossibleValuesParser;
+use clap::{ArgGroup, FromArgMatches, Parser, Subcommand};
 use exit::{EXIT_CODES, Exit, Failure};
 pub use objects::{connect_line, key_values};
 use std::path::{Path, PathBuf};
@@ -48,9 +52,17 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node in the foreground
-    #[command(after_help = "Example:\n  remuda config example > node.toml\n  remuda serve --config node.toml")]
+    #[command(after_help = "\
+Logs go to standard error. Who changed what by command or RPC is recorded in audit.log in the state directory: state_dir of [node] in
+the file, shown by 'remuda status'. SIGTERM drains, flushes and ends the node.
+
+Example:
+  remuda config example > node.toml
+  remuda serve --config node.toml
+
+More: remuda docs running, remuda docs config")]
     Serve {
-        /// Configuration file; see 'remuda config reference'
+        /// Configuration file; see 'remuda docs config'
         #[arg(long, value_name = "FILE")]
         config: String,
         /// Stop when standard input ends
@@ -102,11 +114,11 @@ enum Command {
     /// Find what is in a node's way on this machine, and what to do about it
     #[command(after_help = "Example:\n  remuda doctor --config node.toml")]
     Doctor(doctor::DoctorArgs),
-    /// Change what a running node logs
+    /// Show what a running node logs, or change it
     LogLevel {
-        /// The new level
+        /// The new level [default: show the present one]
         #[arg(value_parser = ["error", "warn", "info", "debug", "trace"])]
-        level: String,
+        level: Option<String>,
     },
     /// Counters and latencies of a running node
     Stats,
@@ -119,23 +131,29 @@ enum Command {
     #[command(subcommand)]
     Debug(DebugCommand),
     /// Call an RPC method: remuda rpc METHOD '{"name": "v0"}'
+    #[command(group(ArgGroup::new("which").required(true).args(["method", "reference"])))]
     Rpc {
         /// Method; 'rpc.discover' lists them
-        #[arg(required_unless_present = "reference")]
         method: Option<String>,
         /// Parameters, a JSON object
         #[arg(default_value = "{}")]
         params: String,
         /// Print every method and parameter, as Markdown
-        #[arg(long, conflicts_with = "method")]
+        #[arg(long)]
         reference: bool,
     },
-    /// Load a device or an NVMe/TCP target and measure it
-    #[command(subcommand)]
+    /// Load a device or an NVMe/TCP target and measure it; writing loads destroy what is there
+    #[command(subcommand, after_help = bench::WHAT_IS_DESTROYED)]
     Bench(bench::BenchCommand),
     /// The simulator: scenarios under faults, reproduced by seed
     #[command(subcommand)]
     Sim(sim::SimCommand),
+    /// Print a page on running a node, or list them
+    Docs {
+        /// The page
+        #[arg(value_parser = PossibleValuesParser::new(docs::names()))]
+        topic: Option<String>,
+    },
     /// Print shell completions
     #[command(after_help = "Example:\n  remuda completions bash > ~/.local/share/bash-completion/completions/remuda")]
     Completions {
@@ -155,15 +173,25 @@ enum Command {
 #[derive(Subcommand)]
 enum DebugCommand {
     /// Write it all to one archive; no data, no keys
+    #[command(after_help = "\
+Of a node that does not run, the archive has the configuration, the audit log, what the node remembers, the headers of its pools
+and what the doctor finds; and it says what could not be had.
+
+Examples:
+  remuda debug bundle
+  remuda debug bundle --config /etc/remuda/node.toml /tmp/for-support.tar.gz      no node is running")]
     Bundle {
         /// The archive [default: remuda-debug-TIME.tar.gz]
         file: Option<PathBuf>,
+        /// The node's configuration file [default: the one that the running node names]
+        #[arg(long, value_name = "FILE")]
+        config: Option<String>,
     },
 }
 
 /// Writes a page for each command, as `man` finds them: `remuda-pool-create.1`.
 fn man(context: &Context, dir: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir)).map_err(|error| {
+    std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(help::command(), dir)).map_err(|error| {
         Failure::new(Exit::Failed, format!("cannot write man pages to '{}': {error}", dir.display()))
     })?;
     if context.json {
@@ -172,6 +200,13 @@ fn man(context: &Context, dir: &Path) -> Result<(), Failure> {
         output::print_line(&format!("man pages are in {}; try: man -l {}/remuda.1", dir.display(), dir.display()));
     }
     Ok(())
+}
+
+fn log_level_text(log: LogLevelView) -> String {
+    match log.level == log.configured {
+        true => format!("log level is {}", log.level),
+        false => format!("log level is {}; the configuration file says {}", log.level, log.configured),
+    }
 }
 
 const GUIDE: &str = "\
@@ -196,11 +231,12 @@ Talk to it:
   remuda subsystem create nqn.2026-11.io.remuda:disks --allow-any-host
   remuda subsystem add-namespace nqn.2026-11.io.remuda:disks v0
 
-'remuda help' lists all commands, 'remuda help COMMAND' explains one.";
+'remuda help' lists all commands, 'remuda help COMMAND' explains one, 'remuda docs' has pages on running a node.";
 
 /// Reads the command line, does what it says, and gives the exit code.
 pub fn main() -> i32 {
-    let cli = Cli::parse();
+    let matches = help::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut help::command()).exit());
     let Some(command) = cli.command else {
         output::print_line(GUIDE);
         return 0;
@@ -268,7 +304,8 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Referral(command) => referrals::referral(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),
-        Command::LogLevel { level } => {
+        Command::LogLevel { level: None } => context.call_and_show("log.level", serde_json::json!({}), log_level_text),
+        Command::LogLevel { level: Some(level) } => {
             let text = format!("log level is now {level}");
             context.call_and_show("log.set_level", serde_json::json!({ "level": level }), |_: serde_json::Value| text)
         }
@@ -287,11 +324,12 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         }
         Command::Bench(command) => bench::run(context, command),
         Command::Sim(command) => sim::run(context, command),
+        Command::Docs { topic } => docs::docs(context, topic.as_deref()),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut help::command(), "remuda", &mut std::io::stdout());
             Ok(())
         }
-        Command::Debug(DebugCommand::Bundle { file }) => bundle::bundle(context, file),
+        Command::Debug(DebugCommand::Bundle { file, config }) => bundle::bundle(context, file, config),
         Command::Man { dir } => man(context, &dir),
         Command::Version => {
             let version = env!("CARGO_PKG_VERSION");
@@ -311,6 +349,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        help::command().debug_assert();
     }
 }

@@ -1,6 +1,7 @@
 //! `remuda device|volume|subsystem|host`.
 
 use super::device_text::{definition, show_device};
+use super::docs::with_commands;
 use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::ANY_HOST_WITH_KEYS;
@@ -9,7 +10,7 @@ use crate::config::host_key::looks_like_key;
 use crate::config::reference;
 use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView};
 use base::ByteSize;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use serde_json::{Map, Value, json};
 
 #[derive(Subcommand)]
@@ -243,7 +244,7 @@ Examples:
         group: Option<u32>,
     },
     /// Show a namespace to some hosts alone; for the others it does not exist
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("seen_by").required(true).args(["host", "nobody"])), after_help = "\
 Hosts for which the namespace comes or goes are told; commands under way complete. Whoever may not connect sees nothing.
 
 Examples:
@@ -255,10 +256,10 @@ Examples:
         /// Namespace id
         nsid: u32,
         /// A host that sees it; can be repeated
-        #[arg(long, value_name = "NQN", required_unless_present = "nobody")]
+        #[arg(long, value_name = "NQN")]
         host: Vec<String>,
         /// No host sees it
-        #[arg(long, conflicts_with = "host")]
+        #[arg(long)]
         nobody: bool,
     },
     /// Show a namespace to every host that may connect
@@ -328,7 +329,7 @@ impl HostKeyArgs {
 #[derive(Subcommand)]
 pub enum HostCommand {
     /// Let a host connect to a subsystem, give it a key, or another one
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("who").required(true).args(["host", "any"])), after_help = "\
 With a key the host has to authenticate itself (DH-HMAC-CHAP) or to connect by TLS from its next connection on; connections that
 exist stay.
 
@@ -341,23 +342,22 @@ Examples:
         /// The subsystem
         nqn: String,
         /// The host's NQN
-        #[arg(required_unless_present = "any")]
         host: Option<String>,
         /// Every host
-        #[arg(long, conflicts_with = "host")]
+        #[arg(long)]
         any: bool,
         #[command(flatten)]
         keys: HostKeyArgs,
     },
     /// Take a host's permission back; it is disconnected
+    #[command(group(ArgGroup::new("who").required(true).args(["host", "any"])))]
     Disallow {
         /// The subsystem
         nqn: String,
         /// The host's NQN
-        #[arg(required_unless_present = "any")]
         host: Option<String>,
         /// Every host that is not listed
-        #[arg(long, conflicts_with = "host")]
+        #[arg(long)]
         any: bool,
     },
     /// List hosts and where they are allowed
@@ -467,10 +467,11 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
 fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {
     let Some(kind) = kind else {
         if context.json {
-            let kinds: Vec<Value> = KINDS.iter().map(|(name, doc, _)| json!({ "kind": name, "doc": doc })).collect();
+            let kinds: Vec<Value> =
+                KINDS.iter().map(|(name, doc, _)| json!({ "kind": name, "doc": with_commands(doc) })).collect();
             output::print_json(&Value::Array(kinds));
         } else {
-            let rows = KINDS.iter().map(|(name, doc, _)| vec![name.to_string(), doc.to_string()]).collect();
+            let rows = KINDS.iter().map(|(name, doc, _)| vec![name.to_string(), with_commands(doc)]).collect();
             output::print_line(&output::table(&["KIND", "WHAT IT IS"], rows));
         }
         return Ok(());
@@ -481,12 +482,12 @@ fn kinds(context: &Context, kind: Option<String>) -> Result<(), Failure> {
             near.map_or("'remuda device kinds' lists them".to_string(), |near| format!("did you mean '{near}'?"));
         Failure::new(Exit::NotFound, format!("there is no kind of device '{kind}'; {next}"))
     };
-    let text = reference::kind_text(&kind).ok_or_else(unknown)?;
+    let text = with_commands(&reference::kind_text(&kind).ok_or_else(unknown)?);
     if context.json {
         let keys = crate::config::device::keys_of(&kind)
             .unwrap_or_default()
             .iter()
-            .map(|key| json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": key.doc }));
+            .map(|key| json!({ "key": key.name, "form": key.form.describe(), "default": key.default, "doc": with_commands(key.doc) }));
         output::print_json(&json!({ "kind": kind, "keys": keys.collect::<Vec<_>>() }));
     } else {
         output::print_line(text.trim_end());

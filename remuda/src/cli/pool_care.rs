@@ -7,7 +7,7 @@ use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
 use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use engine::CheckOptions;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -17,9 +17,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 const BAD_SHOWN_MAX: usize = 20;
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("which").required(true).multiple(true).args(["name", "capacity"])))]
 pub struct CheckArgs {
     /// The pool; not needed with --capacity
-    #[arg(required_unless_present = "capacity")]
     name: Option<String>,
     /// Check without a node, on the devices that this configuration file names
     #[arg(long, value_name = "FILE", conflicts_with = "capacity")]

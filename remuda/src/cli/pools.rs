@@ -9,7 +9,7 @@ use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::simulate::{self, SimulateArgs};
 use base::ByteSize;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Subcommand)]
 pub enum PoolCommand {
     /// Make a pool on two devices that hold nothing
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("log_place").required(true).args(["log", "log_pmem"])), after_help = "\
 Examples:
   remuda device create log --kind file path=/dev/nvme0n1
   remuda device create big --kind file path=/dev/sdb
@@ -30,7 +30,7 @@ Examples:
         /// Name
         name: String,
         /// Device for the log: fast, 64 MiB or more
-        #[arg(long, value_name = "DEVICE", required_unless_present = "log_pmem", conflicts_with = "log_pmem")]
+        #[arg(long, value_name = "DEVICE")]
         log: Option<String>,
         /// DAX device or file for the log
         #[arg(long, value_name = "PATH", requires = "log_size")]

@@ -3,7 +3,7 @@
 use super::exit::{Exit, Failure};
 use super::{Context, output};
 use crate::config::nearest;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use scenarios::{Options, Outcome, Verdict};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -16,7 +16,7 @@ pub enum SimCommand {
     /// List the scenarios
     List,
     /// Run a scenario with one seed or many
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("which").required(true).args(["seed", "seeds"])), after_help = "\
 Examples:
   remuda sim run --scenario file-device-crash --seed 7
   remuda sim run --scenario file-device-crash --seeds 0..1000
@@ -26,7 +26,7 @@ Examples:
         #[arg(long)]
         scenario: String,
         /// One seed
-        #[arg(long, conflicts_with = "seeds", required_unless_present = "seeds")]
+        #[arg(long)]
         seed: Option<u64>,
         /// Seeds from A up to, not including, B
         #[arg(long, value_name = "A..B", value_parser = parse_range)]

@@ -100,6 +100,7 @@ pub fn stats(context: &Context) -> Result<(), Failure> {
             for (name, latency) in [("read", &object.read), ("write", &object.write), ("flush", &object.flush)] {
                 let counts = object.ops.iter().find(|counts| counts.op == name);
                 let Some(counts) = counts else { continue };
+                let took = |ns: u64| if latency.count == 0 { "-".to_string() } else { show_duration_ns(ns) };
                 rows.push(vec![
                     object.name.clone(),
                     object.kind.clone(),
@@ -107,10 +108,10 @@ pub fn stats(context: &Context) -> Result<(), Failure> {
                     output::count(counts.ops),
                     ByteSize(counts.bytes).to_string(),
                     counts.errors.to_string(),
-                    show_duration_ns(latency.p50),
-                    show_duration_ns(latency.p99),
-                    show_duration_ns(latency.p999),
-                    show_duration_ns(latency.max),
+                    took(latency.p50),
+                    took(latency.p99),
+                    took(latency.p999),
+                    took(latency.max),
                 ]);
             }
         }

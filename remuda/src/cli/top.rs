@@ -112,9 +112,8 @@ fn host(then: &TrafficView, now: &TrafficView, seconds: f64) -> Value {
 
 /// The mean of what was counted between two looks; `None` without any.
 fn mean_since(then: &LatencyView, now: &LatencyView) -> Option<u64> {
-    let sum = |view: &LatencyView| view.count as u128 * view.mean as u128;
     let count = now.count.checked_sub(then.count).filter(|count| *count > 0)?;
-    Some((sum(now).saturating_sub(sum(then)) / count as u128) as u64)
+    Some(now.sum.saturating_sub(then.sum) / count)
 }
 
 fn number(value: &Value, key: &str) -> u64 {
@@ -197,7 +196,7 @@ mod tests {
 
     fn counted(reads: u64, mean: u64) -> CountedView {
         let op = OpView { op: "read".into(), ops: reads, bytes: reads * 4096, errors: 1 };
-        let read = LatencyView { count: reads, mean, ..LatencyView::default() };
+        let read = LatencyView { count: reads, sum: reads * mean, mean, ..LatencyView::default() };
         let none = LatencyView::default;
         CountedView {
             name: "v0".into(),
@@ -233,6 +232,14 @@ mod tests {
         assert_eq!((number(&shown, "reads_per_second"), number(&shown, "written_bytes_per_second")), (500, 1 << 20));
         let text = traffic_table(&[shown]);
         assert!(text.contains("nqn.2026-11.org.example:h") && text.contains("1 MiB") && text.contains("500"), "{text}");
+    }
+
+    #[test]
+    fn a_mean_after_very_many_operations_is_that_of_the_interval() {
+        let view = |count, sum: u64| LatencyView { count, sum, mean: sum / count, ..LatencyView::default() };
+        // The mean since the start goes from 101 ns to 100 as whole numbers; the ten operations took 95 ns each.
+        let (then, now) = (view(1_000, 101_000), view(1_010, 101_950));
+        assert_eq!((then.mean, now.mean, mean_since(&then, &now)), (101, 100, Some(95)));
     }
 
     #[test]

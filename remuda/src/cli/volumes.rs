@@ -6,13 +6,13 @@ use super::{Context, output};
 use crate::config::diagnostic::plural;
 use crate::node::view::{KinView, VolumeView};
 use base::ByteSize;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
     /// Take a part of a device, or make a thin volume in a pool
-    #[command(after_help = "\
+    #[command(group(ArgGroup::new("place").required(true).args(["device", "pool"])), after_help = "\
 Examples:
   remuda volume create v0 --pool hot --size 1TiB        thin: takes space as it is written
   remuda volume create v0 --device disk --size 4GiB
@@ -22,7 +22,7 @@ Examples:
         /// Name
         name: String,
         /// Device
-        #[arg(long, required_unless_present = "pool", conflicts_with = "pool")]
+        #[arg(long)]
         device: Option<String>,
         /// Pool
         #[arg(long, requires = "size")]

@@ -25,23 +25,22 @@ pub fn changeable(kind: &str) -> Vec<Key> {
 pub fn read_changes(def: &DeviceDef, table: &Table, problems: &mut Problems) -> Option<DeviceDef> {
     let (kind, before) = (def.kind(), problems.list.len());
     let keys = changeable(kind);
-    let title = format!("device '{}'", def.name);
     if keys.is_empty() {
         let able: Vec<_> = KINDS.iter().map(|(kind, _, _)| *kind).filter(|kind| !changeable(kind).is_empty()).collect();
-        let message = format!("{title}: nothing of a '{kind}' device can be changed while it is in use");
+        let message = format!("nothing of a '{kind}' device can be changed while it is in use");
         problems.add(None, "", message, Some(format!("kinds that can be changed: {}", able.join(", "))));
         return None;
     }
     if table.is_empty() {
         let names: Vec<_> = keys.iter().map(|key| key.name).collect();
-        problems.add(None, "", format!("{title}: no change is given"), Some(format!("it takes: {}", names.join(", "))));
+        problems.add(None, "", "no change is given", Some(format!("it takes: {}", names.join(", "))));
         return None;
     }
     let (off, given): (Table, Table) = table.iter().cloned().partition(|(_, value)| match &value.data {
         Data::Text(text) => text == OFF,
         data => matches!(data, Data::Other("null")),
     });
-    let mut section = Section::new(title, None, table, &[&keys], true, problems);
+    let mut section = Section::new("", None, table, &[&keys], true, problems);
     section.check_unknown(|unknown| fixed_key(unknown, kind, &keys));
     for (key, _) in &off {
         let choice = keys.iter().find(|known| known.name == key.value && matches!(known.form, Form::Choice(_)));
@@ -50,7 +49,7 @@ pub fn read_changes(def: &DeviceDef, table: &Table, problems: &mut Problems) -> 
         }
     }
     let off: Vec<&str> = off.iter().map(|(key, _)| key.value.as_str()).collect();
-    let mut changes = Changes { section: Section::new(section.title, None, &given, &[&keys], true, problems), off };
+    let mut changes = Changes { section: Section::new("", None, &given, &[&keys], true, problems), off };
     let mut changed = def.clone();
     changes.apply(&mut changed.params);
     if problems.list.len() > before { None } else { Some(changed) }
@@ -194,12 +193,12 @@ mod tests {
     fn what_is_wrong_is_named_with_the_nearest_right_thing() {
         let mem = DeviceDef { name: "m".into(), params: DeviceParams::Null { size: 1, block_size: 512 } };
         for (def, changes, said) in [
-            (error(), json!({ "rat": "0.1" }), vec!["'rat'", "device 'e'", "did you mean 'rate'?"]),
-            (error(), json!({ "rate": "2" }), vec!["rate in device 'e'", "within 0 and 1"]),
+            (error(), json!({ "rat": "0.1" }), vec!["unknown key 'rat'; did you mean 'rate'?"]),
+            (error(), json!({ "rate": "2" }), vec!["rate: ", "within 0 and 1"]),
             (error(), json!({ "fault": "flipbit" }), vec!["'flipbit'", "did you mean 'flip-bit'?"]),
-            (error(), json!({ "op": "off" }), vec!["op in device 'e'", "cannot be switched off"]),
+            (error(), json!({ "op": "off" }), vec!["op: it", "cannot be switched off"]),
             (error(), json!({ "seed": "4" }), vec!["'seed'", "fixed", "first_block"]),
-            (error(), json!({ "rate": "0.1", "nth": "1" }), vec!["nth in device 'e'", "give one"]),
+            (error(), json!({ "rate": "0.1", "nth": "1" }), vec!["nth: ", "give one"]),
             (error(), json!({}), vec!["no change"]),
             (mem, json!({ "size": "4" }), vec!["'null'", "delay, error, rate-limit"]),
         ] {

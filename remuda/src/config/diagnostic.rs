@@ -1,5 +1,6 @@
 //! What is wrong with a configuration: every problem with its place, its key and a way out, all reported at once.
 
+use super::Config;
 use super::value::Span;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -90,6 +91,11 @@ impl BadConfig {
             help: Some(help.to_string()),
         };
         BadConfig { source: Source { path: path.to_string(), text: String::new() }, problems: vec![problem] }
+    }
+
+    /// What can be made out of it all the same, for looking at what its node has left; `None` where it is no TOML.
+    pub fn salvage(&self) -> Option<Config> {
+        super::parse_text(&self.source, &mut Problems::default())
     }
 
     /// For people: each problem with its line quoted.

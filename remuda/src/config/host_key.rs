@@ -144,9 +144,27 @@ pub(super) fn need_tls(section: &mut Section<'_>, span: Option<Span>, key: &str)
     }
 }
 
+/// What texts of keys begin with.
+const KEY_STARTS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
+
 /// Whether a text looks like a key, and is not to be repeated.
 pub fn looks_like_key(text: &str) -> bool {
-    text.contains("DHHC-1:") || text.contains("NVMeTLSkey-1:")
+    KEY_STARTS.iter().any(|start| text.contains(start))
+}
+
+/// The text with `(a key)` in the place of everything in it that looks like one.
+pub fn hide_keys(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = KEY_STARTS.iter().filter_map(|start| rest.find(start)).min() {
+        let (before, key) = rest.split_at(at);
+        let is_of_key = |byte: char| byte.is_ascii_alphanumeric() || matches!(byte, '+' | '/' | '=' | ':' | '-');
+        shown.push_str(before);
+        shown.push_str("(a key)");
+        rest = key.trim_start_matches(is_of_key);
+    }
+    shown.push_str(rest);
+    shown
 }
 
 /// The key for authentication in a file, which is for its owner alone; otherwise why not, and what to do.
@@ -178,4 +196,17 @@ fn read_key_file(path: &str, make: &str) -> Result<zeroize::Zeroizing<String>, (
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     Ok(zeroize::Zeroizing::new(String::from_utf8(bytes).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_hidden_wherever_they_stand() {
+        let text = "a = 'DHHC-1:01:Zm9v+/YmFy==:'\nb = \"NVMeTLSkey-1:01:AbC/=:\", DHHC-1:00:x: c";
+        assert_eq!(hide_keys(text), "a = '(a key)'\nb = \"(a key)\", (a key) c");
+        assert!(!looks_like_key(&hide_keys(text)));
+        assert_eq!(hide_keys("nothing \u{e9} here"), "nothing \u{e9} here");
+    }
 }

@@ -68,7 +68,7 @@ pub const fn key(name: &'static str, form: Form, default: &'static str, doc: &'s
 
 /// A table being read. Getters return `None` when the key is absent or wrong; what is wrong has been noted.
 pub struct Section<'a> {
-    /// How messages call it, such as `[[device]] 'd0'`.
+    /// How messages call it, such as `[[device]] 'd0'`; empty where whoever shows them says already what they are about.
     pub title: String,
     /// Where the table stands.
     pub span: Option<Span>,
@@ -110,7 +110,7 @@ impl<'a> Section<'a> {
             self.problems.add(
                 name.span.clone(),
                 &name.value,
-                format!("unknown key '{}' in {}", name.value, self.title),
+                format!("unknown key '{}'{}", name.value, self.within()),
                 Some(help),
             );
         }
@@ -118,7 +118,7 @@ impl<'a> Section<'a> {
 
     /// Notes a problem with a value of this section.
     pub fn wrong(&mut self, span: Option<Span>, key: &str, message: impl std::fmt::Display, help: Option<String>) {
-        let message = format!("{key} in {}: {message}", self.title);
+        let message = format!("{key}{}: {message}", self.within());
         self.problems.add(span.or_else(|| self.span.clone()), key, message, help);
     }
 
@@ -126,8 +126,16 @@ impl<'a> Section<'a> {
     pub fn missing(&mut self, key: &str) {
         let declared = self.declared(key);
         let help = format!("add {key} = ... ({}): {}", declared.form.describe(), declared.doc);
-        let message = format!("{} has no '{key}'", self.title);
+        let message = match self.title.as_str() {
+            "" => format!("'{key}' is missing"),
+            title => format!("{title} has no '{key}'"),
+        };
         self.problems.add(self.span.clone(), key, message, Some(help));
+    }
+
+    /// ` in [[device]] 'd0'`.
+    fn within(&self) -> String {
+        if self.title.is_empty() { String::new() } else { format!(" in {}", self.title) }
     }
 
     fn declared(&self, name: &str) -> Key {

@@ -1,5 +1,6 @@
 //! Turns definitions into open devices, and small operations on whole devices.
 
+use super::connect_hint::connect_hint;
 use super::paths::{addresses, path_views};
 use super::reactors::on_reactor_async;
 use super::redundant::parity_view;
@@ -15,7 +16,7 @@ use bdev::{
     ParityOptions, StatsDevice, Status, When, ZoneBandsOptions, ZonedOptions,
 };
 use nvme::auth::HostKeys;
-use nvme::initiator::{HostIdentity, NvmfDevice, Options, Replay};
+use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
 use reactor::{Reactor, ReactorHandle};
 use std::path::Path;
@@ -283,6 +284,7 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
     options.check().map_err(|error| Refusal::invalid(object(name), error.to_string(), ""))?;
     let (device_name, nsid) = (name.to_string(), *nsid);
     let known = opener.known.as_ref().and_then(|record| record.known(nqn, nsid));
+    let host = options.host.nqn.clone();
     let opened = on_reactor_async(&opener.reactor, move |reactor| async move {
         match (NvmfDevice::open_paths(&reactor, &device_name, &options, &more, Some(nsid), known).await, known) {
             (Err(error), Some(known)) => {
@@ -292,8 +294,11 @@ async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result
             (opened, _) => opened,
         }
     });
-    let next = "check address, nqn and that the target allows this host";
-    Ok(Arc::new(opened.await?.map_err(|error| Refusal::failed(object(name), error, next))?))
+    let refused = |error: ConnectError| {
+        let next = connect_hint(&error, host.as_str(), nqn);
+        Refusal::failed(object(name), error, next)
+    };
+    Ok(Arc::new(opened.await?.map_err(refused)?))
 }
 
 /// How long a killed node's files may stay locked, and the pause between two attempts.

@@ -114,6 +114,20 @@ impl Node {
         Ok(self.limit_view(&of))
     }
 
+    /// Limits something no longer; it has to be limited.
+    pub async fn limit_remove(&mut self, of: Limited) -> Result<LimitView, Refusal> {
+        if self.rates(&of) == Rates::default() {
+            if let Limited::Volume(name) = &of
+                && self.place_of_volume(name).is_none()
+            {
+                return Err(Refusal::not_found("volume", name, self.volumes.keys().map(String::as_str)));
+            }
+            let (object, cause) = (format!("limit of {of}"), "there is none; nothing was changed");
+            return Err(Refusal::new(RefusalKind::NotFound, object, cause, "see 'remuda limit list'"));
+        }
+        self.limit_set(of, Rates::default()).await
+    }
+
     /// A volume is gone for good, and what a command limited it to.
     pub(super) fn forget_limit(&mut self, volume: &str) -> Result<(), Refusal> {
         let mut state = self.state.clone();

@@ -10,6 +10,7 @@ mod absent;
 mod ana;
 mod awaited;
 mod build;
+mod connect_hint;
 mod devices;
 pub mod differences;
 pub mod export;

@@ -116,7 +116,7 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
 
 /// What to do about a pool that is not open.
 pub(super) fn try_again(name: &str) -> String {
-    format!("put that right, then: remuda pool open {name} (docs/operating/pools.md has the cases)")
+    format!("put that right, then: remuda pool open {name} ('remuda docs pools' has the cases)")
 }
 
 /// Why a pool is not open whose capacity device holds none; one that is `made` is made where there is nothing.

@@ -28,11 +28,13 @@ impl Counted {
     }
 }
 
-/// Percentiles of a latency, nanoseconds.
+/// Percentiles of a latency, nanoseconds; of no operations, all of them are 0.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LatencyView {
     /// How many operations.
     pub count: u64,
+    /// All of them together.
+    pub sum: u64,
     /// Mean.
     pub mean: u64,
     /// Median.
@@ -49,6 +51,7 @@ impl LatencyView {
     fn of(histogram: &Histogram) -> LatencyView {
         LatencyView {
             count: histogram.count(),
+            sum: histogram.sum(),
             mean: histogram.mean() as u64,
             p50: histogram.percentile(50.0),
             p99: histogram.percentile(99.0),

@@ -244,6 +244,15 @@ pub struct KinView {
     pub clone_of: Option<String>,
 }
 
+/// What is logged.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LogLevelView {
+    /// The level now.
+    pub level: String,
+    /// What the configuration file says, with which the node starts again.
+    pub configured: String,
+}
+
 /// A snapshot of a volume in a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotView {

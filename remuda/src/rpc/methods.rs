@@ -12,6 +12,7 @@ use crate::config::section::{Form, Key, key};
 use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
 use crate::config::{LogDef, check_uuid, parse_controller_ids};
+use crate::node::view::LogLevelView;
 use crate::node::{NewHostKeys, NewNamespace, NewSize};
 use crate::node::{Node, Refusal, RefusalKind, Transfer};
 use engine::CheckOptions;
@@ -77,6 +78,7 @@ pub const METHODS: &[Method] = &[
     question("rpc.discover", "Lists the methods and their parameters.", &[]),
     question("node.status", "The node as a whole.", &[]),
     method("node.stop", "Drains, flushes and ends the node; the answer comes first.", &[]),
+    question("log.level", "What is logged now, and what the configuration file says.", &[]),
     method(
         "log.set_level",
         "Changes what is logged.",
@@ -272,7 +274,7 @@ pub const METHODS: &[Method] = &[
     ),
     Method {
         name: "snapshot.export",
-        doc: "Writes a snapshot as a stream, which follows the answer to the end of the connection; format: docs/formats/snapshot-stream.md.",
+        doc: "Writes a snapshot as a stream, which follows the answer to the end of the connection; format: 'remuda docs snapshot-stream'.",
         params: &[
             SNAPSHOT,
             key(
@@ -405,7 +407,11 @@ pub const METHODS: &[Method] = &[
         "Limits a host, over all of its connections, or a volume, over all who use it; what is not given is not limited.",
         &[LIMITED_HOST, LIMITED_VOLUME, limit::IOPS, limit::BANDWIDTH],
     ),
-    method("limit.remove", "Limits a host or volume no longer.", &[LIMITED_HOST, LIMITED_VOLUME]),
+    method(
+        "limit.remove",
+        "Limits a host or volume no longer; one that is not limited is not found.",
+        &[LIMITED_HOST, LIMITED_VOLUME],
+    ),
     question("limit.list", "Hosts and volumes that are limited.", &[]),
     question("referral.list", "Other discovery services that hosts are told of.", &[]),
     method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
@@ -431,6 +437,8 @@ pub const METHODS: &[Method] = &[
 pub trait Surroundings {
     /// Begins an orderly stop.
     fn stop(&self);
+    /// The log level now.
+    fn log_level(&self) -> String;
     /// Changes the log level.
     fn set_log_level(&self, level: &str) -> Result<(), Refusal>;
 }
@@ -631,6 +639,9 @@ async fn dispatch(
             around.stop();
             Ok(done(()))
         }
+        "log.level" => {
+            answer(LogLevelView { level: around.log_level(), configured: node.config().node.log_level.clone() })
+        }
         "log.set_level" => around.set_log_level(&params.word).map(done),
         "config.diff" => answer(node.differences()),
         "stats" => answer(node.stats().await),
@@ -744,7 +755,8 @@ async fn dispatch(
             let cause = "nothing is limited";
             Err(Refusal::invalid("method 'limit.set'", cause, "give 'iops' or 'bandwidth', or use limit.remove"))
         }
-        "limit.set" | "limit.remove" => answer(node.limit_set(params.limited()?, params.rates).await?),
+        "limit.set" => answer(node.limit_set(params.limited()?, params.rates).await?),
+        "limit.remove" => answer(node.limit_remove(params.limited()?).await?),
         "limit.list" => answer(node.limit_list()),
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),

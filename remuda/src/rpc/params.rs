@@ -59,8 +59,8 @@ pub(super) struct Params {
 
 impl Params {
     pub(super) fn read(method: &Method, table: &Table, problems: &mut Problems) -> Params {
-        let mut section =
-            Section::new(format!("method '{}'", method.name), None, table, &[method.params], true, problems);
+        // Without a title: the refusal names the method.
+        let mut section = Section::new("", None, table, &[method.params], true, problems);
         section.check_unknown(|_| None);
         let mut params = Params::default();
         for declared in method.params {

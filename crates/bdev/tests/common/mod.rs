@@ -3,7 +3,7 @@
 
 mod run;
 
-pub use run::{block_on, reactor};
+pub use run::reactor;
 
 use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions, MemDevice};
@@ -38,7 +38,7 @@ pub fn conforms(reactor: &Rc<Reactor>, device: Arc<dyn BlockDevice>, adjust: imp
     let mut options = Options::new(11);
     adjust(&mut options);
     let inner = reactor.clone();
-    let outcome = block_on(reactor, async move { conformance::run(&inner, &device, options).await });
+    let outcome = reactor.block_on(async move { conformance::run(&inner, &device, options).await });
     if let Err(failure) = outcome {
         panic!("{failure}");
     }

@@ -2,15 +2,9 @@
 
 use reactor::linux::LinuxDriver;
 use reactor::{Reactor, ReactorConfig};
-use std::future::Future;
 use std::rc::Rc;
 
 pub fn reactor() -> Rc<Reactor> {
     let driver = LinuxDriver::new().expect("io_uring is available");
     Reactor::new(0, Rc::new(driver), ReactorConfig::default())
-}
-
-/// Runs `future` on `reactor` to its end.
-pub fn block_on<T: 'static>(reactor: &Rc<Reactor>, future: impl Future<Output = T> + 'static) -> T {
-    reactor.block_on(future)
 }

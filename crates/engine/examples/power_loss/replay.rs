@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::common::disk::{Disk, Image};
-use super::common::{block_on, reactor};
+use super::common::reactor;
 use super::history::{self, BLOCK, History, WRITERS};
 use super::record::{Entry, Recording};
 use base::Rng;
@@ -155,7 +155,7 @@ impl Replay {
             return Ok(());
         }
         let (inner, devices) = (self.reactor.clone(), media.devices());
-        let looked = block_on(&self.reactor, async move { look(&inner, devices).await });
+        let looked = self.reactor.block_on(async move { look(&inner, devices).await });
         let (replayed, contents) = looked.map_err(|what| Failure::Lost(format!("{at}: {what}")))?;
         self.tally.replayed += replayed;
         for (history, found) in self.histories.iter().zip(&contents) {

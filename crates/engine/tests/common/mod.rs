@@ -13,7 +13,7 @@ pub mod store;
 pub mod tank;
 
 pub use clock_driver::ClockDriver;
-pub use run::{block_on, reactor};
+pub use run::reactor;
 
 use bdev::{BlockDevice, Io, Lba, MemDevice};
 use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, Shape};

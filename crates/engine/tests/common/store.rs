@@ -1,6 +1,5 @@
 //! The capacity device of a pool, for what lies below whole pools.
 
-use super::block_on;
 use bdev::{BlockDevice, Channel, DeviceInfo, MemDevice};
 use engine::layout::{CreateOptions, Identities, plan};
 use engine::{DirtyJournal, LogTail, Meta, MetaError, Superblock};
@@ -32,7 +31,7 @@ impl Pool {
         let pool = Pool { reactor: reactor.clone(), channel, info: device.info(), superblock };
         for shard in 0..shards {
             let pool = pool.clone();
-            block_on(reactor, async move {
+            reactor.block_on(async move {
                 let Pool { reactor, channel, info, superblock } = pool;
                 Meta::format(&reactor, channel.clone(), info, &superblock, shard, TAIL).await.unwrap();
                 DirtyJournal::format(&reactor, channel, info, &superblock, shard).await.unwrap();

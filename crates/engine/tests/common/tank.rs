@@ -1,6 +1,5 @@
 //! A whole small pool on devices in memory, with one volume.
 
-use super::block_on;
 use super::disk::Disk;
 use bdev::{BlockDevice, Io, Lba, Status};
 use engine::{
@@ -38,7 +37,7 @@ impl Tank {
         let (log, capacity) = (Disk::new("log", log_blocks(10)), Disk::new("capacity", 1024 * (extents + 2)));
         let tank = Tank { reactor: reactor.clone(), log, capacity };
         let made = tank.clone();
-        block_on(reactor, async move {
+        reactor.block_on(async move {
             let options = CreateOptions {
                 name: "tank".into(),
                 shards: Some(SHARDS),
@@ -86,7 +85,7 @@ impl Tank {
     pub fn filled(reactor: &Rc<Reactor>) -> Tank {
         let tank = Tank::new(reactor, 48);
         let at = tank.clone();
-        block_on(reactor, async move {
+        reactor.block_on(async move {
             let pool = at.open().await.unwrap();
             let volume = pool.volume("v").unwrap();
             for block in SETTLED {

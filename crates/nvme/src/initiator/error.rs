@@ -111,7 +111,7 @@ pub enum ConnectError {
         address: SocketAddr,
     },
     /// Fabrics Connect was refused.
-    #[error("queue {queue} of {subsystem} at {address} cannot be connected: {error}{}", invalid_text(.invalid))]
+    #[error("queue {queue} of {subsystem} at {address} cannot be connected: {}", connect_text(.error, .invalid))]
     Connect {
         /// The address.
         address: SocketAddr,
@@ -233,18 +233,8 @@ fn tls_hint(failure: &TlsFailure) -> &'static str {
     }
 }
 
-fn invalid_text(invalid: &Option<InvalidParameter>) -> String {
-    match invalid {
-        Some(InvalidParameter { offset, in_data: true }) => match offset {
-            0..16 => " (host identifier)".to_string(),
-            16..18 => " (controller identifier)".to_string(),
-            256..512 => " (there is no such subsystem)".to_string(),
-            512..768 => " (host NQN)".to_string(),
-            other => format!(" (byte {other} of the connect data)"),
-        },
-        Some(InvalidParameter { offset, in_data: false }) => format!(" (byte {offset} of the command)"),
-        None => String::new(),
-    }
+fn connect_text(error: &CommandError, invalid: &Option<InvalidParameter>) -> String {
+    invalid.map_or_else(|| error.to_string(), |invalid| invalid.to_string())
 }
 
 fn list_text(nsids: &[u32]) -> String {

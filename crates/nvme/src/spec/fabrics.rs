@@ -1,5 +1,7 @@
 //! Fabrics commands (Base 2.0, section 6): Connect, Disconnect, Property Get and Set, and what Connect carries.
 
+use std::fmt;
+
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
 
@@ -142,6 +144,27 @@ impl InvalidParameter {
     /// Reads it back, on the host's side.
     pub const fn of(cqe: &Cqe) -> Self {
         InvalidParameter { offset: cqe.dw0() as u16, in_data: cqe.dw0() & 1 << 16 != 0 }
+    }
+}
+
+impl fmt::Display for InvalidParameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = match (self.in_data, self.offset) {
+            (true, 0..16) => "host identifier",
+            (true, 16..18) => "controller identifier",
+            (true, 256..512) => "subsystem NQN, there is no such subsystem",
+            (true, 512..768) => "host NQN",
+            (false, 40..42) => "record format",
+            (false, 42..44) => "queue identifier",
+            (false, 44..46) => "submission queue size",
+            (false, 46) => "connect attributes",
+            (false, 48..52) => "keep alive timeout",
+            (in_data, offset) => {
+                let place = if in_data { "data" } else { "command" };
+                return write!(f, "Connect Invalid Parameters: byte {offset} of the {place}");
+            }
+        };
+        write!(f, "Connect Invalid Parameters: {field}")
     }
 }
 
@@ -351,6 +374,22 @@ mod tests {
         assert_eq!(cqe.as_bytes()[..4], [0, 1, 1, 0]);
         assert_eq!(InvalidParameter::of(&cqe), refused);
         assert_eq!(cqe.status().kind(), Status::CONNECT_INVALID_PARAMETERS);
+    }
+
+    #[test]
+    fn a_refused_field_is_named() {
+        for (offset, in_data, field) in [
+            (0, true, "host identifier"),
+            (256, true, "subsystem NQN, there is no such subsystem"),
+            (512, true, "host NQN"),
+            (800, true, "byte 800 of the data"),
+            (42, false, "queue identifier"),
+            (44, false, "submission queue size"),
+            (512, false, "byte 512 of the command"),
+        ] {
+            let shown = InvalidParameter { offset, in_data }.to_string();
+            assert_eq!(shown, format!("Connect Invalid Parameters: {field}"));
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 fn encrypted() -> (Arc<EncryptDevice>, Arc<ErrorDevice>) {
     let reactor = run::reactor();
     let inner = reactor.clone();
-    run::block_on(&reactor, async move {
+    reactor.block_on(async move {
         let memory = Arc::new(MemDevice::new("mem", 512, BLOCKS, BLOCKS).expect("memory"));
         let medium = Arc::new(ErrorDevice::new("medium", memory, &[], 1).expect("no rules"));
         let key = bdev::UserKey::from_bytes(&[7; 32]).expect("long enough");

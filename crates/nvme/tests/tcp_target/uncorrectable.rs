@@ -23,7 +23,7 @@ fn memory() -> Arc<dyn BlockDevice> {
 fn checksummed() -> Arc<dyn BlockDevice> {
     let reactor = run::reactor();
     let inner = reactor.clone();
-    run::block_on(&reactor, async move {
+    reactor.block_on(async move {
         let options = ChecksumOptions { create: true, ..ChecksumOptions::default() };
         Arc::new(ChecksumDevice::open(&inner, "sum", memory(), &options).await.expect("opens"))
     })

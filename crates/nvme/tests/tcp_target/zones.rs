@@ -34,7 +34,7 @@ fn rig() -> Rig {
 /// The same, and its device.
 fn zoned(reactor: &Rc<Reactor>) -> (Rig, Arc<ZonedDevice>) {
     let inner = reactor.clone();
-    let device = run::block_on(reactor, async move {
+    let device = reactor.block_on(async move {
         // Two superblocks, two pages, and the zones.
         let blocks = 4 * 8 + ZONES * CAPACITY;
         let memory = Arc::new(MemDevice::new("mem", 512, blocks, 0).expect("memory"));
@@ -61,8 +61,7 @@ fn zoned(reactor: &Rc<Reactor>) -> (Rig, Arc<ZonedDevice>) {
 /// Takes a zone out of use, which no host has asked for.
 fn retire(reactor: &Rc<Reactor>, device: &Arc<ZonedDevice>, zone: u64, state: ZoneState) {
     let (inner, device) = (reactor.clone(), device.clone());
-    run::block_on(reactor, async move { device.retire(&inner, zone, state, Duration::from_secs(5)).await })
-        .expect("retired");
+    reactor.block_on(async move { device.retire(&inner, zone, state, Duration::from_secs(5)).await }).expect("retired");
 }
 
 fn changed_zones(admin: &mut Wire, retain: bool) -> (u16, Vec<u64>) {
@@ -278,7 +277,7 @@ fn descriptor_extensions_are_set_reported_and_gone_with_a_reset() {
     const EXTENSION: usize = 128;
     let reactor = run::reactor();
     let inner = reactor.clone();
-    let device = run::block_on(&reactor, async move {
+    let device = reactor.block_on(async move {
         // Two superblocks, two pages, an extension for each zone, and the zones.
         let blocks = 4 * 8 + ZONES * (8 + CAPACITY);
         let memory = Arc::new(MemDevice::new("mem", 512, blocks, 0).expect("memory"));

@@ -16,7 +16,7 @@ use crate::format::stripe::StripeHead;
 use base::crc32c;
 use bdev::Status;
 use disk::Disk;
-pub(super) use run::{block_on, reactor};
+pub(super) use run::reactor;
 
 /// 4 MiB bands of at most four stripes.
 const GEOMETRY: BandGeometry = BandGeometry { first_block: 64, bands: 16, band_blocks: 1024, unit_blocks: 16 };
@@ -44,7 +44,7 @@ impl Rig {
     }
 
     fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
-        block_on(&self.reactor, future)
+        self.reactor.block_on(future)
     }
 
     fn turns(&self, count: usize) {

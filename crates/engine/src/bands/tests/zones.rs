@@ -19,7 +19,7 @@ impl Zones {
     fn new(active_max: u32) -> Zones {
         let reactor = reactor();
         let inner = reactor.clone();
-        let (errors, device) = block_on(&reactor, async move {
+        let (errors, device) = reactor.block_on(async move {
             let mem = |name: &str, blocks: u64| Arc::new(MemDevice::new(name, 4096, blocks, 0).unwrap());
             let zone_bytes = SMALL.band_blocks as u64 * 4096;
             let options =
@@ -40,7 +40,7 @@ impl Zones {
         let channel = device.open_channel(reactor).unwrap();
         let bands = Bands::new(reactor, channel, &device.info(), SMALL, &[], BandOwner { epoch, ..OWNER }, table);
         let adopted = bands.clone();
-        block_on(reactor, async move { adopted.adopt_zones().await });
+        reactor.block_on(async move { adopted.adopt_zones().await });
         bands.recount_ended();
         bands.root_settled();
         bands
@@ -49,13 +49,13 @@ impl Zones {
     /// Another opening of the bands, of which a root has this table.
     fn reopen(&mut self, table: &[BandEntry]) {
         let bands = self.bands.clone();
-        block_on(&self.reactor, async move { bands.rest().await });
+        self.reactor.block_on(async move { bands.rest().await });
         self.bands = Zones::open(&self.reactor, &self.device, self.bands.owner.epoch + 1, table);
     }
 
     fn put(&self, stream: Stream, blocks: std::ops::Range<u32>) -> Result<Vec<BandAt>, Status> {
         let bands = self.bands.clone();
-        block_on(&self.reactor, async move {
+        self.reactor.block_on(async move {
             let mut writer = bands.writer(stream);
             append(&mut writer, blocks).await?;
             Ok(settle(&bands, writer.finish().await?))
@@ -64,7 +64,7 @@ impl Zones {
 
     fn flush(&self) -> Result<(), Status> {
         let bands = self.bands.clone();
-        block_on(&self.reactor, async move { bands.flush().await })
+        self.reactor.block_on(async move { bands.flush().await })
     }
 
     fn fail(&self, ops: &[Op]) {
@@ -83,7 +83,7 @@ impl Zones {
 
     fn wait(&self, ms: u64) {
         let reactor = self.reactor.clone();
-        block_on(&self.reactor, async move { reactor.sleep_ns(ms * 1_000_000).await });
+        self.reactor.block_on(async move { reactor.sleep_ns(ms * 1_000_000).await });
     }
 }
 
