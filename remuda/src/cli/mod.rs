@@ -4,6 +4,7 @@ mod bundle;
 mod cache;
 mod config_commands;
 mod device_text;
+mod discover;
 pub mod exit;
 mod keys;
 mod limit;
@@ -12,6 +13,7 @@ pub mod output;
 mod pool_care;
 mod pools;
 mod referrals;
+pub mod remote;
 mod sim;
 mod snapshots;
 mod status;
@@ -89,6 +91,13 @@ enum Command {
     /// Hosts: who may connect
     #[command(subcommand)]
     Host(objects::HostCommand),
+    /// List what an NVMe/TCP target, ours or another's, has for a host
+    #[command(after_help = "\
+Examples:
+  remuda discover 192.0.2.1
+  remuda discover 192.0.2.1:4420 --namespaces
+  remuda discover 192.0.2.1:4420 --namespaces --host-nqn \"$(cat /etc/nvme/hostnqn)\" --dhchap-key host.key")]
+    Discover(discover::DiscoverArgs),
     /// Other discovery services that hosts are told of
     #[command(subcommand)]
     Referral(referrals::ReferralCommand),
@@ -264,6 +273,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Limit(command) => limit::limit(context, command),
         Command::Vhost(command) => vhost::vhost(context, command),
         Command::Host(command) => objects::host(context, command),
+        Command::Discover(args) => discover::run(context, &args),
         Command::Referral(command) => referrals::referral(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),
