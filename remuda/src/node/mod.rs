@@ -218,7 +218,10 @@ impl Node {
         for (name, slot) in &self.devices {
             match &slot.live {
                 Err(reason) => closed.push(format!("device '{name}' is not open: {reason}")),
-                Ok(opened) => closed.extend(redundant::degraded(name, opened)),
+                Ok(opened) => {
+                    closed.extend(redundant::degraded(name, opened));
+                    closed.extend(paths::unreachable_paths(name, opened));
+                }
             }
         }
         let configured = self.config.volumes.iter().map(|entry| (&entry.name.value, &entry.device.value));
