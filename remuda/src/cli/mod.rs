@@ -6,6 +6,7 @@ mod config_commands;
 mod device_text;
 mod discover;
 pub mod exit;
+mod hosts;
 mod keys;
 mod limit;
 mod objects;

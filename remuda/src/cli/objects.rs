@@ -2,12 +2,13 @@
 
 use super::device_text::{definition, show_device};
 use super::exit::{Exit, Failure};
+use super::hosts;
 use super::{Context, output};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView, VolumeView};
+use crate::node::view::{AnaView, DeviceView, ReservationView, SubsystemView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -589,7 +590,7 @@ fn make_path_absolute(params: &mut Map<String, Value>) {
     }
 }
 
-fn summarise(names: &[String]) -> String {
+pub(super) fn summarise(names: &[String]) -> String {
     match names {
         [] => "-".to_string(),
         [one] => one.clone(),
@@ -854,18 +855,7 @@ pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
         }
         HostCommand::List { nqn } => {
             let params = nqn.map_or(json!({}), |nqn| json!({ "nqn": nqn }));
-            context.call_and_show("host.list", params, |hosts: Vec<HostView>| {
-                let rows = hosts.into_iter().map(|host| {
-                    let key = match &host.dhchap {
-                        None => "-",
-                        Some(key) if key.both_sides => "both sides",
-                        Some(_) => "host",
-                    };
-                    let tls = if host.tls.is_some() { "always" } else { "-" };
-                    vec![host.host, host.subsystem, key.to_string(), tls.to_string()]
-                });
-                output::table(&["HOST", "SUBSYSTEM", "AUTHENTICATES", "TLS"], rows.collect())
-            })
+            context.call_and_show("host.list", params, hosts::table)
         }
     }
 }

@@ -89,6 +89,8 @@ pub struct ExportCounters {
     pub connections: u64,
     /// Hosts with a controller.
     pub hosts: Vec<ConnectedHost>,
+    /// How often hosts were turned away since the node started, by reason.
+    pub refusals: Vec<(&'static str, u64)>,
 }
 
 /// A target. Every call describes the wished-for state; the target tells its hosts what changed.

@@ -262,8 +262,14 @@ impl Exporter for TcpExporter {
                     controller: host.cntlid,
                     io_queues: host.io_queues,
                     keep_alive_ms: host.kato_ms,
+                    host_id: host.host_id,
+                    peers: host.peers.iter().map(ToString::to_string).collect(),
+                    tls: host.tls,
+                    authenticated: host.authenticated,
+                    throttled: host.throttled,
                 });
-                Ok(ExportCounters { connections: home.connections() as u64, hosts: hosts.collect() })
+                let (connections, refusals) = (home.connections() as u64, home.refusals());
+                Ok(ExportCounters { connections, hosts: hosts.collect(), refusals })
             });
             counted.await.unwrap_or_default()
         })

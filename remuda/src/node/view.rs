@@ -481,6 +481,9 @@ pub struct HostView {
     /// Its key for TLS, if it has one and connects by that alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsKeyView>,
+    /// Its controllers; of `*` those of hosts that are not listed by themselves.
+    #[serde(default)]
+    pub connected: Vec<ConnectedHost>,
 }
 
 /// The key of a host for TLS, which is not shown.
@@ -520,6 +523,21 @@ pub struct ConnectedHost {
     pub io_queues: usize,
     /// Its keep-alive timeout; 0 is none.
     pub keep_alive_ms: u32,
+    /// Its host identifier, by which reservations know it.
+    #[serde(default)]
+    pub host_id: Uuid,
+    /// Addresses that its connections come from.
+    #[serde(default)]
+    pub peers: Vec<String>,
+    /// All of its connections are encrypted.
+    #[serde(default)]
+    pub tls: bool,
+    /// It has authenticated itself.
+    #[serde(default)]
+    pub authenticated: bool,
+    /// A limit holds it back now.
+    #[serde(default)]
+    pub throttled: bool,
 }
 
 /// A door that a virtual machine is connected to.

@@ -418,7 +418,11 @@ pub const METHODS: &[Method] = &[
     question("vhost.list", "All doors for virtual machines.", &[]),
     question("vhost.show", "One door, with what it has done.", &[NAME]),
     method("vhost.delete", "Closes a door and disconnects its virtual machine; the volume stays.", &[NAME]),
-    question("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
+    question(
+        "host.list",
+        "Hosts and where they are allowed, with their controllers.",
+        &[key("nqn", Form::Text, "all", "One subsystem only.")],
+    ),
 ];
 
 /// What only the process around the node can do.
@@ -744,7 +748,7 @@ async fn dispatch(
         "vhost.list" => answer(node.vhost_list()),
         "vhost.show" => answer(node.vhost_show(&params.name)?),
         "vhost.delete" => node.vhost_delete(&params.name).await.map(done),
-        "host.list" => answer(node.host_list(params.nqn.as_deref())?),
+        "host.list" => answer(node.host_list(params.nqn.as_deref()).await?),
         other => {
             Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))
         }
