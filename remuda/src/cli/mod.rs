@@ -15,6 +15,7 @@ mod pool_care;
 mod pools;
 mod referrals;
 pub mod remote;
+mod reservations;
 mod sim;
 mod snapshots;
 mod status;
@@ -102,6 +103,9 @@ Examples:
     /// Other discovery services that hosts are told of
     #[command(subcommand)]
     Referral(referrals::ReferralCommand),
+    /// Reservations of hosts, and the end of those whose hosts are gone
+    #[command(subcommand)]
+    Reservation(reservations::ReservationCommand),
     /// Keys with which hosts and nodes authenticate each other
     #[command(subcommand)]
     Key(keys::KeyCommand),
@@ -276,6 +280,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Host(command) => objects::host(context, command),
         Command::Discover(args) => discover::run(context, &args),
         Command::Referral(command) => referrals::referral(context, command),
+        Command::Reservation(command) => reservations::reservation(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),
         Command::LogLevel { level } => {

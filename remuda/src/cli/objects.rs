@@ -3,12 +3,12 @@
 use super::device_text::{definition, show_device};
 use super::exit::{Exit, Failure};
 use super::hosts;
-use super::{Context, output};
+use super::{Context, output, reservations};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::node::view::{AnaView, DeviceView, ReservationView, SubsystemView, VolumeView};
+use crate::node::view::{AnaView, DeviceView, SubsystemView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -799,7 +799,7 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
     }
     for reservation in &subsystem.reservations {
         text += "\n\n";
-        text += &show_reservation(reservation);
+        text += &reservations::show(&format!("namespace {}", reservation.nsid), reservation);
     }
     let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
     let encrypted = subsystem.tls_addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
@@ -807,17 +807,6 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
         text += &format!("\n\nfrom a Linux host: {line}");
     }
     text
-}
-
-fn show_reservation(reservation: &ReservationView) -> String {
-    let held = reservation.kind.as_deref().unwrap_or("registrations only");
-    let lasts = if reservation.persistent { ", kept over restarts" } else { "" };
-    let rows = reservation.registrants.iter().map(|one| {
-        let holder = if one.holder { "holder" } else { "" };
-        vec![one.host_id.to_string(), one.key.clone(), holder.to_string()]
-    });
-    let hosts = output::table(&["HOST ID", ">KEY", "RESERVATION"], rows.collect());
-    format!("namespace {} is reserved: {held}{lasts}\n{hosts}", reservation.nsid)
 }
 
 /// The command that attaches a Linux host.

@@ -73,6 +73,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 pub use target::TcpExporter;
 use tls_keys::TlsKeys;
+use tokio::sync::mpsc;
 use transfers::Transfers;
 use vhost::VhostSlot;
 use view::StatusView;
@@ -123,6 +124,8 @@ pub struct Node {
     vhosts: BTreeMap<String, VhostSlot>,
     transfers: Transfers,
     warnings: Vec<String>,
+    /// What the target asks to be remembered of reservations.
+    pub kept: Option<mpsc::UnboundedReceiver<KeepReservation>>,
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
     started: Instant,
@@ -163,6 +166,7 @@ impl Node {
             vhosts: BTreeMap::new(),
             transfers: Transfers::default(),
             warnings: Vec::new(),
+            kept: None,
             attempts: 0,
             started: Instant::now(),
             metrics: None,

@@ -330,6 +330,9 @@ pub struct AnaView {
 pub struct RegistrantView {
     /// Its host identifier.
     pub host_id: Uuid,
+    /// What it calls itself, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_nqn: Option<String>,
     /// Its key, hexadecimal.
     pub key: String,
     /// It holds the reservation.
@@ -350,6 +353,18 @@ pub struct ReservationView {
     pub generation: u32,
     /// Hosts that have registered.
     pub registrants: Vec<RegistrantView>,
+}
+
+/// A namespace, and what hosts have reserved of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReservedView {
+    /// The subsystem.
+    pub nqn: String,
+    /// The volume behind it.
+    pub volume: String,
+    /// What is reserved.
+    #[serde(flatten)]
+    pub reservation: ReservationView,
 }
 
 /// A subsystem.

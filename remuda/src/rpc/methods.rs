@@ -401,6 +401,19 @@ pub const METHODS: &[Method] = &[
     ),
     method("limit.remove", "Limits a host or volume no longer.", &[LIMITED_HOST, LIMITED_VOLUME]),
     question("limit.list", "Hosts and volumes that are limited.", &[]),
+    question(
+        "reservation.list",
+        "What hosts have reserved, and who has registered.",
+        &[key("nqn", Form::Text, "all", "One subsystem only.")],
+    ),
+    method(
+        "reservation.clear",
+        "Ends the registrations of hosts with a namespace and its reservation, for a host that is gone; the others are told.",
+        &[
+            key("target", Form::Text, "required", "The namespace, as NQN/NSID, or the volume that it alone shows."),
+            key("host", Form::Text, "all", "End the registration of this host only: its NQN or host identifier."),
+        ],
+    ),
     question("referral.list", "Other discovery services that hosts are told of.", &[]),
     method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
     method("referral.remove", "Tells hosts of a discovery service no longer.", &[ADDRESS]),
@@ -741,6 +754,11 @@ async fn dispatch(
         }
         "limit.set" | "limit.remove" => answer(node.limit_set(params.limited()?, params.rates).await?),
         "limit.list" => answer(node.limit_list()),
+        "reservation.list" => answer(node.reservation_list(params.nqn.as_deref()).await?),
+        "reservation.clear" => {
+            let host = Some(params.host.as_str()).filter(|host| !host.is_empty());
+            answer(node.reservation_clear(&params.target, host).await?)
+        }
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
         "referral.remove" => answer(node.referral_remove(&params.address).await?),

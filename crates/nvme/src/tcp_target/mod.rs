@@ -36,8 +36,8 @@ mod zone_watch;
 mod zones;
 
 use crate::auth::Policy;
-use crate::spec::Nqn;
-use crate::target::reservation::{Access, Table};
+use crate::spec::{Nqn, Status};
+use crate::target::reservation::{Access, HostId, Table};
 use crate::target::{self, AnaStates, Mask, ModelError, SubsystemConfig, SubsystemId, TargetConfig, WhyRefused};
 use crate::tls::{HostPsks, Psk, TlsFailure};
 use base::Errno;
@@ -125,6 +125,16 @@ pub enum TargetError {
         device: String,
         /// Why.
         reason: String,
+    },
+    /// Reservations could not be changed.
+    #[error("the reservations of namespace {nsid} of '{nqn}' are as they were: {reason}")]
+    Reservations {
+        /// The subsystem.
+        nqn: String,
+        /// The namespace.
+        nsid: u32,
+        /// Why.
+        reason: &'static str,
     },
     /// The reactors have stopped.
     #[error("the target has stopped")]
@@ -368,6 +378,22 @@ impl TargetHome {
             let tables = nsids.map(|nsid| (nsid, target.reservations(id, nsid).clone()));
             tables.filter(|(_, table)| !table.registrants().is_empty()).collect()
         }))
+    }
+
+    /// Ends the registration of one host with a namespace, or all of them with the reservation. Hosts are told; durable where it has
+    /// to be, and in force, when it returns. The reservation store is asked meanwhile.
+    pub async fn clear_reservations(&self, nqn: &str, nsid: u32, host: Option<HostId>) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let cleared = self.home().clear_reservations((id, nsid), host).await;
+        cleared.map_err(|status| TargetError::Reservations {
+            nqn: nqn.to_string(),
+            nsid,
+            reason: match status.kind() {
+                Status::INVALID_NAMESPACE => "there is no such namespace any more",
+                Status::RESERVATION_CONFLICT => "the host is not registered any more",
+                _ => "the change could not be made durable; see the node's log",
+            },
+        })
     }
 
     /// Removes a namespace; hosts are told, commands under way complete.
