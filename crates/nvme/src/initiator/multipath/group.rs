@@ -277,7 +277,8 @@ impl Group {
     pub(in crate::initiator) fn why_useless(&self) -> Status {
         let paths = self.paths();
         let mut connected = paths.iter().filter(|path| matches!(path.phase(), Phase::Up(_))).peekable();
-        let is_refused = connected.peek().is_some() && connected.all(|path| path.ana().refusal().is_some());
-        if is_refused { Status::Inaccessible } else { Status::Gone }
+        // (One that no target has any more is gone, whatever is known of its access.)
+        let is_there = self.namespace.info().blocks > 0 && connected.peek().is_some();
+        if is_there && connected.all(|path| path.ana().refusal().is_some()) { Status::Inaccessible } else { Status::Gone }
     }
 }
