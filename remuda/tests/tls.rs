@@ -238,7 +238,8 @@ mod built {
         ));
         let encrypted = address(&node, "nvmf_listen_tls").to_string();
         let ask = |words: &[&str]| {
-            let run = remuda(&[&["--json", "discover", &encrypted, "--host-nqn", HOST, "--namespaces"], words].concat());
+            let run =
+                remuda(&[&["--json", "discover", &encrypted, "--host-nqn", HOST, "--namespaces"], words].concat());
             assert_eq!(run.code, 0, "{}{}", run.out, run.err);
             let answer = run.json();
             let entries = answer["entries"].as_array().unwrap().iter();

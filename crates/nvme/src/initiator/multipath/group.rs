@@ -279,6 +279,10 @@ impl Group {
         let mut connected = paths.iter().filter(|path| matches!(path.phase(), Phase::Up(_))).peekable();
         // (One that no target has any more is gone, whatever is known of its access.)
         let is_there = self.namespace.info().blocks > 0 && connected.peek().is_some();
-        if is_there && connected.all(|path| path.ana().refusal().is_some()) { Status::Inaccessible } else { Status::Gone }
+        if is_there && connected.all(|path| path.ana().refusal().is_some()) {
+            Status::Inaccessible
+        } else {
+            Status::Gone
+        }
     }
 }
