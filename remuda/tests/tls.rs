@@ -229,30 +229,6 @@ mod built {
     }
 
     #[test]
-    fn discover_asks_by_tls_and_says_what_takes_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let key = generate(dir.path(), "key", "sha256");
-        let node = Node::start(&format!(
-            "{LISTEN}{VOLUME}[[subsystem]]\nnqn = '{NQN}'\nhosts = ['{HOST}']\nnamespaces = ['a']\n\
-             host_keys = [{{ host = '{HOST}', tls_key = '{key}' }}]\n"
-        ));
-        let encrypted = address(&node, "nvmf_listen_tls").to_string();
-        let ask = |words: &[&str]| {
-            let run =
-                remuda(&[&["--json", "discover", &encrypted, "--host-nqn", HOST, "--namespaces"], words].concat());
-            assert_eq!(run.code, 0, "{}{}", run.out, run.err);
-            let answer = run.json();
-            let entries = answer["entries"].as_array().unwrap().iter();
-            let found = entries.filter(|entry| entry["kind"] == "nvm" && entry["address"] == json!(encrypted));
-            found.cloned().next().expect("the subsystem at the encrypted port")
-        };
-        let entry = ask(&["--tls", "--tls-key", &key]);
-        assert_eq!((&entry["tls"], &entry["namespaces"][0]["nsid"]), (&json!("required"), &json!(1)), "{entry}");
-        let refused = remuda(&["discover", &encrypted]);
-        assert!(refused.code == 1 && refused.err.contains("--tls-key FILE"), "{}", refused.err);
-    }
-
-    #[test]
     fn what_is_wrong_about_keys_and_ports_is_found_before_anything_starts() {
         let dir = tempfile::tempdir().unwrap();
         let good = generate(dir.path(), "good", "sha256");
