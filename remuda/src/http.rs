@@ -45,6 +45,7 @@ struct Objects {
     problems: usize,
     failing: Vec<String>,
     connections: u64,
+    refusals: Vec<(&'static str, u64)>,
     traffic: Vec<TrafficView>,
     counted: Vec<Counted>,
     vhosts: Vec<VhostView>,
@@ -87,14 +88,15 @@ impl Metrics {
             Gauge { name, kind: "volume".into(), size, allocated, open, mirror, parity, flash_cache, paths }
         });
         let (problems, failing) = (node.problems(&pools).len(), node.failing(&pools));
-        let (connections, traffic) = (node.exporter().counters().await.connections, node.traffic().await);
+        let (seen, traffic) = (node.exporter().counters().await, node.traffic().await);
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.pools = pools;
         objects.problems = problems;
         objects.failing = failing;
-        objects.connections = connections;
+        objects.connections = seen.connections;
+        objects.refusals = seen.refusals;
         objects.traffic = traffic;
         objects.counted = node.counted();
         objects.vhosts = node.vhost_list();
@@ -170,6 +172,9 @@ impl Metrics {
             "TCP connections of hosts.",
             vec![(String::new(), objects.connections as f64)],
         );
+        let refusals = objects.refusals.iter();
+        let refusals = refusals.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), *count as f64)).collect();
+        family("remuda_host_refusals_total", "counter", "Hosts that were turned away.", refusals);
         render_traffic(&mut out, &objects.traffic);
         render_paths(&mut out, &objects.devices);
         render_mirrors(&mut out, &objects.devices);

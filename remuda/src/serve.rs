@@ -115,9 +115,10 @@ async fn run(
     socket: Socket,
     process: Process,
     mut stop: mpsc::UnboundedReceiver<&'static str>,
-    mut kept: mpsc::UnboundedReceiver<KeepReservation>,
+    kept: mpsc::UnboundedReceiver<KeepReservation>,
     on_ready: impl FnOnce(&StatusView, &Path),
 ) -> Result<Node, Failure> {
+    node.kept = Some(kept);
     let (sender, mut requests) = mpsc::channel::<Request>(QUEUE_MAX);
     let (metrics, mut scrapes) = http::Metrics::new(&node);
     let (console, mut looks) = Console::new(&node.config().node, process.log.recent());
@@ -171,7 +172,7 @@ async fn run(
                     node.mend(&joining);
                     node.seek_doors().await;
                 }
-                Some(request) = kept.recv() => node.keep_reservation(request),
+                Some(request) = node.next_kept() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),
                 Some(landing) = landings.recv() => node.landed(landing).await,
                 Some(arrival) = arrivals.recv() => {

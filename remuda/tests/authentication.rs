@@ -81,7 +81,8 @@ fn keys_given_by_command_are_needed_change_with_grace_and_last_over_a_kill() {
     assert_eq!(connect(&node, Some(&second), None), Ok(()));
     let shown = &node.json(&["host", "list"])[0]["dhchap"];
     assert_eq!((&shown["both_sides"], &shown["hashes"]), (&json!(false), &json!(["sha384"])));
-    assert!(shown["former_key_until"].is_string(), "{shown}");
+    let until = shown["former_key_until"].as_str().expect("the grace").to_string();
+    assert!(node.run(&["host", "list"]).out.contains(&until), "{}", node.run(&["host", "list"]).out);
     node.kill();
     node.restart();
     assert_eq!(connect(&node, Some(&first), None), Ok(()), "the grace is remembered");
@@ -249,4 +250,43 @@ fn what_is_wrong_about_keys_is_found_before_anything_starts() {
         let (code, text) = check(hosts, &key);
         assert!(code != 0 && text.contains(word), "{key}: {text}");
     }
+}
+
+#[test]
+fn hosts_that_come_go_and_are_turned_away_are_logged_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let [key, other] = ["key", "other"].map(|name| generate(dir.path(), name));
+    let node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n{VOLUME}\
+         [[subsystem]]\nnqn = '{NQN}'\nhosts = ['{HOST}']\nnamespaces = ['a']\n\
+         host_keys = [{{ host = '{HOST}', dhchap_key = '{key}' }}]\n"
+    ));
+    assert_eq!(connect(&node, Some(&key), None), Ok(()));
+    let line = |what: &str| {
+        let log = node.log();
+        log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no '{what}' in {log}")).to_string()
+    };
+    let came = line("host connected");
+    for part in [HOST, NQN, "peer=127.0.0.1:", "cntlid=", "authenticated=true", "tls=false"] {
+        assert!(came.contains(part), "{part}: {came}");
+    }
+    assert!(line("host left").contains(HOST), "{}", line("host left"));
+    assert!(refused(&connect(&node, Some(&other), None)));
+    assert!(line("authentication failed").contains("the key does not match"), "{}", node.log());
+    let address = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
+    let stranger = "nqn.2026-11.org.example:stranger";
+    for (nqn, host) in [(NQN, stranger), ("nqn.2026-11.org.example:nothing", HOST)] {
+        let load = ["--nqn", nqn, "--host-nqn", host, "--time", "1s", "--loss-timeout", "1s"];
+        assert_ne!(remuda(&[&["bench", "nvmf", "--addr", &address], &load[..]].concat()).code, 0);
+    }
+    let turned_away = line("may not connect to it");
+    assert!(turned_away.contains(stranger) && turned_away.contains("peer=127.0.0.1:"), "{turned_away}");
+    assert!(line("there is no such subsystem here").contains("org.example:nothing"), "{}", node.log());
+    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    for reason in ["authentication", "not_allowed", "unknown_subsystem"] {
+        let name = format!("remuda_host_refusals_total{{reason=\"{reason}\"}} ");
+        let count = metrics.lines().find_map(|line| line.strip_prefix(&name));
+        assert!(count.is_some_and(|count| count != "0"), "{reason}: {metrics}");
+    }
+    assert!(metrics.contains("remuda_host_refusals_total{reason=\"limit\"} 0\n"), "{metrics}");
 }

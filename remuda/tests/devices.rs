@@ -116,6 +116,8 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     far.ok(&["subsystem", "set-ana", &format!("{NQN}:far"), "inaccessible", "--port", &first]);
     let device = until(&near, "remote", |device| states(device) == ["inaccessible", "optimized"]);
     let before = device["paths"][0]["operations"].clone();
+    let warnings = |node: &Node| node.json(&["status"])["warnings"].to_string();
+    assert!(!warnings(&near).contains("remote"), "a path on standby is no trouble: {}", warnings(&near));
     works(&near);
     std::thread::sleep(std::time::Duration::from_secs(1));
     let device = near.json(&["device", "show", "remote"]);
@@ -143,6 +145,8 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     near.ok(&["device", "set", "remote", &format!("paths={nowhere}")]);
     let device = near.json(&["device", "show", "remote"]);
     assert_eq!((&device["open"], &device["state"]), (&json!(true), &json!("open, 1 of 2 paths")), "{device}");
+    let told = warnings(&near);
+    assert!(told.contains(&format!("path {nowhere} is of no use")) && told.contains("cannot connect"), "{told}");
     let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_device_open{name=\"remote\""), "{metrics}");
     let opens = metrics.lines().filter(|line| line.starts_with("remuda_device_open{name=\"remote\""));

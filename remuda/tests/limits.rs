@@ -62,6 +62,14 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
     let seen = &stats["hosts"][0];
     assert_eq!((&seen["host"], &seen["iops_limit"]), (&json!(host), &json!(100_000)));
     assert!(seen["reads"].as_u64() >= Some(8) && seen["read_bytes"].as_u64() >= Some(8 * 4096), "{seen}");
+    let connected = &node.json(&["host", "list", NQN])[0]["connected"][0];
+    assert_eq!((&connected["host"], &connected["peers"]), (&json!(host), &json!(["127.0.0.1"])), "{connected}");
+    assert_eq!((&connected["tls"], &connected["authenticated"]), (&json!(false), &json!(false)), "{connected}");
+    assert_eq!(connected["host_id"], json!(Uuid::from_u128(1).to_string()));
+    let shown = node.run(&["host", "list"]).out;
+    assert!(shown.contains("1 controller") && shown.contains("from 127.0.0.1"), "{shown}");
+    let shown = node.run(&["status"]).out;
+    assert!(shown.contains("FROM") && shown.contains("127.0.0.1"), "{shown}");
     let text = common::http_get(&metrics);
     assert!(text.contains(&format!("remuda_host_reads_total{{host=\"{host}\"}}")), "{text}");
     go_on.send(()).unwrap();

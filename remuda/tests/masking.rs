@@ -100,6 +100,12 @@ fn asymmetric_access_is_configured_changed_by_command_and_kept() {
     node.kill();
     node.restart();
     assert_eq!(shown(&node)["ana"], json!([{ "group": 2, "state": "change" }]));
+    node.ok(&["subsystem", "set-ana", NQN, "inaccessible", "--group", "2"]);
+    let address = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
+    let load = ["--nqn", NQN, "--time", "100ms", "--warmup", "0s", "--loss-timeout", "200ms"];
+    let run = common::remuda(&[&["bench", "nvmf", "--addr", &address], &load[..]].concat());
+    let said = run.out + &run.err;
+    assert!(run.code != 0 && said.contains("inaccessible (ANA)") && !said.contains("device is gone"), "{said}");
     node.ok(&["subsystem", "set-ana", NQN, "optimized", "--group", "2"]);
     assert_eq!(shown(&node).get("ana"), None);
     let refused = node.run(&["subsystem", "set-ana", NQN, "optimised"]);

@@ -161,12 +161,16 @@ fn a_full_pool_refuses_new_blocks_and_goes_on() {
     assert_eq!(run.code, 0, "blocks that have a place go on: {}{}", run.out, run.err);
     let run = node.run(&["pool", "show", "hot"]);
     assert!(run.out.contains("no free extent"), "{}", run.out);
+    let told = |part: &str| node.log().matches(part).count();
+    assert_eq!((told("pool 'hot' is full"), told("has room again")), (1, 0), "{}", node.log());
     let status = node.run(&["pool", "status", "hot"]);
     assert!(status.code == 1 && status.out.contains("full"), "{}", status.out);
     node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["volume", "delete", "large"]);
     let free = node.json(&["pool", "show", "hot"])["open"]["total"]["free_extents"].as_u64().unwrap();
     assert!(free > 50, "{free}");
+    let told = |part: &str| node.log().matches(part).count();
+    assert_eq!((told("pool 'hot' is full"), told("pool 'hot' has room again")), (1, 1), "{}", node.log());
     node.ok(&["pool", "status", "hot"]);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }

@@ -44,6 +44,10 @@ fn as_host<F: Future<Output = ()> + 'static>(
     assert_eq!(done, Some(()));
 }
 
+fn name(host: u128) -> String {
+    HostIdentity::from_uuid(Uuid::from_u128(host)).nqn.to_string()
+}
+
 fn register(persistence: PersistenceChange) -> ReservationCommand {
     ReservationCommand::Register { action: RegisterAction::Register, ignore_key: false, persistence }
 }
@@ -59,7 +63,9 @@ fn persistent_reservations_outlive_a_killed_node_and_others_do_not() {
         });
     }
     let shown = node.json(&["subsystem", "show", NQN]);
-    let registrants = json!([{ "host_id": Uuid::from_u128(0xa).to_string(), "key": "0xabc", "holder": true }]);
+    let registrants = json!([
+        { "host_id": Uuid::from_u128(0xa).to_string(), "host_nqn": name(0xa), "key": "0xabc", "holder": true }
+    ]);
     let first = json!({
         "nsid": 1, "type": "exclusive access", "persistent": true, "generation": 1, "registrants": registrants,
     });
@@ -85,5 +91,55 @@ fn persistent_reservations_outlive_a_killed_node_and_others_do_not() {
     node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["subsystem", "add-namespace", NQN, "a"]);
     assert_eq!(node.json(&["subsystem", "show", NQN]).get("reservations"), None);
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn an_administrator_clears_what_a_dead_host_has_left() {
+    let mut node = node();
+    let kind = ReservationType::WriteExclusiveRegistrantsOnly;
+    for (host, key) in [(0xa, 0xabc), (0xb, 0xdef)] {
+        as_host(&node, host, 1, move |reactor, device| async move {
+            device.reserve(&reactor, register(PersistenceChange::On), Keys::new(0, key)).await.unwrap();
+            if host == 0xa {
+                device.acquire(&reactor, kind, key).await.unwrap();
+            }
+        });
+    }
+    let listed = node.json(&["reservation", "list"]);
+    assert_eq!((&listed[0]["nqn"], &listed[0]["volume"], &listed[0]["nsid"]), (&json!(NQN), &json!("a"), &json!(1)));
+    assert_eq!(listed[0]["registrants"][1]["host_nqn"], json!(name(0xb)));
+    let text = node.run(&["reservation", "list", NQN]).out;
+    assert!(text.contains(&name(0xa)) && text.contains("holder"), "{text}");
+    for (args, code, part) in [
+        (&["b"][..], 5, "no host has registered"),
+        (&["nothing"], 4, "there is no such namespace"),
+        (&["a", "--host", &name(0xc)], 4, "has not registered"),
+    ] {
+        let run = node.run(&[&["reservation", "clear"], args].concat());
+        assert!(run.code == code && run.err.contains(part), "{args:?}: {} {}", run.code, run.err);
+    }
+    // The holder is dead; the other one lives, is told, and may hold it then.
+    let left = node.json(&["reservation", "clear", &format!("{NQN}/1"), "--host", &name(0xa)]);
+    assert_eq!((&left["type"], left["registrants"].as_array().unwrap().len()), (&json!(null), 1), "{left}");
+    as_host(&node, 0xb, 1, move |reactor, device| async move {
+        device.acquire(&reactor, kind, 0xdef).await.unwrap();
+    });
+    node.kill();
+    node.restart();
+    let kept = node.json(&["reservation", "list"]);
+    assert_eq!(kept[0]["registrants"].as_array().unwrap().len(), 1, "{kept}");
+    assert_eq!(kept[0]["registrants"][0]["host_nqn"], json!(name(0xb)));
+    assert_eq!(node.json(&["reservation", "clear", "a"])["registrants"], json!([]));
+    node.kill();
+    node.restart();
+    assert_eq!(node.json(&["reservation", "list"]), json!([]), "what was cleared stays so");
+    as_host(&node, 0xc, 1, move |reactor, device| async move {
+        device.reserve(&reactor, register(PersistenceChange::Keep), Keys::new(0, 1)).await.unwrap();
+        device.acquire(&reactor, ReservationType::ExclusiveAccess, 1).await.unwrap();
+    });
+    let audit = std::fs::read_to_string(node.path("state/audit.log")).unwrap();
+    assert!(audit.contains("reservation.clear") && audit.contains(&name(0xa)), "{audit}");
+    assert!(node.log().contains("registration was ended by command"), "{}", node.log());
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }

@@ -241,6 +241,8 @@ pub enum Status {
     Aborted,
     /// The device or the path to it is gone, for now or for good.
     Gone,
+    /// As [`Gone`](Self::Gone): targets are there, and say that the device cannot be reached through them now.
+    Inaccessible,
     /// Another host's reservation forbids it.
     ReservationConflict,
     /// Write not at the zone's write pointer.
@@ -268,6 +270,12 @@ impl Status {
     #[inline]
     pub fn is_ok(self) -> bool {
         self == Status::Ok
+    }
+
+    /// Whether the device, or every path to it, is gone.
+    #[inline]
+    pub fn is_gone(self) -> bool {
+        matches!(self, Status::Gone | Status::Inaccessible)
     }
 
     /// The status for a driver error of a read or write.
@@ -305,6 +313,7 @@ impl fmt::Display for Status {
             Status::ReadOnly => "device is read-only",
             Status::Aborted => "operation aborted",
             Status::Gone => "device is gone",
+            Status::Inaccessible => "no path leads to the device now: its targets say that it is inaccessible (ANA)",
             Status::ReservationConflict => "reservation conflict",
             Status::ZoneInvalidWrite => "write is not at the zone's write pointer",
             Status::ZoneFull => "zone is full",

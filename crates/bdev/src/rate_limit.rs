@@ -75,6 +75,13 @@ impl RateLimiter {
         }
     }
 
+    /// Whether an operation that comes now would have to wait.
+    pub fn is_used_up(&self, now_ns: u64) -> bool {
+        let from_ns = now_ns.saturating_add(self.burst_ns.load(Relaxed));
+        let waits = |limit: &AtomicU64, due_ns: &AtomicU64| limit.load(Relaxed) > 0 && due_ns.load(Relaxed) > from_ns;
+        waits(&self.iops, &self.io_due_ns) || waits(&self.bytes_per_second, &self.bytes_due_ns)
+    }
+
     /// Moves with every change of the limits.
     pub fn changes(&self) -> u64 {
         self.changes.load(Acquire)

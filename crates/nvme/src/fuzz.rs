@@ -353,7 +353,7 @@ impl Run {
         match self.target.connect(self.now_ns, &sqe, &data, via, None) {
             Ok(connected) if connected.qid == 0 => self.controllers.push(connected.controller),
             Ok(connected) => assert!(connected.qid <= CONFIG_QUEUES),
-            Err(cqe) => assert!(!cqe.status().is_success()),
+            Err(refused) => assert!(!refused.cqe.status().is_success()),
         }
     }
 

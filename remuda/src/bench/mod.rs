@@ -17,6 +17,7 @@ pub mod verify;
 mod wsr;
 
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::remote::{HostArgs, TargetAddress};
 use crate::cli::{Context, key_values, output};
 use crate::config::device::{DeviceDef, DeviceParams, read_device};
 use crate::config::diagnostic::Problems;
@@ -115,33 +116,23 @@ Examples:
     /// Load a namespace of an NVMe/TCP target, ours or another's; all but plain reads destroy what is in it
     #[command(after_help = "\
 Examples:
-  remuda bench nvmf --addr 127.0.0.1 --port 4420 --nqn nqn.2026-11.io.remuda:example --rw randread --qd 128
+  remuda bench nvmf --addr 127.0.0.1:4420 --nqn nqn.2026-11.io.remuda:example --rw randread --qd 128
   remuda bench nvmf --addr 127.0.0.1 --nqn nqn.2026-11.io.remuda:example --rw randrw --verify --data-digest")]
     Nvmf {
-        /// The target's address
+        /// The target's address, with its port if need be
+        #[arg(long, value_name = "ADDR[:PORT]")]
+        addr: TargetAddress,
+        /// The target's port, unless the address has it [default: 4420]
         #[arg(long)]
-        addr: std::net::IpAddr,
-        /// The target's port
-        #[arg(long, default_value_t = crate::config::NVMF_PORT)]
-        port: u16,
+        port: Option<u16>,
         /// The subsystem
         #[arg(long)]
         nqn: String,
         /// The namespace
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         nsid: u32,
-        /// The name given to the target [default: a new one]
-        #[arg(long)]
-        host_nqn: Option<String>,
-        /// File with the key with which this host connects by TLS
-        #[arg(long, value_name = "FILE")]
-        tls_key: Option<String>,
-        /// File with the key that this host proves to have
-        #[arg(long, value_name = "FILE")]
-        dhchap_key: Option<String>,
-        /// File with the key that the target has to prove to have
-        #[arg(long, value_name = "FILE", requires = "dhchap_key")]
-        dhchap_ctrl_key: Option<String>,
+        #[command(flatten)]
+        host: HostArgs,
         /// Checksums of PDU headers
         #[arg(long)]
         header_digest: bool,
@@ -310,25 +301,13 @@ pub fn run(context: &Context, command: BenchCommand) -> Result<(), Failure> {
         BenchCommand::Device { kind, keys, load, .. } => {
             (What::Devices(vec![from_words(&kind.unwrap_or_default(), &keys)?]), load)
         }
-        BenchCommand::Nvmf {
-            addr,
-            port,
-            nqn,
-            nsid,
-            host_nqn,
-            tls_key,
-            dhchap_key,
-            dhchap_ctrl_key,
-            header_digest,
-            data_digest,
-            loss_timeout,
-            load,
-        } => {
-            for name in [Some(&nqn), host_nqn.as_ref()].into_iter().flatten() {
-                crate::config::check_nqn(name).map_err(|reason| Failure::new(Exit::Usage, reason))?;
-            }
+        BenchCommand::Nvmf { addr, port, nqn, nsid, host, header_digest, data_digest, loss_timeout, load } => {
+            crate::config::check_nqn(&nqn).map_err(|reason| Failure::new(Exit::Usage, reason))?;
+            host.check()?;
+            let address = addr.with_port(port, crate::config::NVMF_PORT)?;
+            let HostArgs { host_nqn, tls_key, dhchap_key, dhchap_ctrl_key } = host;
             let params = DeviceParams::Nvmf {
-                address: std::net::SocketAddr::new(addr, port).to_string(),
+                address: address.to_string(),
                 paths: Vec::new(),
                 nqn,
                 nsid,

@@ -31,7 +31,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         title: "Exports and hosts",
-        commands: &["subsystem", "host", "key", "limit", "referral", "vhost"],
+        commands: &["subsystem", "host", "key", "limit", "reservation", "referral", "discover", "vhost"],
         example: "remuda subsystem create nqn.2026-11.io.remuda:disks --allow-any-host",
     },
     Group { title: "Watching", commands: &["status", "top", "stats", "log-level"], example: "remuda top" },
@@ -106,6 +106,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("vhost show", &["remuda vhost show vm0"]),
     ("vhost delete", &["remuda vhost delete vm0"]),
     ("config check", &["remuda config check node.toml"]),
+    ("config diff", &["remuda config diff"]),
     ("config example", &["remuda config example > node.toml"]),
     ("config reference", &["remuda config reference | less"]),
     ("sim list", &["remuda sim list"]),

@@ -4,9 +4,11 @@ mod bundle;
 mod cache;
 mod config_commands;
 mod device_text;
+mod discover;
 mod docs;
 pub mod exit;
 mod help;
+mod hosts;
 mod keys;
 mod limit;
 mod objects;
@@ -14,6 +16,8 @@ pub mod output;
 mod pool_care;
 mod pools;
 mod referrals;
+pub mod remote;
+mod reservations;
 mod sim;
 mod snapshots;
 mod status;
@@ -102,9 +106,19 @@ More: remuda docs running, remuda docs config")]
     /// Hosts: who may connect
     #[command(subcommand)]
     Host(objects::HostCommand),
+    /// List what an NVMe/TCP target, ours or another's, has for a host
+    #[command(after_help = "\
+Examples:
+  remuda discover 192.0.2.1
+  remuda discover 192.0.2.1:4420 --namespaces
+  remuda discover 192.0.2.1:4420 --namespaces --host-nqn \"$(cat /etc/nvme/hostnqn)\" --dhchap-key host.key")]
+    Discover(discover::DiscoverArgs),
     /// Other discovery services that hosts are told of
     #[command(subcommand)]
     Referral(referrals::ReferralCommand),
+    /// Reservations of hosts, and the end of those whose hosts are gone
+    #[command(subcommand)]
+    Reservation(reservations::ReservationCommand),
     /// Keys with which hosts and nodes authenticate each other
     #[command(subcommand)]
     Key(keys::KeyCommand),
@@ -301,7 +315,9 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Limit(command) => limit::limit(context, command),
         Command::Vhost(command) => vhost::vhost(context, command),
         Command::Host(command) => objects::host(context, command),
+        Command::Discover(args) => discover::run(context, &args),
         Command::Referral(command) => referrals::referral(context, command),
+        Command::Reservation(command) => reservations::reservation(context, command),
         Command::Config(command) => config_commands::run(context, command),
         Command::Doctor(args) => doctor::run(context, &args),
         Command::LogLevel { level: None } => context.call_and_show("log.level", serde_json::json!({}), log_level_text),

@@ -3,12 +3,13 @@
 use super::device_text::{definition, show_device};
 use super::docs::with_commands;
 use super::exit::{Exit, Failure};
-use super::{Context, output};
+use super::hosts;
+use super::{Context, output, reservations};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::node::view::{AnaView, DeviceView, HostView, ReservationView, SubsystemView};
+use crate::node::view::{AnaView, DeviceView, SubsystemView};
 use base::ByteSize;
 use clap::{ArgGroup, Subcommand};
 use serde_json::{Map, Value, json};
@@ -654,7 +655,7 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
     }
     for reservation in &subsystem.reservations {
         text += "\n\n";
-        text += &show_reservation(reservation);
+        text += &reservations::show(&format!("namespace {}", reservation.nsid), reservation);
     }
     let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
     let encrypted = subsystem.tls_addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
@@ -662,17 +663,6 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
         text += &format!("\n\nfrom a Linux host: {line}");
     }
     text
-}
-
-fn show_reservation(reservation: &ReservationView) -> String {
-    let held = reservation.kind.as_deref().unwrap_or("registrations only");
-    let lasts = if reservation.persistent { ", kept over restarts" } else { "" };
-    let rows = reservation.registrants.iter().map(|one| {
-        let holder = if one.holder { "holder" } else { "" };
-        vec![one.host_id.to_string(), one.key.clone(), holder.to_string()]
-    });
-    let hosts = output::table(&["HOST ID", ">KEY", "RESERVATION"], rows.collect());
-    format!("namespace {} is reserved: {held}{lasts}\n{hosts}", reservation.nsid)
 }
 
 /// The command that attaches a Linux host.
@@ -710,18 +700,7 @@ pub fn host(context: &Context, command: HostCommand) -> Result<(), Failure> {
         }
         HostCommand::List { nqn } => {
             let params = nqn.map_or(json!({}), |nqn| json!({ "nqn": nqn }));
-            context.call_and_show("host.list", params, |hosts: Vec<HostView>| {
-                let rows = hosts.into_iter().map(|host| {
-                    let key = match &host.dhchap {
-                        None => "-",
-                        Some(key) if key.both_sides => "both sides",
-                        Some(_) => "host",
-                    };
-                    let tls = if host.tls.is_some() { "always" } else { "-" };
-                    vec![host.host, host.subsystem, key.to_string(), tls.to_string()]
-                });
-                output::table(&["HOST", "SUBSYSTEM", "AUTHENTICATES", "TLS"], rows.collect())
-            })
+            context.call_and_show("host.list", params, hosts::table)
         }
     }
 }

@@ -62,9 +62,17 @@ pub fn status(context: &Context) -> Result<(), Failure> {
 /// Hosts that are connected.
 pub fn hosts(hosts: &[ConnectedHost]) -> String {
     let rows = hosts.iter().map(|host| {
-        vec![host.host.clone(), host.subsystem.clone(), host.controller.to_string(), host.io_queues.to_string()]
+        let (controller, queues) = (host.controller.to_string(), host.io_queues.to_string());
+        vec![host.host.clone(), host.subsystem.clone(), controller, queues, host.peers.join(", "), standing(host)]
     });
-    output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES"], rows.collect())
+    output::table(&["HOST", "SUBSYSTEM", ">CONTROLLER", ">I/O QUEUES", "FROM", "HOW"], rows.collect())
+}
+
+/// How a host is connected, in words.
+pub fn standing(host: &ConnectedHost) -> String {
+    let said = [(host.tls, "TLS"), (host.authenticated, "authenticated"), (host.throttled, "held back by a limit")];
+    let words: Vec<&str> = said.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word).collect();
+    if words.is_empty() { "-".to_string() } else { words.join(", ") }
 }
 
 /// Doors that virtual machines are connected to.

@@ -5,7 +5,7 @@ use super::state::AnaRecord;
 use super::view::ConnectedHost;
 use bdev::{BlockDevice, Limits};
 use nvme::auth::Policy;
-use nvme::target::reservation::Table;
+use nvme::target::reservation::{HostId, Table};
 use nvme::tcp_target::HostTraffic;
 use nvme::tls::Psk;
 use std::future::Future;
@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 /// An answer that may take a visit to the reactors.
@@ -89,6 +90,8 @@ pub struct ExportCounters {
     pub connections: u64,
     /// Hosts with a controller.
     pub hosts: Vec<ConnectedHost>,
+    /// How often hosts were turned away since the node started, by reason.
+    pub refusals: Vec<(&'static str, u64)>,
 }
 
 /// A target. Every call describes the wished-for state; the target tells its hosts what changed.
@@ -115,6 +118,9 @@ pub trait Exporter {
     fn reservations<'a>(&'a self, nqn: &'a str) -> Answer<'a, Vec<(u32, Table)>>;
     /// The same of several subsystems, in their order and in one visit.
     fn reservations_of(&self, nqns: Vec<String>) -> Answer<'_, Vec<Vec<(u32, Table)>>>;
+    /// Ends the registration of one host with a namespace, or all of them with its reservation. The answer comes when that is in
+    /// force; the door for reservations is asked to keep it before.
+    fn clear_reservations(&self, nqn: &str, nsid: u32, host: Option<HostId>) -> oneshot::Receiver<Result<(), String>>;
     /// Takes no more connections, lets commands under way end, and closes. Returns when done; the caller has a deadline.
     fn drain(&self) -> Answer<'_, ()>;
 }

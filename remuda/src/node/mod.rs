@@ -76,6 +76,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 pub use target::TcpExporter;
 use tls_keys::TlsKeys;
+use tokio::sync::mpsc;
 use transfers::Transfers;
 use vhost::VhostSlot;
 use view::StatusView;
@@ -126,6 +127,8 @@ pub struct Node {
     vhosts: BTreeMap<String, VhostSlot>,
     transfers: Transfers,
     warnings: Vec<String>,
+    /// What the target asks to be remembered of reservations.
+    pub kept: Option<mpsc::UnboundedReceiver<KeepReservation>>,
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
     started: Instant,
@@ -166,6 +169,7 @@ impl Node {
             vhosts: BTreeMap::new(),
             transfers: Transfers::default(),
             warnings: Vec::new(),
+            kept: None,
             attempts: 0,
             started: Instant::now(),
             metrics: None,
@@ -221,7 +225,10 @@ impl Node {
         for (name, slot) in &self.devices {
             match &slot.live {
                 Err(reason) => closed.push(format!("device '{name}' is not open: {reason}")),
-                Ok(opened) => closed.extend(redundant::degraded(name, opened)),
+                Ok(opened) => {
+                    closed.extend(redundant::degraded(name, opened));
+                    closed.extend(paths::unreachable_paths(name, opened));
+                }
             }
         }
         closed.extend(self.not_served());

@@ -40,6 +40,26 @@ pub fn path_views(device: &NvmfDevice) -> Vec<PathView> {
     device.paths().into_iter().map(view).collect()
 }
 
+/// The paths of an open device by which nothing can be reached, and why.
+pub fn unreachable_paths(name: &str, opened: &Opened) -> Vec<String> {
+    let Handle::Nvmf(device) = &opened.handle else { return Vec::new() };
+    let paths = device.paths();
+    let any_is_usable = paths.iter().any(PathStatus::is_usable);
+    let trouble = |path: &PathStatus| match (path.ana, &path.trouble) {
+        // On standby, as long as there is another.
+        (Some(_), _) if any_is_usable => None,
+        (Some(state), _) => Some(format!("its target reports the namespace as {}", state.name())),
+        (None, Some(trouble)) => Some(trouble.clone()),
+        (None, None) => None,
+    };
+    let warning = |path: &PathStatus| {
+        let left =
+            if any_is_usable { "; the device goes on by its other paths" } else { "; its I/O waits, then fails" };
+        trouble(path).map(|trouble| format!("device '{name}': path {} is of no use: {trouble}{left}", path.address))
+    };
+    paths.iter().filter_map(warning).collect()
+}
+
 /// The addresses of a definition's paths; one that cannot be read is the error.
 pub fn addresses(params: &DeviceParams) -> Result<Vec<SocketAddr>, String> {
     let DeviceParams::Nvmf { address, paths, .. } = params else { return Ok(Vec::new()) };

@@ -4,12 +4,14 @@
 //! request is on its way. A namespace is known by its identity: another one of its number has none of its reservations.
 
 use super::Node;
-use super::refusal::Refusal;
-use super::view::{RegistrantView, ReservationView};
+use super::refusal::{Refusal, RefusalKind};
+use super::view::{RegistrantView, ReservationView, ReservedView};
+use nvme::spec::Nqn;
 use nvme::spec::reservation::ReservationType;
 use nvme::target::reservation::{HostId, Registrant, Reservation, Table};
 use nvme::tcp_target::{ReservationStore, ReservedNamespace, Saved};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -28,17 +30,22 @@ pub struct ReservationRecord {
     pub holder: Option<Uuid>,
     /// Hosts and their keys, in the order of registration.
     pub registrants: Vec<(Uuid, u64)>,
+    /// NQNs of hosts, as far as they are known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<Uuid, String>,
 }
 
 impl ReservationRecord {
     fn of(uuid: Uuid, table: &Table) -> ReservationRecord {
         let id = |host: HostId| Uuid::from_bytes(host.0);
+        let named = table.registrants().iter().filter_map(|one| Some((one.host, table.name(one.host)?)));
         ReservationRecord {
             uuid,
             generation: table.generation(),
             kind: table.reservation().map(|held| held.kind as u8),
             holder: table.reservation().and_then(|held| held.holder).map(id),
             registrants: table.registrants().iter().map(|one| (id(one.host), one.key)).collect(),
+            names: named.map(|(host, name)| (id(host), name.to_string())).collect(),
         }
     }
 
@@ -50,7 +57,14 @@ impl ReservationRecord {
             None => None,
         };
         let registrants = self.registrants.iter().map(|(host, key)| Registrant { host: id(*host), key: *key });
-        Table::restore(self.generation, reservation, registrants.collect())
+        let mut table = Table::restore(self.generation, reservation, registrants.collect())?;
+        for (host, name) in &self.names {
+            // For people alone: one that is no name is as good as none.
+            if let Ok(name) = Nqn::new(name) {
+                table.note_name(id(*host), &name);
+            }
+        }
+        Some(table)
     }
 }
 
@@ -116,6 +130,109 @@ impl Node {
     }
 }
 
+/// Registrations as an administrator sees and ends them.
+impl Node {
+    /// The next request of the target to keep a reservation; none before there is a queue for them.
+    pub async fn next_kept(&mut self) -> Option<KeepReservation> {
+        self.kept.as_mut()?.recv().await
+    }
+
+    /// What is reserved, everywhere or in one subsystem.
+    pub async fn reservation_list(&self, nqn: Option<&str>) -> Result<Vec<ReservedView>, Refusal> {
+        let subsystems = match nqn {
+            Some(nqn) => vec![self.subsystem_show(nqn).await?],
+            None => self.subsystem_list(),
+        };
+        let nqns = subsystems.iter().map(|subsystem| subsystem.nqn.clone()).collect();
+        let tables = self.exporter.reservations_of(nqns).await;
+        let mut reserved = Vec::new();
+        for (subsystem, tables) in subsystems.iter().zip(tables) {
+            for (nsid, table) in tables {
+                let shown = subsystem.namespaces.iter().find(|namespace| namespace.nsid == nsid);
+                let volume = shown.map(|namespace| namespace.volume.clone()).unwrap_or_default();
+                let reservation = view(nsid, &table);
+                reserved.push(ReservedView { nqn: subsystem.nqn.clone(), volume, reservation });
+            }
+        }
+        Ok(reserved)
+    }
+
+    /// Ends all registrations of a namespace with its reservation, or the registration of one host; other hosts are told. Gives
+    /// what is left.
+    pub async fn reservation_clear(&mut self, namespace: &str, host: Option<&str>) -> Result<ReservedView, Refusal> {
+        self.check_running()?;
+        let (nqn, nsid, volume) = self.namespace_named(namespace)?;
+        let object = format!("namespace {nsid} of subsystem '{nqn}'");
+        let table = self.table_of(&nqn, nsid).await;
+        if table.registrants().is_empty() {
+            return Err(Refusal::conflict(object, "no host has registered with it", "see 'remuda reservation list'"));
+        }
+        let host = host.map(|named| registrant(&table, &object, named)).transpose()?;
+        let mut clearing = self.exporter.clear_reservations(&nqn, nsid, host);
+        let cleared = loop {
+            tokio::select! {
+                cleared = &mut clearing => break cleared,
+                // The target does not put in force what has not been kept first.
+                Some(request) = self.next_kept() => self.keep_reservation(request),
+            }
+        };
+        let cleared = cleared.unwrap_or_else(|_| Err("the target has stopped".to_string()));
+        cleared.map_err(|reason| Refusal::failed(&object, reason, "see 'remuda reservation list', and try again"))?;
+        match host {
+            Some(host) => tracing::warn!(nqn, nsid, %host, "a host's registration was ended by command"),
+            None => tracing::warn!(nqn, nsid, "reservation and registrations were cleared by command"),
+        }
+        let reservation = view(nsid, &self.table_of(&nqn, nsid).await);
+        Ok(ReservedView { nqn, volume, reservation })
+    }
+
+    async fn table_of(&self, nqn: &str, nsid: u32) -> Table {
+        let tables = self.exporter.reservations(nqn).await;
+        tables.into_iter().find(|(found, _)| *found == nsid).map(|(_, table)| table).unwrap_or_default()
+    }
+
+    /// The namespace of this name, `NQN/NSID`, or the only one that shows the volume of this name; with its volume.
+    fn namespace_named(&self, name: &str) -> Result<(String, u32, String), Refusal> {
+        let mut shown = Vec::new();
+        for (nqn, subsystem) in &self.subsystems {
+            for namespace in &subsystem.record.namespaces {
+                if namespace.volume == name || format!("{nqn}/{}", namespace.nsid) == name {
+                    shown.push((nqn.clone(), namespace.nsid, namespace.volume.clone()));
+                }
+            }
+        }
+        if shown.len() > 1 {
+            let names: Vec<String> = shown.iter().map(|(nqn, nsid, _)| format!("{nqn}/{nsid}")).collect();
+            let cause = format!("it is shown as several namespaces: {}", names.join(", "));
+            return Err(Refusal::conflict(format!("volume '{name}'"), cause, "name one of them"));
+        }
+        shown.pop().ok_or_else(|| {
+            let next = "give the name of a volume that hosts see, or NQN/NSID; see 'remuda subsystem list'";
+            Refusal::new(RefusalKind::NotFound, format!("namespace '{name}'"), "there is no such namespace", next)
+        })
+    }
+}
+
+/// The registrant that is meant, by NQN or host identifier.
+fn registrant(table: &Table, object: &str, named: &str) -> Result<HostId, Refusal> {
+    let id = Uuid::parse_str(named).ok().map(|id| HostId(*id.as_bytes()));
+    let is_meant = |host: HostId| id == Some(host) || table.name(host).is_some_and(|name| name.as_str() == named);
+    let meant: Vec<HostId> = table.registrants().iter().map(|one| one.host).filter(|host| is_meant(*host)).collect();
+    match meant[..] {
+        [host] => Ok(host),
+        [] => {
+            let ids: Vec<String> = table.registrants().iter().map(|one| one.host.to_string()).collect();
+            let next = format!("registered are the host identifiers {}", ids.join(", "));
+            Err(Refusal::new(RefusalKind::NotFound, object, format!("host '{named}' has not registered"), next))
+        }
+        _ => {
+            let ids: Vec<String> = meant.iter().map(HostId::to_string).collect();
+            let cause = format!("host '{named}' has registered under several identifiers");
+            Err(Refusal::conflict(object, cause, format!("name one of them: {}", ids.join(", "))))
+        }
+    }
+}
+
 /// A table as users see it.
 pub(super) fn view(nsid: u32, table: &Table) -> ReservationView {
     ReservationView {
@@ -128,6 +245,7 @@ pub(super) fn view(nsid: u32, table: &Table) -> ReservationView {
             .iter()
             .map(|one| RegistrantView {
                 host_id: Uuid::from_bytes(one.host.0),
+                host_nqn: table.name(one.host).map(ToString::to_string),
                 key: format!("{:#x}", one.key),
                 holder: table.is_holder(one.host),
             })
@@ -146,7 +264,8 @@ mod tests {
         let uuid = Uuid::from_u128(9);
         for kind in ReservationType::ALL {
             let holder = (!kind.is_all_registrants()).then_some(HostId([2; 16]));
-            let table = Table::restore(7, Some(Reservation { kind, holder }), registrants.clone()).expect("sound");
+            let mut table = Table::restore(7, Some(Reservation { kind, holder }), registrants.clone()).expect("sound");
+            table.note_name(HostId([1; 16]), &Nqn::new("nqn.2026-11.org.example:h").expect("valid"));
             let record = ReservationRecord::of(uuid, &table);
             let text = serde_json::to_string(&record).expect("serialises");
             let read: ReservationRecord = serde_json::from_str(&text).expect("its own text");

@@ -231,24 +231,35 @@ impl Node {
     }
 
     /// Hosts and where they are allowed; `*` is every host.
-    pub fn host_list(&self, nqn: Option<&str>) -> Result<Vec<HostView>, Refusal> {
+    pub async fn host_list(&self, nqn: Option<&str>) -> Result<Vec<HostView>, Refusal> {
         if let Some(nqn) = nqn {
             self.subsystem(nqn)?;
         }
-        let mut hosts = Vec::new();
+        let mut connected = self.exporter.counters().await.hosts;
+        let mut hosts: Vec<HostView> = Vec::new();
         for (name, subsystem) in self.subsystems.iter().filter(|(name, _)| nqn.is_none_or(|nqn| nqn == *name)) {
             let view = |host: &str| HostView {
                 host: host.to_string(),
                 subsystem: name.clone(),
                 dhchap: self.host_key_view(name, host),
                 tls: self.tls_key_view(name, host),
+                connected: Vec::new(),
             };
+            let first = hosts.len();
             let listed = &subsystem.record.hosts;
             if subsystem.record.allow_any_host {
                 hosts.push(view("*"));
                 hosts.extend(self.keyed_hosts(name).filter(|host| !listed.contains(*host)).map(|host| view(host)));
             }
             hosts.extend(listed.iter().map(|host| view(host)));
+            let (here, elsewhere) = connected.into_iter().partition(|one| one.subsystem == *name);
+            connected = elsewhere;
+            for one in here {
+                let views = &mut hosts[first..];
+                let by_name = views.iter().position(|view| view.host == one.host);
+                let found = by_name.or_else(|| views.iter().position(|view| view.host == "*"));
+                found.into_iter().for_each(|at| views[at].connected.push(one.clone()));
+            }
         }
         Ok(hosts)
     }

@@ -10,7 +10,7 @@ use base::Errno;
 use bdev::Limits;
 use nvme::spec::Nqn;
 use nvme::spec::ana::AnaState;
-use nvme::target::reservation::Table;
+use nvme::target::reservation::{HostId, Table};
 use nvme::target::{AnaStates, SubsystemConfig, TargetConfig};
 use nvme::tcp_target::{Config, HostTraffic, NewNamespace, TargetError, TargetHome, TcpTarget};
 use reactor::ReactorHandle;
@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::oneshot;
 
 /// How long a stopping target waits for its connections to end, and how often it looks.
 const DRAIN_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
@@ -262,8 +263,14 @@ impl Exporter for TcpExporter {
                     controller: host.cntlid,
                     io_queues: host.io_queues,
                     keep_alive_ms: host.kato_ms,
+                    host_id: host.host_id,
+                    peers: host.peers.iter().map(ToString::to_string).collect(),
+                    tls: host.tls,
+                    authenticated: host.authenticated,
+                    throttled: host.throttled,
                 });
-                Ok(ExportCounters { connections: home.connections() as u64, hosts: hosts.collect() })
+                let (connections, refusals) = (home.connections() as u64, home.refusals());
+                Ok(ExportCounters { connections, hosts: hosts.collect(), refusals })
             });
             counted.await.unwrap_or_default()
         })
@@ -283,6 +290,19 @@ impl Exporter for TcpExporter {
                 move |home: &TargetHome| nqns.iter().map(|nqn| home.reservations(nqn).unwrap_or_default()).collect();
             self.at_home("NVMe/TCP target", move |home| Ok(each(home))).await.unwrap_or_default()
         })
+    }
+
+    fn clear_reservations(&self, nqn: &str, nsid: u32, host: Option<HostId>) -> oneshot::Receiver<Result<(), String>> {
+        let (reply, cleared) = oneshot::channel();
+        let (target, nqn) = (self.target.clone(), nqn.to_string());
+        self.home.run(move |reactor| {
+            let home = target.at_home(reactor);
+            reactor.spawn(async move {
+                let outcome = home.clear_reservations(&nqn, nsid, host).await;
+                let _ = reply.send(outcome.map_err(|error| error.to_string()));
+            });
+        });
+        cleared
     }
 
     fn drain(&self) -> Answer<'_, ()> {

@@ -359,6 +359,9 @@ pub struct AnaView {
 pub struct RegistrantView {
     /// Its host identifier.
     pub host_id: Uuid,
+    /// What it calls itself, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_nqn: Option<String>,
     /// Its key, hexadecimal.
     pub key: String,
     /// It holds the reservation.
@@ -379,6 +382,18 @@ pub struct ReservationView {
     pub generation: u32,
     /// Hosts that have registered.
     pub registrants: Vec<RegistrantView>,
+}
+
+/// A namespace, and what hosts have reserved of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReservedView {
+    /// The subsystem.
+    pub nqn: String,
+    /// The volume behind it.
+    pub volume: String,
+    /// What is reserved.
+    #[serde(flatten)]
+    pub reservation: ReservationView,
 }
 
 /// A subsystem.
@@ -510,6 +525,9 @@ pub struct HostView {
     /// Its key for TLS, if it has one and connects by that alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsKeyView>,
+    /// Its controllers; of `*` those of hosts that are not listed by themselves.
+    #[serde(default)]
+    pub connected: Vec<ConnectedHost>,
 }
 
 /// The key of a host for TLS, which is not shown.
@@ -549,6 +567,21 @@ pub struct ConnectedHost {
     pub io_queues: usize,
     /// Its keep-alive timeout; 0 is none.
     pub keep_alive_ms: u32,
+    /// Its host identifier, by which reservations know it.
+    #[serde(default)]
+    pub host_id: Uuid,
+    /// Addresses that its connections come from.
+    #[serde(default)]
+    pub peers: Vec<String>,
+    /// All of its connections are encrypted.
+    #[serde(default)]
+    pub tls: bool,
+    /// It has authenticated itself.
+    #[serde(default)]
+    pub authenticated: bool,
+    /// A limit holds it back now.
+    #[serde(default)]
+    pub throttled: bool,
 }
 
 /// A door that a virtual machine is connected to.

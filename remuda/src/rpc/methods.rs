@@ -413,6 +413,19 @@ pub const METHODS: &[Method] = &[
         &[LIMITED_HOST, LIMITED_VOLUME],
     ),
     question("limit.list", "Hosts and volumes that are limited.", &[]),
+    question(
+        "reservation.list",
+        "What hosts have reserved, and who has registered.",
+        &[key("nqn", Form::Text, "all", "One subsystem only.")],
+    ),
+    method(
+        "reservation.clear",
+        "Ends the registrations of hosts with a namespace and its reservation, for a host that is gone; the others are told.",
+        &[
+            key("target", Form::Text, "required", "The namespace, as NQN/NSID, or the volume that it alone shows."),
+            key("host", Form::Text, "all", "End the registration of this host only: its NQN or host identifier."),
+        ],
+    ),
     question("referral.list", "Other discovery services that hosts are told of.", &[]),
     method("referral.add", "Tells hosts of another discovery service.", &[ADDRESS]),
     method("referral.remove", "Tells hosts of a discovery service no longer.", &[ADDRESS]),
@@ -430,7 +443,11 @@ pub const METHODS: &[Method] = &[
     question("vhost.list", "All doors for virtual machines.", &[]),
     question("vhost.show", "One door, with what it has done.", &[NAME]),
     method("vhost.delete", "Closes a door and disconnects its virtual machine; the volume stays.", &[NAME, CUT_OFF]),
-    question("host.list", "Hosts and where they are allowed.", &[key("nqn", Form::Text, "all", "One subsystem only.")]),
+    question(
+        "host.list",
+        "Hosts and where they are allowed, with their controllers.",
+        &[key("nqn", Form::Text, "all", "One subsystem only.")],
+    ),
 ];
 
 /// What only the process around the node can do.
@@ -758,6 +775,11 @@ async fn dispatch(
         "limit.set" => answer(node.limit_set(params.limited()?, params.rates).await?),
         "limit.remove" => answer(node.limit_remove(params.limited()?).await?),
         "limit.list" => answer(node.limit_list()),
+        "reservation.list" => answer(node.reservation_list(params.nqn.as_deref()).await?),
+        "reservation.clear" => {
+            let host = Some(params.host.as_str()).filter(|host| !host.is_empty());
+            answer(node.reservation_clear(&params.target, host).await?)
+        }
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
         "referral.remove" => answer(node.referral_remove(&params.address).await?),
@@ -765,7 +787,7 @@ async fn dispatch(
         "vhost.list" => answer(node.vhost_list()),
         "vhost.show" => answer(node.vhost_show(&params.name)?),
         "vhost.delete" => node.vhost_delete(&params.name, params.flag).await.map(done),
-        "host.list" => answer(node.host_list(params.nqn.as_deref())?),
+        "host.list" => answer(node.host_list(params.nqn.as_deref()).await?),
         other => {
             Err(Refusal::new(RefusalKind::Failed, format!("method '{other}'"), "it is declared but does nothing", ""))
         }

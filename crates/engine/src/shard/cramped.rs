@@ -57,7 +57,7 @@ impl Shard {
             (now_ns - failing.since_ns) / 1_000_000_000,
         );
         // What upkeep could not read is not what these writes are about.
-        let is_of_writes = matches!(status, Status::WriteError | Status::NoSpace | Status::Gone);
+        let is_of_writes = matches!(status, Status::WriteError | Status::NoSpace) || status.is_gone();
         self.pace.refuse(if is_of_writes { status } else { Status::WriteError });
         self.log.refuse_waiting();
     }

@@ -80,7 +80,7 @@ impl Shard {
                     match self.evacuate(extent, false).await {
                         Ok(true) => return Ok(Destaged::Left),
                         Ok(false) if !has_room => return Ok(Destaged::InPart),
-                        Err(status) if !has_room || status == Status::Gone => return Err(status),
+                        Err(status) if !has_room || status.is_gone() => return Err(status),
                         _ => {}
                     }
                 }

@@ -104,6 +104,7 @@ impl Shard {
                 continue;
             }
             self.ends_stall();
+            self.note_room();
             if house.writes.get() != writes {
                 continue;
             } else if self.pace.waiting() > 0 || self.log.is_stalled() {

@@ -16,6 +16,7 @@ mod destage;
 mod dirty;
 mod evacuate;
 mod freeze;
+mod full;
 mod gc;
 mod house;
 mod index;
@@ -291,6 +292,7 @@ pub(crate) struct Shard {
     merging: RefCell<smallvec::SmallVec<[u32; 8]>>,
     /// See [`ShardTuning::lends`].
     lends: bool,
+    full: full::Fullness,
 }
 
 impl Shard {
@@ -298,6 +300,7 @@ impl Shard {
     pub(crate) fn grow(&self, superblock: &Superblock) {
         self.meta.grow(superblock);
         self.index.grow(self.meta.extents());
+        self.note_room();
     }
 
     /// Its number in the pool.

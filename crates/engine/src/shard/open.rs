@@ -224,6 +224,7 @@ impl Shard {
             merging: Default::default(),
             first: tail,
             lends,
+            full: Default::default(),
         });
         Ok((shard, recovery))
     }

@@ -145,6 +145,7 @@ impl Shard {
             let freed = self.free_undisturbed(whole, extent, whose).await;
             self.let_go(extent);
             self.house.wrote(self);
+            self.note_room();
             if !freed? {
                 break;
             }

@@ -75,7 +75,7 @@ impl Shard {
                 // Looked at where it lies.
                 (_, Some(Place::Inherit)) => {}
                 (_, Some(Place::Lost)) => verified.bad(BadBlock::Lost, index),
-                (Status::Gone, _) => {}
+                (status, _) if status.is_gone() => {}
                 _ => verified.bad(BadBlock::Corrupt, index),
             }
         }

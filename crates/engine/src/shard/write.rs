@@ -189,7 +189,10 @@ impl Shard {
         if let Some(extent) = self.index.extent(volume, vextent) {
             return Some((extent, None));
         }
-        let extent = self.index.allocate(volume, vextent)?;
+        let Some(extent) = self.index.allocate(volume, vextent) else {
+            self.note_full();
+            return None;
+        };
         let record = Record::Allocate { extent, volume, vextent, over: self.lineage.below(volume).is_some() };
         Some((extent, Some(self.log.append(record, SgList::new(), Class::Internal))))
     }

@@ -4,7 +4,8 @@ use zerocopy::FromBytes;
 
 use crate::spec::ana::{AnaGroupDescriptor, AnaHeader, AnaState};
 use crate::spec::discovery::{
-    DiscoveryEntry, DiscoveryHeader, SECTYPE_TLS_1_3, SUBTYPE_NVM, TREQ_REQUIRED, TREQ_SECURE_CHANNEL, TRTYPE_TCP,
+    DiscoveryEntry, DiscoveryHeader, SECTYPE_TLS_1_3, SUBTYPE_NVM, SUBTYPE_REFERRAL, TREQ_REQUIRED,
+    TREQ_SECURE_CHANNEL, TRTYPE_TCP,
 };
 use crate::spec::identify::{
     self, CNTRLTYPE_DISCOVERY, FUSES_COMPARE_AND_WRITE, IdentifyController, IdentifyNamespace, ONCS_COMPARE, ONCS_COPY,
@@ -292,8 +293,12 @@ pub struct DiscoveredSubsystem {
     pub address: String,
     /// Port as text.
     pub service: String,
+    /// Number that its target gives to the port.
+    pub port_id: u16,
     /// An NVM subsystem rather than a discovery service.
     pub is_nvm: bool,
+    /// A discovery service elsewhere.
+    pub is_referral: bool,
     /// It is reached with TLS alone.
     pub needs_tls: bool,
 }
@@ -315,7 +320,9 @@ pub fn discovery_entries(bytes: &[u8]) -> impl Iterator<Item = DiscoveredSubsyst
             nqn: Nqn::from_field(&entry.subnqn).ok()?,
             address: text(&entry.traddr),
             service: text(&entry.trsvcid),
+            port_id: entry.portid.get(),
             is_nvm: entry.subtype == SUBTYPE_NVM,
+            is_referral: entry.subtype == SUBTYPE_REFERRAL,
             needs_tls: entry.treq & TREQ_SECURE_CHANNEL == TREQ_REQUIRED && entry.tsas[0] == SECTYPE_TLS_1_3,
         })
     })

@@ -21,6 +21,7 @@ mod fence;
 mod fuzz;
 mod lane;
 mod link;
+mod listing;
 mod multipath;
 mod options;
 mod plan;
@@ -38,6 +39,7 @@ pub use error::{CommandError, ConnectError, NoReplacement, Seen};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_host;
 pub use link::Broken;
+pub use listing::{ListedNamespace, NAMESPACES_MAX, list_namespaces};
 pub use multipath::{PATHS_MAX, PathStatus};
 pub use options::{HostIdentity, Options, OptionsError, Replay};
 pub use reservation::{ReportedHost, ReservationReport};

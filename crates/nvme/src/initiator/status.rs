@@ -25,6 +25,7 @@ pub(super) fn block_status(status: Nvme, op: Op) -> Status {
         Nvme::WRITE_FAULT => Status::WriteError,
         Nvme::UNRECOVERED_READ_ERROR | Nvme::DEALLOCATED_OR_UNWRITTEN => Status::ReadError,
         Nvme::INVALID_NAMESPACE | Nvme::ANA_PERSISTENT_LOSS => Status::Gone,
+        Nvme::ANA_INACCESSIBLE => Status::Inaccessible,
         Nvme::ABORT_REQUESTED
         | Nvme::ABORTED_SQ_DELETION
         | Nvme::ABORTED_PREEMPT

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use zerocopy::FromBytes;
 
 use super::controller::{Association, Controller};
+use super::refusal::{CNTLID, HOSTID, HOSTNQN, QID, RefusedConnect, SQSIZE, SUBNQN, WhyRefused, name_of};
 use super::reservation::HostId;
 use super::{ControllerHandle, DISCOVERY, SubsystemId, Target, TargetEvent};
 use crate::spec::fabrics::{
@@ -34,17 +35,42 @@ pub struct Connected {
     pub cqe: Cqe,
 }
 
-/// Fields of the command and of its data, by offset.
-const SQSIZE: InvalidParameter = InvalidParameter { offset: 44, in_data: false };
-const QID: InvalidParameter = InvalidParameter { offset: 42, in_data: false };
-const HOSTID: InvalidParameter = InvalidParameter { offset: 0, in_data: true };
-const CNTLID: InvalidParameter = InvalidParameter { offset: 16, in_data: true };
-const SUBNQN: InvalidParameter = InvalidParameter { offset: 256, in_data: true };
-const HOSTNQN: InvalidParameter = InvalidParameter { offset: 512, in_data: true };
-
 enum Refusal {
     Status(Status),
     Parameter(InvalidParameter),
+    /// The identifier is that of another host.
+    Identifier,
+    /// The connection is not encrypted as this host's has to be.
+    Channel,
+    /// There is no such subsystem.
+    NoSubsystem,
+}
+
+impl Refusal {
+    fn cqe(&self, cid: u16) -> Cqe {
+        match self {
+            Refusal::Status(status) => Cqe::new(cid, *status),
+            Refusal::Parameter(parameter) => parameter.to_cqe(cid),
+            Refusal::Identifier => HOSTID.to_cqe(cid),
+            Refusal::Channel => Cqe::new(cid, Status::CONNECT_INVALID_HOST.dnr()),
+            Refusal::NoSubsystem => SUBNQN.to_cqe(cid),
+        }
+    }
+
+    fn why(&self) -> WhyRefused {
+        match self {
+            Refusal::Status(status) if status.kind() == Status::CONNECT_INVALID_HOST => WhyRefused::NotAllowed,
+            Refusal::Status(status) if status.kind() == Status::CONNECT_CONTROLLER_BUSY => WhyRefused::Limit,
+            Refusal::Status(status) if status.kind() == Status::COMMAND_SEQUENCE_ERROR => {
+                WhyRefused::Parameter("order of commands")
+            }
+            Refusal::Status(_) => WhyRefused::Parameter("connect data"),
+            Refusal::Parameter(parameter) => WhyRefused::Parameter(name_of(*parameter)),
+            Refusal::Identifier => WhyRefused::Identifier,
+            Refusal::Channel => WhyRefused::Tls,
+            Refusal::NoSubsystem => WhyRefused::UnknownSubsystem,
+        }
+    }
 }
 
 impl From<InvalidParameter> for Refusal {
@@ -64,7 +90,7 @@ impl Target {
     /// that the host reached, `tls` its key where the connection is encrypted.
     ///
     /// # Errors
-    /// The completion that refuses it. The connection may try again (Base 2.0, section 3.3.2.2).
+    /// Why not, and the completion that says so. The connection may try again (Base 2.0, section 3.3.2.2).
     pub fn connect(
         &mut self,
         now_ns: u64,
@@ -72,14 +98,19 @@ impl Target {
         data: &[u8],
         via: SocketAddr,
         tls: Option<&TlsKey>,
-    ) -> Result<Connected, Cqe> {
-        let cid = sqe.cid.get();
-        if fabrics::fabrics_type(sqe) != Some(FabricsType::Connect) {
-            return Err(Cqe::new(cid, Status::COMMAND_SEQUENCE_ERROR.dnr()));
-        }
-        self.try_connect(now_ns, ConnectCommand::of(sqe), data, via, tls).map_err(|refusal| match refusal {
-            Refusal::Status(status) => Cqe::new(cid, status),
-            Refusal::Parameter(parameter) => parameter.to_cqe(cid),
+    ) -> Result<Connected, RefusedConnect> {
+        let connected = match fabrics::fabrics_type(sqe) {
+            Some(FabricsType::Connect) => self.try_connect(now_ns, ConnectCommand::of(sqe), data, via, tls),
+            _ => Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into()),
+        };
+        connected.map_err(|refusal| {
+            let named = ConnectData::ref_from_prefix(data).ok();
+            RefusedConnect {
+                cqe: refusal.cqe(sqe.cid.get()),
+                why: refusal.why(),
+                host: named.and_then(|(data, _)| host_of(data).ok()),
+                subsystem: named.and_then(|(data, _)| Nqn::from_field(&data.subnqn).ok()),
+            }
         })
     }
 
@@ -97,17 +128,13 @@ impl Target {
             return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.dnr().into());
         }
         let subnqn = Nqn::from_field(&data.subnqn).map_err(|_| SUBNQN)?;
-        // Some hosts (SPDK's tools among them) send no name: they go by their host identifier.
-        let host_nqn = match data.hostnqn[0] {
-            0 => Nqn::from_uuid(uuid::Uuid::from_bytes(data.hostid)),
-            _ => Nqn::from_field(&data.hostnqn).map_err(|_| HOSTNQN)?,
-        };
-        let subsystem = self.find_subsystem(&subnqn).ok_or(SUBNQN)?;
+        let host_nqn = host_of(data)?;
+        let subsystem = self.find_subsystem(&subnqn).ok_or(Refusal::NoSubsystem)?;
         if !self.subsystems[&subsystem].is_allowed(&host_nqn) {
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
         if !self.is_channel_of(now_ns, tls, &host_nqn, &subnqn) {
-            return Err(Status::CONNECT_INVALID_HOST.dnr().into());
+            return Err(Refusal::Channel);
         }
         let entries_max =
             if command.qid.get() == 0 { self.config.admin_entries_max } else { self.config.queue_entries_max };
@@ -117,7 +144,7 @@ impl Target {
         }
         // (There is nothing to be done under another's identifier at the discovery service.)
         if subsystem != DISCOVERY && self.is_anothers(HostId(data.hostid), &host_nqn) {
-            return Err(HOSTID.into());
+            return Err(Refusal::Identifier);
         }
         let association = Association { subsystem, cntlid: data.cntlid.get(), host_nqn, host_id: data.hostid, via };
         let handle = match command.qid.get() {
@@ -131,7 +158,7 @@ impl Target {
         let is_proven = tls.is_some() && subsystem != DISCOVERY && !needs_authentication;
         if is_proven && command.qid.get() == 0 && !self.own_identifier(handle) {
             self.controllers.remove(&handle);
-            return Err(HOSTID.into());
+            return Err(Refusal::Identifier);
         }
         let controller = self.controllers.get_mut(&handle).expect("it was found or made just now");
         if needs_authentication {
@@ -204,5 +231,13 @@ impl Target {
         }
         controller.note_activity(now_ns);
         Ok(*handle)
+    }
+}
+
+/// The name of the host that connects. Some hosts (SPDK's tools among them) send none: they go by their host identifier.
+fn host_of(data: &ConnectData) -> Result<Nqn, InvalidParameter> {
+    match data.hostnqn[0] {
+        0 => Ok(Nqn::from_uuid(uuid::Uuid::from_bytes(data.hostid))),
+        _ => Nqn::from_field(&data.hostnqn).map_err(|_| HOSTNQN),
     }
 }

@@ -26,6 +26,7 @@ mod log;
 mod mask;
 mod model;
 pub mod queue;
+mod refusal;
 pub mod reservation;
 mod reserve;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use event::AER_MAX;
 use instance::Instances;
 pub use mask::{Mask, shows};
 pub use model::{COPY_RANGES_MAX, Health, ModelError, Namespace, Subsystem, SubsystemConfig, TargetConfig, Zoned};
+pub use refusal::{RefusedConnect, WhyRefused};
 pub use reserve::{Keep, PlannedReservation};
 
 use bdev::ChangedZones;

@@ -70,7 +70,30 @@ impl Target {
         let namespace = self.namespace_of(controller, nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
         let before = self.reservations(subsystem, nsid);
         let mut table = before.clone();
-        let change = table.apply(HostId(*controller.host_id()), request, self.config.persists_reservations)?;
+        let host = HostId(*controller.host_id());
+        let change = table.apply(host, request, self.config.persists_reservations)?;
+        table.note_name(host, controller.host_nqn());
+        let (before_persisted, is_new) = (before.is_persistent(), table != *before);
+        Ok(PlannedReservation { subsystem, nsid, uuid: namespace.uuid, before_persisted, is_new, table, change })
+    }
+
+    /// Judges an administrator's wish to end the registration of one host, or all of them with the reservation.
+    ///
+    /// # Errors
+    /// No such namespace, or the host has not registered with it.
+    pub fn plan_clearing(
+        &self,
+        subsystem: SubsystemId,
+        nsid: u32,
+        host: Option<HostId>,
+    ) -> Result<PlannedReservation, Status> {
+        let namespace = self.namespace(subsystem, nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        let before = self.reservations(subsystem, nsid);
+        let mut table = before.clone();
+        let change = match host {
+            Some(host) => table.evict(host).ok_or(Status::RESERVATION_CONFLICT.dnr())?,
+            None => table.clear_all(),
+        };
         let (before_persisted, is_new) = (before.is_persistent(), table != *before);
         Ok(PlannedReservation { subsystem, nsid, uuid: namespace.uuid, before_persisted, is_new, table, change })
     }

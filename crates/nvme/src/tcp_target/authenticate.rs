@@ -2,16 +2,17 @@
 
 use super::connection::{Connection, End, Owner, Role};
 use super::execute::CapsuleData;
-use super::home::{Home, REFUSAL_REPORT_NS};
+use super::home::Home;
 use crate::auth::Outcome;
 use crate::power;
 use crate::spec::fabrics::{self, AuthenticationCommand};
 use crate::spec::opcode::FabricsType;
 use crate::spec::sgl::DataLocation;
 use crate::spec::{Cqe, Sqe, Status};
-use crate::target::AuthOutcome;
+use crate::target::{AuthOutcome, WhyRefused};
 use crate::tcp::ADMIN_CAPSULE_DATA_MAX;
 use reactor::{Buf, SgList};
+use std::fmt::Display;
 use std::rc::Rc;
 
 /// What a command of the dialogue came to.
@@ -100,6 +101,14 @@ impl Connection {
         });
     }
 
+    /// Its host has had its time to authenticate itself.
+    pub(super) fn report_unproven(&self) {
+        let (shared, owner) = (self.local.shared.clone(), self.owner.get().expect("a queue has an owner"));
+        self.reactor.post(self.local.shared.home, move |reactor| {
+            Home::of(reactor, &shared).authentication_failed(owner, &"the host did nothing for it in time");
+        });
+    }
+
     /// Its host may use the queue from now on.
     fn become_proven(&self) {
         if self.role.get() == Role::Unproven {
@@ -150,23 +159,37 @@ impl Home {
 
     /// Tells the log how an authentication ended.
     fn conclude(&self, owner: Owner, cqe: Cqe, data: Vec<u8>, outcome: Outcome) -> Reply {
+        match outcome {
+            Outcome::Open => {}
+            Outcome::Authenticated => {
+                let (controller, queue) = (owner.controller, owner.qid);
+                tracing::debug!(?controller, queue, "authenticated");
+                self.queue_proven(controller, queue);
+            }
+            Outcome::Failed(reason) => self.authentication_failed(owner, &reason),
+        }
+        Reply { cqe, data, outcome }
+    }
+
+    /// A host has not proven who it is, and is let go. Whoever tries keys does not fill the log with it.
+    fn authentication_failed(&self, owner: Owner, reason: &dyn Display) {
+        self.shared.refusals.count(WhyRefused::Authentication);
+        let peer = self.places(owner.controller).first().map(|place| place.peer.to_string());
+        let others = self.others_refused(WhyRefused::Authentication);
         self.with_target(|target| {
             let Some(controller) = target.controller(owner.controller) else { return };
             let subsystem = target.subsystem(controller.subsystem()).map(|subsystem| subsystem.nqn().as_str());
             let (host, queue) = (controller.host_nqn().as_str(), owner.qid);
-            match outcome {
-                Outcome::Open => {}
-                Outcome::Authenticated => tracing::debug!(host, subsystem, queue, "authenticated"),
-                // Whoever tries keys does not fill the log with it.
-                Outcome::Failed(reason) if self.reactor.now_ns() < self.next_failure_report_ns.get() => {
-                    tracing::debug!(host, subsystem, queue, %reason, "authentication failed; the connection is closed");
+            match others {
+                None => {
+                    tracing::debug!(host, peer, subsystem, queue, %reason, "authentication failed; the connection is closed");
                 }
-                Outcome::Failed(reason) => {
-                    self.next_failure_report_ns.set(self.reactor.now_ns() + REFUSAL_REPORT_NS);
-                    tracing::warn!(host, subsystem, queue, %reason, "authentication failed; the connection is closed");
+                Some(others) => {
+                    tracing::warn!(
+                        host, peer, subsystem, queue, %reason, others, "authentication failed; the connection is closed"
+                    );
                 }
             }
         });
-        Reply { cqe, data, outcome }
     }
 }

@@ -31,6 +31,7 @@ use reactor::buf::sg_len;
 use reactor::sync::Notify;
 use reactor::{Buf, Reactor, SgList, TurnEnd};
 use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,6 +85,22 @@ pub(super) enum End {
     Drained,
     /// No progress for too long.
     Stalled,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Closed => f.write_str("the host closed the connection"),
+            End::Network(errno) => write!(f, "the connection was lost: {errno}"),
+            End::Fault(fault) => write!(f, "the host broke the rules of the transport: {fault}"),
+            End::HelloOfTls => f.write_str("the host speaks TLS where there is none"),
+            End::Overrun => f.write_str("the host sent more commands than its queue holds"),
+            End::Unproven => f.write_str("the host did not authenticate itself"),
+            End::TornDown => f.write_str("its controller was taken down"),
+            End::Drained => f.write_str("this node stops"),
+            End::Stalled => f.write_str("the host did not take or send data in time"),
+        }
+    }
 }
 
 /// A command whose data is on its way from the host.
@@ -156,6 +173,9 @@ pub(super) struct Connection {
     pub(super) heard_ns: Cell<u64>,
     /// The controller's write cache is switched off: every write is durable when it completes.
     pub(super) write_through: Cell<bool>,
+    /// The host's end.
+    pub(super) peer: SocketAddr,
+    /// The address that it reached.
     pub(super) via: SocketAddr,
     /// When the target is told again that this queue's host is alive.
     pub(super) next_note_ns: Cell<u64>,
@@ -173,7 +193,7 @@ impl Connection {
         local: &Rc<Local>,
         stream: Stream,
         id: u64,
-        via: SocketAddr,
+        (peer, via): (SocketAddr, SocketAddr),
     ) -> Rc<Connection> {
         Rc::new(Connection {
             reactor: reactor.clone(),
@@ -204,6 +224,7 @@ impl Connection {
             paused_until_ns: Cell::new(0),
             heard_ns: Cell::new(0),
             write_through: Cell::new(false),
+            peer,
             via,
             next_note_ns: Cell::new(0),
             held_bytes: Cell::new(0),

@@ -3,7 +3,7 @@
 use super::cid_map::CidMap;
 use super::connection::{Connection, End, Owner, Pending, Role};
 use super::execute::CapsuleData;
-use super::home::{AdminReply, Admitted, Home};
+use super::home::{AdminReply, Admitted, Home, Place};
 use super::local::Namespace;
 use crate::spec::opcode::{AdminOpcode, Direction, FABRICS, FabricsType};
 use crate::spec::sgl::DataLocation;
@@ -35,6 +35,7 @@ impl Connection {
             let patience_ns = this.local.config.authentication_timeout_ns;
             let proven = this.settled.wait_until(|| this.role.get() != Role::Unproven || this.is_ended());
             if this.reactor.timeout(patience_ns, proven).await.is_none() {
+                this.report_unproven();
                 this.end(End::Unproven);
             }
         });
@@ -230,9 +231,9 @@ impl Connection {
     /// Tells the target that this queue is closed, and later that none of its commands is carried out any more.
     fn tell_closed(self: &Rc<Self>) {
         let Some(owner) = self.owner.get().filter(|_| !self.told_closed.replace(true)) else { return };
-        let (shared, id) = (self.local.shared.clone(), self.id);
+        let (shared, id, why) = (self.local.shared.clone(), self.id, self.ended.get().unwrap_or(End::Closed));
         self.reactor.post(self.local.shared.home, move |reactor| {
-            Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id);
+            Home::of(reactor, &shared).queue_closed(owner.controller, owner.qid, id, why);
         });
         if owner.qid == 0 {
             return;
@@ -306,7 +307,8 @@ impl Connection {
     }
 
     /// Where messages find this connection.
-    fn place(&self) -> super::home::Place {
-        super::home::Place { reactor: self.reactor.index(), connection: self.id }
+    fn place(&self) -> Place {
+        let (tls, authenticated) = (self.stream.key().is_some(), false);
+        Place { reactor: self.reactor.index(), connection: self.id, peer: self.peer, tls, authenticated }
     }
 }

@@ -528,7 +528,7 @@ pub(super) fn status_for_host(status: bdev::Status, op: Op) -> Status {
         bdev::Status::NoSpace => Status::CAPACITY_EXCEEDED.dnr(),
         bdev::Status::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
         bdev::Status::Aborted => Status::ABORT_REQUESTED,
-        bdev::Status::Gone => Status::NAMESPACE_NOT_READY,
+        bdev::Status::Gone | bdev::Status::Inaccessible => Status::NAMESPACE_NOT_READY,
         bdev::Status::ReservationConflict => Status::RESERVATION_CONFLICT.dnr(),
         bdev::Status::Os(_) if op.modifies() => Status::WRITE_FAULT.dnr(),
         bdev::Status::Os(_) => Status::UNRECOVERED_READ_ERROR.dnr(),

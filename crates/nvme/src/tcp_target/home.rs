@@ -1,6 +1,7 @@
 //! The target's home: the one reactor that owns subsystems and controllers, accepts connections and spreads them.
 
-use super::connection::Connection;
+use super::connection::{Connection, End};
+use super::guests::Guests;
 use super::local::{Arrival, Local};
 use super::reserve::Reserving;
 use super::zone_watch::ZoneWatch;
@@ -8,7 +9,7 @@ use super::{Export, Shared, TargetError};
 use crate::spec::{Cqe, Nqn, Sqe};
 use crate::target::reservation::{HostId, Table};
 use crate::target::{self, AdminOutcome, AnaStates, Connected, ControllerHandle, Mask, Subsystem, SubsystemId};
-use crate::target::{Target, TargetEvent};
+use crate::target::{Target, TargetEvent, WhyRefused};
 use crate::tls::{self, TlsFailure, TlsKey};
 use bdev::{Io, Op};
 use reactor::sync::Notify;
@@ -19,11 +20,17 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Where a connection lives.
+/// Where a connection lives, and whence it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) reactor: usize,
     pub(super) connection: u64,
+    /// The host's end.
+    pub(super) peer: SocketAddr,
+    /// It is encrypted.
+    pub(super) tls: bool,
+    /// Its host has authenticated itself on it.
+    pub(super) authenticated: bool,
 }
 
 /// What became of a Connect command.
@@ -57,8 +64,6 @@ const QUIESCE_MAX_NS: u64 = 20_000_000_000;
 const TURNS_TO_RECEIVE: u32 = 3;
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPTS_PER_WAKE: usize = 16;
-/// Refused connections, and failed authentications, are reported no more often than this.
-pub(super) const REFUSAL_REPORT_NS: u64 = 1_000_000_000;
 
 /// Tells the task that accepts connections to end.
 #[derive(Default)]
@@ -96,8 +101,7 @@ pub(super) struct Home {
     deadline_moved: Rc<Notify>,
     timer_started: Cell<bool>,
     pub(super) zones: ZoneWatch,
-    next_refusal_report_ns: Cell<u64>,
-    pub(super) next_failure_report_ns: Cell<u64>,
+    pub(super) guests: Guests,
 }
 
 impl Home {
@@ -118,8 +122,7 @@ impl Home {
             deadline_moved: Rc::default(),
             timer_started: Cell::new(false),
             zones: ZoneWatch::default(),
-            next_refusal_report_ns: Cell::new(0),
-            next_failure_report_ns: Cell::new(0),
+            guests: Guests::default(),
         })
     }
 
@@ -185,10 +188,10 @@ impl Home {
     fn place_connection(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, via: SocketAddr, tls: bool) {
         let chosen = self.shared.least_loaded();
         if !self.shared.connection_begun(chosen) {
-            let now_ns = self.reactor.now_ns();
-            if now_ns >= self.next_refusal_report_ns.get() {
-                self.next_refusal_report_ns.set(now_ns + REFUSAL_REPORT_NS);
-                tracing::warn!(%peer, limit = self.shared.config.connections_max, "connection refused: too many connections");
+            self.shared.refusals.count(WhyRefused::Limit);
+            if let Some(others) = self.others_refused(WhyRefused::Limit) {
+                let limit = self.shared.config.connections_max;
+                tracing::warn!(%peer, limit, others, "connection refused: too many connections");
             }
             return;
         }
@@ -230,8 +233,14 @@ impl Home {
         let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via, tls);
         self.deadline_moved.notify_all();
         self.carry_out();
-        let connected = connected?;
+        let connected = connected.map_err(|refused| {
+            self.guest_refused(&refused, place.peer);
+            refused.cqe
+        })?;
         self.queues.borrow_mut().insert((connected.controller, connected.qid), place);
+        if connected.qid == 0 && !connected.needs_authentication {
+            self.guest_came(connected.controller, place);
+        }
         let (admitted, cntlid) = self.with_target(|target| {
             let controller = target.controller(connected.controller).expect("it was connected just now");
             let (host, name) = (HostId(*controller.host_id()), controller.host_nqn().clone());
@@ -298,10 +307,14 @@ impl Home {
         self.target.borrow_mut().note_activity(self.reactor.now_ns(), controller);
     }
 
-    pub(super) fn queue_closed(self: &Rc<Self>, controller: ControllerHandle, qid: u16, connection: u64) {
+    /// A queue's connection has ended, and why.
+    pub(super) fn queue_closed(self: &Rc<Self>, controller: ControllerHandle, qid: u16, connection: u64, why: End) {
         let place = self.queues.borrow().get(&(controller, qid)).copied();
         if place.is_some_and(|place| place.connection == connection) {
             self.queues.borrow_mut().remove(&(controller, qid));
+            if qid == 0 {
+                self.guest_left(controller, &why);
+            }
             self.target.borrow_mut().queue_closed(controller, qid);
             self.deadline_moved.notify_all();
             self.carry_out();
@@ -412,6 +425,7 @@ impl Home {
                 }
                 TargetEvent::CloseQueue { controller, qid } => self.close_queue(controller, qid),
                 TargetEvent::CloseController { controller } => {
+                    self.guest_left(controller, &"disconnected by this node, which takes its access away");
                     self.queue_ids(controller, 0).into_iter().for_each(|qid| self.close_queue(controller, qid));
                 }
                 TargetEvent::Reset { controller } => self.reset(controller),
@@ -498,6 +512,24 @@ impl Home {
         }
     }
 
+    /// The host has authenticated itself on a queue.
+    pub(super) fn queue_proven(&self, controller: ControllerHandle, qid: u16) {
+        let mut queues = self.queues.borrow_mut();
+        let Some(place) = queues.get_mut(&(controller, qid)) else { return };
+        place.authenticated = true;
+        let place = *place;
+        drop(queues);
+        if qid == 0 {
+            self.guest_came(controller, place);
+        }
+    }
+
+    /// Where the queues of a controller are and whence they came, the admin queue first.
+    pub(super) fn places(&self, controller: ControllerHandle) -> Vec<Place> {
+        let queues = self.queues.borrow();
+        queues.range((controller, 0)..=(controller, u16::MAX)).map(|(_, place)| *place).collect()
+    }
+
     /// Whether a queue is this connection.
     pub(super) fn is_queue(&self, controller: ControllerHandle, qid: u16, connection: u64) -> bool {
         self.queues.borrow().get(&(controller, qid)).is_some_and(|place| place.connection == connection)
@@ -570,6 +602,10 @@ async fn keep_time(home: Rc<Home>) {
         // As late as the look above: by the time of a turn that began long ago the deadline would be to come for ever.
         let now_ns = reactor.clock_ns();
         home.listen_to_silent(now_ns).await;
+        let silent: Vec<ControllerHandle> = home.target.borrow().silent(now_ns).collect();
+        silent
+            .into_iter()
+            .for_each(|handle| home.guest_left(handle, &"nothing was heard of it for its keep-alive time"));
         home.target.borrow_mut().handle_timeout(now_ns);
         home.carry_out();
     }

@@ -2,12 +2,12 @@
 
 use super::connection::{Connection, End, HELD_BYTES_MAX};
 use super::greetings::Greetings;
-use super::home::REFUSAL_REPORT_NS;
 use super::receive::Receiver;
 use super::share::Shares;
+use super::sparing::Sparing;
 use super::{Config, Export, Shared};
 use crate::target::reservation::Access;
-use crate::target::{self, AnaStates, Mask, SubsystemId};
+use crate::target::{self, AnaStates, Mask, SubsystemId, WhyRefused};
 use crate::tls::stream::Stream;
 use crate::tls::{Keyring, TlsFailure};
 use bdev::{BlockDevice, Channel, Op, OpSet};
@@ -86,8 +86,8 @@ pub(super) struct Local {
     pub(super) greetings: Rc<Greetings>,
     /// Connections that have answers to flush at the end of this turn.
     pub(super) answering: Cell<usize>,
-    /// Until then connections without TLS, or with too much of it, are not reported again.
-    next_failure_report_ns: Cell<u64>,
+    /// Reports of connections without TLS, or with too much of it.
+    tls_failures: Sparing,
     /// The task that looks for hosts which do not send the data they were asked for runs.
     pub(super) watching_transfers: Cell<bool>,
 }
@@ -107,7 +107,7 @@ impl Local {
             shares: Shares::default(),
             greetings: Rc::default(),
             answering: Cell::new(0),
-            next_failure_report_ns: Cell::new(0),
+            tls_failures: Sparing::default(),
             watching_transfers: Cell::new(false),
         })
     }
@@ -131,7 +131,7 @@ impl Local {
                 }
             },
         };
-        let connection = Connection::new(&self.reactor, self, stream, id, via);
+        let connection = Connection::new(&self.reactor, self, stream, id, (peer, via));
         self.connections.borrow_mut().insert(id, Rc::downgrade(&connection));
         self.share_out();
         connection.watch_handshake();
@@ -164,12 +164,12 @@ impl Local {
 
     /// Whoever tries keys does not fill the log with it.
     fn report(&self, peer: SocketAddr, via: SocketAddr, failure: &TlsFailure) {
-        let now_ns = self.reactor.now_ns();
-        if now_ns < self.next_failure_report_ns.get() {
+        self.shared.refusals.count(WhyRefused::Tls);
+        if !self.tls_failures.admit(self.reactor.now_ns()) {
             return tracing::debug!(%peer, %via, reason = %failure, "no TLS with a host; the connection is closed");
         }
-        self.next_failure_report_ns.set(now_ns + REFUSAL_REPORT_NS);
-        tracing::warn!(%peer, %via, reason = %failure, "no TLS with a host; the connection is closed");
+        let others = self.tls_failures.others();
+        tracing::warn!(%peer, %via, reason = %failure, others, "no TLS with a host; the connection is closed");
     }
 
     /// The connections that are served.

@@ -17,6 +17,7 @@ mod execute;
 mod flights;
 mod fused;
 mod greetings;
+mod guests;
 mod home;
 mod local;
 mod output;
@@ -28,15 +29,16 @@ mod receive;
 mod reserve;
 mod room;
 mod share;
+mod sparing;
 mod store;
 mod traffic;
 mod zone_watch;
 mod zones;
 
 use crate::auth::Policy;
-use crate::spec::Nqn;
-use crate::target::reservation::{Access, Table};
-use crate::target::{self, AnaStates, Mask, ModelError, SubsystemConfig, SubsystemId, TargetConfig};
+use crate::spec::{Nqn, Status};
+use crate::target::reservation::{Access, HostId, Table};
+use crate::target::{self, AnaStates, Mask, ModelError, SubsystemConfig, SubsystemId, TargetConfig, WhyRefused};
 use crate::tls::{HostPsks, Psk, TlsFailure};
 use base::Errno;
 use bdev::BlockDevice;
@@ -44,7 +46,7 @@ use home::Home;
 use local::Local;
 use reactor::{BUF_BYTES_MAX, Reactor, ReactorHandle};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -124,6 +126,16 @@ pub enum TargetError {
         /// Why.
         reason: String,
     },
+    /// Reservations could not be changed.
+    #[error("the reservations of namespace {nsid} of '{nqn}' are as they were: {reason}")]
+    Reservations {
+        /// The subsystem.
+        nqn: String,
+        /// The namespace.
+        nsid: u32,
+        /// Why.
+        reason: &'static str,
+    },
     /// The reactors have stopped.
     #[error("the target has stopped")]
     Stopped,
@@ -188,6 +200,7 @@ struct Shared {
     records: AtomicUsize,
     loads: Vec<AtomicUsize>,
     meters: traffic::Meters,
+    refusals: guests::Refusals,
 }
 
 impl Shared {
@@ -271,6 +284,16 @@ pub struct HostInfo {
     pub io_queues: usize,
     /// Its keep-alive timeout in ms; 0 is none.
     pub kato_ms: u32,
+    /// Its host identifier.
+    pub host_id: uuid::Uuid,
+    /// Addresses that its connections come from, each once, that of its admin queue first.
+    pub peers: Vec<IpAddr>,
+    /// All of its connections are encrypted.
+    pub tls: bool,
+    /// It has authenticated itself on all of its connections.
+    pub authenticated: bool,
+    /// A limit holds it back now.
+    pub throttled: bool,
 }
 
 /// The target's part on its home reactor: everything the node does with it. Use it there, or through [`TcpTarget`].
@@ -355,6 +378,22 @@ impl TargetHome {
             let tables = nsids.map(|nsid| (nsid, target.reservations(id, nsid).clone()));
             tables.filter(|(_, table)| !table.registrants().is_empty()).collect()
         }))
+    }
+
+    /// Ends the registration of one host with a namespace, or all of them with the reservation. Hosts are told; durable where it has
+    /// to be, and in force, when it returns. The reservation store is asked meanwhile.
+    pub async fn clear_reservations(&self, nqn: &str, nsid: u32, host: Option<HostId>) -> Result<(), TargetError> {
+        let id = self.find(nqn)?;
+        let cleared = self.home().clear_reservations((id, nsid), host).await;
+        cleared.map_err(|status| TargetError::Reservations {
+            nqn: nqn.to_string(),
+            nsid,
+            reason: match status.kind() {
+                Status::INVALID_NAMESPACE => "there is no such namespace any more",
+                Status::RESERVATION_CONFLICT => "the host is not registered any more",
+                _ => "the change could not be made durable; see the node's log",
+            },
+        })
     }
 
     /// Removes a namespace; hosts are told, commands under way complete.
@@ -452,19 +491,39 @@ impl TargetHome {
 
     /// The hosts that are connected now.
     pub fn hosts(&self) -> Vec<HostInfo> {
-        self.home().with_target(|target| {
-            let describe = |controller: &target::Controller| HostInfo {
-                host_nqn: controller.host_nqn().to_string(),
-                subsystem_nqn: target
-                    .subsystem(controller.subsystem())
-                    .map(|s| s.nqn().to_string())
-                    .unwrap_or_default(),
-                cntlid: controller.cntlid(),
-                io_queues: controller.queues().filter(|qid| *qid > 0).count(),
-                kato_ms: controller.kato_ms(),
+        let (home, now_ns) = (self.home(), self.reactor.now_ns());
+        home.with_target(|target| {
+            let describe = |(handle, controller): (target::ControllerHandle, &target::Controller)| {
+                let places = home.places(handle);
+                let mut peers: Vec<IpAddr> = Vec::new();
+                for ip in places.iter().map(|place| place.peer.ip()) {
+                    if !peers.contains(&ip) {
+                        peers.push(ip);
+                    }
+                }
+                HostInfo {
+                    host_nqn: controller.host_nqn().to_string(),
+                    subsystem_nqn: target
+                        .subsystem(controller.subsystem())
+                        .map(|s| s.nqn().to_string())
+                        .unwrap_or_default(),
+                    cntlid: controller.cntlid(),
+                    io_queues: controller.queues().filter(|qid| *qid > 0).count(),
+                    kato_ms: controller.kato_ms(),
+                    host_id: uuid::Uuid::from_bytes(*controller.host_id()),
+                    peers,
+                    tls: !places.is_empty() && places.iter().all(|place| place.tls),
+                    authenticated: !places.is_empty() && places.iter().all(|place| place.authenticated),
+                    throttled: self.shared.meters.is_throttled(controller.host_nqn(), now_ns),
+                }
             };
-            target.controllers().map(|(_, controller)| describe(controller)).collect()
+            target.controllers().map(describe).collect()
         })
+    }
+
+    /// How often hosts were turned away, by reason.
+    pub fn refusals(&self) -> Vec<(&'static str, u64)> {
+        WhyRefused::LABELS.into_iter().zip(self.shared.refusals.counts()).collect()
     }
 
     /// Connections that are open now.
@@ -548,6 +607,7 @@ impl TcpTarget {
             records: AtomicUsize::new(0),
             loads: reactors.iter().map(|_| AtomicUsize::new(0)).collect(),
             meters: traffic::Meters::default(),
+            refusals: guests::Refusals::default(),
         };
         TcpTarget { home, shared: Arc::new(shared) }
     }

@@ -89,8 +89,29 @@ impl Home {
     ) -> Result<(), Status> {
         let subsystem = self.with_target(|target| target.controller(controller).map(|found| found.subsystem()));
         let subsystem = subsystem.ok_or(Status::ABORTED_SQ_DELETION.dnr())?;
+        let plan = |target: &Target| target.plan_reservation(controller, nsid, &request);
+        self.change_reservations((subsystem, nsid), plan, request.aborts()).await
+    }
+
+    /// Ends the registration of one host, or all of them with the reservation, as an administrator asks.
+    pub(super) async fn clear_reservations(
+        self: &Rc<Self>,
+        (subsystem, nsid): Key,
+        host: Option<HostId>,
+    ) -> Result<(), Status> {
+        let plan = |target: &Target| target.plan_clearing(subsystem, nsid, host);
+        self.change_reservations((subsystem, nsid), plan, false).await
+    }
+
+    /// Carries a plan out when it is its turn.
+    async fn change_reservations(
+        self: &Rc<Self>,
+        (subsystem, nsid): Key,
+        plan: impl FnOnce(&Target) -> Result<PlannedReservation, Status>,
+        aborts: bool,
+    ) -> Result<(), Status> {
         let turn = self.reserving.turn((subsystem, nsid)).await;
-        let planned = self.with_target(|target| target.plan_reservation(controller, nsid, &request))?;
+        let planned = self.with_target(plan)?;
         assert_eq!(planned.namespace(), (subsystem, nsid), "the namespace whose turn it is");
         self.keep_reservation(&planned).await?;
         let preempted = self.change(|target| target.commit_reservation(planned))?;
@@ -104,7 +125,7 @@ impl Home {
             self.end_commands(subsystem, nsid, &preempted).await;
         }
         drop(ending);
-        if request.aborts() {
+        if aborts {
             self.reserving.all_ended((subsystem, nsid)).await;
         }
         Ok(())

@@ -125,6 +125,11 @@ impl Meters {
         }
     }
 
+    /// Whether a limit holds a host back now.
+    pub(super) fn is_throttled(&self, host: &Nqn, now_ns: u64) -> bool {
+        self.lock().get(host).is_some_and(|meter| meter.limiter.is_used_up(now_ns))
+    }
+
     pub(super) fn all(&self) -> Vec<HostTraffic> {
         let mut meters = self.lock();
         meters.retain(|_, meter| is_wanted(meter));
@@ -222,6 +227,7 @@ mod tests {
         assert_eq!(meters.all()[0].limits.iops, 1000);
         let meter = meters.of(&host, 1);
         assert_eq!(meter.take(0, IoOp::Read, 512, 0), 0);
+        assert_eq!((meters.is_throttled(&host, 999_999), meters.is_throttled(&host, 1_000_000)), (true, false));
         assert_eq!(meter.take(0, IoOp::Read, 512, 0), 1_000_000);
         assert_eq!(meter.take(0, IoOp::Flush, 0, 0), 0, "never waits");
         meters.set(&host, Limits { iops: 0, bytes_per_second: 1 << 20, burst_ns: 0 }, 1);

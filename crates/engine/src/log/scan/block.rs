@@ -363,7 +363,7 @@ impl Scan<'_> {
                 return again;
             }
             if let Seen::Unreadable(status) = again
-                && status != Status::Gone
+                && !status.is_gone()
             {
                 unreadable = Some(status);
             }
@@ -489,7 +489,7 @@ impl Scan<'_> {
             for (nth, (is_right, crc)) in right.iter_mut().zip(&crcs).enumerate() {
                 match other.blocks(start + nth as u64, 1) {
                     Ok(bytes) if crc32c(bytes) == *crc => *is_right = Ok(true),
-                    Err(status) if status != Status::Gone && *is_right == Ok(false) => *is_right = Err(status),
+                    Err(status) if !status.is_gone() && *is_right == Ok(false) => *is_right = Err(status),
                     _ => {}
                 }
             }

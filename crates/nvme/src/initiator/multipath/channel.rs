@@ -189,7 +189,7 @@ async fn go_on(way: Rc<Way>, mut returned: Returned) -> Done {
                 let since_ns = *refused_since_ns.get_or_insert(way.reactor.now_ns());
                 let waited_ns = way.reactor.now_ns().saturating_sub(since_ns);
                 if way.group.options.fail_fast_ns.is_some_and(|limit_ns| waited_ns >= limit_ns) {
-                    return io.done(Status::Gone);
+                    return io.done(if status.is_ana_refusal() { Status::Inaccessible } else { Status::Gone });
                 }
                 refusals = refusals.saturating_add(1);
                 avoided = way.leave(from);
@@ -261,7 +261,7 @@ impl OnList<'_> {
                     Err(back) => io = back,
                 }
             }
-            let Some(pause_ns) = way.patience_ns() else { return Err(io.done(Status::Gone)) };
+            let Some(pause_ns) = way.patience_ns() else { return Err(io.done(way.group.why_useless())) };
             way.reactor.timeout(pause_ns.min(TICK_NS), way.bell.notified()).await;
         }
     }

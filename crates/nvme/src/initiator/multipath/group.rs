@@ -1,6 +1,6 @@
 //! What the paths of a device have in common, and which they are.
 
-use bdev::DeviceInfo;
+use bdev::{DeviceInfo, Status};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -271,5 +271,18 @@ impl Group {
         // Where none ever was, since there could have been one.
         let first_ns = namespace.first_up_ns.get().copied().unwrap_or(0);
         Some(first_ns.max(namespace.useful_until_ns.load(Ordering::Relaxed)))
+    }
+
+    /// What to say of an operation for which no path was of use: where targets are there, it is they who refuse.
+    pub(in crate::initiator) fn why_useless(&self) -> Status {
+        let paths = self.paths();
+        let mut connected = paths.iter().filter(|path| matches!(path.phase(), Phase::Up(_))).peekable();
+        // (One that no target has any more is gone, whatever is known of its access.)
+        let is_there = self.namespace.info().blocks > 0 && connected.peek().is_some();
+        if is_there && connected.all(|path| path.ana().refusal().is_some()) {
+            Status::Inaccessible
+        } else {
+            Status::Gone
+        }
     }
 }

@@ -9,11 +9,12 @@
 //! A command is judged as a whole before anything changes: one that is refused leaves no trace.
 
 use super::{HostId, REGISTRANTS_MAX};
-use crate::spec::Status;
 use crate::spec::reservation::{
     AcquireAction, Keys, PersistenceChange, RegisterAction, ReleaseAction, ReservationCommand, ReservationNotice,
     ReservationType,
 };
+use crate::spec::{Nqn, Status};
+use std::collections::BTreeMap;
 
 /// A host that has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Table {
     reservation: Option<Reservation>,
     /// In the order of registration.
     registrants: Vec<Registrant>,
+    /// What registrants call themselves, as far as it is known; for people.
+    names: BTreeMap<HostId, Nqn>,
 }
 
 /// What a host wants changed.
@@ -74,7 +77,7 @@ const CONFLICT: Status = Status::RESERVATION_CONFLICT.dnr();
 impl Table {
     /// Nobody has registered.
     pub const fn new() -> Table {
-        Table { generation: 0, persistent: false, reservation: None, registrants: Vec::new() }
+        Table { generation: 0, persistent: false, reservation: None, registrants: Vec::new(), names: BTreeMap::new() }
     }
 
     /// A table as it was kept over a loss of power; `None` if it contradicts itself.
@@ -93,7 +96,26 @@ impl Table {
             persistent: true,
             reservation,
             registrants,
+            names: BTreeMap::new(),
         })
+    }
+
+    /// What a registrant called itself when it last changed something here.
+    pub fn name(&self, host: HostId) -> Option<&Nqn> {
+        self.names.get(&host)
+    }
+
+    /// Notes what a host calls itself, if it is a registrant.
+    pub fn note_name(&mut self, host: HostId, name: &Nqn) {
+        if self.key_of(host).is_some() {
+            self.names.insert(host, name.clone());
+        }
+        self.forget_names();
+    }
+
+    fn forget_names(&mut self) {
+        let registrants = &self.registrants;
+        self.names.retain(|host, _| registrants.iter().any(|one| one.host == *host));
     }
 
     /// Counts what changed registrations (GEN).
@@ -219,20 +241,44 @@ impl Table {
             // "Whatever I had, now it is this": the key's absence is ignored as its value is.
             (RegisterAction::Replace, None) if ignore_key => self.add(host, new)?,
             (RegisterAction::Unregister, Some(key)) if is_known(key) => {
-                let before = self.reservation;
-                self.remove(&[host]);
-                // Those that were let in by this reservation may want to hold one now.
-                if let Some(held) = before
-                    && self.reservation.is_none()
-                    && !held.kind.is_of_holder_alone()
-                {
-                    self.tell_registrants(host, ReservationNotice::ReservationReleased, &mut change);
-                }
+                self.unregister(host, &mut change);
             }
             (RegisterAction::Replace | RegisterAction::Unregister, _) => return Err(CONFLICT),
         }
         self.generation = self.generation.wrapping_add(1);
         Ok(change)
+    }
+
+    fn unregister(&mut self, host: HostId, change: &mut Change) {
+        let before = self.reservation;
+        self.remove(&[host]);
+        // Those that were let in by this reservation may want to hold one now.
+        if let Some(held) = before
+            && self.reservation.is_none()
+            && !held.kind.is_of_holder_alone()
+        {
+            self.tell_registrants(host, ReservationNotice::ReservationReleased, change);
+        }
+    }
+
+    /// Ends a registration as an administrator asks, and the reservation with it where it is held by that host: the host is told
+    /// as by a preemption, the others as by its own command. `None`: it has not registered.
+    pub fn evict(&mut self, host: HostId) -> Option<Change> {
+        self.key_of(host)?;
+        let mut change =
+            Change { notices: vec![(host, ReservationNotice::RegistrationPreempted)], aborted: Vec::new() };
+        self.unregister(host, &mut change);
+        self.forget_names();
+        self.generation = self.generation.wrapping_add(1);
+        self.assert_sound();
+        Some(change)
+    }
+
+    /// Ends all registrations and the reservation as an administrator asks: registrants are told as by Clear.
+    pub fn clear_all(&mut self) -> Change {
+        let change = self.clear(HostId::NONE);
+        self.forget_names();
+        change
     }
 
     fn add(&mut self, host: HostId, key: u64) -> Result<(), Status> {

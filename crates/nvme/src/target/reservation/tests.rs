@@ -220,3 +220,39 @@ fn a_report_has_as_many_whole_entries_as_fit_and_counts_all() {
     super::report::report(&table, &mut tiny);
     assert_eq!(tiny, out[..8]);
 }
+
+#[test]
+fn an_administrator_ends_one_registration_or_all_and_hosts_are_told_as_by_other_hosts() {
+    use ReservationNotice::{RegistrationPreempted, ReservationPreempted, ReservationReleased};
+    let registrants = vec![Registrant { host: id(1), key: 5 }, Registrant { host: id(2), key: 6 }];
+    for kind in ReservationType::ALL {
+        let held = Some(Reservation { kind, holder: (!kind.is_all_registrants()).then_some(id(1)) });
+        let table = Table::restore(7, held, registrants.clone()).expect("sound");
+        let mut cleared = table.clone();
+        let told = cleared.clear_all().notices;
+        assert_eq!(told, [(id(1), ReservationPreempted), (id(2), ReservationPreempted)]);
+        assert_eq!((cleared.reservation(), cleared.registrants().len(), cleared.generation()), (None, 0, 8));
+        assert!(cleared.is_persistent(), "what is kept is that there is none");
+
+        let mut evicted = table.clone();
+        let mut expected = vec![(id(1), RegistrationPreempted)];
+        let ends = !kind.is_all_registrants();
+        if ends && !kind.is_of_holder_alone() {
+            expected.push((id(2), ReservationReleased));
+        }
+        assert_eq!(evicted.evict(id(1)).expect("registered").notices, expected, "{kind:?}");
+        assert_eq!((evicted.reservation().is_none(), evicted.registrants()), (ends, &registrants[1..]));
+        assert_eq!((evicted.evict(id(1)), evicted.generation()), (None, 8), "it is gone");
+    }
+}
+
+#[test]
+fn names_go_with_registrations() {
+    let name = crate::spec::Nqn::new("nqn.2026-11.org.example:h").expect("valid");
+    let mut table = Table::restore(7, None, vec![Registrant { host: id(1), key: 5 }]).expect("sound");
+    table.note_name(id(1), &name);
+    table.note_name(id(2), &name);
+    assert_eq!((table.name(id(1)), table.name(id(2))), (Some(&name), None));
+    table.evict(id(1)).expect("registered");
+    assert_eq!(table.name(id(1)), None);
+}

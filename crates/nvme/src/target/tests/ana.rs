@@ -185,7 +185,7 @@ fn controllers_have_identifiers_of_their_nodes_range() {
     let first = connect(&mut target).expect("free");
     assert_eq!(first.1, 100);
     assert_eq!([(); 2].map(|()| connect(&mut target).expect("free").1), [101, 102]);
-    assert_eq!(connect(&mut target).expect_err("none left").status().kind(), Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(connect(&mut target).expect_err("none left").cqe.status().kind(), Status::CONNECT_CONTROLLER_BUSY);
     target.queue_closed(first.0, 0);
     assert_eq!(connect(&mut target).expect("free again").1, 100);
     for controller_ids in [(0, 5), (6, 5), (1, 0xfff0)] {

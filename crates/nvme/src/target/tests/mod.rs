@@ -61,7 +61,7 @@ impl Bench {
     }
 
     fn connect_as(&mut self, sqe: Sqe, data: &ConnectData) -> Result<Connected, Cqe> {
-        self.target.connect(self.now_ns, &sqe, data.as_bytes(), VIA, None)
+        self.target.connect(self.now_ns, &sqe, data.as_bytes(), VIA, None).map_err(|refused| refused.cqe)
     }
 
     fn connect(&mut self, subsystem: &Nqn, kato_ms: u32) -> ControllerHandle {
@@ -216,12 +216,29 @@ fn a_refused_connect_names_the_field() {
 }
 
 #[test]
+fn a_refusal_says_why_and_whom() {
+    let mut bench = Bench::new();
+    bench.target.set_allow_any_host(bench.subsystem, false).expect("exists");
+    bench.target.allow_host(bench.subsystem, nqn("host")).expect("exists");
+    let mut why = |host: &str, subsystem: &str, qid: u16, controller: Option<u16>| {
+        let data = command::connect_data([7; 16], &nqn(host), &nqn(subsystem), controller);
+        let connected = bench.target.connect(0, &command::connect(qid, 32, 0), data.as_bytes(), VIA, None);
+        let refused = connected.expect_err("refused");
+        assert_eq!((refused.host, refused.subsystem), (Some(nqn(host)), Some(nqn(subsystem))));
+        refused.why
+    };
+    assert_eq!(why("host", "none", 0, None), WhyRefused::UnknownSubsystem);
+    assert_eq!(why("stranger", "disk", 0, None), WhyRefused::NotAllowed);
+    assert_eq!(why("host", "disk", 1, Some(77)), WhyRefused::Parameter("controller identifier"));
+}
+
+#[test]
 fn a_connect_without_its_data_or_of_another_format_is_refused() {
     let mut bench = Bench::new();
     let data = command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None);
     let sqe = command::connect(0, 32, 0);
     let cut = bench.target.connect(0, &sqe, &data.as_bytes()[..1023], VIA, None).expect_err("refused");
-    assert_eq!(cut.status().kind(), Status::DATA_SGL_LENGTH_INVALID);
+    assert_eq!(cut.cqe.status().kind(), Status::DATA_SGL_LENGTH_INVALID);
     let mut odd = sqe;
     odd.cdw10 = U32::new(odd.cdw10.get() | 1);
     let refused = bench.connect_as(odd, &data).expect_err("refused");

@@ -24,8 +24,8 @@ fn is_let_in(bench: &mut Bench, host: &str, subsystem: &Nqn, tls: Option<&TlsKey
     let data = command::connect_data([id; 16], &nqn(host), subsystem, None);
     match bench.target.connect(bench.now_ns, &command::connect(0, 32, 0), data.as_bytes(), VIA, tls) {
         Ok(_) => true,
-        Err(cqe) => {
-            assert_eq!(cqe.status().kind(), Status::CONNECT_INVALID_HOST.kind());
+        Err(refused) => {
+            assert_eq!(refused.cqe.status().kind(), Status::CONNECT_INVALID_HOST.kind());
             false
         }
     }
