@@ -19,7 +19,10 @@ pub enum ConfigCommand {
     #[command(after_help = "\
 Two things make a difference. What commands have added and changed is remembered by the node and stays over restarts; to have it
 in the file as well, write it there. What is changed in the file is taken up when the node is started again, save for a pool that is not
-open: 'remuda pool open' takes up its new definition at once.")]
+open: 'remuda pool open' takes up its new definition at once.
+
+Example:
+  remuda config diff")]
     Diff,
     /// Print a file to start from
     Example,

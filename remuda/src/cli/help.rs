@@ -106,7 +106,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("vhost show", &["remuda vhost show vm0"]),
     ("vhost delete", &["remuda vhost delete vm0"]),
     ("config check", &["remuda config check node.toml"]),
-    ("config diff", &["remuda config diff"]),
+    ("reservation list", &["remuda reservation list"]),
     ("config example", &["remuda config example > node.toml"]),
     ("config reference", &["remuda config reference | less"]),
     ("sim list", &["remuda sim list"]),
