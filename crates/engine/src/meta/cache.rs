@@ -22,7 +22,7 @@ use std::rc::Rc;
 pub(super) const WRITES_MAX: usize = 32;
 /// Fewest pages that a cache holds, whatever its limit says: enough for each load under way to have one.
 const PAGES_MIN: usize = 4;
-/// Frames that the hand passes at a time once a whole round has found no page that can be dropped.
+/// Frames that the hand passes at a time once whole rounds have found no page that can be dropped.
 const LOOK_ON: usize = 256;
 /// Most pages kept without content, so that dropping one and loading another costs no allocation.
 const SPARE_MAX: usize = 64;
@@ -348,15 +348,15 @@ impl Meta {
 
     /// Moves the hand until it has found a clean page that is not in use, starting writes of dirty ones that it passes.
     ///
-    /// Where a whole round was in vain and something is under way that ends, the next ones are short: every page written and
-    /// every checkpoint ended wakes all who wait, and each would look at every frame again.
+    /// Where whole rounds were in vain the next ones are short as long as pages are being written: each one that is written wakes
+    /// all who wait, and they would all look at every frame again.
     fn sweep(self: &Rc<Self>) -> Sweep {
         let frames = self.cache.frames.borrow().len();
         let mut pinned = false;
-        let under_way = self.cache.writes.get() > 0 || self.progress.is_running();
         // The second round finds what the first one has taken the mark from.
-        let is_short = under_way && self.cache.fruitless.get() >= frames * 2;
-        for _ in 0..if is_short { LOOK_ON.min(frames * 2) } else { frames * 2 } {
+        let rounds = frames * 2;
+        let is_short = self.cache.writes.get() > 0 && self.cache.fruitless.get() >= rounds;
+        for _ in 0..if is_short { LOOK_ON.min(rounds) } else { rounds } {
             let at = self.cache.hand.get() % frames;
             self.cache.hand.set(at + 1);
             self.cache.fruitless.set(self.cache.fruitless.get() + 1);
@@ -383,7 +383,6 @@ impl Meta {
             }
         }
         match self.cache.writes.get() {
-            0 if is_short => Sweep::Writing,
             0 if pinned => Sweep::Pinned,
             0 => Sweep::InUse,
             _ => Sweep::Writing,
