@@ -67,7 +67,7 @@ const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const WHOLE_MAX: u64 = 100_000;
 
 /// Exactly, in the largest unit in which two decimals are enough for that: `1.5 GiB`, `1100 MiB`. Where no such unit gives a
-/// short number, about: `~1.18 MiB`. What is not exact can be told by its `~`.
+/// short number, about, rounded down: `~1.17 MiB`. What is not exact can be told by its `~`.
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = u128::from(self.0);
@@ -77,12 +77,8 @@ impl fmt::Display for ByteSize {
         if let Some(unit) = (0..=largest).rev().take_while(is_short).find(exact) {
             return write_hundredths(f, bytes * 100 / scale(unit), unit);
         }
-        let rounded = |unit: usize| (bytes * 100 + scale(unit) / 2) / scale(unit);
-        // What rounds to 1024 of a unit is one of the next.
-        let carries = rounded(largest) >= 102_400 && largest + 1 < UNITS.len();
-        let unit = if carries { largest + 1 } else { largest };
         f.write_str("~")?;
-        write_hundredths(f, rounded(unit), unit)
+        write_hundredths(f, bytes * 100 / scale(largest), largest)
     }
 }
 
@@ -135,11 +131,11 @@ mod tests {
             (1100 << 20, "1100 MiB"),
             ((20 << 30) - (1 << 20), "20479 MiB"),
             (4097, "4097 B"),
-            (1_234_567, "~1.18 MiB"),
-            ((1 << 40) - 4096, "~1 TiB"),
+            (1_234_567, "~1.17 MiB"),
+            ((1 << 40) - 4096, "~1023.99 GiB"),
             ((100 << 30) + 1, "~100 GiB"),
             (1_000_000_000_000, "~931.32 GiB"),
-            (u64::MAX, "~16384 PiB"),
+            (u64::MAX, "~16383.99 PiB"),
         ] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const OPS: usize = Op::ALL.len();
-/// Of operations that end in the turn in which they began, one in so many is timed: two looks at the clock take longer than
-/// such an operation may.
+/// Of operations that end in the turn in which they began, one in so many is timed, give or take half of that: two looks at the
+/// clock take longer than such an operation may, and loads have periods of their own.
 const TIMED_EVERY: u32 = 32;
 
 /// Operations whose latencies are counted together.
@@ -272,6 +272,8 @@ struct StatsChannel {
 struct Stopwatch {
     /// Operations until the next one that is timed.
     left: Cell<u32>,
+    /// Of a sequence without a pattern (an LCG).
+    random: Cell<u32>,
     /// What the last one took that was timed and ended in its turn, ns.
     last_ns: Cell<u64>,
 }
@@ -288,8 +290,14 @@ impl Stopwatch {
     #[inline]
     fn begin(&self, reactor: &Reactor) -> Began {
         let left = self.left.get();
-        self.left.set(left.checked_sub(1).unwrap_or(TIMED_EVERY - 1));
+        self.left.set(left.checked_sub(1).unwrap_or_else(|| self.distance()));
         Began { turn_ns: reactor.now_ns(), clock_ns: (left == 0).then(|| reactor.clock_ns()) }
+    }
+
+    /// Operations between one that is timed and the next.
+    fn distance(&self) -> u32 {
+        self.random.set(self.random.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        TIMED_EVERY / 2 + (self.random.get() >> 16) % TIMED_EVERY
     }
 
     /// How long the operation took, ns.

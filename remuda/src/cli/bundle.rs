@@ -189,7 +189,10 @@ impl<W: Write> Bundle<W> {
         }
         if status.is_none() {
             for (pool, headers) in remains::pools(config, state.as_ref().ok()) {
-                self.add_json(&format!("pools/{pool}.json"), &headers)?;
+                // A configuration that is wrong may have any name.
+                let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
+                let file: String = pool.chars().map(plain).collect();
+                self.add_json(&format!("pools/{file}.json"), &headers)?;
             }
         }
         Ok(())

@@ -222,7 +222,8 @@ fn registrant(table: &Table, object: &str, named: &str) -> Result<HostId, Refusa
         [host] => Ok(host),
         [] => {
             let ids: Vec<String> = table.registrants().iter().map(|one| one.host.to_string()).collect();
-            let next = format!("registered are the host identifiers {}", ids.join(", "));
+            let next =
+                format!("registered are the host identifiers {}; older registrations have no NQN", ids.join(", "));
             Err(Refusal::new(RefusalKind::NotFound, object, format!("host '{named}' has not registered"), next))
         }
         _ => {

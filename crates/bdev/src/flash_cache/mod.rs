@@ -534,7 +534,7 @@ impl Inner {
         let ends = self.shared.with(|state| {
             count(&mut state.ring.counts);
             state.errors_in_row += 1;
-            let ends = state.mode == Mode::On && (state.errors_in_row >= FAILURES_MAX || status == Status::Gone);
+            let ends = state.mode == Mode::On && (state.errors_in_row >= FAILURES_MAX || status.is_gone());
             if ends {
                 state.mode = Mode::Failed;
                 state.ring.clear();

@@ -94,7 +94,7 @@ impl Inner {
         match found {
             Ok(found) => Ok(own.iter().all(|own| own.as_slice() == found.as_slice())),
             // There is nothing to compare with.
-            Err(Status::Gone) => Ok(true),
+            Err(status) if status.is_gone() => Ok(true),
             Err(status) => Err(status),
         }
     }

@@ -7,15 +7,29 @@ use std::cell::Cell;
 /// There is room again when one extent in so many is free.
 const ROOM_SHARE: u32 = 64;
 
-/// Whether writes have failed for want of an extent, and it has been said.
+/// It is said once in so long: hosts may trim and write again as often as they like.
+const SAID_EVERY_NS: u64 = 60_000_000_000;
+
+/// Whether writes fail for want of an extent, and whether it has been said.
 #[derive(Default)]
-pub(super) struct Fullness(Cell<bool>);
+pub(super) struct Fullness {
+    /// A write has failed for want of an extent, and there has not been room enough since.
+    is_full: Cell<bool>,
+    /// It has been said, and that there is room again has not.
+    is_said: Cell<bool>,
+    /// When it was said last.
+    said_ns: Cell<Option<u64>>,
+}
 
 impl Shard {
     /// A write has found no free extent.
     #[cold]
     pub(super) fn note_full(&self) {
-        if !self.full.0.replace(true) {
+        let now_ns = self.reactor.now_ns();
+        let is_recent = self.full.said_ns.get().is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAID_EVERY_NS);
+        if !self.full.is_full.replace(true) && !is_recent {
+            self.full.is_said.set(true);
+            self.full.said_ns.set(Some(now_ns));
             tracing::error!(
                 "pool '{}' is full: shard {} has no free extent, and writes to places that were not written before fail with \
                  'no space'; delete or trim volumes, delete snapshots, or let the capacity device grow and call 'remuda pool \
@@ -30,7 +44,7 @@ impl Shard {
     /// Extents may have become free.
     #[inline]
     pub(super) fn note_room(&self) {
-        if self.full.0.get() {
+        if self.full.is_full.get() {
             self.look_for_room();
         }
     }
@@ -38,8 +52,11 @@ impl Shard {
     #[cold]
     fn look_for_room(&self) {
         let free = self.index.stats().free_extents;
-        if free >= (self.meta.extents() / ROOM_SHARE).max(1) {
-            self.full.0.set(false);
+        if free < (self.meta.extents() / ROOM_SHARE).max(1) {
+            return;
+        }
+        self.full.is_full.set(false);
+        if self.full.is_said.replace(false) {
             tracing::info!(
                 "pool '{}' has room again: {free} extents of shard {} are free, and writes succeed",
                 self.pool_name,

@@ -391,6 +391,9 @@ impl TargetHome {
             reason: match status.kind() {
                 Status::INVALID_NAMESPACE => "there is no such namespace any more",
                 Status::RESERVATION_CONFLICT => "the host is not registered any more",
+                Status::NAMESPACE_NOT_READY => {
+                    "it is being formatted, or a host changes its reservations; try again then"
+                }
                 _ => "the change could not be made durable; see the node's log",
             },
         })

@@ -22,6 +22,9 @@ use std::rc::Rc;
 
 type Key = (SubsystemId, u32);
 
+/// So long an administrator waits for a namespace, and everything else that the node does at command with him.
+const CLEARING_WAITS_NS: u64 = 2_000_000_000;
+
 /// What the home needs to let changes of reservations go one after the other.
 #[derive(Default)]
 pub(super) struct Reserving {
@@ -90,27 +93,30 @@ impl Home {
         let subsystem = self.with_target(|target| target.controller(controller).map(|found| found.subsystem()));
         let subsystem = subsystem.ok_or(Status::ABORTED_SQ_DELETION.dnr())?;
         let plan = |target: &Target| target.plan_reservation(controller, nsid, &request);
-        self.change_reservations((subsystem, nsid), plan, request.aborts()).await
+        let turn = self.reserving.turn((subsystem, nsid)).await;
+        self.change_reservations(turn, plan, request.aborts()).await
     }
 
-    /// Ends the registration of one host, or all of them with the reservation, as an administrator asks.
+    /// Ends the registration of one host, or all of them with the reservation, as an administrator asks. `NAMESPACE_NOT_READY` when
+    /// something else, a format above all, has the namespace for longer than [`CLEARING_WAITS_NS`].
     pub(super) async fn clear_reservations(
         self: &Rc<Self>,
         (subsystem, nsid): Key,
         host: Option<HostId>,
     ) -> Result<(), Status> {
         let plan = |target: &Target| target.plan_clearing(subsystem, nsid, host);
-        self.change_reservations((subsystem, nsid), plan, false).await
+        let turn = self.reactor.timeout(CLEARING_WAITS_NS, self.reserving.turn((subsystem, nsid))).await;
+        self.change_reservations(turn.ok_or(Status::NAMESPACE_NOT_READY)?, plan, false).await
     }
 
-    /// Carries a plan out when it is its turn.
+    /// Carries a plan out whose turn it is.
     async fn change_reservations(
         self: &Rc<Self>,
-        (subsystem, nsid): Key,
+        turn: Turn<'_>,
         plan: impl FnOnce(&Target) -> Result<PlannedReservation, Status>,
         aborts: bool,
     ) -> Result<(), Status> {
-        let turn = self.reserving.turn((subsystem, nsid)).await;
+        let (subsystem, nsid) = turn.1;
         let planned = self.with_target(plan)?;
         assert_eq!(planned.namespace(), (subsystem, nsid), "the namespace whose turn it is");
         self.keep_reservation(&planned).await?;
