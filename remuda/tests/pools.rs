@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pools::{DEVICES, NQN, POOL, bench, node, refused};
+use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
 use common::{Node, remuda};
 use serde_json::{Value, json};
 
@@ -198,7 +198,7 @@ fn a_pool_whose_volumes_have_all_that_they_may_need_is_not_full() {
 
 #[test]
 fn a_pool_is_full_with_its_first_shard() {
-    let node = node(&POOL.replace("capacity", "shards = 2\ncapacity"));
+    let node = node_on(&DEVICES.replace("64MiB", "256MiB"), &POOL.replace("capacity", "shards = 2\ncapacity"));
     // Slices of 64 MiB go round the shards: those of volumes that are made one after the other to different ones.
     let names: Vec<String> = (0..16).map(|number| format!("v{number}")).collect();
     for name in &names {
