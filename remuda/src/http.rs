@@ -18,7 +18,7 @@ use bdev::{BlockDevice, LatencyClass, Op};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -39,6 +39,8 @@ pub struct Metrics {
 #[derive(Default)]
 struct Objects {
     stopping: bool,
+    /// When the node was last asked.
+    updated: Option<Instant>,
     devices: Vec<Gauge>,
     volumes: Vec<Gauge>,
     pools: Vec<PoolView>,
@@ -90,6 +92,7 @@ impl Metrics {
         let (problems, failing) = (node.problems(&pools).len(), node.failing(&pools));
         let (seen, traffic) = (node.exporter().counters().await, node.traffic().await);
         let mut objects = self.objects.lock().expect("nothing panics while holding it");
+        objects.updated = Some(Instant::now());
         objects.devices = devices.collect();
         objects.volumes = volumes.collect();
         objects.pools = pools;
@@ -102,13 +105,11 @@ impl Metrics {
         objects.vhosts = node.vhost_list();
     }
 
-    /// Has the node note which objects there are.
-    async fn refreshed(&self) {
+    /// Has the node note which objects there are; says whether it did. One that is stopping does not any more, and what was
+    /// last known will do.
+    async fn refreshed(&self) -> bool {
         let (done, refreshed) = oneshot::channel();
-        if self.refresh.send(done).await.is_ok() {
-            // A node that is stopping answers no more; what was last known will do.
-            let _ = refreshed.await;
-        }
+        self.refresh.send(done).await.is_ok() && refreshed.await.is_ok()
     }
 
     /// `/healthz` says so from now on.
@@ -569,9 +570,11 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAd
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Console>) {
     let scrapes = get(show_metrics).route_layer(from_fn_with_state(metrics.names.clone(), guard_scrapes));
+    // Health names objects and reasons, as metrics do.
+    let health = get(show_health).route_layer(from_fn_with_state(metrics.names.clone(), guard_scrapes));
     let router = Router::new()
         .route("/metrics", scrapes)
-        .route("/healthz", get(show_health))
+        .route("/healthz", health)
         .route("/livez", get(|| async { "ok\n" }))
         .with_state(metrics);
     let router = match console {
@@ -582,25 +585,71 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Cons
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
-    metrics.refreshed().await;
+    // A scrape of a node that stops has what was last known.
+    let _ = metrics.refreshed().await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
 }
 
-async fn show_health(State(metrics): State<Metrics>) -> impl IntoResponse {
+async fn show_health(State(metrics): State<Metrics>) -> (StatusCode, String) {
     let is_stopping = || metrics.objects.lock().expect("nothing panics while holding it").stopping;
     // A node that has much to do tells what it knew last, and within the patience of whoever asks.
-    if !is_stopping() && tokio::time::timeout(HEALTH_PATIENCE, metrics.refreshed()).await.is_err() {
-        tracing::debug!("health is told as it was last known");
-    }
+    let is_fresh = !is_stopping() && tokio::time::timeout(HEALTH_PATIENCE, metrics.refreshed()).await == Ok(true);
     let objects = metrics.objects.lock().expect("nothing panics while holding it");
     if objects.stopping {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_string())
-    } else if !objects.failing.is_empty() {
-        let lines = objects.failing.iter().map(|line| format!("{line}\n"));
-        (StatusCode::SERVICE_UNAVAILABLE, std::iter::once("failing\n".to_string()).chain(lines).collect())
-    } else if objects.problems > 0 {
-        (StatusCode::OK, format!("degraded: {} warnings, see 'remuda status'\n", objects.problems))
-    } else {
-        (StatusCode::OK, "ok\n".to_string())
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_string());
+    }
+    let (status, mut text) = objects.health();
+    if !is_fresh {
+        let age = objects.updated.map_or(0, |updated| updated.elapsed().as_secs());
+        text += &format!("as it was {age} s ago: the node has much to do, and did not answer in time\n");
+    }
+    (status, text)
+}
+
+impl Objects {
+    /// How the node is, by what was last noted.
+    fn health(&self) -> (StatusCode, String) {
+        if !self.failing.is_empty() {
+            let lines = self.failing.iter().map(|line| format!("{line}\n"));
+            (StatusCode::SERVICE_UNAVAILABLE, std::iter::once("failing\n".to_string()).chain(lines).collect())
+        } else if self.problems > 0 {
+            (StatusCode::OK, format!("degraded: {} warnings, see 'remuda status'\n", self.problems))
+        } else {
+            (StatusCode::OK, "ok\n".to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_that_is_old_says_so_and_stays_what_it_was() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (refresh, mut asked) = mpsc::channel::<oneshot::Sender<()>>(1);
+            let metrics = Metrics { reactors: Vec::new(), objects: Arc::default(), refresh, names: Names::new(&[]) };
+            metrics.objects.lock().unwrap().updated = Some(Instant::now());
+            let answers = tokio::spawn(async move {
+                asked.recv().await.expect("the first").send(()).expect("somebody waits");
+                // The others get none.
+                while asked.recv().await.is_some() {}
+            });
+            let told = async || show_health(State(metrics.clone())).await;
+            assert_eq!(told().await, (StatusCode::OK, "ok\n".to_string()));
+            let (status, text) = told().await;
+            assert!(
+                status == StatusCode::OK && text.starts_with("ok\nas it was ") && text.contains(" s ago"),
+                "{text}"
+            );
+            metrics.objects.lock().unwrap().failing = vec!["pool 'p' (closed): gone".to_string()];
+            let (status, text) = told().await;
+            assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.starts_with("failing\npool 'p'"), "{text}");
+            assert!(text.contains(" s ago"), "{text}");
+            metrics.stopping();
+            assert_eq!(told().await, (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_string()));
+            answers.abort();
+        });
     }
 }

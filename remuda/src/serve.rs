@@ -128,6 +128,8 @@ async fn run(
             Ok((listener, address)) => {
                 node.metrics = Some(format!("http://{address}/metrics"));
                 node.console = console.is_some().then(|| format!("http://{address}/"));
+                // Whoever asks before the node has time for it hears how it began.
+                metrics.update(&node).await;
                 tokio::spawn(http::serve(listener, metrics.clone(), console));
             }
             Err(error) if node.config().node.metrics_explicit => {

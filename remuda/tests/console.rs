@@ -146,7 +146,12 @@ fn data_are_for_those_who_ask_for_them_on_purpose() {
 fn metrics_are_for_programs_by_any_name_and_for_browsers_by_ours() {
     for config in ["", "console = false\n"] {
         let node = Node::start(&format!("{config}console_names = ['node7.example']\n"));
-        let status = |headers: &str| request(&node, "GET", "/metrics", headers).status;
+        let status = |headers: &str| {
+            let [metrics, health] = ["/metrics", "/healthz"].map(|path| request(&node, "GET", path, headers).status);
+            assert_eq!(metrics, health, "{headers}");
+            assert_eq!(request(&node, "GET", "/livez", headers).status, 200, "that it lives is no secret");
+            metrics
+        };
         let browser = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept-Language: en\r\n";
         for agent in ["", "User-Agent: Prometheus/3.5.0\r\nAccept: text/plain\r\n"] {
             assert_eq!(status(&format!("Host: prometheus-calls-it-so:9420\r\n{agent}")), 200, "{agent}");

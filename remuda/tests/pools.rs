@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pools::{DEVICES, NQN, POOL, bench, node, refused};
+use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
 use common::{Node, remuda};
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ fn pools_made_by_command_live_until_they_are_destroyed() {
     assert_eq!(node.json(&["top", "--once", "--interval", "0.1"])["objects"][0]["name"], json!("v"));
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     refused(&node, &["volume", "delete", "v"], 5, "remove the namespace first");
-    refused(&node, &["pool", "destroy", "hot", "--yes"], 5, "remove the namespace first");
+    refused(&node, &["pool", "destroy", "hot", "--yes"], 5, "(with --force while hosts are connected)");
     node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["volume", "delete", "v"]);
     refused(&node, &["volume", "show", "v"], 4, "no such object");
@@ -173,6 +173,49 @@ fn a_full_pool_refuses_new_blocks_and_goes_on() {
     assert_eq!((told("pool 'hot' is full"), told("pool 'hot' has room again")), (1, 1), "{}", node.log());
     node.ok(&["pool", "status", "hot"]);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn a_pool_whose_volumes_have_all_that_they_may_need_is_not_full() {
+    let node = node(&POOL.replace("capacity", "shards = 1\ncapacity"));
+    let number = |key: &str| node.json(&["pool", "show", "hot"])["open"]["total"][key].as_u64().unwrap();
+    let size = format!("{}MiB", number("free_extents") * 4);
+    node.ok(&["volume", "create", "thick", "--pool", "hot", "--size", &size]);
+    node.ok(&["subsystem", "add-namespace", NQN, "thick"]);
+    let fill = ["--rw", "write", "--fill", "--bs", "1MiB", "--time", "100ms", "--warmup", "0s"];
+    let run = bench(&node, &fill);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    assert_eq!(number("free_extents"), 0);
+    node.ok(&["pool", "status", "hot"]);
+    node.ok(&["status"]);
+    node.ok(&["volume", "create", "thin", "--pool", "hot", "--size", "4MiB"]);
+    let run = node.run(&["status"]);
+    assert!(run.code == 1 && run.out.contains("no free extent in 1 of 1 shards"), "{}", run.out);
+    node.ok(&["volume", "delete", "thin"]);
+    node.ok(&["snapshot", "create", "thick@before"]);
+    assert_eq!(node.run(&["pool", "status", "hot"]).code, 1, "a write now takes an extent");
+}
+
+#[test]
+fn a_pool_is_full_with_its_first_shard() {
+    let node = node_on(&DEVICES.replace("64MiB", "256MiB"), &POOL.replace("capacity", "shards = 2\ncapacity"));
+    // Slices of 64 MiB go round the shards: those of volumes that are made one after the other to different ones.
+    let names: Vec<String> = (0..16).map(|number| format!("v{number}")).collect();
+    for name in &names {
+        node.ok(&["volume", "create", name, "--pool", "hot", "--size", "64MiB"]);
+        node.ok(&["subsystem", "add-namespace", NQN, name]);
+    }
+    let fill = |number: usize| {
+        let nsid = (number + 1).to_string();
+        let fill = ["--rw", "write", "--fill", "--bs", "1MiB", "--time", "100ms", "--warmup", "0s"];
+        bench(&node, &[&["--nsid", &nsid][..], &fill].concat()).code
+    };
+    assert!((0..names.len()).step_by(2).any(|number| fill(number) != 0), "a shard takes no more");
+    let pool = node.json(&["pool", "show", "hot"]);
+    assert!(pool["open"]["total"]["free_extents"].as_u64().unwrap() > 0, "{pool}");
+    assert_eq!((&pool["state"], pool["open"]["full_shards"].as_array().map(Vec::len)), (&json!("full"), Some(1)));
+    let run = node.run(&["status"]);
+    assert!(run.code == 1 && run.out.contains("no free extent in 1 of 2 shards"), "{}", run.out);
 }
 
 #[test]

@@ -127,6 +127,11 @@ impl PoolShared {
         (origin.wrapping_add(slice) % self.homes.len() as u32) as u16
     }
 
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> u64 {
+        self.homes.len() as u64
+    }
+
     pub(crate) fn home_of(&self, shard: u16) -> usize {
         self.homes[shard as usize]
     }

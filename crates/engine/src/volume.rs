@@ -105,6 +105,12 @@ impl PoolVolume {
         self.shown.layer()
     }
 
+    /// How many of its extents of 4 MiB are of a shard of the pool, written or not.
+    pub fn extents_of_shard(&self, shard: u16) -> u64 {
+        let extents = self.shown.blocks().div_ceil(EXTENT_BLOCKS as u64);
+        extents_of_shard(self.pool.shards(), self.identity.origin, extents, shard)
+    }
+
     pub(crate) fn shown(&self) -> &Shown {
         &self.shown
     }
@@ -130,6 +136,15 @@ impl PoolShared {
         }
         Status::Ok
     }
+}
+
+/// Of the first `extents` of volumes of an origin: how many are of a shard, of so many `shards`. Slices go round the shards.
+fn extents_of_shard(shards: u64, origin: u32, extents: u64, shard: u16) -> u64 {
+    let slice_extents = SLICE_EXTENTS as u64;
+    let (whole, rest) = (extents / slice_extents, extents % slice_extents);
+    let first = (shard as u64 + shards - origin as u64 % shards) % shards;
+    let slices = (whole + shards - 1 - first) / shards;
+    slices * slice_extents + if whole % shards == first { rest } else { 0 }
 }
 
 /// The part of a range that lies in its first extent.
@@ -401,5 +416,34 @@ impl Medium for VolumeChannel {
     async fn transfer(&self, io: Io) -> Done {
         let io = Io { flags: Flags(io.flags.0 & !Flags::LOAN.0), ..io };
         self.transfer_now(io).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_counted_by_the_shards_that_their_slices_go_to() {
+        for (shards, origin, extents) in [
+            (1, 5, 100),
+            (2, 0, 0),
+            (2, 1, 15),
+            (2, 1, 17),
+            (3, 7, 48),
+            (3, 8, 33),
+            (4, 2, 1000),
+            (4, 3, 64),
+            (5, 1, 1),
+        ] {
+            let of_slices = |shard: u16| {
+                let is_of = |extent: &u64| (origin + extent / SLICE_EXTENTS as u64) % shards == shard as u64;
+                (0..extents).filter(is_of).count() as u64
+            };
+            for shard in 0..shards as u16 {
+                let counted = extents_of_shard(shards, origin as u32, extents, shard);
+                assert_eq!(counted, of_slices(shard), "shard {shard} of {shards}, origin {origin}, {extents} extents");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `remuda config`.
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::{Context, output};
 use crate::config::diagnostic::plural;
 use crate::config::{Config, reference};
@@ -46,19 +46,14 @@ pub fn run(context: &Context, command: ConfigCommand) -> Result<(), Failure> {
 }
 
 fn diff(context: &Context) -> Result<(), Failure> {
-    let raw = context.call("config.diff", json!({}))?;
-    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
-    let view: DifferencesView = serde_json::from_value(raw.clone()).map_err(other)?;
-    let path = &view.config;
-    let about_file = match view.file {
-        FileIs::Same => format!("{path} is as the node has read it"),
-        FileIs::Changed => format!("{path} has been changed since the node has read it"),
-        FileIs::Wrong => format!("{path} is wrong by now: remuda config check {path}"),
-        FileIs::Gone => format!("{path} is not there any more: the node would not start again"),
-    };
-    if context.json {
-        output::print_json(&raw);
-    } else {
+    let show = |view: &DifferencesView| {
+        let path = &view.config;
+        let about_file = match view.file {
+            FileIs::Same => format!("{path} is as the node has read it"),
+            FileIs::Changed => format!("{path} has been changed since the node has read it"),
+            FileIs::Wrong => format!("{path} is wrong by now: remuda config check {path}"),
+            FileIs::Gone => format!("{path} is not there any more: the node would not start again"),
+        };
         let rows = view.differences.iter().map(|one| {
             let differs = match one.differs {
                 Differs::AddedAtRunTime => "added at run time",
@@ -69,14 +64,15 @@ fn diff(context: &Context) -> Result<(), Failure> {
             };
             vec![one.object.clone(), differs.to_string(), one.detail.clone()]
         });
-        match view.differences.is_empty() {
-            true => output::print_line("no differences"),
-            false => output::print_line(&output::table(&["OBJECT", "DIFFERENCE", "DETAIL"], rows.collect())),
-        }
-        output::print_line(&about_file);
-    }
-    let is_same = view.differences.is_empty() && matches!(view.file, FileIs::Same | FileIs::Changed);
-    if is_same { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+        let differences = match view.differences.is_empty() {
+            true => "no differences".to_string(),
+            false => output::table(&["OBJECT", "DIFFERENCE", "DETAIL"], rows.collect()),
+        };
+        format!("{differences}\n{about_file}")
+    };
+    context.call_and_judge("config.diff", json!({}), show, |view| {
+        view.differences.is_empty() && matches!(view.file, FileIs::Same | FileIs::Changed)
+    })
 }
 
 fn check(context: &Context, file: &str) -> Result<(), Failure> {

@@ -293,10 +293,44 @@ impl Context {
             output::print_json(&result);
             return Ok(());
         }
-        let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
-        output::print_line(&show(serde_json::from_value(result).map_err(other)?));
+        output::print_line(&show(understood(result)?));
         Ok(())
     }
+
+    /// Calls the node, shows the result, and fails without a word when it is not as `is_well` wants it.
+    pub fn call_and_judge<T: serde::de::DeserializeOwned>(
+        &self,
+        method: &str,
+        params: serde_json::Value,
+        show: impl FnOnce(&T) -> String,
+        is_well: impl FnOnce(&T) -> bool,
+    ) -> Result<(), Failure> {
+        let result = self.call(method, params)?;
+        let view = understood(result.clone())?;
+        self.judge(&result, &view, show, is_well)
+    }
+
+    /// The same with a result that is there, and has been understood.
+    pub fn judge<T>(
+        &self,
+        result: &serde_json::Value,
+        view: &T,
+        show: impl FnOnce(&T) -> String,
+        is_well: impl FnOnce(&T) -> bool,
+    ) -> Result<(), Failure> {
+        if self.json {
+            output::print_json(result);
+        } else {
+            output::print_line(&show(view));
+        }
+        if is_well(view) { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+    }
+}
+
+/// What a node has answered; a node of another version may say something else.
+fn understood<T: serde::de::DeserializeOwned>(answer: serde_json::Value) -> Result<T, Failure> {
+    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
+    serde_json::from_value(answer).map_err(other)
 }
 
 fn run(context: &Context, command: Command) -> Result<(), Failure> {

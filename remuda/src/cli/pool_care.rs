@@ -1,7 +1,7 @@
 //! `remuda pool check`, `scrub`, `grow` and `forget-log`: what an operator does when something is, or may be, wrong.
 
 use super::exit::{Exit, Failure};
-use super::{Context, output};
+use super::{Context, output, understood};
 use crate::node::LogLoss;
 use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
 use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
@@ -9,7 +9,7 @@ use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
 use clap::{ArgGroup, Args};
 use engine::CheckOptions;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -129,7 +129,7 @@ fn check_by_node(context: &Context, name: &str, options: CheckOptions) -> Result
         _ => failure,
     })?;
     loop {
-        let progress: CheckProgress = read(context.call("pool.check_report", json!({ "name": name }))?)?;
+        let progress: CheckProgress = understood(context.call("pool.check_report", json!({ "name": name }))?)?;
         match progress.report {
             Some(report) if !progress.running => return Ok(report),
             _ => std::thread::sleep(PAUSE),
@@ -198,11 +198,11 @@ pub fn scrub(context: &Context, args: &ScrubArgs) -> Result<(), Failure> {
         (_, _, Some(rate)) => context.call("pool.scrub", json!({ "name": args.name, "rate": rate.0 }))?,
         (_, _, None) => context.call("pool.scrub", name.clone())?,
     };
-    let mut scrub: ScrubView = read(raw.clone())?;
+    let mut scrub: ScrubView = understood(raw.clone())?;
     while args.wait && scrub.state == ScrubState::Running {
         std::thread::sleep(PAUSE);
         raw = context.call("pool.scrub_status", name.clone())?;
-        scrub = read(raw.clone())?;
+        scrub = understood(raw.clone())?;
     }
     if context.json {
         output::print_json(&raw);
@@ -292,7 +292,7 @@ pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure
         });
     }
     let raw = context.call("pool.forget_log", params)?;
-    let loss: LogLoss = read(raw.clone())?;
+    let loss: LogLoss = understood(raw.clone())?;
     let what = loss_text(&loss, "would answer with an error until they are written");
     let message = format!("this gives up the log of pool '{name}': {what}\nadd --yes-lose-data if that is meant");
     let mut failure = Failure::new(Exit::Usage, message);
@@ -310,9 +310,4 @@ fn loss_text(loss: &LogLoss, verb: &str) -> String {
         text += &format!("\n  volume '{}': {ranges} ranges, {bytes}", lost.volume);
     }
     text
-}
-
-fn read<T: serde::de::DeserializeOwned>(raw: Value) -> Result<T, Failure> {
-    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
-    serde_json::from_value(raw).map_err(other)
 }

@@ -4,7 +4,7 @@ use super::cache::{self, CacheArgs};
 use super::exit::{Exit, Failure};
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::watch::{Shown, Watch};
-use super::{Context, output};
+use super::{Context, output, understood};
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::simulate::{self, SimulateArgs};
@@ -400,30 +400,29 @@ fn shards(open: &PoolNumbers) -> String {
     output::table(&headings, rows.collect())
 }
 
+/// A pool, or all of them: as the node tells it, and understood.
 fn fetch(context: &Context, name: &Option<String>) -> Result<(Value, Vec<PoolView>), Failure> {
     let raw = match name {
         Some(name) => Value::Array(vec![context.call("pool.show", json!({ "name": name }))?]),
         None => context.call("pool.list", json!({}))?,
     };
-    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
-    let pools = serde_json::from_value(raw.clone()).map_err(other)?;
+    let pools = understood(raw.clone())?;
     Ok((raw, pools))
 }
 
 fn status(context: &Context, name: Option<String>) -> Result<(), Failure> {
-    let (raw, pools) = fetch(context, &name)?;
-    if context.json {
-        output::print_json(&raw);
-    } else if pools.is_empty() {
-        output::print_line("no pools; 'remuda pool create --help' has examples");
-    } else {
+    let show = |pools: &Vec<PoolView>| {
+        if pools.is_empty() {
+            return "no pools; 'remuda pool create --help' has examples".to_string();
+        }
         let texts = pools.iter().map(|pool| match &pool.open {
             Some(open) => format!("{}\n\n{}", facts(pool), shards(open)),
             None => facts(pool),
         });
-        output::print_line(&texts.collect::<Vec<_>>().join("\n\n"));
-    }
-    if pools.iter().all(PoolView::is_well) { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+        texts.collect::<Vec<_>>().join("\n\n")
+    };
+    let (raw, pools) = fetch(context, &name)?;
+    context.judge(&raw, &pools, show, |pools| pools.iter().all(PoolView::is_well))
 }
 
 /// What happened between two looks at the open pools that both have seen.

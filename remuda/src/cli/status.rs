@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 pub fn status(context: &Context) -> Result<(), Failure> {
-    let raw = context.call("node.status", json!({}))?;
-    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
-    let status: StatusView = serde_json::from_value(raw.clone()).map_err(other)?;
     let show = |status: &StatusView| {
         let none = |list: &[String]| if list.is_empty() { "nowhere".to_string() } else { list.join(" ") };
         let tls = status.nvmf_listen_tls.iter().map(|address| format!("{address} (TLS)"));
@@ -51,12 +48,7 @@ pub fn status(context: &Context) -> Result<(), Failure> {
         }
         text
     };
-    if context.json {
-        output::print_json(&raw);
-    } else {
-        output::print_line(&show(&status));
-    }
-    if status.failing.is_empty() { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }
+    context.call_and_judge("node.status", json!({}), show, |status| status.failing.is_empty())
 }
 
 /// Hosts that are connected.

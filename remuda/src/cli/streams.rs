@@ -1,7 +1,7 @@
 //! `remuda snapshot diff`, `export`, `import` and `verify`.
 
 use super::exit::{Exit, Failure};
-use super::{Context, output};
+use super::{Context, output, understood};
 use crate::node::view::{ChangeView, ChangesView, ImportView};
 use crate::rpc::client::Client;
 use base::ByteSize;
@@ -13,10 +13,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 256 << 10;
-
-fn other_version(error: serde_json::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"))
-}
 
 /// Shows what differs, piece by piece: it may be much.
 pub fn diff(context: &Context, name: &str, since: Option<&str>) -> Result<(), Failure> {
@@ -30,7 +26,7 @@ pub fn diff(context: &Context, name: &str, since: Option<&str>) -> Result<(), Fa
     while let Some(offset) = from {
         let params = without_nulls(json!({ "snapshot": name, "since": since, "offset": offset }));
         let found = client.call("snapshot.diff", params)?;
-        let found: ChangesView = serde_json::from_value(found).map_err(other_version)?;
+        let found: ChangesView = understood(found)?;
         from = found.next;
         if context.json {
             all.extend(found.changes);
@@ -194,7 +190,7 @@ pub fn import(
         output::print_json(&made);
         return Ok(());
     }
-    let made: ImportView = serde_json::from_value(made).map_err(other_version)?;
+    let made: ImportView = understood(made)?;
     let block = BLOCK_BYTES as u64;
     let totals = StreamTotals {
         stream_bytes: made.stream_bytes,

@@ -1,8 +1,8 @@
 //! `remuda top`: what the node does now, per reactor, volume, device and host.
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::watch::{Shown, Watch};
-use super::{Context, output, status};
+use super::{Context, output, status, understood};
 use crate::config::show_duration_ns;
 use crate::node::stats::{CountedView, LatencyView, StatsView, TrafficView};
 use crate::node::view::{ReactorView, StatusView};
@@ -16,14 +16,10 @@ struct Look {
 }
 
 pub fn top(context: &Context, watch: &Watch) -> Result<(), Failure> {
-    let other = |error| Failure::new(Exit::Failed, format!("the node is another version of this program: {error}"));
     let look = || {
         let stats = context.call("stats", json!({}))?;
         let status = context.call("node.status", json!({}))?;
-        Ok(Look {
-            status: serde_json::from_value(status).map_err(other)?,
-            stats: serde_json::from_value(stats).map_err(other)?,
-        })
+        Ok(Look { status: understood(status)?, stats: understood(stats)? })
     };
     watch.run(context, look, show)
 }

@@ -1,8 +1,8 @@
-//! What every answer of the console and `/metrics` carries, and which requests get one.
+//! What every answer of the console, `/metrics` and `/healthz` carries, and which requests get one.
 //!
 //! A page of another site can have its own name point at this machine (DNS rebinding) and would then be of one origin with
 //! the console. Such a page calls the console by that name: only addresses, `localhost`, the machine's name and those that
-//! the configuration lists are answered. Programs that scrape `/metrics` may call it what they like: no page sends what they
+//! the configuration lists are answered. Programs that ask for `/metrics` or `/healthz` may call it what they like: no page sends what they
 //! send.
 
 use axum::extract::{Request, State};
@@ -68,7 +68,7 @@ pub async fn guard(State(names): State<Names>, request: Request, next: Next) -> 
     answer(refusal, request, next).await
 }
 
-/// The same for `/metrics`, where only browsers have to use one of `names`.
+/// The same for `/metrics` and `/healthz`, where only browsers have to use one of `names`.
 pub async fn guard_scrapes(State(names): State<Names>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let misnamed = misnamed(&names, headers).filter(|_| from_browser(headers));

@@ -1,11 +1,11 @@
 //! Directories and devices that a configuration names.
 
 use super::Finding;
-use super::view::View;
+use super::view::{Process, View};
 use crate::config::{Config, DeviceParams, LogDef, check_file, check_memory_log};
 use crate::sys;
 use base::ByteSize;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::OpenOptions;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -98,22 +98,29 @@ fn file(view: &View, check: String, path: &str, size: Option<u64>, block_size: u
     }
 }
 
-/// Who keeps a node from opening a file or disk, unless that is the node itself; and what to do.
+/// Who keeps a node from opening a file or disk, unless that is the node itself; and what to do. The kernel's list is asked:
+/// a lock of ours, however short, could be in the way of a node that starts.
 fn locked(view: &View, path: &str, is_running: bool) -> Option<(String, String)> {
-    // Shared, and for a moment: a node waits longer for its own.
-    let Err(TryLockError::WouldBlock) = File::open(path).ok()?.try_lock_shared() else { return None };
     if is_running {
         return None;
     }
     let target = std::fs::canonicalize(path).ok()?;
-    let holder = view.process_with(|open| open == target);
-    let Some(holder) = holder else {
-        let next = "look as root: lsof PATH; stop it there, or name another file".replace("PATH", path);
-        return Some((format!("{path} is locked by another program, perhaps a node of another user"), next));
+    let found = std::fs::metadata(&target).ok()?;
+    let pid = view.lock_holder(found.dev(), found.ino(), &target)?;
+    let named = |process: &Process| {
+        let command = view.command_of(process).map_or(String::new(), |command| format!(": {command}"));
+        format!("{process}{command}")
     };
-    let command = view.command_of(&holder).map_or(String::new(), |command| format!(": {command}"));
     let next = "if that is a node, stop it (remuda stop) or give this one files of its own";
-    Some((format!("{path} is locked by {holder}{command}"), next.to_string()))
+    if let Some(holder) = view.process(pid) {
+        return Some((format!("{path} is locked by {}", named(&holder)), next.to_string()));
+    }
+    // Who took the lock has ended, and somebody that it has started keeps it.
+    if let Some(user) = view.process_with(|open| open == target) {
+        return Some((format!("{path} is locked, and open in {}", named(&user)), next.to_string()));
+    }
+    let next = format!("look as root: lsof {path}; stop it there, or name another file");
+    Some((format!("{path} is locked by another program, perhaps a node of another user"), next))
 }
 
 fn disk(view: &View, check: String, path: &str, block_size: u32, is_running: bool) -> Finding {
@@ -195,6 +202,11 @@ fn remote(check: String, address: &str) -> Finding {
 
 fn memory_log(check: String, path: &str, size: u64, volatile: bool) -> Finding {
     let there = Path::new(path);
+    // Looking into a pipe would wait for its other end.
+    if std::fs::metadata(there).is_ok_and(|found| !found.is_file() && !found.file_type().is_char_device()) {
+        let found = format!("its log {path} is neither a file nor a DAX device");
+        return Finding::problem(check, found, "name one that is");
+    }
     let missing = !there.exists();
     if missing && !there.parent().is_some_and(Path::is_dir) {
         let found = format!("its log {path} is in a directory that there is not");
@@ -242,6 +254,59 @@ mod tests {
             "{found:?}"
         );
         assert!(look("x", None).next.contains("size ="));
+        drop(held);
+        assert_ne!(look("held", Some(1 << 20)).level, Level::Problem);
+    }
+
+    #[test]
+    fn who_has_a_lock_is_told_apart_from_who_has_the_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "").unwrap();
+        let (found, target) = (std::fs::metadata(&path).unwrap(), std::fs::canonicalize(&path).unwrap());
+        let path = path.to_string_lossy().into_owned();
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid: &str| {
+            let fds = root.path().join("proc").join(pid).join("fd");
+            std::fs::create_dir_all(&fds).unwrap();
+            std::fs::write(fds.parent().unwrap().join("comm"), format!("name{pid}\n")).unwrap();
+            std::os::unix::fs::symlink(&target, fds.join("3")).unwrap();
+        };
+        let view = View::below(root.path());
+        let locks = |text: &str| std::fs::write(root.path().join("proc/locks"), text).unwrap();
+        process("11");
+        process("12");
+        let (major, minor, inode) = (libc::major(found.dev()), libc::minor(found.dev()), found.ino());
+        let line = |pid: u32| format!("2: FLOCK  ADVISORY  WRITE {pid} {major:02x}:{minor:02x}:{inode} 0 EOF\n");
+        let other = format!("1: FLOCK  ADVISORY  WRITE 11 {major:02x}:{minor:02x}:{} 0 EOF\nx\n", inode + 1);
+        locks(&other);
+        assert!(locked(&view, &path, false).is_none(), "it is open, and not locked");
+        locks(&(other.clone() + &line(12)));
+        let (told, _) = locked(&view, &path, false).unwrap();
+        assert!(told.contains("is locked by 'name12' (pid 12)"), "{told}");
+        assert!(locked(&view, &path, true).is_none(), "the node's own");
+        locks(&line(13));
+        let (told, _) = locked(&view, &path, false).unwrap();
+        assert!(told.contains("is locked, and open in 'name1"), "{told}");
+        locks(&line(12).replace(" FLOCK", " -> FLOCK"));
+        assert!(locked(&view, &path, false).is_none(), "one that waits has it not");
+        // A file system may number its parts apart from itself: then who has the file open has the lock.
+        let foreign = line(12).replace(&format!(" {major:02x}:"), " fff:");
+        locks(&foreign);
+        assert!(locked(&view, &path, false).unwrap().0.contains("(pid 12)"));
+        locks(&foreign.replace(" 12 ", " 13 "));
+        assert!(locked(&view, &path, false).is_none(), "another file with that number");
+    }
+
+    #[test]
+    fn a_pipe_is_no_log_and_nobody_waits_for_its_other_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let path = path.to_string_lossy();
+        assert!(locked(&View::of_this_machine(), &path, false).is_none());
+        assert!(memory_log("p".into(), &path, 1, false).found.contains("neither a file nor a DAX device"));
     }
 
     #[test]

@@ -306,10 +306,10 @@ impl Node {
         problems
     }
 
-    /// Those of them because of which hosts and guests do not get what they should: pools that are not open, full or in
+    /// Those of them because of which hosts and guests do not get what they should: that pools are not open, full or in
     /// trouble, and what is not served.
     pub fn failing(&self, pools: &[PoolView]) -> Vec<String> {
-        let pools = pools.iter().filter(|pool| !pool.is_well()).flat_map(PoolView::problem_lines);
+        let pools = pools.iter().flat_map(PoolView::failing_lines);
         pools.chain(self.not_served()).collect()
     }
 

@@ -18,11 +18,14 @@ const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
 pub struct PoolView {
     /// Name.
     pub name: String,
-    /// `open`, `full` (open, but new blocks are refused), `trouble` (open, but upkeep fails), `closed`, or `checking` (closed, and
-    /// being checked).
+    /// `open`, `full` (open, but new blocks are refused), `trouble` (open, but upkeep fails or it does not answer), `closed`, or
+    /// `checking` (closed, and being checked).
     pub state: String,
     /// Why it is closed, what fails, what is lost; and what to do.
     pub problems: Vec<String>,
+    /// Those of the problems because of which hosts do not get what they should.
+    #[serde(default)]
+    pub failing: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
     /// Its definition.
@@ -35,7 +38,7 @@ pub struct PoolView {
 }
 
 /// Numbers of an open pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PoolNumbers {
     /// Identity.
     pub uuid: Uuid,
@@ -78,6 +81,9 @@ pub struct PoolNumbers {
     pub replay_rate: Option<f64>,
     /// Everything is being moved to the capacity device.
     pub settling: bool,
+    /// Shards, by number, that have no free extent while volumes may still need one there: writes to new places fail.
+    #[serde(default)]
+    pub full_shards: Vec<u16>,
     /// The scrub that runs, or was the last one; without its list.
     pub scrub: ScrubView,
     /// All shards together.
@@ -363,6 +369,7 @@ impl PoolNumbers {
         let allocated = volumes.iter().map(|volume| {
             (volume.name().to_string(), held.get(&volume.layer()).map_or(0, |extents| extents * EXTENT_BYTES))
         });
+        let allocated: BTreeMap<String, u64> = allocated.collect();
         let written = volumes.iter().filter(|volume| !volume.identity().is_snapshot);
         let recovery = status.recovery;
         let measured = recovery.records >= RATE_RECORDS_MIN && recovery.elapsed_ns > 0;
@@ -375,8 +382,8 @@ impl PoolNumbers {
             volumes: status.volumes,
             snapshots: status.snapshots,
             provisioned_bytes: written.map(|volume| volume.info().bytes()).sum(),
-            allocated_bytes: held.values().sum::<u64>() * EXTENT_BYTES,
-            allocated: allocated.collect(),
+            allocated_bytes: allocated.values().sum(),
+            allocated,
             going: status.going,
             going_extents: status.going_extents,
             capacity_bytes: status.capacity_bytes,
@@ -388,32 +395,107 @@ impl PoolNumbers {
             recovered_ns: recovery.elapsed_ns,
             replay_rate,
             settling,
+            full_shards: full_shards(&status.shards, volumes),
             scrub,
             total: total.with_ratios(replay_rate),
             shards: plain.into_iter().map(|shard| shard.with_ratios(replay_rate)).collect(),
         }
     }
+
+    /// How an open pool is, in a word.
+    fn state(&self) -> &'static str {
+        match () {
+            () if self.total.trouble.is_some() => "trouble",
+            () if !self.full_shards.is_empty() => "full",
+            () => "open",
+        }
+    }
+
+    /// What is wrong: what hosts notice to `failing`, everything else to `problems`.
+    fn judge(&self, def: &PoolDef, problems: &mut Vec<String>, failing: &mut Vec<String>) {
+        if let Some(trouble) = &self.total.trouble {
+            let device = &def.capacity;
+            failing.push(format!("moving blocks to the capacity device fails: {trouble}; see to device '{device}'"));
+        }
+        if !self.full_shards.is_empty() {
+            let (name, full) = (&def.name, self.full_shards.iter().map(ToString::to_string).collect::<Vec<_>>());
+            failing.push(format!(
+                "no free extent in {} of {} shards ({}): writes to new places there fail; delete or trim volumes, delete \
+                 snapshots, or let the capacity device grow: remuda pool grow {name}",
+                full.len(),
+                self.shards.len(),
+                full.join(", ")
+            ));
+        }
+        if self.total.unusable_extents > 0 {
+            let unusable = self.total.unusable_extents;
+            problems.push(format!("{unusable} unusable extents: the capacity device refuses to write them"));
+        }
+        if self.total.lost_blocks + self.total.corrupt_blocks > 0 {
+            let (lost, corrupt) = (self.total.lost_blocks, self.total.corrupt_blocks);
+            problems.push(format!("{lost} blocks lost, {corrupt} failed their checksum: restore them from elsewhere"));
+        }
+        if self.total.scrub_bad_blocks > 0 {
+            let (bad, name) = (self.total.scrub_bad_blocks, &def.name);
+            problems.push(format!(
+                "the scrub found {bad} blocks that cannot be read: 'remuda pool scrub {name} --status' lists them"
+            ));
+        }
+        if !self.log_durable {
+            problems.push("its log does not survive a power loss".to_string());
+        }
+    }
+}
+
+/// Shards that have no free extent while a volume has not all of its extents there: one that has can be written anywhere.
+fn full_shards(shards: &[ShardStatus], volumes: &[Arc<PoolVolume>]) -> Vec<u16> {
+    let written = || volumes.iter().filter(|volume| !volume.identity().is_snapshot);
+    let wants = |shard: &ShardStatus| {
+        let held: BTreeMap<u32, u32> = shard.held.iter().copied().collect();
+        // What a snapshot has is of another layer, and a write to that takes an extent.
+        let held = |volume: &PoolVolume| u64::from(held.get(&volume.layer()).copied().unwrap_or(0));
+        written().any(|volume| held(volume) < volume.extents_of_shard(shard.number))
+    };
+    shards.iter().filter(|shard| shard.free_extents == 0 && wants(shard)).map(|shard| shard.number).collect()
+}
+
+/// How a pool is that gave no numbers, in a word; one that is `live` has not answered, which fails its hosts.
+fn without_numbers(live: bool, checking: bool, failing: &mut Vec<String>) -> &'static str {
+    if live {
+        failing.push("it does not answer: see the log, and restart the node".to_string());
+        return "trouble";
+    }
+    if checking { "checking" } else { "closed" }
 }
 
 impl PoolView {
     /// Hosts get what they should.
     pub fn is_well(&self) -> bool {
-        self.state == "open"
+        self.state == "open" && self.failing.is_empty()
     }
 
     /// What is wrong, a line each that names the pool.
     pub fn problem_lines(&self) -> impl Iterator<Item = String> {
-        self.problems.iter().map(|problem| format!("pool '{}' ({}): {problem}", self.name, self.state))
+        self.lines(&self.problems)
+    }
+
+    /// The same of what hosts notice.
+    pub fn failing_lines(&self) -> impl Iterator<Item = String> {
+        self.lines(&self.failing)
+    }
+
+    fn lines(&self, problems: &[String]) -> impl Iterator<Item = String> {
+        problems.iter().map(|problem| format!("pool '{}' ({}): {problem}", self.name, self.state))
     }
 
     /// A pool's definition, with the numbers that it gave if it is open.
     pub(super) fn of(slot: &PoolSlot, status: Option<PoolStatus>) -> PoolView {
-        let mut problems = Vec::new();
+        let (mut problems, mut failing) = (Vec::new(), Vec::new());
         let (settling, settle_error) = match &slot.live {
             Ok(open) => open.settling(),
             Err(refusal) => {
                 let next = if refusal.next.is_empty() { String::new() } else { format!("; {}", refusal.next) };
-                problems.push(format!("{}{next}", refusal.cause));
+                failing.push(format!("{}{next}", refusal.cause));
                 (false, None)
             }
         };
@@ -422,50 +504,87 @@ impl PoolView {
             let scrub = ScrubView { bad: Vec::new(), ..ScrubView::of(&status, &open.pool) };
             PoolNumbers::of(status, settling, scrub, &open.pool.volumes())
         });
-        if let Some(open) = &open {
-            problems.extend(open.total.trouble.as_ref().map(|trouble| {
-                format!("moving blocks to the capacity device fails: {trouble}; see to device '{}'", slot.def.capacity)
-            }));
-            if open.total.unusable_extents > 0 {
-                let unusable = open.total.unusable_extents;
-                problems.push(format!("{unusable} unusable extents: the capacity device refuses to write them"));
-            }
-            if open.total.free_extents == 0 {
-                problems.push("no free extent: writes to new places fail; delete or trim volumes".to_string());
-            }
-            if open.total.lost_blocks + open.total.corrupt_blocks > 0 {
-                let (lost, corrupt) = (open.total.lost_blocks, open.total.corrupt_blocks);
-                problems
-                    .push(format!("{lost} blocks lost, {corrupt} failed their checksum: restore them from elsewhere"));
-            }
-            if open.total.scrub_bad_blocks > 0 {
-                let (bad, name) = (open.total.scrub_bad_blocks, &slot.def.name);
-                problems.push(format!(
-                    "the scrub found {bad} blocks that cannot be read: 'remuda pool scrub {name} --status' lists them"
-                ));
-            }
-            if !open.log_durable {
-                problems.push("its log does not survive a power loss".to_string());
-            }
-        }
-        let failing = open.as_ref().is_some_and(|open| open.total.trouble.is_some());
-        let full = open.as_ref().is_some_and(|open| open.total.free_extents == 0);
         let checking = slot.check.lock().expect(UNPOISONED).running;
-        let state = match (&open, failing) {
-            (None, _) if checking => "checking",
-            (None, _) => "closed",
-            (Some(_), true) => "trouble",
-            (Some(_), false) if full => "full",
-            (Some(_), false) => "open",
+        let state = match &open {
+            Some(open) => {
+                open.judge(&slot.def, &mut problems, &mut failing);
+                open.state()
+            }
+            None => without_numbers(slot.live.is_ok(), checking, &mut failing),
         };
+        // What fails comes first.
+        problems.splice(0..0, failing.iter().cloned());
         PoolView {
             name: slot.def.name.clone(),
             state: state.to_string(),
             problems,
+            failing,
             origin: slot.origin,
             definition: slot.def.clone(),
             open,
             flash_cache: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::refusal::{Refusal, RefusalKind};
+    use super::*;
+    use crate::config::{LogDef, PlacementDef};
+
+    fn def() -> PoolDef {
+        PoolDef {
+            name: "hot".into(),
+            log: LogDef::Device("log".into()),
+            capacity: "big".into(),
+            shards: None,
+            map_cache: None,
+            placement: PlacementDef::Hot,
+        }
+    }
+
+    fn judged(open: &PoolNumbers) -> (Vec<String>, Vec<String>) {
+        let (mut problems, mut failing) = (Vec::new(), Vec::new());
+        open.judge(&def(), &mut problems, &mut failing);
+        (problems, failing)
+    }
+
+    #[test]
+    fn what_fails_nobody_is_told_apart_from_what_does() {
+        let mut open = PoolNumbers { shards: vec![ShardNumbers::default(); 2], ..PoolNumbers::default() };
+        let (problems, failing) = judged(&open);
+        assert!(
+            problems.iter().any(|line| line.contains("power loss")) && failing.is_empty(),
+            "{problems:?} {failing:?}"
+        );
+        assert_eq!(open.state(), "open");
+        open.full_shards = vec![1];
+        let (problems, failing) = judged(&open);
+        assert!(failing[0].contains("no free extent in 1 of 2 shards (1)"), "{failing:?}");
+        assert_eq!((problems.len(), failing.len(), open.state()), (1, 1, "full"));
+        open.total.trouble = Some("write error".into());
+        assert_eq!((judged(&open).1.len(), open.state()), (2, "trouble"));
+        open.log_durable = true;
+        assert!(judged(&open).0.is_empty());
+    }
+
+    #[test]
+    fn a_closed_pool_fails_with_its_reason() {
+        let refusal = Refusal::new(RefusalKind::Failed, "pool 'hot'", "its log is gone", "look for it");
+        let slot = PoolSlot { def: def(), origin: Origin::Config, live: Err(refusal), check: Arc::default() };
+        let view = PoolView::of(&slot, None);
+        assert!(view.state == "closed" && !view.is_well(), "{view:?}");
+        assert_eq!(view.failing_lines().collect::<Vec<_>>(), ["pool 'hot' (closed): its log is gone; look for it"]);
+        assert_eq!(view.failing, view.problems);
+    }
+
+    #[test]
+    fn a_pool_that_does_not_answer_fails_and_one_that_is_checked_has_its_reason_already() {
+        let mut failing = Vec::new();
+        assert_eq!(without_numbers(false, true, &mut failing), "checking");
+        assert!(failing.is_empty());
+        assert_eq!(without_numbers(true, false, &mut failing), "trouble");
+        assert!(failing[0].contains("does not answer"), "{failing:?}");
     }
 }

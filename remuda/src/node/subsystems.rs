@@ -177,10 +177,15 @@ impl Node {
     /// How one of [`exports_of`](Self::exports_of) is ended.
     pub(super) fn end_export(export: &str) -> String {
         if let Some(door) = export.strip_prefix("vhost/") {
-            return format!("delete the door first: remuda vhost delete {door}");
+            return format!(
+                "delete the door first: remuda vhost delete {door} (with --force while a virtual machine uses it)"
+            );
         }
         let (nqn, nsid) = export.rsplit_once('/').unwrap_or((export, ""));
-        format!("remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid}")
+        format!(
+            "remove the namespace first: remuda subsystem remove-namespace {nqn} {nsid} (with --force while hosts are \
+             connected)"
+        )
     }
 
     fn subsystem(&self, nqn: &str) -> Result<&Subsystem, Refusal> {
