@@ -331,8 +331,7 @@ impl Config {
     fn parse_checked(path: &str, text: String, check: fn(&Config, &mut Problems)) -> Result<Config, BadConfig> {
         let mut problems = Problems::default();
         let source = Source { path: path.to_string(), text };
-        let config = parse_text(&source, &mut problems);
-        match config {
+        match parse_text(&source, &mut problems) {
             Some(config) => {
                 check(&config, &mut problems);
                 if problems.list.is_empty() {
