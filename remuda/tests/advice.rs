@@ -17,7 +17,10 @@ fn write_at(node: &Node, file: &str, offset: u64, bytes: &[u8]) {
 
 #[test]
 fn what_a_device_holds_is_named_before_it_becomes_part_of_a_pool() {
-    let mut node = node(MORE);
+    // One that does not answer in a day hides the others from nobody.
+    let slow = "[[device]]\nname = 'below'\nkind = 'mem'\nsize = '16MiB'\n\
+                [[device]]\nname = 'aside'\nkind = 'delay'\ndevice = 'below'\nread = '86400s'\n";
+    let mut node = node(&format!("{MORE}{slow}"));
     node.ok(&["pool", "create", "old", "--log", "log2", "--capacity", "big2"]);
     node.kill();
     // The node forgets the pool; its devices do not.
@@ -75,6 +78,49 @@ fn a_log_in_plain_memory_is_found_before_and_can_be_accepted_while_the_node_runs
     node.ok(&["pool", "open", "hot"]);
     assert!(plain.exists());
     assert_eq!(node.json(&["pool", "show", "hot"])["definition"]["log"]["pmem"]["volatile"], json!(true));
+}
+
+#[test]
+fn a_pool_is_opened_although_something_else_in_the_file_is_wrong() {
+    let mut node = node(POOL);
+    node.kill();
+    std::fs::rename(node.path("log.img"), node.path("away.img")).unwrap();
+    node.restart();
+    let text = std::fs::read_to_string(node.config()).unwrap();
+    std::fs::write(node.config(), format!("{text}[[volume]]\nname = 'v'\ndevice = 'nothing'\n")).unwrap();
+    refused(&node, &["pool", "open", "hot"], 1, "there is no device 'nothing': remuda config check");
+    std::fs::rename(node.path("away.img"), node.path("log.img")).unwrap();
+    node.ok(&["pool", "open", "hot"]);
+    assert!(node.log().contains("it is opened as it was defined before"), "{}", node.log());
+}
+
+#[test]
+fn names_of_volumes_in_a_closed_pool_are_taken() {
+    let volume =
+        "[[volume]]\nname = 'v'\npool = 'hot'\nsize = '64MiB'\n[[volume]]\nname = 's'\npool = 'hot'\nsize = '64MiB'\n";
+    let mut node = node(&format!("{POOL}{volume}{MORE}"));
+    node.ok(&["volume", "create", "r", "--pool", "hot", "--size", "8MiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "r"]);
+    node.kill();
+    std::fs::rename(node.path("log.img"), node.path("away.img")).unwrap();
+    node.restart();
+    let create = ["volume", "create", "v", "--device", "log2", "--size", "8MiB"];
+    refused(&node, &create, 5, "it exists already in pool 'hot', which is not open");
+    refused(&node, &["snapshot", "create", "v@s"], 2, "in pool 'hot', which is not open");
+    // What commands have made is told of as well.
+    let found = node.run(&["config", "diff"]).out;
+    assert!(found.contains("volume 'r'") && !found.contains("volume 'v'"), "{found}");
+    // A volume that was made on a device while the pool was in no file is the one that is shown.
+    node.kill();
+    let text = std::fs::read_to_string(node.config()).unwrap();
+    std::fs::write(node.config(), text.replace("[[volume]]\nname = 'v'\npool = 'hot'\nsize = '64MiB'\n", "")).unwrap();
+    node.restart();
+    node.ok(&create);
+    node.kill();
+    std::fs::write(node.config(), text).unwrap();
+    node.restart();
+    let shown = node.json(&["volume", "show", "v"]);
+    assert_eq!((&shown["device"], &shown["size"]), (&json!("log2"), &json!(8 << 20)), "{shown}");
 }
 
 #[test]

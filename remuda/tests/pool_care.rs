@@ -276,6 +276,26 @@ fn a_lost_log_is_given_up_and_what_was_in_it_is_an_error_until_it_is_written() {
 }
 
 #[test]
+fn the_log_of_a_configured_pool_is_given_up_for_the_one_that_the_file_names_by_then() {
+    let more = "[[device]]\nname = 'log2'\nkind = 'file'\npath = 'log2.img'\nsize = '64MiB'\n";
+    let mut node = without_log(&format!("{more}{POOL}"));
+    node.restart();
+    let text = std::fs::read_to_string(node.config()).unwrap();
+    let log = read(&node.path("log.img"));
+    refused(&node, &["pool", "forget-log", "hot", "--log", "log2", "--yes-lose-data"], 5, "name the new log there");
+    std::fs::write(node.config(), format!("{text}[nodes]\n")).unwrap();
+    refused(&node, &["pool", "forget-log", "hot", "--yes-lose-data"], 5, "remuda config check");
+    std::fs::write(node.config(), text.replace("log = 'log'", "log = 'log2'")).unwrap();
+    let loss = node.json(&["pool", "forget-log", "hot", "--yes-lose-data"]);
+    assert_eq!((&loss["done"], &loss["pool"]["state"]), (&json!(true), &json!("open")), "{loss}");
+    assert_eq!(loss["pool"]["definition"]["log"]["device"], json!("log2"), "{loss}");
+    assert!(log == read(&node.path("log.img")), "the log of before was not touched");
+    node.kill();
+    node.restart();
+    node.ok(&["pool", "status"]);
+}
+
+#[test]
 fn a_log_is_given_up_for_another_device_and_for_none_that_holds_something() {
     let mut node = node("");
     node.ok(&["pool", "create", "hot", "--log", "log", "--capacity", "big"]);

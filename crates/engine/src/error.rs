@@ -46,7 +46,7 @@ pub enum PoolError {
         holds: Box<Holds>,
     },
     /// A log that only memory would hold, and nobody has said that this will do.
-    #[error("pool '{pool}': its log '{log}' would not survive a power loss: it is no DAX mapping with MAP_SYNC")]
+    #[error("pool '{pool}': {}", volatile_log(.log))]
     VolatileLog {
         /// The pool.
         pool: String,
@@ -63,4 +63,9 @@ pub enum PoolError {
         /// How it ended.
         status: Status,
     },
+}
+
+/// Why memory at a path does not do as a log.
+pub fn volatile_log(path: &str) -> String {
+    format!("its log {path} would not survive a power loss: it is no DAX mapping with MAP_SYNC")
 }

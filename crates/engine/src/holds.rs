@@ -25,7 +25,7 @@ pub enum Holds {
         other: Uuid,
     },
     /// A part of a pool that this program cannot use, and why.
-    UnusablePool(String),
+    UnusablePool(MetaError),
     /// What the table of [`bdev::what_is_on`] knows.
     Known(&'static str),
     /// Something else.
@@ -45,7 +45,7 @@ impl Holds {
             Err(MetaError::Superblock(SuperblockError::NotAPool { .. }) | MetaError::BlockSize(_)) => {
                 bdev::what_is_on(&start).map_or(Holds::Unknown, Holds::Known)
             }
-            Err(error) => Holds::UnusablePool(error.to_string()),
+            Err(error) => Holds::UnusablePool(error),
         })
     }
 
@@ -64,7 +64,17 @@ impl Holds {
             Holds::Pool { name, role: Role::Log, .. } => format!(
                 "that loses what was last written to pool '{name}', which does not open then until its log is given up"
             ),
-            Holds::UnusablePool(_) => "that destroys this pool".to_string(),
+            Holds::UnusablePool(error) => match error {
+                MetaError::Superblock(SuperblockError::Damaged(_)) => {
+                    "that destroys for good what 'remuda pool check NAME --repair' may restore from the pool's other device"
+                }
+                MetaError::Superblock(SuperblockError::NewerVersion(_) | SuperblockError::UnknownFeature(_)) => {
+                    "that destroys a pool, with all of its volumes, that a newer program can use"
+                }
+                MetaError::DeviceTooSmall { .. } => "that destroys a pool that can be used once the device has its size again",
+                _ => "that destroys this pool",
+            }
+            .to_string(),
             Holds::Known(what) => format!("that destroys {what} with all that is in it"),
             Holds::Unknown => "that destroys what is there".to_string(),
         }
@@ -83,5 +93,23 @@ impl fmt::Display for Holds {
             Holds::Known(what) => write!(f, "{what}"),
             Holds::Unknown => write!(f, "something unknown: its first 128 KiB are not zero"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_pool_that_cannot_be_used_it_is_said_how_it_could_be() {
+        let said = |error| Holds::UnusablePool(error).in_use("d");
+        let damaged = said(MetaError::Superblock(SuperblockError::Damaged("checksum")));
+        assert!(damaged.contains("(checksum)") && damaged.contains("pool check NAME --repair"), "{damaged}");
+        for later in [SuperblockError::NewerVersion(9), SuperblockError::UnknownFeature(1)] {
+            let said = said(MetaError::Superblock(later));
+            assert!(said.contains(&later.to_string()) && said.contains("a newer program can use"), "{said}");
+        }
+        let small = said(MetaError::DeviceTooSmall { blocks: 1, needed: 2 });
+        assert!(small.contains("the pool on it uses 2") && small.contains("its size again"), "{small}");
     }
 }

@@ -24,7 +24,6 @@ pub fn check(config: &Config, problems: &mut Problems) {
     check.namespaces();
     check.ports();
     super::listeners::check(config, check.problems);
-    super::pool_fit::check_sizes(config, check.problems);
     check.limits();
     check.vhosts();
     check.resources();

@@ -25,7 +25,7 @@ pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use namespace::{NAMESPACE, NamespaceEntry, check_uuid};
 pub use places::{default_socket, default_state_dir};
 pub use pool::{LogDef, PlacementDef, PoolDef, PoolEntry};
-pub use pool_fit::{VOLATILE_LOG, check_memory_log, volatile_log};
+pub use pool_fit::{VOLATILE_LOG, check_memory_log};
 pub use section::{UNITS_HINT, show_duration_ns};
 pub use vhost::{VHOST, VhostEntry};
 
@@ -303,35 +303,37 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file: what is wrong is a reason not to start.
     pub fn load(path: &str) -> Result<Config, BadConfig> {
-        let unreadable = |error: std::io::Error| BadConfig::unreadable(path, &error);
-        let size = std::fs::metadata(path).map_err(unreadable)?.len();
-        if size > FILE_BYTES_MAX {
-            return Err(unreadable(std::io::Error::other(format!("{size} bytes is too large for a configuration"))));
-        }
-        Config::parse(path, std::fs::read_to_string(path).map_err(unreadable)?)
+        Config::parse(path, read_text(path)?)
     }
 
-    /// As [`load`](Self::load), and looks for what would leave pools closed as well.
+    /// As [`load`](Self::load), and looks for what a node starts with and can hardly be meant: pools that would stay
+    /// closed, listeners that are in each other's way.
     pub fn load_and_look(path: &str) -> Result<Config, BadConfig> {
-        let config = Config::load(path)?;
-        let mut problems = Problems::default();
-        pool_fit::check_logs(&config, &mut problems);
-        match problems.list.is_empty() {
-            true => Ok(config),
-            false => Err(BadConfig { source: config.source, problems: problems.list }),
-        }
+        Config::parse_and_look(path, read_text(path)?)
     }
 
     /// Reads and checks a text; `path` is for messages and for relative paths inside it.
     pub fn parse(path: &str, text: String) -> Result<Config, BadConfig> {
+        Config::parse_checked(path, text, check::check)
+    }
+
+    fn parse_and_look(path: &str, text: String) -> Result<Config, BadConfig> {
+        Config::parse_checked(path, text, |config, problems| {
+            check::check(config, problems);
+            listeners::look(config, problems);
+            pool_fit::check_sizes(config, problems);
+            pool_fit::check_logs(config, problems);
+        })
+    }
+
+    fn parse_checked(path: &str, text: String, check: fn(&Config, &mut Problems)) -> Result<Config, BadConfig> {
         let mut problems = Problems::default();
         let source = Source { path: path.to_string(), text };
-        let config = parse_text(&source, &mut problems);
-        match config {
+        match parse_text(&source, &mut problems) {
             Some(config) => {
-                check::check(&config, &mut problems);
+                check(&config, &mut problems);
                 if problems.list.is_empty() {
                     return Ok(config);
                 }
@@ -341,6 +343,15 @@ impl Config {
         problems.list.sort_by_key(|problem| problem.span.as_ref().map_or(usize::MAX, |span| span.start));
         Err(BadConfig { source, problems: problems.list })
     }
+}
+
+fn read_text(path: &str) -> Result<String, BadConfig> {
+    let unreadable = |error: std::io::Error| BadConfig::unreadable(path, &error);
+    let size = std::fs::metadata(path).map_err(unreadable)?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(unreadable(std::io::Error::other(format!("{size} bytes is too large for a configuration"))));
+    }
+    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 impl Config {

@@ -6,6 +6,7 @@ use super::{Config, DeviceParams, LogDef};
 use base::ByteSize;
 use engine::BLOCK_BYTES;
 use engine::layout::{CAPACITY_BLOCKS_MIN, LOG_BLOCKS_MIN};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const LOG_MIN: u64 = LOG_BLOCKS_MIN * BLOCK_BYTES as u64;
@@ -15,11 +16,6 @@ const CAPACITY_MIN: u64 = CAPACITY_BLOCKS_MIN * BLOCK_BYTES as u64;
 pub const VOLATILE_LOG: &str = "for a log that keeps them, name a file on a DAX file system (mount -o dax), or a 'file' device \
                                 instead; 'volatile = true' in its log (pool create: --volatile) accepts that acknowledged \
                                 writes are lost with the power";
-
-/// Why memory does not do as a log.
-pub fn volatile_log(log: &str) -> String {
-    format!("its log {log} would not survive a power loss: it is no DAX mapping with MAP_SYNC")
-}
 
 /// Notes devices of pools that are too small by their definitions.
 pub(super) fn check_sizes(config: &Config, problems: &mut Problems) {
@@ -45,11 +41,30 @@ pub(super) fn check_sizes(config: &Config, problems: &mut Problems) {
 
 /// Bytes that a device has at most, as far as the file says; what stands on others has no more than these.
 fn size_at_most(config: &Config, name: &str) -> Option<u64> {
-    fn at_most(config: &Config, name: &str, steps: usize) -> Option<u64> {
+    Sizes { config, known: BTreeMap::new() }.at_most(name)
+}
+
+/// Each device is looked at once, however many stand on it.
+struct Sizes<'a> {
+    config: &'a Config,
+    known: BTreeMap<String, Option<u64>>,
+}
+
+impl Sizes<'_> {
+    fn at_most(&mut self, name: &str) -> Option<u64> {
+        if let Some(known) = self.known.get(name) {
+            return *known;
+        }
         // Around a cycle there is no end.
-        let steps = steps.checked_sub(1)?;
+        self.known.insert(name.to_string(), None);
+        let size = self.compute(name);
+        self.known.insert(name.to_string(), size);
+        size
+    }
+
+    fn compute(&mut self, name: &str) -> Option<u64> {
+        let config = self.config;
         let def = &config.devices.iter().find(|entry| entry.def.name == name)?.def;
-        let of = |child: &String| at_most(config, child, steps);
         match &def.params {
             // A file that is there already may be larger.
             DeviceParams::File { path, size, .. } => {
@@ -57,20 +72,19 @@ fn size_at_most(config: &Config, name: &str) -> Option<u64> {
                     std::fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { u64::MAX });
                 size.map(|size| size.max(length))
             }
-            DeviceParams::Mirror { devices, .. } => devices.iter().filter_map(of).min(),
-            DeviceParams::FlashCache { devices, .. } => devices.first().and_then(of),
+            DeviceParams::Mirror { devices, .. } => devices.iter().filter_map(|child| self.at_most(child)).min(),
+            DeviceParams::FlashCache { devices, .. } => self.at_most(devices.first()?),
             DeviceParams::Stripe { devices, .. }
             | DeviceParams::Parity { devices, .. }
             | DeviceParams::ZoneBands { devices } => {
-                devices.iter().map(of).try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?)))
+                devices.iter().try_fold(0, |sum: u64, child| Some(sum.saturating_add(self.at_most(child)?)))
             }
             _ => match def.children() {
-                [child] => of(child),
+                [child] => self.at_most(child),
                 _ => def.size(),
             },
         }
     }
-    at_most(config, name, config.devices.len() + 1)
 }
 
 /// Notes pools that would stay closed on this machine as it is now. The rest of a node goes on without them, so this is no
@@ -95,6 +109,6 @@ pub fn check_memory_log(path: &str, size: u64, volatile: bool) -> Result<(), (St
     // What cannot be looked at is told by whoever opens it.
     match volatile || reactor::linux::keeps_stores(Path::new(path)).unwrap_or(true) {
         true => Ok(()),
-        false => Err((volatile_log(path), VOLATILE_LOG.to_string())),
+        false => Err((engine::volatile_log(path), VOLATILE_LOG.to_string())),
     }
 }

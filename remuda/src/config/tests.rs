@@ -4,7 +4,11 @@ use super::*;
 
 /// `line:column: message; help` of every problem.
 fn problems(text: &str) -> Vec<String> {
-    let bad = Config::parse("/x/node.toml", text.to_string()).expect_err("the configuration is wrong");
+    problems_by(Config::parse, text)
+}
+
+fn problems_by(read: fn(&str, String) -> Result<Config, BadConfig>, text: &str) -> Vec<String> {
+    let bad = read("/x/node.toml", text.to_string()).expect_err("the configuration is wrong");
     let show = |problem: &diagnostic::Diagnostic| {
         let (line, column) = problem.span.as_ref().map_or((0, 0), |span| bad.source.position(span.start));
         let help = problem.help.as_ref().map_or(String::new(), |help| format!("; {help}"));
@@ -14,7 +18,16 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 fn assert_problem(text: &str, place: &str, parts: &[&str]) {
-    let found = problems(text);
+    assert_one(text, problems(text), place, parts);
+}
+
+/// A problem of which only a look tells: the node starts with it.
+fn assert_looked(text: &str, place: &str, parts: &[&str]) {
+    assert!(Config::parse("/x/node.toml", text.to_string()).is_ok(), "{text}");
+    assert_one(text, problems_by(Config::parse_and_look, text), place, parts);
+}
+
+fn assert_one(text: &str, found: Vec<String>, place: &str, parts: &[&str]) {
     let good = found.len() == 1 && found[0].starts_with(place) && parts.iter().all(|part| found[0].contains(part));
     assert!(good, "{text}\nexpected {place} {parts:?}\nfound {found:#?}");
 }
@@ -209,13 +222,28 @@ fn devices_that_are_too_small_for_a_pool_are_named_with_what_it_needs() {
         let devices = [device("m", log), device("n", capacity), device("o", "1GiB"), mirror.to_string()].concat();
         format!("{devices}[pool.p]\nlog = 'm'\ncapacity = 'a'\n")
     };
-    assert!(Config::parse("/x/node.toml", file("64MiB", "256MiB")).is_ok());
-    assert_problem(&file("63MiB", "256MiB"), "18:7:", &["device 'm' has 63 MiB", "log of pool 'p' needs 64 MiB"]);
-    assert_problem(&file("64MiB", "255MiB"), "19:12:", &["device 'a' has 255 MiB at most", "needs 256 MiB"]);
-    assert_problem(&file("64MiB", "40960"), "19:12:", &["without a unit is bytes", "300MiB"]);
-    let pmem = file("64MiB", "1GiB").replace("log = 'm'", "log = { pmem = '/dev/dax0.0', size = '300' }");
-    assert_problem(&pmem, "18:16:", &["/dev/dax0.0 has 300 B", "without a unit is bytes"]);
+    assert!(Config::parse_and_look("/x/node.toml", file("64MiB", "256MiB")).is_ok());
+    assert_looked(&file("63MiB", "256MiB"), "18:7:", &["device 'm' has 63 MiB", "log of pool 'p' needs 64 MiB"]);
+    assert_looked(&file("64MiB", "255MiB"), "19:12:", &["device 'a' has 255 MiB at most", "needs 256 MiB"]);
+    assert_looked(&file("64MiB", "40960"), "19:12:", &["without a unit is bytes", "300MiB"]);
+    let pmem =
+        file("64MiB", "1GiB").replace("log = 'm'", "log = { pmem = '/dev/dax0.0', size = '300', volatile = true }");
+    assert_looked(&pmem, "18:16:", &["/dev/dax0.0 has 300 B", "without a unit is bytes"]);
     assert_problem(&MEM.replace("1MiB", "300"), "4:8:", &["300 bytes", "without a unit is bytes"]);
+}
+
+#[test]
+fn sizes_are_looked_at_once_also_around_a_cycle() {
+    let device = |name: &str| {
+        let below = ["a", "b", "c"].map(|name| format!("'{name}'")).join(", ");
+        format!("[[device]]\nname = '{name}'\nkind = 'mirror'\ndevices = [{below}]\n")
+    };
+    let more: String = (0..31).map(|index| MEM.replace("'m'", &format!("'m{index}'"))).collect();
+    let text = format!("{}{more}{MEM}[pool.p]\nlog = 'm'\ncapacity = 'a'\n", ["a", "b", "c"].map(device).concat());
+    // Without a memory of what has been seen, this takes as many steps as there are paths of 36 devices.
+    let found = problems_by(Config::parse_and_look, &text);
+    assert!(found.iter().any(|problem| problem.contains("stands on itself")), "{found:#?}");
+    assert!(found.iter().any(|problem| problem.contains("device 'm' has 1 MiB at most")), "{found:#?}");
 }
 
 #[test]
@@ -229,7 +257,9 @@ fn two_listeners_on_one_port_are_found() {
     let all = text.replace("['127.0.0.1']", "['0.0.0.0']\ninsecure = true");
     assert_problem(&all, "0:0:", &["listen 0.0.0.0:4420 are the same port"]);
     let default = "[nvmf]\nlisten = ['127.0.0.1:9420']\n";
-    assert_problem(default, "0:0:", &["unless told otherwise", "metrics_listen in [node]"]);
+    assert_looked(default, "0:0:", &["unless told otherwise", "metrics_listen in [node]"]);
+    let both = "[node]\nmetrics_listen = 'off'\n[nvmf]\nlisten = ['0.0.0.0', '[::]']\ninsecure = true\n";
+    assert_looked(both, "0:0:", &["listen [::]:4420 and listen 0.0.0.0:4420 are the same port"]);
     assert!(
         Config::parse("/x/node.toml", text.replace("listen = ['127", "listen = ['[::1]:4420', '127.0.0.2']#")).is_ok()
     );

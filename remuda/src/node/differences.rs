@@ -2,15 +2,15 @@
 //! changed in the file since it was read.
 
 use super::Node;
+use super::pool_advice::is_gone;
 use super::snapshots::is_snapshot;
 use super::state::{Origin, SubsystemOverlay};
-use crate::config::Config;
 use crate::config::limit::Rates;
+use crate::config::{Config, NodeConfig};
 use bdev::BlockDevice;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// How the file is by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ impl Node {
         let path = &self.config.source.path;
         let mut differences = self.changed_at_run_time();
         let file = match Config::load(path) {
-            Err(_) if !Path::new(path).exists() => FileIs::Gone,
+            Err(_) if is_gone(path) => FileIs::Gone,
             Err(_) => FileIs::Wrong,
             Ok(read) if read.source.text == self.config.source.text => FileIs::Same,
             Ok(read) => {
@@ -109,11 +109,15 @@ impl Node {
                 Some(_) => {}
             }
         }
-        for (name, slot) in self.pool_volumes.iter().filter(|(_, slot)| !is_snapshot(&slot.volume)) {
+        let open = self.pool_volumes.iter().filter(|(_, slot)| !is_snapshot(&slot.volume));
+        let open = open.map(|(name, slot)| (name, &slot.pool, slot.volume.info().bytes()));
+        // Snapshots have an '@' in their names, and volumes none.
+        let absent = self.absent_volumes().filter(|(name, _)| !name.contains('@'));
+        let absent = absent.map(|(name, shown)| (name, &shown.pool, shown.blocks * shown.block_size as u64));
+        for (name, pool, size) in open.chain(absent) {
             let entry = self.config.pool_volumes.iter().find(|entry| entry.name.value == *name);
-            let size = slot.volume.info().bytes();
             match entry {
-                None => note(added, format!("volume '{name}'"), format!("in pool '{}'", slot.pool)),
+                None => note(added, format!("volume '{name}'"), format!("in pool '{pool}'")),
                 Some(entry) if entry.size != size => {
                     note(changed, format!("volume '{name}'"), format!("size: {} -> {size}", entry.size));
                 }
@@ -191,7 +195,9 @@ fn changed_keys<T: Serialize>(before: &T, after: &T) -> String {
 /// Everything in a configuration by its name, as text that is the same where the meaning is.
 fn objects(config: &Config) -> BTreeMap<String, String> {
     let mut objects = BTreeMap::new();
-    objects.insert("[node]".to_string(), format!("{:?}", config.node));
+    // The default address of metrics means the same when it is written down.
+    let node = NodeConfig { metrics_explicit: false, ..config.node.clone() };
+    objects.insert("[node]".to_string(), format!("{node:?}"));
     objects.insert("[nvmf]".to_string(), format!("{:?}", config.nvmf));
     let devices = config.devices.iter().map(|one| (format!("device '{}'", one.def.name), format!("{:?}", one.def)));
     let pools = config.pools.iter().map(|one| (format!("pool '{}'", one.def.name), format!("{:?}", one.def)));
@@ -227,4 +233,27 @@ fn changed_in_file(running: &Config, read: &Config) -> Vec<DifferenceView> {
         found.push(DifferenceView { object: object.clone(), differs, detail });
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_that_is_written_down_is_no_difference() {
+        let config = |text: &str| Config::parse("/x/node.toml", text.to_string()).unwrap();
+        let differ = |one: &str, other: &str| changed_in_file(&config(one), &config(other)).len();
+        assert_eq!(differ("", "[node]\nmetrics_listen = '127.0.0.1:9420'\n"), 0);
+        assert_eq!(differ("", "[node]\nmetrics_listen = '127.0.0.1:9421'\n"), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_looked_at_is_not_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        std::fs::write(path("file"), "").unwrap();
+        assert!(is_gone(&path("nothing")) && !is_gone(&path("file")));
+        // What is below a file cannot be looked at, whoever asks.
+        assert!(!is_gone(&path("file/below")));
+    }
 }

@@ -2,11 +2,15 @@
 
 use super::Node;
 use super::pools::object;
-use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
+use super::state::Origin;
 use crate::config::Config;
 use engine::{Holds, PoolError, Role};
 use std::path::Path;
+use std::time::Duration;
+
+/// Nothing else is served while devices are looked at, of which one that is not connected takes its time.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Of a device that is refused since it is half of a pool: where the other half is, if this node has it open.
@@ -17,41 +21,52 @@ impl Node {
             Role::Log => Role::Capacity,
             Role::Capacity => Role::Log,
         };
+        let (half, pool) = ((*pool, wanted), name);
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         for device in self.devices.keys() {
-            // One that is not connected answers after its time.
-            let (Ok(view), Ok(found)) = (self.device_show(device), self.open_device(device)) else { continue };
+            let (Ok(view), Ok(open)) = (self.device_show(device), self.open_device(device)) else { continue };
             if !view.open || !view.used_by.is_empty() {
                 continue;
             }
-            let look = on_reactor_async(self.reactors.first(), move |reactor| async move {
-                let channel = found.open_channel(&reactor).ok()?;
-                engine::read_superblocks(&reactor, channel, found.info()).await.ok()
+            let (tell, device) = (tell.clone(), device.clone());
+            self.reactors.first().run(move |reactor| {
+                let there = reactor.clone();
+                reactor.spawn(async move {
+                    let Ok(channel) = open.open_channel(&there) else { return };
+                    let found = engine::read_superblocks(&there, channel, open.info()).await;
+                    if found.is_ok_and(|found| (found.pool, found.role) == half) {
+                        // Nobody listens any more once one has been found.
+                        let _ = tell.send(device);
+                    }
+                });
             });
-            if let Ok(Some(found)) = look.await
-                && (found.pool, found.role) == (*pool, wanted)
-            {
-                return format!("the {} of pool '{name}' is device '{device}'", wanted.name());
-            }
         }
-        String::new()
+        drop(tell);
+        match tokio::time::timeout(LOOK_MAX, told.recv()).await {
+            Ok(Some(device)) => format!("the {} of pool '{pool}' is device '{device}'", wanted.name()),
+            Ok(None) | Err(_) => String::new(),
+        }
     }
 
-    /// Takes over what the configuration file says by now of a pool that is not open. Devices are as the node was started
-    /// with.
-    pub(super) fn reread_pool(&mut self, name: &str) -> Result<(), Refusal> {
+    /// Takes over what the configuration file says by now of a pool of it that is not open. Devices are as the node was
+    /// started with. What is returned is why the file says nothing by now: something in it, which may have to do with
+    /// another object, is wrong.
+    pub(super) fn reread_pool(&mut self, name: &str) -> Result<Option<Refusal>, Refusal> {
         let path = self.config.source.path.clone();
-        if !Path::new(&path).exists() {
-            return Ok(());
+        let known = self.pool_slot(name)?;
+        if known.origin != Origin::Config || is_gone(&path) {
+            return Ok(None);
         }
-        let read = Config::load(&path).map_err(|bad| {
-            let first = bad.problems.first().map_or(String::new(), |problem| format!(": {}", problem.message));
-            let cause = format!("{path} is wrong by now{first}");
-            Refusal::conflict(object(name), cause, format!("remuda config check {path}"))
-        })?;
-        let Some(entry) = read.pools.iter().find(|entry| entry.def.name == name) else { return Ok(()) };
-        if entry.def == self.pool_slot(name)?.def {
-            return Ok(());
-        }
+        let read = match Config::load(&path) {
+            Ok(read) => read,
+            Err(bad) => {
+                let first = bad.problems.first().map_or(String::new(), |problem| format!(": {}", problem.message));
+                let cause = format!("{path} is wrong by now{first}");
+                return Ok(Some(Refusal::conflict(object(name), cause, format!("remuda config check {path}"))));
+            }
+        };
+        let entry = read.pools.iter().find(|entry| entry.def.name == name);
+        let Some(entry) = entry.filter(|entry| entry.def != known.def) else { return Ok(None) };
         let restart = |cause: String| Refusal::conflict(object(name), cause, "restart the node");
         for device in entry.def.devices() {
             let of = |config: &Config| {
@@ -69,6 +84,11 @@ impl Node {
         tracing::info!(pool = name, "defined as {path} says by now");
         self.config.pools.iter_mut().filter(|old| old.def.name == name).for_each(|old| old.def = def.clone());
         self.pools.get_mut(name).expect("it was there a moment ago").def = def;
-        Ok(())
+        Ok(None)
     }
+}
+
+/// Whether a file is certainly not there; one that cannot be looked at may be.
+pub(super) fn is_gone(path: &str) -> bool {
+    matches!(Path::new(path).try_exists(), Ok(false))
 }

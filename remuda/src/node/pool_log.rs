@@ -77,11 +77,16 @@ impl Node {
             let cause = "it is open: its log is there, and nothing is lost";
             return Err(Refusal::conflict(object(name), cause, ""));
         }
+        // Of the log that the pool opens with afterwards: what is given up does not come back.
+        if let Some(wrong) = self.reread_pool(name)? {
+            return Err(wrong);
+        }
+        let slot = self.pool_slot(name)?;
         let mut def = slot.def.clone();
         if let Some(log) = log.filter(|log| *log != def.log) {
             if slot.origin == Origin::Config {
                 let path = &self.config.source.path;
-                let next = "name the new log there, restart the node and try again without naming it";
+                let next = "name the new log there and try again without naming it";
                 return Err(Refusal::conflict(object(name), format!("its log is named in {path}"), next));
             }
             if let LogDef::Device(device) = &log {
@@ -123,12 +128,12 @@ impl Node {
         made.keep();
         tracing::warn!(pool = name, slices = forgotten.slices, "log given up: what was newest in it is lost");
         self.redefine_pool(name, def)?;
-        let pool = self.pool_open(name).await.map_err(|refusal| Refusal {
+        self.open_as_known(name).await.map_err(|refusal| Refusal {
             cause: format!("its log was given up, but it does not open: {}", refusal.cause),
             next: try_again(name),
             ..refusal
         })?;
-        Ok(LogLoss::of(true, &forgotten, pool))
+        Ok(LogLoss::of(true, &forgotten, self.pool_show(name).await?))
     }
 
     /// Remembers what a pool is made of now.

@@ -48,7 +48,7 @@ impl Node {
 
     pub(super) fn adopt_volume(&mut self, pool: &str, volume: Arc<PoolVolume>) {
         let name = volume.name().to_string();
-        if let Some(place) = self.place_of_volume(&name) {
+        if let Some(place) = self.place_as_made(&name) {
             self.warn(format!(
                 "volume '{name}' of pool '{pool}' is not served: there is a volume of this name {place} too; delete that one \
                  and restart the node"
@@ -60,8 +60,15 @@ impl Node {
         self.pool_volumes.insert(name, PoolVolumeSlot { pool: pool.to_string(), volume });
     }
 
-    /// Where the volume of a name is, for messages.
+    /// Where the volume of a name is, for messages; a name that the configuration file gives to a volume is taken, also
+    /// while the pool is not open.
     pub(super) fn place_of_volume(&self, name: &str) -> Option<String> {
+        let unseen = || self.unseen(name).map(|entry| format!("in pool '{}', which is not open", entry.pool.value));
+        self.place_as_made(name).or_else(unseen)
+    }
+
+    /// Where the volume of a name is that has certainly been made.
+    fn place_as_made(&self, name: &str) -> Option<String> {
         let on_device = self.state.volumes.get(name).map(|record| format!("on device '{}'", record.device));
         let in_pool = || self.pool_volumes.get(name).map(|slot| format!("in pool '{}'", slot.pool));
         let absent = || self.absent(name).map(|shown| format!("in pool '{}', which is not open", shown.pool));
@@ -79,7 +86,8 @@ impl Node {
     fn unseen(&self, name: &str) -> Option<&PoolVolumeEntry> {
         let entry = self.config.pool_volumes.iter().find(|entry| entry.name.value == name)?;
         let is_closed = self.pools.get(&entry.pool.value).is_some_and(|slot| slot.live.is_err());
-        (is_closed && !self.pool_volumes.contains_key(name)).then_some(entry)
+        let is_other = self.pool_volumes.contains_key(name) || self.state.volumes.contains_key(name);
+        (is_closed && !is_other).then_some(entry)
     }
 
     /// What stands for a volume towards hosts, and its identity.
@@ -129,9 +137,13 @@ impl Node {
     /// Names of the volumes of a pool, as far as they are known.
     pub(super) fn volumes_of_pool<'a>(&'a self, pool: &'a str) -> impl Iterator<Item = &'a str> + 'a {
         let open = self.pool_volumes.iter().filter(move |(_, slot)| slot.pool == pool).map(|(name, _)| name.as_str());
-        let absent =
-            self.state.shown.iter().filter(move |(name, shown)| shown.pool == pool && self.absent(name).is_some());
+        let absent = self.absent_volumes().filter(move |(_, shown)| shown.pool == pool);
         open.chain(absent.map(|(name, _)| name.as_str()))
+    }
+
+    /// What hosts were told of volumes whose pools are known but not open.
+    pub(super) fn absent_volumes(&self) -> impl Iterator<Item = (&String, &ShownVolume)> {
+        self.state.shown.iter().filter(|(name, _)| self.absent(name).is_some())
     }
 
     /// Lets go of the volumes of a pool that is being closed.
@@ -187,7 +199,7 @@ impl Node {
         let is_listed =
             |slot: &PoolVolumeSlot, name: &str| !is_snapshot(&slot.volume) || !self.exports_of(name).is_empty();
         let open = self.pool_volumes.iter().filter(|(name, slot)| is_listed(slot, name)).map(|(name, _)| name);
-        let absent = self.state.shown.keys().filter(|name| self.absent(name).is_some());
+        let absent = self.absent_volumes().map(|(name, _)| name);
         let configured = self.config.pool_volumes.iter().map(|entry| &entry.name.value);
         let unseen = configured.filter(|name| self.absent(name).is_none() && self.unseen(name).is_some());
         let names = open.chain(absent).chain(unseen);

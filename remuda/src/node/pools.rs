@@ -10,7 +10,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
-use crate::config::{LogDef, PlacementDef, PoolDef, VOLATILE_LOG, volatile_log};
+use crate::config::{LogDef, PlacementDef, PoolDef, VOLATILE_LOG};
 use crate::sys;
 use bdev::BlockDevice;
 use engine::{
@@ -106,7 +106,7 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
         PoolError::InUse { device, holds, .. } => Refusal::conflict(object, holds.in_use(&device), next),
         PoolError::VolatileLog { log, .. } => {
             let then = if next.is_empty() { String::new() } else { format!("; {next}") };
-            Refusal::conflict(object, volatile_log(&log), format!("{VOLATILE_LOG}{then}"))
+            Refusal::conflict(object, engine::volatile_log(&log), format!("{VOLATILE_LOG}{then}"))
         }
         PoolError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), next),
         PoolError::Device(error) => Refusal { object, ..refused(String::new(), error) },
@@ -385,22 +385,37 @@ impl Node {
         let slot = self.pool_slot(name)?;
         slot.check_free()?;
         if slot.live.is_err() {
-            let make = slot.origin == Origin::Config;
-            if make {
-                self.reread_pool(name)?;
+            let wrong = self.reread_pool(name)?;
+            if let Some(wrong) = &wrong {
+                tracing::warn!("{wrong}; it is opened as it was defined before");
             }
-            let def = self.pool_slot(name)?.def.clone();
-            for device in def.devices() {
-                self.reopen_device(device).await;
-            }
-            let live = self.open_pool(&def, make).await;
-            let outcome = live.as_ref().map(|_| ()).map_err(Clone::clone);
-            self.pools.get_mut(name).expect("it was there a moment ago").live = live;
-            outcome?;
-            self.adopt_volumes(name).await;
-            self.announce_pool(name).await?;
+            self.open_as_known(name).await.map_err(|refusal| match wrong {
+                Some(wrong) => {
+                    let next = format!(
+                        "{}; what was changed in the file is not seen: {}: {}",
+                        refusal.next, wrong.cause, wrong.next
+                    );
+                    Refusal { next, ..refusal }
+                }
+                None => refusal,
+            })?;
         }
         self.pool_show(name).await
+    }
+
+    /// Opens a pool that is not open by the definition that the node has of it.
+    pub(super) async fn open_as_known(&mut self, name: &str) -> Result<(), Refusal> {
+        let slot = self.pool_slot(name)?;
+        let (def, make) = (slot.def.clone(), slot.origin == Origin::Config);
+        for device in def.devices() {
+            self.reopen_device(device).await;
+        }
+        let live = self.open_pool(&def, make).await;
+        let outcome = live.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.pools.get_mut(name).expect("it was there a moment ago").live = live;
+        outcome?;
+        self.adopt_volumes(name).await;
+        self.announce_pool(name).await
     }
 
     /// Begins to move everything from the log to the capacity device; `settling` in the status says when that is over.

@@ -99,7 +99,8 @@ fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
 }
 
 /// Whether memory at a path keeps what is stored there through a power loss, as [`Pmem::open`] would find it; of a file that
-/// there is not, whether one that is made there would.
+/// there is not, whether one that is made there would. Where that cannot be found out, such as of a device with pages larger
+/// than what is mapped here, this is an error.
 pub fn keeps_stores(path: &Path) -> Result<bool, Errno> {
     // Devices are mapped in pages of this size; past the end of a file nothing is touched.
     const PROBE_BYTES: u64 = 2 << 20;
@@ -113,7 +114,16 @@ pub fn keeps_stores(path: &Path) -> Result<bool, Errno> {
         found => found?,
     };
     let mapped = map(PROBE_BYTES, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, file.as_raw_fd());
-    Ok(mapped.is_ok())
+    is_kept(mapped.map(|_| ()))
+}
+
+/// What the outcome of a mapping with MAP_SYNC says: EOPNOTSUPP alone is the kernel's word for memory that it cannot keep.
+fn is_kept(mapped: Result<(), Errno>) -> Result<bool, Errno> {
+    match mapped {
+        Ok(()) => Ok(true),
+        Err(Errno::EOPNOTSUPP) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
@@ -124,4 +134,18 @@ fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd.as_raw_fd())
         .or_else(|_| map(bytes, libc::MAP_SHARED, fd.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_kernels_word_makes_memory_volatile() {
+        assert_eq!(is_kept(Ok(())), Ok(true));
+        assert_eq!(is_kept(Err(Errno::EOPNOTSUPP)), Ok(false));
+        // A device that is mapped in pages of 1 GiB.
+        assert_eq!(is_kept(Err(Errno::EINVAL)), Err(Errno::EINVAL));
+        assert_eq!(keeps_stores(Path::new("/proc/self/no such file/log")), Err(Errno::ENOENT));
+    }
 }
