@@ -124,7 +124,10 @@ impl Plan {
         let unit_blocks = 1u32 << rng.below(3);
         // Few blocks are written in a life: in larger bands none would be collected.
         let band_blocks = 8u32 << rng.below(3);
-        self.with_bands(rng, unit_blocks, band_blocks)
+        let plan = self.with_bands(rng, unit_blocks, band_blocks);
+        // Settled whenever it is idle, a log seldom has something old and something young.
+        let Some(marks) = plan.marks else { return plan };
+        Plan { marks: Some(Marks { start: marks.start / 4, ..marks }), idle_ns: plan.idle_ns + SECOND_NS, ..plan }
     }
 
     /// The same with bands of this shape.
