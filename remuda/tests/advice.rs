@@ -287,7 +287,7 @@ fn where_a_node_differs_from_its_file_is_listed() {
     assert_eq!(found, expected);
     let run = node.run(&["config", "diff"]);
     assert!(
-        run.out.contains("size: 536870912 -> 1073741824") && run.out.contains("namespaces added: 1 (v)"),
+        run.out.contains("size: \"512MiB\" -> \"1GiB\"") && run.out.contains("namespaces added: 1 (v)"),
         "{}",
         run.out
     );

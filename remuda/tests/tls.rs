@@ -229,6 +229,37 @@ mod built {
     }
 
     #[test]
+    fn discover_asks_by_tls_and_looks_behind_ports_that_take_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let [key, other] = ["key", "other"].map(|name| generate(dir.path(), name, "sha256"));
+        let node = Node::start(&format!(
+            "{LISTEN}{VOLUME}[[subsystem]]\nnqn = '{NQN}'\nhosts = ['{HOST}']\nnamespaces = ['a']\n\
+             host_keys = [{{ host = '{HOST}', tls_key = '{key}' }}]\n"
+        ));
+        let [plain, tls] = ["nvmf_listen", "nvmf_listen_tls"].map(|which| address(&node, which).to_string());
+        let behind = |words: &[&str]| {
+            let run = remuda(&[&["--json", "discover", "--host-nqn", HOST, "--namespaces"], words].concat());
+            assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+            let entries = run.json()["entries"].as_array().unwrap().clone();
+            entries
+                .into_iter()
+                .find(|entry| entry["address"] == json!(tls) && entry["kind"] == "nvm")
+                .expect("its port")
+        };
+        for words in [&[&plain, "--tls-key", &key][..], &[&tls, "--tls", "--tls-key", &key]] {
+            let entry = behind(words);
+            assert_eq!((&entry["tls"], &entry["namespaces"][0]["nsid"]), (&json!("required"), &json!(1)), "{entry}");
+        }
+        let without = behind(&[&plain]);
+        assert!(without["error"].as_str().unwrap().contains("--tls-key"), "{without}");
+        for words in [&[tls.as_str()][..], &[&tls, "--tls", "--tls-key", &other]] {
+            let run = remuda(&[&["discover", "--host-nqn", HOST], words].concat());
+            assert!(run.code == 1 && run.err.contains(&tls) && run.err.contains("--tls"), "{}{}", run.out, run.err);
+        }
+        assert_eq!(remuda(&["discover", &tls, "--tls"]).code, 2);
+    }
+
+    #[test]
     fn what_is_wrong_about_keys_and_ports_is_found_before_anything_starts() {
         let dir = tempfile::tempdir().unwrap();
         let good = generate(dir.path(), "good", "sha256");

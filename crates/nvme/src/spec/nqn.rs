@@ -24,7 +24,7 @@ pub enum NqnError {
     /// Longer than 223 bytes, or no terminating zero in the field.
     #[error("an NQN has at most {NQN_LEN_MAX} bytes")]
     TooLong,
-    /// Not UTF-8, or it contains control characters.
+    /// Not UTF-8, or it contains characters that nobody sees.
     #[error("an NQN is printable UTF-8")]
     NotText,
     /// Does not start with `nqn.yyyy-mm.` and a reversed domain, or with the UUID form's prefix.
@@ -40,7 +40,7 @@ impl Nqn {
         if name.len() > NQN_LEN_MAX {
             return Err(NqnError::TooLong);
         }
-        if name.chars().any(char::is_control) {
+        if !name.chars().all(is_shown) {
             return Err(NqnError::NotText);
         }
         let rest = name.strip_prefix("nqn.").ok_or(NqnError::Form)?;
@@ -93,6 +93,15 @@ impl Nqn {
     }
 }
 
+/// Whether a character is seen where a name is shown: no control character, and none that hides or turns around what is beside it
+/// (Unicode's format characters, which RFC 3454 tables C.8 and C.9 prohibit in names).
+fn is_shown(char: char) -> bool {
+    let hides = matches!(char,
+        '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
+        | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}');
+    !char.is_control() && !hides
+}
+
 impl fmt::Display for Nqn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -137,6 +146,8 @@ mod tests {
         assert_eq!(Nqn::new("iqn.2014-08.org.x"), Err(NqnError::Form));
         assert_eq!(Nqn::new("nqn.2014-08.org.nvmexpress:uuid:nonsense"), Err(NqnError::Form));
         assert_eq!(Nqn::new("nqn.2014-08.org\n"), Err(NqnError::NotText));
+        assert_eq!(Nqn::new("nqn.2014-08.org.x:\u{202E}ksid"), Err(NqnError::NotText), "turned around");
+        assert_eq!(Nqn::new("nqn.2014-08.org.x:disk\u{200B}"), Err(NqnError::NotText), "looks like another");
         let long = format!("nqn.2014-08.org.{}", "x".repeat(NQN_LEN_MAX));
         assert_eq!(Nqn::new(&long), Err(NqnError::TooLong));
     }

@@ -424,8 +424,8 @@ impl Home {
                     self.at_queue(controller, 0, move |connection| connection.answer(cqe));
                 }
                 TargetEvent::CloseQueue { controller, qid } => self.close_queue(controller, qid),
-                TargetEvent::CloseController { controller } => {
-                    self.guest_left(controller, &"disconnected by this node, which takes its access away");
+                TargetEvent::CloseController { controller, why } => {
+                    self.guest_left(controller, &why);
                     self.queue_ids(controller, 0).into_iter().for_each(|qid| self.close_queue(controller, qid));
                 }
                 TargetEvent::Reset { controller } => self.reset(controller),
@@ -602,10 +602,6 @@ async fn keep_time(home: Rc<Home>) {
         // As late as the look above: by the time of a turn that began long ago the deadline would be to come for ever.
         let now_ns = reactor.clock_ns();
         home.listen_to_silent(now_ns).await;
-        let silent: Vec<ControllerHandle> = home.target.borrow().silent(now_ns).collect();
-        silent
-            .into_iter()
-            .for_each(|handle| home.guest_left(handle, &"nothing was heard of it for its keep-alive time"));
         home.target.borrow_mut().handle_timeout(now_ns);
         home.carry_out();
     }
