@@ -134,6 +134,11 @@ fn a_pool_that_has_got_other_devices_in_the_file_wants_a_restart() {
     refused(&node, &["pool", "open", "hot"], 5, "restart the node");
     std::fs::write(node.config(), text.replace("log = 'log'", "log = 'log2'")).unwrap();
     refused(&node, &["pool", "open", "hot"], 1, "'log2' is not its log (it holds nothing");
+    // The device has the same name and is another one.
+    std::fs::write(node.config(), text.replace("'log.img'", "'log4.img'")).unwrap();
+    for command in [&["pool", "open", "hot"][..], &["pool", "forget-log", "hot", "--yes-lose-data"]] {
+        refused(&node, command, 5, "its device 'log' is another one in");
+    }
     std::fs::write(node.config(), text).unwrap();
     std::fs::rename(node.path("away.img"), node.path("log.img")).unwrap();
     node.ok(&["pool", "open", "hot"]);

@@ -30,6 +30,12 @@ fn without_a_node_commands_exit_with_3() {
 }
 
 #[test]
+fn what_a_message_repeats_moves_no_cursor() {
+    let run = remuda(&["--socket", "/nonexistent/\u{1b}[2J\u{202e}.sock", "status"]);
+    assert!(run.code == 3 && run.err.contains("/nonexistent/\\u{1b}[2J\\u{202e}.sock"), "{}", run.err);
+}
+
+#[test]
 fn a_wrong_configuration_exits_with_7_and_says_where() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.toml");

@@ -14,6 +14,7 @@ use crate::doctor;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -188,10 +189,15 @@ impl<W: Write> Bundle<W> {
             }
         }
         if status.is_none() {
+            let mut taken = BTreeSet::new();
             for (pool, headers) in remains::pools(config, state.as_ref().ok()) {
-                // A configuration that is wrong may have any name.
-                let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
-                let file: String = pool.chars().map(plain).collect();
+                // A configuration that is wrong may have any name, and any twice.
+                let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+                let mut file: String = pool.chars().map(plain).collect();
+                if file.starts_with('.') || !taken.insert(file.clone()) {
+                    file = format!("{}-{file}", taken.len());
+                    taken.insert(file.clone());
+                }
                 self.add_json(&format!("pools/{file}.json"), &headers)?;
             }
         }

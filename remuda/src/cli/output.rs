@@ -3,8 +3,13 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use std::io::Write;
 
-/// Prints a line; a closed pipe (`remuda ... | head`) ends the process quietly.
+/// Prints a line, in which what comes from disks, peers and other processes moves no cursor; a closed pipe
+/// (`remuda ... | head`) ends the process quietly.
 pub fn print_line(text: &str) {
+    print_raw(&base::shown(text));
+}
+
+fn print_raw(text: &str) {
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
@@ -13,7 +18,7 @@ pub fn print_line(text: &str) {
 
 /// Prints indented JSON.
 pub fn print_json(value: &serde_json::Value) {
-    print_line(&format!("{value:#}"));
+    print_raw(&format!("{value:#}"));
 }
 
 /// A table without lines; columns whose heading starts with '>' are aligned to the right.

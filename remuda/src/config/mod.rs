@@ -60,7 +60,12 @@ pub const NODE: &[Key] = &[
     key("buffer_memory", Form::Size, "64MiB", "I/O buffers of each reactor, at most."),
     key("log_level", Form::Choice(&["error", "warn", "info", "debug", "trace"]), "info", "What is logged."),
     key("log_format", Form::Choice(&["text", "json"]), "text", "How it is logged."),
-    key("metrics_listen", Form::Text, METRICS_DEFAULT, "Address of the console, /metrics and /healthz, or \"off\"."),
+    key(
+        "metrics_listen",
+        Form::Text,
+        METRICS_DEFAULT,
+        "Address of the console, /metrics, /healthz and /livez, or \"off\".",
+    ),
     key("console", Form::Flag, "true", "Serve the console for browsers, which can look and change nothing."),
     key(
         "console_names",

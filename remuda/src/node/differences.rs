@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(differ("", "[node]\nmetrics_listen = '127.0.0.1:9420'\n"), 0);
         assert_eq!(differ("", "[node]\nmetrics_listen = '127.0.0.1:9421'\n"), 1);
         let limit = |iops: u32| format!("[[limit]]\nvolume = 'v'\niops = {iops}\n");
-        let device = "[[device]]\nname = 'd'\nkind = 'memory'\nsize = '1MiB'\n[[volume]]\nname = 'v'\ndevice = 'd'\n";
+        let device = "[[device]]\nname = 'd'\nkind = 'mem'\nsize = '1MiB'\n[[volume]]\nname = 'v'\ndevice = 'd'\n";
         let differ = |one: &str, other: &str| {
             changed_in_file(&config(&format!("{device}{one}")), &config(&format!("{device}{other}")))
         };

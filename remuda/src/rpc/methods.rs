@@ -776,10 +776,7 @@ async fn dispatch(
         "limit.remove" => answer(node.limit_remove(params.limited()?).await?),
         "limit.list" => answer(node.limit_list()),
         "reservation.list" => answer(node.reservation_list(params.nqn.as_deref()).await?),
-        "reservation.clear" => {
-            let host = Some(params.host.as_str()).filter(|host| !host.is_empty());
-            answer(node.reservation_clear(&params.target, host).await?)
-        }
+        "reservation.clear" => answer(node.reservation_clear(&params.target, params.one_host.as_deref()).await?),
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
         "referral.remove" => answer(node.referral_remove(&params.address).await?),

@@ -577,6 +577,7 @@ impl Superblock {
             self.name.len() <= POOL_NAME_BYTES_MAX && !self.name.contains('\0'),
             "the name is too long or has zeroes",
         )?;
+        hold(self.name.chars().all(base::is_shown), "the name has characters that nobody sees")?;
         hold((1..=SHARDS_MAX).contains(&self.shards), "the number of shards is not 1 to 64")?;
         // No product of the log's u32 and u16 fields overflows a u64.
         let shard_log = self.segment_blocks as u64 * self.segments as u64;

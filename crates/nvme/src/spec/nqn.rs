@@ -40,7 +40,7 @@ impl Nqn {
         if name.len() > NQN_LEN_MAX {
             return Err(NqnError::TooLong);
         }
-        if !name.chars().all(is_shown) {
+        if !name.chars().all(base::is_shown) {
             return Err(NqnError::NotText);
         }
         let rest = name.strip_prefix("nqn.").ok_or(NqnError::Form)?;
@@ -91,15 +91,6 @@ impl Nqn {
     pub fn is_discovery(&self) -> bool {
         self.0 == DISCOVERY_NQN
     }
-}
-
-/// Whether a character is seen where a name is shown: no control character, and none that hides or turns around what is beside it
-/// (Unicode's format characters, which RFC 3454 tables C.8 and C.9 prohibit in names).
-fn is_shown(char: char) -> bool {
-    let hides = matches!(char,
-        '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
-        | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}');
-    !char.is_control() && !hides
 }
 
 impl fmt::Display for Nqn {
