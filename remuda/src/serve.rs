@@ -9,6 +9,7 @@ use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
 use crate::node::{Arrival, Joined, KeepReservation, Node, Reactors, Refusal, ReservationDoor, Store, TcpExporter};
+use crate::open_files;
 use crate::rpc::audit::Audit;
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket};
@@ -26,7 +27,7 @@ const SEEK_EVERY: Duration = Duration::from_millis(100);
 /// `on_ready` is told how it is and where its socket is, once it can be used. With `stop_with_stdin` it also stops when its
 /// standard input ends, so that it does not outlive the process that started it.
 pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusView, &Path)) -> Result<(), Failure> {
-    let config = Config::load(path)?;
+    let mut config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let (store, state) = Store::open(&config.node.state_dir).map_err(|error| {
@@ -48,6 +49,7 @@ pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusVie
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         let (door, kept) = mpsc::unbounded_channel();
+        open_files::fit(&mut config);
         let exporter = TcpExporter::new(&config.nvmf, reactors.handles(), ReservationDoor(door));
         let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
         run(node, socket, Process { log, signals }, stop, kept, on_ready).await

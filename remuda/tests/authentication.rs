@@ -80,7 +80,7 @@ fn keys_given_by_command_are_needed_change_with_grace_and_last_over_a_kill() {
     assert_eq!(connect(&node, Some(&first), Some(&ours)), Ok(()), "the former pair");
     assert_eq!(connect(&node, Some(&second), None), Ok(()));
     let shown = &node.json(&["host", "list"])[0]["dhchap"];
-    assert_eq!((&shown["both_sides"], &shown["hashes"]), (&json!(false), &json!(["sha384"])));
+    assert_eq!((&shown["both_sides"], &shown["hashes"]), (&json!(true), &json!(["sha384"])));
     let until = shown["former_key_until"].as_str().expect("the grace").to_string();
     assert!(node.run(&["host", "list"]).out.contains(&until), "{}", node.run(&["host", "list"]).out);
     node.kill();
@@ -185,7 +185,7 @@ fn configured_keys_hold_until_a_command_changes_them_and_again_when_the_file_is_
     node.ok(&["host", "allow", NQN, HOST, "--dhchap-key", &second]);
     for _ in 0..2 {
         assert!(refused(&connect(&node, Some(&first), None)));
-        assert_eq!(connect(&node, Some(&second), None), Ok(()));
+        assert_eq!(connect(&node, Some(&second), Some(&ours)), Ok(()), "the node's own key stays");
         node.kill();
         node.restart();
     }
@@ -195,6 +195,12 @@ fn configured_keys_hold_until_a_command_changes_them_and_again_when_the_file_is_
     node.restart();
     assert!(refused(&connect(&node, Some(&second), None)));
     assert_eq!(connect(&node, Some(&third), Some(&ours)), Ok(()));
+    node.ok(&["host", "allow", NQN, HOST, "--dhchap-key", &third, "--no-dhchap-ctrl"]);
+    assert_eq!(connect(&node, Some(&third), None), Ok(()));
+    let Err(unproven) = connect(&node, Some(&third), Some(&ours)) else {
+        panic!("the node has nothing to prove itself with")
+    };
+    assert!(unproven.to_string().contains("the controller's where the host wants it proven"), "{unproven}");
 }
 
 #[test]

@@ -294,13 +294,16 @@ pub struct HostKeyArgs {
     /// File with the key that the host proves to have; see 'remuda key generate'
     #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "no_dhchap")]
     dhchap_key: Option<String>,
-    /// File with the key that the node proves to have when the host asks
+    /// File with the key that the node proves to have when the host asks [default: as before]
     #[arg(long, value_name = "FILE", requires = "dhchap_key")]
     dhchap_ctrl_key: Option<String>,
-    /// Hashes that may be used, the preferred one first [default: sha512,sha384,sha256]
+    /// The node has no key of its own towards the host any more
+    #[arg(long, requires = "dhchap_key", conflicts_with = "dhchap_ctrl_key")]
+    no_dhchap_ctrl: bool,
+    /// Hashes that may be used, the preferred one first [default: as before, or sha512,sha384,sha256]
     #[arg(long, value_name = "HASH,..", value_delimiter = ',', requires = "dhchap_key")]
     dhchap_hash: Vec<String>,
-    /// Diffie-Hellman groups that may be used, the preferred one first [default: all, ffdhe3072 first]
+    /// Diffie-Hellman groups that may be used, the preferred one first [default: as before, or all, ffdhe3072 first]
     #[arg(long, value_name = "GROUP,..", value_delimiter = ',', requires = "dhchap_key")]
     dhchap_dhgroup: Vec<String>,
     /// How long the key until now is good beside the new one
@@ -322,8 +325,11 @@ impl HostKeyArgs {
             params.extend((!words.is_empty()).then(|| (name.to_string(), json!(words))));
         }
         params.extend(self.grace.map(|grace| ("grace".to_string(), json!(format!("{}s", grace.as_secs())))));
-        params.extend(self.no_dhchap.then(|| ("no_dhchap".to_string(), json!(true))));
-        params.extend(self.no_tls.then(|| ("no_tls".to_string(), json!(true))));
+        for (name, given) in
+            [("no_dhchap", self.no_dhchap), ("no_dhchap_ctrl", self.no_dhchap_ctrl), ("no_tls", self.no_tls)]
+        {
+            params.extend(given.then(|| (name.to_string(), json!(true))));
+        }
     }
 }
 

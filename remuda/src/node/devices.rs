@@ -1,7 +1,7 @@
 //! Devices: opened children first, created, resized and deleted at run time.
 
 use super::awaited::Awaited;
-use super::build::{self, Opener, open_device};
+use super::build::{self, KnownFile, Opener, open_device};
 use super::extents::{Extent, free_extents};
 use super::paths::PathChange;
 use super::redundant::is_redundant;
@@ -25,7 +25,8 @@ pub(super) fn is_mirror(def: &DeviceDef) -> bool {
 impl Node {
     pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
-        let file = self.state.files.get(device).cloned();
+        let bytes = self.state.file_bytes.get(device).copied();
+        let file = self.state.files.get(device).map(|path| KnownFile { path: path.clone(), bytes });
         Opener { known, file, ..Opener::new(self.reactors.first().clone(), self.state.node_id) }
     }
 
@@ -86,8 +87,8 @@ impl Node {
                     if let Some(remote) = live.as_ref().ok().and_then(|opened| opened.remote(&def)) {
                         self.state.remotes.insert(name.clone(), remote);
                     }
-                    if live.is_ok() {
-                        self.state.note_open(&def);
+                    if let Ok(opened) = &live {
+                        self.state.note_open(&def, opened.device.info().bytes());
                     }
                     let live = live.map_err(|refusal| refusal.to_string());
                     self.devices.insert(name, DeviceSlot { def, origin, live, awaited });
@@ -280,7 +281,7 @@ impl Node {
         }
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
-        state.note_open(&def);
+        state.note_open(&def, opened.device.info().bytes());
         self.remember(state)?;
         let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened), awaited: None };
         self.devices.insert(def.name.clone(), slot);
@@ -335,6 +336,7 @@ impl Node {
         build::resize(self.reactors.first(), device.clone(), size / info.block_size as u64).await?;
         let mut state = self.state.clone();
         let slot = &self.devices[name];
+        state.note_size(&slot.def, size);
         match slot.origin {
             Origin::Runtime => {
                 state.devices.iter_mut().filter(|def| def.name == name).for_each(|def| def.set_size(size))
@@ -415,6 +417,7 @@ impl Node {
         state.remotes.remove(name);
         state.erased.remove(name);
         state.files.remove(name);
+        state.file_bytes.remove(name);
         self.remember(state)?;
         self.devices.remove(name);
         self.legs_out.retain(|(mirror, _), _| mirror != name);

@@ -132,8 +132,6 @@ pub struct Node {
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
     started: Instant,
-    /// Held by every look at what a device holds.
-    looking: Arc<()>,
     /// Address of `/metrics`, once it is known.
     pub metrics: Option<String>,
     /// Address of the console, once it is known.
@@ -174,7 +172,6 @@ impl Node {
             kept: None,
             attempts: 0,
             started: Instant::now(),
-            looking: Arc::default(),
             metrics: None,
             console: None,
             stopping: false,

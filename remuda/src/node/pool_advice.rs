@@ -7,7 +7,6 @@ use super::state::Origin;
 use crate::config::{Config, PoolDef};
 use engine::{Holds, PoolError, Role};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Nothing else is served while devices are looked at, of which one that is not connected takes its time.
@@ -23,24 +22,19 @@ impl Node {
             Role::Capacity => Role::Log,
         };
         let (half, pool) = ((*pool, wanted), name);
-        if Arc::strong_count(&self.looking) > 1 {
-            // Some device has not answered the last time yet.
-            return String::new();
-        }
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         for device in self.devices.keys() {
             let (Ok(view), Ok(open)) = (self.device_show(device), self.open_device(device)) else { continue };
             if !view.open || !view.used_by.is_empty() {
                 continue;
             }
-            let (tell, device, looking) = (tell.clone(), device.clone(), self.looking.clone());
+            let (tell, device) = (tell.clone(), device.clone());
             self.reactors.first().run(move |reactor| {
                 let there = reactor.clone();
                 reactor.spawn(async move {
                     let Ok(channel) = open.open_channel(&there) else { return };
                     let read = engine::read_superblocks(&there, channel, open.info());
                     let found = there.timeout(LOOK_MAX.as_nanos() as u64, read).await;
-                    drop(looking);
                     if found.is_some_and(|found| found.is_ok_and(|found| (found.pool, found.role) == half)) {
                         // Nobody listens any more once one has been found.
                         let _ = tell.send(device);

@@ -218,6 +218,9 @@ pub struct State {
     /// Paths of files that were open, by the name of their device: one that has vanished is not made anew.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
+    /// How long they were, bytes: one that has become shorter is not made longer again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub file_bytes: BTreeMap<String, u64>,
     /// Pools made at run time. What is in a pool is known to the pool alone.
     #[serde(default)]
     pub pools: Vec<PoolDef>,
@@ -263,6 +266,7 @@ impl Default for State {
             key_overlays: BTreeMap::new(),
             erased: BTreeSet::new(),
             files: BTreeMap::new(),
+            file_bytes: BTreeMap::new(),
             pools: Vec::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),

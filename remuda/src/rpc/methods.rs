@@ -381,11 +381,21 @@ pub const METHODS: &[Method] = &[
             key(
                 "dhchap_ctrl_key",
                 Form::Text,
-                "none",
+                "as before",
                 "File with the key that the node proves to have when the host asks.",
             ),
-            key("dhchap_hash", Form::TextList, "all", "Hashes that may be used, the preferred one first."),
-            key("dhchap_dhgroup", Form::TextList, "all", "Groups that may be used, the preferred one first."),
+            key(
+                "dhchap_hash",
+                Form::TextList,
+                "as before, or all",
+                "Hashes that may be used, the preferred one first.",
+            ),
+            key(
+                "dhchap_dhgroup",
+                Form::TextList,
+                "as before, or all",
+                "Groups that may be used, the preferred one first.",
+            ),
             key(
                 "grace",
                 Form::Duration,
@@ -393,6 +403,7 @@ pub const METHODS: &[Method] = &[
                 "How long the keys until now are good beside the new ones, at most 90 days.",
             ),
             key("no_dhchap", Form::Flag, "false", "Take the host's key away."),
+            key("no_dhchap_ctrl", Form::Flag, "false", "With the host's new key: take the node's key towards it away."),
             key("no_tls", Form::Flag, "false", "Take the host's key for TLS away."),
         ],
     ),
@@ -575,8 +586,17 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
     let wrong = |cause: &str, next: &str| Err(Refusal::invalid(&object, cause, next));
     let (nqn, host, no_tls) = (params.nqn(), params.host.as_str(), params.flags.contains("no_tls"));
     let (no_dhchap, dhchap_key) = (params.flags.contains("no_dhchap"), params.dhchap_key.as_ref());
-    let is_about_dhchap =
-        params.dhchap_ctrl_key.is_some() || !params.dhchap_hash.is_empty() || !params.dhchap_dhgroup.is_empty();
+    let no_dhchap_ctrl = params.flags.contains("no_dhchap_ctrl");
+    let is_about_dhchap = no_dhchap_ctrl
+        || params.dhchap_ctrl_key.is_some()
+        || !params.dhchap_hash.is_empty()
+        || !params.dhchap_dhgroup.is_empty();
+    if params.dhchap_ctrl_key.is_some() && no_dhchap_ctrl {
+        return wrong(
+            "the node is to have a key and to have none",
+            "give one of 'dhchap_ctrl_key' and 'no_dhchap_ctrl'",
+        );
+    }
     if dhchap_key.is_none() && is_about_dhchap {
         return wrong("these parameters belong to a key", "give 'dhchap_key' too");
     }
@@ -606,6 +626,7 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
         let new = NewHostKeys {
             key_file: key_file.clone(),
             ctrl_key_file: params.dhchap_ctrl_key.clone(),
+            no_ctrl_key: no_dhchap_ctrl,
             hashes: host_key::hashes(&params.dhchap_hash).map_err(invalid)?,
             groups: host_key::groups(&params.dhchap_dhgroup).map_err(invalid)?,
             grace,
