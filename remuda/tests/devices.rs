@@ -434,3 +434,22 @@ fn a_file_that_is_something_else_is_left_alone() {
     let run = node.run(&["device", "create", "small", "--kind", "file", &path]);
     assert!(run.code != 0 && run.err.contains("has 100 bytes, which is less than a block"), "{}", run.err);
 }
+
+#[test]
+fn a_file_that_is_cut_or_removed_while_it_is_used_is_a_problem() {
+    let device =
+        |name: &str| format!("[[device]]\nname = '{name}'\nkind = 'file'\npath = '{name}.img'\nsize = '8MiB'\n");
+    let node = Node::start(&format!("{}{}", device("cut"), device("away")));
+    assert_eq!(node.status()["warnings"], json!([]));
+    std::fs::OpenOptions::new().write(true).open(node.path("cut.img")).unwrap().set_len(4 << 20).unwrap();
+    std::fs::remove_file(node.path("away.img")).unwrap();
+    let told = |words: &str| {
+        let warnings = node.status()["warnings"].as_array().unwrap().clone();
+        warnings.iter().any(|warning| warning.as_str().unwrap().contains(words))
+    };
+    let began = std::time::Instant::now();
+    while !(told("'cut': its file") && told("'away': its file") && told("has 4 MiB by now and had 8 MiB")) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{}", node.status());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}

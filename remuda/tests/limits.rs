@@ -97,3 +97,22 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
     assert!(refused.err.contains("at least 1 MiB"), "{}", refused.err);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }
+
+#[test]
+fn who_opens_connections_without_using_them_keeps_nobody_from_the_node() {
+    let mut node = Node::start("[nvmf]\nlisten = ['127.0.0.1:0']\n");
+    node.kill();
+    node.restart_after("ulimit -n 64");
+    let status = node.status();
+    let address: std::net::SocketAddr = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
+    let idle: Vec<_> = (0..80).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(node.run(&["status"]).code, 0);
+    let alive = common::http_get(&status["metrics"].as_str().unwrap().replace("/metrics", "/livez"));
+    assert!(alive.contains("200 OK"), "{alive}");
+    drop(idle);
+    assert!(node.log().contains("ulimit -n"), "{}", node.log());
+    node.kill();
+    // What it may have without asking is less than what it may raise that to.
+    node.restart_after("ulimit -Sn 64");
+    assert_eq!(node.log().matches("connections are taken instead of max_connections").count(), 1, "{}", node.log());
+}

@@ -147,11 +147,8 @@ mod built {
         assert_ne!(node.run(&["host", "allow", NQN, HOST, "--no-tls"]).code, 0, "the file says that there is one");
         let pause = || std::thread::sleep(std::time::Duration::from_millis(1100));
         assert!(no_tls(connect(&node, Some(&other))));
-        let log = node.log();
-        assert!(
-            log.contains("no TLS with a host") && log.contains("offers another TLS key") && log.contains(HOST),
-            "{log}"
-        );
+        let line = node.log_line("no TLS with a host");
+        assert!(line.contains("offers another TLS key") && line.contains(HOST), "{line}");
         pause();
         // Without TLS to the port that wants it.
         let plain = Options::new(
@@ -164,7 +161,7 @@ mod built {
             NvmfDevice::open(&reactor, "remote", &plain, Some(1)).await.err()
         });
         assert!(matches!(outcome, Some(Some(ConnectError::Negotiation { .. }))), "{outcome:?}");
-        assert!(node.log().contains("does not speak TLS"), "{}", node.log());
+        node.log_line("does not speak TLS");
         let shown = node.run(&["subsystem", "show", NQN]).out;
         assert!(shown.contains("--tls"), "{shown}");
     }

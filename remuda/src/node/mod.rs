@@ -15,6 +15,7 @@ mod devices;
 pub mod differences;
 pub mod export;
 mod extents;
+mod file_watch;
 mod host_keys;
 mod keys;
 mod legs;
@@ -65,6 +66,7 @@ pub use transfers::Transfer;
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
 use bdev::{RateLimitDevice, StatsDevice};
+use file_watch::FileWatch;
 use host_keys::HostKeys;
 use legs::LegOut;
 use pool_view::PoolView;
@@ -132,6 +134,7 @@ pub struct Node {
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
     started: Instant,
+    files: FileWatch,
     /// Address of `/metrics`, once it is known.
     pub metrics: Option<String>,
     /// Address of the console, once it is known.
@@ -172,6 +175,7 @@ impl Node {
             kept: None,
             attempts: 0,
             started: Instant::now(),
+            files: FileWatch::default(),
             metrics: None,
             console: None,
             stopping: false,
@@ -302,6 +306,7 @@ impl Node {
     pub fn problems(&self, pools: &[PoolView]) -> Vec<String> {
         let mut problems = self.warnings.clone();
         problems.extend(self.closed());
+        problems.extend(self.file_problems());
         problems.extend(pools.iter().flat_map(PoolView::problem_lines));
         problems
     }

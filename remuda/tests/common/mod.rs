@@ -66,9 +66,19 @@ impl Node {
 
     /// Starts it (again) and waits until it answers.
     pub fn restart(&mut self) {
+        self.restart_by(Command::new(BINARY));
+    }
+
+    /// As [`restart`](Self::restart) after a command of the shell, such as `ulimit -n 64`.
+    pub fn restart_after(&mut self, shell: &str) {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{shell}; exec \"$0\" \"$@\""), BINARY]);
+        self.restart_by(command);
+    }
+
+    fn restart_by(&mut self, mut command: Command) {
         assert!(self.child.is_none());
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
-        let mut command = Command::new(BINARY);
         let child =
             command.args(["serve", "--config", &self.config()]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         self.child = Some(child);
@@ -77,6 +87,19 @@ impl Node {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             let late = began.elapsed() > Duration::from_secs(20);
             assert!(ended.is_none() && !late, "the node did not start: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The first line of its log with these words, once it is there.
+    pub fn log_line(&self, what: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let log = self.log();
+            if let Some(line) = log.lines().find(|line| line.contains(what)) {
+                return line.to_string();
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "no '{what}' in {log}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

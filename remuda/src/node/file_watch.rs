@@ -1,0 +1,92 @@
+//! Whether the files of devices are still what was opened: somebody may remove one, or cut it short, while it is in use.
+//!
+//! A thread of its own looks, now and then when the node is asked how it is: a file system that does not answer holds up nobody.
+
+use super::Node;
+use crate::config::DeviceParams;
+use base::ByteSize;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Looks are so far apart at least.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A file system that has not answered for so long is a problem of its own.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct FileWatch(Arc<Mutex<Found>>);
+
+#[derive(Default)]
+struct Found {
+    /// When the last look began.
+    began: Option<Instant>,
+    /// It has not ended.
+    looking: bool,
+    /// What the one before it found.
+    problems: Vec<String>,
+}
+
+/// A file as it was opened.
+struct Opened {
+    device: String,
+    path: String,
+    bytes: u64,
+}
+
+impl Node {
+    /// What the last look has found, and lets another one begin.
+    pub(super) fn file_problems(&self) -> Vec<String> {
+        const UNPOISONED: &str = "nothing panics while holding it";
+        let mut found = self.files.0.lock().expect(UNPOISONED);
+        let age = found.began.map(|began| began.elapsed());
+        if found.looking {
+            let mut problems = found.problems.clone();
+            problems.extend(age.filter(|age| *age > SILENT_MAX).map(|age| {
+                format!("the file system of some device has not answered for {} s: see 'remuda doctor'", age.as_secs())
+            }));
+            return problems;
+        }
+        if age.is_none_or(|age| age >= LOOK_EVERY) {
+            let opened = self.opened_files();
+            let there = self.files.0.clone();
+            (found.looking, found.began) = (true, Some(Instant::now()));
+            let look = move || {
+                let problems = opened.iter().filter_map(look_at).collect();
+                let mut found = there.lock().expect(UNPOISONED);
+                (found.looking, found.problems) = (false, problems);
+            };
+            if std::thread::Builder::new().name("file-watch".into()).spawn(look).is_err() {
+                found.looking = false;
+            }
+        }
+        found.problems.clone()
+    }
+
+    fn opened_files(&self) -> Vec<Opened> {
+        let files = self.devices.values().filter_map(|slot| match (&slot.def.params, &slot.live) {
+            (DeviceParams::File { path, .. }, Ok(opened)) => {
+                let bytes = opened.device.info().bytes();
+                Some(Opened { device: slot.def.name.clone(), path: path.clone(), bytes })
+            }
+            _ => None,
+        });
+        files.collect()
+    }
+}
+
+fn look_at(file: &Opened) -> Option<String> {
+    let Opened { device, path, bytes } = file;
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() && found.len() < *bytes => Some(format!(
+            "device '{device}': its file {path} has {} by now and had {}: what was behind is lost",
+            ByteSize(found.len()),
+            ByteSize(*bytes)
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(format!(
+            "device '{device}': its file {path} is gone: this node has it open and nobody can open it again; copy what is on the \
+             device elsewhere before the node ends"
+        )),
+        _ => None,
+    }
+}
