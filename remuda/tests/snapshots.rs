@@ -105,7 +105,7 @@ fn snapshots_go_through_files_into_other_pools() {
     refused(&node, &["snapshot", "import", "w", "--input", &one], 2, "name the pool");
     refused(&node, &["snapshot", "import", "w", "--pool", "hot", "-i", &two], 1, "has no volume 'w'");
     refused(&node, &["snapshot", "import", "v", "--roll-back", "-i", &one], 5, "hosts may use it");
-    refused(&node, &["snapshot", "export", "v@x", "-o", &one], 4, "no such object");
+    refused(&node, &["snapshot", "export", "v@x", "-o", &path("none.snap")], 4, "no such object");
     node.ok(&["snapshot", "import", "w", "--pool", "hot", "--input", &one]);
     node.ok(&["snapshot", "import", "w", "--input", &two]);
     assert_eq!(names(&node.json(&["snapshot", "list", "w"])), ["w@one", "w@two"]);
