@@ -12,7 +12,7 @@ use crate::node::{Arrival, Joined, KeepReservation, Node, Reactors, Refusal, Res
 use crate::open_files;
 use crate::rpc::audit::Audit;
 use crate::rpc::methods::{self, Surroundings};
-use crate::rpc::server::{Request, Socket};
+use crate::rpc::server::{Request, Socket, SocketError};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -24,9 +24,15 @@ const SEEK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs a node until it is told to stop.
 ///
-/// `on_ready` is told how it is and where its socket is, once it can be used. With `stop_with_stdin` it also stops when its
+/// It listens for commands on `socket`, or else where the file says. `on_ready` is told how it is and where its socket is, once it
+/// can be used. With `stop_with_stdin` it also stops when its
 /// standard input ends, so that it does not outlive the process that started it.
-pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusView, &Path)) -> Result<(), Failure> {
+pub fn serve(
+    path: &str,
+    socket: Option<&Path>,
+    stop_with_stdin: bool,
+    on_ready: impl FnOnce(&StatusView, &Path),
+) -> Result<(), Failure> {
     let mut config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -42,9 +48,12 @@ pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusVie
         watch_stdin(signals.clone())?;
     }
     let node = runtime.block_on(async {
-        let socket = Socket::bind(&config.node.rpc_socket).map_err(|error| {
-            let exit =
-                if matches!(error, crate::rpc::server::SocketError::InUse(_)) { Exit::Conflict } else { Exit::Failed };
+        let socket = Socket::bind(socket.unwrap_or(&config.node.rpc_socket)).map_err(|error| {
+            let exit = if matches!(error, SocketError::InUse(_) | SocketError::Taken(_)) {
+                Exit::Conflict
+            } else {
+                Exit::Failed
+            };
             Failure::new(exit, error.to_string())
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
@@ -142,7 +151,7 @@ async fn run(
         }
     }
     let mut audit = Audit::new(Path::new(&node.status().await.state_dir));
-    let rpc_socket = node.config().node.rpc_socket.clone();
+    let rpc_socket = socket.path().to_path_buf();
     let words = |all: &[std::net::SocketAddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     tracing::info!(
         rpc = %rpc_socket.display(),

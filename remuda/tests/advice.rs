@@ -63,6 +63,7 @@ fn a_log_in_plain_memory_is_found_before_and_can_be_accepted_while_the_node_runs
     let path = node.config();
     let check = remuda(&["config", "check", &path]);
     assert_eq!(check.code, 7, "{}{}", check.out, check.err);
+    assert!(check.err.ends_with("1 problem; the node would start, and what is named here would stay closed\n"));
     assert!(check.err.contains("volatile = true") && check.err.contains("MAP_SYNC"), "{}", check.err);
     assert!(remuda(&["doctor", "--config", &path]).out.contains("volatile = true"));
     let closed = node.json(&["pool", "show", "hot"]);
@@ -251,6 +252,10 @@ fn what_connected_hosts_use_is_taken_from_them_only_by_force() {
     refused(&far, &["subsystem", "remove-namespace", NQN, "1"], 5, "(volume 'v')");
     refused(&far, &["subsystem", "remove-namespace", NQN, "1"], 5, "would lose it: nqn.");
     refused(&far, &["subsystem", "delete", NQN], 5, "add --force");
+    refused(&far, &["volume", "resize", "v", "4MiB", "--shrink"], 5, "where hosts are connected: nqn.");
+    assert_eq!(far.json(&["volume", "show", "v"])["size"], json!(8 << 20));
+    far.ok(&["volume", "resize", "w", "4MiB", "--shrink"]);
+    far.ok(&["volume", "resize", "v", "4MiB", "--shrink", "--force"]);
     far.ok(&["subsystem", "remove-namespace", NQN, "2"]);
     far.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     far.ok(&["subsystem", "add-namespace", NQN, "v"]);

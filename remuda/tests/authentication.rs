@@ -65,6 +65,10 @@ fn keys_given_by_command_are_needed_change_with_grace_and_last_over_a_kill() {
     let [first, second, ours] = ["first", "second", "ours"].map(|name| generate(dir.path(), name));
     assert_eq!(connect(&node, None, None), Ok(()));
     node.ok(&["host", "allow", NQN, HOST, "--dhchap-key", &first, "--dhchap-ctrl-key", &ours]);
+    let shown = node.run(&["subsystem", "show", NQN]).out;
+    for part in ["nvme connect ", "--hostnqn ", "--dhchap-secret \"$(cat ", "--dhchap-ctrl-secret \"$(cat "] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
     assert_eq!(connect(&node, None, None), Err(AuthenticationError::NoKey));
     assert!(refused(&connect(&node, Some(&second), None)));
     assert_eq!(connect(&node, Some(&first), None), Ok(()));

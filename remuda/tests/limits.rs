@@ -29,7 +29,8 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
          [[limit]]\nvolume = 'a'\nbandwidth = '1GiB'\n"
     ));
     let list = |node: &Node| node.json(&["limit", "list"]);
-    let of_host = json!({ "host": host, "iops": 100_000, "bandwidth": null, "origin": "config", "changed": false });
+    let of_host =
+        json!({ "host": host, "iops": 100_000, "bandwidth": null, "origin": "config", "differs_from_file": false });
     assert_eq!(list(&node)[0], of_host);
     assert_eq!((&list(&node)[1]["volume"], &list(&node)[1]["bandwidth"]), (&json!("a"), &json!(1 << 30)));
     let status = node.status();
@@ -84,7 +85,8 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
         let refused = node.run(&[&["limit", "remove"], &of[..]].concat());
         assert!(refused.code == 4 && refused.err.contains(absent), "{}: {}", refused.code, refused.err);
     }
-    let changed = json!({ "host": host, "iops": null, "bandwidth": 64 << 20, "origin": "config", "changed": true });
+    let changed =
+        json!({ "host": host, "iops": null, "bandwidth": 64 << 20, "origin": "config", "differs_from_file": true });
     assert_eq!(list(&node), json!([changed]));
     let text = node.run(&["limit", "list"]).out;
     assert!(text.contains("64 MiB/s") && text.contains("config, changed"), "{text}");

@@ -670,7 +670,10 @@ impl Pool {
             audit.problems.extend(problems);
         }
         for owner in audit.extents.iter().filter(|owner| ids.binary_search(&owner.volume).is_err()) {
-            audit.problems.push(format!("{owner:?} belongs to no volume"));
+            let ExtentOwner { shard, extent, volume, .. } = owner;
+            audit
+                .problems
+                .push(format!("extent {extent} of shard {shard} belongs to volume {volume}, which there is not"));
         }
         Ok(audit)
     }
@@ -774,7 +777,7 @@ fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) ->
     }
     if capacity.log_kind != devices.log.kind() {
         let (is, wanted) = (capacity.log_kind, devices.log.kind());
-        return refuse(format!("its log is {is:?}, and is opened as {wanted:?}"));
+        return refuse(format!("its log was made {is}, and is opened {wanted}"));
     }
     Ok(())
 }

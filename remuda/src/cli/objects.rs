@@ -4,12 +4,12 @@ use super::device_text::{definition, show_device};
 use super::docs::with_commands;
 use super::exit::{Exit, Failure};
 use super::hosts;
-use super::{Context, output, reservations};
+use super::{Context, output, reservations, understood};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::node::view::{AnaView, DeviceView, SubsystemView};
+use crate::node::view::{AnaView, DeviceView, HostView, SubsystemView};
 use base::ByteSize;
 use clap::{ArgGroup, Subcommand};
 use serde_json::{Map, Value, json};
@@ -403,7 +403,10 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
         DeviceCommand::Show { name } => context.call_and_show("device.show", json!({ "name": name }), show_device),
         DeviceCommand::Resize { name, size } => {
             context.call_and_show("device.resize", json!({ "name": name, "size": size }), |device: DeviceView| {
-                format!("device '{}' is now {}", device.name, ByteSize(device.size))
+                let grow = device.used_by.iter().filter_map(|user| user.strip_prefix("pool '")?.strip_suffix('\''));
+                let grow: String =
+                    grow.map(|pool| format!("\nthe pool uses it after: remuda pool grow {pool}")).collect();
+                format!("device '{}' is now {}{grow}", device.name, ByteSize(device.size))
             })
         }
         DeviceCommand::Set { name, keys } => {
@@ -567,7 +570,14 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
             })
         }
         SubsystemCommand::Show { nqn } => {
-            context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem)
+            let shown = context.call("subsystem.show", json!({ "nqn": nqn }))?;
+            if context.json {
+                output::print_json(&shown);
+                return Ok(());
+            }
+            let hosts = understood(context.call("host.list", json!({ "nqn": nqn }))?)?;
+            output::print_line(&show_subsystem(&understood(shown)?, hosts));
+            Ok(())
         }
         SubsystemCommand::Delete { nqn, force } => {
             let text = format!("deleted subsystem '{nqn}'");
@@ -627,7 +637,8 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
     }
 }
 
-fn show_subsystem(subsystem: SubsystemView) -> String {
+fn show_subsystem(subsystem: &SubsystemView, hosts: Vec<HostView>) -> String {
+    let connects = connect_lines(subsystem, &hosts);
     let hosts = if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.join(", ") };
     let mut text = output::facts(&[
         ("nqn", subsystem.nqn.clone()),
@@ -663,11 +674,28 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
         text += "\n\n";
         text += &reservations::show(&format!("namespace {}", reservation.nsid), reservation);
     }
-    let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
-    let encrypted = subsystem.tls_addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
-    for line in connects.chain(encrypted.map(|line| format!("{line} --tls"))) {
-        text += &format!("\n\nfrom a Linux host: {line}");
-    }
+    text + &connects
+}
+
+/// How Linux hosts connect, with what this subsystem asks of them: a name that it knows, and keys.
+fn connect_lines(subsystem: &SubsystemView, known: &[HostView]) -> String {
+    let lines = |addresses: &[String], more: &str| -> String {
+        let lines = addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
+        lines.map(|line| format!("\n\nfrom a Linux host: {line}{more}")).collect()
+    };
+    let host = match &subsystem.hosts[..] {
+        _ if subsystem.allow_any_host => "",
+        [host] => &format!(" --hostnqn {host}"),
+        _ => " --hostnqn HOST-NQN",
+    };
+    let keys: Vec<_> = known.iter().filter_map(|host| host.dhchap.as_ref()).collect();
+    let secret = match keys.iter().any(|key| key.both_sides) {
+        _ if keys.is_empty() => "",
+        true => " --dhchap-secret \"$(cat KEYFILE)\" --dhchap-ctrl-secret \"$(cat NODE-KEYFILE)\"",
+        false => " --dhchap-secret \"$(cat KEYFILE)\"",
+    };
+    let mut text = lines(&subsystem.addresses, &format!("{host}{secret}"));
+    text += &lines(&subsystem.tls_addresses, &format!("{host}{secret} --tls"));
     text
 }
 

@@ -270,11 +270,19 @@ impl Config {
     }
 
     fn parse_and_look(path: &str, text: String) -> Result<Config, BadConfig> {
-        Config::parse_checked(path, text, |config, problems| {
+        let startable = |config: &Config, problems: &mut Problems| {
+            check::check(config, problems);
+            listeners::look(config, problems);
+        };
+        let checked = Config::parse_checked(path, text.clone(), |config, problems| {
             check::check(config, problems);
             listeners::look(config, problems);
             pool_fit::check_sizes(config, problems);
             pool_fit::check_logs(config, problems);
+        });
+        checked.map_err(|bad| {
+            let would_start = Config::parse_checked(path, text, startable).is_ok();
+            BadConfig { would_start, ..bad }
         })
     }
 
@@ -291,7 +299,7 @@ impl Config {
             None => assert!(!problems.list.is_empty(), "a configuration is refused for a reason"),
         }
         problems.list.sort_by_key(|problem| problem.span.as_ref().map_or(usize::MAX, |span| span.start));
-        Err(BadConfig { source, problems: problems.list })
+        Err(BadConfig { source, problems: problems.list, would_start: false })
     }
 }
 

@@ -21,7 +21,8 @@ pub struct DeviceView {
     pub used_by: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
-    /// Configured, and changed at run time since.
+    /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(rename = "differs_from_file")]
     pub changed: bool,
     /// Operations can be sent to it.
     #[serde(default)]
@@ -424,7 +425,8 @@ pub struct SubsystemView {
     pub tls_addresses: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
-    /// Configured, and changed at run time since.
+    /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(rename = "differs_from_file")]
     pub changed: bool,
 }
 
@@ -443,7 +445,8 @@ pub struct LimitView {
     pub bandwidth: Option<u64>,
     /// Who defined it.
     pub origin: Origin,
-    /// Configured, and changed at run time since.
+    /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(rename = "differs_from_file")]
     pub changed: bool,
 }
 

@@ -227,6 +227,7 @@ pub const METHODS: &[Method] = &[
             NAME,
             key("size", Form::Text, "required", "The new size, '+SIZE', or 'max'."),
             key("shrink", Form::Flag, "false", "Permits a smaller size."),
+            key("force", Form::Flag, "false", "Cuts it even if hosts that see it are connected."),
         ],
     ),
     method(
@@ -732,7 +733,10 @@ async fn dispatch(
         "volume.resize" => {
             let size = NewSize::parse(&params.size_text);
             let size = size.map_err(|reason| Refusal::invalid(format!("volume '{}'", params.name), reason, ""))?;
-            answer(node.volume_resize(&params.name, size, params.flag).await?)
+            answer(
+                node.volume_resize(&params.name, size, params.flags.contains("shrink"), params.flags.contains("force"))
+                    .await?,
+            )
         }
         "volume.delete" => node.volume_delete(&params.name, params.flag).await.map(done),
         "volume.clone" => answer(node.volume_clone(&params.snapshot, &params.name).await?),

@@ -119,6 +119,15 @@ pub enum LogKind {
     Block,
 }
 
+impl std::fmt::Display for LogKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LogKind::Mapped => "for persistent memory",
+            LogKind::Block => "for a block device",
+        })
+    }
+}
+
 /// Blocks of a map page: checksums, and in a shaped pool places.
 pub fn map_page_blocks(shape: Shape) -> u32 {
     match shape {
