@@ -118,3 +118,29 @@ fn who_opens_connections_without_using_them_keeps_nobody_from_the_node() {
     node.restart_after("ulimit -Sn 64");
     assert_eq!(node.log().matches("connections are taken instead of max_connections").count(), 1, "{}", node.log());
 }
+
+#[test]
+fn a_host_over_its_limit_stays_connected_and_is_never_refused() {
+    let host = name(7);
+    let mut node = Node::start(&format!(
+        "reactors = 2\n[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'm'\nkind = 'mem'\nsize = '32MiB'\n\
+         [[volume]]\nname = 'a'\ndevice = 'm'\nsize = '8MiB'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['a']\n"
+    ));
+    node.ok(&["limit", "set", "--host", &host, "--iops", "100"]);
+    let status = node.status();
+    let address = status["nvmf_listen"][0].as_str().unwrap().to_string();
+    for depth in ["1", "32"] {
+        let load = ["bench", "nvmf", "--addr", &address, "--nqn", NQN, "--host-nqn", &host, "--qd", depth];
+        let run = common::remuda(&[&load[..], &["--warmup", "0s", "--time", "500ms"]].concat());
+        assert_eq!(run.code, 0, "{}", run.err);
+        for text in [&run.err, &node.log()] {
+            assert!(!text.contains("association lost") && !text.contains("refused"), "depth {depth}: {text}");
+        }
+    }
+    let text = common::http_get(status["metrics"].as_str().unwrap());
+    let mut refusals = text.lines().filter(|line| line.starts_with("remuda_host_refusals_total{")).peekable();
+    assert!(refusals.peek().is_some() && refusals.all(|line| line.ends_with(" 0")), "{text}");
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}

@@ -318,6 +318,7 @@ fn facts(pool: &PoolView) -> String {
                 format!("log {}, capacity {}", ratio(total.log_amplification), ratio(total.capacity_amplification)),
             ),
             ("opened", recovered(open)),
+            ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
             ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
             (
                 "blocks",
@@ -335,6 +336,9 @@ fn facts(pool: &PoolView) -> String {
         ]);
         if open.unused_bytes < pool_care::UNUSED_TOLD {
             facts.retain(|(name, _)| *name != "not used");
+        }
+        if open.repaired_copies == 0 {
+            facts.retain(|(name, _)| *name != "repaired copies");
         }
         if open.going == 0 {
             facts.retain(|(name, _)| *name != "being deleted");

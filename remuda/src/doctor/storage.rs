@@ -3,6 +3,7 @@
 use super::Finding;
 use super::view::{Process, View};
 use crate::config::{Config, DeviceParams, LogDef, check_file, check_memory_log};
+use crate::node::exposed;
 use crate::sys;
 use base::ByteSize;
 use std::fs::OpenOptions;
@@ -20,6 +21,8 @@ const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(view: &View, config: &Config, is_running: bool) -> Vec<Finding> {
     let mut findings = vec![state_dir(&config.node.state_dir), socket(&config.node.rpc_socket)];
+    let open_to_others = exposed(&config.node.state_dir).into_iter();
+    findings.extend(open_to_others.map(|(found, next)| Finding::note("state directory", found, next)));
     for entry in &config.devices {
         let check = format!("device {}", entry.def.name);
         match &entry.def.params {

@@ -221,7 +221,7 @@ impl Home {
     // --- what hosts ask ---------------------------------------------------------------------------------------------
 
     /// Makes a connection a queue.
-    pub(super) fn connect(
+    pub(super) async fn connect(
         self: &Rc<Self>,
         sqe: &Sqe,
         record: &[u8],
@@ -229,6 +229,7 @@ impl Home {
         tls: Option<&TlsKey>,
         place: Place,
     ) -> Result<Admitted, Cqe> {
+        self.end_predecessor(sqe, record).await;
         let now_ns = self.reactor.now_ns();
         let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via, tls);
         self.deadline_moved.notify_all();
@@ -252,6 +253,24 @@ impl Home {
             self.make_busy(connected.controller, connected.subsystem, cntlid);
         }
         Ok(admitted)
+    }
+
+    /// Frees the number of the queue that a Connect asks for, where the same host had it on a connection that it has closed: the
+    /// new connection may be here before the reactor of the old one has looked at that.
+    async fn end_predecessor(self: &Rc<Self>, sqe: &Sqe, record: &[u8]) {
+        let taken = self.target.borrow().queue_in_place_of(sqe, record);
+        let Some((controller, qid)) = taken else { return };
+        let Some(place) = self.queues.borrow().get(&(controller, qid)).copied() else { return };
+        let has_gone = |connection: &Rc<Connection>| {
+            let has_gone = connection.stream.has_ended();
+            if has_gone {
+                connection.end(End::Closed);
+            }
+            has_gone
+        };
+        if self.ask_queue(controller, qid, has_gone).await == Some(true) {
+            self.queue_closed(controller, qid, place.connection, End::Closed);
+        }
     }
 
     pub(super) fn fabrics(self: &Rc<Self>, controller: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
