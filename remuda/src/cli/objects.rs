@@ -450,7 +450,7 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
             make_path_absolute(&mut params);
             context.call_and_show("device.change_key", Value::Object(params), |device: DeviceView| {
                 let mut text = format!("device '{}' is opened by {key_file} now", device.name);
-                if device.changed {
+                if device.differs_from_file {
                     text += "\nname that file in the configuration too; until then the node remembers it";
                 }
                 text
@@ -563,7 +563,8 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
                     let volumes: Vec<String> = subsystem.namespaces.iter().map(|one| one.volume.clone()).collect();
                     let hosts =
                         if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.len().to_string() };
-                    let origin = format!("{:?}{}", subsystem.origin, if subsystem.changed { ", changed" } else { "" });
+                    let origin =
+                        format!("{:?}{}", subsystem.origin, if subsystem.differs_from_file { ", changed" } else { "" });
                     vec![subsystem.nqn, subsystem.serial, hosts, summarise(&volumes), origin.to_lowercase()]
                 });
                 output::table(&["NQN", "SERIAL", "HOSTS", "VOLUMES", "ORIGIN"], rows.collect())

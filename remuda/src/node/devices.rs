@@ -217,7 +217,7 @@ impl Node {
             free: 0,
             used_by: self.users_of_device(name),
             origin: slot.origin,
-            changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
+            differs_from_file: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
             parity: None,
             zones: None,

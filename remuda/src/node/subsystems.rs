@@ -218,7 +218,7 @@ impl Node {
             addresses: self.addresses(),
             tls_addresses: self.tls_addresses(),
             origin: subsystem.origin,
-            changed: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
+            differs_from_file: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
         }
     }
 

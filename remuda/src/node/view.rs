@@ -22,8 +22,7 @@ pub struct DeviceView {
     /// Who defined it.
     pub origin: Origin,
     /// It is in the configuration file, and commands have made it differ from that.
-    #[serde(rename = "differs_from_file")]
-    pub changed: bool,
+    pub differs_from_file: bool,
     /// Operations can be sent to it.
     #[serde(default)]
     pub open: bool,
@@ -426,8 +425,7 @@ pub struct SubsystemView {
     /// Who defined it.
     pub origin: Origin,
     /// It is in the configuration file, and commands have made it differ from that.
-    #[serde(rename = "differs_from_file")]
-    pub changed: bool,
+    pub differs_from_file: bool,
 }
 
 /// How much a host may do, or how much may be done to a volume.
@@ -446,8 +444,7 @@ pub struct LimitView {
     /// Who defined it.
     pub origin: Origin,
     /// It is in the configuration file, and commands have made it differ from that.
-    #[serde(rename = "differs_from_file")]
-    pub changed: bool,
+    pub differs_from_file: bool,
 }
 
 /// A discovery service that hosts are told of.
