@@ -4,7 +4,7 @@
 //! process at once.
 
 use crate::cli::exit::{Exit, Failure};
-use crate::config::Config;
+use crate::config::{Config, NvmfConfig};
 use crate::console::Console;
 use crate::http;
 use crate::log::{self, LogControl};
@@ -38,7 +38,7 @@ pub fn serve(
     stop_with_stdin: bool,
     on_ready: impl FnOnce(&StatusView, &Path),
 ) -> Result<(), Failure> {
-    let mut config = Config::load(path)?;
+    let config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let (store, state) = Store::open(&config.node.state_dir).map_err(|error| {
@@ -63,8 +63,8 @@ pub fn serve(
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         let (door, kept) = mpsc::unbounded_channel();
-        open_files::fit(&mut config);
-        let exporter = TcpExporter::new(&config.nvmf, reactors.handles(), ReservationDoor(door));
+        let nvmf = NvmfConfig { max_connections: open_files::fit(&config, &state), ..config.nvmf.clone() };
+        let exporter = TcpExporter::new(&nvmf, reactors.handles(), ReservationDoor(door));
         let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
         run(node, socket, Process { log, signals }, stop, kept, on_ready).await
     })?;

@@ -12,9 +12,9 @@ pub fn is_shown(char: char) -> bool {
     !char.is_control() && !hides
 }
 
-/// A text of which everything is seen; lines stay. What is not shown is there by its number, such as `\u{1b}`.
+/// A text of which everything is seen; lines and tabs stay. What is not shown is there by its number, such as `\u{1b}`.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    let is_plain = |char: char| is_shown(char) || char == '\n';
+    let is_plain = |char: char| is_shown(char) || matches!(char, '\n' | '\t');
     if text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn what_would_move_or_turn_a_terminal_is_written_out() {
-        assert_eq!(shown("pool 'größe'\nis there"), "pool 'größe'\nis there");
+        assert_eq!(shown("pool 'größe'\n\tis there"), "pool 'größe'\n\tis there");
         assert_eq!(shown("a\u{1b}[2Jb\r"), "a\\u{1b}[2Jb\\u{d}");
         assert_eq!(shown("x\u{202e}y\u{200b}"), "x\\u{202e}y\\u{200b}");
         assert!(!is_shown('\u{9b}') && !is_shown('\n') && is_shown('é'));

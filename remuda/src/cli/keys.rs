@@ -66,8 +66,9 @@ pub fn key(context: &Context, command: KeyCommand) -> Result<(), Failure> {
     let mut file = OutFile::open(&path, Existing::Keep, Readers::Owner)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n"));
     written.map_err(|error| cannot_write(&path, &error))?;
+    let is_stdout = file.is_stdout();
     file.finish()?;
-    if context.json {
+    if context.json && !is_stdout {
         output::print_json(&made);
     }
     Ok(())

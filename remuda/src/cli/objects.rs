@@ -48,6 +48,9 @@ Examples:
         name: String,
         /// New size, such as 20GiB
         size: String,
+        /// Cut a volume with it even if hosts that see it are connected
+        #[arg(long)]
+        force: bool,
     },
     /// Change a delay, error, rate-limit or flash-cache device, or the paths of a remote one, while it is in use
     #[command(after_help = "\
@@ -401,8 +404,9 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
             output::table(&["NAME", "KIND", ">SIZE", ">BLOCK", ">FREE", "USED BY", "ORIGIN", "STATE"], rows.collect())
         }),
         DeviceCommand::Show { name } => context.call_and_show("device.show", json!({ "name": name }), show_device),
-        DeviceCommand::Resize { name, size } => {
-            context.call_and_show("device.resize", json!({ "name": name, "size": size }), |device: DeviceView| {
+        DeviceCommand::Resize { name, size, force } => {
+            let params = json!({ "name": name, "size": size, "force": force });
+            context.call_and_show("device.resize", params, |device: DeviceView| {
                 let grow = device.used_by.iter().filter_map(|user| user.strip_prefix("pool '")?.strip_suffix('\''));
                 let grow: String =
                     grow.map(|pool| format!("\nthe pool uses it after: remuda pool grow {pool}")).collect();

@@ -1,12 +1,12 @@
 //! The file that a command writes its result to: it gets its name when all of it is there, and takes the place of nothing by mistake.
 //!
-//! What is there and is no regular file (a pipe, a device) is written to as it is: it has no content to lose, and a name that it
-//! would be replaced under. Symbolic links are followed.
+//! What is there and is no regular file (a pipe, a device) is written to as it is, a disk only where a file would be replaced.
+//! Symbolic links are followed.
 
 use super::exit::{Exit, Failure};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -77,6 +77,10 @@ impl OutFile {
         let cannot = |error: io::Error| cannot_write(path, &error);
         let mut kept_mode = None;
         match std::fs::metadata(path) {
+            // A disk has content to lose as well.
+            Ok(found) if found.file_type().is_block_device() && existing != Existing::Replace => {
+                return Err(is_there(path, existing));
+            }
             Ok(found) if !found.is_file() => {
                 let file = OpenOptions::new().write(true).open(path).map_err(cannot)?;
                 return Ok(named(Place::Direct(file)));
@@ -195,7 +199,7 @@ fn is_there(path: &Path, existing: Existing) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{FileTypeExt, symlink};
+    use std::os::unix::fs::symlink;
 
     fn put(path: &Path, existing: Existing) -> Result<(), Failure> {
         write_whole(path, b"new", existing, Readers::Umask)

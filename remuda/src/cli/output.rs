@@ -11,7 +11,7 @@ pub fn print_line(text: &str) {
     print_raw(&base::shown(text));
 }
 
-/// The same with what the program itself has made and is taken byte for byte, such as a script.
+/// The same with what the program itself has made and is taken byte for byte: JSON, a script, what moves the cursor on purpose.
 pub fn print_raw(text: &str) {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

@@ -158,7 +158,9 @@ fn check_known_file(path: &str, size: Option<u64>, opener: &Opener) -> Result<()
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_file() => found.len(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && known.is_some() => {
-            let next = format!("mount what holds it, or begin with an empty one: truncate -s SIZE {path}");
+            let next = format!(
+                "mount what holds it, or bring it back; where nothing of it is needed: truncate -s SIZE {path}"
+            );
             return Err((format!("its file {path} is gone"), next));
         }
         Ok(_) => return check_file(path, Some(size)),

@@ -123,11 +123,25 @@ impl Node {
             Ok(children) => open_device(&def, children, &self.opener(name)).await,
             Err(refusal) => Err(refusal),
         };
+        if let Ok(opened) = &live {
+            self.remember_open(&def, opened.device.info().bytes());
+        }
         let slot = self.devices.get_mut(name).expect("devices are not removed while one is opened");
         if live.is_ok() {
             slot.awaited = None;
         }
         slot.live = live.map_err(|refusal| refusal.to_string());
+    }
+
+    /// A device is open that was not when the node was started.
+    pub(super) fn remember_open(&mut self, def: &DeviceDef, bytes: u64) {
+        let mut state = self.state.clone();
+        state.note_open(def, bytes);
+        if state != self.state
+            && let Err(refusal) = self.remember(state)
+        {
+            tracing::warn!("{refusal}");
+        }
     }
 
     /// A device whose children are open already, or cannot be any more.
@@ -309,7 +323,7 @@ impl Node {
     }
 
     /// Changes a device's size; volumes on it keep theirs, save one that takes the whole device.
-    pub async fn device_resize(&mut self, name: &str, size: u64) -> Result<DeviceView, Refusal> {
+    pub async fn device_resize(&mut self, name: &str, size: u64, force: bool) -> Result<DeviceView, Refusal> {
         self.check_running()?;
         let object = format!("device '{name}'");
         let device = self.open_device(name)?;
@@ -333,6 +347,16 @@ impl Node {
             return Err(Refusal::conflict(object, cause, format!("shrink or delete volume '{volume}' first")));
         }
         let old = info.blocks;
+        if size < info.bytes() {
+            let whole = self.state.volumes.iter().filter(|(_, volume)| volume.device == name && volume.whole);
+            for volume in whole.map(|(volume, _)| volume).filter(|_| !force) {
+                self.check_nobody_is_cut(volume).await?;
+            }
+            // Before it is cut: a node that ends in between finds a file that is long enough.
+            let mut shorter = self.state.clone();
+            shorter.note_size(&self.devices[name].def, size);
+            self.remember(shorter)?;
+        }
         build::resize(self.reactors.first(), device.clone(), size / info.block_size as u64).await?;
         let mut state = self.state.clone();
         let slot = &self.devices[name];

@@ -1,15 +1,18 @@
 //! Whether the files of devices are still what was opened: somebody may remove one, or cut it short, while it is in use.
 //!
-//! A thread of its own looks, now and then when the node is asked how it is: a file system that does not answer holds up nobody.
+//! A thread of its own looks, now and then when the node is asked how it is: a file system that does not answer holds up nobody for
+//! long.
 
 use super::Node;
 use crate::config::DeviceParams;
 use base::ByteSize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Looks are so far apart at least.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// So long a look is waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// A file system that has not answered for so long is a problem of its own.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
@@ -23,8 +26,8 @@ struct Found {
     began: Option<Instant>,
     /// It has not ended.
     looking: bool,
-    /// What the one before it found.
-    problems: Vec<String>,
+    /// What the one before it found, by device.
+    problems: Vec<(String, String)>,
 }
 
 /// A file as it was opened.
@@ -35,32 +38,42 @@ struct Opened {
 }
 
 impl Node {
-    /// What the last look has found, and lets another one begin.
+    /// What a look finds, or where none is called for or it takes its time, what the last one has found.
     pub(super) fn file_problems(&self) -> Vec<String> {
         const UNPOISONED: &str = "nothing panics while holding it";
         let mut found = self.files.0.lock().expect(UNPOISONED);
         let age = found.began.map(|began| began.elapsed());
-        if found.looking {
-            let mut problems = found.problems.clone();
-            problems.extend(age.filter(|age| *age > SILENT_MAX).map(|age| {
-                format!("the file system of some device has not answered for {} s: see 'remuda doctor'", age.as_secs())
-            }));
-            return problems;
-        }
-        if age.is_none_or(|age| age >= LOOK_EVERY) {
-            let opened = self.opened_files();
-            let there = self.files.0.clone();
+        let silent = age.filter(|age| found.looking && *age > SILENT_MAX);
+        if !found.looking && age.is_none_or(|age| age >= LOOK_EVERY) {
             (found.looking, found.began) = (true, Some(Instant::now()));
-            let look = move || {
-                let problems = opened.iter().filter_map(look_at).collect();
-                let mut found = there.lock().expect(UNPOISONED);
-                (found.looking, found.problems) = (false, problems);
-            };
-            if std::thread::Builder::new().name("file-watch".into()).spawn(look).is_err() {
-                found.looking = false;
-            }
+            drop(found);
+            self.begin_look();
+            found = self.files.0.lock().expect(UNPOISONED);
         }
-        found.problems.clone()
+        // Of a device that is not open any more nothing is said.
+        let is_open = |device: &String| self.devices.get(device).is_some_and(|slot| slot.live.is_ok());
+        let problems = found.problems.iter().filter(|(device, _)| is_open(device)).map(|(_, problem)| problem.clone());
+        let silent = silent.map(|age| {
+            format!("the file system of some device has not answered for {} s: see 'remuda doctor'", age.as_secs())
+        });
+        problems.chain(silent).collect()
+    }
+
+    fn begin_look(&self) {
+        let (opened, there) = (self.opened_files(), self.files.0.clone());
+        let (end, ended) = mpsc::channel();
+        let look = move || {
+            let problems = opened.iter().filter_map(|file| Some((file.device.clone(), look_at(file)?))).collect();
+            if let Ok(mut found) = there.lock() {
+                (found.looking, found.problems) = (false, problems);
+            }
+            // Whoever began it may not have waited so long.
+            let _ = end.send(());
+        };
+        match std::thread::Builder::new().name("file-watch".into()).spawn(look) {
+            Ok(_) => drop(ended.recv_timeout(PATIENCE)),
+            Err(_) => self.files.0.lock().expect("nothing panics while holding it").looking = false,
+        }
     }
 
     fn opened_files(&self) -> Vec<Opened> {

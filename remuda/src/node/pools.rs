@@ -78,7 +78,7 @@ pub(super) struct OpenPool {
 }
 
 /// A pool that has not told its status for so long has a reactor that stands still.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The last `pool settle`: written by its task on the reactor, read by the node.
 #[derive(Default)]

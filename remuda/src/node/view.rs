@@ -22,6 +22,7 @@ pub struct DeviceView {
     /// Who defined it.
     pub origin: Origin,
     /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(default, alias = "changed")]
     pub differs_from_file: bool,
     /// Operations can be sent to it.
     #[serde(default)]
@@ -425,6 +426,7 @@ pub struct SubsystemView {
     /// Who defined it.
     pub origin: Origin,
     /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(default, alias = "changed")]
     pub differs_from_file: bool,
 }
 
@@ -444,6 +446,7 @@ pub struct LimitView {
     /// Who defined it.
     pub origin: Origin,
     /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(default, alias = "changed")]
     pub differs_from_file: bool,
 }
 

@@ -19,6 +19,8 @@ use std::time::SystemTime;
 const BYTES_MAX: u64 = 16 << 20;
 /// Lines that wait to be written at most; of more, the oldest are given up.
 const WAITING_MAX: usize = 1024;
+/// Bytes of them at most.
+const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// The process at the other end of the socket, as the kernel names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,11 +81,12 @@ impl Audit {
         if let Err(refusal) = outcome {
             line["error"] = refusal.to_string().into();
         }
-        if self.waiting.len() == WAITING_MAX {
+        self.waiting.push_back(format!("{line}\n"));
+        let bytes = |waiting: &VecDeque<String>| waiting.iter().map(String::len).sum::<usize>();
+        while self.waiting.len() > WAITING_MAX || self.waiting.len() > 1 && bytes(&self.waiting) > WAITING_BYTES_MAX {
             self.waiting.pop_front();
             self.lost += 1;
         }
-        self.waiting.push_back(format!("{line}\n"));
         self.write_waiting();
     }
 

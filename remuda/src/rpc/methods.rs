@@ -93,7 +93,15 @@ pub const METHODS: &[Method] = &[
     method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
     question("device.list", "All devices.", &[]),
     question("device.show", "One device.", &[NAME]),
-    method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
+    method(
+        "device.resize",
+        "Changes a device's size.",
+        &[
+            NAME,
+            key("size", Form::Size, "required", "The new size."),
+            key("force", Form::Flag, "false", "Cuts a volume with it even if hosts that see it are connected."),
+        ],
+    ),
     method(
         "device.set",
         "Changes parameters of a delay, error, rate-limit or flash-cache device in use, or the paths of a remote one: keys as in [[device]], \
@@ -686,7 +694,9 @@ async fn dispatch(
         "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
-        "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
+        "device.resize" => {
+            answer(node.device_resize(&params.name, params.size.unwrap_or(0), params.flags.contains("force")).await?)
+        }
         "device.accept_namespace" => answer(node.device_accept_namespace(&params.name)?),
         "device.open" => answer(node.device_open(&params.name, params.flag, params.leg.as_deref()).await?),
         "device.rejoin" => {
