@@ -146,6 +146,8 @@ struct State {
     connections: Mutex<BTreeMap<u64, TcpStream>>,
     /// Event requests and parked commands: connection, encoder, command identifier.
     events: Mutex<Vec<(u64, Encoder, u16)>>,
+    /// An access state has changed while a host was connected that had no event request there.
+    untold: AtomicBool,
     parked: Mutex<Vec<(u64, Encoder, u16)>>,
     shutdowns: AtomicU64,
     controllers: AtomicU16,
@@ -179,6 +181,7 @@ impl Fake {
                 ghosts: Mutex::default(),
                 connections: Mutex::default(),
                 events: Mutex::default(),
+                untold: AtomicBool::new(false),
                 parked: Mutex::default(),
                 shutdowns: AtomicU64::new(0),
                 controllers: AtomicU16::new(1),
@@ -298,8 +301,12 @@ impl Fake {
     /// Changes the access state and tells the hosts.
     pub fn set_ana(&self, state: AnaState) {
         self.configure(|config| config.ana = Some((state, config.ana.map_or(0, |(_, seconds)| seconds))));
-        if let Some((connection, encoder, cid)) = self.state.events.lock().unwrap().pop() {
-            self.state.send_response(connection, &encoder, Cqe::success(cid, EventResult::ANA_CHANGED.to_dw0()));
+        let mut events = self.state.events.lock().unwrap();
+        match events.pop() {
+            Some((connection, encoder, cid)) => {
+                self.state.send_response(connection, &encoder, Cqe::success(cid, EventResult::ANA_CHANGED.to_dw0()));
+            }
+            None => self.state.untold.store(!self.state.connections.lock().unwrap().is_empty(), Ordering::SeqCst),
         }
     }
 
@@ -589,7 +596,12 @@ impl Connection {
                 self.respond(Cqe::success(cid, if is_queues { queues | queues << 16 } else { 0 }))
             }
             Some(AdminOpcode::AsyncEventRequest) => {
-                self.state.events.lock().unwrap().push((self.id, self.encoder, cid));
+                let state = self.state.clone();
+                let mut events = state.events.lock().unwrap();
+                if state.untold.swap(false, Ordering::SeqCst) {
+                    return self.respond(Cqe::success(cid, EventResult::ANA_CHANGED.to_dw0()));
+                }
+                events.push((self.id, self.encoder, cid));
                 true
             }
             Some(AdminOpcode::GetLogPage) => {
