@@ -1,4 +1,4 @@
-//! `/metrics` in the Prometheus text format, and `/healthz`; the console joins them.
+//! `/metrics` in the Prometheus text format, `/healthz` and `/livez`; the console joins them.
 
 mod connections;
 
@@ -613,7 +613,10 @@ impl Objects {
             let lines = self.failing.iter().map(|line| format!("{line}\n"));
             (StatusCode::SERVICE_UNAVAILABLE, std::iter::once("failing\n".to_string()).chain(lines).collect())
         } else if self.problems > 0 {
-            (StatusCode::OK, format!("degraded: {} warnings, see 'remuda status'\n", self.problems))
+            {
+                let plural = if self.problems == 1 { "" } else { "s" };
+                (StatusCode::OK, format!("degraded: {} warning{plural}, see 'remuda status'\n", self.problems))
+            }
         } else {
             (StatusCode::OK, "ok\n".to_string())
         }

@@ -10,6 +10,7 @@ mod http;
 mod log;
 mod node;
 mod offline;
+mod open_files;
 mod rpc;
 mod serve;
 mod simulate;

@@ -1,31 +1,43 @@
 //! `remuda serve`: the life of a node process, from configuration to the last flush.
 //!
-//! The first SIGTERM or SIGINT begins an orderly stop with a deadline; the second ends the process at once.
+//! The first SIGTERM or SIGINT begins an orderly stop with a deadline; another one, later than half a second after it, ends the
+//! process at once.
 
 use crate::cli::exit::{Exit, Failure};
-use crate::config::Config;
+use crate::config::{Config, NvmfConfig};
 use crate::console::Console;
 use crate::http;
 use crate::log::{self, LogControl};
 use crate::node::view::StatusView;
 use crate::node::{Arrival, Joined, KeepReservation, Node, Reactors, Refusal, ReservationDoor, Store, TcpExporter};
+use crate::open_files;
 use crate::rpc::audit::Audit;
 use crate::rpc::methods::{self, Surroundings};
-use crate::rpc::server::{Request, Socket};
+use crate::rpc::server::{Request, Socket, SocketError};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 
 /// Requests waiting for the node at most; clients wait beyond that.
 const QUEUE_MAX: usize = 64;
 /// How often the node looks whether a device that it waits for is to be tried again.
 const SEEK_EVERY: Duration = Duration::from_millis(100);
+/// How often files of the state directory that could not be written are tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// A second signal so soon after the first is the same one: a process group and its leader are often told both.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Runs a node until it is told to stop.
 ///
-/// `on_ready` is told how it is and where its socket is, once it can be used. With `stop_with_stdin` it also stops when its
+/// It listens for commands on `socket`, or else where the file says. `on_ready` is told how it is and where its socket is, once it
+/// can be used. With `stop_with_stdin` it also stops when its
 /// standard input ends, so that it does not outlive the process that started it.
-pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusView, &Path)) -> Result<(), Failure> {
+pub fn serve(
+    path: &str,
+    socket: Option<&Path>,
+    stop_with_stdin: bool,
+    on_ready: impl FnOnce(&StatusView, &Path),
+) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let log = log::start(&config.node.log_level, config.node.log_json);
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -41,14 +53,18 @@ pub fn serve(path: &str, stop_with_stdin: bool, on_ready: impl FnOnce(&StatusVie
         watch_stdin(signals.clone())?;
     }
     let node = runtime.block_on(async {
-        let socket = Socket::bind(&config.node.rpc_socket).map_err(|error| {
-            let exit =
-                if matches!(error, crate::rpc::server::SocketError::InUse(_)) { Exit::Conflict } else { Exit::Failed };
+        let socket = Socket::bind(socket.unwrap_or(&config.node.rpc_socket)).map_err(|error| {
+            let exit = if matches!(error, SocketError::InUse(_) | SocketError::Taken(_)) {
+                Exit::Conflict
+            } else {
+                Exit::Failed
+            };
             Failure::new(exit, error.to_string())
         })?;
         let reactors = Reactors::start(&config.node).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         let (door, kept) = mpsc::unbounded_channel();
-        let exporter = TcpExporter::new(&config.nvmf, reactors.handles(), ReservationDoor(door));
+        let nvmf = NvmfConfig { max_connections: open_files::fit(&config, &state), ..config.nvmf.clone() };
+        let exporter = TcpExporter::new(&nvmf, reactors.handles(), ReservationDoor(door));
         let node = Node::start(config, store, state, reactors, Box::new(exporter)).await?;
         run(node, socket, Process { log, signals }, stop, kept, on_ready).await
     })?;
@@ -78,21 +94,46 @@ impl Surroundings for Process {
     }
 }
 
+/// What a signal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// Stop in order.
+    Stop,
+    /// What the one before meant.
+    Same,
+    /// End without order.
+    AtOnce,
+}
+
+/// What a signal at this time means after the first one, which is noted.
+fn meaning(first: &mut Option<Instant>, now: Instant) -> Meaning {
+    match *first {
+        None => {
+            *first = Some(now);
+            Meaning::Stop
+        }
+        Some(first) if now.saturating_duration_since(first) < SAME_SIGNAL => Meaning::Same,
+        Some(_) => Meaning::AtOnce,
+    }
+}
+
 /// Turns the first signal into a message, and ends the process on the second.
 fn watch_signals(stop: mpsc::UnboundedSender<&'static str>) -> Result<(), Failure> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("cannot handle signals: {error}"));
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(cannot)?;
     let watch = move || {
-        let mut seen = 0;
+        let mut first = None;
         for signal in signals.forever() {
-            seen += 1;
             let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
-            if seen > 1 {
-                tracing::error!("{name} again: ending at once, without draining");
-                std::process::exit(Exit::Failed as i32);
+            match meaning(&mut first, Instant::now()) {
+                Meaning::Stop => drop(stop.send(name)),
+                Meaning::Same => {}
+                Meaning::AtOnce => {
+                    tracing::error!("{name} again: ending at once, without draining");
+                    std::process::exit(Exit::Failed as i32);
+                }
             }
-            let _ = stop.send(name);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(cannot)?;
@@ -140,7 +181,7 @@ async fn run(
         }
     }
     let mut audit = Audit::new(Path::new(&node.status().await.state_dir));
-    let rpc_socket = node.config().node.rpc_socket.clone();
+    let rpc_socket = socket.path().to_path_buf();
     let words = |all: &[std::net::SocketAddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     tracing::info!(
         rpc = %rpc_socket.display(),
@@ -155,6 +196,8 @@ async fn run(
     let (joining, mut joins) = mpsc::unbounded_channel::<Joined>();
     let mut ticks = tokio::time::interval(SEEK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut retries = tokio::time::interval(RETRY_EVERY);
+    retries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let cause = {
         let serve_rpc = socket.serve(sender);
         tokio::pin!(serve_rpc);
@@ -167,12 +210,20 @@ async fn run(
                     let (method, params) = (request.method, request.params.as_ref());
                     let answer = methods::call(&mut node, &process, method, params, request.transfer).await;
                     audit.record(request.peer, method, params, &answer, SystemTime::now());
+                    node.audit_problem = audit.problem();
                     let _ = request.reply.send(answer);
                 }
                 _ = ticks.tick(), if node.is_waiting() => {
                     node.seek(&found);
                     node.mend(&joining);
                     node.seek_doors().await;
+                }
+                _ = retries.tick(), if node.is_unsaved() || node.audit_problem.is_some() => {
+                    if node.is_unsaved() {
+                        node.save_again();
+                    }
+                    audit.write_waiting();
+                    node.audit_problem = audit.problem();
                 }
                 Some(request) = node.next_kept() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),
@@ -205,4 +256,18 @@ async fn run(
     }
     drop(socket);
     Ok(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_twice_at_once_is_one_and_a_later_one_ends_the_process() {
+        let (mut first, at) = (None, Instant::now());
+        let meanings = [0, 0, 3, 499, 500, 9000].map(|ms| meaning(&mut first, at + Duration::from_millis(ms)));
+        assert_eq!(meanings[0], Meaning::Stop);
+        assert_eq!(meanings[1..4], [Meaning::Same; 3]);
+        assert_eq!(meanings[4..], [Meaning::AtOnce; 2]);
+    }
 }

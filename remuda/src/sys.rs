@@ -74,10 +74,32 @@ pub fn steal_and_total() -> (u64, u64) {
 
 /// What this process may use of a resource now, `u64::MAX` without a limit.
 pub fn soft_limit(resource: libc::__rlimit_resource_t) -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    limits(resource).rlim_cur
+}
+
+/// How far it may raise that, `u64::MAX` without a limit.
+pub fn hard_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    limits(resource).rlim_max
+}
+
+/// Raises what this process may use of a resource as far as it may, and gives what it may use then.
+pub fn raise_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let limits = limits(resource);
+    let raised = libc::rlimit { rlim_cur: limits.rlim_max, ..limits };
+    // SAFETY: a plain system call on a local.
+    if limits.rlim_cur < limits.rlim_max && unsafe { libc::setrlimit(resource, &raised) } != 0 {
+        return limits.rlim_cur;
+    }
+    limits.rlim_max
+}
+
+fn limits(resource: libc::__rlimit_resource_t) -> libc::rlimit {
+    // No limit is the largest number there is.
+    const NONE: libc::rlimit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let mut limits = NONE;
     // SAFETY: fills a local.
-    let failed = unsafe { libc::getrlimit(resource, &mut limit) } != 0;
-    if failed || limit.rlim_cur == libc::RLIM_INFINITY { u64::MAX } else { limit.rlim_cur }
+    let failed = unsafe { libc::getrlimit(resource, &mut limits) } != 0;
+    if failed { NONE } else { limits }
 }
 
 /// Whether the kernel believes that the machine's clock follows another one; `None` when it does not say.

@@ -63,6 +63,7 @@ fn a_log_in_plain_memory_is_found_before_and_can_be_accepted_while_the_node_runs
     let path = node.config();
     let check = remuda(&["config", "check", &path]);
     assert_eq!(check.code, 7, "{}{}", check.out, check.err);
+    assert!(check.err.ends_with("1 problem; the node would start, and what is named here would stay closed\n"));
     assert!(check.err.contains("volatile = true") && check.err.contains("MAP_SYNC"), "{}", check.err);
     assert!(remuda(&["doctor", "--config", &path]).out.contains("volatile = true"));
     let closed = node.json(&["pool", "show", "hot"]);
@@ -134,6 +135,11 @@ fn a_pool_that_has_got_other_devices_in_the_file_wants_a_restart() {
     refused(&node, &["pool", "open", "hot"], 5, "restart the node");
     std::fs::write(node.config(), text.replace("log = 'log'", "log = 'log2'")).unwrap();
     refused(&node, &["pool", "open", "hot"], 1, "'log2' is not its log (it holds nothing");
+    // The device has the same name and is another one.
+    std::fs::write(node.config(), text.replace("'log.img'", "'log4.img'")).unwrap();
+    for command in [&["pool", "open", "hot"][..], &["pool", "forget-log", "hot", "--yes-lose-data"]] {
+        refused(&node, command, 5, "its device 'log' is another one in");
+    }
     std::fs::write(node.config(), text).unwrap();
     std::fs::rename(node.path("away.img"), node.path("log.img")).unwrap();
     node.ok(&["pool", "open", "hot"]);
@@ -246,6 +252,10 @@ fn what_connected_hosts_use_is_taken_from_them_only_by_force() {
     refused(&far, &["subsystem", "remove-namespace", NQN, "1"], 5, "(volume 'v')");
     refused(&far, &["subsystem", "remove-namespace", NQN, "1"], 5, "would lose it: nqn.");
     refused(&far, &["subsystem", "delete", NQN], 5, "add --force");
+    refused(&far, &["volume", "resize", "v", "4MiB", "--shrink"], 5, "where hosts are connected: nqn.");
+    assert_eq!(far.json(&["volume", "show", "v"])["size"], json!(8 << 20));
+    far.ok(&["volume", "resize", "w", "4MiB", "--shrink"]);
+    far.ok(&["volume", "resize", "v", "4MiB", "--shrink", "--force"]);
     far.ok(&["subsystem", "remove-namespace", NQN, "2"]);
     far.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     far.ok(&["subsystem", "add-namespace", NQN, "v"]);
@@ -287,7 +297,7 @@ fn where_a_node_differs_from_its_file_is_listed() {
     assert_eq!(found, expected);
     let run = node.run(&["config", "diff"]);
     assert!(
-        run.out.contains("size: 536870912 -> 1073741824") && run.out.contains("namespaces added: 1 (v)"),
+        run.out.contains("size: \"512MiB\" -> \"1GiB\"") && run.out.contains("namespaces added: 1 (v)"),
         "{}",
         run.out
     );

@@ -65,6 +65,10 @@ fn keys_given_by_command_are_needed_change_with_grace_and_last_over_a_kill() {
     let [first, second, ours] = ["first", "second", "ours"].map(|name| generate(dir.path(), name));
     assert_eq!(connect(&node, None, None), Ok(()));
     node.ok(&["host", "allow", NQN, HOST, "--dhchap-key", &first, "--dhchap-ctrl-key", &ours]);
+    let shown = node.run(&["subsystem", "show", NQN]).out;
+    for part in ["nvme connect ", "--hostnqn ", "--dhchap-secret \"$(cat ", "--dhchap-ctrl-secret \"$(cat "] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
     assert_eq!(connect(&node, None, None), Err(AuthenticationError::NoKey));
     assert!(refused(&connect(&node, Some(&second), None)));
     assert_eq!(connect(&node, Some(&first), None), Ok(()));
@@ -80,7 +84,7 @@ fn keys_given_by_command_are_needed_change_with_grace_and_last_over_a_kill() {
     assert_eq!(connect(&node, Some(&first), Some(&ours)), Ok(()), "the former pair");
     assert_eq!(connect(&node, Some(&second), None), Ok(()));
     let shown = &node.json(&["host", "list"])[0]["dhchap"];
-    assert_eq!((&shown["both_sides"], &shown["hashes"]), (&json!(false), &json!(["sha384"])));
+    assert_eq!((&shown["both_sides"], &shown["hashes"]), (&json!(true), &json!(["sha384"])));
     let until = shown["former_key_until"].as_str().expect("the grace").to_string();
     assert!(node.run(&["host", "list"]).out.contains(&until), "{}", node.run(&["host", "list"]).out);
     node.kill();
@@ -185,7 +189,7 @@ fn configured_keys_hold_until_a_command_changes_them_and_again_when_the_file_is_
     node.ok(&["host", "allow", NQN, HOST, "--dhchap-key", &second]);
     for _ in 0..2 {
         assert!(refused(&connect(&node, Some(&first), None)));
-        assert_eq!(connect(&node, Some(&second), None), Ok(()));
+        assert_eq!(connect(&node, Some(&second), Some(&ours)), Ok(()), "the node's own key stays");
         node.kill();
         node.restart();
     }
@@ -195,6 +199,12 @@ fn configured_keys_hold_until_a_command_changes_them_and_again_when_the_file_is_
     node.restart();
     assert!(refused(&connect(&node, Some(&second), None)));
     assert_eq!(connect(&node, Some(&third), Some(&ours)), Ok(()));
+    node.ok(&["host", "allow", NQN, HOST, "--dhchap-key", &third, "--no-dhchap-ctrl"]);
+    assert_eq!(connect(&node, Some(&third), None), Ok(()));
+    let Err(unproven) = connect(&node, Some(&third), Some(&ours)) else {
+        panic!("the node has nothing to prove itself with")
+    };
+    assert!(unproven.to_string().contains("the controller's where the host wants it proven"), "{unproven}");
 }
 
 #[test]
@@ -262,10 +272,8 @@ fn hosts_that_come_go_and_are_turned_away_are_logged_and_counted() {
          host_keys = [{{ host = '{HOST}', dhchap_key = '{key}' }}]\n"
     ));
     assert_eq!(connect(&node, Some(&key), None), Ok(()));
-    let line = |what: &str| {
-        let log = node.log();
-        log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no '{what}' in {log}")).to_string()
-    };
+    // The node notices a moment after the host has gone.
+    let line = |what: &str| node.log_line(what);
     let came = line("host connected");
     for part in [HOST, NQN, "peer=127.0.0.1:", "cntlid=", "authenticated=true", "tls=false"] {
         assert!(came.contains(part), "{part}: {came}");

@@ -30,6 +30,12 @@ fn without_a_node_commands_exit_with_3() {
 }
 
 #[test]
+fn what_a_message_repeats_moves_no_cursor() {
+    let run = remuda(&["--socket", "/nonexistent/\u{1b}[2J\u{202e}.sock", "status"]);
+    assert!(run.code == 3 && run.err.contains("/nonexistent/\\u{1b}[2J\\u{202e}.sock"), "{}", run.err);
+}
+
+#[test]
 fn a_wrong_configuration_exits_with_7_and_says_where() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.toml");
@@ -41,6 +47,14 @@ fn a_wrong_configuration_exits_with_7_and_says_where() {
         assert!(run.err.contains("node.toml:2:1") && run.err.contains("did you mean 'reactors'"), "{}", run.err);
         assert!(run.err.contains("node.toml:7:8") && run.err.contains("'4Q' is not a size"), "{}", run.err);
     }
+    assert!(remuda(&["config", "check", file]).err.ends_with("2 problems; nothing was started\n"));
+    let here = dir.path().to_str().unwrap();
+    let run = remuda(&["config", "check", here]);
+    assert!(run.code == 7 && run.err.contains("it is a directory"), "{}", run.err);
+    let binary = dir.path().join("binary");
+    std::fs::write(&binary, [0xFF, 0xFE]).unwrap();
+    let run = remuda(&["config", "check", binary.to_str().unwrap()]);
+    assert!(run.code == 7 && run.err.contains("no text in UTF-8") && !run.err.contains("permissions"), "{}", run.err);
     let problems = remuda(&["--json", "config", "check", file]).json()["problems"].clone();
     assert_eq!((problems[1]["line"].as_i64(), problems[1]["column"].as_i64()), (Some(7), Some(8)));
 }
@@ -138,6 +152,74 @@ fn a_second_node_is_refused_and_told_who_is_there() {
 }
 
 #[test]
+fn a_node_listens_for_commands_where_it_is_told_to() {
+    let mut node = Node::start("");
+    let configured = node.socket();
+    node.kill();
+    node.restart_on("other.sock");
+    assert_ne!(node.socket(), configured);
+    assert!(node.socket().ends_with("other.sock") && node.run(&["status"]).code == 0);
+    assert_eq!(node.json(&["config", "diff"])["differences"], json!([]), "the file has not been changed");
+    assert_eq!(remuda(&["--socket", &configured, "status"]).code, 3);
+    node.kill();
+    let file = node.path("file");
+    std::fs::write(&file, "mine").unwrap();
+    let run = remuda(&["serve", "--config", &node.config(), "--socket", file.to_str().unwrap()]);
+    assert!(run.code == 5 && run.err.contains("something that is no socket is there"), "{}", run.err);
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+}
+
+#[test]
+fn a_node_to_play_with_listens_where_it_is_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let mut command = std::process::Command::new(common::BINARY);
+    command.args(["dev", "--dir", &path("play"), "--socket", &path("r.sock")]);
+    let log = std::fs::File::create(path("log")).unwrap();
+    let mut child = command.stderr(log).spawn().unwrap();
+    let log = || std::fs::read_to_string(path("log")).unwrap();
+    common::wait_for_node(&mut child, &path("r.sock"), log);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(log().contains(&format!("export REMUDA_SOCKET={}", path("r.sock"))), "{}", log());
+}
+
+#[test]
+fn what_cannot_be_printed_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = std::process::Command::new(common::BINARY).arg("version").stdout(full).output().unwrap();
+    let err = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code() == Some(1) && err.contains("standard output cannot be written"), "{err}");
+}
+
+#[test]
+fn as_json_everything_is_an_object() {
+    for (command, part) in [(&["--json", "statsu"][..], "unrecognized"), (&["volume", "create", "--json"], "required")]
+    {
+        let run = remuda(command);
+        let error = run.json()["error"].clone();
+        assert_eq!((run.code, &error["exit_code"]), (2, &json!(2)));
+        assert!(error["message"].as_str().unwrap().contains(part) && run.err.contains("Usage:"), "{error} {}", run.err);
+    }
+    assert!(remuda(&["statsu"]).out.is_empty());
+    let text = |command: &[&str]| remuda(&[&["--json"], command].concat()).json()["text"].as_str().unwrap().to_string();
+    assert!(text(&["config", "example"]).contains("[node]"));
+    assert!(text(&["config", "reference"]).contains("`queue_depth`"));
+    assert!(text(&["rpc", "--reference"]).contains("`volume.create`"));
+    assert_eq!(text(&["completions", "bash"]).trim_end(), remuda(&["completions", "bash"]).out.trim_end());
+    let key = remuda(&["--json", "key", "generate"]).json();
+    assert_eq!((&key["kind"], &key["hash"]), (&json!("dhchap"), &json!("sha256")));
+    assert!(key["key"].as_str().unwrap().starts_with("DHHC-1:01:"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key").to_string_lossy().into_owned();
+    let made = remuda(&["--json", "key", "generate", "--tls", &file]).json();
+    assert_eq!(made, json!({ "kind": "tls", "hash": "sha256", "file": file }));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = remuda(&["key", "generate", &file]);
+    assert!(again.code == 5 && again.err.contains("exists already"), "{}", again.err);
+}
+
+#[test]
 fn metrics_and_health_are_served() {
     let node = Node::start("[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n");
     let url = node.status()["metrics"].as_str().unwrap().to_string();
@@ -223,7 +305,7 @@ fn a_bundle_has_what_node_and_machine_say_and_works_without_a_node() {
     assert_eq!(made["files"].as_u64(), Some(names.len() as u64));
     // What is there is not overwritten.
     let again = node.run(&["debug", "bundle", &file]);
-    assert_eq!(again.code, 1, "{}", again.err);
+    assert_eq!(again.code, 5, "{}", again.err);
     assert!(again.err.contains("name another file"), "{}", again.err);
 
     let alone = dir.path().join("alone.tar.gz");

@@ -396,9 +396,60 @@ fn a_file_that_has_vanished_is_not_replaced_by_an_empty_one() {
     }
     assert!(!node.path("b.img").exists() && !other.exists());
     works(&node);
+    // What is short comes from somewhere, and is not made longer.
+    assert_eq!(node.terminate(), Some(0));
+    for (path, bytes) in [(node.path("b.img"), 8u64 << 20), (other.clone(), 4 << 20)] {
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+    }
+    node.restart();
+    for (name, path, words) in
+        [("b", node.path("b.img"), "has 8 MiB and had 12 MiB"), ("other", other.clone(), "had 8 MiB")]
+    {
+        let state = node.json(&["device", "show", name])["state"].to_string();
+        assert!(state.contains(words) && state.contains("truncate -s"), "{state}");
+        assert!(std::fs::metadata(path).unwrap().len() < 9 << 20);
+    }
+    works(&node);
     std::fs::rename(&moved, node.path("b.img")).unwrap();
     assert_eq!(node.terminate(), Some(0));
     node.restart();
     until(&node, "m", is_whole);
     works(&node);
+}
+
+#[test]
+fn a_file_that_is_something_else_is_left_alone() {
+    let node = Node::start("");
+    for (name, bytes, words) in
+        [("small", 100u64, "it may be something else"), ("text", 9000, "it may be something else")]
+    {
+        let path = node.path(name);
+        std::fs::write(&path, vec![b'x'; bytes as usize]).unwrap();
+        let path = format!("path={}", path.display());
+        let run = node.run(&["device", "create", name, "--kind", "file", &path, "size=1MiB"]);
+        assert!(run.code == 1 && run.err.contains(words), "{}{}", run.out, run.err);
+        assert_eq!(std::fs::metadata(node.path(name)).unwrap().len(), bytes);
+    }
+    let path = format!("path={}", node.path("small").display());
+    let run = node.run(&["device", "create", "small", "--kind", "file", &path]);
+    assert!(run.code != 0 && run.err.contains("has 100 bytes, which is less than a block"), "{}", run.err);
+}
+
+#[test]
+fn a_file_that_is_cut_or_removed_while_it_is_used_is_a_problem() {
+    let device =
+        |name: &str| format!("[[device]]\nname = '{name}'\nkind = 'file'\npath = '{name}.img'\nsize = '8MiB'\n");
+    let node = Node::start(&format!("{}{}", device("cut"), device("away")));
+    assert_eq!(node.status()["warnings"], json!([]));
+    std::fs::OpenOptions::new().write(true).open(node.path("cut.img")).unwrap().set_len(4 << 20).unwrap();
+    std::fs::remove_file(node.path("away.img")).unwrap();
+    let told = |words: &str| {
+        let warnings = node.status()["warnings"].as_array().unwrap().clone();
+        warnings.iter().any(|warning| warning.as_str().unwrap().contains(words))
+    };
+    let began = std::time::Instant::now();
+    while !(told("'cut': its file") && told("'away': its file") && told("has 4 MiB by now and had 8 MiB")) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{}", node.status());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }

@@ -97,13 +97,15 @@ fn discover_says_what_keeps_it_from_a_subsystem_and_from_a_service() {
     let at = address(&node);
     let ask = |words: &[&str]| {
         let run = remuda(&[&["--json", "discover", &at, "--namespaces", "--host-nqn", HOST], words].concat());
-        assert_eq!(run.code, 0, "{}{}", run.out, run.err);
-        run.json()["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "nvm").unwrap().clone()
+        let found = run.json()["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "nvm").cloned();
+        (run.code, found.unwrap())
     };
-    let without = ask(&[]);
+    let (code, without) = ask(&[]);
+    assert_eq!(code, 1, "what was asked for could not be had");
     let error = without["error"].as_str().unwrap();
     assert!(error.contains(&at) && error.contains("--dhchap-key"), "{error}");
-    assert_eq!(ask(&["--dhchap-key", &key])["namespaces"][0]["nsid"], json!(1));
+    let (code, with) = ask(&["--dhchap-key", &key]);
+    assert_eq!((code, &with["namespaces"][0]["nsid"]), (0, &json!(1)));
     let nobody = free_port();
     let run = remuda(&["discover", &format!("127.0.0.1:{nobody}")]);
     assert_eq!(run.code, 1, "{}", run.out);
@@ -112,6 +114,9 @@ fn discover_says_what_keeps_it_from_a_subsystem_and_from_a_service() {
         "{}",
         run.err
     );
+    // No name has a part of that length, so that nobody has to be asked.
+    let run = remuda(&["discover", &format!("{}.invalid", "x".repeat(70))]);
+    assert!(run.code == 1 && run.err.contains("has no address") && !run.err.contains("--help"), "{}", run.err);
     assert_eq!(remuda(&["discover", "127.0.0.1:x"]).code, 2);
     assert_eq!(remuda(&["discover", &at, "--host-nqn", "me"]).code, 2);
 }

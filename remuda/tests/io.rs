@@ -238,11 +238,11 @@ fn parameters_of_devices_change_while_hosts_use_them() {
     node.ok(&["device", "create", "limit", "--kind", "rate-limit", "device=n", "iops=10"]);
     node.ok(&["device", "set", "limit", "iops=off", "bandwidth=3MiB"]);
     node.ok(&["device", "set", "slow", "write=7ms"]);
-    assert_eq!(node.json(&["device", "show", "slow"])["changed"], json!(true));
+    assert_eq!(node.json(&["device", "show", "slow"])["differs_from_file"], json!(true));
     node.kill();
     node.restart();
     let slow = node.json(&["device", "show", "slow"]);
-    assert_eq!((&slow["definition"]["write_ns"], &slow["changed"]), (&json!(0), &json!(false)));
+    assert_eq!((&slow["definition"]["write_ns"], &slow["differs_from_file"]), (&json!(0), &json!(false)));
     let limit = node.json(&["device", "show", "limit"])["definition"].clone();
     assert_eq!((&limit["iops"], &limit["bandwidth"]), (&Value::Null, &json!(3 << 20)));
 }

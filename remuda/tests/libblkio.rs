@@ -88,13 +88,20 @@ fn what_libblkio_was_told_is_done_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_door_that_is_used_is_deleted_by_force_alone() {
+fn a_door_that_is_used_is_deleted_and_its_volume_cut_by_force_alone() {
     let node = start();
     node.ok(&["volume", "create", "w", "--pool", "hot", "--size", "64MiB"]);
     node.ok(&["vhost", "create", "door", "--volume", "w"]);
     let mut client = Client::start(&node.path("vhost-door.sock"), 1);
     assert_eq!(client.write(0, 0, &block(0, 1)), 0);
     refused(&node, &["vhost", "delete", "door"], 5, "uses volume 'w' through it");
+    refused(
+        &node,
+        &["volume", "resize", "w", "32MiB", "--shrink"],
+        5,
+        "a virtual machine, uses it through vhost 'door'",
+    );
+    node.ok(&["volume", "resize", "w", "32MiB", "--shrink", "--force"]);
     node.ok(&["vhost", "delete", "door", "--force"]);
     drop(client);
     node.ok(&["volume", "delete", "w"]);

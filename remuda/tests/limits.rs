@@ -29,7 +29,8 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
          [[limit]]\nvolume = 'a'\nbandwidth = '1GiB'\n"
     ));
     let list = |node: &Node| node.json(&["limit", "list"]);
-    let of_host = json!({ "host": host, "iops": 100_000, "bandwidth": null, "origin": "config", "changed": false });
+    let of_host =
+        json!({ "host": host, "iops": 100_000, "bandwidth": null, "origin": "config", "differs_from_file": false });
     assert_eq!(list(&node)[0], of_host);
     assert_eq!((&list(&node)[1]["volume"], &list(&node)[1]["bandwidth"]), (&json!("a"), &json!(1 << 30)));
     let status = node.status();
@@ -84,7 +85,8 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
         let refused = node.run(&[&["limit", "remove"], &of[..]].concat());
         assert!(refused.code == 4 && refused.err.contains(absent), "{}: {}", refused.code, refused.err);
     }
-    let changed = json!({ "host": host, "iops": null, "bandwidth": 64 << 20, "origin": "config", "changed": true });
+    let changed =
+        json!({ "host": host, "iops": null, "bandwidth": 64 << 20, "origin": "config", "differs_from_file": true });
     assert_eq!(list(&node), json!([changed]));
     let text = node.run(&["limit", "list"]).out;
     assert!(text.contains("64 MiB/s") && text.contains("config, changed"), "{text}");
@@ -95,5 +97,50 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
     assert!(refused.err.contains("volume 'b'"), "{}", refused.err);
     let refused = node.run(&["limit", "set", "--volume", "a", "--bandwidth", "4KiB"]);
     assert!(refused.err.contains("at least 1 MiB"), "{}", refused.err);
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn who_opens_connections_without_using_them_keeps_nobody_from_the_node() {
+    let mut node = Node::start("[nvmf]\nlisten = ['127.0.0.1:0']\n");
+    node.kill();
+    node.restart_after("ulimit -n 64");
+    let status = node.status();
+    let address: std::net::SocketAddr = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
+    let idle: Vec<_> = (0..80).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(node.run(&["status"]).code, 0);
+    let alive = common::http_get(&status["metrics"].as_str().unwrap().replace("/metrics", "/livez"));
+    assert!(alive.contains("200 OK"), "{alive}");
+    drop(idle);
+    assert!(node.log().contains("ulimit -n"), "{}", node.log());
+    node.kill();
+    // What it may have without asking is less than what it may raise that to.
+    node.restart_after("ulimit -Sn 64");
+    assert_eq!(node.log().matches("connections are taken instead of max_connections").count(), 1, "{}", node.log());
+}
+
+#[test]
+fn a_host_over_its_limit_stays_connected_and_is_never_refused() {
+    let host = name(7);
+    let mut node = Node::start(&format!(
+        "reactors = 2\n[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'm'\nkind = 'mem'\nsize = '32MiB'\n\
+         [[volume]]\nname = 'a'\ndevice = 'm'\nsize = '8MiB'\n\
+         [[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['a']\n"
+    ));
+    node.ok(&["limit", "set", "--host", &host, "--iops", "100"]);
+    let status = node.status();
+    let address = status["nvmf_listen"][0].as_str().unwrap().to_string();
+    for depth in ["1", "32"] {
+        let load = ["bench", "nvmf", "--addr", &address, "--nqn", NQN, "--host-nqn", &host, "--qd", depth];
+        let run = common::remuda(&[&load[..], &["--warmup", "0s", "--time", "500ms"]].concat());
+        assert_eq!(run.code, 0, "{}", run.err);
+        for text in [&run.err, &node.log()] {
+            assert!(!text.contains("association lost") && !text.contains("refused"), "depth {depth}: {text}");
+        }
+    }
+    let text = common::http_get(status["metrics"].as_str().unwrap());
+    let mut refusals = text.lines().filter(|line| line.starts_with("remuda_host_refusals_total{")).peekable();
+    assert!(refusals.peek().is_some() && refusals.all(|line| line.ends_with(" 0")), "{text}");
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }

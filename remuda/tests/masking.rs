@@ -59,7 +59,7 @@ fn hosts_find_what_the_configuration_and_commands_show_them_also_after_a_restart
     assert_eq!((found(&node, 1), found(&node, 2)), (vec![2, 3], vec![1, 2]));
     let shown = node.json(&["subsystem", "show", NQN]);
     assert_eq!(shown["namespaces"][0]["hosts"], json!([name(2)]));
-    assert_eq!((shown["namespaces"][1].get("hosts"), &shown["changed"]), (None, &json!(true)));
+    assert_eq!((shown["namespaces"][1].get("hosts"), &shown["differs_from_file"]), (None, &json!(true)));
     let text = node.run(&["subsystem", "show", NQN]).out;
     assert!(text.contains("SEEN BY") && text.contains("all"), "{text}");
     node.kill();

@@ -221,7 +221,8 @@ fn a_pool_grows_with_its_capacity_device_while_it_is_used() {
     refused(&node, &["pool", "grow", "hot"], 2, "remuda device resize big SIZE");
     refused(&node, &["device", "resize", "log", "128MiB"], 5, "it is the log of pool 'hot'");
     refused(&node, &["device", "resize", "big", "256MiB"], 5, "does not shrink");
-    node.ok(&["device", "resize", "big", "1GiB"]);
+    let resized = node.run(&["device", "resize", "big", "1GiB"]);
+    assert!(resized.code == 0 && resized.out.contains("remuda pool grow hot"), "{}{}", resized.out, resized.err);
     assert_eq!(free(&node), before, "the device alone");
     node.ok(&["pool", "grow", "hot"]);
     let after = free(&node);

@@ -3,14 +3,19 @@
 mod common;
 
 use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
-use common::{Node, remuda};
+use common::{Node, Run, remuda};
 use serde_json::{Value, json};
 
 #[test]
 fn a_pool_of_the_file_is_made_once_and_keeps_what_is_in_it() {
     let mut node = node(&format!("{POOL}[[volume]]\nname = 'c'\npool = 'hot'\nsize = '1GiB'\n"));
-    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "10TiB", "--block-size", "512"]);
-    node.ok(&["volume", "resize", "c", "2GiB"]);
+    let made = node.run(&["volume", "create", "v", "--pool", "hot", "--size", "10TiB", "--block-size", "512"]);
+    let note = |run: &Run| {
+        run.out.lines().any(|line| line.starts_with("note: thin: pool 'hot' has ") && line.contains("promise"))
+    };
+    assert!(made.code == 0 && note(&made), "{}{}", made.out, made.err);
+    let resized = node.run(&["volume", "resize", "c", "2GiB"]);
+    assert!(resized.code == 0 && note(&resized), "{}{}", resized.out, resized.err);
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     let load = ["--rw", "randwrite", "--range", "16MiB", "--verify", "--time", "500ms", "--warmup", "0s"];
     let run = bench(&node, &load);
@@ -37,7 +42,9 @@ fn a_pool_of_the_file_is_made_once_and_keeps_what_is_in_it() {
 #[test]
 fn pools_made_by_command_live_until_they_are_destroyed() {
     let mut node = node("");
-    node.ok(&["pool", "create", "hot", "--log", "log", "--capacity", "big", "--shards", "1"]);
+    let made = node.run(&["pool", "create", "hot", "--log", "log", "--capacity", "big", "--shards", "1"]);
+    assert!(made.code == 0 && made.out.contains(": 1 shard, "), "{}{}", made.out, made.err);
+    assert!(node.run(&["status"]).out.contains("2 devices, 1 pool, 0 volumes, 1 subsystem, 0 vhost doors"));
     refused(&node, &["pool", "create", "hot", "--log", "log", "--capacity", "big"], 5, "exists already");
     refused(&node, &["pool", "create", "q", "--log", "log", "--capacity", "big"], 5, "already used by pool 'hot'");
     refused(&node, &["volume", "create", "w", "--device", "big", "--size", "1MiB"], 5, "--pool hot");

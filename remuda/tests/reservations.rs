@@ -120,6 +120,13 @@ fn an_administrator_clears_what_a_dead_host_has_left() {
         assert!(run.code == code && run.err.contains(part), "{args:?}: {} {}", run.code, run.err);
     }
     // The holder is dead; the other one lives, is told, and may hold it then.
+    let nobody = node.run(&["reservation", "clear", "a", "--host", ""]);
+    assert!(
+        nobody.code == 2 && nobody.err.contains("host: it is empty"),
+        "nobody is not everybody: {}{}",
+        nobody.out,
+        nobody.err
+    );
     let left = node.json(&["reservation", "clear", &format!("{NQN}/1"), "--host", &name(0xa)]);
     assert_eq!((&left["type"], left["registrants"].as_array().unwrap().len()), (&json!(null), 1), "{left}");
     as_host(&node, 0xb, 1, move |reactor, device| async move {

@@ -4,6 +4,8 @@ mod common;
 
 use common::pools::{NQN, POOL, bench, node, refused};
 use serde_json::{Value, json};
+use std::os::unix::fs::FileTypeExt;
+use std::process::Command;
 
 fn names(all: &Value) -> Vec<&str> {
     all.as_array().unwrap().iter().map(|view| view["name"].as_str().unwrap()).collect()
@@ -30,7 +32,11 @@ fn snapshots_are_made_exported_cloned_gone_back_to_and_deleted() {
     assert_eq!(read.code, 0, "{}{}", read.out, read.err);
     let mut to_two = vec!["--nsid", "2"];
     to_two.extend(write);
-    assert_ne!(bench(&node, &to_two).code, 0, "a snapshot takes no writes");
+    let refused_writes = bench(&node, &to_two);
+    assert_ne!(refused_writes.code, 0, "a snapshot takes no writes");
+    let errors = refused_writes.json()["errors"].as_u64().unwrap();
+    assert!((1..=64).contains(&errors), "it goes on although no write can succeed: {errors}");
+    refused(&node, &["volume", "delete", "v@one"], 2, "remuda snapshot delete v@one");
     refused(&node, &["snapshot", "delete", "v@one"], 5, "hosts may use it");
     refused(&node, &["snapshot", "rollback", "v@one"], 5, "hosts may use it");
     refused(&node, &["volume", "delete", "w"], 5, "it has snapshots: w@one");
@@ -64,7 +70,8 @@ fn snapshots_are_made_exported_cloned_gone_back_to_and_deleted() {
 #[test]
 fn snapshots_go_through_files_into_other_pools() {
     let mut node = node(POOL);
-    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "64MiB"]);
+    let made = node.run(&["volume", "create", "v", "--pool", "hot", "--size", "64MiB"]);
+    assert!(made.code == 0 && !made.out.contains("note:"), "there is room for it: {}{}", made.out, made.err);
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     let write = ["--rw", "randwrite", "--range", "16MiB", "--time", "200ms", "--warmup", "0s"];
     assert_eq!(bench(&node, &write).code, 0);
@@ -78,12 +85,27 @@ fn snapshots_go_through_files_into_other_pools() {
     let (one, two) = (path("one.snap"), path("two.snap"));
     node.ok(&["snapshot", "export", "v@one", "--output", &one]);
     node.ok(&["snapshot", "export", "v@two", "--since", "v@one", "-o", &two]);
-    assert!(!std::path::Path::new(&format!("{two}.partial")).exists());
+    // What is there is not replaced by mistake, and what is no file stays what it is.
+    refused(&node, &["snapshot", "export", "v@one", "--output", &two], 5, "--force");
+    node.ok(&["snapshot", "export", "v@two", "--since", "v@one", "-o", &two, "--force"]);
+    let pipe = path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    node.ok(&["snapshot", "export", "v@one", "--output", &pipe]);
+    assert!(reader.join().unwrap() == std::fs::read(&one).unwrap(), "the pipe carries something else");
+    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    let left = std::fs::read_dir(node.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().ends_with(".partial")));
+    let wrong = node.run(&["snapshot", "diff", "v@two", "--since", "v@x"]);
+    assert_eq!((wrong.code, wrong.out.as_str()), (1, ""), "no heading without a table");
     assert_eq!(node.json(&["snapshot", "verify", &two])["since"], json!("v@one"));
     refused(&node, &["snapshot", "import", "w", "--input", &one], 2, "name the pool");
     refused(&node, &["snapshot", "import", "w", "--pool", "hot", "-i", &two], 1, "has no volume 'w'");
     refused(&node, &["snapshot", "import", "v", "--roll-back", "-i", &one], 5, "hosts may use it");
-    refused(&node, &["snapshot", "export", "v@x", "-o", &one], 4, "no such object");
+    refused(&node, &["snapshot", "export", "v@x", "-o", &path("none.snap")], 4, "no such object");
     node.ok(&["snapshot", "import", "w", "--pool", "hot", "--input", &one]);
     node.ok(&["snapshot", "import", "w", "--input", &two]);
     assert_eq!(names(&node.json(&["snapshot", "list", "w"])), ["w@one", "w@two"]);

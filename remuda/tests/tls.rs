@@ -147,11 +147,8 @@ mod built {
         assert_ne!(node.run(&["host", "allow", NQN, HOST, "--no-tls"]).code, 0, "the file says that there is one");
         let pause = || std::thread::sleep(std::time::Duration::from_millis(1100));
         assert!(no_tls(connect(&node, Some(&other))));
-        let log = node.log();
-        assert!(
-            log.contains("no TLS with a host") && log.contains("offers another TLS key") && log.contains(HOST),
-            "{log}"
-        );
+        let line = node.log_line("no TLS with a host");
+        assert!(line.contains("offers another TLS key") && line.contains(HOST), "{line}");
         pause();
         // Without TLS to the port that wants it.
         let plain = Options::new(
@@ -164,7 +161,7 @@ mod built {
             NvmfDevice::open(&reactor, "remote", &plain, Some(1)).await.err()
         });
         assert!(matches!(outcome, Some(Some(ConnectError::Negotiation { .. }))), "{outcome:?}");
-        assert!(node.log().contains("does not speak TLS"), "{}", node.log());
+        node.log_line("does not speak TLS");
         let shown = node.run(&["subsystem", "show", NQN]).out;
         assert!(shown.contains("--tls"), "{shown}");
     }
@@ -226,6 +223,37 @@ mod built {
         assert_ne!(user.run(&create).code, 0);
         user.ok(&[&create[..], &[&format!("tls_key={key}")]].concat());
         assert_eq!(user.json(&["device", "show", "r"])["state"], json!("open"));
+    }
+
+    #[test]
+    fn discover_asks_by_tls_and_looks_behind_ports_that_take_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let [key, other] = ["key", "other"].map(|name| generate(dir.path(), name, "sha256"));
+        let node = Node::start(&format!(
+            "{LISTEN}{VOLUME}[[subsystem]]\nnqn = '{NQN}'\nhosts = ['{HOST}']\nnamespaces = ['a']\n\
+             host_keys = [{{ host = '{HOST}', tls_key = '{key}' }}]\n"
+        ));
+        let [plain, tls] = ["nvmf_listen", "nvmf_listen_tls"].map(|which| address(&node, which).to_string());
+        let behind = |words: &[&str]| {
+            let run = remuda(&[&["--json", "discover", "--host-nqn", HOST, "--namespaces"], words].concat());
+            assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+            let entries = run.json()["entries"].as_array().unwrap().clone();
+            entries
+                .into_iter()
+                .find(|entry| entry["address"] == json!(tls) && entry["kind"] == "nvm")
+                .expect("its port")
+        };
+        for words in [&[&plain, "--tls-key", &key][..], &[&tls, "--tls", "--tls-key", &key]] {
+            let entry = behind(words);
+            assert_eq!((&entry["tls"], &entry["namespaces"][0]["nsid"]), (&json!("required"), &json!(1)), "{entry}");
+        }
+        let without = behind(&[&plain]);
+        assert!(without["error"].as_str().unwrap().contains("--tls-key"), "{without}");
+        for words in [&[tls.as_str()][..], &[&tls, "--tls", "--tls-key", &other]] {
+            let run = remuda(&[&["discover", "--host-nqn", HOST], words].concat());
+            assert!(run.code == 1 && run.err.contains(&tls) && run.err.contains("--tls"), "{}{}", run.out, run.err);
+        }
+        assert_eq!(remuda(&["discover", &tls, "--tls"]).code, 2);
     }
 
     #[test]

@@ -69,7 +69,15 @@ fn help_groups_the_commands_and_pages_are_in_the_program() {
     {
         assert!(help.contains(text), "{text}: {help}");
     }
+    for text in ["dev    is to try", "nvme connect -t tcp", "device create NAME --kind nvmf", "bench nvmf --addr"] {
+        assert!(help.contains(text), "{text}: {help}");
+    }
     assert_eq!(help, remuda(&["help"]).out);
+    for file in ["remuda.service", "prometheus/remuda.rules.yml", "grafana/remuda.json", "Containerfile"] {
+        let path = format!("{}/../dist/{file}", env!("CARGO_MANIFEST_DIR"));
+        let printed = remuda(&["docs", file.rsplit('/').next().unwrap()]).out;
+        assert_eq!(printed, std::fs::read_to_string(path).unwrap(), "{file} comes out as it is in the repository");
+    }
     // It is broken into lines of the terminal's width.
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let serve = words(&remuda(&["serve", "--help"]).out);

@@ -5,10 +5,12 @@ pub mod crc;
 pub mod errno;
 pub mod histogram;
 pub mod rng;
+pub mod shown;
 pub mod size;
 
 pub use crc::crc32c;
 pub use errno::Errno;
 pub use histogram::{AtomicHistogram, Histogram};
 pub use rng::Rng;
+pub use shown::{is_shown, shown};
 pub use size::ByteSize;

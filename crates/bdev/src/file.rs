@@ -96,7 +96,10 @@ impl FileDevice {
         let facts = *file.info();
         let blocks = facts.bytes / options.block_size as u64;
         if blocks == 0 {
-            return refuse(format!("'{}' is empty; give a size to create it with", options.path));
+            return refuse(match facts.bytes {
+                0 => format!("'{}' is empty; give a size to create it with", options.path),
+                bytes => format!("'{}' has {bytes} bytes, which is less than a block", options.path),
+            });
         }
         let locks = RangeLock::new((1 << 20) / options.block_size as u64);
         let shared = Shared {

@@ -11,7 +11,7 @@ use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
 use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
-use crate::meta::{self, Catalog, DirtyJournal, Meta, MetaError};
+use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta, MetaError};
 use crate::shard::{Defect, ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::status::{PoolStatus, ShardStatus};
 use crate::together::Together;
@@ -72,6 +72,9 @@ pub struct PoolRecovery {
     pub log_blocks: u64,
     /// From the first read to the last shard being ready.
     pub elapsed_ns: u64,
+    /// Copies of superblocks and of the catalog that were not valid, and were written anew from the other one. A crash can leave
+    /// one; more come from a device that is failing.
+    pub repaired_copies: u64,
 }
 
 /// What an audit of a pool found, in memory alone: a damaged block is found by reading it.
@@ -280,6 +283,23 @@ fn unusable(pool: &str, device: &str, reason: &str) -> PoolError {
     PoolError::Refused { pool: pool.to_string(), reason: format!("'{device}' cannot be used: {reason}") }
 }
 
+/// Counts copies of what a pool has twice that were written anew, and tells of each.
+struct Repaired<'a> {
+    pool: &'a str,
+    copies: u64,
+}
+
+impl Repaired<'_> {
+    fn tell(&mut self, device: &str, damage: &Damage) {
+        let pool = self.pool;
+        self.copies += 1;
+        tracing::warn!(
+            "pool '{pool}': device '{device}': {damage}; it was written again from its other copy: a crash can leave this \
+             once, a device where it happens again is failing"
+        );
+    }
+}
+
 /// A log is written at any block.
 fn refuse_rows(pool: &str, device: &str, info: &DeviceInfo) -> Result<(), PoolError> {
     match info.rows {
@@ -387,15 +407,15 @@ impl Pool {
         let began_ns = reactor.clock_ns();
         let info = devices.capacity.info();
         let capacity = devices.capacity.open_channel(reactor)?;
-        let mut superblock = meta::read_superblocks(reactor, capacity.clone(), info).await?;
+        let (mut superblock, damaged) = meta::survey_superblocks(reactor, capacity.clone(), info).await?;
         check_role(&superblock, Role::Capacity, devices.capacity.name())?;
         let name = superblock.name.clone();
         if let Some(reason) = layout::rows_fault(&superblock, &info) {
             return Err(unusable(&name, devices.capacity.name(), &reason));
         }
         let log = devices.log.open(reactor, &name)?;
-        let found = meta::read_superblocks(reactor, log.channel.clone(), log.info).await;
-        let mut log_super = match found {
+        let found = meta::survey_superblocks(reactor, log.channel.clone(), log.info).await;
+        let (mut log_super, damaged_of_log) = match found {
             Ok(found) => found,
             Err(error) => {
                 let holds = Holds::look(reactor, &log.channel, log.info).await.ok();
@@ -421,7 +441,20 @@ impl Pool {
             meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
             meta::write_superblock(reactor, capacity.clone(), info, &mut superblock).await?;
         }
-        let catalog = Catalog::load(reactor, capacity.clone(), info, &superblock).await?;
+        let mut repaired = Repaired { pool: &name, copies: 0 };
+        damaged_of_log.iter().for_each(|damage| repaired.tell(devices.log.name(), damage));
+        damaged.iter().for_each(|damage| repaired.tell(devices.capacity.name(), damage));
+        let (mut catalog, damage) = Catalog::survey(reactor, capacity.clone(), info, &superblock).await?;
+        if let Some(damage) = damage {
+            match catalog.store(reactor, capacity.clone(), info, &superblock).await {
+                Ok(()) => repaired.tell(devices.capacity.name(), &damage),
+                Err(error) => tracing::warn!(
+                    "pool '{name}': device '{}': {damage}, and it cannot be written again from its other copy: {error}",
+                    devices.capacity.name()
+                ),
+            }
+        }
+        let repaired_copies = repaired.copies;
 
         let reactors = if options.reactors.is_empty() { vec![reactor.index()] } else { options.reactors.clone() };
         let shared = Arc::new(PoolShared {
@@ -433,7 +466,7 @@ impl Pool {
             log_durable: log.durable,
         });
         let mut pool = Pool {
-            recovery: PoolRecovery::default(),
+            recovery: PoolRecovery { repaired_copies, ..PoolRecovery::default() },
             capacity: devices.capacity.clone(),
             capacity_blocks: AtomicU64::new(superblock.capacity_blocks),
             log: devices.log.clone(),
@@ -670,7 +703,10 @@ impl Pool {
             audit.problems.extend(problems);
         }
         for owner in audit.extents.iter().filter(|owner| ids.binary_search(&owner.volume).is_err()) {
-            audit.problems.push(format!("{owner:?} belongs to no volume"));
+            let ExtentOwner { shard, extent, volume, .. } = owner;
+            audit
+                .problems
+                .push(format!("extent {extent} of shard {shard} belongs to volume {volume}, which there is not"));
         }
         Ok(audit)
     }
@@ -774,7 +810,7 @@ fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) ->
     }
     if capacity.log_kind != devices.log.kind() {
         let (is, wanted) = (capacity.log_kind, devices.log.kind());
-        return refuse(format!("its log is {is:?}, and is opened as {wanted:?}"));
+        return refuse(format!("its log was made {is}, and is opened {wanted}"));
     }
     Ok(())
 }

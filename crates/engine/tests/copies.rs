@@ -5,9 +5,10 @@ mod common;
 use bdev::{Channel, DeviceInfo, Io, Lba, Status};
 use common::reactor;
 use common::store::*;
+use common::tank::Tank;
 use engine::{
-    Catalog, DirtyJournal, MetaError, Superblock, SuperblockError, VolumeEntry, VolumeState, read_superblocks,
-    wipe_superblocks, write_superblock,
+    Catalog, CheckOptions, DirtyJournal, MetaError, Superblock, SuperblockError, VolumeEntry, VolumeState,
+    read_superblocks, wipe_superblocks, write_superblock,
 };
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
@@ -195,5 +196,36 @@ fn a_block_missing_from_the_middle_of_the_journal_is_damage() {
         overwrite(&pool, pool.superblock.journal_copy(0, 0) + 4, 0xAA).await;
         overwrite(&pool, pool.superblock.journal_copy(0, 0) + 5, 0xAA).await;
         assert_eq!(pool.journal(0).await.unwrap().entries(), [(1, 0), (1, 1)], "as after a crash");
+    });
+}
+
+#[test]
+fn opening_a_pool_repairs_damaged_copies_and_counts_them() {
+    /// A bit that superblocks and catalogs use.
+    const IN_USE: usize = 8 * 45;
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 8);
+    reactor.block_on(async move {
+        let superblock = tank.superblock().await;
+        let open = async || {
+            let pool = tank.open().await.unwrap();
+            let repaired = pool.recovery().repaired_copies;
+            assert!(pool.volume("v").is_some());
+            pool.close(&tank.reactor).await;
+            repaired
+        };
+        assert_eq!(open().await, 0);
+        for copy in 0..2 {
+            let catalog = superblock.catalog_copy(copy as u8);
+            for (disk, block) in [(&tank.log, copy), (&tank.capacity, copy), (&tank.capacity, catalog)] {
+                disk.flip(block, IN_USE);
+                assert_eq!((open().await, open().await), (1, 0), "copy {copy}, at block {block}");
+            }
+            for (disk, block) in [(&tank.log, copy), (&tank.capacity, copy), (&tank.capacity, catalog)] {
+                disk.flip(block, IN_USE);
+            }
+            assert_eq!((open().await, open().await), (3, 0));
+        }
+        assert!(tank.check(CheckOptions::default()).await.findings.is_empty());
     });
 }

@@ -629,7 +629,7 @@ impl Run {
                     // The same identifier may have been used twice, see above.
                     self.requests.remove(&(controller, cqe.cid.get()));
                 }
-                TargetEvent::CloseController { controller } => {
+                TargetEvent::CloseController { controller, .. } => {
                     assert!(self.target.controller(controller).is_none());
                     self.requests.retain(|(owner, _)| *owner != controller);
                 }

@@ -103,6 +103,16 @@ impl TcpStream {
         poll_fn(|cx| self.reactor.poll_ready(self.socket, true, cx)).await
     }
 
+    /// Whether the peer has ended its stream or the connection is broken, whatever there is before that to receive.
+    pub fn has_ended(&self) -> bool {
+        self.reactor.has_ended(self.socket)
+    }
+
+    /// Waits for that, in place of [`readable`](Self::readable): by the task that receives.
+    pub async fn ended(&self) {
+        poll_fn(|cx| self.reactor.poll_ended(self.socket, cx)).await;
+    }
+
     /// Waits until a send is worth trying.
     pub async fn writable(&self) -> Result<(), Errno> {
         poll_fn(|cx| self.reactor.poll_ready(self.socket, false, cx)).await

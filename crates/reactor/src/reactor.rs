@@ -490,10 +490,15 @@ impl Reactor {
         if ready {
             return Poll::Ready(Ok(()));
         }
-        match waker {
-            Some(old) => old.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
+        register(waker, cx);
+        Poll::Pending
+    }
+
+    /// Ready when [`has_ended`](Self::has_ended). Whoever waits for that waits as the reader.
+    pub(crate) fn poll_ended(&self, socket: SocketId, cx: &mut Context<'_>) -> Poll<()> {
+        let mut sockets = self.sockets.borrow_mut();
+        let Some(state) = sockets.get_mut(&socket).filter(|state| !state.ended) else { return Poll::Ready(()) };
+        register(&mut state.reader, cx);
         Poll::Pending
     }
 
@@ -792,6 +797,14 @@ pub struct Sleep {
     reactor: Rc<Reactor>,
     deadline_ns: u64,
     key: Option<TimerKey>,
+}
+
+/// Has the task that is polled be woken.
+fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    match waker {
+        Some(old) => old.clone_from(cx.waker()),
+        none => *none = Some(cx.waker().clone()),
+    }
 }
 
 impl Future for Sleep {

@@ -12,6 +12,7 @@ use super::pattern::{Choice, Pattern};
 use super::pool::{BenchPool, PoolSpec};
 use super::{Window, run_jobs, svg};
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::out_file::{Existing, Readers, write_whole};
 use crate::cli::{Context, output};
 use crate::config::show_duration_ns;
 use crate::node::reactors::{END_MAX_NS, Reactors, on_reactor_async};
@@ -44,7 +45,7 @@ pub struct TableArgs {
     /// Core to measure on
     #[arg(long)]
     core: Option<usize>,
-    /// Write the figure to a file
+    /// Write the figure to a file, which is replaced if it exists
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -102,8 +103,7 @@ pub fn run(context: &Context, args: &TableArgs) -> Result<(), Failure> {
         runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start the control thread: {error}")))?;
     let rows = runtime.block_on(measure(args, &reactors))?;
     if let Some(path) = &args.svg {
-        let written = std::fs::write(path, svg::engine_table(&rows));
-        written.map_err(|error| Failure::new(Exit::Failed, format!("cannot write {}: {error}", path.display())))?;
+        write_whole(path, svg::engine_table(&rows).as_bytes(), Existing::Replace, Readers::Umask)?;
     }
     if context.json {
         output::print_json(&to_json(args, &rows));

@@ -286,8 +286,8 @@ impl Job {
         tally.errors += 1;
         let text = || format!("{} of {} blocks at {}: {status}", io.op.name(), io.nblocks, io.lba.0);
         tally.first_error.get_or_insert_with(text);
-        if status.is_gone() {
-            // It stays gone; trying on would only count failures.
+        if status.is_gone() || status == Status::ReadOnly {
+            // It stays so; trying on would only count failures.
             self.gone.set(true);
             self.end_ns.set(0);
         }

@@ -6,7 +6,8 @@
 
 mod remains;
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
+use super::out_file::{Existing, OutFile, Readers, cannot_write};
 use super::{Context, output};
 use crate::config::Config;
 use crate::config::host_key::hide_keys;
@@ -14,9 +15,9 @@ use crate::doctor;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tar::{Builder, Header};
@@ -78,20 +79,18 @@ pub fn bundle(context: &Context, file: Option<PathBuf>, config: Option<String>) 
     let now = SystemTime::now();
     let stamp = humantime::format_rfc3339_seconds(now).to_string().replace(':', "");
     let path = file.unwrap_or_else(|| PathBuf::from(format!("remuda-debug-{stamp}.tar.gz")));
-    let failed = |error: io::Error| {
-        Failure::new(Exit::Failed, format!("cannot write '{}': {error}; name another file", path.display()))
-    };
     // Never over something that is there, and for its owner alone.
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+    let file = OutFile::open(&path, Existing::Keep, Readers::Owner)?;
     let archive = Builder::new(GzEncoder::new(file, Compression::default()));
     let root = format!("remuda-debug-{stamp}");
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut bundle = Bundle { archive, root, seconds, files: 0, missing: Vec::new() };
     let filled = bundle.fill(context, config).and_then(|()| bundle.archive.into_inner()?.finish());
-    if let Err(error) = filled {
-        let _ = std::fs::remove_file(&path);
-        return Err(failed(error));
+    let file = filled.map_err(|error| cannot_write(&path, &error))?;
+    if file.is_stdout() {
+        return file.finish();
     }
+    file.finish()?;
     if context.json {
         let missing = bundle.missing.iter().map(|(name, why)| json!({ "name": name, "why": why }));
         let missing: Vec<Value> = missing.collect();
@@ -188,10 +187,15 @@ impl<W: Write> Bundle<W> {
             }
         }
         if status.is_none() {
+            let mut taken = BTreeSet::new();
             for (pool, headers) in remains::pools(config, state.as_ref().ok()) {
-                // A configuration that is wrong may have any name.
-                let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
-                let file: String = pool.chars().map(plain).collect();
+                // A configuration that is wrong may have any name, and any twice.
+                let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+                let mut file: String = pool.chars().map(plain).collect();
+                if file.starts_with('.') || !taken.insert(file.clone()) {
+                    file = format!("{}-{file}", taken.len());
+                    taken.insert(file.clone());
+                }
                 self.add_json(&format!("pools/{file}.json"), &headers)?;
             }
         }

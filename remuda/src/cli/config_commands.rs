@@ -2,7 +2,7 @@
 
 use super::exit::Failure;
 use super::{Context, output};
-use crate::config::diagnostic::plural;
+use crate::config::diagnostic::counted;
 use crate::config::{Config, reference};
 use crate::node::differences::{DifferencesView, Differs, FileIs};
 use clap::Subcommand;
@@ -35,11 +35,11 @@ pub fn run(context: &Context, command: ConfigCommand) -> Result<(), Failure> {
         ConfigCommand::Check { file } => check(context, &file),
         ConfigCommand::Diff => diff(context),
         ConfigCommand::Example => {
-            output::print_line(reference::EXAMPLE.trim_end());
+            output::print_text(context, reference::EXAMPLE);
             Ok(())
         }
         ConfigCommand::Reference => {
-            output::print_line(reference::markdown().trim_end());
+            output::print_text(context, &reference::markdown());
             Ok(())
         }
     }
@@ -87,14 +87,13 @@ fn check(context: &Context, file: &str) -> Result<(), Failure> {
         output::print_json(&counts);
         return Ok(());
     }
-    let count = |number: usize, what: &str| format!("{number} {what}{}", plural(number));
     output::print_line(&format!(
         "{file}: good: {}, {}, {}, {}, {}",
-        count(config.node.reactors.len(), "reactor"),
-        count(devices, "device"),
-        count(pools, "pool"),
-        count(volumes, "volume"),
-        count(subsystems, "subsystem")
+        counted(config.node.reactors.len(), "reactor"),
+        counted(devices, "device"),
+        counted(pools, "pool"),
+        counted(volumes, "volume"),
+        counted(subsystems, "subsystem")
     ));
     for warning in config.warnings() {
         output::print_line(&format!("warning: {warning}"));

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Everything about a device.
 pub fn show_device(device: DeviceView) -> String {
     let definition = definition(&device);
-    let changed = if device.changed { ", changed since" } else { "" };
+    let changed = if device.differs_from_file { ", changed since" } else { "" };
     let mut text = output::facts(&[
         ("name", device.name),
         ("kind", device.kind),

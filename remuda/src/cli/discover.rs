@@ -29,7 +29,7 @@ pub struct DiscoverArgs {
     /// The discovery service: its address or name [default port: 8009, or else 4420]
     #[arg(value_name = "ADDR[:PORT]")]
     address: TargetAddress,
-    /// Connect to each subsystem, and list its namespaces
+    /// Connect to each subsystem, and list its namespaces; ends with 1 where that fails
     #[arg(long)]
     namespaces: bool,
     /// Ask by TLS: the port takes nothing else
@@ -49,7 +49,7 @@ struct Entry {
 /// Carries the command out.
 pub fn run(context: &Context, args: &DiscoverArgs) -> Result<(), Failure> {
     args.host.check()?;
-    let options = options(args)?;
+    let options = options(args, args.address.ip()?)?;
     let reactors = Reactors::start_with(vec![None], ReactorConfig::default(), END_MAX_NS);
     let reactors = reactors.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
     let (service, said) = ask(&reactors, args, &options)?;
@@ -65,11 +65,15 @@ pub fn run(context: &Context, args: &DiscoverArgs) -> Result<(), Failure> {
     } else {
         output::print_line(&text(service, &options.host.nqn, &entries));
     }
-    Ok(())
+    // Everything has been said by now; whoever goes by the exit code is told as well.
+    match entries.iter().any(|entry| matches!(entry.namespaces, Some(Err(_)))) {
+        true => Err(Failure::quiet(Exit::Failed)),
+        false => Ok(()),
+    }
 }
 
 /// As whom everything is asked; address and subsystem are filled in later.
-fn options(args: &DiscoverArgs) -> Result<Options, Failure> {
+fn options(args: &DiscoverArgs, ip: IpAddr) -> Result<Options, Failure> {
     let unread = |(cause, next): (String, String)| Failure::from(Refusal::failed("this host", cause, next));
     let read = |file: &Option<String>| file.as_deref().map(read_dhchap_key).transpose().map_err(unread);
     let (key, controller) = (read(&args.host.dhchap_key)?, read(&args.host.dhchap_ctrl_key)?);
@@ -80,7 +84,7 @@ fn options(args: &DiscoverArgs) -> Result<Options, Failure> {
     Ok(Options {
         keys: key.map(|key| HostKeys { controller, ..HostKeys::new(key) }),
         tls: args.host.tls_key.as_deref().map(read_tls_key).transpose().map_err(unread)?,
-        ..Options::new(SocketAddr::new(args.address.ip, DISCOVERY_PORT), Nqn::discovery(), host)
+        ..Options::new(SocketAddr::new(ip, DISCOVERY_PORT), Nqn::discovery(), host)
     })
 }
 
@@ -93,7 +97,7 @@ fn ask(
     let ports = args.address.port.map_or(vec![DISCOVERY_PORT, NVMF_PORT], |port| vec![port]);
     let mut failures: Vec<String> = Vec::new();
     for port in ports {
-        let mut options = Options { address: SocketAddr::new(args.address.ip, port), ..options.clone() };
+        let mut options = Options { address: SocketAddr::new(options.address.ip(), port), ..options.clone() };
         if !args.tls {
             options.tls = None;
         }
@@ -111,7 +115,7 @@ fn ask(
         (Some(_), false) => "check address and port; a port that takes TLS alone needs --tls --tls-key FILE",
         (Some(_), true) => "check address, port and key; without --tls it is asked without encryption",
     };
-    let object = format!("discovery service of {}", args.address.ip);
+    let object = format!("discovery service of {}", options.address.ip());
     Err(Refusal::failed(object, failures.join("; "), next).into())
 }
 

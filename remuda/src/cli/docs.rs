@@ -15,8 +15,10 @@ struct Topic {
 
 /// Where a page comes from.
 enum Text {
-    /// A file of the repository.
+    /// A page of the repository.
     File(&'static str),
+    /// A file of the repository that is no page, and is printed byte for byte.
+    Plain(&'static str),
     /// The tables that the program itself works by.
     Made(fn() -> String),
 }
@@ -25,13 +27,23 @@ const fn file(name: &'static str, about: &'static str, text: &'static str) -> To
     Topic { name, about, text: Text::File(text) }
 }
 
+const fn plain(name: &'static str, about: &'static str, text: &'static str) -> Topic {
+    Topic { name, about, text: Text::Plain(text) }
+}
+
 macro_rules! page {
     ($path:literal) => {
         include_str!(concat!("../../../docs/", $path))
     };
 }
 
-/// In the order in which somebody needs them.
+macro_rules! dist {
+    ($path:literal) => {
+        include_str!(concat!("../../../dist/", $path))
+    };
+}
+
+/// In the order in which somebody needs them; files to take as they are come last.
 const TOPICS: &[Topic] = &[
     file("running", "run a node: services, upgrades, what it is doing", page!("operating/running.md")),
     Topic {
@@ -52,6 +64,10 @@ const TOPICS: &[Topic] = &[
         text: Text::Made(rpc::reference::markdown),
     },
     file("snapshot-stream", "the format of exported snapshots", page!("formats/snapshot-stream.md")),
+    plain("remuda.service", "file: a service for systemd", dist!("remuda.service")),
+    plain("remuda.rules.yml", "file: alerts for Prometheus", dist!("prometheus/remuda.rules.yml")),
+    plain("remuda.json", "file: a dashboard for Grafana", dist!("grafana/remuda.json")),
+    plain("Containerfile", "file: how to build a container image", dist!("Containerfile")),
 ];
 
 /// Names of all pages.
@@ -66,14 +82,14 @@ pub fn docs(context: &Context, name: Option<&str>) -> Result<(), Failure> {
         return Ok(());
     };
     let text = match topic.text {
-        Text::File(text) => text.to_string(),
-        Text::Made(make) => make(),
+        Text::File(text) => with_commands(text),
+        Text::Made(make) => with_commands(&make()),
+        Text::Plain(text) => text.to_string(),
     };
-    let text = with_commands(&text);
     if context.json {
         output::print_json(&json!({ "topic": topic.name, "about": topic.about, "text": text }));
     } else {
-        output::print_line(text.trim_end());
+        output::print_raw(text.trim_end());
     }
     Ok(())
 }
@@ -86,7 +102,9 @@ fn list(context: &Context) {
     }
     let rows = TOPICS.iter().map(|topic| vec![topic.name.to_string(), topic.about.to_string()]);
     let table = output::table(&["TOPIC", "WHAT IT IS ABOUT"], rows.collect());
-    output::print_line(&format!("{table}\n\nremuda docs TOPIC prints one, as Markdown; remuda docs pools | less"));
+    output::print_line(&format!(
+        "{table}\n\nremuda docs TOPIC prints one, as Markdown; remuda docs pools | less\nremuda docs FILE > FILE      writes one of the files; in the repository they are in dist/"
+    ));
 }
 
 /// A text whose links to pages name the command that prints them: `[pools.md](pools.md)` becomes `remuda docs pools`.

@@ -74,7 +74,7 @@ impl Failure {
             super::output::print_json(&self.json);
         } else {
             let prefix = if self.exit == Exit::BadConfig { "" } else { "error: " };
-            eprintln!("{prefix}{}", self.message);
+            eprintln!("{prefix}{}", base::shown(&self.message));
         }
         self.exit as i32
     }

@@ -10,6 +10,8 @@ struct Group {
     title: &'static str,
     commands: &'static [&'static str],
     example: &'static str,
+    /// Lines on what to choose, below the commands.
+    notes: &'static [&'static str],
 }
 
 /// Every command is in one of them.
@@ -18,32 +20,47 @@ const GROUPS: &[Group] = &[
         title: "Getting started",
         commands: &["demo", "dev", "config", "doctor", "serve", "docs"],
         example: "remuda config example > node.toml && remuda serve --config node.toml",
+        notes: &[
+            "demo   is to see that it works: it shows it and leaves nothing",
+            "dev    is to try it yourself: a node on files, kept for the next time",
+            "serve  is to use it: a node as its configuration file says",
+        ],
     },
     Group {
         title: "Devices and pools",
         commands: &["device", "pool"],
         example: "remuda pool create hot --log fast0 --capacity big0",
+        notes: &[],
     },
     Group {
         title: "Volumes and snapshots",
         commands: &["volume", "snapshot"],
         example: "remuda volume create v0 --pool hot --size 1TiB",
+        notes: &[],
     },
     Group {
         title: "Exports and hosts",
         commands: &["subsystem", "host", "key", "limit", "reservation", "referral", "discover", "vhost"],
         example: "remuda subsystem create nqn.2026-11.io.remuda:disks --allow-any-host",
+        notes: &[
+            "To connect as a host:",
+            "from Linux      nvme connect -t tcp -a ADDRESS -s PORT -n NQN      (remuda subsystem show NQN prints it)",
+            "from a node     remuda device create NAME --kind nvmf address=ADDRESS:PORT nqn=NQN",
+            "to measure it   remuda bench nvmf --addr ADDRESS --port PORT --nqn NQN",
+        ],
     },
-    Group { title: "Watching", commands: &["status", "top", "stats", "log-level"], example: "remuda top" },
+    Group { title: "Watching", commands: &["status", "top", "stats", "log-level"], example: "remuda top", notes: &[] },
     Group {
         title: "Care",
         commands: &["stop", "debug"],
         example: "remuda debug bundle --config node.toml    (pools: remuda pool check, scrub, grow)",
+        notes: &[],
     },
     Group {
         title: "Measuring, trying, programs",
         commands: &["bench", "sim", "rpc", "completions", "man", "version"],
         example: "remuda bench device --kind mem size=512MiB --rw randread",
+        notes: &[],
     },
 ];
 
@@ -182,6 +199,9 @@ fn grouped(command: &Command) -> String {
         for name in group.commands {
             let about = command.find_subcommand(name).and_then(Command::get_about);
             let _ = writeln!(text, "  {name:11}  {}", about.map(ToString::to_string).unwrap_or_default());
+        }
+        for note in group.notes {
+            let _ = writeln!(text, "  {note}");
         }
         let _ = writeln!(text, "  e.g. {}\n", group.example);
     }

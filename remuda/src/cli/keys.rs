@@ -1,13 +1,14 @@
 //! `remuda key`: keys with which hosts and nodes authenticate each other.
 
 use super::exit::{Exit, Failure};
-use super::output;
+use super::out_file::{Existing, OutFile, Readers, cannot_write};
+use super::{Context, output};
 use clap::Subcommand;
 use nvme::auth::{Hash, Secret};
 use nvme::tls::Psk;
-use std::fs::{File, OpenOptions};
+use serde_json::json;
+use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// See the module.
@@ -34,7 +35,7 @@ Examples:
 }
 
 /// Carries a command out.
-pub fn key(command: KeyCommand) -> Result<(), Failure> {
+pub fn key(context: &Context, command: KeyCommand) -> Result<(), Failure> {
     let KeyCommand::Generate { file, hash, tls } = command;
     let hash = Hash::from_name(&hash);
     if tls && !matches!(hash, Some(Hash::Sha256 | Hash::Sha384)) {
@@ -49,17 +50,26 @@ pub fn key(command: KeyCommand) -> Result<(), Failure> {
         hash => Secret::generate(hash, &mut random).to_text(),
     };
     got.map_err(failed("cannot read /dev/urandom".into()))?;
+    let kind = if tls { "tls" } else { "dhchap" };
+    let mut made = json!({ "kind": kind, "hash": hash.map_or("none", Hash::name), "file": file });
     let Some(path) = file else {
-        output::print_line(&text);
+        match context.json {
+            true => {
+                made["key"] = json!(text.as_str());
+                output::print_json(&made);
+            }
+            false => output::print_line(&text),
+        }
         return Ok(());
     };
-    let what = format!("cannot write '{}'", path.display());
     // Never over a key that is there: somebody may need it.
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let written = file.and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.write_all(b"\n")?;
-        file.sync_all()
-    });
-    written.map_err(failed(what))
+    let mut file = OutFile::open(&path, Existing::Keep, Readers::Owner)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n"));
+    written.map_err(|error| cannot_write(&path, &error))?;
+    let is_stdout = file.is_stdout();
+    file.finish()?;
+    if context.json && !is_stdout {
+        output::print_json(&made);
+    }
+    Ok(())
 }

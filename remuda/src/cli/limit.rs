@@ -94,7 +94,7 @@ pub fn limit(context: &Context, command: LimitCommand) -> Result<(), Failure> {
         }),
         LimitCommand::List => context.call_and_show("limit.list", json!({}), |limits: Vec<LimitView>| {
             let rows = limits.iter().map(|limit| {
-                let origin = format!("{:?}{}", limit.origin, if limit.changed { ", changed" } else { "" });
+                let origin = format!("{:?}{}", limit.origin, if limit.differs_from_file { ", changed" } else { "" });
                 let ([what, name], [iops, bandwidth]) = (name(limit), rates(limit));
                 vec![what, name, iops, bandwidth, origin.to_lowercase()]
             });

@@ -12,6 +12,7 @@ mod hosts;
 mod keys;
 mod limit;
 mod objects;
+pub mod out_file;
 pub mod output;
 mod pool_care;
 mod pools;
@@ -43,7 +44,7 @@ use std::path::{Path, PathBuf};
 #[derive(Parser)]
 #[command(name = "remuda", version, after_help = EXIT_CODES, disable_help_subcommand = false)]
 struct Cli {
-    /// The node's RPC socket [default: $REMUDA_SOCKET, else $XDG_RUNTIME_DIR/remuda.sock, else /tmp/remuda-UID.sock]
+    /// The node's RPC socket; 'serve' and 'dev' listen there [default: $REMUDA_SOCKET, else $XDG_RUNTIME_DIR/remuda.sock, else /tmp/remuda-UID.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print JSON instead of text
@@ -249,8 +250,13 @@ Talk to it:
 
 /// Reads the command line, does what it says, and gives the exit code.
 pub fn main() -> i32 {
-    let matches = help::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut help::command()).exit());
+    let read = help::command().try_get_matches();
+    let read =
+        read.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut help::command())));
+    let cli = match read {
+        Ok(cli) => cli,
+        Err(error) => not_understood(&error),
+    };
     let Some(command) = cli.command else {
         output::print_line(GUIDE);
         return 0;
@@ -262,6 +268,18 @@ pub fn main() -> i32 {
     }
 }
 
+/// Ends the process with what the parser has to say: help, or what is wrong with the command line.
+fn not_understood(error: &clap::Error) -> ! {
+    // The parser has given up, so that it cannot be asked.
+    let as_json = std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
+    if as_json && error.use_stderr() {
+        let text = error.render().to_string();
+        let message = text.split("\n\nUsage:").next().unwrap_or(&text).trim().trim_start_matches("error: ");
+        output::print_json(&Failure::new(Exit::Usage, message).json);
+    }
+    error.exit()
+}
+
 /// What every command knows.
 pub struct Context {
     socket: Option<PathBuf>,
@@ -270,6 +288,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// What `--socket` says, wherever this process goes.
+    pub fn given_socket(&self) -> Option<PathBuf> {
+        self.socket.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+    }
+
     /// The node's socket.
     pub fn socket(&self) -> PathBuf {
         let from_env = || std::env::var_os("REMUDA_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -335,8 +358,10 @@ fn understood<T: serde::de::DeserializeOwned>(answer: serde_json::Value) -> Resu
 
 fn run(context: &Context, command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { config, stop_with_stdin } => crate::serve::serve(&config, stop_with_stdin, |_, _| {}),
-        Command::Dev(args) => demo::dev::run(args),
+        Command::Serve { config, stop_with_stdin } => {
+            crate::serve::serve(&config, context.given_socket().as_deref(), stop_with_stdin, |_, _| {})
+        }
+        Command::Dev(args) => demo::dev::run(args, context.given_socket().as_deref()),
         Command::Demo(args) => demo::run(context, args),
         Command::Status => status::status(context),
         Command::Stop => status::stop(context),
@@ -345,7 +370,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Volume(command) => volumes::volume(context, command),
         Command::Snapshot(command) => snapshots::snapshot(context, command),
         Command::Subsystem(command) => objects::subsystem(context, command),
-        Command::Key(command) => keys::key(command),
+        Command::Key(command) => keys::key(context, command),
         Command::Limit(command) => limit::limit(context, command),
         Command::Vhost(command) => vhost::vhost(context, command),
         Command::Host(command) => objects::host(context, command),
@@ -362,7 +387,7 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Stats => status::stats(context),
         Command::Top { watch } => top::top(context, &watch),
         Command::Rpc { reference: true, .. } => {
-            output::print_line(crate::rpc::reference::markdown().trim_end());
+            output::print_text(context, &crate::rpc::reference::markdown());
             Ok(())
         }
         Command::Rpc { method, params, .. } => {
@@ -376,7 +401,9 @@ fn run(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Sim(command) => sim::run(context, command),
         Command::Docs { topic } => docs::docs(context, topic.as_deref()),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut help::command(), "remuda", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut help::command(), "remuda", &mut script);
+            output::print_text(context, &String::from_utf8_lossy(&script));
             Ok(())
         }
         Command::Debug(DebugCommand::Bundle { file, config }) => bundle::bundle(context, file, config),

@@ -4,12 +4,12 @@ use super::device_text::{definition, show_device};
 use super::docs::with_commands;
 use super::exit::{Exit, Failure};
 use super::hosts;
-use super::{Context, output, reservations};
+use super::{Context, output, reservations, understood};
 use crate::config::ANY_HOST_WITH_KEYS;
 use crate::config::device::KINDS;
 use crate::config::host_key::looks_like_key;
 use crate::config::reference;
-use crate::node::view::{AnaView, DeviceView, SubsystemView};
+use crate::node::view::{AnaView, DeviceView, HostView, SubsystemView};
 use base::ByteSize;
 use clap::{ArgGroup, Subcommand};
 use serde_json::{Map, Value, json};
@@ -48,6 +48,9 @@ Examples:
         name: String,
         /// New size, such as 20GiB
         size: String,
+        /// Cut a volume with it even if hosts that see it are connected
+        #[arg(long)]
+        force: bool,
     },
     /// Change a delay, error, rate-limit or flash-cache device, or the paths of a remote one, while it is in use
     #[command(after_help = "\
@@ -294,13 +297,16 @@ pub struct HostKeyArgs {
     /// File with the key that the host proves to have; see 'remuda key generate'
     #[arg(long, value_name = "FILE", requires = "host", conflicts_with = "no_dhchap")]
     dhchap_key: Option<String>,
-    /// File with the key that the node proves to have when the host asks
+    /// File with the key that the node proves to have when the host asks [default: as before]
     #[arg(long, value_name = "FILE", requires = "dhchap_key")]
     dhchap_ctrl_key: Option<String>,
-    /// Hashes that may be used, the preferred one first [default: sha512,sha384,sha256]
+    /// The node has no key of its own towards the host any more
+    #[arg(long, requires = "dhchap_key", conflicts_with = "dhchap_ctrl_key")]
+    no_dhchap_ctrl: bool,
+    /// Hashes that may be used, the preferred one first [default: as before, or sha512,sha384,sha256]
     #[arg(long, value_name = "HASH,..", value_delimiter = ',', requires = "dhchap_key")]
     dhchap_hash: Vec<String>,
-    /// Diffie-Hellman groups that may be used, the preferred one first [default: all, ffdhe3072 first]
+    /// Diffie-Hellman groups that may be used, the preferred one first [default: as before, or all, ffdhe3072 first]
     #[arg(long, value_name = "GROUP,..", value_delimiter = ',', requires = "dhchap_key")]
     dhchap_dhgroup: Vec<String>,
     /// How long the key until now is good beside the new one
@@ -322,8 +328,11 @@ impl HostKeyArgs {
             params.extend((!words.is_empty()).then(|| (name.to_string(), json!(words))));
         }
         params.extend(self.grace.map(|grace| ("grace".to_string(), json!(format!("{}s", grace.as_secs())))));
-        params.extend(self.no_dhchap.then(|| ("no_dhchap".to_string(), json!(true))));
-        params.extend(self.no_tls.then(|| ("no_tls".to_string(), json!(true))));
+        for (name, given) in
+            [("no_dhchap", self.no_dhchap), ("no_dhchap_ctrl", self.no_dhchap_ctrl), ("no_tls", self.no_tls)]
+        {
+            params.extend(given.then(|| (name.to_string(), json!(true))));
+        }
     }
 }
 
@@ -395,9 +404,13 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
             output::table(&["NAME", "KIND", ">SIZE", ">BLOCK", ">FREE", "USED BY", "ORIGIN", "STATE"], rows.collect())
         }),
         DeviceCommand::Show { name } => context.call_and_show("device.show", json!({ "name": name }), show_device),
-        DeviceCommand::Resize { name, size } => {
-            context.call_and_show("device.resize", json!({ "name": name, "size": size }), |device: DeviceView| {
-                format!("device '{}' is now {}", device.name, ByteSize(device.size))
+        DeviceCommand::Resize { name, size, force } => {
+            let params = json!({ "name": name, "size": size, "force": force });
+            context.call_and_show("device.resize", params, |device: DeviceView| {
+                let grow = device.used_by.iter().filter_map(|user| user.strip_prefix("pool '")?.strip_suffix('\''));
+                let grow: String =
+                    grow.map(|pool| format!("\nthe pool uses it after: remuda pool grow {pool}")).collect();
+                format!("device '{}' is now {}{grow}", device.name, ByteSize(device.size))
             })
         }
         DeviceCommand::Set { name, keys } => {
@@ -441,7 +454,7 @@ pub fn device(context: &Context, command: DeviceCommand) -> Result<(), Failure> 
             make_path_absolute(&mut params);
             context.call_and_show("device.change_key", Value::Object(params), |device: DeviceView| {
                 let mut text = format!("device '{}' is opened by {key_file} now", device.name);
-                if device.changed {
+                if device.differs_from_file {
                     text += "\nname that file in the configuration too; until then the node remembers it";
                 }
                 text
@@ -554,14 +567,22 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
                     let volumes: Vec<String> = subsystem.namespaces.iter().map(|one| one.volume.clone()).collect();
                     let hosts =
                         if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.len().to_string() };
-                    let origin = format!("{:?}{}", subsystem.origin, if subsystem.changed { ", changed" } else { "" });
+                    let origin =
+                        format!("{:?}{}", subsystem.origin, if subsystem.differs_from_file { ", changed" } else { "" });
                     vec![subsystem.nqn, subsystem.serial, hosts, summarise(&volumes), origin.to_lowercase()]
                 });
                 output::table(&["NQN", "SERIAL", "HOSTS", "VOLUMES", "ORIGIN"], rows.collect())
             })
         }
         SubsystemCommand::Show { nqn } => {
-            context.call_and_show("subsystem.show", json!({ "nqn": nqn }), show_subsystem)
+            let shown = context.call("subsystem.show", json!({ "nqn": nqn }))?;
+            if context.json {
+                output::print_json(&shown);
+                return Ok(());
+            }
+            let hosts = understood(context.call("host.list", json!({ "nqn": nqn }))?)?;
+            output::print_line(&show_subsystem(&understood(shown)?, hosts));
+            Ok(())
         }
         SubsystemCommand::Delete { nqn, force } => {
             let text = format!("deleted subsystem '{nqn}'");
@@ -621,7 +642,8 @@ pub fn subsystem(context: &Context, command: SubsystemCommand) -> Result<(), Fai
     }
 }
 
-fn show_subsystem(subsystem: SubsystemView) -> String {
+fn show_subsystem(subsystem: &SubsystemView, hosts: Vec<HostView>) -> String {
+    let connects = connect_lines(subsystem, &hosts);
     let hosts = if subsystem.allow_any_host { "any".to_string() } else { subsystem.hosts.join(", ") };
     let mut text = output::facts(&[
         ("nqn", subsystem.nqn.clone()),
@@ -657,11 +679,28 @@ fn show_subsystem(subsystem: SubsystemView) -> String {
         text += "\n\n";
         text += &reservations::show(&format!("namespace {}", reservation.nsid), reservation);
     }
-    let connects = subsystem.addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
-    let encrypted = subsystem.tls_addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
-    for line in connects.chain(encrypted.map(|line| format!("{line} --tls"))) {
-        text += &format!("\n\nfrom a Linux host: {line}");
-    }
+    text + &connects
+}
+
+/// How Linux hosts connect, with what this subsystem asks of them: a name that it knows, and keys.
+fn connect_lines(subsystem: &SubsystemView, known: &[HostView]) -> String {
+    let lines = |addresses: &[String], more: &str| -> String {
+        let lines = addresses.iter().filter_map(|address| connect_line(address, &subsystem.nqn));
+        lines.map(|line| format!("\n\nfrom a Linux host: {line}{more}")).collect()
+    };
+    let host = match &subsystem.hosts[..] {
+        _ if subsystem.allow_any_host => "",
+        [host] => &format!(" --hostnqn {host}"),
+        _ => " --hostnqn HOST-NQN",
+    };
+    let keys: Vec<_> = known.iter().filter_map(|host| host.dhchap.as_ref()).collect();
+    let secret = match keys.iter().any(|key| key.both_sides) {
+        _ if keys.is_empty() => "",
+        true => " --dhchap-secret \"$(cat KEYFILE)\" --dhchap-ctrl-secret \"$(cat NODE-KEYFILE)\"",
+        false => " --dhchap-secret \"$(cat KEYFILE)\"",
+    };
+    let mut text = lines(&subsystem.addresses, &format!("{host}{secret}"));
+    text += &lines(&subsystem.tls_addresses, &format!("{host}{secret} --tls"));
     text
 }
 

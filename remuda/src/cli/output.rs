@@ -1,19 +1,40 @@
 //! Tables, units and JSON on standard output.
 
+use super::Context;
+use super::exit::Exit;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use std::io::Write;
 
-/// Prints a line; a closed pipe (`remuda ... | head`) ends the process quietly.
+/// Prints a line, in which what comes from disks, peers and other processes moves no cursor; a closed pipe
+/// (`remuda ... | head`) ends the process quietly, any other error of standard output with 1 and a word.
 pub fn print_line(text: &str) {
+    print_raw(&base::shown(text));
+}
+
+/// The same with what the program itself has made and is taken byte for byte: JSON, a script, what moves the cursor on purpose.
+pub fn print_raw(text: &str) {
     let mut out = std::io::stdout().lock();
-    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            eprintln!("error: standard output cannot be written: {error}");
+            std::process::exit(Exit::Failed as i32);
+        }
     }
 }
 
 /// Prints indented JSON.
 pub fn print_json(value: &serde_json::Value) {
-    print_line(&format!("{value:#}"));
+    print_raw(&format!("{value:#}"));
+}
+
+/// Prints a text of the program's own, such as a reference; as JSON under `text`.
+pub fn print_text(context: &Context, text: &str) {
+    match context.json {
+        true => print_json(&serde_json::json!({ "text": text })),
+        false => print_raw(text.trim_end()),
+    }
 }
 
 /// A table without lines; columns whose heading starts with '>' are aligned to the right.

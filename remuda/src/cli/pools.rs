@@ -5,6 +5,7 @@ use super::exit::{Exit, Failure};
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::watch::{Shown, Watch};
 use super::{Context, output, understood};
+use crate::config::diagnostic::counted;
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::simulate::{self, SimulateArgs};
@@ -193,7 +194,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             let made = context.call_and_show("pool.create", params, |pool: PoolView| {
                 let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
                 let on = cached.as_ref().map_or(String::new(), |device| format!(" behind the flash cache '{device}'"));
-                format!("created pool '{}'{on}: {shards} shards, {} free", pool.name, ByteSize(free))
+                format!("created pool '{}'{on}: {}, {} free", pool.name, counted(shards, "shard"), ByteSize(free))
             });
             if let (Err(_), Some(device)) = (&made, &cached) {
                 cache::discard(context, device);
@@ -317,6 +318,7 @@ fn facts(pool: &PoolView) -> String {
                 format!("log {}, capacity {}", ratio(total.log_amplification), ratio(total.capacity_amplification)),
             ),
             ("opened", recovered(open)),
+            ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
             ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
             (
                 "blocks",
@@ -334,6 +336,9 @@ fn facts(pool: &PoolView) -> String {
         ]);
         if open.unused_bytes < pool_care::UNUSED_TOLD {
             facts.retain(|(name, _)| *name != "not used");
+        }
+        if open.repaired_copies == 0 {
+            facts.retain(|(name, _)| *name != "repaired copies");
         }
         if open.going == 0 {
             facts.retain(|(name, _)| *name != "being deleted");

@@ -6,11 +6,11 @@ use clap::Args;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// The address of a target; the port may be left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The address or the name of a target; the port may be left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetAddress {
-    /// Its address.
-    pub ip: IpAddr,
+    /// An IP address, or a name that has yet to be looked up.
+    host: String,
     /// Its port, if it was named.
     pub port: Option<u16>,
 }
@@ -20,10 +20,10 @@ impl FromStr for TargetAddress {
 
     fn from_str(text: &str) -> Result<TargetAddress, String> {
         if let Ok(address) = text.parse::<SocketAddr>() {
-            return Ok(TargetAddress { ip: address.ip(), port: Some(address.port()) });
+            return Ok(TargetAddress { host: address.ip().to_string(), port: Some(address.port()) });
         }
-        if let Ok(ip) = text.trim_matches(['[', ']']).parse() {
-            return Ok(TargetAddress { ip, port: None });
+        if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(TargetAddress { host: ip.to_string(), port: None });
         }
         let expected = "expected an IP address or a name, with a port if need be, such as 192.0.2.1:4420 or [::1]:4420";
         let (name, port) = match text.rsplit_once(':') {
@@ -33,22 +33,40 @@ impl FromStr for TargetAddress {
         if name.is_empty() || name.contains([':', '[', ']', '/', ' ']) {
             return Err(expected.to_string());
         }
-        let mut found = (name, 0).to_socket_addrs().map_err(|error| format!("'{name}' is not known: {error}"))?;
-        let first = found.next().ok_or_else(|| format!("'{name}' has no address"))?;
-        Ok(TargetAddress { ip: first.ip(), port })
+        Ok(TargetAddress { host: name.to_string(), port })
     }
 }
 
 impl TargetAddress {
+    /// The address; a name is looked up, and the first of several addresses taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Failed`] where the name has no address.
+    pub fn ip(&self) -> Result<IpAddr, Failure> {
+        let name = &self.host;
+        let unknown = |reason: String| {
+            let text =
+                format!("the name '{name}' has no address: {reason}; check how it is written, or give an IP address");
+            Failure::new(Exit::Failed, text)
+        };
+        let mut found = (name.as_str(), 0).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+        found.next().map(|first| first.ip()).ok_or_else(|| unknown("nobody knows one".to_string()))
+    }
+
     /// The address, with the port given beside it or `default`; it is a mistake to name it twice.
-    pub fn with_port(self, beside: Option<u16>, default: u16) -> Result<SocketAddr, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// As [`ip`](Self::ip), and [`Exit::Usage`] for two ports.
+    pub fn with_port(&self, beside: Option<u16>, default: u16) -> Result<SocketAddr, Failure> {
         if let (Some(within), Some(beside)) = (self.port, beside)
             && within != beside
         {
             let text = format!("the port is given twice: {within} with the address, and --port {beside}");
             return Err(Failure::new(Exit::Usage, text));
         }
-        Ok(SocketAddr::new(self.ip, self.port.or(beside).unwrap_or(default)))
+        Ok(SocketAddr::new(self.ip()?, self.port.or(beside).unwrap_or(default)))
     }
 }
 
@@ -81,7 +99,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<(String, Option<u16>), String> {
-        text.parse::<TargetAddress>().map(|target| (target.ip.to_string(), target.port))
+        text.parse::<TargetAddress>().map(|target| (target.host, target.port))
     }
 
     #[test]
@@ -95,7 +113,7 @@ mod tests {
         ] {
             assert_eq!(parsed(text), Ok((ip.to_string(), port)), "{text}");
         }
-        assert_eq!(parsed("localhost:4420").map(|(_, port)| port), Ok(Some(4420)));
+        assert_eq!(parsed("localhost:4420"), Ok(("localhost".to_string(), Some(4420))));
         for wrong in ["", ":4420", "192.0.2.1:99999", "a b", "tcp://192.0.2.1"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

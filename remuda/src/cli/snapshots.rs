@@ -88,6 +88,9 @@ Examples:
         /// File to write; it gets its name when all of it is there [default: standard output]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Replace the file if it exists
+        #[arg(long, requires = "output")]
+        force: bool,
     },
     /// Read a stream into a volume: a new one, or what differs into the copy of an older snapshot
     #[command(after_help = "\
@@ -157,8 +160,8 @@ pub fn snapshot(context: &Context, command: SnapshotCommand) -> Result<(), Failu
             context.call_and_show("snapshot.delete", json!({ "snapshot": name }), |_: Value| text)
         }
         SnapshotCommand::Diff { name, since } => streams::diff(context, &name, since.as_deref()),
-        SnapshotCommand::Export { name, since, output } => {
-            streams::export(context, &name, since.as_deref(), output.as_deref())
+        SnapshotCommand::Export { name, since, output, force } => {
+            streams::export(context, &name, since.as_deref(), output.as_deref(), force)
         }
         SnapshotCommand::Import { target, pool, roll_back, input } => {
             streams::import(context, &target, pool.as_deref(), roll_back, input.as_deref())

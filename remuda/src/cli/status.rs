@@ -2,6 +2,7 @@
 
 use super::exit::{Exit, Failure};
 use super::{Context, output};
+use crate::config::diagnostic::counted;
 use crate::config::show_duration_ns;
 use crate::node::stats::StatsView;
 use crate::node::view::{ConnectedHost, ConnectedVhost, ReactorView, StatusView};
@@ -19,14 +20,18 @@ pub fn status(context: &Context) -> Result<(), Failure> {
             ("up", show_duration_ns(status.uptime_ns)),
             ("config", status.config.clone()),
             ("state", status.state_dir.clone()),
-            ("NVMe/TCP", format!("{} ({} connections)", none(&listening), status.connections)),
+            ("NVMe/TCP", format!("{} ({})", none(&listening), counted(status.connections as usize, "connection"))),
             ("metrics", status.metrics.clone().unwrap_or("off".into())),
             ("console", status.console.clone().unwrap_or("off".into())),
             (
                 "objects",
                 format!(
-                    "{} devices, {} pools, {} volumes, {} subsystems, {} vhost doors",
-                    status.devices, status.pools, status.volumes, status.subsystems, status.vhosts
+                    "{}, {}, {}, {}, {}",
+                    counted(status.devices, "device"),
+                    counted(status.pools, "pool"),
+                    counted(status.volumes, "volume"),
+                    counted(status.subsystems, "subsystem"),
+                    counted(status.vhosts, "vhost door")
                 ),
             ),
         ]);

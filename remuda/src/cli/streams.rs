@@ -1,6 +1,7 @@
 //! `remuda snapshot diff`, `export`, `import` and `verify`.
 
 use super::exit::{Exit, Failure};
+use super::out_file::{Existing, OutFile, Readers, cannot_write};
 use super::{Context, output, understood};
 use crate::node::view::{ChangeView, ChangesView, ImportView};
 use crate::rpc::client::Client;
@@ -9,7 +10,7 @@ use engine::{BLOCK_BYTES, StreamTotals, StreamVerifier};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 256 << 10;
@@ -20,13 +21,13 @@ pub fn diff(context: &Context, name: &str, since: Option<&str>) -> Result<(), Fa
     // As JSON it is one text; for people each range is shown as it comes.
     let (mut all, mut from) = (Vec::<ChangeView>::new(), Some(0));
     let (mut ranges, mut bytes) = (0u64, 0u64);
-    if !context.json {
-        output::print_line(&format!("{:>22} {:>18}  NOW", "OFFSET", "BYTES"));
-    }
     while let Some(offset) = from {
         let params = without_nulls(json!({ "snapshot": name, "since": since, "offset": offset }));
         let found = client.call("snapshot.diff", params)?;
         let found: ChangesView = understood(found)?;
+        if offset == 0 && !context.json {
+            output::print_line(&format!("{:>22} {:>18}  NOW", "OFFSET", "BYTES"));
+        }
         from = found.next;
         if context.json {
             all.extend(found.changes);
@@ -53,62 +54,6 @@ fn without_nulls(mut params: Value) -> Value {
     params
 }
 
-/// Where a stream is written to: a file gets its name when all of it is there.
-enum Target {
-    Out(io::Stdout),
-    File { file: File, partial: PathBuf, path: PathBuf },
-}
-
-impl Target {
-    fn open(path: Option<&Path>) -> Result<Target, Failure> {
-        let Some(path) = path.filter(|path| *path != Path::new("-")) else {
-            if io::stdout().is_terminal() {
-                let message =
-                    "a stream is no text: send it through a pipe or into a file ('> FILE', or '--output FILE')";
-                return Err(Failure::new(Exit::Usage, message));
-            }
-            return Ok(Target::Out(io::stdout()));
-        };
-        let mut partial = path.as_os_str().to_owned();
-        // Of its own: another export to the same file must not write into this one.
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|error| file_failure(&partial, "cannot be written", &error))?;
-        Ok(Target::File { file, partial, path: path.to_path_buf() })
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Target::Out(out) => out.write_all(bytes),
-            Target::File { file, .. } => file.write_all(bytes),
-        }
-    }
-
-    fn finish(self) -> Result<(), Failure> {
-        match self {
-            Target::Out(mut out) => out.flush().map_err(|error| {
-                Failure::new(Exit::Failed, format!("whoever was to take the stream has gone: {error}"))
-            }),
-            Target::File { file, partial, path } => {
-                let named = file.sync_all().and_then(|()| std::fs::rename(&partial, &path)).and_then(|()| {
-                    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-                });
-                named.map_err(|error| {
-                    let _ = std::fs::remove_file(&partial);
-                    file_failure(&path, "cannot be written", &error)
-                })
-            }
-        }
-    }
-
-    fn give_up(self) {
-        if let Target::File { partial, .. } = self {
-            let _ = std::fs::remove_file(partial);
-        }
-    }
-}
-
 fn file_failure(path: &Path, what: &str, error: &io::Error) -> Failure {
     Failure::new(Exit::Failed, format!("{}: {what}: {error}", path.display()))
 }
@@ -123,41 +68,43 @@ fn carried(totals: &StreamTotals) -> String {
 }
 
 /// Writes a snapshot to a file or to standard output, and verifies the stream as it passes by.
-pub fn export(context: &Context, name: &str, since: Option<&str>, path: Option<&Path>) -> Result<(), Failure> {
+pub fn export(
+    context: &Context,
+    name: &str,
+    since: Option<&str>,
+    path: Option<&Path>,
+    force: bool,
+) -> Result<(), Failure> {
     let mut client = Client::connect(&context.socket())?;
     let params = without_nulls(json!({ "snapshot": name, "since": since }));
-    let mut target = Target::open(path)?;
+    let path = path.unwrap_or(Path::new("-"));
+    let existing = if force { Existing::Replace } else { Existing::KeepUnlessForced };
+    let mut target = OutFile::open(path, existing, Readers::Umask)?;
     let mut verifier = StreamVerifier::default();
+    // Why the stream went no further, where that is known better here than to the client.
     let mut broken = None;
     let ended = client.call_out("snapshot.export", params, |bytes| {
-        target.put(bytes)?;
+        target.write_all(bytes).inspect_err(|error| broken = Some(cannot_write(path, error)))?;
         verifier.push(bytes).map_err(|error| {
-            broken = Some(error.to_string());
+            broken = Some(Failure::new(Exit::Failed, format!("export of '{name}': {error}")));
             io::Error::from(io::ErrorKind::InvalidData)
         })
     });
-    let ended = ended.map_err(Failure::from).and_then(|_| {
-        verifier.finish().map_err(|error| Failure::new(Exit::Failed, format!("export of '{name}': {error}")))
-    });
-    let totals = match (ended, broken) {
-        (Ok(totals), None) => totals,
-        (_, Some(cause)) => {
-            target.give_up();
-            return Err(Failure::new(Exit::Failed, format!("export of '{name}': {cause}")));
-        }
-        (Err(failure), None) => {
-            target.give_up();
-            return Err(failure);
-        }
-    };
+    if let Some(failure) = broken {
+        return Err(failure);
+    }
+    ended?;
+    let totals = verifier.finish();
+    let totals = totals.map_err(|error| Failure::new(Exit::Failed, format!("export of '{name}': {error}")))?;
+    let is_stdout = target.is_stdout();
     target.finish()?;
     let line = format!("exported '{name}': {}", carried(&totals));
-    match (path, context.json) {
-        (Some(path), true) => {
+    match (is_stdout, context.json) {
+        (false, true) => {
             output::print_json(&json!({ "snapshot": name, "file": path, "stream_bytes": totals.stream_bytes }))
         }
-        (Some(_), false) => output::print_line(&line),
-        (None, _) => eprintln!("{line}"),
+        (false, false) => output::print_line(&line),
+        (true, _) => eprintln!("{line}"),
     }
     Ok(())
 }

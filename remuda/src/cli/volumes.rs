@@ -1,9 +1,10 @@
 //! `remuda volume`.
 
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::objects::summarise;
-use super::{Context, output};
+use super::{Context, output, understood};
 use crate::config::diagnostic::plural;
+use crate::node::pool_view::PoolView;
 use crate::node::view::{KinView, VolumeView};
 use base::ByteSize;
 use clap::{ArgGroup, Subcommand};
@@ -60,6 +61,9 @@ Examples:
         /// Permit a smaller size; the data past the new end is lost
         #[arg(long)]
         shrink: bool,
+        /// With --shrink: even if hosts that see it are connected
+        #[arg(long, requires = "shrink")]
+        force: bool,
     },
     /// Make a volume in a pool that begins as a snapshot is, at once and without copying
     #[command(after_help = "\
@@ -114,6 +118,32 @@ fn kin(kin: KinView) -> String {
     format!("{}; {}{of}", list("snapshot", &kin.snapshots), list("clone", &kin.clones))
 }
 
+/// Says for people when the volumes of a thin volume's pool promise more than it has room for: no mistake, but good to know. What
+/// cannot be learned now is no failure of what has been done.
+fn note_promises(context: &Context, name: &str) {
+    if !context.json
+        && let Ok(Some(note)) = promises(context, name)
+    {
+        output::print_line(&note);
+    }
+}
+
+fn promises(context: &Context, name: &str) -> Result<Option<String>, Failure> {
+    let volume: VolumeView = understood(context.call("volume.show", json!({ "name": name }))?)?;
+    let Some(pool) = volume.pool else { return Ok(None) };
+    let volumes: Vec<VolumeView> = understood(context.call("volume.list", json!({}))?)?;
+    let in_pool = volumes.iter().filter(|one| one.pool.as_ref() == Some(&pool));
+    let (promised, taken) = in_pool.fold((0u64, 0u64), |(promised, taken), one| {
+        (promised.saturating_add(one.size), taken.saturating_add(one.allocated.unwrap_or(0)))
+    });
+    let view: PoolView = understood(context.call("pool.show", json!({ "name": pool }))?)?;
+    let Some(open) = view.open.filter(|open| promised.saturating_sub(taken) > open.total.free_bytes) else {
+        return Ok(None);
+    };
+    let (free, promised) = (ByteSize(open.total.free_bytes), ByteSize(promised));
+    Ok(Some(format!("note: thin: pool '{pool}' has {free} free, and its volumes promise {promised}")))
+}
+
 pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> {
     match command {
         VolumeCommand::Create { name, device, pool, size, offset, block_size } => {
@@ -127,7 +157,9 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
             }
             context.call_and_show("volume.create", params, |volume: VolumeView| {
                 format!("created volume '{}': {} {}", volume.name, ByteSize(volume.size), place(&volume))
-            })
+            })?;
+            note_promises(context, &name);
+            Ok(())
         }
         VolumeCommand::List => context.call_and_show("volume.list", json!({}), |volumes: Vec<VolumeView>| {
             let rows = volumes.into_iter().map(|volume| {
@@ -165,11 +197,13 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
                 ])
             })
         }
-        VolumeCommand::Resize { name, size, shrink } => {
-            let params = json!({ "name": name, "size": size, "shrink": shrink });
+        VolumeCommand::Resize { name, size, shrink, force } => {
+            let params = json!({ "name": name, "size": size, "shrink": shrink, "force": force });
             context.call_and_show("volume.resize", params, |volume: VolumeView| {
                 format!("volume '{}' is now {}", volume.name, ByteSize(volume.size))
-            })
+            })?;
+            note_promises(context, &name);
+            Ok(())
         }
         VolumeCommand::Clone { snapshot, name } => {
             let text = format!("of '{snapshot}'");
@@ -177,6 +211,10 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
             context.call_and_show("volume.clone", params, |volume: VolumeView| {
                 format!("created volume '{}': {}, a clone {text}", volume.name, ByteSize(volume.size))
             })
+        }
+        VolumeCommand::Delete { name, .. } if name.contains('@') => {
+            let text = format!("'{name}' is a snapshot; use: remuda snapshot delete {name}");
+            Err(Failure::new(Exit::Usage, text))
         }
         VolumeCommand::Delete { name, snapshots } => {
             let text = format!("deleted volume '{name}'");

@@ -48,9 +48,9 @@ impl Watch {
             let shown = show(&before, &after, ended - began);
             (before, began) = (after, ended);
             if context.json {
-                output::print_line(&shown.json.to_string());
+                output::print_raw(&shown.json.to_string());
             } else {
-                output::print_line(&format!("{prefix}{}", shown.text));
+                output::print_raw(&format!("{prefix}{}", base::shown(&shown.text)));
             }
             if self.once {
                 return Ok(());

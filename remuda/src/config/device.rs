@@ -76,7 +76,7 @@ const FILE: &[Key] = &[
         "size",
         Form::Size,
         "the file's size",
-        "Creates a missing file of this size, once; a larger size grows an existing one.",
+        "Creates a missing file of this size, once; a larger size grows one that the node has had before.",
     ),
     key("block_size", BLOCK_SIZE, "4096", "Bytes per block: 512 or 4096."),
     key("direct", Form::Flag, "true", "Bypass the page cache where the file system allows it."),

@@ -75,14 +75,19 @@ pub struct BadConfig {
     pub source: Source,
     /// Everything that is wrong with it.
     pub problems: Vec<Diagnostic>,
+    /// A node would start all the same, without the pools that the problems are about.
+    pub would_start: bool,
 }
 
 impl BadConfig {
     /// A file that could not even be read.
     pub fn unreadable(path: &str, error: &std::io::Error) -> BadConfig {
         let help = match error.kind() {
+            std::io::ErrorKind::IsADirectory => "it is a directory: name a file in it",
+            std::io::ErrorKind::InvalidData => "it is no text in UTF-8: is it another file than was meant?",
             std::io::ErrorKind::NotFound => "give an existing file; 'remuda config example' prints one to start from",
-            _ => "check its permissions",
+            std::io::ErrorKind::PermissionDenied => "check its permissions",
+            _ => "name a file that can be read",
         };
         let problem = Diagnostic {
             message: format!("cannot read the file: {error}"),
@@ -90,7 +95,11 @@ impl BadConfig {
             span: None,
             help: Some(help.to_string()),
         };
-        BadConfig { source: Source { path: path.to_string(), text: String::new() }, problems: vec![problem] }
+        BadConfig {
+            source: Source { path: path.to_string(), text: String::new() },
+            problems: vec![problem],
+            would_start: false,
+        }
     }
 
     /// What can be made out of it all the same, for looking at what its node has left; `None` where it is no TOML.
@@ -105,7 +114,11 @@ impl BadConfig {
             self.render_one(problem, &mut out);
         }
         let count = self.problems.len();
-        let _ = write!(out, "{}: {count} problem{}; nothing was started", self.source.path, plural(count));
+        let end = match self.would_start {
+            true => "the node would start, and what is named here would stay closed",
+            false => "nothing was started",
+        };
+        let _ = write!(out, "{}: {count} problem{}; {end}", self.source.path, plural(count));
         out
     }
 
@@ -148,7 +161,7 @@ impl BadConfig {
             })
         });
         let problems: Vec<_> = problems.collect();
-        json!({ "ok": false, "problems": problems })
+        json!({ "ok": false, "would_start": self.would_start, "problems": problems })
     }
 }
 
@@ -163,6 +176,11 @@ impl std::error::Error for BadConfig {}
 /// `s` unless there is exactly one.
 pub fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
+}
+
+/// A number of things, such as `1 pool` or `2 pools`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", plural(count))
 }
 
 /// The candidate nearest to `word`, if any is near enough to be what was meant.

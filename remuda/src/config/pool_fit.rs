@@ -7,6 +7,7 @@ use base::ByteSize;
 use engine::BLOCK_BYTES;
 use engine::layout::{CAPACITY_BLOCKS_MIN, LOG_BLOCKS_MIN};
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 const LOG_MIN: u64 = LOG_BLOCKS_MIN * BLOCK_BYTES as u64;
@@ -101,7 +102,12 @@ pub(super) fn check_logs(config: &Config, problems: &mut Problems) {
 
 /// Whether the log of a pool can be in this memory; otherwise why not and what to do.
 pub fn check_memory_log(path: &str, size: u64, volatile: bool) -> Result<(), (String, String)> {
-    let found = std::fs::metadata(path).ok().filter(|found| found.is_file());
+    let found = std::fs::metadata(path).ok();
+    if found.as_ref().is_some_and(|found| !found.is_file() && !found.file_type().is_char_device()) {
+        let message = format!("its log {path} is neither a file nor a DAX device");
+        return Err((message, "name one that is".to_string()));
+    }
+    let found = found.filter(|found| found.is_file());
     if let Some(length) = found.map(|found| found.len()).filter(|length| (1..size).contains(length)) {
         let message = format!("its log {path} has {}, and {} are wanted", ByteSize(length), ByteSize(size));
         return Err((message, "name its size, or remove the file if nothing in it is needed".to_string()));

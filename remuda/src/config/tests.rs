@@ -229,6 +229,8 @@ fn devices_that_are_too_small_for_a_pool_are_named_with_what_it_needs() {
     let pmem =
         file("64MiB", "1GiB").replace("log = 'm'", "log = { pmem = '/dev/dax0.0', size = '300', volatile = true }");
     assert_looked(&pmem, "18:16:", &["/dev/dax0.0 has 300 B", "without a unit is bytes"]);
+    let pmem = file("64MiB", "1GiB").replace("log = 'm'", "log = { pmem = '/', size = '64MiB', volatile = true }");
+    assert_looked(&pmem, "18:16:", &["'p': its log / is neither a file nor a DAX device"]);
     assert_problem(&MEM.replace("1MiB", "300"), "4:8:", &["300 bytes", "without a unit is bytes"]);
 }
 

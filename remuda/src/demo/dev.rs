@@ -18,7 +18,7 @@ pub struct DevArgs {
 }
 
 /// Makes the directory if need be, and runs the node until Ctrl-C.
-pub fn run(args: DevArgs) -> Result<(), Failure> {
+pub fn run(args: DevArgs, socket: Option<&Path>) -> Result<(), Failure> {
     let dir = std::path::absolute(&args.dir).unwrap_or(args.dir);
     let config = dir.join("node.toml");
     if !config.exists() {
@@ -30,7 +30,7 @@ pub fn run(args: DevArgs) -> Result<(), Failure> {
         std::fs::write(&config, text).map_err(failed)?;
     }
     let path = config.to_string_lossy().into_owned();
-    crate::serve::serve(&path, false, move |status, socket| eprintln!("{}", welcome(status, socket, &dir)))
+    crate::serve::serve(&path, socket, false, move |status, socket| eprintln!("{}", welcome(status, socket, &dir)))
 }
 
 fn config_text(port: u16) -> String {

@@ -3,13 +3,11 @@
 use super::Finding;
 use super::view::View;
 use crate::config::{Config, DeviceParams};
-use crate::sys;
+use crate::{open_files, sys};
 use base::{ByteSize, Errno};
 use reactor::linux::LinuxDriver;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Files that a node has open beside connections and devices.
-const FILES_BESIDE: u64 = 64;
 /// A clock that takes longer to read costs more than the work that is measured with it.
 const CLOCK_SLOW_NS: u64 = 250;
 /// The machine's clock is wrong before this: seconds since 1970, 2025.
@@ -20,7 +18,7 @@ const STEAL_WATCH: Duration = Duration::from_millis(200);
 pub(super) fn check(view: &View, config: Option<&Config>, is_running: bool) -> Vec<Finding> {
     let reactors = config.map_or(1, |config| config.node.reactors.len() as u64);
     let mut findings = vec![kernel(view, LinuxDriver::new().err())];
-    findings.push(files(sys::soft_limit(libc::RLIMIT_NOFILE), config));
+    findings.push(files(sys::hard_limit(libc::RLIMIT_NOFILE), config.map_or(0, open_files::needed)));
     let locked = (!sys::is_root()).then(|| sys::soft_limit(libc::RLIMIT_MEMLOCK));
     let buffers = config.map_or(64 << 20, |config| config.node.buffer_memory) * reactors;
     findings.push(locked_memory(locked, buffers));
@@ -52,16 +50,15 @@ fn kernel(view: &View, refused: Option<Errno>) -> Finding {
     Finding::problem("kernel", format!("Linux {release} refuses io_uring: {errno}"), next)
 }
 
-fn files(limit: u64, config: Option<&Config>) -> Finding {
-    let (connections, devices) =
-        config.map_or((0, 0), |config| (u64::from(config.nvmf.max_connections), config.devices.len() as u64));
-    let needed = connections + devices + FILES_BESIDE;
+/// A node raises its soft limit by itself.
+fn files(limit: u64, needed: u64) -> Finding {
     let found = format!("{limit} open files allowed, {needed} may be needed");
     if limit >= needed {
         return Finding::ok("open files", found);
     }
-    let next =
-        format!("ulimit -n {needed} before the start, LimitNOFILE={needed} in a systemd unit, or less max_connections");
+    let next = format!(
+        "ulimit -Hn {needed} before the start, LimitNOFILE={needed} in a systemd unit, or less max_connections"
+    );
     Finding::problem("open files", found, next)
 }
 
@@ -260,9 +257,9 @@ mod tests {
 
     #[test]
     fn limits_below_what_is_needed_are_named_with_the_number_to_set() {
-        let found = files(20, None);
-        assert!(found.level == Level::Problem && found.next.contains("ulimit -n 64"), "{found:?}");
-        assert_eq!(files(1 << 20, None).level, Level::Ok);
+        let found = files(20, 64);
+        assert!(found.level == Level::Problem && found.next.contains("ulimit -Hn 64"), "{found:?}");
+        assert_eq!(files(1 << 20, 1 << 10).level, Level::Ok);
         assert_eq!(locked_memory(Some(64 << 10), 64 << 20).level, Level::Note);
         assert_eq!(locked_memory(None, 64 << 20).level, Level::Ok);
     }

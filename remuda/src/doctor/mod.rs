@@ -86,7 +86,8 @@ pub fn findings(context: &Context, config: Option<&str>) -> Vec<Finding> {
     let view = View::of_this_machine();
     let loaded = config.map(|path| (path, Config::load(path)));
     let config = loaded.as_ref().and_then(|(_, loaded)| loaded.as_ref().ok());
-    let socket = config.map_or_else(|| context.socket(), |config| config.node.rpc_socket.clone());
+    let socket = context.given_socket().or_else(|| config.map(|config| config.node.rpc_socket.clone()));
+    let socket = socket.unwrap_or_else(|| context.socket());
     let (is_running, about_node) = node::check(&socket);
     let mut findings = machine::check(&view, config, is_running);
     match &loaded {

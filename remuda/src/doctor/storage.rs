@@ -3,6 +3,7 @@
 use super::Finding;
 use super::view::{Process, View};
 use crate::config::{Config, DeviceParams, LogDef, check_file, check_memory_log};
+use crate::node::exposed;
 use crate::sys;
 use base::ByteSize;
 use std::fs::OpenOptions;
@@ -20,6 +21,8 @@ const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(view: &View, config: &Config, is_running: bool) -> Vec<Finding> {
     let mut findings = vec![state_dir(&config.node.state_dir), socket(&config.node.rpc_socket)];
+    let open_to_others = exposed(&config.node.state_dir).into_iter();
+    findings.extend(open_to_others.map(|(found, next)| Finding::note("state directory", found, next)));
     for entry in &config.devices {
         let check = format!("device {}", entry.def.name);
         match &entry.def.params {
@@ -202,11 +205,6 @@ fn remote(check: String, address: &str) -> Finding {
 
 fn memory_log(check: String, path: &str, size: u64, volatile: bool) -> Finding {
     let there = Path::new(path);
-    // Looking into a pipe would wait for its other end.
-    if std::fs::metadata(there).is_ok_and(|found| !found.is_file() && !found.file_type().is_char_device()) {
-        let found = format!("its log {path} is neither a file nor a DAX device");
-        return Finding::problem(check, found, "name one that is");
-    }
     let missing = !there.exists();
     if missing && !there.parent().is_some_and(Path::is_dir) {
         let found = format!("its log {path} is in a directory that there is not");

@@ -164,7 +164,9 @@ impl Node {
         if let Some(remote) = slot.live.as_ref().ok().and_then(|opened| opened.remote(&slot.def)) {
             self.state.remotes.insert(name.to_string(), remote);
         }
-        self.state.note_open(&slot.def);
+        if let Ok(opened) = &slot.live {
+            self.state.note_open(&slot.def, opened.device.info().bytes());
+        }
         let volumes = self.open_volumes_on(name);
         let state = std::mem::replace(&mut self.state, before);
         if state != self.state

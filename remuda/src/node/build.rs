@@ -8,7 +8,7 @@ use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
 use super::view::{DeviceView, FlashCacheView, LegView, MirrorView};
 use crate::config::host_key::{read_dhchap_key, read_tls_key};
-use crate::config::{DeviceDef, DeviceParams};
+use crate::config::{DeviceDef, DeviceParams, check_file};
 use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
@@ -19,7 +19,6 @@ use nvme::auth::HostKeys;
 use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
 use nvme::spec::Nqn;
 use reactor::{Reactor, ReactorHandle};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -33,8 +32,8 @@ pub struct Opener {
     pub host_id: Uuid,
     /// What is known of the remote namespace that the device is, should its target be down.
     pub known: Option<RemoteRecord>,
-    /// Path of the file that the device was when it was last open.
-    pub file: Option<String>,
+    /// The file that the device was when it was last open.
+    pub file: Option<KnownFile>,
     /// What is missing is made: files, and the metadata of filters on blank devices.
     pub make: bool,
     /// A mirror goes on without legs that are absent, although they may have newer writes.
@@ -54,6 +53,15 @@ impl Opener {
         // Any name will do where a target allows every host.
         Opener::new(reactor.clone(), Uuid::new_v4())
     }
+}
+
+/// What is remembered of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownFile {
+    /// Its path.
+    pub path: String,
+    /// How long it was, bytes; `None` where it was open under an older version.
+    pub bytes: Option<u64>,
 }
 
 /// An open device, and what its kind needs beyond being a block device.
@@ -111,13 +119,8 @@ pub async fn open_device(
     if children.iter().enumerate().any(|(place, child)| child.is_none() && !def.may_lack(place)) {
         return Err(Refusal::failed(object(name), "a device below it is not open", ""));
     }
-    if let DeviceParams::File { path, size: Some(_), .. } = &def.params
-        && opener.file.as_ref() == Some(path)
-        && !Path::new(path).exists()
-    {
-        // An empty file in its place would be served as if its data had never been.
-        let next = format!("mount what holds it, or begin with an empty one: truncate -s SIZE {path}");
-        return Err(Refusal::failed(object(name), format!("its file {path} is gone"), next));
+    if let DeviceParams::File { path, size, .. } = &def.params {
+        check_known_file(path, *size, opener).map_err(|(cause, next)| Refusal::failed(object(name), cause, next))?;
     }
     let (specs, device_name) = (specs_of(def, opener)?, name.to_string());
     let size = def.size().filter(|_| opener.make);
@@ -145,6 +148,41 @@ pub async fn open_device(
         Built::File(_) => counted(device, handle),
         _ => Opened { device, stats: None, handle },
     })
+}
+
+/// Whether a file is what it was, before it is opened and, where a size is wanted, made or made longer: zeroes in the place of what
+/// has been cut off would be served as if its data had never been.
+fn check_known_file(path: &str, size: Option<u64>, opener: &Opener) -> Result<(), (String, String)> {
+    let Some(size) = size.filter(|_| opener.make) else { return Ok(()) };
+    let known = opener.file.as_ref().filter(|known| known.path == path);
+    let found = match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => found.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && known.is_some() => {
+            let next = format!(
+                "mount what holds it, or bring it back; where nothing of it is needed: truncate -s SIZE {path}"
+            );
+            return Err((format!("its file {path} is gone"), next));
+        }
+        Ok(_) => return check_file(path, Some(size)),
+        // Who opens it says so.
+        Err(_) => return Ok(()),
+    };
+    match known.map(|known| known.bytes) {
+        Some(Some(before)) if found < before => {
+            let (has, had) = (ByteSize(found), ByteSize(before));
+            let next = format!("bring back what it had; where nothing of that is needed: truncate -s {before} {path}");
+            Err((format!("its file {path} has {has} and had {had}: what was behind is missing"), next))
+        }
+        None if 0 < found && found < size => {
+            let (has, wanted) = (ByteSize(found), ByteSize(size));
+            let next = format!("name another file; where it is meant: truncate -s {size} {path}");
+            Err((
+                format!("its file {path} is there and has {has}, and {wanted} are wanted: it may be something else"),
+                next,
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Counts what goes through a device that talks to the outside.

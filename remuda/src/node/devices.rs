@@ -1,7 +1,7 @@
 //! Devices: opened children first, created, resized and deleted at run time.
 
 use super::awaited::Awaited;
-use super::build::{self, Opener, open_device};
+use super::build::{self, KnownFile, Opener, open_device};
 use super::extents::{Extent, free_extents};
 use super::paths::PathChange;
 use super::redundant::is_redundant;
@@ -25,7 +25,8 @@ pub(super) fn is_mirror(def: &DeviceDef) -> bool {
 impl Node {
     pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
-        let file = self.state.files.get(device).cloned();
+        let bytes = self.state.file_bytes.get(device).copied();
+        let file = self.state.files.get(device).map(|path| KnownFile { path: path.clone(), bytes });
         Opener { known, file, ..Opener::new(self.reactors.first().clone(), self.state.node_id) }
     }
 
@@ -86,8 +87,8 @@ impl Node {
                     if let Some(remote) = live.as_ref().ok().and_then(|opened| opened.remote(&def)) {
                         self.state.remotes.insert(name.clone(), remote);
                     }
-                    if live.is_ok() {
-                        self.state.note_open(&def);
+                    if let Ok(opened) = &live {
+                        self.state.note_open(&def, opened.device.info().bytes());
                     }
                     let live = live.map_err(|refusal| refusal.to_string());
                     self.devices.insert(name, DeviceSlot { def, origin, live, awaited });
@@ -122,11 +123,25 @@ impl Node {
             Ok(children) => open_device(&def, children, &self.opener(name)).await,
             Err(refusal) => Err(refusal),
         };
+        if let Ok(opened) = &live {
+            self.remember_open(&def, opened.device.info().bytes());
+        }
         let slot = self.devices.get_mut(name).expect("devices are not removed while one is opened");
         if live.is_ok() {
             slot.awaited = None;
         }
         slot.live = live.map_err(|refusal| refusal.to_string());
+    }
+
+    /// A device is open that was not when the node was started.
+    pub(super) fn remember_open(&mut self, def: &DeviceDef, bytes: u64) {
+        let mut state = self.state.clone();
+        state.note_open(def, bytes);
+        if state != self.state
+            && let Err(refusal) = self.remember(state)
+        {
+            tracing::warn!("{refusal}");
+        }
     }
 
     /// A device whose children are open already, or cannot be any more.
@@ -216,7 +231,7 @@ impl Node {
             free: 0,
             used_by: self.users_of_device(name),
             origin: slot.origin,
-            changed: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
+            differs_from_file: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
             parity: None,
             zones: None,
@@ -280,7 +295,7 @@ impl Node {
         }
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
-        state.note_open(&def);
+        state.note_open(&def, opened.device.info().bytes());
         self.remember(state)?;
         let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened), awaited: None };
         self.devices.insert(def.name.clone(), slot);
@@ -308,7 +323,7 @@ impl Node {
     }
 
     /// Changes a device's size; volumes on it keep theirs, save one that takes the whole device.
-    pub async fn device_resize(&mut self, name: &str, size: u64) -> Result<DeviceView, Refusal> {
+    pub async fn device_resize(&mut self, name: &str, size: u64, force: bool) -> Result<DeviceView, Refusal> {
         self.check_running()?;
         let object = format!("device '{name}'");
         let device = self.open_device(name)?;
@@ -332,9 +347,20 @@ impl Node {
             return Err(Refusal::conflict(object, cause, format!("shrink or delete volume '{volume}' first")));
         }
         let old = info.blocks;
+        if size < info.bytes() {
+            let whole = self.state.volumes.iter().filter(|(_, volume)| volume.device == name && volume.whole);
+            for volume in whole.map(|(volume, _)| volume).filter(|_| !force) {
+                self.check_nobody_is_cut(volume).await?;
+            }
+            // Before it is cut: a node that ends in between finds a file that is long enough.
+            let mut shorter = self.state.clone();
+            shorter.note_size(&self.devices[name].def, size);
+            self.remember(shorter)?;
+        }
         build::resize(self.reactors.first(), device.clone(), size / info.block_size as u64).await?;
         let mut state = self.state.clone();
         let slot = &self.devices[name];
+        state.note_size(&slot.def, size);
         match slot.origin {
             Origin::Runtime => {
                 state.devices.iter_mut().filter(|def| def.name == name).for_each(|def| def.set_size(size))
@@ -415,6 +441,7 @@ impl Node {
         state.remotes.remove(name);
         state.erased.remove(name);
         state.files.remove(name);
+        state.file_bytes.remove(name);
         self.remember(state)?;
         self.devices.remove(name);
         self.legs_out.retain(|(mirror, _), _| mirror != name);

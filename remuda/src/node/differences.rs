@@ -6,6 +6,7 @@ use super::pool_advice::is_gone;
 use super::snapshots::is_snapshot;
 use super::state::{Origin, SubsystemOverlay};
 use crate::config::limit::Rates;
+use crate::config::written::Written;
 use crate::config::{Config, NodeConfig};
 use bdev::BlockDevice;
 use serde::{Deserialize, Serialize};
@@ -214,6 +215,11 @@ fn objects(config: &Config) -> BTreeMap<String, String> {
 
 fn changed_in_file(running: &Config, read: &Config) -> Vec<DifferenceView> {
     let (before, after) = (objects(running), objects(read));
+    let written = (Written::of(&running.source.text), Written::of(&read.source.text));
+    let limit = |config: &Config, object: &str| {
+        let mut limits = config.limits.iter();
+        limits.find(|one| object == format!("limit of {}", one.of.value)).map(|one| rates(one.rates))
+    };
     let mut found = Vec::new();
     for object in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
         let differs = match (before.get(object), after.get(object)) {
@@ -222,12 +228,11 @@ fn changed_in_file(running: &Config, read: &Config) -> Vec<DifferenceView> {
             (None, _) => Differs::AddedToTheFile,
             (_, None) => Differs::RemovedFromTheFile,
         };
-        let devices = |config: &Config| {
-            let mut devices = config.devices.iter().map(|entry| &entry.def);
-            devices.find(|def| *object == format!("device '{}'", def.name)).cloned()
-        };
-        let detail = match (devices(running), devices(read)) {
-            (Some(before), Some(after)) => changed_keys(&before, &after),
+        let detail = match differs {
+            Differs::ChangedInTheFile => match (limit(running, object), limit(read, object)) {
+                (Some(before), Some(after)) => format!("{before} -> {after}"),
+                _ => written.0.changes(&written.1, object),
+            },
             _ => String::new(),
         };
         found.push(DifferenceView { object: object.clone(), differs, detail });
@@ -245,6 +250,19 @@ mod tests {
         let differ = |one: &str, other: &str| changed_in_file(&config(one), &config(other)).len();
         assert_eq!(differ("", "[node]\nmetrics_listen = '127.0.0.1:9420'\n"), 0);
         assert_eq!(differ("", "[node]\nmetrics_listen = '127.0.0.1:9421'\n"), 1);
+        let limit = |iops: u32| format!("[[limit]]\nvolume = 'v'\niops = {iops}\n");
+        let device = "[[device]]\nname = 'd'\nkind = 'mem'\nsize = '1MiB'\n[[volume]]\nname = 'v'\ndevice = 'd'\n";
+        let differ = |one: &str, other: &str| {
+            changed_in_file(&config(&format!("{device}{one}")), &config(&format!("{device}{other}")))
+        };
+        assert_eq!(
+            differ(&limit(1000), &limit(2000))[0].detail,
+            "iops: 1000; bandwidth: none -> iops: 2000; bandwidth: none"
+        );
+        let [changed] = &differ("[nvmf]\nio_queues = 4\n", "[nvmf]\nio_queues = 8\n")[..] else {
+            panic!("one difference")
+        };
+        assert_eq!((changed.object.as_str(), changed.detail.as_str()), ("[nvmf]", "io_queues: 4 -> 8"));
     }
 
     #[test]

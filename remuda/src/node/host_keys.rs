@@ -87,11 +87,13 @@ pub type HostKeys = BTreeMap<String, BTreeMap<String, HostKeyRecord>>;
 pub struct NewHostKeys {
     /// File with its key.
     pub key_file: String,
-    /// File with the node's key towards it.
+    /// File with the node's key towards it; otherwise that is as before.
     pub ctrl_key_file: Option<String>,
-    /// Hashes; empty is all.
+    /// The node proves nothing to it any more.
+    pub no_ctrl_key: bool,
+    /// Hashes; empty is as before, and all at first.
     pub hashes: Vec<Hash>,
-    /// Groups; empty is all.
+    /// Groups; empty is as before, and all at first.
     pub groups: Vec<DhGroup>,
     /// For how long the keys until now are good too.
     pub grace: Duration,
@@ -123,12 +125,19 @@ fn read(
         read.map_err(|(cause, next)| Refusal::failed(object, cause, next))
     };
     let pair = KeyPairRecord { key: read(key_file)?, ctrl_key: ctrl_key_file.map(read).transpose()? };
-    if pair.ctrl_key.as_ref() == Some(&pair.key) {
-        let next = "make another one: remuda key generate FILE";
-        return Err(Refusal::invalid(object, "the host's key and the node's are the same", next));
-    }
+    pair.check(object)?;
     let (hashes, groups) = (names(hashes, Hash::name), names(groups, DhGroup::name));
     Ok(HostKeyRecord { pair, hashes, groups, former: None, configured: None })
+}
+
+impl KeyPairRecord {
+    fn check(&self, object: &str) -> Result<(), Refusal> {
+        if self.ctrl_key.as_ref() != Some(&self.key) {
+            return Ok(());
+        }
+        let next = "make another one: remuda key generate FILE";
+        Err(Refusal::invalid(object, "the host's key and the node's are the same", next))
+    }
 }
 
 impl HostKeyRecord {
@@ -217,6 +226,17 @@ impl Node {
         let configured = self.configured_key(nqn, host).and_then(|entry| entry.key_file.as_ref());
         record.configured = configured.map(|file| file.value.clone());
         let before = self.host_keys.get(nqn).and_then(|hosts| hosts.get(host));
+        if let Some(before) = before {
+            // Another key of the host is all that was asked for.
+            let kept = before.pair.ctrl_key.clone().filter(|_| !new.no_ctrl_key);
+            record.pair.ctrl_key = record.pair.ctrl_key.or(kept);
+            record.pair.check(&object)?;
+            for (given, known) in [(&mut record.hashes, &before.hashes), (&mut record.groups, &before.groups)] {
+                if given.is_empty() {
+                    given.clone_from(known);
+                }
+            }
+        }
         if let Some(before) = before.filter(|before| !new.grace.is_zero() && before.pair != record.pair) {
             let until = since_1970(SystemTime::now() + new.grace);
             record.former = Some(FormerKeys { pair: before.pair.clone(), until });

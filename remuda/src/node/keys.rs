@@ -126,10 +126,16 @@ impl Node {
 
 impl State {
     /// A device that opens has not been erased, or has been made anew since; and its file is there to stay.
-    pub(super) fn note_open(&mut self, def: &DeviceDef) {
+    pub(super) fn note_open(&mut self, def: &DeviceDef, bytes: u64) {
         self.erased.remove(&def.name);
+        self.note_size(def, bytes);
+    }
+
+    /// A file has so many bytes by now.
+    pub(super) fn note_size(&mut self, def: &DeviceDef, bytes: u64) {
         if let DeviceParams::File { path, .. } = &def.params {
             self.files.insert(def.name.clone(), path.clone());
+            self.file_bytes.insert(def.name.clone(), bytes);
         }
     }
 }

@@ -158,7 +158,9 @@ impl Node {
         let joined = join(self.reactors.first(), above, number, device, overwrite).await?;
         joined.map_err(|error| build::refused(format!("device '{name}'"), error))?;
         if let (Some((_, opened)), Some(slot)) = (replacement, self.devices.get_mut(leg)) {
+            let (def, bytes) = (slot.def.clone(), opened.device.info().bytes());
             (slot.live, slot.awaited) = (Ok(opened), None);
+            self.remember_open(&def, bytes);
         }
         tracing::info!(device = name, leg, overwrite, "leg taken in");
         self.device_show(name)

@@ -83,8 +83,8 @@ impl Node {
             Limited::Volume(volume) => (None, Some(volume.clone())),
         };
         let origin = if configured.is_some() { Origin::Config } else { Origin::Runtime };
-        let changed = configured.is_some_and(|configured| configured != self.rates(of));
-        LimitView { host, volume, iops, bandwidth, origin, changed }
+        let differs_from_file = configured.is_some_and(|configured| configured != self.rates(of));
+        LimitView { host, volume, iops, bandwidth, origin, differs_from_file }
     }
 
     /// Limits something to these rates; none is no limit.

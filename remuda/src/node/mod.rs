@@ -15,6 +15,7 @@ mod devices;
 pub mod differences;
 pub mod export;
 mod extents;
+mod file_watch;
 mod host_keys;
 mod keys;
 mod legs;
@@ -58,13 +59,14 @@ pub use reactors::Reactors;
 pub use referrals::REFERRALS_MAX;
 pub use refusal::{Refusal, RefusalKind};
 pub use reservations::{KeepReservation, ReservationDoor};
-pub use state::{Origin, State, StateView, Store};
+pub use state::{AUDIT_LOG, Origin, State, StateView, Store, exposed};
 pub use subsystems::NewNamespace;
 pub use transfers::Transfer;
 
 use crate::config::{Config, DeviceDef};
 use awaited::Awaited;
 use bdev::{RateLimitDevice, StatsDevice};
+use file_watch::FileWatch;
 use host_keys::HostKeys;
 use legs::LegOut;
 use pool_view::PoolView;
@@ -127,11 +129,16 @@ pub struct Node {
     vhosts: BTreeMap<String, VhostSlot>,
     transfers: Transfers,
     warnings: Vec<String>,
+    /// Why the last attempt to save its state failed.
+    state_problem: Option<String>,
+    /// What is wrong with its audit log now.
+    pub audit_problem: Option<String>,
     /// What the target asks to be remembered of reservations.
     pub kept: Option<mpsc::UnboundedReceiver<KeepReservation>>,
     /// Attempts so far to open devices, and take in legs, that are waited for.
     attempts: u64,
     started: Instant,
+    files: FileWatch,
     /// Address of `/metrics`, once it is known.
     pub metrics: Option<String>,
     /// Address of the console, once it is known.
@@ -169,9 +176,12 @@ impl Node {
             vhosts: BTreeMap::new(),
             transfers: Transfers::default(),
             warnings: Vec::new(),
+            state_problem: None,
+            audit_problem: None,
             kept: None,
             attempts: 0,
             started: Instant::now(),
+            files: FileWatch::default(),
             metrics: None,
             console: None,
             stopping: false,
@@ -197,9 +207,23 @@ impl Node {
     /// Makes `state` durable, then current.
     fn remember(&mut self, state: State) -> Result<(), Refusal> {
         let full = "check the space and the health of the disk below the state directory; nothing was changed";
-        self.store.save(&state).map_err(|error| Refusal::failed("node state", error, full))?;
+        let saved = self.store.save(&state);
+        self.state_problem = saved.as_ref().err().map(ToString::to_string);
+        saved.map_err(|error| Refusal::failed("node state", error, full))?;
         self.state = state;
         Ok(())
+    }
+
+    /// Whether the last attempt to save its state failed.
+    pub fn is_unsaved(&self) -> bool {
+        self.state_problem.is_some()
+    }
+
+    /// Saves its state again, which has not changed: to see whether that is possible.
+    pub fn save_again(&mut self) {
+        if self.remember(self.state.clone()).is_ok() {
+            tracing::warn!("state directory {}: its state can be saved again", self.store.dir().display());
+        }
     }
 
     fn check_running(&self) -> Result<(), Refusal> {
@@ -301,7 +325,10 @@ impl Node {
     /// What wants attention; `pools` as they were seen a moment ago.
     pub fn problems(&self, pools: &[PoolView]) -> Vec<String> {
         let mut problems = self.warnings.clone();
+        problems.extend(self.state_problem.iter().map(|problem| format!("{problem}: commands that change it fail")));
+        problems.extend(self.audit_problem.clone());
         problems.extend(self.closed());
+        problems.extend(self.file_problems());
         problems.extend(pools.iter().flat_map(PoolView::problem_lines));
         problems
     }

@@ -4,7 +4,7 @@ use super::Node;
 use super::pools::object;
 use super::refusal::Refusal;
 use super::state::Origin;
-use crate::config::Config;
+use crate::config::{Config, PoolDef};
 use engine::{Holds, PoolError, Role};
 use std::path::Path;
 use std::time::Duration;
@@ -33,8 +33,9 @@ impl Node {
                 let there = reactor.clone();
                 reactor.spawn(async move {
                     let Ok(channel) = open.open_channel(&there) else { return };
-                    let found = engine::read_superblocks(&there, channel, open.info()).await;
-                    if found.is_ok_and(|found| (found.pool, found.role) == half) {
+                    let read = engine::read_superblocks(&there, channel, open.info());
+                    let found = there.timeout(LOOK_MAX.as_nanos() as u64, read).await;
+                    if found.is_some_and(|found| found.is_ok_and(|found| (found.pool, found.role) == half)) {
                         // Nobody listens any more once one has been found.
                         let _ = tell.send(device);
                     }
@@ -48,44 +49,68 @@ impl Node {
         }
     }
 
-    /// Takes over what the configuration file says by now of a pool of it that is not open. Devices are as the node was
-    /// started with. What is returned is why the file says nothing by now: something in it, which may have to do with
-    /// another object, is wrong.
-    pub(super) fn reread_pool(&mut self, name: &str) -> Result<Option<Refusal>, Refusal> {
+    /// What the configuration file says by now of a pool of it that is not open. Devices are as the node was started with:
+    /// where the file says otherwise of one that the pool stands on, the pool has to wait for a restart.
+    pub(super) fn reread_pool(&self, name: &str) -> Result<Reread, Refusal> {
         let path = self.config.source.path.clone();
         let known = self.pool_slot(name)?;
         if known.origin != Origin::Config || is_gone(&path) {
-            return Ok(None);
+            return Ok(Reread::Same);
         }
         let read = match Config::load(&path) {
             Ok(read) => read,
             Err(bad) => {
                 let first = bad.problems.first().map_or(String::new(), |problem| format!(": {}", problem.message));
                 let cause = format!("{path} is wrong by now{first}");
-                return Ok(Some(Refusal::conflict(object(name), cause, format!("remuda config check {path}"))));
+                let next = format!("remuda config check {path}");
+                return Ok(Reread::Wrong(Refusal::conflict(object(name), cause, next)));
             }
         };
         let entry = read.pools.iter().find(|entry| entry.def.name == name);
-        let Some(entry) = entry.filter(|entry| entry.def != known.def) else { return Ok(None) };
+        let Some(entry) = entry else { return Ok(Reread::Same) };
         let restart = |cause: String| Refusal::conflict(object(name), cause, "restart the node");
         for device in entry.def.devices() {
-            let of = |config: &Config| {
-                config.devices.iter().find(|entry| entry.def.name == device).map(|entry| entry.def.clone())
-            };
-            if of(&read) != of(&self.config) {
-                return Err(restart(format!("its device '{device}' is another one in {path} by now")));
+            if let Some(other) = first_difference(&read, &self.config, device) {
+                return Err(restart(format!("its device '{other}' is another one in {path} by now")));
             }
             let itself = object(name);
             if let Some(user) = self.users_of_device(device).into_iter().find(|user| *user != itself) {
                 return Err(restart(format!("{path} gives it device '{device}' by now, which {user} uses")));
             }
         }
-        let def = entry.def.clone();
-        tracing::info!(pool = name, "defined as {path} says by now");
-        self.config.pools.iter_mut().filter(|old| old.def.name == name).for_each(|old| old.def = def.clone());
-        self.pools.get_mut(name).expect("it was there a moment ago").def = def;
-        Ok(None)
+        if entry.def == known.def {
+            return Ok(Reread::Same);
+        }
+        tracing::info!(pool = name, "{path} defines it anew");
+        Ok(Reread::Changed(entry.def.clone()))
     }
+}
+
+/// What the configuration file says of a pool by now.
+pub(super) enum Reread {
+    /// What the node knows, or nothing.
+    Same,
+    /// Another definition.
+    Changed(PoolDef),
+    /// Something in it, which may have to do with another object, is wrong.
+    Wrong(Refusal),
+}
+
+/// A device, or one that it stands on, of which two configurations do not say the same.
+fn first_difference(one: &Config, other: &Config, device: &str) -> Option<String> {
+    let mut below = vec![device];
+    // No device stands on itself, so that a stack is no deeper than there are devices.
+    while let Some(device) = below.pop() {
+        let of = |config: &'_ Config| config.devices.iter().position(|entry| entry.def.name == device);
+        match (of(one), of(other)) {
+            (None, None) => {}
+            (Some(at), Some(there)) if one.devices[at].def == other.devices[there].def => {
+                below.extend(one.devices[at].def.children().iter().map(String::as_str));
+            }
+            _ => return Some(device.to_string()),
+        }
+    }
+    None
 }
 
 /// Whether a file is certainly not there; one that cannot be looked at may be.

@@ -1,6 +1,7 @@
 //! Giving up the log of a pool that has lost it.
 
 use super::Node;
+use super::pool_advice::Reread;
 use super::pool_view::PoolView;
 use super::pools::{MadeFile, object, pool_refused, try_again};
 use super::reactors::on_reactor_async;
@@ -78,11 +79,13 @@ impl Node {
             return Err(Refusal::conflict(object(name), cause, ""));
         }
         // Of the log that the pool opens with afterwards: what is given up does not come back.
-        if let Some(wrong) = self.reread_pool(name)? {
-            return Err(wrong);
-        }
+        let reread = self.reread_pool(name)?;
         let slot = self.pool_slot(name)?;
-        let mut def = slot.def.clone();
+        let mut def = match reread {
+            Reread::Same => slot.def.clone(),
+            Reread::Changed(def) => def,
+            Reread::Wrong(wrong) => return Err(wrong),
+        };
         if let Some(log) = log.filter(|log| *log != def.log) {
             if slot.origin == Origin::Config {
                 let path = &self.config.source.path;
@@ -137,13 +140,14 @@ impl Node {
     }
 
     /// Remembers what a pool is made of now.
-    fn redefine_pool(&mut self, name: &str, def: crate::config::PoolDef) -> Result<(), Refusal> {
+    pub(super) fn redefine_pool(&mut self, name: &str, def: crate::config::PoolDef) -> Result<(), Refusal> {
         if self.pool_slot(name)?.def == def {
             return Ok(());
         }
         let mut state = self.state.clone();
         state.pools.iter_mut().filter(|old| old.name == name).for_each(|old| *old = def.clone());
         self.remember(state)?;
+        self.config.pools.iter_mut().filter(|old| old.def.name == name).for_each(|old| old.def = def.clone());
         self.pools.get_mut(name).expect("it was there a moment ago").def = def;
         Ok(())
     }

@@ -77,6 +77,9 @@ pub struct PoolNumbers {
     pub recovered_blocks: u64,
     /// Time that opening it took.
     pub recovered_ns: u64,
+    /// Copies of its superblocks and its catalog that were found damaged then, and written anew from the other one.
+    #[serde(default)]
+    pub repaired_copies: u64,
     /// Log records replayed per second then; nothing was measured when there were too few.
     pub replay_rate: Option<f64>,
     /// Everything is being moved to the capacity device.
@@ -393,6 +396,7 @@ impl PoolNumbers {
             recovered_records: recovery.records,
             recovered_blocks: recovery.log_blocks,
             recovered_ns: recovery.elapsed_ns,
+            repaired_copies: recovery.repaired_copies,
             replay_rate,
             settling,
             full_shards: full_shards(&status.shards, volumes),

@@ -242,6 +242,7 @@ impl Node {
         name: &str,
         new: NewSize,
         shrink: bool,
+        force: bool,
     ) -> Result<VolumeView, Refusal> {
         let object = format!("volume '{name}'");
         self.check_not_streamed(name)?;
@@ -265,6 +266,9 @@ impl Node {
             let (new, old) = (ByteSize(size), ByteSize(info.bytes()));
             let cause = format!("{new} is less than its size {old}: the data past the end would be lost");
             return Err(Refusal::invalid(object, cause, "add --shrink if that is meant"));
+        }
+        if size < info.bytes() && !force {
+            self.check_nobody_is_cut(name).await?;
         }
         super::build::resize(self.reactors.first(), volume, size / info.block_size as u64).await?;
         self.remember_shown()?;

@@ -4,6 +4,7 @@
 //! `pool open` tries again. Which volumes there are is known to the pool's own catalog alone.
 
 use super::build::{flash_cache_view, refused};
+use super::pool_advice::Reread;
 use super::pool_check::CheckRun;
 use super::pool_view::PoolView;
 use super::reactors::on_reactor_async;
@@ -20,7 +21,9 @@ use engine::{
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(super) struct PoolSlot {
     pub(super) def: PoolDef,
@@ -68,9 +71,14 @@ impl PoolSlot {
 pub(super) struct OpenPool {
     pub(super) pool: Arc<Pool>,
     pub(super) settling: Arc<Mutex<Settling>>,
+    /// It has been asked for its status, and has not answered yet.
+    asked: Arc<AtomicBool>,
     /// Keeps other nodes from mapping the same log.
     _lock: Option<Arc<File>>,
 }
+
+/// A pool that has not told its status for so long has a reactor that stands still.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The last `pool settle`: written by its task on the reactor, read by the node.
 #[derive(Default)]
@@ -205,7 +213,7 @@ impl Node {
         let recovery = pool.recovery();
         tracing::info!(pool = %name, volumes = pool.volumes().len(), records = recovery.records,
             milliseconds = recovery.elapsed_ns / 1_000_000, "pool open");
-        Ok(OpenPool { pool, settling: Arc::default(), _lock: lock.map(Arc::new) })
+        Ok(OpenPool { pool, settling: Arc::default(), asked: Arc::default(), _lock: lock.map(Arc::new) })
     }
 
     /// The devices of a pool as the engine wants them. With `make`, a log in a file that is missing is made.
@@ -268,9 +276,17 @@ impl Node {
     }
 
     pub(super) async fn status_of(&self, open: &OpenPool) -> Option<PoolStatus> {
-        let pool = open.pool.clone();
-        let status = on_reactor_async(self.reactors.first(), move |reactor| async move { pool.status(&reactor).await });
-        status.await.ok()
+        if open.asked.swap(true, Relaxed) {
+            // It has not answered the last time yet.
+            return None;
+        }
+        let (pool, asked) = (open.pool.clone(), open.asked.clone());
+        let status = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            let status = pool.status(&reactor).await;
+            asked.store(false, Relaxed);
+            status
+        });
+        tokio::time::timeout(ANSWER_MAX, status).await.ok()?.ok()
     }
 
     async fn pool_view(&self, slot: &PoolSlot) -> PoolView {
@@ -332,9 +348,7 @@ impl Node {
         });
         if let Err(error) = created.await? {
             let other = self.other_device(&error).await;
-            let in_use = matches!(error, PoolError::Refused { .. });
-            let refusal = pool_refused(&name, error, &other);
-            return Err(if in_use { Refusal { kind: RefusalKind::Conflict, ..refusal } } else { refusal });
+            return Err(pool_refused(&name, error, &other));
         }
         made.keep();
         drop(lock);
@@ -385,17 +399,22 @@ impl Node {
         let slot = self.pool_slot(name)?;
         slot.check_free()?;
         if slot.live.is_err() {
-            let wrong = self.reread_pool(name)?;
-            if let Some(wrong) = &wrong {
-                tracing::warn!("{wrong}; it is opened as it was defined before");
-            }
+            let wrong = match self.reread_pool(name)? {
+                Reread::Same => None,
+                Reread::Changed(def) => {
+                    self.redefine_pool(name, def)?;
+                    None
+                }
+                Reread::Wrong(wrong) => {
+                    tracing::warn!("{wrong}; it is opened as it was defined before");
+                    Some(wrong)
+                }
+            };
             self.open_as_known(name).await.map_err(|refusal| match wrong {
                 Some(wrong) => {
-                    let next = format!(
-                        "{}; what was changed in the file is not seen: {}: {}",
-                        refusal.next, wrong.cause, wrong.next
-                    );
-                    Refusal { next, ..refusal }
+                    let unseen = format!("what was changed in the file is not seen: {}: {}", wrong.cause, wrong.next);
+                    let next = [refusal.next, unseen].into_iter().filter(|next| !next.is_empty());
+                    Refusal { next: next.collect::<Vec<_>>().join("; "), ..refusal }
                 }
                 None => refusal,
             })?;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
@@ -23,6 +24,9 @@ use uuid::Uuid;
 /// Format version of `state.json`.
 pub const STATE_VERSION: u32 = 1;
 const FILE: &str = "state.json";
+const LOCK: &str = "lock";
+/// Where administrative actions are recorded.
+pub const AUDIT_LOG: &str = "audit.log";
 const TEMPORARY: &str = "state.json.new";
 const FILE_BYTES_MAX: usize = 64 << 20;
 
@@ -218,6 +222,9 @@ pub struct State {
     /// Paths of files that were open, by the name of their device: one that has vanished is not made anew.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
+    /// How long they were, bytes: one that has become shorter is not made longer again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub file_bytes: BTreeMap<String, u64>,
     /// Pools made at run time. What is in a pool is known to the pool alone.
     #[serde(default)]
     pub pools: Vec<PoolDef>,
@@ -263,6 +270,7 @@ impl Default for State {
             key_overlays: BTreeMap::new(),
             erased: BTreeSet::new(),
             files: BTreeMap::new(),
+            file_bytes: BTreeMap::new(),
             pools: Vec::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
@@ -422,11 +430,20 @@ impl Store<RealFiles> {
     pub fn open(dir: &Path) -> Result<(Store, State), StateError> {
         let os = |action| move |error| StateError::Os { dir: dir.to_path_buf(), action, error };
         create_private_dir(dir).map_err(os("create it"))?;
+        let was_used = dir.join(LOCK).exists() && std::fs::metadata(dir.join(AUDIT_LOG)).is_ok_and(|log| log.len() > 0);
         let lock = lock(dir)?;
+        exposed(dir).iter().for_each(|(found, next)| tracing::warn!("{found}: {next}"));
         let mut store = Store { dir: dir.to_path_buf(), files: RealFiles, _lock: Some(lock) };
         let state = match store.load()? {
             Some(state) => state,
             None => {
+                if was_used {
+                    tracing::warn!(
+                        "{} is missing, though there was a node here: this one begins without what commands have made; if that \
+                         is not meant, stop it and restore the file from a backup",
+                        dir.join(FILE).display()
+                    );
+                }
                 let state = State::default();
                 store.save(&state)?;
                 state
@@ -485,6 +502,20 @@ impl<F: Files> Store<F> {
     }
 }
 
+/// What lets others at what a state directory keeps, keys among it; each with the command that ends it.
+pub fn exposed(dir: &Path) -> Vec<(String, String)> {
+    let others_may = |path: &Path, wanted: u32| {
+        let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o7777;
+        let shown = path.display();
+        let found = format!("{shown} holds keys, and others than its owner are let at it (mode {mode:03o})");
+        (mode & 0o077 != 0).then(|| (found, format!("chmod {wanted:o} {shown}")))
+    };
+    [(dir.to_path_buf(), 0o700), (dir.join(FILE), 0o600)]
+        .iter()
+        .filter_map(|(path, mode)| others_may(path, *mode))
+        .collect()
+}
+
 fn create_private_dir(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     if dir.is_dir() {
@@ -496,8 +527,7 @@ fn create_private_dir(dir: &Path) -> io::Result<()> {
 fn lock(dir: &Path) -> Result<std::fs::File, StateError> {
     use std::io::{Read, Seek, Write};
     let os = |action| move |error| StateError::Os { dir: dir.to_path_buf(), action, error };
-    let options =
-        std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("lock"));
+    let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(LOCK));
     let mut file = options.map_err(os("open its lock file"))?;
     match file.try_lock() {
         Ok(()) => {}
@@ -643,6 +673,23 @@ mod tests {
     fn a_newer_format_is_left_alone() {
         let text = b"{\"remuda_state\":2,\"bytes\":2,\"crc32c\":0}\n{}";
         assert!(matches!(decode(Path::new("s"), text), Err(StateError::Newer { version: 2, .. })));
+    }
+
+    #[test]
+    fn what_others_are_let_at_is_named_with_the_way_to_end_it() {
+        let above = tempfile::tempdir().unwrap();
+        let dir = above.path().join("state");
+        assert!(exposed(&dir).is_empty(), "there is none");
+        drop(Store::open(&dir).unwrap());
+        assert!(exposed(&dir).is_empty());
+        let allow = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        allow(&dir, 0o750);
+        allow(&dir.join(FILE), 0o604);
+        let told = exposed(&dir);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].0.ends_with("(mode 750)") && told[0].1.starts_with("chmod 700 "), "{told:?}");
+        assert!(told[1].0.ends_with("(mode 604)") && told[1].1.starts_with("chmod 600 "), "{told:?}");
+        assert!(told[1].1.ends_with(FILE), "{told:?}");
     }
 
     #[test]

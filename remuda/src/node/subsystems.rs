@@ -218,7 +218,7 @@ impl Node {
             addresses: self.addresses(),
             tls_addresses: self.tls_addresses(),
             origin: subsystem.origin,
-            changed: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
+            differs_from_file: subsystem.configured.as_ref().is_some_and(|configured| configured != record),
         }
     }
 
@@ -458,16 +458,42 @@ impl Node {
 
     /// Refuses what would take a subsystem, or the namespaces that only `seen_by` see, from hosts that are connected.
     async fn check_nobody_loses(&self, object: String, nqn: &str, seen_by: Option<&[String]>) -> Result<(), Refusal> {
-        let seen = self.exporter.counters().await;
-        let users = seen.hosts.into_iter().filter(|host| host.subsystem == nqn);
-        let users: BTreeSet<String> = users.map(|user| user.host).collect();
-        let losing: Vec<String> =
-            users.into_iter().filter(|user| seen_by.is_none_or(|hosts| hosts.contains(user))).collect();
+        let losing = self.connected_hosts(nqn, seen_by).await;
         if losing.is_empty() {
             return Ok(());
         }
         let cause = format!("hosts are connected and would lose it: {}", losing.join(", "));
         Err(Refusal::conflict(object, cause, "disconnect them first (nvme disconnect -n NQN), or add --force"))
+    }
+
+    /// Hosts that are connected to a subsystem, of `seen_by` if that is given.
+    async fn connected_hosts(&self, nqn: &str, seen_by: Option<&[String]>) -> Vec<String> {
+        let seen = self.exporter.counters().await;
+        let users = seen.hosts.into_iter().filter(|host| host.subsystem == nqn);
+        let users: BTreeSet<String> = users.map(|user| user.host).collect();
+        users.into_iter().filter(|user| seen_by.is_none_or(|hosts| hosts.contains(user))).collect()
+    }
+
+    /// Refuses to make a volume smaller under hosts that are connected, and under virtual machines.
+    pub(super) async fn check_nobody_is_cut(&self, volume: &str) -> Result<(), Refusal> {
+        let object = format!("volume '{volume}'");
+        for (nqn, subsystem) in &self.subsystems {
+            for namespace in subsystem.record.namespaces.iter().filter(|namespace| namespace.volume == volume) {
+                let hosts = self.connected_hosts(nqn, namespace.hosts.as_deref()).await;
+                if !hosts.is_empty() {
+                    let nsid = namespace.nsid;
+                    let cause =
+                        format!("it is namespace {nsid} of '{nqn}', where hosts are connected: {}", hosts.join(", "));
+                    let next = "disconnect them first (nvme disconnect -n NQN), or add --force";
+                    return Err(Refusal::conflict(object, cause, next));
+                }
+            }
+        }
+        if let Some(door) = self.machines().into_iter().find(|door| door.volume == volume && door.queues > 0) {
+            let cause = format!("process {}, a virtual machine, uses it through vhost '{}'", door.peer, door.name);
+            return Err(Refusal::conflict(object, cause, "detach the disk or end it first, or add --force"));
+        }
+        Ok(())
     }
 
     /// Whether a host can be let into a subsystem that exists.

@@ -21,8 +21,9 @@ pub struct DeviceView {
     pub used_by: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
-    /// Configured, and changed at run time since.
-    pub changed: bool,
+    /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(default, alias = "changed")]
+    pub differs_from_file: bool,
     /// Operations can be sent to it.
     #[serde(default)]
     pub open: bool,
@@ -424,8 +425,9 @@ pub struct SubsystemView {
     pub tls_addresses: Vec<String>,
     /// Who defined it.
     pub origin: Origin,
-    /// Configured, and changed at run time since.
-    pub changed: bool,
+    /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(default, alias = "changed")]
+    pub differs_from_file: bool,
 }
 
 /// How much a host may do, or how much may be done to a volume.
@@ -443,8 +445,9 @@ pub struct LimitView {
     pub bandwidth: Option<u64>,
     /// Who defined it.
     pub origin: Origin,
-    /// Configured, and changed at run time since.
-    pub changed: bool,
+    /// It is in the configuration file, and commands have made it differ from that.
+    #[serde(default, alias = "changed")]
+    pub differs_from_file: bool,
 }
 
 /// A discovery service that hosts are told of.

@@ -357,10 +357,17 @@ impl Node {
     }
 
     /// Grows or, with `shrink`, cuts a volume where it is.
-    pub async fn volume_resize(&mut self, name: &str, new: NewSize, shrink: bool) -> Result<VolumeView, Refusal> {
+    /// What connected hosts and virtual machines would lose by a cut, they lose with `force` alone.
+    pub async fn volume_resize(
+        &mut self,
+        name: &str,
+        new: NewSize,
+        shrink: bool,
+        force: bool,
+    ) -> Result<VolumeView, Refusal> {
         self.check_running()?;
         if self.pool_volumes.contains_key(name) {
-            return self.pool_volume_resize(name, new, shrink).await;
+            return self.pool_volume_resize(name, new, shrink, force).await;
         }
         if self.volume_device(name).is_ok_and(|volume| volume.info().zoned.is_some()) {
             let cause = "it is a zoned device, whose number of zones is fixed";
@@ -397,6 +404,9 @@ impl Node {
                 ByteSize(record.size)
             );
             return Err(Refusal::invalid(object, cause, "add --shrink if that is meant"));
+        }
+        if size < record.size && !force {
+            self.check_nobody_is_cut(name).await?;
         }
         let mut state = self.state.clone();
         state.volumes.get_mut(name).expect("it is there").size = size;

@@ -1,12 +1,14 @@
 //! Who changed what on this node, and how it ended: a line of JSON for each request that is more than a question.
 //!
 //! The file is `audit.log` in the state directory. Above [`BYTES_MAX`] it becomes `audit.log.1`, in place of the one before.
-//! What cannot be written is told in the node's log once, and the request is carried out all the same.
+//! The request is carried out all the same where that cannot be written: it is told, in the node's log and in its status, and
+//! the lines are kept and tried again, with each further one and from time to time.
 
 use super::methods::Method;
 use crate::config::host_key::looks_like_key;
-use crate::node::Refusal;
+use crate::node::{AUDIT_LOG, Refusal};
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,6 +17,10 @@ use std::time::SystemTime;
 
 /// Size from which a new file is begun.
 const BYTES_MAX: u64 = 16 << 20;
+/// Lines that wait to be written at most; of more, the oldest are given up.
+const WAITING_MAX: usize = 1024;
+/// Bytes of them at most.
+const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// The process at the other end of the socket, as the kernel names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +34,12 @@ pub struct Peer {
 /// See the module.
 pub struct Audit {
     path: PathBuf,
-    /// The last attempt failed, and that was told.
-    told: bool,
+    /// Why the last attempt failed.
+    failure: Option<io::Error>,
+    /// What is to be written still.
+    waiting: VecDeque<String>,
+    /// Lines given up since one was written.
+    lost: u64,
     /// The last attempt may have left a part of a line.
     torn: bool,
     bytes_max: u64,
@@ -38,7 +48,14 @@ pub struct Audit {
 impl Audit {
     /// An audit log in this directory.
     pub fn new(state_dir: &Path) -> Audit {
-        Audit { path: state_dir.join("audit.log"), told: false, torn: false, bytes_max: BYTES_MAX }
+        Audit {
+            path: state_dir.join(AUDIT_LOG),
+            failure: None,
+            waiting: VecDeque::new(),
+            lost: 0,
+            torn: false,
+            bytes_max: BYTES_MAX,
+        }
     }
 
     /// Records a request that has ended; questions are passed over.
@@ -64,28 +81,54 @@ impl Audit {
         if let Err(refusal) = outcome {
             line["error"] = refusal.to_string().into();
         }
-        match self.write(&format!("{line}\n")) {
-            Ok(()) => self.told = false,
-            Err(_) if self.told => {}
-            Err(error) => {
-                self.told = true;
+        self.waiting.push_back(format!("{line}\n"));
+        let bytes = |waiting: &VecDeque<String>| waiting.iter().map(String::len).sum::<usize>();
+        while self.waiting.len() > WAITING_MAX || self.waiting.len() > 1 && bytes(&self.waiting) > WAITING_BYTES_MAX {
+            self.waiting.pop_front();
+            self.lost += 1;
+        }
+        self.write_waiting();
+    }
+
+    /// Writes what waits, as far as that goes.
+    pub fn write_waiting(&mut self) {
+        while let Some(line) = self.waiting.pop_front() {
+            let Err(error) = self.write(&line) else { continue };
+            self.waiting.push_front(line);
+            if self.failure.is_none() {
                 tracing::warn!("{}: {error}; administrative actions are not recorded", self.path.display());
             }
+            self.failure = Some(error);
+            return;
         }
+        if self.failure.take().is_some() {
+            let (path, lost) = (self.path.display(), std::mem::take(&mut self.lost));
+            tracing::warn!("{path}: administrative actions are recorded again; {lost} were not");
+        }
+    }
+
+    /// What is wrong with it, while its last write has failed.
+    pub fn problem(&self) -> Option<String> {
+        let error = self.failure.as_ref()?;
+        let (path, waiting) = (self.path.display(), self.waiting.len() as u64 + self.lost);
+        Some(format!(
+            "{path}: {error}: {waiting} administrative actions are not recorded; make room for it, or let it be written"
+        ))
     }
 
     fn write(&mut self, line: &str) -> io::Result<()> {
         // Opened each time: it may have been moved away meanwhile, and requests are few.
         let mut file = self.open()?;
-        let written = file.metadata()?.len();
+        let mut written = file.metadata()?.len();
         if written > 0 && written + line.len() as u64 > self.bytes_max {
             let mut former = self.path.clone().into_os_string();
             former.push(".1");
             std::fs::rename(&self.path, former)?;
             file = self.open()?;
+            written = 0;
         }
         // Behind a line that could be written in part only.
-        let gap = if std::mem::take(&mut self.torn) { "\n" } else { "" };
+        let gap = if std::mem::take(&mut self.torn) && written > 0 { "\n" } else { "" };
         let ended = file.write_all(format!("{gap}{line}").as_bytes());
         self.torn = ended.is_err();
         ended
@@ -149,9 +192,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_harms_nothing() {
-        let mut audit = Audit::new(Path::new("/nowhere/at/all"));
-        record(&mut audit, "volume.delete", &Ok(json!({})));
-        assert!(audit.told);
+    fn what_cannot_be_written_harms_nothing_and_is_written_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut audit = Audit::new(&dir.path().join("later"));
+        for _ in 0..WAITING_MAX + 2 {
+            record(&mut audit, "volume.delete", &Ok(json!({})));
+        }
+        let problem = audit.problem().expect("there is no such directory");
+        assert!(problem.contains("later/audit.log: ") && problem.contains(": 1026 administrative"), "{problem}");
+        audit.write_waiting();
+        assert!(audit.problem().is_some());
+        std::fs::create_dir(dir.path().join("later")).expect("made");
+        audit.write_waiting();
+        assert_eq!(audit.problem(), None);
+        let text = std::fs::read_to_string(dir.path().join("later/audit.log")).expect("a log");
+        assert_eq!(text.lines().count(), WAITING_MAX);
     }
 }

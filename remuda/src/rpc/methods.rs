@@ -93,7 +93,15 @@ pub const METHODS: &[Method] = &[
     method("device.create", "Opens and remembers a device; parameters as in [[device]].", &[]),
     question("device.list", "All devices.", &[]),
     question("device.show", "One device.", &[NAME]),
-    method("device.resize", "Changes a device's size.", &[NAME, key("size", Form::Size, "required", "The new size.")]),
+    method(
+        "device.resize",
+        "Changes a device's size.",
+        &[
+            NAME,
+            key("size", Form::Size, "required", "The new size."),
+            key("force", Form::Flag, "false", "Cuts a volume with it even if hosts that see it are connected."),
+        ],
+    ),
     method(
         "device.set",
         "Changes parameters of a delay, error, rate-limit or flash-cache device in use, or the paths of a remote one: keys as in [[device]], \
@@ -227,6 +235,7 @@ pub const METHODS: &[Method] = &[
             NAME,
             key("size", Form::Text, "required", "The new size, '+SIZE', or 'max'."),
             key("shrink", Form::Flag, "false", "Permits a smaller size."),
+            key("force", Form::Flag, "false", "Cuts it even if hosts that see it are connected."),
         ],
     ),
     method(
@@ -381,11 +390,21 @@ pub const METHODS: &[Method] = &[
             key(
                 "dhchap_ctrl_key",
                 Form::Text,
-                "none",
+                "as before",
                 "File with the key that the node proves to have when the host asks.",
             ),
-            key("dhchap_hash", Form::TextList, "all", "Hashes that may be used, the preferred one first."),
-            key("dhchap_dhgroup", Form::TextList, "all", "Groups that may be used, the preferred one first."),
+            key(
+                "dhchap_hash",
+                Form::TextList,
+                "as before, or all",
+                "Hashes that may be used, the preferred one first.",
+            ),
+            key(
+                "dhchap_dhgroup",
+                Form::TextList,
+                "as before, or all",
+                "Groups that may be used, the preferred one first.",
+            ),
             key(
                 "grace",
                 Form::Duration,
@@ -393,6 +412,7 @@ pub const METHODS: &[Method] = &[
                 "How long the keys until now are good beside the new ones, at most 90 days.",
             ),
             key("no_dhchap", Form::Flag, "false", "Take the host's key away."),
+            key("no_dhchap_ctrl", Form::Flag, "false", "With the host's new key: take the node's key towards it away."),
             key("no_tls", Form::Flag, "false", "Take the host's key for TLS away."),
         ],
     ),
@@ -575,8 +595,17 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
     let wrong = |cause: &str, next: &str| Err(Refusal::invalid(&object, cause, next));
     let (nqn, host, no_tls) = (params.nqn(), params.host.as_str(), params.flags.contains("no_tls"));
     let (no_dhchap, dhchap_key) = (params.flags.contains("no_dhchap"), params.dhchap_key.as_ref());
-    let is_about_dhchap =
-        params.dhchap_ctrl_key.is_some() || !params.dhchap_hash.is_empty() || !params.dhchap_dhgroup.is_empty();
+    let no_dhchap_ctrl = params.flags.contains("no_dhchap_ctrl");
+    let is_about_dhchap = no_dhchap_ctrl
+        || params.dhchap_ctrl_key.is_some()
+        || !params.dhchap_hash.is_empty()
+        || !params.dhchap_dhgroup.is_empty();
+    if params.dhchap_ctrl_key.is_some() && no_dhchap_ctrl {
+        return wrong(
+            "the node is to have a key and to have none",
+            "give one of 'dhchap_ctrl_key' and 'no_dhchap_ctrl'",
+        );
+    }
     if dhchap_key.is_none() && is_about_dhchap {
         return wrong("these parameters belong to a key", "give 'dhchap_key' too");
     }
@@ -606,6 +635,7 @@ async fn host_allow(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
         let new = NewHostKeys {
             key_file: key_file.clone(),
             ctrl_key_file: params.dhchap_ctrl_key.clone(),
+            no_ctrl_key: no_dhchap_ctrl,
             hashes: host_key::hashes(&params.dhchap_hash).map_err(invalid)?,
             groups: host_key::groups(&params.dhchap_dhgroup).map_err(invalid)?,
             grace,
@@ -664,7 +694,9 @@ async fn dispatch(
         "stats" => answer(node.stats().await),
         "device.list" => answer(node.device_list()),
         "device.show" => answer(node.device_show(&params.name)?),
-        "device.resize" => answer(node.device_resize(&params.name, params.size.unwrap_or(0)).await?),
+        "device.resize" => {
+            answer(node.device_resize(&params.name, params.size.unwrap_or(0), params.flags.contains("force")).await?)
+        }
         "device.accept_namespace" => answer(node.device_accept_namespace(&params.name)?),
         "device.open" => answer(node.device_open(&params.name, params.flag, params.leg.as_deref()).await?),
         "device.rejoin" => {
@@ -711,7 +743,10 @@ async fn dispatch(
         "volume.resize" => {
             let size = NewSize::parse(&params.size_text);
             let size = size.map_err(|reason| Refusal::invalid(format!("volume '{}'", params.name), reason, ""))?;
-            answer(node.volume_resize(&params.name, size, params.flag).await?)
+            answer(
+                node.volume_resize(&params.name, size, params.flags.contains("shrink"), params.flags.contains("force"))
+                    .await?,
+            )
         }
         "volume.delete" => node.volume_delete(&params.name, params.flag).await.map(done),
         "volume.clone" => answer(node.volume_clone(&params.snapshot, &params.name).await?),
@@ -776,10 +811,7 @@ async fn dispatch(
         "limit.remove" => answer(node.limit_remove(params.limited()?).await?),
         "limit.list" => answer(node.limit_list()),
         "reservation.list" => answer(node.reservation_list(params.nqn.as_deref()).await?),
-        "reservation.clear" => {
-            let host = Some(params.host.as_str()).filter(|host| !host.is_empty());
-            answer(node.reservation_clear(&params.target, host).await?)
-        }
+        "reservation.clear" => answer(node.reservation_clear(&params.target, params.one_host.as_deref()).await?),
         "referral.list" => answer(node.referral_list()),
         "referral.add" => answer(node.referral_add(&params.address).await?),
         "referral.remove" => answer(node.referral_remove(&params.address).await?),

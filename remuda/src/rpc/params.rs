@@ -14,6 +14,8 @@ pub(super) struct Params {
     pub(super) name: String,
     pub(super) nqn: Option<String>,
     pub(super) host: String,
+    /// The same where it may be left out.
+    pub(super) one_host: Option<String>,
     pub(super) address: String,
     pub(super) device: Option<String>,
     pub(super) pool: Option<String>,
@@ -77,7 +79,14 @@ impl Params {
                         "serial" => params.serial = text,
                         "model" => params.model = text,
                         "name" => params.name = checked_name(&mut section, text),
-                        "host" => params.host = text.unwrap_or_default(),
+                        "host" => {
+                            // Nobody is not everybody: where a host may be left out, an empty name is wrong.
+                            if text.as_deref() == Some("") {
+                                section.wrong(None, name, "it is empty", None);
+                            }
+                            params.host = text.clone().unwrap_or_default();
+                            params.one_host = text;
+                        }
                         "address" => params.address = text.unwrap_or_default(),
                         "device" => params.device = text,
                         "pool" => params.pool = text,

@@ -10,7 +10,7 @@ use super::{BATCH_MAX, CLIENTS_MAX, INVALID_REQUEST, LINE_BYTES_MAX, METHOD_NOT_
 use crate::node::{Refusal, RefusalKind, Transfer};
 use serde_json::{Value, json};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -37,6 +37,9 @@ pub enum SocketError {
     /// Somebody answers there.
     #[error("socket {0}: another node listens there; stop it, or give this one another rpc_socket")]
     InUse(PathBuf),
+    /// Something else is there, and is not taken away.
+    #[error("socket {0}: something that is no socket is there; name another place, or move it away")]
+    Taken(PathBuf),
     /// The operating system said no.
     #[error("socket {path}: {error}; check that its directory exists and can be written")]
     Os {
@@ -64,6 +67,9 @@ impl Socket {
     /// made under another name and renamed when its mode is right.
     pub fn bind(path: &Path) -> Result<Socket, SocketError> {
         let os = |error| SocketError::Os { path: path.to_path_buf(), error };
+        if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(SocketError::Taken(path.to_path_buf()));
+        }
         if path.exists() && std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(SocketError::InUse(path.to_path_buf()));
         }
@@ -79,6 +85,11 @@ impl Socket {
             return Err(os(error));
         }
         Ok(Socket { listener, path: path.to_path_buf() })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Serves clients for as long as it is polled.

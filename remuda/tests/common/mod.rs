@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_remuda");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_remuda");
 
 /// How a command ended.
 pub struct Run {
@@ -40,6 +40,18 @@ pub fn remuda(args: &[&str]) -> Run {
 pub struct Node {
     dir: tempfile::TempDir,
     child: Option<Child>,
+    /// Where it listens for commands, if not where its configuration says.
+    given_socket: Option<String>,
+}
+
+/// Waits until a node that was started answers at `socket`.
+pub fn wait_for_node(child: &mut Child, socket: &str, log: impl Fn() -> String) {
+    let began = Instant::now();
+    while remuda(&["--socket", socket, "rpc", "node.status"]).code != 0 {
+        let late = began.elapsed() > Duration::from_secs(20);
+        assert!(child.try_wait().unwrap().is_none() && !late, "the node did not start: {}", log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 impl Node {
@@ -59,24 +71,50 @@ impl Node {
         let text =
             format!("[node]\nstate_dir = 'state'\nrpc_socket = 'r.sock'\nmetrics_listen = '127.0.0.1:0'\n{rest}");
         std::fs::write(dir.path().join("node.toml"), text).unwrap();
-        let mut node = Node { dir, child: None };
+        let mut node = Node { dir, child: None, given_socket: None };
         node.restart();
         node
     }
 
     /// Starts it (again) and waits until it answers.
     pub fn restart(&mut self) {
+        self.restart_by(Command::new(BINARY));
+    }
+
+    /// As [`restart`](Self::restart) after a command of the shell, such as `ulimit -n 64`.
+    pub fn restart_after(&mut self, shell: &str) {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{shell}; exec \"$0\" \"$@\""), BINARY]);
+        self.restart_by(command);
+    }
+
+    fn restart_by(&mut self, mut command: Command) {
         assert!(self.child.is_none());
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
-        let mut command = Command::new(BINARY);
-        let child =
-            command.args(["serve", "--config", &self.config()]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        command.args(["serve", "--config", &self.config()]);
+        if let Some(socket) = &self.given_socket {
+            command.args(["--socket", socket]);
+        }
+        let mut child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        wait_for_node(&mut child, &self.socket(), || self.log());
         self.child = Some(child);
+    }
+
+    /// Starts it again, listening for commands elsewhere than its configuration says.
+    pub fn restart_on(&mut self, socket: &str) {
+        self.given_socket = Some(self.path(socket).to_string_lossy().into_owned());
+        self.restart();
+    }
+
+    /// The first line of its log with these words, once it is there.
+    pub fn log_line(&self, what: &str) -> String {
         let began = Instant::now();
-        while self.run(&["rpc", "node.status"]).code != 0 {
-            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-            let late = began.elapsed() > Duration::from_secs(20);
-            assert!(ended.is_none() && !late, "the node did not start: {}", self.log());
+        loop {
+            let log = self.log();
+            if let Some(line) = log.lines().find(|line| line.contains(what)) {
+                return line.to_string();
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "no '{what}' in {log}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -94,7 +132,7 @@ impl Node {
     }
 
     pub fn socket(&self) -> String {
-        self.path("r.sock").to_string_lossy().into_owned()
+        self.given_socket.clone().unwrap_or_else(|| self.path("r.sock").to_string_lossy().into_owned())
     }
 
     pub fn pid(&self) -> u32 {

@@ -119,6 +119,15 @@ pub enum LogKind {
     Block,
 }
 
+impl std::fmt::Display for LogKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LogKind::Mapped => "for persistent memory",
+            LogKind::Block => "for a block device",
+        })
+    }
+}
+
 /// Blocks of a map page: checksums, and in a shaped pool places.
 pub fn map_page_blocks(shape: Shape) -> u32 {
     match shape {
@@ -577,6 +586,7 @@ impl Superblock {
             self.name.len() <= POOL_NAME_BYTES_MAX && !self.name.contains('\0'),
             "the name is too long or has zeroes",
         )?;
+        hold(self.name.chars().all(base::is_shown), "the name has characters that nobody sees")?;
         hold((1..=SHARDS_MAX).contains(&self.shards), "the number of shards is not 1 to 64")?;
         // No product of the log's u32 and u16 fields overflows a u64.
         let shard_log = self.segment_blocks as u64 * self.segments as u64;

@@ -408,6 +408,10 @@ fn a_segment_behind_a_gap_in_the_sequence_is_found_although_its_header_has_rotte
         damage(&reactor, &medium, records[3].1.at.bytes() + 9, 0);
         let (head, found) = scanned(&reactor, &medium, START).unwrap();
         assert_eq!(head.lost, [LostLsns { first: 4, end: 5 }]);
+        assert_eq!(
+            (head.lost[0].to_string(), LostLsns { first: 4, end: 9 }.to_string()),
+            ("record 4".into(), "records 4 to 8".into())
+        );
         assert_eq!(found.len(), 6);
     }
 }

@@ -1,5 +1,6 @@
 //! The catalog in memory, and its two copies on the capacity device. One owner changes it.
 
+use super::damage::Damage;
 use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::catalog::{CatalogImage, VolumeEntry, VolumeState, catalog_bytes_used, catalog_entries_max};
@@ -54,6 +55,16 @@ impl Catalog {
         info: DeviceInfo,
         superblock: &Superblock,
     ) -> Result<Catalog, MetaError> {
+        Catalog::survey(reactor, channel, info, superblock).await.map(|(catalog, _)| catalog)
+    }
+
+    /// The same, and what is wrong with the other copy.
+    pub(crate) async fn survey(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+    ) -> Result<(Catalog, Option<Damage>), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
         let mut best: Option<(CatalogImage, u8)> = None;
         let mut error = None;
@@ -66,14 +77,16 @@ impl Catalog {
                 Err(found) => error = Some(found),
             }
         }
-        let (image, copy) = best.ok_or_else(|| error.expect("a copy is valid or has an error"))?;
-        Ok(Catalog {
+        let Some((image, copy)) = best else { return Err(error.expect("a copy is valid or has an error")) };
+        let catalog = Catalog {
             volumes: image.volumes.into_iter().map(|volume| (volume.id, volume)).collect(),
             next_id: image.next_id,
             generation: image.generation,
             copy,
             settled: false,
-        })
+        };
+        let damage = error.map(|error| Damage::of(Object::Catalog, superblock.catalog_copy(1 - copy), &error));
+        Ok((catalog, damage))
     }
 
     /// Makes the catalog durable, as a new generation: first in the copy that does not hold, then in the other one too, so that

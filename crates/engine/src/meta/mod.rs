@@ -14,6 +14,7 @@
 pub(crate) mod cache;
 pub(crate) mod catalog;
 mod checkpoint;
+mod damage;
 pub(crate) mod glance;
 pub(crate) mod journal;
 mod log_note;
@@ -25,12 +26,13 @@ pub(crate) mod table_copies;
 
 pub use crate::format::table::{BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
 pub use catalog::Catalog;
+pub(crate) use damage::Damage;
 pub use journal::DirtyJournal;
 pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub(crate) use page::{NOWHERE, Tally};
 pub(crate) use replace::Replacement;
-pub(crate) use superblocks::wipe_start;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
+pub(crate) use superblocks::{survey_superblocks, wipe_start};
 
 use crate::bands::{BandGeometry, BandOwner, Bands};
 use crate::format::Malformed;

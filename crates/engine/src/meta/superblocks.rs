@@ -1,5 +1,6 @@
 //! Reading and writing superblocks.
 
+use super::damage::Damage;
 use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
@@ -14,8 +15,17 @@ pub async fn read_superblocks(
     channel: Rc<dyn Channel>,
     info: DeviceInfo,
 ) -> Result<Superblock, MetaError> {
+    survey_superblocks(reactor, channel, info).await.map(|(superblock, _)| superblock)
+}
+
+/// The same, and why its copies that are not valid are not.
+pub(crate) async fn survey_superblocks(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+) -> Result<(Superblock, Vec<Damage>), MetaError> {
     let media = Media::new(reactor, channel, &info)?;
-    let (superblock, _) = newest(&media).await?;
+    let Newest { superblock, damaged, .. } = newest(&media).await?;
     let needed = match superblock.role {
         Role::Log => superblock.log_blocks,
         Role::Capacity => superblock.capacity_blocks,
@@ -23,7 +33,7 @@ pub async fn read_superblocks(
     if media.blocks < needed {
         return Err(MetaError::DeviceTooSmall { blocks: media.blocks, needed });
     }
-    Ok(superblock)
+    Ok((superblock, damaged))
 }
 
 /// Writes the superblock as a new generation, over the older copy first: the newer one stays valid until it is durable.
@@ -42,7 +52,9 @@ pub async fn write_superblock(
         return Err(error);
     }
     let mut newer = 1;
-    if let Some((found, copy)) = found.ok().filter(|(found, _)| found.device == superblock.device) {
+    if let Some(Newest { superblock: found, copy, .. }) =
+        found.ok().filter(|found| found.superblock.device == superblock.device)
+    {
         superblock.generation = superblock.generation.max(found.generation);
         media.settle(copy, 1).await.map_err(failed(copy))?;
         newer = copy;
@@ -56,11 +68,22 @@ pub async fn write_superblock(
     Ok(())
 }
 
-/// The newest valid copy and its block.
-async fn newest(media: &Media) -> Result<(Superblock, u64), MetaError> {
+/// What the copies of a superblock say.
+struct Newest {
+    /// The newest valid one.
+    superblock: Superblock,
+    /// Its block.
+    copy: u64,
+    /// What is wrong with others.
+    damaged: Vec<Damage>,
+}
+
+/// The newest valid copy.
+async fn newest(media: &Media) -> Result<Newest, MetaError> {
     let mut best: Option<(Superblock, u64)> = None;
     let mut refusals = Vec::new();
     let mut unread = None;
+    let mut damaged = Vec::new();
     for copy in 0..SUPERBLOCK_COPIES.min(media.blocks) {
         let decode = |bytes: &[u8]| Superblock::decode(bytes.try_into().expect("one block was read"));
         let is_right = |bytes: &[u8]| decode(bytes).is_ok();
@@ -68,6 +91,7 @@ async fn newest(media: &Media) -> Result<(Superblock, u64), MetaError> {
             Ok(bytes) => bytes,
             Err(MetaError::Io { status, .. }) => {
                 unread = Some((copy, status));
+                damaged.push(Damage::new(Object::Superblock, copy, status));
                 continue;
             }
             Err(error) => return Err(error),
@@ -77,7 +101,11 @@ async fn newest(media: &Media) -> Result<(Superblock, u64), MetaError> {
                 best = Some((found, copy));
             }
             Ok(_) => {}
-            Err(error) => refusals.push(error),
+            Err(error) => {
+                refusals.push(error);
+                let reason = if let SuperblockError::Damaged(reason) = error { reason } else { "there is none" };
+                damaged.push(Damage::new(Object::Superblock, copy, reason));
+            }
         }
     }
     let later = |error: &&SuperblockError| {
@@ -88,7 +116,7 @@ async fn newest(media: &Media) -> Result<(Superblock, u64), MetaError> {
         return Err(MetaError::Superblock(*error));
     }
     match (best, unread) {
-        (Some(best), _) => Ok(best),
+        (Some((superblock, copy)), _) => Ok(Newest { superblock, copy, damaged }),
         (None, Some((block, status))) => {
             Err(MetaError::Io { action: "read", object: Object::Superblock, block, status })
         }

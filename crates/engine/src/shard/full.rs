@@ -21,15 +21,31 @@ pub(super) struct Fullness {
     said_ns: Cell<Option<u64>>,
 }
 
+impl Fullness {
+    /// A write has failed: whether that is to be said. Where it was said a moment ago, a later write's failure says it.
+    fn filled(&self, now_ns: u64) -> bool {
+        self.is_full.set(true);
+        let is_recent = self.said_ns.get().is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAID_EVERY_NS);
+        if self.is_said.get() || is_recent {
+            return false;
+        }
+        self.is_said.set(true);
+        self.said_ns.set(Some(now_ns));
+        true
+    }
+
+    /// There is room enough again: whether that is to be said.
+    fn emptied(&self) -> bool {
+        self.is_full.set(false);
+        self.is_said.replace(false)
+    }
+}
+
 impl Shard {
     /// A write has found no free extent.
     #[cold]
     pub(super) fn note_full(&self) {
-        let now_ns = self.reactor.now_ns();
-        let is_recent = self.full.said_ns.get().is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAID_EVERY_NS);
-        if !self.full.is_full.replace(true) && !is_recent {
-            self.full.is_said.set(true);
-            self.full.said_ns.set(Some(now_ns));
+        if self.full.filled(self.reactor.now_ns()) {
             tracing::error!(
                 "pool '{}' is full: shard {} has no free extent, and writes to places that were not written before fail with \
                  'no space'; delete or trim volumes, delete snapshots, or let the capacity device grow and call 'remuda pool \
@@ -55,13 +71,29 @@ impl Shard {
         if free < (self.meta.extents() / ROOM_SHARE).max(1) {
             return;
         }
-        self.full.is_full.set(false);
-        if self.full.is_said.replace(false) {
+        if self.full.emptied() {
             tracing::info!(
                 "pool '{}' has room again: {free} extents of shard {} are free, and writes succeed",
                 self.pool_name,
                 self.number
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_last_is_how_it_is() {
+        let full = Fullness::default();
+        let second = 1_000_000_000;
+        assert!(full.filled(0) && !full.filled(1), "said once");
+        assert!(full.emptied() && !full.emptied());
+        assert!(!full.filled(20 * second), "said a moment ago");
+        assert!(full.filled(60 * second), "and true for longer than that");
+        assert!(full.emptied());
+        assert!(!full.filled(70 * second) && !full.emptied(), "nobody heard that it was full");
     }
 }

@@ -158,7 +158,7 @@ impl Shard {
         }
         if let Some(lost) = head.lost.first() {
             let reason = format!(
-                "the log of shard {number} is damaged: {lost:?} cannot be read, later records can; 'pool forget-log' gives up what \
+                "the log of shard {number} is damaged: {lost} cannot be read, later records can; 'pool forget-log' gives up what \
                  is not certain"
             );
             return Err(PoolError::Refused { pool: pool_name.to_string(), reason });

@@ -306,7 +306,7 @@ impl ControllerSide {
         let response = match (&answer.challenge, &pair.controller) {
             (None, _) => None,
             // The host wants a proof for which there is no key.
-            (Some(_), None) => return Err(Failure::Failed),
+            (Some(_), None) => return Err(Failure::NotUsable),
             (Some(challenge), Some(key)) => {
                 let asked = Challenge { value: challenge, sequence: answer.sequence, ..asked };
                 Some(asked.controller_answer(key, names))

@@ -44,8 +44,10 @@ pub enum Failure {
     /// The answer to the challenge is wrong.
     #[error("the key does not match")]
     Failed = 0x01,
-    /// No protocol in common, or no key for this host.
-    #[error("no authentication protocol in common, or no key for this host")]
+    /// No protocol in common, no key for this host, or no key of the controller where the host wants a proof of it.
+    #[error(
+        "no authentication protocol in common, or no key: the host's, or the controller's where the host wants it proven"
+    )]
     NotUsable = 0x02,
     /// Secure channel concatenation is asked for.
     #[error("secure channel concatenation is not supported")]

@@ -24,7 +24,7 @@ pub enum NqnError {
     /// Longer than 223 bytes, or no terminating zero in the field.
     #[error("an NQN has at most {NQN_LEN_MAX} bytes")]
     TooLong,
-    /// Not UTF-8, or it contains control characters.
+    /// Not UTF-8, or it contains characters that nobody sees.
     #[error("an NQN is printable UTF-8")]
     NotText,
     /// Does not start with `nqn.yyyy-mm.` and a reversed domain, or with the UUID form's prefix.
@@ -40,7 +40,7 @@ impl Nqn {
         if name.len() > NQN_LEN_MAX {
             return Err(NqnError::TooLong);
         }
-        if name.chars().any(char::is_control) {
+        if !name.chars().all(base::is_shown) {
             return Err(NqnError::NotText);
         }
         let rest = name.strip_prefix("nqn.").ok_or(NqnError::Form)?;
@@ -137,6 +137,8 @@ mod tests {
         assert_eq!(Nqn::new("iqn.2014-08.org.x"), Err(NqnError::Form));
         assert_eq!(Nqn::new("nqn.2014-08.org.nvmexpress:uuid:nonsense"), Err(NqnError::Form));
         assert_eq!(Nqn::new("nqn.2014-08.org\n"), Err(NqnError::NotText));
+        assert_eq!(Nqn::new("nqn.2014-08.org.x:\u{202E}ksid"), Err(NqnError::NotText), "turned around");
+        assert_eq!(Nqn::new("nqn.2014-08.org.x:disk\u{200B}"), Err(NqnError::NotText), "looks like another");
         let long = format!("nqn.2014-08.org.{}", "x".repeat(NQN_LEN_MAX));
         assert_eq!(Nqn::new(&long), Err(NqnError::TooLong));
     }

@@ -171,7 +171,7 @@ impl Target {
                 return Err(Status::INVALID_FIELD);
             }
             let handle = *handle;
-            self.close_controller(handle);
+            self.close_controller(handle, super::WhyClosed::CrossReset);
         }
         Ok((subsystem, cntlid))
     }

@@ -114,6 +114,23 @@ impl Target {
         })
     }
 
+    /// The I/O queue that stands in the way of a Connect, if it is one of the same host's controller.
+    pub fn queue_in_place_of(&self, sqe: &Sqe, data: &[u8]) -> Option<(ControllerHandle, u16)> {
+        if fabrics::fabrics_type(sqe) != Some(FabricsType::Connect) {
+            return None;
+        }
+        let (data, _) = ConnectData::ref_from_prefix(data).ok()?;
+        let (host_nqn, qid) = (host_of(data).ok()?, ConnectCommand::of(sqe).qid.get());
+        let subsystem = self.find_subsystem(&Nqn::from_field(&data.subnqn).ok()?)?;
+        let is_wanted = |found: &Controller| {
+            (found.subsystem(), found.cntlid()) == (subsystem, data.cntlid.get())
+                && *found.host_nqn() == host_nqn
+                && *found.host_id() == data.hostid
+        };
+        let (handle, controller) = self.controllers.iter().find(|(_, found)| is_wanted(found))?;
+        (qid > 0 && controller.has_queue(qid)).then_some((*handle, qid))
+    }
+
     fn try_connect(
         &mut self,
         now_ns: u64,

@@ -203,6 +203,10 @@ impl Controller {
         self.queues.insert(qid)
     }
 
+    pub(super) fn has_queue(&self, qid: u16) -> bool {
+        self.queues.contains(&qid)
+    }
+
     pub(super) fn has_queues(&self) -> bool {
         !self.queues.is_empty()
     }

@@ -36,7 +36,7 @@ impl Target {
         // Who came with it while its owner was away goes, whoever proves itself with it: the owner as well.
         let others = |one: &super::Controller| *one.host_id() == id.0 && *one.host_nqn() != host && !one.is_discovery();
         if self.owners.get(&id) == Some(&host) {
-            self.close_controllers_where(others);
+            self.close_controllers_where(super::WhyClosed::IdentifierOwned, others);
             return true;
         }
         if self.is_anothers(id, &host) {
@@ -49,7 +49,7 @@ impl Target {
         if self.owners.len() >= OWNERS_MAX {
             return false;
         }
-        self.close_controllers_where(others);
+        self.close_controllers_where(super::WhyClosed::IdentifierOwned, others);
         self.owners.insert(id, host);
         true
     }

@@ -65,6 +65,26 @@ pub struct ControllerHandle(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubsystemId(u32);
 
+/// Why a controller has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WhyClosed {
+    /// See [`Target::handle_timeout`].
+    #[error("nothing was heard of it for its keep-alive time")]
+    Silent,
+    /// The connection of its admin queue is gone.
+    #[error("its admin queue is gone")]
+    QueueGone,
+    /// The host has lost its access, or there is nothing left to have access to.
+    #[error("disconnected by this node, which takes its access away")]
+    Revoked,
+    /// Another host has proven itself with the same host identifier.
+    #[error("another host has proven to own its host identifier")]
+    IdentifierOwned,
+    /// The host asked for it at another of its controllers (Cross-Controller Reset).
+    #[error("its host has ended it from another controller")]
+    CrossReset,
+}
+
 /// What the target wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetEvent {
@@ -86,6 +106,8 @@ pub enum TargetEvent {
     CloseController {
         /// Which.
         controller: ControllerHandle,
+        /// Why it has ended.
+        why: WhyClosed,
     },
     /// A controller was reset, and its queues were closed with [`TargetEvent::CloseQueue`]: when no command of any queue
     /// that it ever had is carried out any more, call [`Target::reset_complete`].
@@ -205,7 +227,7 @@ impl Target {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         let silent: Vec<_> = self.silent(now_ns).collect();
         for handle in silent {
-            self.close_controller(handle);
+            self.close_controller(handle, WhyClosed::Silent);
         }
     }
 
@@ -255,7 +277,7 @@ impl Target {
     pub fn queue_closed(&mut self, handle: ControllerHandle, qid: u16) {
         self.dialogues.remove(&(handle, qid));
         if qid == 0 {
-            self.close_controller(handle);
+            self.close_controller(handle, WhyClosed::QueueGone);
         } else if let Some(controller) = self.controllers.get_mut(&handle) {
             controller.remove_queue(qid);
         }
@@ -275,18 +297,18 @@ impl Target {
         }
     }
 
-    fn close_controller(&mut self, handle: ControllerHandle) {
+    fn close_controller(&mut self, handle: ControllerHandle, why: WhyClosed) {
         if self.controllers.remove(&handle).is_some() {
             self.dialogues.retain(|(of, _), _| *of != handle);
-            self.events.push_back(TargetEvent::CloseController { controller: handle });
+            self.events.push_back(TargetEvent::CloseController { controller: handle, why });
         }
     }
 
-    fn close_controllers_where(&mut self, unwanted: impl Fn(&Controller) -> bool) {
+    fn close_controllers_where(&mut self, why: WhyClosed, unwanted: impl Fn(&Controller) -> bool) {
         let handles: BTreeSet<_> =
             self.controllers.iter().filter(|(_, controller)| unwanted(controller)).map(|(handle, _)| *handle).collect();
         for handle in handles {
-            self.close_controller(handle);
+            self.close_controller(handle, why);
         }
     }
 }
@@ -309,7 +331,7 @@ impl Target {
     pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<(), ModelError> {
         let removed = if id == DISCOVERY { None } else { self.subsystems.remove(&id) };
         self.keyring.forget(removed.ok_or(ModelError::NoSuchSubsystem)?.nqn());
-        self.close_controllers_where(|controller| controller.subsystem() == id);
+        self.close_controllers_where(WhyClosed::Revoked, |controller| controller.subsystem() == id);
         self.tables.retain(|(subsystem, _), _| *subsystem != id);
         self.discovery_changed();
         Ok(())
@@ -401,7 +423,8 @@ impl Target {
         let subsystem = self.nvm_subsystem_mut(id)?;
         subsystem.disallow_host(host);
         if !subsystem.is_allowed(host) {
-            self.close_controllers_where(|controller| controller.subsystem() == id && controller.host_nqn() == host);
+            let is_theirs = |controller: &Controller| controller.subsystem() == id && controller.host_nqn() == host;
+            self.close_controllers_where(WhyClosed::Revoked, is_theirs);
         }
         self.discovery_changed();
         Ok(())
@@ -411,7 +434,7 @@ impl Target {
     pub fn set_allow_any_host(&mut self, id: SubsystemId, allow: bool) -> Result<(), ModelError> {
         self.nvm_subsystem_mut(id)?.set_allow_any_host(allow);
         let subsystem = self.subsystems[&id].clone();
-        self.close_controllers_where(|controller| {
+        self.close_controllers_where(WhyClosed::Revoked, |controller| {
             controller.subsystem() == id && !subsystem.is_allowed(controller.host_nqn())
         });
         self.discovery_changed();

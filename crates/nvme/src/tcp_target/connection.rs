@@ -316,7 +316,7 @@ impl Connection {
     }
 
     /// Waits for `future`; `None` when the connection ended first.
-    async fn or_ended<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn or_ended<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         let mut ended = std::pin::pin!(self.settled.wait_until(|| self.is_ended()));
         std::future::poll_fn(|cx| {

@@ -66,7 +66,7 @@ impl Connection {
             let connected = this
                 .reactor
                 .call_on(this.local.shared.home, move |reactor| async move {
-                    Home::of(&reactor, &shared).connect(&sqe, &record, via, tls.as_deref(), place)
+                    Home::of(&reactor, &shared).connect(&sqe, &record, via, tls.as_deref(), place).await
                 })
                 .await;
             this.connecting.set(false);

@@ -221,7 +221,7 @@ impl Home {
     // --- what hosts ask ---------------------------------------------------------------------------------------------
 
     /// Makes a connection a queue.
-    pub(super) fn connect(
+    pub(super) async fn connect(
         self: &Rc<Self>,
         sqe: &Sqe,
         record: &[u8],
@@ -229,6 +229,7 @@ impl Home {
         tls: Option<&TlsKey>,
         place: Place,
     ) -> Result<Admitted, Cqe> {
+        self.end_predecessor(sqe, record).await;
         let now_ns = self.reactor.now_ns();
         let connected = self.target.borrow_mut().connect(now_ns, sqe, record, via, tls);
         self.deadline_moved.notify_all();
@@ -252,6 +253,24 @@ impl Home {
             self.make_busy(connected.controller, connected.subsystem, cntlid);
         }
         Ok(admitted)
+    }
+
+    /// Frees the number of the queue that a Connect asks for, where the same host had it on a connection that it has closed: the
+    /// new connection may be here before the reactor of the old one has looked at that.
+    async fn end_predecessor(self: &Rc<Self>, sqe: &Sqe, record: &[u8]) {
+        let taken = self.target.borrow().queue_in_place_of(sqe, record);
+        let Some((controller, qid)) = taken else { return };
+        let Some(place) = self.queues.borrow().get(&(controller, qid)).copied() else { return };
+        let has_gone = |connection: &Rc<Connection>| {
+            let has_gone = connection.stream.has_ended();
+            if has_gone {
+                connection.end(End::Closed);
+            }
+            has_gone
+        };
+        if self.ask_queue(controller, qid, has_gone).await == Some(true) {
+            self.queue_closed(controller, qid, place.connection, End::Closed);
+        }
     }
 
     pub(super) fn fabrics(self: &Rc<Self>, controller: ControllerHandle, qid: u16, sqe: &Sqe) -> (Cqe, bool) {
@@ -424,8 +443,8 @@ impl Home {
                     self.at_queue(controller, 0, move |connection| connection.answer(cqe));
                 }
                 TargetEvent::CloseQueue { controller, qid } => self.close_queue(controller, qid),
-                TargetEvent::CloseController { controller } => {
-                    self.guest_left(controller, &"disconnected by this node, which takes its access away");
+                TargetEvent::CloseController { controller, why } => {
+                    self.guest_left(controller, &why);
                     self.queue_ids(controller, 0).into_iter().for_each(|qid| self.close_queue(controller, qid));
                 }
                 TargetEvent::Reset { controller } => self.reset(controller),
@@ -602,10 +621,6 @@ async fn keep_time(home: Rc<Home>) {
         // As late as the look above: by the time of a turn that began long ago the deadline would be to come for ever.
         let now_ns = reactor.clock_ns();
         home.listen_to_silent(now_ns).await;
-        let silent: Vec<ControllerHandle> = home.target.borrow().silent(now_ns).collect();
-        silent
-            .into_iter()
-            .for_each(|handle| home.guest_left(handle, &"nothing was heard of it for its keep-alive time"));
         home.target.borrow_mut().handle_timeout(now_ns);
         home.carry_out();
     }

@@ -6,7 +6,7 @@
 //!
 //! Each reactor counts in a place of its own, with plain stores; who looks adds up.
 
-use super::connection::{Connection, PAUSED_FOR_GOOD};
+use super::connection::{Connection, End, PAUSED_FOR_GOOD};
 use crate::spec::Nqn;
 use crate::target::io::IoOp;
 use bdev::{HOLD_LOOK_NS, Limits, RateLimiter};
@@ -177,17 +177,25 @@ impl Connection {
         self.paused_until_ns.get() > self.reactor.now_ns()
     }
 
-    /// Waits until something may be taken, or the connection has ended, or the host has other limits.
+    /// Waits until something may be taken, or the connection has ended, or the host has other limits. That the host has gone is
+    /// noticed at once, though what it sent before is not looked at: its queue's number is free again then.
     pub(super) async fn pause_over(&self) {
         let changes = || self.host_meter.get().map(|meter| meter.limiter.changes());
         let before = changes();
         while self.is_paused() && !self.is_ended() {
-            if changes() != before && self.paused_until_ns.get() != PAUSED_FOR_GOOD {
+            if self.paused_until_ns.get() == PAUSED_FOR_GOOD {
+                return self.settled.wait_until(|| self.is_ended()).await;
+            }
+            if changes() != before {
                 return self.paused_until_ns.set(0);
             }
             let left_ns = self.paused_until_ns.get() - self.reactor.now_ns();
-            let ended = self.settled.wait_until(|| self.is_ended());
-            let _ = self.reactor.timeout(left_ns.min(HOLD_LOOK_NS), ended).await;
+            let gone = self.or_ended(self.stream.ended());
+            let gone = self.reactor.timeout(left_ns.min(HOLD_LOOK_NS), gone).await.flatten();
+            // A queue that is being drained ends when its answers are sent.
+            if gone.is_some() && self.paused_until_ns.get() != PAUSED_FOR_GOOD {
+                self.end(End::Closed);
+            }
         }
     }
 }

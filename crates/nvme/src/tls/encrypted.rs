@@ -88,6 +88,14 @@ impl TlsStream {
         self.tcp.readable().await
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.tcp.has_ended()
+    }
+
+    pub(super) async fn ended(&self) {
+        self.tcp.ended().await;
+    }
+
     pub(super) async fn writable(&self) -> Result<(), Errno> {
         self.tcp.writable().await
     }

@@ -88,6 +88,16 @@ impl Stream {
         either!(self, stream => stream.readable().await)
     }
 
+    /// Whether the peer has ended its stream, whatever there is before that to receive.
+    pub(crate) fn has_ended(&self) -> bool {
+        either!(self, stream => stream.has_ended())
+    }
+
+    /// Waits for that, by the task that receives.
+    pub(crate) async fn ended(&self) {
+        either!(self, stream => stream.ended().await);
+    }
+
     #[inline]
     pub(crate) async fn writable(&self) -> Result<(), Errno> {
         either!(self, stream => stream.writable().await)

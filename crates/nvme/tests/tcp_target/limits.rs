@@ -72,3 +72,31 @@ fn a_host_in_debt_can_be_disconnected() {
     host.io[0].expect_end();
     rig.wait_until("the connections end", |home| home.connections() == 0);
 }
+
+#[test]
+fn a_host_in_debt_that_goes_is_noticed_and_may_come_back_at_once() {
+    for reactors in [1, 2] {
+        let rig = Rig::new(reactors, Config::default());
+        limit(&rig, 1);
+        let mut host = rig.host(1);
+        for _ in 0..2 {
+            assert_eq!(host.io[0].status(read(), &[]), Status::SUCCESS);
+        }
+        // What it does not wait for stands between the target and the end of the stream.
+        host.io[0].submit(&command::with_cid(read(), 70), &[]);
+        for _ in 0..20 {
+            host.io.clear();
+            let mut queue = Wire::open(rig.address, TransportOptions::host());
+            let cqe = queue.connect(NQN, HOST, 1, Some(host.cntlid), 32, 0);
+            assert!(cqe.status().is_success(), "{}", cqe.status());
+            // A debt holds each of them back.
+            assert_eq!(queue.status(read(), &[]), Status::SUCCESS);
+            host.io.push(queue);
+        }
+        let mut twin = Wire::open(rig.address, TransportOptions::host());
+        let refused = twin.connect(NQN, HOST, 1, Some(host.cntlid), 32, 0).status();
+        assert_eq!(refused.kind(), Status::COMMAND_SEQUENCE_ERROR, "a queue that is there is not taken over");
+        drop((host, twin));
+        rig.wait_until("the connections end", |home| home.connections() == 0);
+    }
+}

@@ -18,6 +18,7 @@ mod sparse;
 mod stack;
 
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::out_file::{Existing, Readers, write_whole};
 use crate::cli::{Context, output};
 use base::ByteSize;
 use clap::Args;
@@ -59,7 +60,7 @@ pub struct WsrArgs {
     /// Threads [default: all cores]; the numbers do not depend on it
     #[arg(long)]
     threads: Option<usize>,
-    /// Write the figure to a file
+    /// Write the figure to a file, which is replaced if it exists
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -136,8 +137,7 @@ pub fn run(context: &Context, args: &WsrArgs) -> Result<(), Failure> {
         .collect();
     let cells = run_all(context, args, &hosts, &plan)?;
     if let Some(path) = &args.svg {
-        let written = std::fs::write(path, figure::draw(&cells));
-        written.map_err(|error| Failure::new(Exit::Failed, format!("cannot write {}: {error}", path.display())))?;
+        write_whole(path, figure::draw(&cells).as_bytes(), Existing::Replace, Readers::Umask)?;
     }
     if context.json {
         output::print_json(&report::to_json(args, &hosts, &cells));

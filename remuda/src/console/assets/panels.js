@@ -173,12 +173,20 @@ function subsystems() {
   return ({ subsystems }) => update(subsystems.rows, subsystems.left_off);
 }
 
+/** How a host is connected. */
+function standing({ tls, authenticated, throttled }) {
+  const words = [tls && "TLS", authenticated && "authenticated", throttled && "held back by a limit"].filter(Boolean);
+  return words.join(", ") || "-";
+}
+
 function hosts() {
   const columns = [
     { title: "Host", cell: ({ host }) => host },
     { title: "Subsystem", wide: true, cell: ({ subsystem }) => subsystem },
     { title: "Controller", number: true, cell: ({ controller }) => String(controller) },
     { title: "I/O queues", number: true, cell: ({ io_queues }) => count(io_queues) },
+    { title: "From", wide: true, cell: ({ peers }) => peers.join(", ") },
+    { title: "How", cell: standing },
     { title: "Keep-alive", number: true, cell: ({ keep_alive_ms }) => (keep_alive_ms ? duration(keep_alive_ms * 1e6) : "none") },
   ];
   const keyOf = ({ subsystem, controller }) => `${subsystem} ${controller}`;

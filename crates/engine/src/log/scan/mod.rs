@@ -45,6 +45,16 @@ pub struct LostLsns {
     pub end: u64,
 }
 
+impl std::fmt::Display for LostLsns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let last = self.end.saturating_sub(1);
+        match last > self.first {
+            true => write!(f, "records {} to {last}", self.first),
+            false => write!(f, "record {}", self.first),
+        }
+    }
+}
+
 /// The end of a log, from where it goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {

@@ -149,7 +149,7 @@ fn a_controller_with_the_wrong_key_fails_on_the_hosts_word() {
 fn a_host_that_wants_a_proof_for_which_there_is_no_key_fails() {
     let mut controller = Controller::new(Some(policy(1, None)));
     let end = talk(&mut controller, keys(1, Some(2)), 7);
-    assert_eq!(end, End { controller: Outcome::Failed(Failure::Failed), host: Err((Failure::Failed, true)) });
+    assert_eq!(end, End { controller: Outcome::Failed(Failure::NotUsable), host: Err((Failure::NotUsable, true)) });
 }
 
 #[test]

@@ -511,7 +511,7 @@ fn a_controller_ends_another_of_its_host_and_answers_when_nothing_of_it_is_under
     let named = numbers_of(&mut bench, lost);
     let quiesce = AdminOutcome::Quiesce { subsystem: bench.subsystem, cntlid: named.cntlid };
     assert_eq!(cross_reset(&mut bench, next, named), quiesce);
-    assert_eq!(bench.events(), [TargetEvent::CloseController { controller: lost }]);
+    assert_eq!(bench.events(), [TargetEvent::CloseController { controller: lost, why: WhyClosed::CrossReset }]);
     assert!(bench.target.controller(lost).is_none() && bench.target.controller(next).is_some());
     assert_eq!(cross_reset(&mut bench, next, named), quiesce, "it has ended, its commands perhaps not");
     assert_eq!(bench.events(), []);
@@ -632,7 +632,7 @@ fn removing_a_subsystem_ends_its_controllers_and_no_others() {
         Err(ModelError::SubsystemExists(nqn("other")))
     );
     bench.target.remove_subsystem(bench.subsystem).expect("exists");
-    assert_eq!(bench.events(), [TargetEvent::CloseController { controller: mine }]);
+    assert_eq!(bench.events(), [TargetEvent::CloseController { controller: mine, why: WhyClosed::Revoked }]);
     assert!(bench.target.controller(others).is_some());
     assert_eq!(bench.target.remove_subsystem(bench.subsystem), Err(ModelError::NoSuchSubsystem));
     assert_eq!(bench.target.remove_subsystem(DISCOVERY), Err(ModelError::NoSuchSubsystem));

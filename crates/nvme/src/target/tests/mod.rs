@@ -252,14 +252,17 @@ fn only_listed_hosts_connect_once_the_subsystem_is_closed() {
     let mut bench = Bench::new();
     let controller = bench.connect(&nqn("disk"), 0);
     bench.target.set_allow_any_host(bench.subsystem, false).expect("exists");
-    assert!(bench.events().contains(&TargetEvent::CloseController { controller }), "not listed: loses its controller");
+    assert!(
+        bench.events().contains(&TargetEvent::CloseController { controller, why: WhyClosed::Revoked }),
+        "not listed: loses its controller"
+    );
     let data = command::connect_data([7; 16], &nqn("host"), &nqn("disk"), None);
     let refused = bench.connect_as(command::connect(0, 32, 0), &data).expect_err("not listed");
     assert_eq!(refused.status().kind(), Status::CONNECT_INVALID_HOST);
     bench.target.allow_host(bench.subsystem, nqn("host")).expect("exists");
     let controller = bench.connect(&nqn("disk"), 0);
     bench.target.disallow_host(bench.subsystem, &nqn("host")).expect("exists");
-    assert!(bench.events().contains(&TargetEvent::CloseController { controller }));
+    assert!(bench.events().contains(&TargetEvent::CloseController { controller, why: WhyClosed::Revoked }));
 }
 
 #[test]
@@ -419,7 +422,7 @@ fn a_silent_host_loses_its_controller_and_a_noisy_one_does_not() {
     bench.target.note_activity(start + 6_000 * MS, controller);
     assert_eq!(bench.target.poll_timeout(), Some(start + 11_000 * MS));
     bench.target.handle_timeout(start + 11_000 * MS);
-    assert_eq!(bench.events(), [TargetEvent::CloseController { controller }]);
+    assert_eq!(bench.events(), [TargetEvent::CloseController { controller, why: WhyClosed::Silent }]);
     assert!(bench.target.controller(controller).is_none());
     assert_eq!(bench.target.poll_timeout(), None);
     assert_eq!(bench.admin(controller, command::keep_alive()), Err(Status::ABORTED_SQ_DELETION));
