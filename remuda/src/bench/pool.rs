@@ -10,12 +10,13 @@ use crate::config::{DeviceDef, DeviceParams};
 use crate::node::reactors::{Reactors, on_reactor_async};
 use crate::node::{Opened, Opener, Refusal, close_device, open_device, prepare_memory};
 use bdev::BlockDevice;
-use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices};
+use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, Shape};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Keys of the kind.
 pub const KEYS: &[Key] = &[
+    key("shape", Form::Choice(&["hot", "shaped"]), "hot", "How blocks are placed on the capacity."),
     key("size", Form::Size, "three quarters of the capacity", "The volume that is loaded."),
     key("log", Form::Text, "memory", "A file or drive for the log, written in blocks."),
     key("log_pmem", Form::Text, "memory", "A DAX device or file for the log, stored into."),
@@ -30,6 +31,7 @@ pub const KEYS: &[Key] = &[
 /// What the pool shall be like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSpec {
+    shaped: bool,
     size: Option<u64>,
     log: Option<String>,
     log_pmem: Option<String>,
@@ -51,6 +53,7 @@ impl PoolSpec {
         let text = |section: &mut Section<'_>, name| section.text(name).map(|text| text.value);
         let size = |section: &mut Section<'_>, name| section.size(name).map(|size| size.value);
         let spec = PoolSpec {
+            shaped: section.choice("shape").is_some_and(|shape| shape.value == Shape::Shaped.name()),
             size: size(&mut section, "size"),
             log: text(&mut section, "log"),
             log_pmem: text(&mut section, "log_pmem"),
@@ -122,7 +125,9 @@ impl BenchPool {
             }
         };
         let devices = PoolDevices { log, capacity };
-        let create = CreateOptions { name: "bench".to_string(), shards: spec.shards, ..CreateOptions::default() };
+        let shape = if spec.shaped { Shape::Shaped } else { Shape::Hot };
+        let create =
+            CreateOptions { name: "bench".to_string(), shape, shards: spec.shards, ..CreateOptions::default() };
         let options = OpenOptions {
             reactors: (0..reactors.handles().len()).collect(),
             map_cache_bytes: spec.map_cache.map(|bytes| bytes as usize),

@@ -239,6 +239,14 @@ impl Index {
         state.map.get(block).filter(|place| place.at != IN_PLACE)
     }
 
+    /// As [`log_place`](Self::log_place), of `count` blocks whose first is at `place`: when all of them are in the log.
+    #[inline]
+    pub(crate) fn log_places(&self, first: u32, place: LogPlace, count: u32) -> Option<SmallVec<[LogPlace; 8]>> {
+        let rest = first + 1..first + count;
+        rest.clone().for_each(|block| self.state.borrow().map.prefetch(block));
+        std::iter::once(Some(place)).chain(rest.map(|block| self.log_place(block))).collect()
+    }
+
     /// What knows the checksums of blocks of an extent that all lie where placement puts them, as far as the log knows.
     #[inline]
     pub(crate) fn knows(&self, extent: u32, blocks: Range<u32>) -> Option<Knows> {

@@ -68,14 +68,21 @@ impl Shard {
         };
         let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
         let [buf] = bufs.as_mut_slice() else { return Now::Elsewhere(extent) };
-        for (step, bytes) in buf.as_mut_slice().chunks_exact_mut(BLOCK_BYTES).enumerate() {
-            let Some(place) = self.index.log_place(first + step as u32) else {
-                return if step == 0 { Now::Elsewhere(extent) } else { Now::Later };
-            };
-            // On a mismatch the long way finds out, and reports.
-            if !self.log.try_read(place.at, 0, bytes) || crc32c(bytes) != place.crc {
+        let Some(place) = self.index.log_place(first) else { return Now::Elsewhere(extent) };
+        let Some(places) = self.index.log_places(first, place, target.bytes / BLOCK) else { return Now::Later };
+        let bytes = buf.as_mut_slice();
+        // What was written as one is copied as one, and checked when it is in the cache.
+        let mut at = 0;
+        while at < places.len() {
+            let end = at + run_of(&places[at..]);
+            if !self.log.try_read(places[at].at, 0, &mut bytes[at * BLOCK_BYTES..end * BLOCK_BYTES]) {
                 return Now::Later;
             }
+            at = end;
+        }
+        // On a mismatch the long way finds out, and reports.
+        if places.iter().zip(bytes.chunks_exact(BLOCK_BYTES)).any(|(place, bytes)| crc32c(bytes) != place.crc) {
+            return Now::Later;
         }
         add(&self.counters.log_hit_bytes, target.bytes as u64);
         Now::Done
@@ -383,6 +390,12 @@ pub(super) fn run_length(places: &[Place]) -> usize {
         _ => false,
     };
     (1..places.len().min(most)).find(|index| !follows(*index)).unwrap_or(places.len().min(most))
+}
+
+/// How many blocks from the first lie in the log one behind the other.
+fn run_of(places: &[LogPlace]) -> usize {
+    let follows = |index: &usize| places[index - 1].at.0 + BLOCK_UNITS == places[*index].at.0;
+    1 + (1..places.len()).take_while(follows).count()
 }
 
 fn copy_list(source: &[Buf], target: &mut SgList) {
