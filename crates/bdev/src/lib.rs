@@ -29,6 +29,7 @@ mod linear;
 mod mem;
 mod mem_marks;
 mod mem_stripes;
+mod mem_zeroes;
 mod mirror;
 pub mod model_ssd;
 mod null;

@@ -9,6 +9,7 @@ use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Done, Io, Op, OpSet, Status};
 use crate::mem_marks::Marks;
 use crate::mem_stripes::Stripes;
+use crate::mem_zeroes::Zeroes;
 use reactor::{IoFuture, Reactor, Region, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ struct Shared {
     stripes: Stripes,
     /// Blocks that cannot be read.
     marks: Marks,
+    zeroes: Zeroes,
 }
 
 impl MemDevice {
@@ -42,7 +44,8 @@ impl MemDevice {
         let region = bytes.and_then(Region::anonymous);
         let region = region.ok_or_else(|| refuse("more memory than the system can address".to_string()))?;
         let marks = Marks::new(region.len() as u64 / u64::from(block_size));
-        let shared = Arc::new(Shared { region, blocks: AtomicU64::new(blocks), stripes: Stripes::default(), marks });
+        let (blocks, zeroes) = (AtomicU64::new(blocks), Zeroes::new(region.len()));
+        let shared = Arc::new(Shared { region, blocks, stripes: Stripes::default(), marks, zeroes });
         Ok(MemDevice { name: name.to_string(), block_size, shared })
     }
 }
@@ -93,9 +96,12 @@ impl MemDevice {
         }
         let old = self.shared.blocks.swap(blocks, Ordering::Relaxed);
         if blocks < old {
-            let at = blocks as usize * self.block_size as usize;
-            self.shared.marks.clear(blocks..old);
-            self.shared.region.zero(at, (old - blocks) as usize * self.block_size as usize);
+            let Shared { region, stripes, marks, zeroes, .. } = &*self.shared;
+            let (at, bytes) =
+                (blocks as usize * self.block_size as usize, (old - blocks) as usize * self.block_size as usize);
+            let _held = stripes.lock(&[(at, bytes)]);
+            marks.clear(blocks..old);
+            zeroes.zero(region, at, bytes);
         }
         Ok(())
     }
@@ -114,16 +120,20 @@ impl MemChannel {
         let region = &self.shared.region;
         let at = io.lba.0 as usize * self.block_size as usize;
         let bytes = io.nblocks as usize * self.block_size as usize;
-        let (stripes, marks) = (&self.shared.stripes, &self.shared.marks);
+        let Shared { stripes, marks, zeroes, .. } = &*self.shared;
         let (range, source) = (io.lba.0..io.end(), io.arg..io.arg.saturating_add(u64::from(io.nblocks)));
         let _held = match io.op {
             Op::Read if marks.any(range.clone()) => return Status::ReadError,
             Op::Read => {
                 if io.bufs.is_empty() {
+                    if zeroes.any(at, bytes) {
+                        let _held = stripes.lock(&[(at, bytes)]);
+                        zeroes.settle(region, at, bytes);
+                    }
                     io.bufs.push(region.loan(at, bytes));
                 } else {
                     stripes.read(at, bytes, || {
-                        for_each_piece(&mut io.bufs, at, |offset, buf| region.read(offset, buf.as_mut_slice()));
+                        for_each_piece(&mut io.bufs, at, |offset, buf| zeroes.read(region, offset, buf.as_mut_slice()));
                     });
                 }
                 return Status::Ok;
@@ -141,13 +151,19 @@ impl MemChannel {
         if is_read {
             return Status::ReadError;
         }
+        if matches!(io.op, Op::Compare | Op::CompareAndWrite) {
+            zeroes.settle(region, at, bytes);
+        }
         match io.op {
             Op::WriteUncorrectable => {
                 marks.set(range);
                 return Status::Ok;
             }
-            Op::Write => for_each_piece(&mut io.bufs, at, |offset, buf| region.write(offset, buf.as_slice())),
-            Op::WriteZeroes | Op::Unmap => region.zero(at, bytes),
+            Op::Write => {
+                zeroes.before_write(region, at, bytes);
+                for_each_piece(&mut io.bufs, at, |offset, buf| region.write(offset, buf.as_slice()));
+            }
+            Op::WriteZeroes | Op::Unmap => zeroes.zero(region, at, bytes),
             Op::Compare if !self.equal(&io.bufs, at) => return Status::Miscompare,
             Op::CompareAndWrite => {
                 let mut new = reactor::buf::sg_split_off(&mut io.bufs, bytes);
@@ -161,8 +177,10 @@ impl MemChannel {
                 }
             }
             Op::Copy => {
-                let source = region.loan(io.arg as usize * self.block_size as usize, bytes);
-                region.write(at, source.as_slice());
+                let from = io.arg as usize * self.block_size as usize;
+                zeroes.settle(region, from, bytes);
+                zeroes.before_write(region, at, bytes);
+                region.write(at, region.loan(from, bytes).as_slice());
             }
             _ => {}
         }
