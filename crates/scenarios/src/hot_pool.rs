@@ -415,6 +415,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetBetween => Some(Defect::ForgetBetween),
         Mutation::WriteFrozen => Some(Defect::WriteFrozen),
         Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
+        Mutation::ForgetOwn => Some(Defect::ForgetOwn),
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
         _ => None,

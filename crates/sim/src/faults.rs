@@ -272,6 +272,8 @@ pub enum Mutation {
     WriteFrozen,
     /// A scenario's own defect: in the engine, only whole extents are kept of what a deleted snapshot leaves to its heir.
     AbsorbExtents,
+    /// A scenario's own defect: the engine loses half of what a layer has of its own where it takes over an extent of a deleted snapshot.
+    ForgetOwn,
     /// A scenario's own defect: the engine does not try another version of a block that is damaged.
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
@@ -308,7 +310,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 67] = [
+    pub const ALL: [Mutation; 68] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -360,6 +362,7 @@ impl Mutation {
         Mutation::ForgetBetween,
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
+        Mutation::ForgetOwn,
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::SkipParity,

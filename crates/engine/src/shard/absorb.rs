@@ -1,11 +1,13 @@
 //! What a layer that goes has, and the layer above it shows, becomes that one's own.
 //!
 //! Extents where the layer above has nothing change their owner by a record, whole and wherever their blocks are. Where both
-//! have an extent, the blocks that show through are written again, to the layer above; then the extent is given back.
+//! have an extent, it becomes so where the layer above has little in it (see `take_over`). Otherwise the blocks that show through are
+//! written again, to the layer above; then the extent is given back.
 //! Writers to the layer above wait for the extent, or the run of blocks, that is under way; readers do not: they look again
 //! when an extent has changed its owner or is gone.
 
 use super::index::Place;
+use super::take_over::Both;
 use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Class, Record};
 use crate::units::EXTENT_BLOCKS;
@@ -74,7 +76,7 @@ impl Shard {
     }
 
     /// How many of an extent's blocks the heir shows.
-    fn shown(&self, layer: u32, heir: u32, vextent: u32) -> u32 {
+    pub(super) fn shown(&self, layer: u32, heir: u32, vextent: u32) -> u32 {
         let first = vextent as u64 * EXTENT_BLOCKS as u64;
         let below = self.lineage.below(heir).filter(|below| below.layer == layer);
         below.map_or(0, |below| below.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64) as u32)
@@ -82,6 +84,12 @@ impl Shard {
 
     /// As [`absorb`](Self::absorb), of an extent that both have. False when the heir has it no more.
     async fn absorb_extent(self: &Rc<Self>, layer: u32, heir: u32, vextent: u32) -> Result<bool, Status> {
+        let Some(old) = self.index.extent(layer, vextent) else { return Ok(true) };
+        let Some(new) = self.index.extent(heir, vextent) else { return Ok(false) };
+        let below = Target { volume: layer, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
+        if self.take_over(Both { below, old, above: Target { volume: heir, ..below }, new }).await? {
+            return Ok(false);
+        }
         for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
             let from = Target { volume: layer, vextent, offset: first * BLOCK, bytes: RUN_BLOCKS * BLOCK };
             if !self.absorb_run(from, Target { volume: heir, ..from }).await? {

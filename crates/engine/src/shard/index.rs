@@ -6,6 +6,7 @@
 //! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
 //! yet, the map page.
 
+mod watch;
 mod young;
 
 use super::Defect;
@@ -85,6 +86,7 @@ struct State {
     uncovered: u64,
     /// The last record, and where the log was then.
     last: LogTail,
+    watch: watch::Watch,
 }
 
 /// See the module.
@@ -142,6 +144,7 @@ impl Index {
             named: HashMap::default(),
             uncovered: 0,
             last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
+            watch: watch::Watch::default(),
         };
         let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
         Index { meta, state: RefCell::new(state), segment_units, defect }
@@ -775,6 +778,7 @@ impl Sink for Index {
             state.sequences[(here.segment % state.segments.len() as u64) as usize] = here.segment;
         }
         state.last = here;
+        state.watch.note(record);
         match record {
             Record::Write { first, crcs } => {
                 let segment = (placed.segment % state.segments.len() as u64) as usize;

@@ -35,6 +35,7 @@ mod retire;
 mod scrub;
 mod settled;
 mod shape;
+mod take_over;
 mod trim;
 mod unflushed;
 mod verify;
@@ -224,6 +225,8 @@ pub enum Defect {
     WriteFrozen,
     /// Of what a deleted snapshot had and the layer above it shows, only whole extents are kept.
     AbsorbExtents,
+    /// Of what a layer has of its own, half is lost when it takes over an extent of a deleted snapshot.
+    ForgetOwn,
     /// Of a block that is damaged no other version is tried.
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.

@@ -173,6 +173,11 @@ impl Shard {
             return Ok(false);
         }
         self.log.barrier().await;
+        self.free_held(whole, extent).await
+    }
+
+    /// Gives an extent back, of which nobody writes, moves or destages anything. True, even when it is not there any more.
+    pub(super) async fn free_held(self: &Rc<Self>, whole: Target, extent: u32) -> Result<bool, Status> {
         if self.index.extent(whole.volume, whole.vextent) != Some(extent) {
             return Ok(true);
         }
