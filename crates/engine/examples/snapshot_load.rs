@@ -3,7 +3,7 @@
 //!
 //! A write's time counts from when it was due, so that one that waits delays those behind it in the numbers as well. With
 //! `delete` the snapshot before is deleted when a new one is there, and what that costs is in the numbers too. The snapshots of a
-//! span go at its end, before the next one is measured.
+//! span go at its end, before the next one is measured: what the writes meet while they go, and in the second after, is told apart.
 //!
 //! `cargo run --release -p remuda-engine --example snapshot_load -- hot|shaped [GIB [LOG_MIB [WRITES_PER_S [ROUNDS]]]] [delete|none]`:
 //! with `none` no snapshots are taken in any second, which shows how far two halves of one run come apart by themselves.
@@ -52,7 +52,7 @@ fn main() {
         let writers: Vec<_> = (0..WRITERS).map(|seed| reactor.spawn_join(writer(load.clone(), seed))).collect();
         // The first span is for getting used to it.
         reactor.sleep_ns(SPAN_NS).await;
-        let mut taken = Histogram::default();
+        let (mut taken, mut gone) = (Histogram::default(), Histogram::default());
         for _ in 0..rounds {
             for with in [false, true] {
                 load.kind.set(1 + with as usize);
@@ -64,10 +64,19 @@ fn main() {
                     }
                     reactor.sleep_ns((begun + SNAPSHOT_EVERY_NS).saturating_sub(reactor.clock_ns())).await;
                 }
-                load.kind.set(0);
+                load.kind.set(if with { 3 } else { 0 });
+                let begun = reactor.clock_ns();
                 forget(&reactor, &pool, |_| true).await;
-                pool.reap(&reactor).await.expect("memory does not fail");
+                // Nobody waits for them: that would speed it up.
+                while pool.tree(&reactor).await.expect("it is open").1 > 0 {
+                    reactor.sleep_ns(SECOND_NS / 1000).await;
+                }
+                if with {
+                    gone.record(reactor.clock_ns() - begun);
+                    load.kind.set(4);
+                }
                 reactor.sleep_ns(SECOND_NS).await;
+                load.kind.set(0);
             }
         }
         load.ends.set(true);
@@ -75,7 +84,8 @@ fn main() {
             writer.await;
         }
         let all = load.latency.borrow();
-        for (kind, name) in [(1, "without"), (2, "with"), (0, "otherwise (before, and while snapshots go)")] {
+        let kinds = [(1, "without"), (2, "with"), (3, "while snapshots go"), (4, "the second after"), (0, "otherwise")];
+        for (kind, name) in kinds {
             let us = |share| all[kind].percentile(share) as f64 / 1e3;
             println!(
                 "{name}: {} writes; us p50 {:.1} p99 {:.1} p99.9 {:.1} p99.99 {:.1} max {:.1}",
@@ -90,6 +100,8 @@ fn main() {
         if taken.count() > 0 {
             let (p50, max) = (taken.percentile(50.0) as f64 / 1e3, taken.max() as f64 / 1e3);
             println!("{} snapshots: us p50 {p50:.1} max {max:.1}", taken.count());
+            let (p50, max) = (gone.percentile(50.0) as f64 / 1e6, gone.max() as f64 / 1e6);
+            println!("those of a span went in: ms p50 {p50:.0} max {max:.0}");
         }
         let ratio = |share| all[2].percentile(share) as f64 / all[1].percentile(share) as f64;
         println!(
@@ -127,9 +139,10 @@ struct Load {
     /// Between two writes of one writer.
     gap_ns: u64,
     ends: Cell<bool>,
-    /// Which histogram a write counts in that is due now: 0 before anything is measured, then 1 without snapshots and 2 with.
+    /// Which histogram a write counts in that is due now: 0 when nothing is measured, 1 without snapshots, 2 with, 3 while they
+    /// go, 4 after that.
     kind: Cell<usize>,
-    latency: RefCell<[Histogram; 3]>,
+    latency: RefCell<[Histogram; 5]>,
 }
 
 async fn writer(load: Rc<Load>, seed: u64) {

@@ -12,7 +12,7 @@ use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
 use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta, MetaError};
-use crate::shard::{Defect, ExtentOwner, Shard, ShardParts, ShardRecovery, ShardTuning};
+use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::status::{PoolStatus, ShardStatus};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
@@ -97,6 +97,8 @@ pub(crate) struct PoolShared {
     /// The reactor of each shard.
     homes: Vec<usize>,
     log_durable: bool,
+    /// Of those who wait until what was deleted is gone.
+    hurry: Hurry,
 }
 
 /// The shards of one pool that live on one reactor.
@@ -211,8 +213,8 @@ impl PoolShared {
 
     /// Gives back the extents of a layer from `first` on.
     async fn free_from(&self, reactor: &Rc<Reactor>, layer: u32, first: u32) -> Status {
-        let freed =
-            self.on_shards(reactor, move |shard| async move { shard.free_range(layer, first, u32::MAX).await }).await;
+        let free = move |shard: Rc<Shard>, hurry| async move { shard.free_range(layer, first, u32::MAX, hurry).await };
+        let freed = self.on_all_shards(reactor, self.hurry.clone(), free).await;
         freed.into_iter().map(|ended| ended.unwrap_or(Err(Status::Gone))).find_map(Result::err).unwrap_or(Status::Ok)
     }
 
@@ -464,6 +466,7 @@ impl Pool {
             control: reactor.index(),
             homes: (0..superblock.shards as usize).map(|shard| reactors[shard % reactors.len()]).collect(),
             log_durable: log.durable,
+            hurry: Hurry::default(),
         });
         let mut pool = Pool {
             recovery: PoolRecovery { repaired_copies, ..PoolRecovery::default() },

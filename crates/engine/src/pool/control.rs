@@ -56,6 +56,7 @@ impl Control {
     /// changes nothing any more.
     pub(super) async fn close(&self) {
         self.closing.set(true);
+        self.shared.hurry.wait_for_good();
         let ended = async {
             self.idle.wait_until(|| !self.reaping.get() && !self.busy.get()).await;
         };
@@ -173,6 +174,7 @@ impl Control {
         if blocks < old {
             self.lay(&VolumeEntry { overlap, ..former }).await;
             let first = blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
+            let _waiting = self.shared.hurry.wait();
             let status = self.shared.free_from(&self.reactor, id, first).await;
             status.check().map_err(|status| self.shared.io_error("free what was cut off", status))?;
         }
@@ -239,6 +241,7 @@ impl Control {
 
     /// What a crash in the middle of a change has left to do.
     pub(super) async fn tidy_up(&self) -> Result<(), PoolError> {
+        let _waiting = self.shared.hurry.wait();
         let volumes: Vec<VolumeEntry> = self.catalog.borrow().volumes.values().cloned().collect();
         for entry in volumes.iter().filter(|entry| entry.state == VolumeState::Live) {
             let _alone = self.alone().await;

@@ -14,9 +14,15 @@ const RETRY_NS: u64 = 10_000_000_000;
 const CLOSE_LOOK_NS: u64 = 100_000_000;
 
 impl Control {
+    /// Removes all layers that are to go and can, as fast as that goes: somebody waits for it.
+    pub(super) async fn reap(&self) -> Result<(), PoolError> {
+        let _waiting = self.shared.hurry.wait();
+        self.reap_at_leisure().await
+    }
+
     /// Removes all layers that are to go and can: those that at most one layer lies over. The first error is returned when
     /// everything else has been done.
-    pub(super) async fn reap(&self) -> Result<(), PoolError> {
+    async fn reap_at_leisure(&self) -> Result<(), PoolError> {
         let _turn = self.turn(&self.reaping).await;
         let (mut passed, mut ended) = (BTreeSet::new(), Ok(()));
         while let Some((layer, heir)) = self.next_to_go(&passed).filter(|_| !self.closing.get()) {
@@ -28,11 +34,11 @@ impl Control {
         ended
     }
 
-    /// As [`reap`](Self::reap), in the background, again and again while it fails.
+    /// As [`reap`](Self::reap), in the background and giving way to users, again and again while it fails.
     pub(super) fn reap_beside(self: &Rc<Self>) {
         let control = self.clone();
         self.reactor.spawn(async move {
-            while let Err(error) = control.reap().await {
+            while let Err(error) = control.reap_at_leisure().await {
                 if control.closing.get() {
                     return;
                 }
@@ -49,6 +55,7 @@ impl Control {
 
     /// Waits until those of these layers have gone that nothing lies over.
     pub(super) async fn gone(self: &Rc<Self>, layers: &[u32]) -> Result<(), PoolError> {
+        let _waiting = self.shared.hurry.wait();
         let is_left = || layers.iter().any(|layer| self.is_left(*layer));
         // Somebody who is at it takes those first that need not be moved.
         self.idle.wait_until(|| !is_left() || !self.reaping.get()).await;
@@ -109,9 +116,9 @@ impl Control {
 
     /// A part of it in each shard; whether that was all.
     async fn absorb(&self, layer: u32, heir: u32) -> Result<bool, Status> {
-        let absorb = move |shard: Rc<Shard>| async move { shard.absorb(layer, heir).await };
+        let absorb = move |shard: Rc<Shard>, hurry| async move { shard.absorb(layer, heir, hurry).await };
         let mut is_done = true;
-        for ended in self.shared.on_shards(&self.reactor, absorb).await {
+        for ended in self.shared.on_all_shards(&self.reactor, self.shared.hurry.clone(), absorb).await {
             is_done &= ended.unwrap_or(Err(Status::Gone))?;
         }
         Ok(is_done)

@@ -7,6 +7,7 @@
 //! when an extent has changed its owner or is gone.
 
 use super::index::Place;
+use super::slack::{Hurry, Slack};
 use super::take_over::Both;
 use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Class, Record};
@@ -38,7 +39,8 @@ enum Fate {
 impl Shard {
     /// Makes the heir's own what `heir`, which lies over `layer`, shows of some extents of that, and gives the rest of them back.
     /// Whether that was all. Nobody but the heir may lie over the layer. It may be repeated when it was interrupted.
-    pub(crate) async fn absorb(self: &Rc<Self>, layer: u32, heir: u32) -> Result<bool, Status> {
+    pub(crate) async fn absorb(self: &Rc<Self>, layer: u32, heir: u32, hurry: Hurry) -> Result<bool, Status> {
+        let slack = Slack::new(self, hurry);
         let mut extents = self.index.extents_of(layer, 0..u32::MAX);
         if extents.is_empty() {
             return Ok(true);
@@ -46,10 +48,11 @@ impl Shard {
         let is_last = extents.len() <= EXTENTS_PER_ROUND;
         extents.truncate(EXTENTS_PER_ROUND);
         for (vextent, _) in &extents {
+            slack.give_way(self).await;
             while self.shown(layer, heir, *vextent) > 0 {
                 let is_done = match self.index.extent(heir, *vextent) {
                     None => self.hand_over(layer, heir, *vextent).await?,
-                    Some(_) => self.absorb_extent(layer, heir, *vextent).await?,
+                    Some(_) => self.absorb_extent(layer, heir, *vextent, &slack).await?,
                 };
                 if is_done {
                     break;
@@ -60,6 +63,7 @@ impl Shard {
         // be durable first. And slices leave the dirty journal only with checkpoints.
         self.checkpoint().await?;
         for (vextent, _) in extents {
+            slack.give_way(self).await;
             self.free_extent(layer, vextent).await?;
         }
         Ok(is_last)
@@ -83,14 +87,21 @@ impl Shard {
     }
 
     /// As [`absorb`](Self::absorb), of an extent that both have. False when the heir has it no more.
-    async fn absorb_extent(self: &Rc<Self>, layer: u32, heir: u32, vextent: u32) -> Result<bool, Status> {
+    async fn absorb_extent(
+        self: &Rc<Self>,
+        layer: u32,
+        heir: u32,
+        vextent: u32,
+        slack: &Slack,
+    ) -> Result<bool, Status> {
         let Some(old) = self.index.extent(layer, vextent) else { return Ok(true) };
         let Some(new) = self.index.extent(heir, vextent) else { return Ok(false) };
         let below = Target { volume: layer, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
-        if self.take_over(Both { below, old, above: Target { volume: heir, ..below }, new }).await? {
+        if self.take_over(Both { below, old, above: Target { volume: heir, ..below }, new }, slack).await? {
             return Ok(false);
         }
         for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
+            slack.give_way(self).await;
             let from = Target { volume: layer, vextent, offset: first * BLOCK, bytes: RUN_BLOCKS * BLOCK };
             if !self.absorb_run(from, Target { volume: heir, ..from }).await? {
                 return Ok(false);

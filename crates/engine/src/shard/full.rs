@@ -22,6 +22,11 @@ pub(super) struct Fullness {
 }
 
 impl Fullness {
+    /// Whether writes fail for want of an extent.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.get()
+    }
+
     /// A write has failed: whether that is to be said. Where it was said a moment ago, a later write's failure says it.
     fn filled(&self, now_ns: u64) -> bool {
         self.is_full.set(true);

@@ -6,6 +6,7 @@
 //! the end for the last of those.
 
 use super::index::Place;
+use super::slack::Slack;
 use super::{BLOCK, Defect, Shard, Target};
 use crate::log::{Class, Record};
 use crate::units::EXTENT_BLOCKS;
@@ -40,17 +41,18 @@ impl Both {
 impl Shard {
     /// Writes what the upper layer has of its own to the lower one's extent, and gives the upper one's back. False when that is
     /// not possible or not worth it, and nothing has changed to those who read.
-    pub(super) async fn take_over(self: &Rc<Self>, both: Both) -> Result<bool, Status> {
+    pub(super) async fn take_over(self: &Rc<Self>, both: Both, slack: &Slack) -> Result<bool, Status> {
         self.index.watch(both.new);
-        let taken = self.take_over_watched(both).await;
+        let taken = self.take_over_watched(both, slack).await;
         self.index.unwatch();
         taken
     }
 
-    async fn take_over_watched(self: &Rc<Self>, both: Both) -> Result<bool, Status> {
+    async fn take_over_watched(self: &Rc<Self>, both: Both, slack: &Slack) -> Result<bool, Status> {
         let Some(mut left) = self.own_if_few(both).await? else { return Ok(false) };
         for _ in 0..PASSES_MAX {
             for run in left.chunks(RUN_BLOCKS) {
+                slack.give_way(self).await;
                 self.wait_for_room(RUN_BYTES_MAX).await?;
                 if !self.write_down(both, run).await? {
                     return Ok(false);

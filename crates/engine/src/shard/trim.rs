@@ -1,6 +1,7 @@
 //! Making blocks holes: by a record for parts of an extent, by giving the extent back when all of it goes. And making them
 //! unreadable, because somebody asked for that.
 
+use super::slack::{Hurry, Slack};
 use super::{BLOCK, Defect, Shard, Target};
 use crate::log::{Class, Record};
 use crate::units::EXTENT_BLOCKS;
@@ -209,10 +210,18 @@ impl Shard {
     }
 
     /// Gives back the extents `first .. end` of a layer.
-    pub(crate) async fn free_range(self: &Rc<Self>, layer: u32, first: u32, end: u32) -> Result<(), Status> {
+    pub(crate) async fn free_range(
+        self: &Rc<Self>,
+        layer: u32,
+        first: u32,
+        end: u32,
+        hurry: Hurry,
+    ) -> Result<(), Status> {
+        let slack = Slack::new(self, hurry);
         // Extents that are being handed over are the layer's then.
         self.log.barrier().await;
         for (vextent, _) in self.index.extents_of(layer, first..end) {
+            slack.give_way(self).await;
             self.free_extent(layer, vextent).await?;
         }
         Ok(())
