@@ -185,17 +185,26 @@ impl Shard {
             return Ok(false);
         }
         let shown = self.shown(from.volume, to.volume, to.vextent);
-        let fates: Vec<Fate> = to.blocks().map(|index| self.fate(index, shown, old, extent)).collect();
+        // Where nothing lies below the layer, what is a hole there stays one without a word.
+        let needs_holes = self.lineage.through(from.volume, from.range().start).next().is_some();
+        let mut fates: Vec<Fate> = to.blocks().map(|index| self.fate(index, shown, old, extent)).collect();
+        fates.iter_mut().filter(|fate| **fate == Fate::Hole && !needs_holes).for_each(|fate| *fate = Fate::Stays);
         drop(pages);
-        let first = extent * EXTENT_BLOCKS;
-        for (index, fate) in to.blocks().zip(fates) {
-            let block = Target { offset: index * BLOCK, bytes: BLOCK, ..to };
-            match fate {
+        let mut first = extent * EXTENT_BLOCKS + to.blocks().start;
+        for alike in fates.chunk_by(|one, other| one == other) {
+            let blocks = alike.len() as u32;
+            match alike[0] {
                 Fate::Stays => {}
-                Fate::Written => self.write_again(block, first + index).await?,
-                Fate::Hole => self.tell(&to, Record::Trim { first: first + index, blocks: 1 }).await?,
-                Fate::Lost => self.tell(&to, Record::Lost { first: first + index, blocks: 1 }).await?,
+                Fate::Written => {
+                    for block in first..first + blocks {
+                        let target = Target { offset: block % EXTENT_BLOCKS * BLOCK, bytes: BLOCK, ..to };
+                        self.write_again(target, block).await?;
+                    }
+                }
+                Fate::Hole => self.tell(&to, Record::Trim { first, blocks }).await?,
+                Fate::Lost => self.tell(&to, Record::Lost { first, blocks }).await?,
             }
+            first += blocks;
         }
         self.house.wrote(self);
         Ok(true)
