@@ -80,8 +80,8 @@ impl Shard {
         }
         let place = |extent: u32, index: u32| self.index.place(extent * EXTENT_BLOCKS + index);
         let own: Vec<u32> = (0..EXTENT_BLOCKS).filter(|index| place(both.new, *index) != Place::Inherit).collect();
-        let shows =
-            |index: &u32| place(both.new, *index) == Place::Inherit && place(both.old, *index) != Place::Inherit;
+        let has_bytes = |index| !matches!(place(both.old, index), Place::Inherit | Place::Hole);
+        let shows = |index: &u32| place(both.new, *index) == Place::Inherit && has_bytes(*index);
         let shown = (0..EXTENT_BLOCKS).filter(shows).count();
         Ok((own.len() < shown).then_some(own))
     }
