@@ -237,6 +237,18 @@ pub trait Driver {
     }
     /// Stores bytes, bypassing or writing back the cache; durable after the next fence.
     fn pmem_store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno>;
+    /// As [`pmem_store`](Self::pmem_store), and gives the CRC32C of each of `crcs.len()` equal parts of `source`.
+    fn pmem_store_checked(&self, pmem: PmemId, offset: u64, source: &[u8], crcs: &mut [u32]) -> Result<(), Errno> {
+        let part = source.len().checked_div(crcs.len()).unwrap_or(0);
+        assert_eq!(part * crcs.len(), source.len(), "checksums are of equal parts");
+        for (step, crc) in (0u64..).zip(crcs) {
+            let at = step * part as u64;
+            let bytes = &source[at as usize..][..part];
+            self.pmem_store(pmem, offset + at, bytes)?;
+            *crc = base::crc32c(bytes);
+        }
+        Ok(())
+    }
     /// Orders and persists every store made before by this reactor.
     fn pmem_fence(&self, pmem: PmemId);
     /// Unmaps.

@@ -6,6 +6,7 @@
 mod arena;
 mod block;
 pub mod buf;
+mod checked_stores;
 pub mod driver;
 mod exec;
 mod file;

@@ -197,6 +197,10 @@ mod tests {
         driver.pmem_read(pmem, 89, &mut bytes).unwrap();
         assert_eq!(bytes, [0, 7, 7]);
         assert_eq!(driver.pmem_store(pmem, 91, &[7; 10]), Err(Errno::EINVAL));
+        let mut crcs = [0; 2];
+        driver.pmem_store_checked(pmem, 0, &[1, 2, 3, 4], &mut crcs).unwrap();
+        assert_eq!(crcs, [base::crc32c(&[1, 2]), base::crc32c(&[3, 4])]);
+        assert_eq!(driver.pmem_store_checked(pmem, 97, &[7; 4], &mut crcs), Err(Errno::EINVAL));
         assert_eq!(driver.pmem_read(pmem, 98, &mut bytes), Err(Errno::EINVAL));
     }
 }

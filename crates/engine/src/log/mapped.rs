@@ -9,7 +9,6 @@
 use super::{Appended, Class, Log, Medium, Opening, Placed};
 use crate::format::record::{self, HEADER_BYTES_MAX, Record, UNIT};
 use crate::units::BLOCK_BYTES;
-use base::crc32c;
 use bdev::{Op, Status};
 use reactor::{Buf, Errno};
 use std::rc::Rc;
@@ -109,47 +108,49 @@ impl Log {
         let units = (payload_at / UNIT as u64) as u32;
         let driver = reactor.driver();
         let start = first_byte + place as u64 * self.geometry.segment_bytes();
-        if !self.store_payload(record, payload, start + after_header, name)? {
+        if !name(record) {
             return Ok(None);
         }
+        self.store_payload(record, payload, start + after_header)?;
         self.sink.coming(record);
-        let mut header = [0; HEADER_BYTES_MAX];
-        let header_bytes = record::encode(record, lsn, self.epoch, units, self.salt, &mut header);
-        driver.pmem_store(*pmem, start + used, &header[..header_bytes])?;
+        let encode = |header: &mut [u8]| record::encode(record, lsn, self.epoch, units, self.salt, header);
+        if record.header_bytes() == UNIT {
+            // Most are: nothing larger is cleared behind the stores of the payload.
+            let mut header = [0; UNIT];
+            encode(&mut header);
+            driver.pmem_store(*pmem, start + used, &header)?;
+        } else {
+            let mut header = [0; HEADER_BYTES_MAX];
+            let header_bytes = encode(&mut header);
+            driver.pmem_store(*pmem, start + used, &header[..header_bytes])?;
+        }
         Ok(Some(Placed { lsn, segment, at: self.geometry.at(place, payload_at) }))
     }
 
-    /// Stores the payload from byte `at` on, names the record and makes its checksums. False when `name` does not complete it.
+    /// Stores the payload from byte `at` on, and makes its checksums.
     #[inline]
-    fn store_payload(
-        &self,
-        record: &mut Record,
-        payload: &[Buf],
-        mut at: u64,
-        name: &mut impl FnMut(&mut Record) -> bool,
-    ) -> Result<bool, Errno> {
+    fn store_payload(&self, record: &mut Record, payload: &[Buf], mut at: u64) -> Result<(), Errno> {
         let Medium::Mapped { reactor, pmem, .. } = &self.medium else { unreachable!("a mapped log") };
         let driver = reactor.driver();
-        if !matches!(record, Record::Write { .. }) || payload.iter().any(|buf| !buf.len().is_multiple_of(BLOCK_BYTES)) {
+        let is_whole = payload.iter().all(|buf| buf.len().is_multiple_of(BLOCK_BYTES));
+        if let Record::Write { crcs, .. } = record
+            && is_whole
+        {
+            // On the way, so that nothing of it is loaded twice.
+            let mut rest = &mut crcs[..];
             for buf in payload {
-                driver.pmem_store(*pmem, at, buf.as_slice())?;
-                at += buf.len() as u64;
+                let (these, others) = rest.split_at_mut(buf.len() / BLOCK_BYTES);
+                driver.pmem_store_checked(*pmem, at, buf.as_slice(), these)?;
+                (at, rest) = (at + buf.len() as u64, others);
             }
-            let is_named = name(record);
-            record.seal(payload);
-            return Ok(is_named);
+            return Ok(());
         }
-        // Each block's checksum after its stores: they have fetched it, and drain while the checksum is made.
-        for (step, block) in payload.iter().flat_map(|buf| buf.as_slice().chunks_exact(BLOCK_BYTES)).enumerate() {
-            driver.pmem_store(*pmem, at, block)?;
-            at += BLOCK_BYTES as u64;
-            if step == 0 && !name(record) {
-                return Ok(false);
-            }
-            let Record::Write { crcs, .. } = record else { unreachable!("a write") };
-            crcs[step] = crc32c(block);
+        for buf in payload {
+            driver.pmem_store(*pmem, at, buf.as_slice())?;
+            at += buf.len() as u64;
         }
-        Ok(true)
+        record.seal(payload);
+        Ok(())
     }
 
     /// Counts a record that was stored; where in the segment it begins.

@@ -348,8 +348,8 @@ impl Log {
     /// Appends and fences a write of so many blocks now, on a mapped log that has room and nobody waiting for it. `None`: use
     /// [`append`](Self::append).
     ///
-    /// `name` tells the first block, after the first stores have been made: what it has to fetch from memory is on its way
-    /// meanwhile, if it was asked for. When it does not know, nothing has been appended.
+    /// `name` tells the first block, when there is room for the record and before anything is stored: what it asks for in memory is on its
+    /// way while the payload is stored. When it does not know, nothing has been appended.
     #[inline]
     pub fn try_append(
         &self,

@@ -264,6 +264,10 @@ impl Driver for LinuxDriver {
         self.pmem.borrow().store(pmem, offset, source)
     }
 
+    fn pmem_store_checked(&self, pmem: PmemId, offset: u64, source: &[u8], crcs: &mut [u32]) -> Result<(), Errno> {
+        self.pmem.borrow().store_checked(pmem, offset, source, crcs)
+    }
+
     fn pmem_fence(&self, pmem: PmemId) {
         self.pmem.borrow().fence(pmem);
     }

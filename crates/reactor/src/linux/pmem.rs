@@ -3,6 +3,7 @@
 use super::{check, last_errno};
 use crate::arena::Mapping;
 use crate::buf::{Buf, Region};
+use crate::checked_stores::CheckedStores;
 use crate::driver::{PmemId, PmemInfo};
 use crate::stores::{Stores, store_fence};
 use base::Errno;
@@ -24,6 +25,7 @@ struct Mapped {
 pub(super) struct Pmem {
     open: Vec<Option<Mapped>>,
     stores: Stores,
+    checked_stores: CheckedStores,
 }
 
 impl Pmem {
@@ -60,14 +62,31 @@ impl Pmem {
         Ok(mapped.region.loan(offset as usize, len))
     }
 
-    pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
+    /// Where `source` may be stored, and whether that is durable after a fence.
+    fn target(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(*mut u8, bool), Errno> {
         let (target, durable) = self.range(pmem, offset, source.len())?;
         // (a loan of the same range)
-        if (source.as_ptr() as usize).abs_diff(target as usize) < source.len() {
-            return Err(Errno::EINVAL);
-        }
+        let is_apart = (source.as_ptr() as usize).abs_diff(target as usize) >= source.len();
+        if is_apart { Ok((target, durable)) } else { Err(Errno::EINVAL) }
+    }
+
+    pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
+        let (target, durable) = self.target(pmem, offset, source)?;
         // SAFETY: `target` is inside the mapping, and `source` apart from it.
         unsafe { self.stores.copy(source, target, durable) };
+        Ok(())
+    }
+
+    pub(super) fn store_checked(
+        &self,
+        pmem: PmemId,
+        offset: u64,
+        source: &[u8],
+        crcs: &mut [u32],
+    ) -> Result<(), Errno> {
+        let (target, durable) = self.target(pmem, offset, source)?;
+        // SAFETY: `target` is inside the mapping, and `source` apart from it.
+        unsafe { self.checked_stores.copy(source, target, durable, crcs) };
         Ok(())
     }
 
@@ -139,6 +158,35 @@ fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_stored_and_checked_is_in_its_range_or_refused() {
+        const PART: usize = 4096;
+        let mut pmem = Pmem::default();
+        let (id, _) = pmem.open(None, 16 * PART as u64).unwrap();
+        let source: Vec<u8> = (0..5 * PART).map(|index| (index * 31 % 251) as u8).collect();
+        let expected: Vec<u32> = source.chunks(PART).map(base::crc32c).collect();
+        // At a line, and beside one.
+        for offset in [0, 64, 65] {
+            let mut crcs = [0; 5];
+            pmem.store_checked(id, offset, &source, &mut crcs).unwrap();
+            pmem.fence(id);
+            assert_eq!(crcs[..], expected[..], "{offset}");
+            let mut stored = vec![0; source.len()];
+            pmem.read(id, offset, &mut stored).unwrap();
+            assert!(stored == source, "{offset}");
+        }
+        let mut crcs = [0; 5];
+        assert_eq!(pmem.store_checked(id, 11 * PART as u64 + 1, &source, &mut crcs), Err(Errno::EINVAL));
+        assert_eq!(pmem.store_checked(id, u64::MAX, &source, &mut crcs), Err(Errno::EINVAL));
+        let loan = pmem.loan(id, 0, 2 * PART).unwrap();
+        let onto_itself = pmem.store_checked(id, PART as u64, loan.as_slice(), &mut crcs[..2]);
+        assert_eq!(onto_itself, Err(Errno::EINVAL));
+        assert_eq!(pmem.store_checked(id, 2 * PART as u64, loan.as_slice(), &mut crcs[..2]), Ok(()));
+        drop(loan);
+        pmem.close(id);
+        assert_eq!(pmem.store_checked(id, 0, &source, &mut crcs), Err(Errno::EBADF));
+    }
 
     #[test]
     fn only_the_kernels_word_makes_memory_volatile() {
