@@ -120,7 +120,6 @@ impl Index {
     ) -> Index {
         let extents = meta.extents();
         let (mut places, mut unusable) = (Places::new(extents), 0);
-        places.expect((0..extents).filter(|extent| meta.descriptor(*extent).volume != 0).count());
         for extent in 0..extents {
             let descriptor = meta.descriptor(extent);
             unusable += (descriptor.flags & meta::UNUSABLE != 0) as u32;

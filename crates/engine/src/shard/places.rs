@@ -49,14 +49,27 @@ impl Slice {
 
 const NO_EXTENTS: Slice = Slice([NONE; SLICE_EXTENTS as usize]);
 
+/// Extents that follow one another from this one on.
+fn run(first: u32) -> Slice {
+    Slice(std::array::from_fn(|index| first + index as u32))
+}
+
 /// Slices of a volume that are found together: few enough that a volume with little in it takes little, enough that what leads
 /// to a slice stays in the caches.
 const GROUP_SLICES: u32 = 64;
 
 const GROUP_EXTENTS: u32 = GROUP_SLICES * SLICE_EXTENTS;
 
-/// Indices in [`Places::slices`], or none.
+/// Of each slice its index in [`Places::slices`], or none, or with [`RUN`] the first of its extents, which follow one another. So a slice that was
+/// written in order is found in its group, without another line of the cache, and takes no more memory than that.
 type Group = [u32; GROUP_SLICES as usize];
+
+const RUN: u32 = 1 << 31;
+
+/// The first extent of a slice in one run.
+fn run_at(slot: u32) -> Option<u32> {
+    (slot != NONE && slot & RUN != 0).then_some(slot & !RUN)
+}
 
 /// See the module.
 pub(crate) struct Places {
@@ -99,36 +112,37 @@ impl Places {
 
     /// More extents exist; they are free.
     pub(crate) fn grow(&mut self, extents: u32) {
+        assert!(extents < RUN, "a shard has fewer extents than can be addressed");
         self.used.resize((extents as usize).div_ceil(64), 0);
         self.free += extents - self.extents;
         self.extents = extents;
     }
 
-    /// So many extents are about to be assigned, whole slices mostly.
-    pub(crate) fn expect(&mut self, extents: usize) {
-        self.slices.reserve(extents / SLICE_EXTENTS as usize);
-    }
-
     #[inline]
-    fn slice(&self, volume: u32, slice: u32) -> Option<&Slice> {
+    fn slot(&self, volume: u32, slice: u32) -> Option<u32> {
         let group = *self.index.get(&(volume, slice / GROUP_SLICES))?;
         let slot = self.groups[group as usize][(slice % GROUP_SLICES) as usize];
-        (slot != NONE).then(|| &self.slices[slot as usize])
+        (slot != NONE).then_some(slot)
+    }
+
+    fn slice_at(&self, slot: u32) -> Slice {
+        run_at(slot).map_or_else(|| self.slices[slot as usize], run)
     }
 
     /// Every slice of which the group is among `wanted`: volume, number, extents. In no particular order.
-    fn slices_of(&self, wanted: impl Fn(u32, u32) -> bool) -> impl Iterator<Item = (u32, u32, &Slice)> {
+    fn slices_of(&self, wanted: impl Fn(u32, u32) -> bool) -> impl Iterator<Item = (u32, u32, Slice)> {
         let groups = self.index.iter().filter(move |((volume, group), _)| wanted(*volume, *group));
         groups.flat_map(|((volume, group), slot)| {
             let slices = (group * GROUP_SLICES..).zip(&self.groups[*slot as usize]).filter(|(_, slot)| **slot != NONE);
-            slices.map(|(slice, slot)| (*volume, slice, &self.slices[*slot as usize]))
+            slices.map(|(slice, slot)| (*volume, slice, self.slice_at(*slot)))
         })
     }
 
     /// The extent is looked up soon.
     #[inline]
     pub(crate) fn prefetch(&self, volume: u32, vextent: u32) {
-        if let Some(slice) = self.slice(volume, vextent / SLICE_EXTENTS) {
+        let slot = self.slot(volume, vextent / SLICE_EXTENTS);
+        if let Some(slice) = slot.and_then(|slot| self.slices.get(slot as usize)) {
             reactor::prefetch(slice);
         }
     }
@@ -136,7 +150,12 @@ impl Places {
     /// Where an extent of a volume is.
     #[inline]
     pub(crate) fn get(&self, volume: u32, vextent: u32) -> Option<u32> {
-        let extent = self.slice(volume, vextent / SLICE_EXTENTS)?.0[(vextent % SLICE_EXTENTS) as usize];
+        let slot = self.slot(volume, vextent / SLICE_EXTENTS)?;
+        let index = vextent % SLICE_EXTENTS;
+        if let Some(first) = run_at(slot) {
+            return Some(first + index);
+        }
+        let extent = self.slices[slot as usize].0[index as usize];
         (extent != NONE).then_some(extent)
     }
 
@@ -164,14 +183,24 @@ impl Places {
             .entry((volume, slice / GROUP_SLICES))
             .or_insert_with(|| fresh(&mut self.groups, &mut self.groups_unused, [NONE; GROUP_SLICES as usize]));
         let slot = &mut self.groups[group as usize][(slice % GROUP_SLICES) as usize];
-        if *slot == NONE {
+        let index = vextent % SLICE_EXTENTS;
+        if let Some(first) = run_at(*slot) {
+            if first + index == extent {
+                return;
+            }
+            *slot = fresh(&mut self.slices, &mut self.slices_unused, run(first));
+        } else if *slot == NONE {
             *slot = fresh(&mut self.slices, &mut self.slices_unused, NO_EXTENTS);
         }
-        let place = &mut self.slices[*slot as usize].0[(vextent % SLICE_EXTENTS) as usize];
-        if *place == NONE {
+        let extents = &mut self.slices[*slot as usize].0;
+        if extents[index as usize] == NONE {
             *self.held.entry(volume).or_default() += 1;
         }
-        *place = extent;
+        extents[index as usize] = extent;
+        let first = extents[0];
+        if (0..).zip(extents.iter()).all(|(index, extent)| first.checked_add(index) == Some(*extent)) {
+            self.slices_unused.push(std::mem::replace(slot, RUN | first));
+        }
     }
 
     /// The extent is not free, whoever has it.
@@ -188,6 +217,9 @@ impl Places {
         let Some(group) = self.index.get(&key).copied() else { return };
         let slots = &mut self.groups[group as usize];
         let slot = &mut slots[(slice % GROUP_SLICES) as usize];
+        if let Some(first) = run_at(*slot) {
+            *slot = fresh(&mut self.slices, &mut self.slices_unused, run(first));
+        }
         let Some(extents) = self.slices.get_mut(*slot as usize) else { return };
         if std::mem::replace(&mut extents.0[(vextent % SLICE_EXTENTS) as usize], NONE) == NONE {
             return;
@@ -253,14 +285,14 @@ impl Places {
         volumes.sort_unstable();
         let slices = range.start / SLICE_EXTENTS..range.end.div_ceil(SLICE_EXTENTS);
         let mut found: Vec<u32> = Vec::new();
-        let mut add = |slice: u32, extents: &Slice| {
+        let mut add = |slice: u32, extents: Slice| {
             found.extend(extents.held(slice).map(|(vextent, _)| vextent).filter(|vextent| range.contains(vextent)));
         };
         // Whatever is fewer: what there may be, or what there is.
-        if slices.len() * volumes.len() < self.slices.len() {
+        if slices.len() * volumes.len() < self.groups.len() * GROUP_SLICES as usize {
             for (slice, owner) in slices.flat_map(|slice| volumes.iter().map(move |owner| (slice, *owner))) {
-                if let Some(extents) = self.slice(owner, slice) {
-                    add(slice, extents);
+                if let Some(slot) = self.slot(owner, slice) {
+                    add(slice, self.slice_at(slot));
                 }
             }
         } else {
@@ -335,6 +367,36 @@ mod tests {
         assert_eq!(places.of_volume(1, 15..18).iter().map(|(vextent, _)| *vextent).collect::<Vec<_>>(), [15, 16, 17]);
         assert_eq!((places.of_any(&[2, 1], 6..9), places.of_any(&[2], 0..u32::MAX)), (vec![6, 7, 8], vec![7]));
         assert_eq!(places.of_any(&[1, 2, 3], 30..36), [30, 31, 32, 34, 35]);
+    }
+
+    #[test]
+    fn slices_in_one_run_take_no_room_and_stay_what_they_are_when_one_of_them_goes() {
+        let mut places = Places::new(400);
+        (0..320).for_each(|vextent| assert_eq!(places.allocate(1, vextent), Some(vextent)));
+        assert_eq!((places.slices.len(), places.slices_unused.len()), (1, 1), "one at a time was not complete");
+        let mut model: Vec<Option<u32>> = (0..320).map(Some).collect();
+        let check = |places: &Places, model: &[Option<u32>]| {
+            assert!((0..).zip(model).all(|(vextent, extent)| places.get(1, vextent) == *extent));
+            let all: Vec<(u32, u32)> = (0..).zip(model).filter_map(|(at, extent)| Some((at, (*extent)?))).collect();
+            assert_eq!(places.of_volume(1, 0..u32::MAX), all);
+            assert_eq!(places.of_any(&[1], 0..u32::MAX), all.iter().map(|(at, _)| *at).collect::<Vec<_>>());
+            assert_eq!(places.held_by(1) as usize, all.len());
+        };
+        check(&places, &model);
+        for (vextent, extent) in
+            [(0, None), (17, Some(330)), (47, None), (47, Some(47)), (64, Some(64)), (17, Some(17))]
+        {
+            match extent {
+                Some(extent) => places.assign(extent, 1, vextent),
+                None => places.detach(1, vextent),
+            }
+            model[vextent as usize] = extent;
+            check(&places, &model);
+        }
+        assert_eq!(places.slices.len() - places.slices_unused.len(), 1, "slice 0 alone has a gap");
+        (0..320).for_each(|vextent| places.detach(1, vextent));
+        check(&places, &[None; 320]);
+        assert_eq!((places.index.len(), places.slices.len()), (0, places.slices_unused.len()));
     }
 
     #[test]
