@@ -62,23 +62,28 @@ impl BlockSet {
 }
 
 /// What the log knows about one extent and its map page does not.
+///
+/// Three lines of the cache, of which a write touches the first and that with its block.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct DirtyExtent {
     extent: u32,
-    /// Blocks whose newest bytes (or checksum) are in the log map, or in a chain of deltas.
-    pub(crate) blocks: BlockSet,
-    /// Blocks that are holes now.
-    pub(crate) holes: Option<Box<BlockSet>>,
-    /// Blocks that are lost now.
-    pub(crate) lost: Option<Box<BlockSet>>,
+    destaging: bool,
+    /// The destage leaves some of it.
+    is_left: bool,
     /// The first record that is not in the map page.
     first: LogTail,
     /// While it is being destaged: the first record that the destage leaves, or that has come since.
     since: Option<LogTail>,
-    destaging: bool,
-    /// The destage leaves some of it.
-    is_left: bool,
+    /// Blocks that are holes now.
+    pub(crate) holes: Option<Box<BlockSet>>,
+    /// Blocks that are lost now.
+    pub(crate) lost: Option<Box<BlockSet>>,
+    /// Blocks whose newest bytes (or checksum) are in the log map, or in a chain of deltas.
+    pub(crate) blocks: BlockSet,
 }
+
+const _: () = assert!(std::mem::offset_of!(DirtyExtent, blocks) == 64 && size_of::<DirtyExtent>() == 192);
 
 /// See the module.
 #[derive(Default)]
@@ -118,23 +123,21 @@ impl DirtyExtents {
         }
     }
 
-    /// Where the extent's state is, is wanted soon.
+    /// The block is marked soon: where the extent's state is, is wanted, and where that goes if it has none yet.
     #[inline]
-    pub(crate) fn prefetch_slot(&self, extent: u32) {
-        reactor::prefetch(&self.index[extent as usize]);
+    pub(crate) fn prefetch_slot(&self, block: u32) {
+        reactor::prefetch(&self.index[(block / EXTENT_BLOCKS) as usize]);
+        if let Some(state) = self.free.last().and_then(|slot| self.slab.get(*slot as usize)) {
+            state.prefetch(block);
+        }
     }
 
     /// The block is marked soon.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
-        let slot = match self.index[(block / EXTENT_BLOCKS) as usize] {
-            NONE => self.free.last().copied().unwrap_or(NONE),
-            slot => slot,
-        };
+        let slot = self.index[(block / EXTENT_BLOCKS) as usize];
         if let Some(state) = self.slab.get(slot as usize) {
-            reactor::prefetch(state);
-            reactor::prefetch(&state.first);
-            reactor::prefetch(&state.blocks.0[(block % EXTENT_BLOCKS) as usize / 64]);
+            state.prefetch(block);
         }
     }
 
@@ -149,23 +152,17 @@ impl DirtyExtents {
     pub(crate) fn touch(&mut self, extent: u32, at: LogTail) -> &mut DirtyExtent {
         let mut slot = self.index[extent as usize];
         if slot == NONE {
-            let fresh = DirtyExtent {
-                extent,
-                blocks: BlockSet::EMPTY,
-                holes: None,
-                lost: None,
-                first: at,
-                since: None,
-                destaging: false,
-                is_left: false,
-            };
             slot = match self.free.pop() {
                 Some(slot) => {
-                    self.slab[slot as usize] = fresh;
+                    // The rest is as it was forgotten: empty.
+                    let state = &mut self.slab[slot as usize];
+                    debug_assert!(state.blocks.is_empty() && state.has_blocks_alone());
+                    (state.extent, state.first, state.since) = (extent, at, None);
+                    (state.destaging, state.is_left) = (false, false);
                     slot
                 }
                 None => {
-                    self.slab.push(fresh);
+                    self.slab.push(DirtyExtent::new(extent, at));
                     self.slab.len() as u32 - 1
                 }
             };
@@ -184,7 +181,7 @@ impl DirtyExtents {
         let slot = std::mem::replace(&mut self.index[extent as usize], NONE);
         if slot != NONE {
             let state = &mut self.slab[slot as usize];
-            (state.holes, state.lost) = (None, None);
+            (state.holes, state.lost, state.blocks) = (None, None, BlockSet::EMPTY);
             self.free.push(slot);
             self.under_way.retain(|other| *other != extent);
         }
@@ -368,6 +365,26 @@ impl DirtyExtents {
 }
 
 impl DirtyExtent {
+    fn new(extent: u32, first: LogTail) -> DirtyExtent {
+        DirtyExtent {
+            extent,
+            destaging: false,
+            is_left: false,
+            first,
+            since: None,
+            holes: None,
+            lost: None,
+            blocks: BlockSet::EMPTY,
+        }
+    }
+
+    /// The block is marked soon.
+    #[inline]
+    fn prefetch(&self, block: u32) {
+        reactor::prefetch(self);
+        reactor::prefetch(&self.blocks.0[(block % EXTENT_BLOCKS) as usize / 64]);
+    }
+
     /// The extent.
     pub(crate) fn extent(&self) -> u32 {
         self.extent

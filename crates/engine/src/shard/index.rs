@@ -173,7 +173,7 @@ impl Index {
     #[inline]
     pub(crate) fn prefetch(&self, first: u32, blocks: u32) {
         let state = self.state.borrow();
-        state.dirty.prefetch_slot(extent_of(first));
+        state.dirty.prefetch_slot(first);
         (first..first + blocks.min(PREFETCHED_MAX)).for_each(|block| state.map.prefetch(block));
     }
 

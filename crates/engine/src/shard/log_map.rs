@@ -38,7 +38,9 @@ struct Bucket {
 impl Bucket {
     #[inline]
     fn position(&self, key: u32) -> Option<usize> {
-        self.keys.iter().position(|found| *found == key)
+        // All of them, whichever it is: where it is cannot be guessed.
+        let found = (0..WAYS).fold(0u32, |found, way| found | u32::from(self.keys[way] == key) << way);
+        (found != 0).then(|| found.trailing_zeros() as usize)
     }
 
     #[inline]
