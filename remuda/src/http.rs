@@ -394,7 +394,7 @@ fn render_parities(out: &mut String, devices: &[Gauge]) {
 /// Flash caches in use.
 fn render_flash_caches(out: &mut String, devices: &[Gauge]) {
     type Series = (&'static str, &'static str, &'static str, fn(&FlashCacheView) -> u64);
-    const CACHES: [Series; 10] = [
+    const CACHES: [Series; 11] = [
         ("remuda_flash_cache_on", "gauge", "1 if flash is used.", |cache| (cache.mode == "on") as u64),
         ("remuda_flash_cache_hit_bytes_total", "counter", "Bytes read from flash.", |cache| cache.hit_bytes),
         ("remuda_flash_cache_miss_bytes_total", "counter", "Bytes read from the slow device.", |cache| {
@@ -418,6 +418,9 @@ fn render_flash_caches(out: &mut String, devices: &[Gauge]) {
         }),
         ("remuda_flash_cache_write_errors_total", "counter", "Writes of flash that failed.", |cache| {
             cache.write_errors
+        }),
+        ("remuda_flash_cache_late_total", "counter", "Operations of flash that were not answered in time.", |cache| {
+            cache.late
         }),
     ];
     for (name, kind, help, value) in CACHES {

@@ -4,8 +4,8 @@ mod common;
 
 use bdev::flash_cache::Mode;
 use bdev::{
-    BlockDevice, Channel, DeviceError, ErrorDevice, ErrorRule, Fault, Flags, FlashCacheDevice, FlashCacheOptions,
-    FlashCacheStatus, Io, Lba, Op, Status,
+    BlockDevice, Channel, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, ErrorRule, Fault, Flags,
+    FlashCacheDevice, FlashCacheOptions, FlashCacheStatus, Io, Lba, Op, Status,
 };
 use common::*;
 use reactor::{Buf, Reactor, SgList};
@@ -235,6 +235,47 @@ fn flash_that_rots_or_fails_costs_hits_only() {
                 assert_eq!(again.hits(10, 190, 1).await, 0, "nothing of the dead one counts");
             }
         }
+    });
+}
+
+#[test]
+fn flash_that_hangs_keeps_nobody_waiting_and_is_used_again_when_it_answers() {
+    run(async |reactor| {
+        let (slow, below) = (mem("slow", 3000), mem("flash", 600));
+        let flash = Arc::new(DelayDevice::new("late", below.clone(), Delays::default(), 1));
+        let late = |ns| {
+            let delay = Delay { fixed_ns: ns, jitter_ns: 0 };
+            flash.set(Delays { read: delay, write: delay, flush: delay });
+        };
+        let device: Device = flash.clone();
+        let cache = open(&reactor, &slow, Some(&device), options()).await.unwrap();
+        cache.write(0, 100, 1).await;
+        cache.warm(0, 100).await;
+        assert_eq!(cache.hits(0, 100, 1).await, 100);
+        late(3600 * 1_000_000_000);
+        let begun_ns = reactor.clock_ns();
+        assert_eq!(cache.hits(0, 100, 1).await, 0);
+        assert!(reactor.clock_ns() - begun_ns < 1_000_000_000, "one wait for all of them");
+        assert_eq!((cache.status().counts.late, cache.status().mode), (1, Mode::On), "not worth a word yet");
+        assert_eq!(cache.write(50, 10, 2).await, Status::Ok);
+        reactor.sleep_ns(1_100_000_000).await;
+        assert_eq!(cache.status().mode, Mode::Hanging);
+        cache.device.settle(&reactor).await.unwrap();
+        late(0);
+        reactor.sleep_ns(200_000_000).await;
+        assert_eq!(cache.status().mode, Mode::On);
+        assert_eq!((cache.hits(0, 50, 1).await, cache.hits(50, 10, 2).await), (50, 0));
+        drop(cache);
+        // The marks of what was written meanwhile count.
+        let crashed = open(&reactor, &slow, Some(&device), options()).await.unwrap();
+        assert_eq!((crashed.hits(50, 10, 2).await, crashed.hits(0, 50, 1).await), (0, 0));
+        drop(crashed);
+        late(3600 * 1_000_000_000);
+        let refused = open(&reactor, &slow, Some(&device), options()).await.err().unwrap().to_string();
+        assert!(refused.contains("does not answer"), "{refused}");
+        let without = FlashCacheOptions { without_cache: true, ..options() };
+        let absent = open(&reactor, &slow, Some(&device), without).await.unwrap();
+        assert_eq!((absent.status().mode, absent.hits(50, 10, 2).await), (Mode::Absent, 0));
     });
 }
 

@@ -1,6 +1,6 @@
 //! `flash-cache`: a cache on flash before a disk, on a node that is killed and loses power. Flash rots, misdirects and loses
-//! writes, fails, is away for a while, and comes back as a copy of what it was long before. No read is ever stale, and as long
-//! as the disk works, nobody meets an error.
+//! writes, fails, does not answer, is away for a while, and comes back as a copy of what it was long before. No read is ever
+//! stale, and as long as the disk works, nobody meets an error or waits for flash for long.
 //!
 //! `flash-budget`: the same over days, with a budget that matters; a meter on flash judges every window of 24 hours.
 
@@ -22,6 +22,12 @@ use std::sync::{Arc, Mutex};
 const BLOCK: u64 = 4096;
 const SLOW: &str = "/slow";
 const FLASH: &str = "/flash";
+/// The longest that a read may take while the disk works, whatever flash does.
+const READ_MAX_NS: u64 = 2 * SECOND_NS;
+/// The same of a close: it waits for a segment on its way to flash, and looks for others.
+const SETTLE_MAX_NS: u64 = 10 * SECOND_NS;
+/// A life in which flash that does not answer is noticed.
+const LONG: Life = Life { ns: 6 * SECOND_NS, writes: 2_000 };
 /// Blocks of a segment.
 const SEGMENT_BLOCKS: u64 = 16;
 
@@ -43,14 +49,22 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             DiskFaults { damage_from: metadata * BLOCK, flush_error: 0, ..DiskFaults::swarm_loud(rng) },
         );
     }
+    let mut life = SHORT;
     if rng.one_in(2) {
         let (loud, silent) = (DiskFaults::swarm_loud(rng), DiskFaults::swarm_silent(rng));
-        let faults = DiskFaults { stuck: 0, bit_rot: silent.bit_rot, lost_write: silent.lost_write, ..loud };
+        if loud.stuck > 0 {
+            life = LONG;
+        }
+        let faults = DiskFaults { bit_rot: silent.bit_rot, lost_write: silent.lost_write, ..loud };
         world.set_disk_faults(node, FLASH, DiskFaults { misdirected_write: silent.misdirected_write, ..faults });
     }
     if is(&world.handle(), Mutation::SkipVerify) {
         // What is not checked has to be wrong to be found.
         world.set_disk_faults(node, FLASH, DiskFaults { bit_rot: 5, ..DiskFaults::default() });
+    }
+    if is(&world.handle(), Mutation::WaitForEver) {
+        world.set_disk_faults(node, FLASH, DiskFaults { stuck: 20, ..DiskFaults::default() });
+        life = LONG;
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let mix = Mix { errors_allowed: slow_fails, ..mix };
@@ -70,7 +84,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             let flash = plan.file(&reactor, FLASH).map_err(|error| error.to_string())?;
             if goes_back {
                 if rng.one_in(3) {
-                    let copy = read_all(&reactor, &flash).await;
+                    let copy = reactor.timeout(SECOND_NS, read_all(&reactor, &flash)).await.flatten();
                     if let Some(copy) = copy {
                         old.replace(Some(copy));
                     }
@@ -78,7 +92,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
                     let copy = old.take();
                     if let Some(copy) = copy {
                         sim.note("flash is what it was before");
-                        write_all(&reactor, &flash, &copy).await;
+                        reactor.timeout(SECOND_NS, write_all(&reactor, &flash, &copy)).await;
                     }
                 }
             }
@@ -105,18 +119,26 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             let first = rng.below(blocks - hot);
             for _ in 0..rng.between(50, 300) {
                 let lba = first + rng.below(hot);
-                judge.read(&reactor, &channel, &mut rng, lba, 1).await;
+                let read = reactor.timeout(READ_MAX_NS, judge.read(&reactor, &channel, &mut rng, lba, 1)).await;
+                judge.expect(read.is_some() || slow_fails, || format!("a read of {lba} waits for flash"));
                 if rng.one_in(100)
                     && settles
                     && let Some(opened) = &opened
                 {
                     // In the midst of everything.
-                    settle(&judge, &reactor, opened).await;
+                    let settled = reactor.timeout(SETTLE_MAX_NS, settle(&judge, &reactor, opened)).await;
+                    judge.expect(settled.is_some() || slow_fails, || "a close waits for flash".to_string());
                 }
             }
             if let Some(opened) = &opened {
                 let status = opened.status(reactor.now_ns());
-                judge.sim.note(format!("{} hits, {} blocks cached", status.counts.hits, status.cached_blocks));
+                judge.sim.note(format!(
+                    "{} hits, {} blocks cached, {} times late, flash is {}",
+                    status.counts.hits,
+                    status.cached_blocks,
+                    status.counts.late,
+                    status.mode.name()
+                ));
                 if settles {
                     settle(&judge, &reactor, opened).await;
                 }
@@ -128,7 +150,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         judge,
         node,
         reactors: Rc::new(Cell::new(reactors)),
-        life: SHORT,
+        life,
         open: Box::new(open),
         beside: Box::new(beside),
         close: Box::new(nothing_beside),
@@ -257,6 +279,7 @@ fn defect(sim: &Handle) -> Option<FlashCacheDefect> {
         Some(Mutation::SkipMarks) => Some(FlashCacheDefect::SkipMarks),
         Some(Mutation::SkipVerify) => Some(FlashCacheDefect::SkipVerify),
         Some(Mutation::RefillBucket) => Some(FlashCacheDefect::FullBucket),
+        Some(Mutation::WaitForEver) => Some(FlashCacheDefect::WaitForEver),
         _ => None,
     }
 }

@@ -99,7 +99,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "flash-cache",
-        about: "a cache on flash that rots, lies, dies, goes away and comes back as it was long ago, before a disk that fails, \
+        about: "a cache on flash that rots, lies, hangs, dies, goes away and comes back as it was long ago, before a disk that fails, \
                 under kills and power cuts; no read is stale, and flash's failures are nobody's errors",
         run: flash_cache::run,
     },

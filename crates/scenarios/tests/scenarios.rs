@@ -97,6 +97,7 @@ fn every_checker_catches_its_mutation() {
         ("flash-cache", Mutation::SkipMarks),
         ("flash-cache", Mutation::SkipVerify),
         ("flash-cache", Mutation::FlushDoesNothing),
+        ("flash-cache", Mutation::WaitForEver),
         ("flash-budget", Mutation::RefillBucket),
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),

@@ -264,7 +264,8 @@ pub enum Mutation {
     FreeEarly,
     /// A scenario's own defect: the engine does not write again what was written before a flush that failed.
     TrustFlushes,
-    /// A scenario's own defect: in the engine, who waits for room in the log waits for ever when upkeep fails for good.
+    /// A scenario's own defect: in the engine, who waits for room in the log waits for ever when upkeep fails for good; a
+    /// flash cache waits for flash for ever.
     WaitForEver,
     /// A scenario's own defect: the engine looks for what differs between two snapshots in the later one alone.
     ForgetBetween,

@@ -98,7 +98,12 @@ pub fn facts(cache: &FlashCacheView) -> Vec<(&'static str, String)> {
         ),
         (
             "flash errors",
-            format!("{} of reads, {} of writes", output::count(cache.read_errors), output::count(cache.write_errors)),
+            format!(
+                "{} of reads, {} of writes; {} not answered in time",
+                output::count(cache.read_errors),
+                output::count(cache.write_errors),
+                output::count(cache.late)
+            ),
         ),
         ("cache memory", size(cache.memory_bytes)),
     ]

@@ -583,6 +583,7 @@ pub fn flash_cache_view(opened: &Opened) -> Option<FlashCacheView> {
         refused_bytes: bytes(counts.refused_budget),
         read_errors: counts.read_errors,
         write_errors: counts.write_errors,
+        late: counts.late,
         memory_bytes: status.memory_bytes,
     })
 }

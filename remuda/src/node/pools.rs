@@ -305,10 +305,13 @@ impl Node {
         let capacity = self.devices.get(&slot.def.capacity).and_then(|device| device.live.as_ref().ok());
         view.flash_cache = capacity.and_then(flash_cache_view);
         if let Some(cache) = view.flash_cache.as_ref().filter(|cache| cache.mode != "on") {
-            let device = &slot.def.capacity;
+            let (device, mode) = (&slot.def.capacity, &cache.mode);
+            let advice = match mode.as_str() {
+                "hanging" => "it is used again by itself when it answers",
+                _ => "replace it, and restart the node",
+            };
             view.problems.push(format!(
-                "flash of cache '{device}' is {}: everything is read from the slow device; replace it, and restart the node",
-                cache.mode
+                "flash of cache '{device}' is {mode}: everything is read from the slow device; {advice}"
             ));
         }
         view

@@ -133,7 +133,7 @@ pub struct RebuildView {
 /// A flash cache in use. Counts are since it was opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlashCacheView {
-    /// `on`, `absent` or `failed`.
+    /// `on`, `hanging` (flash does not answer, and is used again when it does), `absent` or `failed`.
     pub mode: String,
     /// Bytes read from flash.
     pub hit_bytes: u64,
@@ -163,6 +163,9 @@ pub struct FlashCacheView {
     pub read_errors: u64,
     /// Writes of flash that failed.
     pub write_errors: u64,
+    /// Operations of flash that were not waited for any longer.
+    #[serde(default)]
+    pub late: u64,
     /// Bytes of memory for index, sketch and marks.
     pub memory_bytes: u64,
 }

@@ -1,8 +1,8 @@
 //! What is made durable on the slow device: the anchor, the marks, and the image of a clean close.
 
+use super::Inner;
 use super::format::{ANCHOR, Anchor, Geometry, IMAGE, MARKS, PAGE_MARKS, PAGE_SLOTS, page_body};
 use super::ring::Found;
-use super::{Inner, Mode};
 use crate::io::{Io, Lba, Status};
 use crate::slots::{Kind, Slots, Stamp, UNIT_BYTES};
 use crate::steps;
@@ -109,7 +109,8 @@ impl Inner {
 
     /// Writes what is in memory and notes what is cached, so that the next opening finds everything.
     pub(super) async fn settle(self: &std::rc::Rc<Self>) -> Result<(), Status> {
-        if self.shared.with(|state| state.mode != Mode::On || state.is_clean) {
+        let now_ns = self.reactor.clock_ns();
+        if self.shared.with(|state| !state.uses_flash(now_ns) || state.is_clean) {
             return self.flush().await;
         }
         self.shared.with(|state| state.ring.seal());

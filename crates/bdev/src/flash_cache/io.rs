@@ -1,10 +1,11 @@
 //! Reads and writes. A read whose blocks are all cached is flash's; any other is the slow device's, and what it brings may be
 //! let in. Whatever changes blocks goes to the slow device, and nowhere else.
 
+use super::Inner;
 use super::format::block_crc;
+use super::patience::READ_PATIENCE_NS;
 use super::ring::Found;
 use super::trust::Ticket;
-use super::{Inner, Mode};
 use crate::device::Channel;
 use crate::io::{Done, Flags, Io, Op, Status};
 use crate::split;
@@ -88,8 +89,9 @@ impl Inner {
         let (now_ns, len) = (self.reactor.now_ns(), self.shared.info.block_size as usize);
         let range = io.lba.0..io.end();
         self.shared.with(|state| {
+            let is_used = state.uses_flash(now_ns);
             let ring = &mut state.ring;
-            if state.mode != Mode::On {
+            if !is_used {
                 ring.counts.misses += io.nblocks as u64;
                 return Plan::Slow(SmallVec::new());
             }
@@ -142,7 +144,7 @@ impl Inner {
             let data = block_of(&done.io.bufs, nth as usize * len, len, &mut scratch);
             let crc = block_crc(block, data);
             self.shared.with(|state| {
-                let is_right = state.mode == Mode::On && !state.is_clean && state.trust.is_current(block, ticket);
+                let is_right = state.uses_flash(now_ns) && !state.is_clean && state.trust.is_current(block, ticket);
                 let _ = is_right && state.ring.admit(block, crc, data, state.trust.writes(), now_ns);
             });
         }
@@ -152,18 +154,15 @@ impl Inner {
 
     /// Reads flash; where that does not have what it should, the slow device.
     async fn read_flash(self: &Rc<Self>, io: Io, slots: SmallVec<[Cached; 8]>) -> Done {
-        let (lba, start, shape) = (io.lba.0, self.shared.ring_start, self.shape());
         let Some(flash) = &self.flash else { return self.pass(io).await };
-        let most = self.shared.flash.as_ref().map_or(1, |flash| flash.info().max_io_blocks) as u64;
-        let block_at = |nth: usize| start + shape.block_of(slots[nth].0);
-        let place = |block: u64| {
-            let first = (block - lba) as usize;
-            let follows = |nth: &usize| block_at(*nth) == block_at(first) + (*nth - first) as u64;
-            let count = 1 + (first + 1..slots.len()).take_while(follows).count();
-            (0, block_at(first), (count as u64).min(most))
+        let (lba, shape, flags) = (io.lba.0, self.shape(), io.flags);
+        let anew = Io { tag: io.tag, stream: io.stream, flags, ..Io::new(Op::Read, io.lba, io.nblocks) };
+        let lens: SmallVec<[usize; 8]> = io.bufs.iter().map(Buf::len).collect();
+        let asked = IoFuture::steps(&self.reactor, self.clone().ask_flash(flash.clone(), io, slots.clone()));
+        let Some(done) = self.ask(asked, READ_PATIENCE_NS, |done| done.status).await else {
+            self.shared.with(|state| state.ring.counts.missed(slots.len() as u64));
+            return self.read_anew(anew, &lens).await;
         };
-        let (flags, children) = (io.flags, [flash.clone()]);
-        let done = split::runs(&self.reactor, &children, shape.block_size, io, place).await;
         if done.status == Status::Aborted {
             // Whoever gave it up gave up the whole read.
             return done;
@@ -188,6 +187,31 @@ impl Inner {
         self.pass(Io { flags, ..done.io }).await
     }
 
+    /// The read, of flash alone.
+    async fn ask_flash(self: Rc<Self>, flash: Rc<dyn Channel>, io: Io, slots: SmallVec<[Cached; 8]>) -> Done {
+        let (lba, start, shape) = (io.lba.0, self.shared.ring_start, self.shape());
+        let most = self.shared.flash.as_ref().map_or(1, |flash| flash.info().max_io_blocks) as u64;
+        let block_at = |nth: usize| start + shape.block_of(slots[nth].0);
+        let place = |block: u64| {
+            let first = (block - lba) as usize;
+            let follows = |nth: &usize| block_at(*nth) == block_at(first) + (*nth - first) as u64;
+            let count = 1 + (first + 1..slots.len()).take_while(follows).count();
+            (0, block_at(first), (count as u64).min(most))
+        };
+        split::runs(&self.reactor, &[flash], shape.block_size, io, place).await
+    }
+
+    /// A read of the slow device into buffers of our own: those that came with it are flash's until that answers.
+    async fn read_anew(&self, mut io: Io, lens: &[usize]) -> Done {
+        for len in lens {
+            match steps::alloc(&self.reactor, *len).await {
+                Ok(buf) => io.bufs.push(buf),
+                Err(status) => return io.done(status),
+            }
+        }
+        self.pass(io).await
+    }
+
     /// Forgets blocks that flash does not have, unless they went from there meanwhile.
     fn drop_wrong(self: &Rc<Self>, lba: u64, wrong: &[u32], slots: &[Cached], status: Status) {
         let dropped = self.shared.with(|state| {
@@ -205,8 +229,7 @@ impl Inner {
                     dropped += 1;
                 }
             }
-            ring.counts.hits -= slots.len() as u64;
-            ring.counts.misses += slots.len() as u64;
+            ring.counts.missed(slots.len() as u64);
             dropped
         });
         let status = if status.is_ok() { Status::Corrupt } else { status };

@@ -3,6 +3,7 @@
 use super::format::{
     ANCHOR, Anchor, Geometry, Header, IMAGE, LABEL, Label, MARKS, PAGE_MARKS, PAGE_SLOTS, decode_page, page_body,
 };
+use super::patience::{OPEN_PATIENCE_NS, Patience};
 use super::ring::{Ring, Shape};
 use super::trust::Trust;
 use super::{FlashCacheOptions, Mode, State};
@@ -11,6 +12,7 @@ use crate::io::{Io, Lba, Status};
 use crate::parts::Parts;
 use crate::slots::{Content, Found, Kind, Slots, Stamp, UNIT_BYTES};
 use crate::steps;
+use base::Errno;
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 
@@ -131,7 +133,10 @@ impl Side<'_> {
                 let at = label.first_block + place * shape.segment_blocks;
                 parts.push(self.channel.submit(Io::read(Lba(at), shape.header_blocks as u32, bufs)));
             }
-            for (done, place) in parts.join().await.zip(first..) {
+            let Some(ended) = self.reactor.timeout(OPEN_PATIENCE_NS, parts.join()).await else {
+                return Err(Status::Os(Errno::ETIMEDOUT));
+            };
+            for (done, place) in ended.zip(first..) {
                 if !done.status.is_ok() {
                     failed = Some(done.status);
                     continue;
@@ -239,6 +244,7 @@ pub(super) fn new_state(
         anchor: *anchor,
         anchor_first: 0,
         anchor_attempts: anchor.stamp.generation,
+        patience: Patience::default(),
         errors_in_row: 0,
         endurance: options.endurance,
     }

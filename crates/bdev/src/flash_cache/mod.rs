@@ -8,6 +8,8 @@
 //!   often the device is opened ([`budget`]). All writes count.
 //! - Flash is written in whole segments, one after the other, never in place ([`ring`]).
 //! - Blocks seen once are not let in, so that a scan neither evicts what is used nor costs budget ([`sketch`]).
+//! - Nobody waits for flash for long: what it does not answer in time the slow device is asked for ([`patience`]). Writes wait for
+//!   the slow device alone.
 //!
 //! What is not covered: a slow device that fails a flush and keeps what it covered readable until the power goes. The process that
 //! saw it caches nothing of that any more; one that is started after it died cannot know, and what it caches then outlives
@@ -25,6 +27,7 @@ pub(crate) mod format;
 mod index;
 mod io;
 mod load;
+mod patience;
 mod pump;
 mod ring;
 mod sketch;
@@ -36,11 +39,13 @@ use crate::flush_line::FlushLine;
 use crate::front::check_child;
 use crate::io::{Op, OpSet, Status};
 use crate::range_lock::RangeLock;
+use base::Errno;
 pub use budget::DAY_NS;
 use budget::{BINS, Budget};
 use format::{Anchor, Geometry, Label};
 use io::FlashCacheChannel;
 use load::Side;
+use patience::{OPEN_PATIENCE_NS, Patience};
 use reactor::Reactor;
 pub use ring::FlashCacheCounts;
 use ring::{Ring, Shape};
@@ -50,6 +55,9 @@ use trust::Trust;
 
 /// Bytes of a segment unless told otherwise.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 1 << 20;
+/// Why flash cannot be used that says nothing.
+const SILENT: &str =
+    "its flash device does not answer; look at the drive, or go on without it (cache_missing = \"pass-through\")";
 /// Failures of flash in a row after which it is not used any more.
 const FAILURES_MAX: u32 = 16;
 
@@ -98,6 +106,8 @@ pub enum FlashCacheDefect {
     SkipVerify,
     /// An opening fills the bucket.
     FullBucket,
+    /// Flash is waited for, however long that takes.
+    WaitForEver,
 }
 
 /// Whether flash is used.
@@ -109,6 +119,8 @@ pub enum Mode {
     Absent,
     /// It has failed since.
     Failed,
+    /// It does not answer, or late again and again; it is used again when it does.
+    Hanging,
 }
 
 impl Mode {
@@ -118,6 +130,7 @@ impl Mode {
             Mode::On => "on",
             Mode::Absent => "absent",
             Mode::Failed => "failed",
+            Mode::Hanging => "hanging",
         }
     }
 }
@@ -184,12 +197,14 @@ struct Shared {
     flushes: Arc<FlushLine>,
     skips_marks: bool,
     skips_verify: bool,
+    waits_for_ever: bool,
 }
 
 struct State {
     ring: Ring,
     trust: Trust,
     mode: Mode,
+    patience: Patience,
     /// The anchor says, or may say, that the image of the last close is true: nothing may change before it says otherwise.
     is_clean: bool,
     is_pumping: bool,
@@ -240,7 +255,9 @@ impl FlashCacheDevice {
         // What is on the slow device is not thrown away with the cache: its anchor is kept wherever there is one.
         let keeps = found.newest.is_some();
         let anchor = found.take(options.create, options.force && !keeps, "flash cache's anchor").map_err(refused)?;
-        let flash = match open_flash(reactor, &base, flash, anchor.as_ref(), options).await {
+        let looked =
+            reactor.timeout(OPEN_PATIENCE_NS, open_flash(reactor, &base, flash, anchor.as_ref(), options)).await;
+        let flash = match looked.unwrap_or_else(|| Err(SILENT.to_string())) {
             Ok(flash) => Some(flash),
             Err(reason) if options.without_cache && anchor.is_some() => {
                 tracing::warn!(
@@ -323,7 +340,8 @@ impl FlashCacheDevice {
         (state.anchor, state.anchor_attempts) = (anchor, anchor.stamp.generation);
         if let Some(flash) = flash.as_ref().filter(|flash| !flash.is_known) {
             let label = Label { cache_id: anchor.stamp.id, ..flash.label };
-            match flash.side.write_label(&label).await {
+            let labelled = reactor.timeout(OPEN_PATIENCE_NS, flash.side.write_label(&label)).await;
+            match labelled.unwrap_or(Err(Status::Os(Errno::ETIMEDOUT))) {
                 Ok(()) => {}
                 Err(status) if options.without_cache => {
                     tracing::warn!(device = name, %status, "going on without the flash cache: its flash device takes no label");
@@ -349,6 +367,7 @@ impl FlashCacheDevice {
             flushes: Arc::default(),
             skips_marks: options.defect == Some(FlashCacheDefect::SkipMarks),
             skips_verify: options.defect == Some(FlashCacheDefect::SkipVerify),
+            waits_for_ever: options.defect == Some(FlashCacheDefect::WaitForEver),
             flash: flash.map(|flash| flash.device),
             slow,
         };
@@ -359,7 +378,7 @@ impl FlashCacheDevice {
     pub fn status(&self, now_ns: u64) -> FlashCacheStatus {
         let shared = &self.shared;
         shared.with(|state| FlashCacheStatus {
-            mode: state.mode,
+            mode: if state.mode == Mode::On && state.patience.is_hanging(now_ns) { Mode::Hanging } else { state.mode },
             counts: state.ring.counts,
             cached_blocks: state.ring.index.len(),
             capacity_blocks: if shared.flash.is_some() { state.ring.index.slots() } else { 0 },
@@ -525,7 +544,10 @@ impl Inner {
 
     /// Flash did what it was asked.
     fn flash_works(&self) {
-        self.shared.with(|state| state.errors_in_row = 0);
+        self.shared.with(|state| {
+            state.errors_in_row = 0;
+            state.patience.on_time();
+        });
     }
 
     /// Flash failed: counts it, and uses it no more where that was too often.

@@ -2,13 +2,16 @@
 //! the work first.
 
 use super::format::{Header, block_crc};
+use super::patience::WRITE_PATIENCE_NS;
 use super::ring::{NO_BLOCK, Outgoing, Survivor};
 use super::trust::Ticket;
-use super::{Inner, Mode, Shared, State};
+use super::{Inner, Shared, State};
+use crate::device::Channel;
 use crate::io::{Io, Lba, Status};
 use crate::parts::Parts;
 use crate::steps;
-use reactor::{Buf, SgList};
+use base::Errno;
+use reactor::{Buf, IoFuture, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,8 +36,8 @@ impl State {
     /// Whether something is to be read again or written, and may be. A stage of which a power cut may take back something from
     /// the slow device waits for a flush, until its place is needed. The cache does not flush for that: were it told of a
     /// failure, the device would not tell the user any more.
-    fn has_ready_work(&self) -> bool {
-        if self.mode != Mode::On || self.is_clean || !self.ring.has_work() {
+    fn has_ready_work(&self, now_ns: u64) -> bool {
+        if !self.uses_flash(now_ns) || self.is_clean || !self.ring.has_work() {
             return false;
         }
         let is_unflushed = |outgoing: Outgoing| {
@@ -48,8 +51,9 @@ impl State {
 impl Inner {
     /// Sees to what there is to do.
     pub(super) fn kick(self: &Rc<Self>) {
+        let now_ns = self.reactor.now_ns();
         let begins = self.shared.with(|state| {
-            let begins = !state.is_pumping && state.has_ready_work();
+            let begins = !state.is_pumping && state.has_ready_work(now_ns);
             state.is_pumping |= begins;
             begins
         });
@@ -70,8 +74,9 @@ impl Inner {
     }
 
     fn next_work(&self) -> Option<Work> {
+        let now_ns = self.reactor.clock_ns();
         self.shared.with(|state| {
-            if !state.has_ready_work() {
+            if !state.has_ready_work(now_ns) {
                 return None;
             }
             let survivors = state.ring.take_survivors();
@@ -108,7 +113,10 @@ impl Inner {
         let block_size = self.shared.info.block_size as usize;
         let buf = steps::alloc(&self.reactor, run.len() * block_size).await?;
         let at = self.shared.ring_start + self.shape().block_of(run[0].0.slot);
-        let done = flash.submit(Io::read(Lba(at), run.len() as u32, SgList::from_iter([buf]))).await;
+        let (flash, read) = (flash.clone(), Io::read(Lba(at), run.len() as u32, SgList::from_iter([buf])));
+        let asked = IoFuture::steps(&self.reactor, async move { flash.submit(read).await });
+        let answer = self.ask(asked, WRITE_PATIENCE_NS, |done| done.status).await;
+        let done = answer.ok_or(Status::Os(Errno::ETIMEDOUT))?;
         if !done.status.is_ok() {
             self.flash_failed(done.status, "read", |counts| counts.read_errors += 1);
             return Err(done.status);
@@ -151,19 +159,15 @@ impl Inner {
             self.write_anchor(|anchor| anchor.reserved_to = anchor.reserved_to.max(seq + ahead)).await?;
         }
         let Some(pieces) = self.pieces().await? else { return Ok(()) };
-        let mut parts = Parts::default();
-        let mut at = self.shared.ring_start + seq % self.shape().segments * self.shape().segment_blocks;
-        for piece in pieces {
-            let blocks = (piece.len() / self.shared.info.block_size as usize) as u32;
-            parts.push(flash.submit(Io::write(Lba(at), blocks, SgList::from_iter([piece]))));
-            at += blocks as u64;
-        }
-        let failed = parts.join().await.map(|done| done.status).find(|status| !status.is_ok());
-        match failed {
-            None => {
+        let at = self.shared.ring_start + seq % self.shape().segments * self.shape().segment_blocks;
+        let (flash, block_size) = (flash.clone(), self.shared.info.block_size);
+        let asked = IoFuture::steps(&self.reactor, write_pieces(flash, block_size, at, pieces));
+        match self.ask(asked, WRITE_PATIENCE_NS, |status| *status).await {
+            Some(Status::Ok) => {
                 self.flash_works();
                 Ok(())
             }
+            None => Err(Status::Os(Errno::ETIMEDOUT)),
             Some(status) => {
                 self.flash_failed(status, "write", |counts| counts.write_errors += 1);
                 Err(status)
@@ -211,4 +215,15 @@ impl Inner {
             Ok(Some(pieces))
         })
     }
+}
+
+/// Writes a segment from `at` on; how that ended.
+async fn write_pieces(flash: Rc<dyn Channel>, block_size: u32, mut at: u64, pieces: Vec<Buf>) -> Status {
+    let mut parts = Parts::default();
+    for piece in pieces {
+        let blocks = piece.len() as u32 / block_size;
+        parts.push(flash.submit(Io::write(Lba(at), blocks, SgList::from_iter([piece]))));
+        at += blocks as u64;
+    }
+    parts.join().await.map(|done| done.status).find(|status| !status.is_ok()).unwrap_or(Status::Ok)
 }

@@ -114,6 +114,16 @@ pub struct FlashCacheCounts {
     pub read_errors: u64,
     /// Writes of flash that failed.
     pub write_errors: u64,
+    /// Operations of flash that were not waited for any longer.
+    pub late: u64,
+}
+
+impl FlashCacheCounts {
+    /// What was taken for hits was not there.
+    pub(super) fn missed(&mut self, blocks: u64) {
+        self.hits -= blocks;
+        self.misses += blocks;
+    }
 }
 
 /// See the module.
