@@ -35,6 +35,8 @@ pub(super) struct Die {
     queue: VecDeque<Segment>,
     /// When the last read of the host ends.
     reads_end: u64,
+    /// Time that was reserved so far, suspensions included.
+    busy_ns: u64,
 }
 
 impl Die {
@@ -50,6 +52,7 @@ impl Die {
         // A read that goes into a suspended program is inside its segment.
         let free = self.queue.back().map_or(0, |last| last.end);
         let start = ready.max(now).max(free);
+        self.busy_ns += duration;
         self.queue.push_back(Segment { start, end: start + duration, kind, id });
         start + duration
     }
@@ -63,6 +66,7 @@ impl Die {
         mut moved: impl FnMut(u64, u64, u64),
     ) -> u64 {
         self.forget_ended(now);
+        self.busy_ns += duration;
         let mut start = now.max(self.reads_end);
         let mut index = 0;
         while let Some(segment) = self.queue.get_mut(index) {
@@ -82,6 +86,7 @@ impl Die {
             let end = start + duration;
             let old = segment.end;
             segment.end += duration + 2 * suspend_ns;
+            self.busy_ns += 2 * suspend_ns;
             moved(segment.id, old, segment.end);
             self.push_from(index + 1, &mut moved);
             self.reads_end = end;
@@ -109,6 +114,11 @@ impl Die {
                 moved(segment.id, old, segment.end);
             }
         }
+    }
+
+    /// Time that was reserved so far, in all.
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.busy_ns
     }
 
     /// When the host program `id` ends, as things stand; none when it is over.
@@ -154,6 +164,7 @@ mod tests {
         assert_eq!(end, 100 + SUSPEND + 30);
         assert_eq!(moves, [(1, 1000, 1000 + 30 + 2 * SUSPEND), (2, 2000, 2000 + 30 + 2 * SUSPEND)]);
         assert_eq!((die.end_of(1), die.end_of(2), die.end_of(3)), (Some(1110), Some(2110), None));
+        assert_eq!(die.busy_ns(), 2000 + 30 + 2 * SUSPEND);
     }
 
     #[test]

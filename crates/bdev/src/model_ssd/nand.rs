@@ -101,6 +101,11 @@ impl Nand {
         self.programmed_bytes
     }
 
+    /// Time that dies were busy for, or will be with what is reserved, all of them together.
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.dies.iter().map(Die::busy_ns).sum()
+    }
+
     pub(super) fn erases(&self) -> u64 {
         self.erases
     }
@@ -142,6 +147,7 @@ mod tests {
         nand.erase(0);
         assert_eq!(nand.buffer_full_until(0), None);
         assert_eq!((nand.programmed_bytes(), nand.erases()), (64, 1));
+        assert_eq!(nand.busy_ns(), 1100 + 2 * 100_000);
         assert_eq!(nand.read(10, 1, 5), 1005, "behind the program that runs, before the erase that has not begun");
     }
 }

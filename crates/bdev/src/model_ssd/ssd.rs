@@ -24,6 +24,8 @@ pub struct SsdCounters {
     pub collected_bytes: u64,
     /// Superblocks erased.
     pub erases: u64,
+    /// Time that its dies were busy, all of them together, with what has been asked for so far.
+    pub busy_ns: u64,
     /// Of each stream, the default one first.
     pub streams: Vec<StreamCounters>,
 }
@@ -95,6 +97,7 @@ impl Ssd {
     pub fn counters(&self) -> SsdCounters {
         let mut counters = self.counters.clone();
         (counters.nand_bytes, counters.erases) = (self.nand.programmed_bytes(), self.nand.erases());
+        counters.busy_ns = self.nand.busy_ns();
         match &self.layout {
             Layout::Mapped(ftl) => {
                 counters.collected_bytes = ftl.collected_bytes;
