@@ -1,6 +1,7 @@
-//! What stacks under test are made of: any block device behind plain asynchronous reads and writes of zeroes, the model of a
-//! cache device, and the core of the host.
+//! What stacks under test are made of: any block device behind plain asynchronous reads and writes of zeroes, and the model of
+//! a cache device.
 
+use super::host::Server;
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Flags, Io, Lba, Op};
 use reactor::{IoFuture, Reactor, Region, SgList};
 use std::rc::Rc;
@@ -160,51 +161,5 @@ impl Channel for CacheChannel {
             reactor.sleep_until(end).await;
             done
         })
-    }
-}
-
-/// One at a time, in the order of arrival. One reactor uses it; it is atomic because devices are shared.
-#[derive(Default)]
-pub struct Server {
-    free_at_ns: AtomicU64,
-}
-
-impl Server {
-    /// When what arrives now ends.
-    pub fn serve(&self, now_ns: u64, occupied_ns: u64) -> u64 {
-        let end = self.free_at_ns.load(Ordering::Relaxed).max(now_ns) + occupied_ns;
-        self.free_at_ns.store(end, Ordering::Relaxed);
-        end
-    }
-}
-
-/// What a request costs the host.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HostCost {
-    pub request_ns: u64,
-    pub block_ns: u64,
-    /// Requests share one core; otherwise they only take their time.
-    pub shared: bool,
-}
-
-/// The core that serves all requests.
-pub struct HostCore {
-    cost: HostCost,
-    server: Server,
-    reactor: Rc<Reactor>,
-}
-
-impl HostCore {
-    pub fn new(cost: HostCost, reactor: &Rc<Reactor>) -> HostCore {
-        HostCore { cost, server: Server::default(), reactor: reactor.clone() }
-    }
-
-    /// A request of so many bytes passes through.
-    pub async fn pass(&self, bytes: u64) {
-        let (now, takes) = (self.reactor.now_ns(), self.cost.request_ns + self.cost.block_ns * bytes.div_ceil(4096));
-        let end = if self.cost.shared { self.server.serve(now, takes) } else { now + takes };
-        if end > now {
-            self.reactor.sleep_until(end).await;
-        }
     }
 }

@@ -6,7 +6,7 @@ use super::rows::ROWS;
 use super::stack::{Column, Setting};
 use std::fmt::Write;
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 1056.0;
 const PANEL: f64 = 290.0;
 const BAR: f64 = 20.0;
 /// From 1 MB/s to 1000 MB/s per job.
@@ -18,7 +18,9 @@ fn height(rate: f64) -> f64 {
 }
 
 pub fn draw(cells: &[Cell]) -> String {
-    let tall = PANEL * 2.0 + 50.0;
+    let shown = |setting: &Setting| cells.iter().any(|cell| cell.setting == *setting);
+    let settings: Vec<Setting> = Setting::ALL.into_iter().filter(shown).collect();
+    let tall = PANEL * settings.len() as f64 + 50.0;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {tall}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{tall}\" fill=\"white\"/>\n"
@@ -31,11 +33,12 @@ pub fn draw(cells: &[Cell]) -> String {
     };
     let mut shapes = String::new();
     text(WIDTH / 2.0, 22.0, "middle", 15, "Writes per job, MB/s (models, logarithmic; higher is better)");
-    for (panel, setting) in Setting::ALL.into_iter().enumerate() {
+    for (panel, setting) in settings.into_iter().enumerate() {
         let base = 40.0 + panel as f64 * PANEL + PANEL - 60.0;
         let title = match setting {
             Setting::Published => "as published: raw flash per user byte 1.10, shaping 1.375",
             Setting::EqualFlash => "the same raw flash for all: 1.375 per user byte",
+            Setting::Zones => "the same raw flash for all: 1.10 per user byte, as zones for shaping",
         };
         text(WIDTH / 2.0, base - PANEL + 90.0, "middle", 13, title);
         for decade in 0..=DECADES as u32 {

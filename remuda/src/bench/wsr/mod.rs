@@ -1,12 +1,14 @@
-//! `remuda bench wsr-table`: the ten rows of the write-shaping paper on a modelled QLC drive, in virtual time.
+//! `remuda bench wsr-table`: the ten rows of the write-shaping paper, and one more, on a modelled QLC drive, in virtual time.
 //!
-//! The drive is the model of `bdev::model_ssd`, the cache drive a model too, the host's core one server with a cost per
-//! request. The shaped pool is the engine's. Nothing here depends on the machine but what a request costs that pool, which is
+//! The drive is the model of `bdev::model_ssd`, the cache drive a model too, the host's cores servers with a cost per
+//! request. The shaped pool is the engine's. Nothing here depends on the machine but what that pool costs the host, which is
 //! measured unless it is given: the same parameters give the same numbers. What is compared with what, and with how much flash, is
 //! beside every number.
 
+mod cost;
 mod disk;
 mod figure;
+mod host;
 mod ocf;
 mod places;
 mod pool;
@@ -22,9 +24,10 @@ use crate::cli::out_file::{Existing, Readers, write_whole};
 use crate::cli::{Context, output};
 use base::ByteSize;
 use clap::Args;
-use disk::HostCost;
+use host::{Cores, HostCost};
+use indicatif::{ProgressBar, ProgressStyle};
 use rows::ROWS;
-use run::{Measured, RunError};
+use run::{Conditions, Measured, RunError};
 use stack::{Column, Setting, Sizes};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -36,8 +39,8 @@ pub struct WsrArgs {
     /// Divides the sizes of everything (16 GiB of the user, superblocks, chunks of the log): 1, 2, 4, 8 or 16
     #[arg(long, default_value_t = 4, value_parser = parse_scale)]
     scale: u64,
-    /// Rows to run [default: all]
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10))]
+    /// Rows to run, 11 is 4 KiB zipf 1.2 [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=11))]
     rows: Vec<u64>,
     /// Indirection unit of the drive: 4KiB to 64KiB
     #[arg(long, default_value = "64KiB")]
@@ -48,12 +51,24 @@ pub struct WsrArgs {
     /// And for each of its blocks of 4 KiB, ns
     #[arg(long, default_value_t = Column::Shaping.host_cost().block_ns)]
     host_block_ns: u64,
-    /// CPU time of a request of the shaped pool on its one core, ns [default: measured]
-    #[arg(long, requires = "pool_block_ns")]
+    /// CPU time of a request of the shaped pool, ns [default: measured]
+    #[arg(long, requires_all = ["pool_block_ns", "pool_band_ns"])]
     pool_ns: Option<u64>,
     /// And for each of its blocks of 4 KiB, ns [default: measured]
     #[arg(long, requires = "pool_ns")]
     pool_block_ns: Option<u64>,
+    /// And for each block that the pool writes to its bands, ns: destage and collection [default: measured]
+    #[arg(long, requires = "pool_ns")]
+    pool_band_ns: Option<u64>,
+    /// Cores of the shaped pool, each with a shard of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
+    pool_cores: u16,
+    /// Writes come at a fixed rate, evenly spaced, so many MB/s (10^6) of all jobs together [default: as fast as they end]
+    #[arg(long, value_name = "MB/S", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: Option<u64>,
+    /// How much flash there is, and as what [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    setting: Vec<Setting>,
     /// Stacks to run [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     stack: Vec<Column>,
@@ -102,15 +117,17 @@ impl WsrArgs {
         let columns = Column::ALL.into_iter().filter(|column| self.stack.is_empty() || self.stack.contains(column));
         let mut hosts = Hosts { of: Vec::new(), is_measured: self.pool_ns.is_none() };
         for column in columns {
-            let cost = match (column, self.pool_ns, self.pool_block_ns) {
-                (Column::Shaping, ..) => {
+            let given = (self.pool_ns, self.pool_block_ns, self.pool_band_ns);
+            let cores = Cores::Shared(self.pool_cores);
+            let cost = match (column, given) {
+                (Column::Shaping, _) => {
                     HostCost { request_ns: self.host_ns, block_ns: self.host_block_ns, ..column.host_cost() }
                 }
-                (Column::Pool, Some(request_ns), Some(block_ns)) => {
-                    HostCost { request_ns, block_ns, ..column.host_cost() }
+                (Column::Pool, (Some(request_ns), Some(block_ns), Some(band_block_ns))) => {
+                    HostCost { request_ns, block_ns, band_block_ns, cores }
                 }
-                (Column::Pool, ..) => pool::measure_host_cost()?,
-                (other, ..) => other.host_cost(),
+                (Column::Pool, _) => HostCost { cores, ..cost::measure_host_cost()? },
+                (other, _) => other.host_cost(),
             };
             hosts.of.push((column, cost));
         }
@@ -131,6 +148,7 @@ pub fn run(context: &Context, args: &WsrArgs) -> Result<(), Failure> {
     let wanted = |number: u64| args.rows.is_empty() || args.rows.contains(&number);
     let plan: Vec<(usize, Setting, Column)> = Setting::ALL
         .into_iter()
+        .filter(|setting| args.setting.is_empty() || args.setting.contains(setting))
         .flat_map(|setting| (0..ROWS.len()).map(move |row| (setting, row)))
         .filter(|(_, row)| wanted(ROWS[*row].number))
         .flat_map(|(setting, row)| hosts.columns().map(move |column| (row, setting, column)))
@@ -165,7 +183,10 @@ fn run_all(
     let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, interrupt.clone());
     let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupt.clone());
     let show = !context.json && std::io::stderr().is_terminal();
-    let bar = if show { indicatif::ProgressBar::new(plan.len() as u64) } else { indicatif::ProgressBar::hidden() };
+    let bar = if show { ProgressBar::new(plan.len() as u64) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{elapsed} {wide_bar} {pos}/{len} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
     let (next, sizes) = (AtomicUsize::new(0), args.sizes());
     let results: Mutex<Vec<(usize, Result<Measured, RunError>)>> = Mutex::default();
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
@@ -175,9 +196,10 @@ fn run_all(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((row, setting, column)) = plan.get(index).copied() else { return };
-                    bar.set_message(format!("row {} on {}", ROWS[row].number, column.name()));
-                    let host = hosts.of(column);
-                    let outcome = run::run(&ROWS[row], column, setting, &sizes, host, interrupt.clone());
+                    bar.set_message(format!("row {}, {}, {}", ROWS[row].number, column.name(), setting.name()));
+                    let (host, rate) = (hosts.of(column), args.rate.map(|rate| rate * 1_000_000));
+                    let conditions = Conditions { column, setting, sizes, host, rate };
+                    let outcome = run::run(&ROWS[row], conditions, interrupt.clone());
                     if outcome.is_err() {
                         next.store(plan.len(), Ordering::Relaxed);
                     }
@@ -209,9 +231,13 @@ mod tests {
     use super::*;
 
     fn measure(number: u64, column: Column, setting: Setting) -> Measured {
-        let row = &ROWS[number as usize - 1];
-        let sizes = Sizes::of(16, 64 << 10);
-        run::run(row, column, setting, &sizes, column.host_cost(), Arc::default()).expect("the row runs")
+        measure_at(number, column, setting, None)
+    }
+
+    fn measure_at(number: u64, column: Column, setting: Setting, rate: Option<u64>) -> Measured {
+        let host = HostCost { band_block_ns: 300, ..column.host_cost() };
+        let conditions = Conditions { column, setting, sizes: Sizes::of(16, 64 << 10), host, rate };
+        run::run(&ROWS[number as usize - 1], conditions, Arc::default()).expect("the row runs")
     }
 
     #[test]
@@ -244,6 +270,43 @@ mod tests {
         assert!(pool.drive_amplification() < 1.1, "streams keep bands together: {}", pool.drive_amplification());
         assert!(pool.nand_bytes * 8 < pool.user_write_bytes * 32, "a fraction of what the drive alone programs");
         assert!(pool.fast_bytes >= pool.user_write_bytes, "everything goes through the log");
+    }
+
+    #[test]
+    fn the_shaped_pool_runs_on_zones_with_a_tenth_more_flash_and_the_drive_adds_nothing() {
+        let pool = measure(2, Column::Pool, Setting::Zones);
+        assert!(pool.raw_bytes * 100 < (1 << 30) * 111, "{} bytes", pool.raw_bytes);
+        assert!(pool.drive_amplification() < 1.02, "{}", pool.drive_amplification());
+        assert!(pool.host_utilisation > 0.0 && pool.host_utilisation <= 1.0);
+    }
+
+    #[test]
+    fn at_a_fixed_rate_writes_come_as_fast_as_they_should_and_wait_less() {
+        let rate = 300_000_000;
+        let (full, fixed) = (
+            measure(6, Column::Shaping, Setting::EqualFlash),
+            measure_at(6, Column::Shaping, Setting::EqualFlash, Some(rate)),
+        );
+        let achieved = fixed.rate(fixed.user_write_bytes, 1) * 1e6 / rate as f64;
+        assert!((0.98..1.02).contains(&achieved), "{achieved}");
+        assert!(fixed.die_utilisation < full.die_utilisation);
+        assert!(fixed.write_ns.percentile(99.0) < full.write_ns.percentile(99.0));
+    }
+
+    #[test]
+    fn reads_are_measured_alone_and_beside_writes() {
+        let drive = measure(7, Column::Drive, Setting::EqualFlash);
+        let [before, after] = drive.idle_reads.expect("the row reads");
+        let beside = drive.user_read_bytes as f64 * 1e9 / drive.window_ns as f64;
+        assert!(beside < before && beside < after, "{beside} of {before} and {after}");
+        assert!(drive.die_utilisation > 0.5 && drive.die_utilisation <= 1.01, "{}", drive.die_utilisation);
+        assert_eq!(measure(6, Column::Drive, Setting::EqualFlash).idle_reads, None);
+    }
+
+    #[test]
+    fn the_policy_goes_on_with_small_bands() {
+        let shaped = measure(10, Column::Shaping, Setting::Published);
+        assert!(shaped.user_write_bytes > 0 && shaped.user_read_bytes > 0);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! The least recently used clean line is evicted. When few lines are clean or free, batches of the oldest dirty ones are
 //! cleaned: sorted by address, neighbours merged. A request that changes the state of lines writes one block of metadata.
 
-use super::disk::{Disk, DiskError, HostCore};
+use super::disk::{Disk, DiskError};
+use super::host::HostCore;
 use super::stack::Target;
 use bdev::Op;
 use reactor::sync::Notify;
@@ -296,7 +297,7 @@ impl Target for Rc<Ocf> {
     fn perform(&self, op: Op, offset: u64, bytes: u64) -> IoFuture<'_, Result<(), DiskError>> {
         let this = self.clone();
         IoFuture::new(async move {
-            this.host.pass(bytes).await;
+            this.host.pass(&this.reactor, bytes).await;
             match op {
                 Op::Read => this.read(offset, bytes).await,
                 _ => this.write(offset, bytes).await,

@@ -5,7 +5,8 @@
 //! the oldest ones and append them to the open band; a chunk is free when all of it has moved. When few bands are free, movers
 //! empty the one that is worth it most (see [`Places`]) into a band of their own, and compaction waits when hardly any are.
 
-use super::disk::{Disk, DiskError, HostCore};
+use super::disk::{Disk, DiskError};
+use super::host::HostCore;
 use super::places::{Extent, NONE, Places};
 use super::stack::Target;
 use bdev::Op;
@@ -182,7 +183,9 @@ impl Shaping {
         let places = self.places.borrow();
         let begun = self.compaction.borrow().current.is_some();
         let full = places.full_chunks.len() * 100 >= places.chunks as usize * COMPACT_AT_PERCENT;
-        (begun || full) && places.free_band_count() > COMPACT_ABOVE_FREE
+        // What is under way fills bands too; where they are small it would take those that movers need.
+        let taken = self.compactors.get() * BATCH / self.shape.band_blocks;
+        (begun || full) && places.free_band_count() > COMPACT_ABOVE_FREE + taken as usize
     }
 
     /// The next valid blocks of the oldest full chunk.
@@ -318,7 +321,7 @@ impl Target for Rc<Shaping> {
     fn perform(&self, op: Op, offset: u64, bytes: u64) -> IoFuture<'_, Result<(), DiskError>> {
         let this = self.clone();
         IoFuture::new(async move {
-            this.host.pass(bytes).await;
+            this.host.pass(&this.reactor, bytes).await;
             match op {
                 Op::Read => this.read(offset, bytes).await,
                 _ => this.write(offset, bytes).await,
