@@ -93,11 +93,13 @@ Examples:
     /// Compare a hot pool with a bare drive and a bare disk (models), 16 KiB random at depths 1 and 16
     #[command(after_help = "Example:\n  remuda bench engine-table --svg engine.svg")]
     EngineTable(engine_table::TableArgs),
-    /// The ten rows of the write-shaping paper on a modelled QLC drive: alone, behind a cache, behind a log (virtual time)
+    /// The ten rows of the write-shaping paper, and one more, on a modelled QLC drive: alone, behind a cache, behind a log (virtual time)
     #[command(after_help = "\
 Examples:
   remuda bench wsr-table
   remuda bench wsr-table --scale 1 --svg wsr.svg
+  remuda bench wsr-table --rows 6 --setting zones --rate 600
+  remuda bench wsr-table --stack drive,pool --pool-cores 2
   remuda bench wsr-table --rows 5,6 --unit 4KiB --json")]
     WsrTable(wsr::WsrArgs),
     /// Kill a node under load and measure how soon its successor answers
