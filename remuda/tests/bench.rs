@@ -77,6 +77,32 @@ fn the_engine_is_compared_with_models_of_drives() {
 }
 
 #[test]
+fn rows_on_a_modelled_drive_say_what_they_were_run_with_and_are_the_same_every_time() {
+    let costs = ["--pool-ns", "900", "--pool-block-ns", "80", "--pool-band-ns", "650"];
+    let base = ["--json", "bench", "wsr-table", "--scale", "16", "--rows", "7", "--stack", "drive,pool"];
+    let zones = [&base[..], &costs, &["--setting", "zones", "--rate", "100"]].concat();
+    let report = good(&remuda(&zones));
+    assert_eq!(report, good(&remuda(&zones)));
+    assert_eq!((&report["write_mb_per_second"], &report["zone_bytes"]), (&json!(100), &json!(4 << 20)), "{report}");
+    let hosts = report["host"].as_array().unwrap();
+    assert_eq!((&hosts[1]["band_block_ns"], &hosts[1]["measured"]), (&json!(650), &json!(false)), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{report}");
+    let pool = &rows[1];
+    let number = |key: &str| pool[key].as_f64().unwrap_or_else(|| panic!("{key} in {pool}"));
+    let rate = pool["mb_per_second_per_job"]["write"].as_f64().unwrap();
+    assert!((24.0..26.0).contains(&rate), "four jobs: {pool}");
+    assert!((0.9..1.3).contains(&number("write_over_drive_alone")), "both write what comes: {pool}");
+    assert!(number("read_over_idle") > 0.3 && number("read_over_idle") < 1.05, "{pool}");
+    assert!(number("die_utilisation") > 0.0 && number("host_utilisation") > 0.0, "{pool}");
+    assert!(number("write_p50_ns") <= number("write_p99_ns") && number("write_p99_ns") <= number("write_p999_ns"));
+    assert!(number("flash_per_user_byte") < 1.11 && number("drive_write_amplification") < 1.02, "{pool}");
+    for wrong in [&["--pool-ns", "900"][..], &["--setting", "none"], &["--rate", "0"], &["--rows", "12"]] {
+        assert_eq!(remuda(&[&base[..5], wrong].concat()).code, 2, "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_killed_node_serves_its_pool_again_and_the_time_is_told() {
     let base = ["--json", "bench", "restart", "--log-size", "64MiB", "--capacity", "256MiB", "--runs", "1"];
     for log in ["mapped", "block"] {

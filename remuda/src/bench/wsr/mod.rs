@@ -285,6 +285,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_of_two_cores_has_two_shards_and_shares_its_work_among_them() {
+        // Slow enough that the drive and its collection hardly matter; random, so that both have something to do all the time.
+        let host = |cores| HostCost { request_ns: 20_000, block_ns: 0, band_block_ns: 0, cores: Cores::Shared(cores) };
+        let [one, two] = [1, 2].map(|cores| {
+            let sizes = Sizes::of(16, 64 << 10);
+            let (column, setting) = (Column::Pool, Setting::EqualFlash);
+            let conditions = Conditions { column, setting, sizes, host: host(cores), rate: None };
+            run::run(&ROWS[5], conditions, Arc::default()).expect("the row runs")
+        });
+        let rate = |measured: &Measured| measured.rate(measured.user_write_bytes, 8);
+        assert!(rate(&two) > 1.5 * rate(&one), "{} against {}", rate(&two), rate(&one));
+    }
+
+    #[test]
     fn at_a_fixed_rate_writes_come_as_fast_as_they_should_and_wait_less() {
         let rate = 300_000_000;
         let (full, fixed) = (
