@@ -498,6 +498,11 @@ impl Log {
         self.state.borrow().ring.freed_from(segment)
     }
 
+    /// Whether it lies in mapped memory, where reads need no waiting.
+    pub fn is_mapped(&self) -> bool {
+        self.medium.is_mapped()
+    }
+
     /// Counters.
     pub fn stats(&self) -> LogStats {
         let state = self.state.borrow();

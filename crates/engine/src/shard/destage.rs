@@ -251,7 +251,8 @@ impl Shard {
 
     /// Reads a run of blocks from the log: how many, up to the first that cannot be read, and what is to become of that.
     pub(super) async fn read_run(&self, run: &[Moving], buf: &mut Buf) -> Result<(usize, Option<Stop>), Status> {
-        for (step, Moving { place, .. }) in run.iter().enumerate() {
+        let ahead = self.read_ahead(run, buf).await;
+        for (step, Moving { place, .. }) in run.iter().enumerate().filter(|(step, _)| !ahead.contains(*step as u32)) {
             let target = &mut buf.as_mut_slice()[step * BLOCK_BYTES..][..BLOCK_BYTES];
             let mut right = false;
             let what = Refused::Log(place.at);

@@ -29,6 +29,7 @@ mod pace;
 mod patience;
 mod places;
 mod read;
+mod read_ahead;
 mod recount;
 mod relocate;
 mod retire;

@@ -74,7 +74,7 @@ impl Shard {
         // What was written as one is copied as one, and checked when it is in the cache.
         let mut at = 0;
         while at < places.len() {
-            let end = at + run_of(&places[at..]);
+            let end = at + logged_together(places[at..].iter().map(|place| place.at));
             if !self.log.try_read(places[at].at, 0, &mut bytes[at * BLOCK_BYTES..end * BLOCK_BYTES]) {
                 return Now::Later;
             }
@@ -393,9 +393,10 @@ pub(super) fn run_length(places: &[Place]) -> usize {
 }
 
 /// How many blocks from the first lie in the log one behind the other.
-fn run_of(places: &[LogPlace]) -> usize {
-    let follows = |index: &usize| places[index - 1].at.0 + BLOCK_UNITS == places[*index].at.0;
-    1 + (1..places.len()).take_while(follows).count()
+pub(super) fn logged_together(places: impl Iterator<Item = LogAt>) -> usize {
+    let mut next = None;
+    let follows = |at: &LogAt| next.replace(at.0.checked_add(BLOCK_UNITS)).is_none_or(|next| next == Some(at.0));
+    places.take_while(follows).count()
 }
 
 fn copy_list(source: &[Buf], target: &mut SgList) {

@@ -149,8 +149,7 @@ impl Shard {
             self.moved_in.set(self.reactor.turns());
             let mut missed: SmallVec<[Moving; RUN_BLOCKS_MAX]> = SmallVec::new();
             // A mapped log gives its bytes at once.
-            let is_mapped = self.log.try_read(run[0].place.at, 0, &mut [0; 64]);
-            if is_mapped {
+            if self.log.is_mapped() {
                 let fill = |index: usize, bytes: &mut [u8]| {
                     let place: LogPlace = run[index].place;
                     let right = self.log.try_read(place.at, 0, bytes) && crc32c(bytes) == place.crc;
