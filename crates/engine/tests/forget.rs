@@ -2,11 +2,12 @@
 
 mod common;
 
-use bdev::Status;
+use bdev::{BlockDevice, Status};
 use common::disk::Disk;
 use common::tank::*;
 use common::*;
 use engine::{CheckOptions, Pool, Severity};
+use std::sync::Arc;
 
 const SLICE: u64 = 16 * 1024;
 
@@ -101,6 +102,33 @@ async fn judge(tank: &Tank, pool: &Pool) {
         let read = tank.read(&volume, *block).await;
         assert!(read.is_err() || read == Ok(Tank::expected(*block)), "block {block}: {read:?}");
     }
+}
+
+#[test]
+fn bytes_over_a_block_that_a_snapshot_has_lost_are_given_up_at_once() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 48);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        pool.create_volume(&tank.reactor, "sectors", 1024, 9, 0).await.unwrap();
+        let sectors: Arc<dyn BlockDevice> = pool.volume("sectors").unwrap();
+        for sector in 0..16 {
+            assert_eq!(write(&tank.reactor, &sectors, sector, 1).await, Status::Ok);
+        }
+        pool.close(&tank.reactor).await;
+        let tank = without_log(&tank);
+        Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let pool = tank.open().await.unwrap();
+        pool.snapshot(&tank.reactor, &[("sectors", "s")], 7).await.unwrap();
+        let sectors: Arc<dyn BlockDevice> = pool.volume("sectors").unwrap();
+        assert_eq!(write(&tank.reactor, &sectors, 3, 2).await, Status::Ok);
+        // Patience of half a minute with what is known to be lost would make this fail.
+        pool.settle(&tank.reactor).await.unwrap();
+        assert_eq!(read(&tank.reactor, &sectors, 3).await, Err(Status::ReadError));
+        let lost: u64 = pool.status(&tank.reactor).await.shards.iter().map(|shard| shard.lost_blocks).sum();
+        assert_eq!(lost, 1);
+        pool.close(&tank.reactor).await;
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! when an extent has changed its owner or is gone.
 
 use super::index::Place;
+use super::patience::Needed;
 use super::slack::{Hurry, Slack};
 use super::take_over::Both;
 use super::{BLOCK, Defect, Shard, Target, add};
@@ -217,12 +218,12 @@ impl Shard {
 
     /// Writes a block as it is shown to where it is shown.
     async fn write_again(self: &Rc<Self>, target: Target, block: u32) -> Result<(), Status> {
-        match self.read_needed(target, block).await {
-            Ok(bufs) => {
+        match self.read_needed(target, block).await? {
+            Needed::Bytes(bufs) => {
                 self.note_slice(&target).await?;
                 self.log.append(Record::write(block, 1), bufs, Class::Internal).await.result.map(|_| ())
             }
-            Err(Status::Corrupt) => {
+            Needed::Lost { .. } => {
                 add(&self.counters.lost_blocks, 1);
                 tracing::error!(
                     "pool '{}': block {block} of shard {} is lost: what a deleted snapshot had there cannot be read",
@@ -231,7 +232,6 @@ impl Shard {
                 );
                 self.tell(&target, Record::Lost { first: block, blocks: 1 }).await
             }
-            Err(status) => Err(status),
         }
     }
 

@@ -276,9 +276,9 @@ impl Index {
         self.state.borrow().chains.contains_key(&block)
     }
 
-    /// Whether the block is lost, deltas over it or not.
-    pub(crate) fn is_lost_below(&self, block: u32) -> bool {
-        self.base(&self.state.borrow(), block) == Place::Lost
+    /// Where a block is that deltas may lie over.
+    pub(crate) fn below_deltas(&self, block: u32) -> Place {
+        self.base(&self.state.borrow(), block)
     }
 
     /// Tells a new map page, whose blocks are all lost, what the log knows of them. How many blocks that leaves lost which

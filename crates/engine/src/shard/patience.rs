@@ -7,7 +7,8 @@
 //! What lies beside it is likely to have gone with it: two refusals are enough there for a while.
 
 use super::data::one;
-use super::{Defect, Shard, Target, add};
+use super::index::Place;
+use super::{BLOCK, Defect, Shard, Target, add};
 use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogAt, extent_of};
 use bdev::Status;
@@ -44,6 +45,15 @@ pub(super) enum Refused {
     Place(u32),
     /// Both places of an extent's map page, for writes.
     Map(u32),
+}
+
+/// What came of a block that upkeep [cannot do without](Shard::read_needed).
+pub(super) enum Needed {
+    Bytes(SgList),
+    /// It is lost; `before`: as was known already.
+    Lost {
+        before: bool,
+    },
 }
 
 /// What is likely to be one damage: an extent, or as much of the log.
@@ -199,9 +209,8 @@ impl Shard {
         false
     }
 
-    /// Reads a block that upkeep cannot do without, into a buffer of its own. [`Status::Corrupt`]: it is lost, and was not
-    /// before; [`Status::ReadError`] of one that is [lost below](super::index::Index::is_lost_below): it was.
-    pub(super) async fn read_needed(self: &Rc<Self>, target: Target, block: u32) -> Result<SgList, Status> {
+    /// Reads a block that upkeep cannot do without, into a buffer of its own.
+    pub(super) async fn read_needed(self: &Rc<Self>, target: Target, block: u32) -> Result<Needed, Status> {
         let what = Refused::Block(block);
         let mut read = self.read_blocks(target, one(bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?)).await;
         // Once more, in case it was the way and not the medium.
@@ -211,11 +220,28 @@ impl Shard {
         match read.status {
             Status::Ok => {
                 self.patience.answered(what);
-                Ok(read.bufs)
+                Ok(Needed::Bytes(read.bufs))
             }
-            Status::ReadError if !self.index.is_lost_below(block) && self.is_lost(what).await => Err(Status::Corrupt),
+            Status::Corrupt => Ok(Needed::Lost { before: false }),
+            Status::ReadError if self.is_known_lost(&target).await => Ok(Needed::Lost { before: true }),
+            Status::ReadError if self.is_lost(what).await => Ok(Needed::Lost { before: false }),
             status => Err(status),
         }
+    }
+
+    /// Whether a block is known to be lost in the layer that shows it, deltas over it or not: no patience brings it back.
+    async fn is_known_lost(self: &Rc<Self>, target: &Target) -> bool {
+        let own = std::iter::once(target.volume);
+        for layer in own.chain(self.lineage.through(target.volume, target.range().start)) {
+            let Some(extent) = self.index.extent(layer, target.vextent) else { continue };
+            // Held while it is looked at. One that cannot be read is what patience is for.
+            let Ok(_page) = self.meta.load_to_read(extent).await else { return false };
+            match self.index.below_deltas(extent * EXTENT_BLOCKS + target.offset / BLOCK) {
+                Place::Inherit => {}
+                place => return place == Place::Lost,
+            }
+        }
+        false
     }
 
     /// The map page of an extent that is going to be changed; a new one when the old one is damaged.

@@ -8,7 +8,7 @@
 
 use super::data::one;
 use super::index::Place;
-use super::patience::Refused;
+use super::patience::{Needed, Refused};
 use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::together::Together;
@@ -191,14 +191,12 @@ impl Shard {
             _ => {}
         }
         let target = Target { offset: block % EXTENT_BLOCKS * BLOCK, bytes: BLOCK, ..*whole };
-        match self.read_needed(target, block).await {
-            Ok(bufs) => {
+        match self.read_needed(target, block).await? {
+            Needed::Bytes(bufs) => {
                 super::data::copy_out(&bufs, 0, bytes);
                 Ok(Fate::Copied(crc32c(bytes)))
             }
-            Err(Status::ReadError) if self.index.is_lost_below(block) => Ok(Fate::Lost { before: true }),
-            Err(Status::Corrupt) => Ok(Fate::Lost { before: false }),
-            Err(status) => Err(status),
+            Needed::Lost { before } => Ok(Fate::Lost { before }),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! the end for the last of those.
 
 use super::index::Place;
+use super::patience::Needed;
 use super::slack::Slack;
 use super::{BLOCK, Defect, Shard, Target};
 use crate::log::{Class, Record};
@@ -122,9 +123,9 @@ impl Shard {
                 Place::Hole => (Record::Trim { first, blocks: 1 }, SgList::new()),
                 Place::Lost => (Record::Lost { first, blocks: 1 }, SgList::new()),
                 _ => match self.read_needed(above, block).await {
-                    Ok(bufs) => (Record::write(first, 1), bufs),
+                    Ok(Needed::Bytes(bufs)) => (Record::write(first, 1), bufs),
                     // It stays where it is, and is found there by those who read or mend it.
-                    Err(Status::Corrupt | Status::ReadError) => return Ok(false),
+                    Ok(Needed::Lost { .. }) | Err(Status::ReadError) => return Ok(false),
                     Err(status) => return Err(status),
                 },
             };

@@ -5,6 +5,7 @@
 //! the log in the order in which its writes were let in.
 
 use super::index::CHAIN_MAX;
+use super::patience::Needed;
 use super::{BLOCK, Defect, Outcome, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::together::Together;
@@ -277,20 +278,18 @@ impl Shard {
         }
         let read = self.read_needed(target, block).await;
         self.note_slice(&target).await?;
-        let cause = match read {
-            Ok(bufs) => {
+        let before = match read? {
+            Needed::Bytes(bufs) => {
                 let record = Record::write(block, 1);
                 return self.log.append(record, bufs, Class::Internal).await.result.map(|_| ());
             }
-            Err(Status::ReadError) if self.index.is_lost_below(block) => Status::ReadError,
-            Err(Status::Corrupt) => Status::Corrupt,
-            Err(status) => return Err(status),
+            Needed::Lost { before } => before,
         };
         tracing::error!(
-            "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them cannot be read \
-             ({cause})",
+            "pool '{}': block {block} of shard {} is lost: bytes were written over it, but what is below them {}",
             self.pool_name,
-            self.number
+            self.number,
+            if before { "was lost before" } else { "cannot be read" }
         );
         add(&self.counters.lost_blocks, 1);
         let lost = self.log.append(Record::Lost { first: block, blocks: 1 }, SgList::new(), Class::Internal);
