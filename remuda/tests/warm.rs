@@ -3,13 +3,36 @@
 
 mod common;
 
-use common::Node;
 use common::pools::{DEVICES, NQN, bench, node_on, refused};
+use common::{Node, remuda};
 use serde_json::{Value, json};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+const CREATE: [&str; 13] = [
+    "pool",
+    "create",
+    "w",
+    "--shape",
+    "warm",
+    "--log",
+    "log",
+    "--capacity",
+    "big",
+    "--cache",
+    "flash",
+    "--write-budget",
+    "20TiB",
+];
+
+/// A node with the devices of a warm pool, and without the pool.
+fn bare() -> Node {
+    let flash = "[[device]]\nname = 'flash'\nkind = 'file'\npath = 'flash.img'\nsize = '128MiB'\n";
+    node_on(&format!("{DEVICES}{flash}"), "")
+}
 
 fn node() -> Node {
-    let flash = "[[device]]\nname = 'flash'\nkind = 'file'\npath = 'flash.img'\nsize = '128MiB'\n";
-    let node = node_on(&format!("{DEVICES}{flash}"), "");
+    let node = bare();
     let create = ["pool", "create", "w", "--shape", "warm", "--log", "log", "--capacity", "big"];
     let with = |more: &[&'static str]| [&create[..], more].concat();
     refused(&node, &with(&[]), 2, "--cache");
@@ -67,4 +90,88 @@ fn reads_come_from_flash_and_are_what_was_written_through_kills_and_restarts() {
     }
     let shown = node.run(&["pool", "status", "w"]).out;
     assert!(shown.contains("flash cache"), "{shown}");
+}
+
+/// Whether the starts of the devices are zero.
+fn are_blank(node: &Node) -> [bool; 3] {
+    ["log.img", "big.img", "flash.img"].map(|file| {
+        let bytes = std::fs::read(node.path(file)).unwrap();
+        bytes[..128 << 10].iter().all(|byte| *byte == 0)
+    })
+}
+
+#[test]
+fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
+    let node = bare();
+    // More shards than the log has room for: found out when the cache is there already.
+    refused(&node, &[&CREATE[..], &["--shards", "64"]].concat(), 2, "shards");
+    assert_eq!(are_blank(&node), [true; 3]);
+    assert_eq!(node.run(&["device", "show", "w-cache"]).code, 4);
+    node.ok(&CREATE);
+    assert_eq!(cache(&node)["mode"], json!("on"));
+}
+
+#[test]
+fn a_pool_that_is_killed_while_it_is_made_is_there_or_is_not_and_then_the_same_command_makes_it() {
+    let mut node = bare();
+    let (mut whole, mut gone) = (0, 0);
+    for step in 0..24 {
+        let socket = node.socket();
+        let making = std::thread::spawn(move || remuda(&[&["--socket", &socket], &CREATE[..]].concat()));
+        std::thread::sleep(Duration::from_millis(2 + step * 6));
+        node.kill();
+        let answered = making.join().unwrap().code == 0;
+        node.restart();
+        let is_there = node.run(&["pool", "show", "w"]).code == 0;
+        assert!(is_there || !answered, "a pool that was said to be there is gone\n{}", node.log());
+        if is_there {
+            whole += 1;
+        } else {
+            gone += 1;
+            assert_eq!(are_blank(&node), [true; 3], "killed in step {step}\n{}", node.log());
+            node.ok(&CREATE);
+        }
+        node.ok(&["volume", "create", "v", "--pool", "w", "--size", "16MiB"]);
+        node.ok(&["pool", "destroy", "w", "--yes"]);
+        node.ok(&["device", "delete", "w-cache"]);
+        for file in ["big.img", "flash.img"] {
+            let file = std::fs::File::options().write(true).open(node.path(file)).unwrap();
+            file.write_all_at(&[0; 2 << 20], 0).unwrap();
+        }
+    }
+    assert!(gone > 0, "no kill came in time: {whole} pools were whole");
+}
+
+#[test]
+fn what_has_come_to_be_on_the_devices_of_a_half_made_pool_is_left_alone() {
+    let mut node = bare();
+    // Ends in the middle, wherever that is, until there is a note of it and something on the slow device.
+    for step in 0.. {
+        assert!(step < 200, "no kill came between the note and the pool");
+        let socket = node.socket();
+        let making = std::thread::spawn(move || remuda(&[&["--socket", &socket], &CREATE[..]].concat()));
+        std::thread::sleep(Duration::from_millis(2 + step % 50 * 3));
+        node.kill();
+        making.join().unwrap();
+        let state = std::fs::read_to_string(node.path("state/state.json")).unwrap_or_default();
+        if state.contains("\"making\"") {
+            break;
+        }
+        for file in ["log.img", "big.img", "flash.img"] {
+            let file = std::fs::File::options().write(true).open(node.path(file)).unwrap();
+            file.write_all_at(&[0; 2 << 20], 0).unwrap();
+        }
+        if !state.is_empty() && state.contains("w-cache") {
+            let _ = std::fs::remove_dir_all(node.path("state"));
+        }
+        node.restart();
+    }
+    let theirs = b"somebody else's";
+    let flash = std::fs::File::options().write(true).open(node.path("flash.img")).unwrap();
+    flash.write_all_at(&[0; 128 << 10], 0).unwrap();
+    flash.write_all_at(theirs, 0).unwrap();
+    node.restart();
+    assert!(std::fs::read(node.path("flash.img")).unwrap().starts_with(theirs));
+    assert_eq!(are_blank(&node), [true, true, false], "{}", node.log());
+    refused(&node, &CREATE, 5, "flash");
 }

@@ -25,6 +25,8 @@ pub const UNIT_BYTES: usize = 4096;
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
 /// Where the checksum (CRC32C, 4 bytes) is in a copy.
 pub(crate) const CHECKSUM_AT: usize = std::mem::offset_of!(RawHeader, crc);
+/// Where the id is in a copy.
+pub(crate) const ID_AT: usize = std::mem::offset_of!(RawHeader, id);
 /// The bytes of one copy.
 pub type Unit = [u8; UNIT_BYTES];
 

@@ -68,6 +68,8 @@ pub struct CreateOptions {
     pub log_kind: LogKind,
     /// Volumes for which the catalog has room.
     pub volumes_max: Option<u32>,
+    /// Its UUID, by which what is half made is known again; chosen at random unless given.
+    pub pool: Option<Uuid>,
     /// Sizes below the minimum and segments of any size, for simulations and tests: everything works, nothing fast.
     pub tiny: bool,
 }
@@ -86,6 +88,7 @@ impl Default for CreateOptions {
             segment_blocks: None,
             log_kind: LogKind::Block,
             volumes_max: None,
+            pool: None,
             tiny: false,
         }
     }

@@ -11,6 +11,7 @@ mod error;
 mod flush_watch;
 mod forget;
 mod format;
+mod half_made;
 mod holds;
 pub mod layout;
 pub mod log;
@@ -36,6 +37,7 @@ pub use format::superblock::{
     BandLayout, LogKind, Region, Role, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError,
 };
 pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
+pub use half_made::{is_of_pool, read_device_start, unmake_log, wipe_device_start};
 pub use holds::Holds;
 pub use layout::{CreateOptions, PlanError};
 pub use log_device::LogDevice;

@@ -349,7 +349,7 @@ impl Pool {
             }
         }
         let [pool, log_id, capacity_id] = [(); 3].map(|_| random_uuid(reactor));
-        let identities = Identities { pool, log: log_id, capacity: capacity_id };
+        let identities = Identities { pool: options.pool.unwrap_or(pool), log: log_id, capacity: capacity_id };
         refuse_rows(name, devices.log.name(), &log.info)?;
         let rows = RowLayout::of(&info).map_err(|reason| unusable(name, devices.capacity.name(), reason))?;
         let options = CreateOptions { log_kind: devices.log.kind(), rows, ..options.clone() };

@@ -1,12 +1,11 @@
 //! A flash cache in words, for devices and pools; and how a warm pool gets one.
 
-use super::Context;
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::node::view::FlashCacheView;
 use base::ByteSize;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Forecasts beyond this say nothing.
 const DAYS_SHOWN_MAX: f64 = 36_500.0;
@@ -29,41 +28,25 @@ pub struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// For a pool of this shape: makes the cache before its capacity device, and returns what the pool is to stand on
-    /// instead; `None` where it has no cache.
-    pub fn compose(
-        &self,
-        context: &Context,
-        pool: &str,
-        shape: Option<&str>,
-        capacity: &str,
-    ) -> Result<Option<String>, Failure> {
+    /// Adds what a pool of this shape is to have to the parameters of `pool.create`; whether it has a cache.
+    pub fn add_to(&self, params: &mut Value, shape: Option<&str>) -> Result<bool, Failure> {
         let is_warm = shape == Some("warm");
         let (Some(flash), Some(budget)) = (&self.cache, &self.write_budget) else {
             let missing = "a warm pool needs --cache DEVICE and --write-budget SIZE (bytes per day)";
-            return if is_warm { Err(Failure::new(Exit::Usage, missing.to_string())) } else { Ok(None) };
+            return if is_warm { Err(Failure::new(Exit::Usage, missing.to_string())) } else { Ok(false) };
         };
         if !is_warm {
             let message = "--cache is for warm pools; add --shape warm";
             return Err(Failure::new(Exit::Usage, message.to_string()));
         }
-        let name = format!("{pool}-cache");
-        let mut params = json!({
-            "name": name, "kind": "flash-cache", "device": capacity, "flash": flash, "write_budget": budget,
-            "cache_missing": self.cache_missing,
-        });
+        params["cache"] = json!(flash);
+        params["write_budget"] = json!(budget);
+        params["cache_missing"] = json!(self.cache_missing);
         if let Some(endurance) = &self.endurance {
             params["endurance"] = json!(endurance);
         }
-        context.call("device.create", params)?;
-        Ok(Some(name))
+        Ok(true)
     }
-}
-
-/// Takes back the cache of a pool that could not be made.
-pub fn discard(context: &Context, device: &str) {
-    // The error that is shown is that of the pool.
-    let _ = context.call("device.delete", json!({ "name": device }));
 }
 
 /// What a cache does, line by line.

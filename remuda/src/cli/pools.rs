@@ -162,10 +162,9 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             force,
             volatile,
         } => {
-            let cached = cache.compose(context, &name, shape.as_deref(), &capacity)?;
-            let shape = shape.filter(|shape| shape != "warm");
-            let capacity = cached.clone().unwrap_or(capacity);
             let mut params = json!({ "name": name, "capacity": capacity, "force": force, "volatile": volatile });
+            let is_cached = cache.add_to(&mut params, shape.as_deref())?;
+            let shape = shape.filter(|shape| shape != "warm");
             let log_pmem = log_pmem.map(|path| match std::path::absolute(&path) {
                 Ok(absolute) => absolute.to_string_lossy().into_owned(),
                 Err(_) => path,
@@ -191,15 +190,12 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             if let Some(percent) = overprovision {
                 params["overprovision"] = json!(percent);
             }
-            let made = context.call_and_show("pool.create", params, |pool: PoolView| {
+            context.call_and_show("pool.create", params, |pool: PoolView| {
                 let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
-                let on = cached.as_ref().map_or(String::new(), |device| format!(" behind the flash cache '{device}'"));
+                let on =
+                    if is_cached { format!(" behind the flash cache '{}-cache'", pool.name) } else { String::new() };
                 format!("created pool '{}'{on}: {}, {} free", pool.name, counted(shards, "shard"), ByteSize(free))
-            });
-            if let (Err(_), Some(device)) = (&made, &cached) {
-                cache::discard(context, device);
-            }
-            made
+            })
         }
         PoolCommand::List => context.call_and_show("pool.list", json!({}), list),
         PoolCommand::Show { name } => context.call_and_show("pool.show", json!({ "name": name }), show),

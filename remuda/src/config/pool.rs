@@ -1,6 +1,6 @@
 //! What a pool is made of, and how it is read from `[pool.NAME]` or from RPC parameters.
 
-use super::device::check_name;
+use super::device::{DeviceDef, DeviceParams, check_name};
 use super::diagnostic::Problems;
 use super::section::{Form, Key, Section, key};
 use super::value::{Data, Located, Span, Table};
@@ -88,6 +88,20 @@ pub const POOL_CREATE: &[Key] = &[
     WRITE_UNIT,
     BAND,
     GROW_TO,
+    key(
+        "cache",
+        Form::Text,
+        "none",
+        "Warm: the flash device on which reads of the capacity device are cached; it is made 'NAME-cache'.",
+    ),
+    key("write_budget", Form::Size, "required with cache", "Most bytes written to that flash device in a day."),
+    key("endurance", Form::Size, "none", "Bytes that may be written to it in its life, for the forecast."),
+    key(
+        "cache_missing",
+        Form::Choice(&["pass-through", "refuse"]),
+        "pass-through",
+        "What to do when that flash device is absent; nothing is lost without it.",
+    ),
     key("force", Form::Flag, "false", "Take devices that hold something; it is lost."),
 ];
 
@@ -258,8 +272,18 @@ fn read_log(section: &mut Section<'_>) -> Option<(LogDef, Option<Span>)> {
     }
 }
 
-/// Reads the parameters of `pool.create`: the definition, and whether what the devices hold may be lost.
-pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<(PoolDef, bool)> {
+/// What `pool.create` is asked for.
+pub struct PoolRequest {
+    /// The pool; with a cache, on that.
+    pub pool: PoolDef,
+    /// The flash cache that is to be made for it.
+    pub cache: Option<DeviceDef>,
+    /// What the devices hold may be lost.
+    pub force: bool,
+}
+
+/// Reads the parameters of `pool.create`.
+pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolRequest> {
     let before = problems.list.len();
     let mut section = Section::new("method 'pool.create'", None, table, &[POOL_CREATE], true, problems);
     section.check_unknown(|_| None);
@@ -299,8 +323,41 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<(Pool
     let map_cache = section.size("map_cache").map(|size| size.value);
     let placement = read_placement(&mut section);
     let force = section.flag("force").is_some_and(|flag| flag.value);
+    let cache = read_cache(&mut section, capacity.as_ref(), placement.is_hot());
     if problems.list.len() > before {
         return None;
     }
-    Some((PoolDef { name: name?.value, log: log?, capacity: capacity?.value, shards, map_cache, placement }, force))
+    let (name, mut capacity) = (name?.value, capacity?.value);
+    let cache = cache.map(|params| DeviceDef { name: format!("{name}-cache"), params });
+    if let Some(cache) = &cache {
+        capacity = cache.name.clone();
+    }
+    Some(PoolRequest { pool: PoolDef { name, log: log?, capacity, shards, map_cache, placement }, cache, force })
+}
+
+/// The flash cache of a warm pool, on its capacity device.
+fn read_cache(section: &mut Section<'_>, slow: Option<&Located<String>>, is_hot: bool) -> Option<DeviceParams> {
+    let Some(flash) = section.text("cache") else {
+        for key in ["write_budget", "endurance", "cache_missing"]
+            .into_iter()
+            .filter(|key| section.has(key))
+            .collect::<Vec<_>>()
+        {
+            section.wrong(None, key, "it is of a cache; add 'cache'", None);
+        }
+        return None;
+    };
+    if !is_hot {
+        section.wrong(None, "cache", "a shaped pool has no cache; leave out 'shape'", None);
+    }
+    if slow.is_some_and(|slow| slow.value == flash.value) {
+        section.wrong(flash.span.clone(), "cache", "it is the capacity device as well; name another one", None);
+    }
+    if !section.has("write_budget") {
+        section.missing("write_budget");
+    }
+    let (budget, endurance) = (section.size("write_budget"), section.size("endurance").map(|bytes| bytes.value));
+    let pass_through = section.choice("cache_missing").is_none_or(|choice| choice.value == "pass-through");
+    let devices = vec![slow?.value.clone(), flash.value];
+    Some(DeviceParams::FlashCache { devices, write_budget: budget?.value, endurance, pass_through })
 }

@@ -40,12 +40,23 @@ pub struct Opener {
     pub start_degraded: bool,
     /// The leg of a mirror whose data survive where legs were used without each other.
     pub prefer: Option<usize>,
+    /// The id of a flash cache that is made.
+    pub cache_id: Option<[u8; 16]>,
 }
 
 impl Opener {
     /// Opens what there is, without knowledge from earlier runs and without force.
     pub fn new(reactor: ReactorHandle, host_id: Uuid) -> Opener {
-        Opener { reactor, host_id, known: None, file: None, make: true, start_degraded: false, prefer: None }
+        Opener {
+            reactor,
+            host_id,
+            known: None,
+            file: None,
+            make: true,
+            start_degraded: false,
+            prefer: None,
+            cache_id: None,
+        }
     }
 
     /// For devices that belong to no node.
@@ -262,6 +273,7 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
                 write_budget: *write_budget,
                 endurance: *endurance,
                 without_cache: *pass_through,
+                id: opener.cache_id,
                 ..FlashCacheOptions::default()
             })
         }

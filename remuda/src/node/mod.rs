@@ -21,6 +21,7 @@ mod keys;
 mod legs;
 mod limits;
 pub mod look;
+mod making;
 mod paths;
 mod pool_advice;
 mod pool_care;
@@ -189,6 +190,7 @@ impl Node {
         let before = node.state.clone();
         node.open_devices().await?;
         node.open_volumes()?;
+        node.unmake_all().await;
         node.open_pools().await;
         node.open_subsystems().await?;
         node.announce_referrals().await?;

@@ -4,6 +4,7 @@
 //! `pool open` tries again. Which volumes there are is known to the pool's own catalog alone.
 
 use super::build::{flash_cache_view, refused};
+use super::making::Making;
 use super::pool_advice::Reread;
 use super::pool_check::CheckRun;
 use super::pool_view::PoolView;
@@ -11,7 +12,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
-use crate::config::{LogDef, PlacementDef, PoolDef, VOLATILE_LOG};
+use crate::config::{DeviceDef, LogDef, PlacementDef, PoolDef, VOLATILE_LOG};
 use crate::sys;
 use bdev::BlockDevice;
 use engine::{
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use uuid::Uuid;
 
 pub(super) struct PoolSlot {
     pub(super) def: PoolDef,
@@ -35,8 +37,8 @@ pub(super) struct PoolSlot {
 }
 
 /// How the pool is made, if it has to be.
-fn create_options(def: &PoolDef) -> CreateOptions {
-    let options = CreateOptions { name: def.name.clone(), shards: def.shards, ..CreateOptions::default() };
+fn create_options(def: &PoolDef, pool: Option<Uuid>) -> CreateOptions {
+    let options = CreateOptions { name: def.name.clone(), shards: def.shards, pool, ..CreateOptions::default() };
     match def.placement {
         PlacementDef::Hot => options,
         PlacementDef::Shaped { overprovision, write_unit, band, grow_to } => {
@@ -179,7 +181,7 @@ impl Node {
             map_cache_bytes: def.map_cache.map(|bytes| bytes as usize),
             tuning: None,
         };
-        let create = create_options(def);
+        let create = create_options(def, None);
         let opened = on_reactor_async(self.reactors.first(), move |reactor| async move {
             let refuse = |error| pool_refused(&create.name, error, &next);
             let capacity = &devices.capacity;
@@ -331,8 +333,14 @@ impl Node {
         Ok(self.pool_view(self.pool_slot(name)?).await)
     }
 
-    /// Makes a pool on devices that hold nothing (or, with `force`, whatever), opens and remembers it.
-    pub async fn pool_create(&mut self, def: PoolDef, force: bool) -> Result<PoolView, Refusal> {
+    /// Makes a pool on devices that hold nothing (or, with `force`, whatever), opens and remembers it; with `cache`, that flash
+    /// cache first, and the pool on it. All of it, or nothing.
+    pub async fn pool_create(
+        &mut self,
+        def: PoolDef,
+        cache: Option<DeviceDef>,
+        force: bool,
+    ) -> Result<PoolView, Refusal> {
         self.check_running()?;
         let name = def.name.clone();
         if self.pools.contains_key(&name) {
@@ -342,10 +350,55 @@ impl Node {
             let cause = format!("there are {OBJECTS_MAX} pools already");
             return Err(Refusal::conflict(object(&name), cause, "destroy some first"));
         }
-        self.check_pool_devices(&def)?;
+        let making = Making::new(&def, cache.as_ref());
+        self.unmake_on(&making).await?;
+        match &cache {
+            Some(cache) => self.check_cache_devices(&def, cache)?,
+            None => self.check_pool_devices(&def)?,
+        }
+        self.note_making(&making, force).await?;
+        let open = match self.make_pool(&making, force).await {
+            Ok(open) => open,
+            Err(refusal) => {
+                // The error that is shown is that of the pool.
+                if let Err(left) = self.unmake(&making).await {
+                    tracing::warn!(
+                        "pool '{name}' was not made, and what there is of it stays until the node starts: {left}"
+                    );
+                }
+                return Err(refusal);
+            }
+        };
+        let mut state = self.state.clone();
+        state.made(&making);
+        if let Some(slot) = cache.as_ref().and_then(|cache| self.devices.get(&cache.name))
+            && let Ok(opened) = &slot.live
+        {
+            state.note_open(&slot.def, opened.device.info().bytes());
+        }
+        if let Err(refusal) = self.remember(state) {
+            self.close_pool(&open).await;
+            // It cannot be said either that it is gone; the next start sees to it.
+            if let Some(cache) = &cache {
+                self.devices.remove(&cache.name);
+            }
+            return Err(refusal);
+        }
+        self.pools.insert(name.clone(), PoolSlot::new(def, Origin::Runtime, Ok(open)));
+        tracing::info!(pool = %name, "pool created");
+        self.pool_show(&name).await
+    }
+
+    /// What was noted, and checked.
+    async fn make_pool(&mut self, making: &Making, force: bool) -> Result<OpenPool, Refusal> {
+        if let Some((cache, id)) = &making.cache {
+            self.make_cache(cache, *id).await?;
+        }
+        let (def, name) = (&making.pool, making.pool.name.clone());
+        self.check_pool_devices(def)?;
         let mut made = MadeFile::for_log(&def.log);
-        let (devices, lock) = self.pool_devices(&def, true)?;
-        let options = create_options(&def);
+        let (devices, lock) = self.pool_devices(def, true)?;
+        let options = create_options(def, Some(making.pool_id));
         let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
             Pool::create(&reactor, &devices, &options, seconds_now(), force).await
         });
@@ -355,17 +408,43 @@ impl Node {
         }
         made.keep();
         drop(lock);
-        let open = self.open_pool(&def, false).await?;
-        let mut state = self.state.clone();
-        state.pools.retain(|other| other.name != name);
-        state.pools.push(def.clone());
-        if let Err(refusal) = self.remember(state) {
-            self.close_pool(&open).await;
-            return Err(refusal);
+        self.open_pool(def, false).await
+    }
+
+    /// The same of a cache that is to be made, and of the log before it.
+    fn check_cache_devices(&self, def: &PoolDef, cache: &DeviceDef) -> Result<(), Refusal> {
+        if self.devices.contains_key(&cache.name) {
+            let cause = format!("device '{}', which its cache would be, exists already", cache.name);
+            let next =
+                format!("choose another name; or delete device '{}' first, and wipe what it stands on", cache.name);
+            return Err(Refusal::conflict(object(&def.name), cause, next));
         }
-        self.pools.insert(name.clone(), PoolSlot::new(def, Origin::Runtime, Ok(open)));
-        tracing::info!(pool = %name, "pool created");
-        self.pool_show(&name).await
+        if self.devices.len() >= OBJECTS_MAX {
+            let cause = format!("there are {OBJECTS_MAX} devices already");
+            return Err(Refusal::conflict(object(&def.name), cause, "delete some first"));
+        }
+        let log = match &def.log {
+            LogDef::Device(log) => Some(log),
+            LogDef::Pmem { .. } => None,
+        };
+        for device in cache.children().iter().chain(log) {
+            self.open_device(device)?;
+            if let Some(user) = self.users_of_device(device).first() {
+                let cause = format!("device '{device}' is already used by {user}");
+                let next = format!("delete {user} first, or use another");
+                return Err(Refusal::conflict(object(&def.name), cause, next));
+            }
+        }
+        match log.filter(|log| cache.children().contains(log)) {
+            Some(log) => {
+                let cause = format!(
+                    "its log and its {} are both on device '{log}'",
+                    if cache.children()[0] == *log { "capacity" } else { "cache" }
+                );
+                Err(Refusal::invalid(object(&def.name), cause, "name three devices"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Devices that are there, nobody else's, and two.

@@ -7,6 +7,7 @@
 //! would give extents away twice.
 
 use super::host_keys::HostKeys;
+use super::making::Making;
 use super::remote::RemoteRecord;
 use super::reservations::ReservationRecord;
 use super::tls_keys::TlsKeys;
@@ -228,6 +229,9 @@ pub struct State {
     /// Pools made at run time. What is in a pool is known to the pool alone.
     #[serde(default)]
     pub pools: Vec<PoolDef>,
+    /// Pools that are being made; at a start, what is left of such.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<Making>,
     /// Volumes in pools that are namespaces, to be shown as not ready while their pool is not open.
     #[serde(default)]
     pub shown: BTreeMap<String, ShownVolume>,
@@ -272,6 +276,7 @@ impl Default for State {
             files: BTreeMap::new(),
             file_bytes: BTreeMap::new(),
             pools: Vec::new(),
+            making: Vec::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
             volumes: BTreeMap::new(),

@@ -7,7 +7,7 @@ use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
 use crate::config::host_key;
 use crate::config::limit::{self, Rates};
-use crate::config::pool::{POOL_CREATE, read_pool_request};
+use crate::config::pool::{POOL_CREATE, PoolRequest, read_pool_request};
 use crate::config::section::{Form, Key, key};
 use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
@@ -166,7 +166,7 @@ pub const METHODS: &[Method] = &[
         ],
     ),
     method("device.delete", "Forgets a device; what its file holds stays.", &[NAME]),
-    method("pool.create", "Makes, opens and remembers a pool.", POOL_CREATE),
+    method("pool.create", "Makes, opens and remembers a pool, all of it or nothing.", POOL_CREATE),
     question("pool.list", "All pools, with their numbers.", &[]),
     question("pool.show", "One pool, with its numbers.", &[NAME]),
     method("pool.open", "Tries again to open a pool that is not open.", &[NAME]),
@@ -545,7 +545,7 @@ async fn device_set(node: &mut Node, mut table: Table) -> Result<Value, Refusal>
 
 async fn pool_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
     let mut problems = Problems::default();
-    let Some((def, force)) = read_pool_request(table, &mut problems) else {
+    let Some(PoolRequest { pool: def, cache, force }) = read_pool_request(table, &mut problems) else {
         return Err(Refusal::invalid("new pool", problems.one_line(), "see 'remuda pool create --help'"));
     };
     if let LogDef::Pmem { path, .. } = &def.log
@@ -554,7 +554,7 @@ async fn pool_create(node: &mut Node, table: &Table) -> Result<Value, Refusal> {
         let next = PATH_FROM_ROOT;
         return Err(Refusal::invalid(format!("pool '{}'", def.name), format!("{path} is not an absolute path"), next));
     }
-    answer(node.pool_create(def, force).await?)
+    answer(node.pool_create(def, cache, force).await?)
 }
 
 async fn forget_log(node: &mut Node, params: &Params) -> Result<Value, Refusal> {

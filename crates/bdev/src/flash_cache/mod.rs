@@ -39,6 +39,7 @@ use crate::flush_line::FlushLine;
 use crate::front::check_child;
 use crate::io::{Op, OpSet, Status};
 use crate::range_lock::RangeLock;
+use crate::slots::{HEADER_BYTES, ID_AT, Kind, UNIT_BYTES};
 use base::Errno;
 pub use budget::DAY_NS;
 use budget::{BINS, Budget};
@@ -78,6 +79,8 @@ pub struct FlashCacheOptions {
     pub segment_bytes: u64,
     /// Bytes per mark, fixed when it is made; 0 chooses (1 MiB, more on very large devices).
     pub region_bytes: u64,
+    /// Of one that is made: its id, by which what is half made is known again; chosen at random unless given.
+    pub id: Option<[u8; 16]>,
     /// A defect for tests of checkers.
     pub defect: Option<FlashCacheDefect>,
 }
@@ -92,6 +95,7 @@ impl Default for FlashCacheOptions {
             without_cache: false,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             region_bytes: 0,
+            id: None,
             defect: None,
         }
     }
@@ -277,7 +281,7 @@ impl FlashCacheDevice {
                     Geometry::plan(base.block_size, base.blocks, flash.label.shape.slots(), options.region_bytes);
                 let plan =
                     plan.ok_or_else(|| refused("the slow device is too small for the cache's metadata".to_string()))?;
-                let anchor = new_anchor(random_id(reactor), plan, &flash.label);
+                let anchor = new_anchor(options.id.unwrap_or_else(|| random_id(reactor)), plan, &flash.label);
                 below.create(&anchor).await.map_err(failed("make its metadata"))?;
                 anchor
             }
@@ -417,6 +421,15 @@ impl FlashCacheDevice {
         let flash = self.shared.flash.as_ref().map(|flash| flash.open_channel(reactor)).transpose()?;
         Ok(Rc::new(Inner { shared: self.shared.clone(), reactor: reactor.clone(), slow, flash }))
     }
+}
+
+/// Whether the first bytes of a device, down to zeroes, are what a cache of this id has written there: on its slow device or on
+/// its flash, whole or half made.
+pub fn is_of_cache(start: &[u8], id: [u8; 16]) -> bool {
+    let first = start.chunks_exact(UNIT_BYTES).find(|unit| unit.iter().any(|byte| *byte != 0));
+    let Some(unit) = first else { return false };
+    let has = |kind: &Kind, at: usize| unit.starts_with(&kind.magic) && unit[at..at + 16] == id;
+    has(&format::ANCHOR, ID_AT) || has(&format::MARKS, ID_AT) || has(&format::LABEL, HEADER_BYTES)
 }
 
 /// A flash device that can be used.

@@ -282,6 +282,12 @@ struct RawRegion {
     reserved: [u8; 2],
 }
 
+/// Whether a block is a superblock of this pool, whole or torn.
+pub(crate) fn names_pool(block: &[u8], pool: Uuid) -> bool {
+    let at = std::mem::offset_of!(RawSuperblock, pool);
+    block.starts_with(&MAGIC) && block[at..at + 16] == *pool.as_bytes()
+}
+
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RawSuperblock {

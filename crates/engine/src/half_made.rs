@@ -1,0 +1,70 @@
+//! What was left half made, for whoever has noted that it was making a pool: is it ours, and may it be wiped.
+
+use crate::error::PoolError;
+use crate::format::superblock::{SUPERBLOCK_COPIES, names_pool};
+use crate::log_device::LogDevice;
+use crate::meta;
+use crate::pool::{UNUSED_BYTES, read_start};
+use crate::units::BLOCK_BYTES;
+use bdev::{BlockDevice, DeviceError};
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The first bytes of a device, as far as formats begin there.
+pub async fn read_device_start(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Result<Vec<u8>, PoolError> {
+    let channel = device.open_channel(reactor)?;
+    let name = device.name();
+    let failed = |status| PoolError::Device(DeviceError::Io { device: name.to_string(), action: "read it", status });
+    read_start(reactor, &channel, &device.info()).await.map_err(failed)
+}
+
+/// Makes these bytes zeroes, so that the device counts as unused.
+pub async fn wipe_device_start(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Result<(), PoolError> {
+    let channel = device.open_channel(reactor)?;
+    Ok(meta::wipe_start(reactor, channel, device.info(), UNUSED_BYTES).await?)
+}
+
+/// Makes the start of a log zeroes if it [is of](is_of_pool) the pool of this UUID; whether it holds somebody else's.
+pub async fn unmake_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str, pool: Uuid) -> Result<bool, PoolError> {
+    let opened = log.open(reactor, name)?;
+    let failed = |status| PoolError::Io { pool: name.to_string(), action: "read its log", status };
+    let start = read_start(reactor, &opened.channel, &opened.info).await.map_err(failed)?;
+    if is_of_pool(&start, pool) {
+        meta::wipe_start(reactor, opened.channel.clone(), opened.info, UNUSED_BYTES).await?;
+        return Ok(false);
+    }
+    Ok(start.iter().any(|byte| *byte != 0))
+}
+
+/// Whether these bytes, down to zeroes, are what making the pool of this UUID has written there, whole or half made. What comes
+/// behind superblocks that are not yet written does not say whose it is: so this is asked for devices that are known to
+/// have been blank.
+pub fn is_of_pool(start: &[u8], pool: Uuid) -> bool {
+    let first = start.chunks_exact(BLOCK_BYTES).enumerate().find(|(_, block)| block.iter().any(|byte| *byte != 0));
+    match first {
+        None => false,
+        Some((block, bytes)) if block < SUPERBLOCK_COPIES as usize => names_pool(bytes, pool),
+        Some((_, bytes)) => bytes.starts_with(b"RMDA"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_half_made_is_told_from_what_others_have() {
+        let (ours, other) = (Uuid::from_u128(7), Uuid::from_u128(8));
+        let mut start = vec![0; UNUSED_BYTES];
+        assert!(!is_of_pool(&start, ours), "nothing is nobody's");
+        start[2 * BLOCK_BYTES..][..8].copy_from_slice(b"RMDACAT1");
+        assert!(is_of_pool(&start, ours), "a catalog before there is a superblock");
+        start[BLOCK_BYTES..][..8].copy_from_slice(b"RMDAPOOL");
+        start[BLOCK_BYTES + 40..][..16].copy_from_slice(ours.as_bytes());
+        assert!(is_of_pool(&start, ours) && !is_of_pool(&start, other));
+        start[0x438] = 0x53;
+        assert!(!is_of_pool(&start, ours), "a file system in front of it");
+    }
+}
