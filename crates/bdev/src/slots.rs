@@ -27,6 +27,8 @@ pub const HEADER_BYTES: usize = size_of::<RawHeader>();
 pub(crate) const CHECKSUM_AT: usize = std::mem::offset_of!(RawHeader, crc);
 /// Where the id is in a copy.
 pub(crate) const ID_AT: usize = std::mem::offset_of!(RawHeader, id);
+/// Bytes that are written at a time where many units are.
+const RUN_BYTES: usize = 256 << 10;
 /// The bytes of one copy.
 pub type Unit = [u8; UNIT_BYTES];
 
@@ -253,6 +255,34 @@ impl Slots<'_> {
         let mut done = self.channel.submit(write).await;
         *spare = done.io.bufs.pop();
         done.status.check()
+    }
+
+    /// Writes units one behind the other, from `first` on, in few large writes of at most `io_blocks` blocks. They are durable
+    /// after a flush.
+    pub(crate) async fn write_run(
+        &self,
+        first: u64,
+        units: impl Iterator<Item = Unit>,
+        io_blocks: u32,
+    ) -> Result<(), Status> {
+        let unit_blocks = Self::unit_blocks(self.block_size);
+        let unit_bytes = unit_blocks as usize * self.block_size as usize;
+        let at_once = (RUN_BYTES / unit_bytes).min((io_blocks as u64 / unit_blocks) as usize).max(1);
+        let (mut units, mut at) = (units.peekable(), first);
+        while units.peek().is_some() {
+            let mut buf = steps::alloc(self.reactor, at_once * unit_bytes).await?;
+            buf.as_mut_slice().fill(0);
+            let mut count = 0;
+            for (target, unit) in buf.as_mut_slice().chunks_exact_mut(unit_bytes).zip(units.by_ref().take(at_once)) {
+                target[..UNIT_BYTES].copy_from_slice(&unit);
+                count += 1;
+            }
+            let bufs = SgList::from_iter([buf.slice(0..count * unit_bytes)]);
+            let write = Io::write(Lba(at * unit_blocks), (count as u64 * unit_blocks) as u32, bufs);
+            self.channel.submit(write).await.status.check()?;
+            at += count as u64;
+        }
+        Ok(())
     }
 
     /// Reads one unit.

@@ -5,7 +5,7 @@ mod common;
 use bdev::flash_cache::Mode;
 use bdev::{
     BlockDevice, Channel, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, ErrorRule, Fault, Flags,
-    FlashCacheDevice, FlashCacheOptions, FlashCacheStatus, Io, Lba, Op, Status,
+    FlashCacheDevice, FlashCacheOptions, FlashCacheStatus, Io, Lba, MemDevice, Op, Status,
 };
 use common::*;
 use reactor::{Buf, Reactor, SgList};
@@ -121,6 +121,48 @@ fn blocks_read_twice_come_from_flash_until_they_are_written() {
         let copy = Io { arg: 50, ..Io::new(Op::Copy, Lba(70), 10) };
         assert_eq!(cache.channel.submit(copy).await.io.arg, 50);
         assert_eq!(cache.hits(70, 10, 2).await, 0);
+    });
+}
+
+#[test]
+fn it_grows_with_the_slow_device_and_keeps_what_it_has() {
+    run(async |reactor| {
+        let slow: Device = Arc::new(MemDevice::new("slow", 4096, 3000, 14_000).unwrap());
+        let flash = mem("flash", 1200);
+        // A mark per block: six pages of them, and room for twenty-four.
+        let options = FlashCacheOptions { region_bytes: 4096, ..options() };
+        let cache = open(&reactor, &slow, Some(&flash), options.clone()).await.unwrap();
+        let first = cache.device.info().blocks;
+        assert_eq!(cache.device.refresh(&reactor).await.unwrap().blocks, first);
+        cache.write(0, 200, 1).await;
+        cache.warm(0, 200).await;
+        assert!(cache.device.resize(&reactor, first - 1).await.unwrap_err().to_string().contains("does not shrink"));
+        cache.device.resize(&reactor, first + 2000).await.unwrap();
+        assert_eq!((cache.device.info().blocks, slow.info().blocks), (first + 2000, 5000));
+        slow.resize(&reactor, 6000).await.unwrap();
+        assert_eq!(cache.device.refresh(&reactor).await.unwrap().blocks, first + 3000);
+        assert_eq!(cache.write(first + 2900, 100, 2).await, Status::Ok);
+        assert_eq!(cache.hits(0, 200, 1).await, 200);
+        cache.warm(first + 2900, 100).await;
+        assert_eq!(cache.hits(first + 2900, 100, 2).await, 100);
+        cache.write(first + 2950, 10, 3).await;
+        cache.warm(first + 2950, 5).await;
+        // Not closed: the marks of what is new count.
+        let crashed = open(&reactor, &slow, Some(&flash), options.clone()).await.unwrap();
+        assert_eq!(crashed.device.info().blocks, first + 3000);
+        assert_eq!(crashed.hits(first + 2955, 5, 3).await, 0);
+        assert!(crashed.hits(first + 2900, 50, 2).await >= 45);
+        assert_eq!(crashed.hits(0, 100, 1).await, 100);
+        // There is room for four times what it was made on, and to the end of that page.
+        let error = crashed.device.resize(&reactor, 13_000).await.unwrap_err().to_string();
+        assert!(error.contains("made with room to grow to"), "{error}");
+        slow.resize(&reactor, 14_000).await.unwrap();
+        assert_eq!(crashed.device.refresh(&reactor).await.unwrap().blocks, 24 * 506);
+        assert_eq!(crashed.write(24 * 506 - 10, 10, 4).await, Status::Ok);
+        crashed.warm(24 * 506 - 10, 10).await;
+        crashed.device.settle(&reactor).await.unwrap();
+        let full = open(&reactor, &slow, Some(&flash), options).await.unwrap();
+        assert_eq!(full.hits(24 * 506 - 10, 10, 4).await, 10);
     });
 }
 

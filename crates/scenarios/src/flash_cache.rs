@@ -1,6 +1,7 @@
 //! `flash-cache`: a cache on flash before a disk, on a node that is killed and loses power. Flash rots, misdirects and loses
-//! writes, fails, does not answer, is away for a while, and comes back as a copy of what it was long before. No read is ever
-//! stale, and as long as the disk works, nobody meets an error or waits for flash for long.
+//! writes, fails, does not answer, is away for a while, and comes back as a copy of what it was long before. The disk may have
+//! become larger since the cache was made. No read is ever stale, and as long as the disk works, nobody meets an error or waits
+//! for flash for long.
 //!
 //! `flash-budget`: the same over days, with a budget that matters; a meter on flash judges every window of 24 hours.
 
@@ -10,8 +11,8 @@ use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, nothing_besi
 use base::Rng;
 use bdev::flash_cache::{DAY_NS, FlashCacheDefect};
 use bdev::{
-    BlockDevice, Channel, DeviceError, DeviceInfo, Done, FileDevice, FileDeviceOptions, FlashCacheDevice,
-    FlashCacheOptions, Io, Lba, Op,
+    BlockDevice, Channel, DeviceError, DeviceInfo, Done, Extent, FileDevice, FileDeviceOptions, FlashCacheDevice,
+    FlashCacheOptions, Io, Lba, LinearDevice, Op,
 };
 use reactor::{IoFuture, Reactor};
 use sim::{Crash, DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
@@ -72,6 +73,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     // The device as opened last, and an old copy of flash.
     let opened: Rc<RefCell<Option<Arc<FlashCacheDevice>>>> = Rc::default();
     let old: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
+    let grown: Rc<Cell<bool>> = Rc::default();
     let is_away = rng.one_in(3);
     let goes_back = rng.one_in(3);
     plan.defect = defect(&world.handle());
@@ -79,6 +81,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (slot, opening) = (opened.clone(), judge.clone());
     let open = move |reactor: Rc<Reactor>| -> Opening {
         let (slot, old, sim, judge) = (slot.clone(), old.clone(), sim.clone(), opening.clone());
+        let grown = grown.clone();
         Box::pin(async move {
             let mut rng = sim.rng();
             let flash = plan.file(&reactor, FLASH).map_err(|error| error.to_string())?;
@@ -99,7 +102,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
             let flash = (!is_away || !rng.one_in(3)).then_some(flash);
             // Opening is a flush.
             let ticket = judge.oracle.borrow_mut().begin_flush();
-            let opened = plan.open(&reactor, flash).await.map_err(|error| error.to_string());
+            let opened = plan.open(&reactor, flash, &grown).await;
             if sim.alive(judge.node) {
                 judge.oracle.borrow_mut().end_flush(ticket, opened.is_ok());
             }
@@ -182,13 +185,13 @@ pub(crate) fn run_budget(run: &mut Run) -> Result<(), Failure> {
     let meter = Meter::default();
     let mix = Mix { block_bytes: BLOCK as usize, ..Mix::pick(rng, BLOCK as usize) };
     let judge = Judge::new(world.handle(), node, mix, blocks * BLOCK);
-    let metered = meter.clone();
+    let (metered, grown) = (meter.clone(), Rc::<Cell<bool>>::default());
     let open = move |reactor: Rc<Reactor>| -> Opening {
-        let meter = metered.clone();
+        let (meter, grown) = (metered.clone(), grown.clone());
         Box::pin(async move {
             let child = plan.file(&reactor, FLASH).map_err(|error| error.to_string())?;
-            let device = plan.open(&reactor, Some(Arc::new(Metered { child, meter }))).await;
-            device.map(|device| device as Arc<dyn BlockDevice>).map_err(|error| error.to_string())
+            let device = plan.open(&reactor, Some(Arc::new(Metered { child, meter })), &grown).await?;
+            Ok(device as Arc<dyn BlockDevice>)
         })
     };
     let rig = Rig {
@@ -280,6 +283,7 @@ fn defect(sim: &Handle) -> Option<FlashCacheDefect> {
         Some(Mutation::SkipVerify) => Some(FlashCacheDefect::SkipVerify),
         Some(Mutation::RefillBucket) => Some(FlashCacheDefect::FullBucket),
         Some(Mutation::WaitForEver) => Some(FlashCacheDefect::WaitForEver),
+        Some(Mutation::GrowUnrecorded) => Some(FlashCacheDefect::GrowUnrecorded),
         _ => None,
     }
 }
@@ -288,6 +292,8 @@ fn defect(sim: &Handle) -> Option<FlashCacheDefect> {
 #[derive(Clone, Copy)]
 struct Plan {
     slow_blocks: u64,
+    /// Blocks of the slow disk when the cache was made.
+    first_blocks: u64,
     flash_blocks: u64,
     region_bytes: u64,
     write_budget: u64,
@@ -296,8 +302,10 @@ struct Plan {
 
 impl Plan {
     fn pick(rng: &mut Rng) -> Plan {
+        let slow_blocks = rng.between(60, 250);
         Plan {
-            slow_blocks: rng.between(60, 250),
+            slow_blocks,
+            first_blocks: if rng.one_in(2) { slow_blocks } else { rng.between(50, slow_blocks) },
             flash_blocks: SEGMENT_BLOCKS * rng.between(9, 16) + rng.below(SEGMENT_BLOCKS),
             region_bytes: BLOCK * rng.between(1, 20),
             // Tens of gigabytes a second.
@@ -311,12 +319,28 @@ impl Plan {
         Ok(Arc::new(FileDevice::open(reactor, path, options)?))
     }
 
+    /// Opens it, and lets it grow once.
     async fn open(
         self,
         reactor: &Rc<Reactor>,
         flash: Option<Arc<dyn BlockDevice>>,
+        grown: &Cell<bool>,
+    ) -> Result<Arc<FlashCacheDevice>, String> {
+        let slow = self.file(reactor, SLOW).map_err(|error| error.to_string())?;
+        let device = self.open_on(reactor, slow, flash).await.map_err(|error| error.to_string())?;
+        if !grown.get() {
+            device.refresh(reactor).await.map_err(|error| error.to_string())?;
+            grown.set(true);
+        }
+        Ok(device)
+    }
+
+    async fn open_on(
+        self,
+        reactor: &Rc<Reactor>,
+        slow: Arc<dyn BlockDevice>,
+        flash: Option<Arc<dyn BlockDevice>>,
     ) -> Result<Arc<FlashCacheDevice>, DeviceError> {
-        let slow = self.file(reactor, SLOW)?;
         let options = FlashCacheOptions {
             create: true,
             without_cache: true,
@@ -329,7 +353,7 @@ impl Plan {
         Ok(Arc::new(FlashCacheDevice::open(reactor, "cache", slow, flash, &options).await?))
     }
 
-    /// Makes the disks and the cache, on hardware that does not fail yet; its size in blocks.
+    /// Makes the disks and the cache, on hardware that does not fail yet; its size in blocks when it has grown.
     fn create(&self, world: &mut World, rng: &mut Rng, node: NodeId, unit: u32) -> Result<u64, Failure> {
         for (path, blocks) in [(SLOW, self.slow_blocks), (FLASH, self.flash_blocks)] {
             let disk = DiskOptions {
@@ -345,7 +369,10 @@ impl Plan {
         let opening = move |reactor: Rc<Reactor>| -> Opening {
             Box::pin(async move {
                 let flash = plan.file(&reactor, FLASH).map_err(|error| error.to_string())?;
-                let device = plan.open(&reactor, Some(flash)).await;
+                let slow = plan.file(&reactor, SLOW).map_err(|error| error.to_string())?;
+                let first = Extent { child: 0, start: 0, blocks: plan.first_blocks };
+                let slow = LinearDevice::new("first", vec![slow], vec![first]).map_err(|error| error.to_string())?;
+                let device = plan.open_on(&reactor, Arc::new(slow), Some(flash)).await;
                 device.map(|device| device as Arc<dyn BlockDevice>).map_err(|error| error.to_string())
             })
         };
@@ -353,7 +380,7 @@ impl Plan {
             Some(Ok(device)) => device,
             other => return Err(Failure::new(format!("the cache cannot be made: {:?}", other.map(|made| made.err())))),
         };
-        let blocks = device.info().blocks;
+        let blocks = device.info().blocks + self.slow_blocks - self.first_blocks;
         drop(device);
         world.crash(node, Crash::Kill);
         Ok(blocks)

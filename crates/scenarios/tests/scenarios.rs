@@ -98,6 +98,7 @@ fn every_checker_catches_its_mutation() {
         ("flash-cache", Mutation::SkipVerify),
         ("flash-cache", Mutation::FlushDoesNothing),
         ("flash-cache", Mutation::WaitForEver),
+        ("flash-cache", Mutation::GrowUnrecorded),
         ("flash-budget", Mutation::RefillBucket),
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),

@@ -3,13 +3,9 @@
 use super::Inner;
 use super::format::{ANCHOR, Anchor, Geometry, IMAGE, MARKS, PAGE_MARKS, PAGE_SLOTS, page_body};
 use super::ring::Found;
-use crate::io::{Io, Lba, Status};
-use crate::slots::{Kind, Slots, Stamp, UNIT_BYTES};
-use crate::steps;
-use reactor::SgList;
+use crate::io::{Io, Status};
+use crate::slots::{Kind, Slots, Stamp};
 
-/// Bytes of the image that are written at a time.
-const IMAGE_WRITE_BYTES: usize = 256 << 10;
 /// Between two looks whether everything has been written, and how often it is looked.
 const SETTLE_LOOK_NS: u64 = 1_000_000;
 const SETTLE_LOOKS_MAX: u64 = 2_000;
@@ -150,23 +146,11 @@ impl Inner {
     }
 
     async fn write_image(&self, words: &[u64], session: u64) -> Result<(), Status> {
-        let block_size = self.shared.info.block_size as usize;
-        let unit_blocks = Slots::unit_blocks(block_size as u32);
-        let unit_bytes = unit_blocks as usize * block_size;
-        let most = IMAGE_WRITE_BYTES.min(self.shared.slow.info().max_io_blocks as usize * block_size);
         let (geometry, stamp) = (self.shared.geometry, Stamp { id: self.shared.cache_id, generation: session });
-        let mut pages = (0..geometry.image_pages).zip(words.chunks(PAGE_SLOTS as usize / 64)).peekable();
-        while let Some((first, _)) = pages.peek() {
-            let at = geometry.image_unit(*first) * unit_blocks;
-            let group: Vec<_> = pages.by_ref().take((most / unit_bytes).max(1)).collect();
-            let mut buf = steps::alloc(&self.reactor, group.len() * unit_bytes).await?;
-            buf.as_mut_slice().fill(0);
-            for ((page, words), target) in group.iter().zip(buf.as_mut_slice().chunks_exact_mut(unit_bytes)) {
-                target[..UNIT_BYTES].copy_from_slice(&IMAGE.seal(stamp, &page_body(*page, words)));
-            }
-            let write = Io::write(Lba(at), (group.len() as u64 * unit_blocks) as u32, SgList::from_iter([buf]));
-            self.slow.submit(write).await.status.check()?;
-        }
+        let pages = (0..geometry.image_pages).zip(words.chunks(PAGE_SLOTS as usize / 64));
+        let units = pages.map(|(page, words)| IMAGE.seal(stamp, &page_body(page, words)));
+        let most = self.shared.slow.info().max_io_blocks;
+        self.slots(IMAGE).write_run(geometry.image_unit(0), units, most).await?;
         self.slow.submit(Io::flush()).await.status.check()
     }
 }

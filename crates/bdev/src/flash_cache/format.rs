@@ -18,16 +18,24 @@ pub(super) const MARKS: Kind = Kind { magic: *b"RMDFCMK\x01", version: 1, copies
 pub(super) const IMAGE: Kind = Kind { magic: *b"RMDFCIM\x01", version: 1, copies: 1 };
 const SEGMENT_MAGIC: [u8; 8] = *b"RMDFCSG\x01";
 const SEGMENT_VERSION: u32 = 1;
-/// Features without which a device may not be used by a build that does not know them. None so far.
-const FEATURES_KNOWN: u32 = 0;
+/// Features without which flash may not be used by a build that does not know them. None so far.
+const LABEL_FEATURES_KNOWN: u32 = 0;
+/// Feature of an anchor: there is room for more marks than the data need now.
+const FEATURE_ROOM: u32 = 1;
+/// Likewise of the slow device.
+const FEATURES_KNOWN: u32 = FEATURE_ROOM;
 
 const BODY_BYTES: usize = UNIT_BYTES - HEADER_BYTES;
 /// Marks of a page.
 pub(super) const PAGE_MARKS: u64 = (BODY_BYTES as u64 - 8) / 8;
 /// Slots of a page of the image.
 pub(super) const PAGE_SLOTS: u64 = (BODY_BYTES as u64 - 8) / 8 * 64;
-/// Regions at most: 16 MiB of memory for what is known of them.
-pub(super) const REGIONS_MAX: u64 = 1 << 20;
+/// Regions at most: 64 MiB of memory for what is known of them...
+pub(super) const REGIONS_MAX: u64 = 1 << 22;
+/// ... of which a new cache chooses to have so many.
+const REGIONS_CHOSEN_MAX: u64 = 1 << 20;
+/// A new cache has room for the marks of so many times its data.
+const ROOM_TIMES: u64 = 4;
 const REGION_BYTES_MIN: u64 = 1 << 20;
 const SEGMENTS_MIN: u64 = 8;
 const ENTRY_BYTES: usize = 12;
@@ -61,7 +69,8 @@ struct RawAnchor {
     next_seq: U64,
     /// 1 after a clean close, else 0.
     clean: U32,
-    reserved: U32,
+    /// With [`FEATURE_ROOM`]: pages of marks that there is room for. Else 0: those that the data need.
+    mark_pages: U32,
     written_total: U64,
     bins: [U64; BINS],
 }
@@ -139,7 +148,7 @@ impl Label {
         let Shape { block_size, segment_blocks, header_blocks, segments } = self.shape;
         let raw = RawLabel {
             cache_id: self.cache_id,
-            features: FEATURES_KNOWN.into(),
+            features: LABEL_FEATURES_KNOWN.into(),
             block_size: block_size.into(),
             segment_blocks: segment_blocks.into(),
             header_blocks: header_blocks.into(),
@@ -159,7 +168,7 @@ impl Label {
         };
         let first_block = raw.first_block.get();
         let end = shape.segments.checked_mul(shape.segment_blocks).and_then(|blocks| blocks.checked_add(first_block));
-        let is_sane = raw.features.get() & !FEATURES_KNOWN == 0 && shape.is_sane() && end.is_some();
+        let is_sane = raw.features.get() & !LABEL_FEATURES_KNOWN == 0 && shape.is_sane() && end.is_some();
         is_sane.then_some(Label { flash_id: stamp.id, cache_id: raw.cache_id, shape, first_block })
     }
 
@@ -181,16 +190,19 @@ pub(super) struct Geometry {
     pub(super) data_start: u64,
     pub(super) data_blocks: u64,
     pub(super) region_blocks: u64,
+    /// Pages of marks that there is room for.
+    pub(super) mark_pages: u64,
     pub(super) image_pages: u64,
 }
 
 impl Geometry {
-    /// For a slow device of `blocks` blocks with a flash device of `slots` slots before it, which may be replaced by one of
-    /// twice its size. `region_bytes` of 0 chooses. `None` where it is too small or too large.
+    /// For a slow device of `blocks` blocks, which may become several times as large, with a flash device of `slots` slots before
+    /// it, which may be replaced by one of twice its size. `region_bytes` of 0 chooses. `None` where it is too small or too
+    /// large.
     pub(super) fn plan(block_size: u32, blocks: u64, slots: u64, region_bytes: u64) -> Option<Geometry> {
         let size = block_size as u64;
         let chosen = match region_bytes {
-            0 => (blocks.checked_mul(size)? / REGIONS_MAX).next_power_of_two().max(REGION_BYTES_MIN),
+            0 => (blocks.checked_mul(size)? / REGIONS_CHOSEN_MAX).next_power_of_two().max(REGION_BYTES_MIN),
             bytes => bytes,
         };
         let region_blocks = chosen / size;
@@ -198,14 +210,27 @@ impl Geometry {
             return None;
         }
         let image_pages = (slots * 2).div_ceil(PAGE_SLOTS);
-        let pages = blocks.div_ceil(region_blocks).div_ceil(PAGE_MARKS);
-        let units = ANCHOR.copies + MARKS.copies * pages + image_pages;
+        let most_regions = (blocks.div_ceil(region_blocks) * ROOM_TIMES).min(REGIONS_MAX);
+        let mark_pages = most_regions.div_ceil(PAGE_MARKS);
+        let units = ANCHOR.copies + MARKS.copies * mark_pages + image_pages;
         // Large blocks below stay aligned, where there is room for that.
         let align = if blocks * size >= 64 << 20 { (1 << 20) / size } else { 1 };
         let data_start = (units * Slots::unit_blocks(block_size)).next_multiple_of(align);
         let data_blocks = blocks.checked_sub(data_start)?;
-        let geometry = Geometry { block_size, data_start, data_blocks, region_blocks, image_pages };
+        let geometry = Geometry { block_size, data_start, data_blocks, region_blocks, mark_pages, image_pages };
         geometry.is_sane().then_some(geometry)
+    }
+
+    /// The same of more data; `None` where there is no room for their marks.
+    pub(super) fn grown(&self, data_blocks: u64) -> Option<Geometry> {
+        let grown = Geometry { data_blocks, ..*self };
+        grown.is_sane().then_some(grown)
+    }
+
+    /// The most data blocks that there is room for the marks of.
+    pub(super) fn data_blocks_max(&self) -> u64 {
+        let regions = (self.mark_pages * PAGE_MARKS).min(REGIONS_MAX - 1);
+        regions.saturating_mul(self.region_blocks).min(BLOCKS_MAX)
     }
 
     fn is_sane(&self) -> bool {
@@ -216,6 +241,8 @@ impl Geometry {
             && (512..=65_536).contains(&self.block_size)
             && self.block_size.is_power_of_two()
             && self.data_start.checked_add(self.data_blocks).is_some()
+            && self.mark_pages <= REGIONS_MAX.div_ceil(PAGE_MARKS)
+            && self.mark_pages_used() <= self.mark_pages
             && self.data_start >= self.units() * Slots::unit_blocks(self.block_size)
     }
 
@@ -223,7 +250,8 @@ impl Geometry {
         self.data_blocks.div_ceil(self.region_blocks)
     }
 
-    pub(super) fn mark_pages(&self) -> u64 {
+    /// Pages with marks of regions that there are.
+    pub(super) fn mark_pages_used(&self) -> u64 {
         self.regions().div_ceil(PAGE_MARKS)
     }
 
@@ -234,7 +262,7 @@ impl Geometry {
 
     /// The unit of a page of the image.
     pub(super) fn image_unit(&self, page: u64) -> u64 {
-        Geometry::mark_unit(self.mark_pages(), 0) + page
+        Geometry::mark_unit(self.mark_pages, 0) + page
     }
 
     fn units(&self) -> u64 {
@@ -263,10 +291,11 @@ pub(super) struct Anchor {
 
 impl Anchor {
     pub(super) fn body(&self) -> Vec<u8> {
-        let Geometry { block_size, data_start, data_blocks, region_blocks, image_pages } = self.geometry;
+        let Geometry { block_size, data_start, data_blocks, region_blocks, mark_pages, image_pages } = self.geometry;
+        let has_room = mark_pages > self.geometry.mark_pages_used();
         let raw = RawAnchor {
             flash_id: self.flash_id,
-            features: FEATURES_KNOWN.into(),
+            features: if has_room { FEATURE_ROOM } else { 0 }.into(),
             block_size: block_size.into(),
             data_start: data_start.into(),
             data_blocks: data_blocks.into(),
@@ -278,7 +307,7 @@ impl Anchor {
             void_to: self.void_to.into(),
             next_seq: self.next_seq.into(),
             clean: u32::from(self.clean).into(),
-            reserved: U32::ZERO,
+            mark_pages: if has_room { mark_pages as u32 } else { 0 }.into(),
             written_total: self.written_total.into(),
             bins: self.bins.map(U64::new),
         };
@@ -292,7 +321,12 @@ impl Anchor {
             data_start: raw.data_start.get(),
             data_blocks: raw.data_blocks.get(),
             region_blocks: raw.region_blocks.get(),
+            mark_pages: raw.mark_pages.get() as u64,
             image_pages: raw.image_pages.get(),
+        };
+        let geometry = match raw.features.get() & FEATURE_ROOM {
+            0 if geometry.region_blocks > 0 => Geometry { mark_pages: geometry.mark_pages_used(), ..geometry },
+            _ => geometry,
         };
         let seqs = [raw.reserved_to.get(), raw.void_to.get(), raw.next_seq.get(), raw.session.get()];
         // Numbers that no device lives to see leave room to count on.
@@ -441,6 +475,13 @@ mod tests {
         let Content::Record(stamp, body) = ANCHOR.open(&unit) else { panic!("no anchor") };
         assert_eq!(Anchor::decode(stamp, body), Some(anchor()));
         each_flip(&unit, |damaged| assert_eq!(ANCHOR.open(damaged), Content::Other));
+        // Grown to the last page of marks, it is as one that never had room for more.
+        let geometry = anchor().geometry;
+        let full = Anchor { geometry: geometry.grown(geometry.data_blocks_max()).unwrap(), ..anchor() };
+        assert_eq!((anchor().body()[16], full.body()[16], full.body()[100]), (1, 0, 0));
+        for anchor in [anchor(), full] {
+            assert_eq!(Anchor::decode(anchor.stamp, &anchor.body()), Some(anchor));
+        }
         let (shape, first_block) = shape();
         let label = Label { flash_id: [8; 16], cache_id: [7; 16], shape, first_block };
         let unit = LABEL.seal(Stamp { id: [8; 16], generation: 1 }, &label.body());
@@ -468,7 +509,7 @@ mod tests {
         }
         assert_eq!(Anchor::decode(stamp, &anchor().body()[..100]), None);
         let mut unknown = anchor().body();
-        unknown[16] = 1;
+        unknown[16] = 2;
         assert_eq!(Anchor::decode(stamp, &unknown), None, "an unknown feature");
     }
 
@@ -512,6 +553,8 @@ mod tests {
                 }
                 let Some(geometry) = Geometry::plan(block_size, blocks, 1000, 0) else { continue };
                 assert_eq!(geometry.data_start + geometry.data_blocks, blocks);
+                let most = geometry.data_blocks_max();
+                assert!(most >= blocks && geometry.grown(most).is_some() && geometry.grown(most + 1).is_none());
             }
         }
         assert!(Shape::plan(4096, 100, 1 << 20).is_none());

@@ -19,7 +19,7 @@ pub(super) struct FlashCacheChannel(pub(super) Rc<Inner>);
 impl Channel for FlashCacheChannel {
     fn submit<'a>(&'a self, mut io: Io) -> IoFuture<'a, Done> {
         let inner = &self.0;
-        if let Err(status) = inner.shared.info.check(&io) {
+        if let Err(status) = inner.shared.info().check(&io) {
             return IoFuture::ready(io.done(status));
         }
         io.flags = Flags(io.flags.0 & !Flags::LOAN.0);

@@ -7,7 +7,7 @@ use super::patience::{OPEN_PATIENCE_NS, Patience};
 use super::ring::{Ring, Shape};
 use super::trust::Trust;
 use super::{FlashCacheOptions, Mode, State};
-use crate::device::Channel;
+use crate::device::{Channel, DeviceInfo};
 use crate::io::{Io, Lba, Status};
 use crate::parts::Parts;
 use crate::slots::{Content, Found, Kind, Slots, Stamp, UNIT_BYTES};
@@ -25,6 +25,14 @@ pub(super) struct Side<'a> {
     pub(super) channel: Rc<dyn Channel>,
     pub(super) block_size: u32,
     pub(super) blocks: u64,
+    /// Most blocks of one operation.
+    pub(super) io_blocks: u32,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn of(reactor: &'a Rc<Reactor>, channel: Rc<dyn Channel>, info: &DeviceInfo) -> Side<'a> {
+        Side { reactor, channel, block_size: info.block_size, blocks: info.blocks, io_blocks: info.max_io_blocks }
+    }
 }
 
 impl Side<'_> {
@@ -51,12 +59,13 @@ impl Side<'_> {
         let slots = self.slots(ANCHOR);
         // Nothing may find what was there before, half overwritten.
         slots.write(0, &[0; UNIT_BYTES]).await?;
-        for page in 0..anchor.geometry.mark_pages() {
+        // Those of regions that there may be one day as well.
+        let pages = (0..anchor.geometry.mark_pages).flat_map(|page| {
             let unit = MARKS.seal(anchor.stamp, &page_body(page, &[0; PAGE_MARKS as usize]));
-            for copy in 0..MARKS.copies {
-                self.slots(MARKS).write_unit(Geometry::mark_unit(page, copy), &unit).await?;
-            }
-        }
+            std::iter::repeat_n(unit, MARKS.copies as usize)
+        });
+        slots.write_run(Geometry::mark_unit(0, 0), pages, self.io_blocks).await?;
+        self.channel.submit(Io::flush()).await.status.check()?;
         slots.write(0, &ANCHOR.seal(anchor.stamp, &anchor.body())).await
     }
 
@@ -68,7 +77,7 @@ impl Side<'_> {
     pub(super) async fn read_marks(&self, name: &str, anchor: &Anchor) -> Vec<u64> {
         let regions = anchor.geometry.regions();
         let mut marks = Vec::with_capacity(regions as usize);
-        for page in 0..anchor.geometry.mark_pages() {
+        for page in 0..anchor.geometry.mark_pages_used() {
             let count = PAGE_MARKS.min(regions - page * PAGE_MARKS) as usize;
             let mut found: Option<Vec<u64>> = None;
             for copy in 0..MARKS.copies {

@@ -24,6 +24,7 @@
 mod budget;
 mod durable;
 pub(crate) mod format;
+mod grow;
 mod index;
 mod io;
 mod load;
@@ -47,10 +48,11 @@ use format::{Anchor, Geometry, Label};
 use io::FlashCacheChannel;
 use load::Side;
 use patience::{OPEN_PATIENCE_NS, Patience};
-use reactor::Reactor;
+use reactor::{IoFuture, Reactor};
 pub use ring::FlashCacheCounts;
 use ring::{Ring, Shape};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::sync::{Arc, Mutex};
 use trust::Trust;
 
@@ -112,6 +114,8 @@ pub enum FlashCacheDefect {
     FullBucket,
     /// Flash is waited for, however long that takes.
     WaitForEver,
+    /// A new size is not made durable.
+    GrowUnrecorded,
 }
 
 /// Whether flash is used.
@@ -186,9 +190,13 @@ pub struct FlashCacheDevice {
 
 struct Shared {
     name: String,
+    /// What it is like, but for its size.
     info: DeviceInfo,
+    /// Its size.
+    blocks: AtomicU64,
     slow: Arc<dyn BlockDevice>,
     flash: Option<Arc<dyn BlockDevice>>,
+    /// As it was opened: the data may have grown since.
     geometry: Geometry,
     cache_id: [u8; 16],
     flash_id: [u8; 16],
@@ -202,6 +210,7 @@ struct Shared {
     skips_marks: bool,
     skips_verify: bool,
     waits_for_ever: bool,
+    grows_unrecorded: bool,
 }
 
 struct State {
@@ -222,6 +231,11 @@ struct State {
 }
 
 impl Shared {
+    #[inline]
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { blocks: self.blocks.load(Acquire), ..self.info }
+    }
+
     fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         act(&mut self.state.lock().expect("nothing panics while holding the state"))
     }
@@ -248,8 +262,7 @@ impl FlashCacheDevice {
         let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
         let base = slow.info();
         check_child(&base, "a flash cache").map_err(refused)?;
-        let below =
-            Side { reactor, channel: slow.open_channel(reactor)?, block_size: base.block_size, blocks: base.blocks };
+        let below = Side::of(reactor, slow.open_channel(reactor)?, &base);
         if base.volatile_cache {
             // What an earlier process wrote may be in the drive's cache alone; what is read of it is to be durable.
             let flushed = below.channel.submit(crate::io::Io::flush()).await.status;
@@ -361,6 +374,7 @@ impl FlashCacheDevice {
         let shared = Shared {
             name: name.to_string(),
             info: describe(&base, &anchor.geometry),
+            blocks: anchor.geometry.data_blocks.into(),
             geometry: anchor.geometry,
             cache_id: anchor.stamp.id,
             flash_id: anchor.flash_id,
@@ -372,6 +386,7 @@ impl FlashCacheDevice {
             skips_marks: options.defect == Some(FlashCacheDefect::SkipMarks),
             skips_verify: options.defect == Some(FlashCacheDefect::SkipVerify),
             waits_for_ever: options.defect == Some(FlashCacheDefect::WaitForEver),
+            grows_unrecorded: options.defect == Some(FlashCacheDefect::GrowUnrecorded),
             flash: flash.map(|flash| flash.device),
             slow,
         };
@@ -458,7 +473,7 @@ async fn open_flash<'a>(
         return Err(format!("flash has blocks of {flash} bytes and the slow device of {slow}; make them equal"));
     }
     let channel = device.open_channel(reactor).map_err(|error| error.to_string())?;
-    let side = Side { reactor, channel, block_size: info.block_size, blocks: info.blocks };
+    let side = Side::of(reactor, channel, &info);
     let mut found = side.read_label().await;
     let (create, force) = (options.create, options.force);
     let label = match found.newest.take() {
@@ -609,11 +624,21 @@ impl BlockDevice for FlashCacheDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        self.shared.info
+        self.shared.info()
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         Ok(Rc::new(FlashCacheChannel(self.inner(reactor)?)))
+    }
+
+    /// Grows it, and the slow device where that is too small.
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        IoFuture::new(self.grow(reactor, blocks))
+    }
+
+    /// Takes into use by what the slow device has become larger.
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        IoFuture::new(self.grow_with_slow(reactor))
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {

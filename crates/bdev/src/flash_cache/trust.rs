@@ -71,6 +71,13 @@ impl Trust {
         }
     }
 
+    /// There are so many regions from now on: nothing of the new ones was ever cached.
+    pub(super) fn grow(&mut self, regions: u64) {
+        let regions = self.marks.len().max(regions as usize);
+        self.marks.resize(regions, 0);
+        self.newest.resize(regions, 0);
+    }
+
     pub(super) fn memory_bytes(&self) -> u64 {
         self.marks.len() as u64 * 16
     }
