@@ -92,6 +92,28 @@ fn reads_come_from_flash_and_are_what_was_written_through_kills_and_restarts() {
     assert!(shown.contains("flash cache"), "{shown}");
 }
 
+#[test]
+fn it_grows_with_its_disk() {
+    let mut node = node();
+    load(&node, "randrw", &["--verify"]);
+    let free = |node: &Node| node.json(&["pool", "show", "w"])["open"]["total"]["free_bytes"].as_u64().unwrap();
+    let size = |node: &Node| node.json(&["device", "show", "w-cache"])["size"].as_u64().unwrap();
+    let (before, free_before) = (size(&node), free(&node));
+    refused(&node, &["device", "resize", "w-cache", "64MiB"], 5, "does not shrink");
+    refused(&node, &["device", "resize", "w-cache", "64GiB"], 2, "room to grow");
+    let larger = (before + (512 << 20)).to_string();
+    node.ok(&["device", "resize", "w-cache", &larger]);
+    node.ok(&["pool", "grow", "w"]);
+    assert_eq!(size(&node), before + (512 << 20));
+    assert!(free(&node) >= free_before + (480 << 20), "{} of {free_before} before", free(&node));
+    load(&node, "randrw", &["--verify"]);
+    node.kill();
+    node.restart();
+    assert_eq!(size(&node), before + (512 << 20));
+    load(&node, "randrw", &["--verify"]);
+    until_hits(&mut node);
+}
+
 /// Whether the starts of the devices are zero.
 fn are_blank(node: &Node) -> [bool; 3] {
     ["log.img", "big.img", "flash.img"].map(|file| {
