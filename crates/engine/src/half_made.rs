@@ -6,7 +6,7 @@ use crate::log_device::LogDevice;
 use crate::meta;
 use crate::pool::{UNUSED_BYTES, read_start};
 use crate::units::BLOCK_BYTES;
-use bdev::{BlockDevice, DeviceError};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,19 +20,33 @@ pub async fn read_device_start(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevi
     read_start(reactor, &channel, &device.info()).await.map_err(failed)
 }
 
-/// Makes these bytes zeroes, so that the device counts as unused.
-pub async fn wipe_device_start(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Result<(), PoolError> {
-    let channel = device.open_channel(reactor)?;
-    Ok(meta::wipe_start(reactor, channel, device.info(), UNUSED_BYTES).await?)
+/// Makes the start of a device zeroes, so that it counts as unused, if that is `ours`; whether it holds somebody else's.
+pub async fn take_back(
+    reactor: &Rc<Reactor>,
+    device: &Arc<dyn BlockDevice>,
+    ours: impl Fn(&[u8]) -> bool,
+) -> Result<bool, PoolError> {
+    let start = read_device_start(reactor, device).await?;
+    wipe_if(reactor, device.open_channel(reactor)?, device.info(), &start, ours).await
 }
 
-/// Makes the start of a log zeroes if it [is of](is_of_pool) the pool of this UUID; whether it holds somebody else's.
-pub async fn unmake_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str, pool: Uuid) -> Result<bool, PoolError> {
+/// The same of a log of the pool of this name, which is ours if it [is of](is_of_pool) the pool of this UUID.
+pub async fn take_back_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str, pool: Uuid) -> Result<bool, PoolError> {
     let opened = log.open(reactor, name)?;
     let failed = |status| PoolError::Io { pool: name.to_string(), action: "read its log", status };
     let start = read_start(reactor, &opened.channel, &opened.info).await.map_err(failed)?;
-    if is_of_pool(&start, pool) {
-        meta::wipe_start(reactor, opened.channel.clone(), opened.info, UNUSED_BYTES).await?;
+    wipe_if(reactor, opened.channel.clone(), opened.info, &start, |start| is_of_pool(start, pool)).await
+}
+
+async fn wipe_if(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+    start: &[u8],
+    ours: impl Fn(&[u8]) -> bool,
+) -> Result<bool, PoolError> {
+    if ours(start) {
+        meta::wipe_start(reactor, channel, info, UNUSED_BYTES).await?;
         return Ok(false);
     }
     Ok(start.iter().any(|byte| *byte != 0))

@@ -618,15 +618,12 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
         "flash-cache" => {
             let slow = need_child(section, &mut children)?;
             let flash = section.need_text("flash")?;
-            let write_budget = need_size(section, "write_budget")?;
             if flash.value == slow {
                 section.wrong(flash.span.clone(), "flash", "it is the slow device as well; name another one", None);
             }
             let devices = vec![slow, flash.value.clone()];
             children.push(flash);
-            let endurance = section.size("endurance").map(|bytes| bytes.value);
-            let pass_through = section.choice("cache_missing").is_some_and(|choice| choice.value == "pass-through");
-            DeviceParams::FlashCache { devices, write_budget: write_budget.value, endurance, pass_through }
+            read_flash_cache(section, devices, false)?
         }
         "nvmf" => {
             let mut paths = section.texts("paths").unwrap_or_default();
@@ -760,6 +757,19 @@ fn need_children(section: &mut Section<'_>) -> Option<Vec<Located<String>>> {
         }
     }
     Some(children)
+}
+
+/// A flash cache on these devices; `passes_through` without flash unless it is told what to do.
+pub(super) fn read_flash_cache(
+    section: &mut Section<'_>,
+    devices: Vec<String>,
+    passes_through: bool,
+) -> Option<DeviceParams> {
+    let write_budget = need_size(section, "write_budget")?.value;
+    let endurance = section.size("endurance").map(|bytes| bytes.value);
+    let choice = section.choice("cache_missing");
+    let pass_through = choice.map_or(passes_through, |choice| choice.value == "pass-through");
+    Some(DeviceParams::FlashCache { devices, write_budget, endurance, pass_through })
 }
 
 fn need_size(section: &mut Section<'_>, name: &str) -> Option<Located<u64>> {

@@ -1,6 +1,6 @@
 //! What a pool is made of, and how it is read from `[pool.NAME]` or from RPC parameters.
 
-use super::device::{DeviceDef, DeviceParams, check_name};
+use super::device::{DeviceDef, DeviceParams, check_name, read_flash_cache};
 use super::diagnostic::Problems;
 use super::section::{Form, Key, Section, key};
 use super::value::{Data, Located, Span, Table};
@@ -170,13 +170,17 @@ impl PlacementDef {
 }
 
 impl PoolDef {
+    /// Name of the device that its log is on, where it is on one.
+    pub fn log_device(&self) -> Option<&str> {
+        match &self.log {
+            LogDef::Device(name) => Some(name),
+            LogDef::Pmem { .. } => None,
+        }
+    }
+
     /// Names of the devices it stands on.
     pub fn devices(&self) -> Vec<&str> {
-        let log = match &self.log {
-            LogDef::Device(name) => Some(name.as_str()),
-            LogDef::Pmem { .. } => None,
-        };
-        log.into_iter().chain([self.capacity.as_str()]).collect()
+        self.log_device().into_iter().chain([self.capacity.as_str()]).collect()
     }
 }
 
@@ -338,12 +342,10 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolR
 /// The flash cache of a warm pool, on its capacity device.
 fn read_cache(section: &mut Section<'_>, slow: Option<&Located<String>>, is_hot: bool) -> Option<DeviceParams> {
     let Some(flash) = section.text("cache") else {
-        for key in ["write_budget", "endurance", "cache_missing"]
-            .into_iter()
-            .filter(|key| section.has(key))
-            .collect::<Vec<_>>()
-        {
-            section.wrong(None, key, "it is of a cache; add 'cache'", None);
+        for key in ["write_budget", "endurance", "cache_missing"] {
+            if section.has(key) {
+                section.wrong(None, key, "it is of a cache; add 'cache'", None);
+            }
         }
         return None;
     };
@@ -353,11 +355,5 @@ fn read_cache(section: &mut Section<'_>, slow: Option<&Located<String>>, is_hot:
     if slow.is_some_and(|slow| slow.value == flash.value) {
         section.wrong(flash.span.clone(), "cache", "it is the capacity device as well; name another one", None);
     }
-    if !section.has("write_budget") {
-        section.missing("write_budget");
-    }
-    let (budget, endurance) = (section.size("write_budget"), section.size("endurance").map(|bytes| bytes.value));
-    let pass_through = section.choice("cache_missing").is_none_or(|choice| choice.value == "pass-through");
-    let devices = vec![slow?.value.clone(), flash.value];
-    Some(DeviceParams::FlashCache { devices, write_budget: budget?.value, endurance, pass_through })
+    read_flash_cache(section, vec![slow?.value.clone(), flash.value], true)
 }

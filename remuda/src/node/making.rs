@@ -30,14 +30,6 @@ pub struct Making {
     pub cache: Option<(DeviceDef, Uuid)>,
 }
 
-/// What is made of one device's start.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    Blank,
-    Wiped,
-    Foreign,
-}
-
 impl Making {
     pub(super) fn new(pool: &PoolDef, cache: Option<&DeviceDef>) -> Making {
         let cache = cache.map(|def| (def.clone(), Uuid::new_v4()));
@@ -133,19 +125,19 @@ impl Node {
                 let children = self.children_of(def)?;
                 let opener = Opener { make: false, ..self.opener(&def.name) };
                 match open_device(def, children, &opener).await {
-                    Ok(opened) => _ = self.wipe_if(&opened.device, ours).await?,
+                    Ok(opened) => _ = self.take_back(&opened.device, ours).await?,
                     // It was never whole, so that nothing was made on it.
                     Err(refusal) => tracing::debug!("half a cache: {refusal}"),
                 }
             }
             for device in [flash, slow] {
-                if self.wipe_if(&device, of_cache).await? == Start::Foreign {
+                if self.take_back(&device, of_cache).await? {
                     foreign.push(device.name().to_string());
                 }
             }
         } else {
             let capacity = self.open_device(&making.pool.capacity)?;
-            if self.wipe_if(&capacity, ours).await? == Start::Foreign {
+            if self.take_back(&capacity, ours).await? {
                 foreign.push(making.pool.capacity.clone());
             }
         }
@@ -158,7 +150,7 @@ impl Node {
             let (log, _lock) = self.log_device(&making.pool, false)?;
             let (name, shown) = (making.pool.name.clone(), log.name().to_string());
             let unmade = on_reactor_async(self.reactors.first(), move |reactor| async move {
-                engine::unmake_log(&reactor, &log, &name, pool).await
+                engine::take_back_log(&reactor, &log, &name, pool).await
             });
             if unmade.await?.map_err(|error| super::pools::pool_refused(&making.pool.name, error, ""))? {
                 foreign.push(shown);
@@ -188,25 +180,17 @@ impl Node {
         Ok(ours(&start))
     }
 
-    /// Wipes the start of a device that is ours.
-    async fn wipe_if(
+    /// Wipes the start of a device that is ours; whether it holds somebody else's.
+    async fn take_back(
         &self,
         device: &Arc<dyn BlockDevice>,
         ours: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Result<Start, Refusal> {
+    ) -> Result<bool, Refusal> {
         let (name, device) = (device.name().to_string(), device.clone());
-        let wiped = on_reactor_async(self.reactors.first(), move |reactor| async move {
-            let start = engine::read_device_start(&reactor, &device).await?;
-            if start.iter().all(|byte| *byte == 0) {
-                return Ok(Start::Blank);
-            }
-            if !ours(&start) {
-                return Ok(Start::Foreign);
-            }
-            engine::wipe_device_start(&reactor, &device).await?;
-            Ok::<_, PoolError>(Start::Wiped)
+        let taken = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            engine::take_back(&reactor, &device, ours).await
         });
-        wiped.await?.map_err(|error| super::pools::pool_refused(&name, error, ""))
+        taken.await?.map_err(|error| super::pools::pool_refused(&name, error, ""))
     }
 }
 

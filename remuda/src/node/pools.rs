@@ -393,9 +393,9 @@ impl Node {
     async fn make_pool(&mut self, making: &Making, force: bool) -> Result<OpenPool, Refusal> {
         if let Some((cache, id)) = &making.cache {
             self.make_cache(cache, *id).await?;
+            self.check_pool_devices(&making.pool)?;
         }
         let (def, name) = (&making.pool, making.pool.name.clone());
-        self.check_pool_devices(def)?;
         let mut made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(def, true)?;
         let options = create_options(def, Some(making.pool_id));
@@ -423,44 +423,34 @@ impl Node {
             let cause = format!("there are {OBJECTS_MAX} devices already");
             return Err(Refusal::conflict(object(&def.name), cause, "delete some first"));
         }
-        let log = match &def.log {
-            LogDef::Device(log) => Some(log),
-            LogDef::Pmem { .. } => None,
-        };
-        for device in cache.children().iter().chain(log) {
-            self.open_device(device)?;
-            if let Some(user) = self.users_of_device(device).first() {
-                let cause = format!("device '{device}' is already used by {user}");
-                let next = format!("delete {user} first, or use another");
-                return Err(Refusal::conflict(object(&def.name), cause, next));
-            }
+        let (children, log) = (cache.children(), def.log_device());
+        for device in children.iter().map(String::as_str).chain(log) {
+            self.check_free_device(def, device)?;
         }
-        match log.filter(|log| cache.children().contains(log)) {
-            Some(log) => {
-                let cause = format!(
-                    "its log and its {} are both on device '{log}'",
-                    if cache.children()[0] == *log { "capacity" } else { "cache" }
-                );
+        match children.iter().position(|child| log == Some(child)) {
+            Some(place) => {
+                let (what, device) = (if place == 0 { "capacity" } else { "cache" }, &children[place]);
+                let cause = format!("its log and its {what} are both on device '{device}'");
                 Err(Refusal::invalid(object(&def.name), cause, "name three devices"))
             }
             None => Ok(()),
         }
     }
 
+    /// A device that is there and nobody's.
+    fn check_free_device(&self, def: &PoolDef, device: &str) -> Result<(), Refusal> {
+        self.open_device(device)?;
+        let Some(user) = self.users_of_device(device).into_iter().next() else { return Ok(()) };
+        let cause = format!("device '{device}' is already used by {user}");
+        Err(Refusal::conflict(object(&def.name), cause, format!("delete {user} first, or use another")))
+    }
+
     /// Devices that are there, nobody else's, and two.
     pub(super) fn check_pool_devices(&self, def: &PoolDef) -> Result<(), Refusal> {
         for device in def.devices() {
-            self.open_device(device)?;
-            if let Some(user) = self.users_of_device(device).first() {
-                let cause = format!("device '{device}' is already used by {user}");
-                return Err(Refusal::conflict(
-                    object(&def.name),
-                    cause,
-                    format!("delete {user} first, or use another"),
-                ));
-            }
+            self.check_free_device(def, device)?;
         }
-        if matches!(&def.log, LogDef::Device(log) if *log == def.capacity) {
+        if def.log_device() == Some(&def.capacity) {
             let cause = format!("its log and its capacity are both on device '{}'", def.capacity);
             return Err(Refusal::invalid(object(&def.name), cause, "name two devices"));
         }
