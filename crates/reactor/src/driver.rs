@@ -228,6 +228,10 @@ pub trait Driver {
     fn pmem_open(&self, path: Option<&str>, bytes: u64) -> Result<(PmemId, PmemInfo), Errno>;
     /// Reads; sees every store made before, fenced or not.
     fn pmem_read(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno>;
+    /// A range is about to be read: what is mapped may be fetched ahead. A hint, without any effect that can be observed.
+    fn pmem_expect(&self, pmem: PmemId, offset: u64, bytes: usize) {
+        let _ = (pmem, offset, bytes);
+    }
     /// A read-only view: what [`pmem_read`](Self::pmem_read) gives, without a copy where the memory is mapped. Whether stores to the
     /// range show in it is left open, so who lends a range does not store to it; the memory stays mapped while there is one.
     fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {

@@ -44,7 +44,7 @@ pub use mesh::{MeshBuilder, Message, ReactorHandle};
 pub use net::{TcpListener, TcpStream};
 pub use ops::{Completion, OpFuture};
 pub use pool::{BUF_BYTES_MAX, BufPool, CLASS_BYTES, PoolConfig};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_bytes};
 pub use reactor::{PollPolicy, Poller, PollerId, Reactor, ReactorConfig, SPIN_MAX_NS_DEFAULT, Sleep, TurnEnd};
 pub use signal::Signal;
 pub use stats::{ReactorCounters, ReactorStats};

@@ -74,7 +74,7 @@ impl BandModel {
     pub fn new(shape: BandShape, drive: Drive) -> BandModel {
         let slots = shape.band_blocks - shape.band_blocks.div_ceil(256);
         let empty = Band { state: State::Free, stream: USER, valid: 0, written: 0, stamp: 0, closed: 0 };
-        let low = policy::free_bands_low(shape.bands / shape.shards) * shape.shards;
+        let low = policy::free_bands_low(shape.bands / shape.shards, shape.band_blocks) * shape.shards;
         BandModel {
             shape,
             slots,

@@ -298,6 +298,11 @@ impl Bands {
         self.geometry.band_data_blocks()
     }
 
+    /// Blocks of a band, headers included.
+    pub(crate) fn band_blocks(&self) -> u32 {
+        self.geometry.band_blocks
+    }
+
     /// How much there is, and how much of it is free.
     pub(crate) fn room(&self) -> Room {
         self.ledger.borrow().room()
@@ -306,6 +311,11 @@ impl Bands {
     /// Whether a stream may go on: user streams leave the reserve to those that make room.
     pub(crate) fn may_append(&self, stream: Stream) -> bool {
         self.ledger.borrow().may_append(stream)
+    }
+
+    /// Blocks, headers included, for which user streams have room.
+    pub(crate) fn user_room_blocks(&self) -> u32 {
+        self.ledger.borrow().user_room_blocks()
     }
 
     /// A checkpoint begins: what it does not lead to any more has been drained before.

@@ -15,12 +15,15 @@ use crate::format::stripe::STRIPE_DATA_MAX;
 pub const RESERVE_BANDS: u32 = STREAMS as u32 + 2;
 /// What is collected before so many usual lifetimes have passed is young.
 const YOUNG_LIFETIMES: u64 = 4;
+/// Blocks for which the collector has bands ready beyond the reserve: 16 MiB.
+const LEAD_BLOCKS: u32 = 4096;
 /// Keeps the worths of bands apart when they are whole numbers.
 const WORTH_SCALE: u128 = 1024;
 
-/// Free bands of a shard below which its collector works.
-pub fn free_bands_low(bands: u32) -> u32 {
-    RESERVE_BANDS + (bands / 32).max(2)
+/// Free bands of a shard below which its collector works: what destage fills while a checkpoint gives back what has been emptied.
+/// Each further one is a band less among which what is not needed is spread, and makes everything that is collected fuller.
+pub fn free_bands_low(bands: u32, band_blocks: u32) -> u32 {
+    RESERVE_BANDS + LEAD_BLOCKS.div_ceil(band_blocks).min(bands / 32).max(2)
 }
 
 /// What draining a band of `whole` blocks is worth, of which `valid` are needed and that was closed `idle` blocks ago; `None` when

@@ -20,6 +20,14 @@ impl Log {
         reactor.driver().pmem_read(*pmem, first_byte + at.bytes() + offset as u64, target).is_ok()
     }
 
+    /// A payload is read soon: one that is mapped is fetched ahead.
+    #[inline]
+    pub fn expect(&self, at: LogAt, bytes: usize) {
+        if let Medium::Mapped { reactor, pmem, first_byte } = &self.medium {
+            reactor.driver().pmem_expect(*pmem, first_byte + at.bytes(), bytes);
+        }
+    }
+
     /// As [`try_read`](Self::try_read) from the first byte on, without a copy. The bytes stay as they are while the log keeps
     /// the place.
     #[inline]

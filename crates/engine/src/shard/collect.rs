@@ -11,6 +11,7 @@
 
 use super::gc::VICTIMS_MAX;
 use super::patience::Refused;
+use super::shape::COPIES_AHEAD;
 use super::{Defect, Shard, add};
 use crate::bands::{BandAt, Bands, Cursor, Entry, Writer};
 use crate::meta::{self, Page};
@@ -292,8 +293,12 @@ impl Shard {
         if done.status.is_ok() {
             let bufs = done.io.bufs;
             let entries: SmallVec<[Entry; SPAN_BLOCKS_MAX as usize]> = live.iter().map(|live| live.entry).collect();
+            let place = |live: &Live| (live.at.0 - first.0) as usize * BLOCK_BYTES;
             let fill = |index: usize, bytes: &mut [u8]| {
-                super::data::copy_out(&bufs, (live[index].at.0 - first.0) as usize * BLOCK_BYTES, bytes);
+                if let Some(ahead) = live.get(index + COPIES_AHEAD) {
+                    super::data::expect(&bufs, place(ahead), BLOCK_BYTES);
+                }
+                super::data::copy_out(&bufs, place(&live[index]), bytes);
                 let is_right = is_of(&live[index], bytes);
                 if !is_right {
                     doubtful.push(live[index]);

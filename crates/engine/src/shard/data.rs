@@ -37,6 +37,16 @@ pub(crate) fn copy_out(list: &[Buf], mut at: usize, target: &mut [u8]) {
     assert_eq!(filled, target.len(), "bytes past the end of a buffer list");
 }
 
+/// The bytes from `at` of a list are copied soon, as far as they are in one buffer with the first of them.
+pub(crate) fn expect(list: &[Buf], mut at: usize, bytes: usize) {
+    for buf in list {
+        match buf.as_slice().get(at..) {
+            Some(rest) if !rest.is_empty() => return reactor::prefetch_bytes(&rest[..bytes.min(rest.len())]),
+            _ => at -= buf.len(),
+        }
+    }
+}
+
 /// Whether two lists of the same length hold the same bytes.
 pub(crate) fn equal(one: &[Buf], other: &[Buf]) -> bool {
     let bytes = |list: &[Buf]| -> Vec<u8> {

@@ -12,7 +12,6 @@
 
 use super::Shard;
 use crate::bands::{Bands, Cursor, Room, Stream, policy};
-use crate::units::EXTENT_BLOCKS;
 use bdev::Status;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -20,14 +19,19 @@ use std::rc::Rc;
 
 /// Least blocks of a batch: some whole stripes.
 const BATCH_BLOCKS_MIN: u64 = 4 * 255;
-/// Most blocks of a batch. The more, the fewer map pages are read for each; the time to sort them is not given away.
+/// Most blocks of a batch: the time to sort them is not given away.
 const BATCH_BLOCKS_MAX: u64 = 4096;
+/// Blocks that a batch gives back, as far as those two let it: of fuller victims more is moved at a time. With more at a time
+/// drives have nothing to do meanwhile, and writes wait; with fewer, stripes are padded more often.
+const GAIN_BLOCKS: u64 = 680;
 /// Victims that a batch takes blocks from.
 pub(super) const VICTIMS_MAX: usize = 4;
 /// Blocks that destage may owe to the collector before it waits.
 const AHEAD_BLOCKS: i64 = 2 * BATCH_BLOCKS_MIN as i64;
 /// Blocks that it can owe, or have ahead.
 const OWED_BLOCKS_MAX: i64 = 4 * AHEAD_BLOCKS;
+/// Bands for which a checkpoint is made when few are free: each writes the map pages that have changed.
+const PENDING_MANY: u32 = 2;
 
 /// Wait for bands that are being unmapped, or counted.
 const WAIT_NS: u64 = 100_000;
@@ -75,28 +79,28 @@ impl Gc {
 
 impl Shard {
     /// Free bands below which GC works.
-    fn low_of(&self, room: &Room) -> u32 {
+    fn low_of(&self, bands: &Bands, room: &Room) -> u32 {
         match self.tuning.used_bands {
             Some(used) => room.bands.saturating_sub(used),
-            None => policy::free_bands_low(room.bands),
+            None => policy::free_bands_low(room.bands, bands.band_blocks()),
         }
     }
 
-    /// Blocks of a batch.
-    fn batch_blocks(bands: &Bands) -> u64 {
-        (bands.band_data_blocks() as u64 / 4).clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX)
+    /// Blocks that are moved for so many gained, as in the last victim.
+    fn moved_for(&self, bands: &Bands, gained: u64) -> u64 {
+        let (valid, total) = (self.gc.victim_valid.get() as u64, bands.band_data_blocks() as u64);
+        gained * valid / total.saturating_sub(valid).max(1)
     }
 
     /// Blocks have been destaged: in the long run as many have to be collected as the victims make them.
     pub(super) fn owe_for(&self, bands: &Bands, blocks: u64) {
         let room = bands.room();
-        let low = self.low_of(&room);
+        let low = self.low_of(bands, &room);
         if room.free >= low {
             return self.gc.owed.set(self.gc.owed.get().min(0));
         }
-        // v blocks are moved to gain n - v, and more when fewer bands are free than there should be.
-        let (valid, total) = (self.gc.victim_valid.get() as u64, bands.band_data_blocks() as u64);
-        let owed = blocks * valid / total.saturating_sub(valid).max(1);
+        // More when fewer bands are free than there should be.
+        let owed = self.moved_for(bands, blocks);
         let pressed = owed + owed * (low - room.free) as u64 / low as u64;
         self.gc.owed.set((self.gc.owed.get() + pressed.max(1) as i64).min(OWED_BLOCKS_MAX));
     }
@@ -107,7 +111,11 @@ impl Shard {
             return false;
         }
         let room = bands.room();
-        let is_owed = room.free < self.low_of(&room) && self.gc.owed.get() > 0;
+        if room.pending > 0 && !bands.may_append(Stream::User) {
+            // What has been emptied is free after a checkpoint: more would only fill what is kept for moving.
+            return false;
+        }
+        let is_owed = room.free < self.low_of(bands, &room) && self.gc.owed.get() > 0;
         is_owed || bands.has_suspects() || !bands.may_append(Stream::User)
     }
 
@@ -176,11 +184,10 @@ impl Shard {
 
     async fn collect_while_called(self: &Rc<Self>, bands: &Rc<Bands>) -> Result<(), Status> {
         loop {
-            let found = self.collect(bands, Self::batch_blocks(bands)).await?;
+            let batch = self.moved_for(bands, GAIN_BLOCKS).clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX);
+            let found = self.collect(bands, batch).await?;
             self.gc.is_exhausted.set(!found);
-            // What has been emptied is free after a checkpoint: more bands would only fill what is kept for moving.
-            let waits = !self.collector_is_called(bands) || self.bands_are_missed(bands);
-            if !found || waits || self.is_stopping() {
+            if !found || !self.collector_is_called(bands) || self.is_stopping() {
                 return Ok(());
             }
             self.gc.has_looked.set(true);
@@ -206,22 +213,14 @@ impl Shard {
             return false;
         }
         let room = bands.room();
-        room.free < self.low_of(&room)
-    }
-
-    /// Extents that are destaged together: no more than there are bands for.
-    pub(super) fn destage_depth(&self) -> usize {
-        let Some(bands) = self.meta.bands() else { return self.tuning.destage_depth };
-        let room = bands.room();
-        let blocks = room.free.saturating_sub(room.reserve) as u64 * bands.band_data_blocks() as u64;
-        self.tuning.destage_depth.min((blocks / EXTENT_BLOCKS as u64).max(1) as usize)
+        room.free < self.low_of(bands, &room)
     }
 
     /// Whether bands wait for a checkpoint and are missed.
     pub(super) fn bands_are_missed(&self, bands: &Bands) -> bool {
-        let (room, low) = (bands.room(), self.low_of(&bands.room()));
-        let many = room.pending >= (low / 4).max(1);
-        room.pending > 0 && (!bands.may_append(Stream::User) || room.free < low && many)
+        let room = bands.room();
+        let are_many = room.pending >= PENDING_MANY && room.free < self.low_of(bands, &room);
+        room.pending > 0 && (are_many || !bands.may_append(Stream::User))
     }
 
     /// A victim that could not be emptied now is left alone for a while; what has moved of it has moved.

@@ -21,6 +21,9 @@ use std::rc::Rc;
 /// Blocks read and appended at a time.
 const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
 
+/// Blocks that are asked for ahead where they are copied from memory: they lie anywhere in it, and to copy one waits for its lines.
+pub(super) const COPIES_AHEAD: usize = 2;
+
 /// What makes a block up.
 #[derive(Clone, Copy)]
 enum Source {
@@ -150,7 +153,10 @@ impl Shard {
             let mut missed: SmallVec<[Moving; RUN_BLOCKS_MAX]> = SmallVec::new();
             // A mapped log gives its bytes at once.
             if self.log.is_mapped() {
+                let expect = |ahead: &Moving| self.log.expect(ahead.place.at, BLOCK_BYTES);
+                run.iter().take(COPIES_AHEAD).for_each(expect);
                 let fill = |index: usize, bytes: &mut [u8]| {
+                    run.get(index + COPIES_AHEAD).into_iter().for_each(expect);
                     let place: LogPlace = run[index].place;
                     let right = self.log.try_read(place.at, 0, bytes) && crc32c(bytes) == place.crc;
                     if !right {

@@ -256,6 +256,10 @@ impl Driver for LinuxDriver {
         self.pmem.borrow().read(pmem, offset, target)
     }
 
+    fn pmem_expect(&self, pmem: PmemId, offset: u64, bytes: usize) {
+        self.pmem.borrow().expect(pmem, offset, bytes);
+    }
+
     fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {
         self.pmem.borrow().loan(pmem, offset, bytes)
     }

@@ -55,6 +55,13 @@ impl Pmem {
         Ok(())
     }
 
+    pub(super) fn expect(&self, pmem: PmemId, offset: u64, len: usize) {
+        if let Ok((start, _)) = self.range(pmem, offset, len) {
+            // SAFETY: inside the mapping; nothing of it is looked at.
+            crate::prefetch_bytes(unsafe { std::slice::from_raw_parts(start, len) });
+        }
+    }
+
     pub(super) fn loan(&self, pmem: PmemId, offset: u64, len: usize) -> Result<Buf, Errno> {
         self.range(pmem, offset, len)?;
         u32::try_from(len).map_err(|_| Errno::EINVAL)?;

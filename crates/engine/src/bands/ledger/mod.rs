@@ -316,6 +316,11 @@ impl Ledger {
         self.open[stream as usize].map_or(0, left)
     }
 
+    pub(super) fn user_room_blocks(&self) -> u32 {
+        let bands = (self.free.len() as u32).saturating_sub(RESERVE_BANDS);
+        self.left(Stream::User) + bands * self.geometry.band_blocks
+    }
+
     pub(super) fn may_append(&self, stream: Stream) -> bool {
         self.left(stream) >= 2 || self.may_open(stream)
     }
