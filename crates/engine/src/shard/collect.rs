@@ -32,6 +32,10 @@ const SPAN_BLOCKS_MAX: u32 = 64;
 const GAP_BLOCKS_MAX: u32 = 8;
 /// Reads under way at the same time: with the largest spans, 8 MiB.
 const READS_MAX: usize = 32;
+/// The same while users read as well: whatever a die reads for one, the others wait for.
+const READS_BESIDE_MAX: usize = 4;
+/// Users read as well when they do so for a part of what is moved.
+const BESIDE_PART: u64 = 4;
 /// Map entries looked at, or changed, between two looks at the time.
 const ENTRIES_PER_LOOK: usize = 64;
 /// Entries of a victim that are sorted at once, however few of them are live.
@@ -229,10 +233,11 @@ impl Shard {
             drain.writer = Some(bands.mover(&drain.cursor));
             drain.spans(number, &mut spans);
         }
+        let reads_max = if self.users_read() { READS_BESIDE_MAX } else { READS_MAX };
         let mut under_way: Together<'_, Done> = Together::new();
         let (mut read, mut asked) = (0, 0);
         while read < spans.len() {
-            while asked < spans.len() && under_way.len() < READS_MAX {
+            while asked < spans.len() && under_way.len() < reads_max {
                 let span = &spans[asked];
                 let Some(io) = self.read_of(bands, &drains[span.drain].live[span.live.clone()], asked == read).await
                 else {
@@ -261,6 +266,16 @@ impl Shard {
         }
         // All of them before the first is waited for: they share stripes.
         drains.iter_mut().filter_map(|drain| drain.writer.as_mut()).for_each(Writer::end);
+    }
+
+    /// Whether users have read from bands since this was asked last, and not little of what was moved.
+    fn users_read(&self) -> bool {
+        let (counters, gc) = (&self.counters, &self.gc);
+        let read = counters.user_read_bytes.get().saturating_sub(counters.log_hit_bytes.get());
+        let moved = gc.moved_blocks.get() * BLOCK_BYTES as u64;
+        let (read_before, moved_before) = gc.seen.replace((read, moved));
+        let (read, moved) = (read.saturating_sub(read_before), moved - moved_before);
+        read > 0 && read >= moved / BESIDE_PART
     }
 
     /// The read of a span. Where the device lends no memory, `None` when there is none: who holds some does not wait for more.
