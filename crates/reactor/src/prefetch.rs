@@ -5,7 +5,7 @@
 const LINE_BYTES: usize = 64;
 
 /// Bytes that are wanted somewhat later: into the second cache, since blocks of them would take the place of what is in use in the
-/// first. Of processors that fetch ahead by themselves, none crosses a page.
+/// first.
 #[inline]
 pub fn prefetch_bytes(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

@@ -34,7 +34,7 @@ const GAP_BLOCKS_MAX: u32 = 8;
 const READS_MAX: usize = 32;
 /// The same while users read as well: whatever a die reads for one, the others wait for.
 const READS_BESIDE_MAX: usize = 4;
-/// Users read as well when they do so for a part of what is moved.
+/// Users read as well when they read at least one part in so many of what is moved.
 const BESIDE_PART: u64 = 4;
 /// Map entries looked at, or changed, between two looks at the time.
 const ENTRIES_PER_LOOK: usize = 64;

@@ -267,7 +267,8 @@ impl Shard {
     async fn destage_round(self: &Rc<Self>, least: Option<u32>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
-        let blocks_max = self.meta.bands().map_or(u32::MAX, |bands| bands.user_room_blocks().min(ROUND_BLOCKS));
+        // One in any case: without hope for room, it says so.
+        let blocks_max = self.meta.bands().map_or(u32::MAX, |bands| bands.user_room_blocks().clamp(1, ROUND_BLOCKS));
         while round.len() < self.tuning.destage_depth && blocks < blocks_max {
             let Some((extent, taken)) = self.index.take_dirty(least) else { break };
             blocks += taken.blocks.count();
