@@ -298,11 +298,6 @@ impl Bands {
         self.geometry.band_data_blocks()
     }
 
-    /// Blocks of a band, headers included.
-    pub(crate) fn band_blocks(&self) -> u32 {
-        self.geometry.band_blocks
-    }
-
     /// How much there is, and how much of it is free.
     pub(crate) fn room(&self) -> Room {
         self.ledger.borrow().room()

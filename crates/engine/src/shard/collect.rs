@@ -9,9 +9,9 @@
 //! Both looks at map pages go through them in the order of extents, so that each page is needed once: live blocks of a band are
 //! of any extent, and few pages are in memory.
 
+use super::data::COPIES_AHEAD;
 use super::gc::VICTIMS_MAX;
 use super::patience::Refused;
-use super::shape::COPIES_AHEAD;
 use super::{Defect, Shard, add};
 use crate::bands::{BandAt, Bands, Cursor, Entry, Writer};
 use crate::meta::{self, Page};

@@ -2,6 +2,9 @@
 
 use reactor::{Buf, SgList};
 
+/// Blocks that are asked for ahead where they are copied from memory: they lie anywhere in it, and to copy one waits for its lines.
+pub(crate) const COPIES_AHEAD: usize = 2;
+
 /// Copies `source` over the bytes from `at` of a list.
 pub(crate) fn copy_into(list: &mut [Buf], mut at: usize, mut source: &[u8]) {
     for buf in list {

@@ -81,10 +81,10 @@ impl Gc {
 
 impl Shard {
     /// Free bands below which GC works.
-    fn low_of(&self, bands: &Bands, room: &Room) -> u32 {
+    fn low_of(&self, room: &Room) -> u32 {
         match self.tuning.used_bands {
             Some(used) => room.bands.saturating_sub(used),
-            None => policy::free_bands_low(room.bands, bands.band_blocks()),
+            None => policy::free_bands_low(room.bands, room.band_blocks),
         }
     }
 
@@ -97,7 +97,7 @@ impl Shard {
     /// Blocks have been destaged: in the long run as many have to be collected as the victims make them.
     pub(super) fn owe_for(&self, bands: &Bands, blocks: u64) {
         let room = bands.room();
-        let low = self.low_of(bands, &room);
+        let low = self.low_of(&room);
         if room.free >= low {
             return self.gc.owed.set(self.gc.owed.get().min(0));
         }
@@ -112,13 +112,13 @@ impl Shard {
             // By counts that are being made, a full band may look empty.
             return false;
         }
-        let room = bands.room();
-        if room.pending > 0 && !bands.may_append(Stream::User) {
+        let (room, is_out) = (bands.room(), !bands.may_append(Stream::User));
+        if is_out && room.pending > 0 {
             // What has been emptied is free after a checkpoint: more would only fill what is kept for moving.
             return false;
         }
-        let is_owed = room.free < self.low_of(bands, &room) && self.gc.owed.get() > 0;
-        is_owed || bands.has_suspects() || !bands.may_append(Stream::User)
+        let is_owed = room.free < self.low_of(&room) && self.gc.owed.get() > 0;
+        is_owed || bands.has_suspects() || is_out
     }
 
     /// Sees to it that the collector works when that is called for, and waits for a batch of it when nothing can be destaged before
@@ -215,13 +215,13 @@ impl Shard {
             return false;
         }
         let room = bands.room();
-        room.free < self.low_of(bands, &room)
+        room.free < self.low_of(&room)
     }
 
     /// Whether bands wait for a checkpoint and are missed.
     pub(super) fn bands_are_missed(&self, bands: &Bands) -> bool {
         let room = bands.room();
-        let are_many = room.pending >= PENDING_MANY && room.free < self.low_of(bands, &room);
+        let are_many = room.pending >= PENDING_MANY && room.free < self.low_of(&room);
         room.pending > 0 && (are_many || !bands.may_append(Stream::User))
     }
 

@@ -4,7 +4,7 @@
 //! Nothing that a durable map page leads to is overwritten, so nothing has to be in the log as a whole block first: deltas are
 //! laid over their block on the way. No record tells of it either; until a checkpoint has the page, the log has the bytes.
 
-use super::data::{copy_out, one};
+use super::data::{COPIES_AHEAD, copy_out, one};
 use super::destage::{Destaged, Moving, Stop};
 use super::dirty::{BlockSet, DirtyExtent};
 use super::log_map::{IN_PLACE, LogPlace};
@@ -20,9 +20,6 @@ use std::rc::Rc;
 
 /// Blocks read and appended at a time.
 const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
-
-/// Blocks that are asked for ahead where they are copied from memory: they lie anywhere in it, and to copy one waits for its lines.
-pub(super) const COPIES_AHEAD: usize = 2;
 
 /// What makes a block up.
 #[derive(Clone, Copy)]

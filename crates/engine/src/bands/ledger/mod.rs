@@ -304,10 +304,15 @@ impl Ledger {
 
     // --- writing ----------------------------------------------------------------------------------------------------
 
-    fn may_open(&self, stream: Stream) -> bool {
+    /// Free bands that a stream may open.
+    fn free_for(&self, stream: Stream) -> u32 {
         let keeps = stream.is_user() && self.defect != Some(BandDefect::NoReserve);
-        let reserve = if keeps { RESERVE_BANDS as usize } else { 0 };
-        self.free.len() > reserve
+        let reserve = if keeps { RESERVE_BANDS } else { 0 };
+        (self.free.len() as u32).saturating_sub(reserve)
+    }
+
+    fn may_open(&self, stream: Stream) -> bool {
+        self.free_for(stream) > 0
     }
 
     /// Blocks that are left in the open band of a stream.
@@ -317,8 +322,7 @@ impl Ledger {
     }
 
     pub(super) fn user_room_blocks(&self) -> u32 {
-        let bands = (self.free.len() as u32).saturating_sub(RESERVE_BANDS);
-        self.left(Stream::User) + bands * self.geometry.band_blocks
+        self.left(Stream::User) + self.free_for(Stream::User) * self.geometry.band_blocks
     }
 
     pub(super) fn may_append(&self, stream: Stream) -> bool {

@@ -8,6 +8,8 @@ use crate::bands::RESERVE_BANDS;
 pub(crate) struct Room {
     /// Bands in all.
     pub(crate) bands: u32,
+    /// Blocks of each, headers included.
+    pub(crate) band_blocks: u32,
     /// Bands that may be opened; user streams leave [`RESERVE_BANDS`] of them.
     pub(crate) free: u32,
     /// Bands being written.
@@ -38,6 +40,7 @@ impl Ledger {
     pub(in crate::bands) fn room(&self) -> Room {
         let mut room = Room {
             bands: self.geometry.bands,
+            band_blocks: self.geometry.band_blocks,
             reserve: RESERVE_BANDS,
             valid_blocks: self.valid_blocks,
             is_exact: self.is_exact,
