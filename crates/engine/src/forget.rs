@@ -6,17 +6,21 @@
 //! ```
 //! Until 4 is durable the pool belongs to its old log, and all of it may be repeated. What 3 leaves is good with the old
 //! log too: what is lost is lost, and its tails are past every record that the old log can hold.
+//!
+//! A shaped pool, whose log device has the index as well, gets a [new one](crate::rebuild) on the new log device instead, from what
+//! the capacity device has.
 
 use crate::error::PoolError;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::record::NUMBER_MAX;
 use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
 use crate::holds::Holds;
-use crate::layout;
+use crate::layout::{self, PlanError};
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
 use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, UNUSABLE};
 use crate::pool::{PoolDevices, check_writable, next_epoch, read_start};
+use crate::rebuild::{CACHE_BYTES, Failed, Places, Rebuild};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
@@ -27,6 +31,8 @@ use uuid::Uuid;
 /// A shard's log holds fewer segments and records than that after any tail.
 const SEGMENTS_BEYOND: u64 = 1 << 32;
 const RECORDS_BEYOND: u64 = 1 << 33;
+/// The same since the last checkpoint of a shadow, which under load may be long ago: an exbibyte of small writes.
+const BEYOND_SHADOW: u64 = 1 << 48;
 
 /// What a volume loses with a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +54,15 @@ pub struct ForgottenLog {
     pub lost_extents: u64,
     /// Extents given back: of volumes that there are not, or claimed twice.
     pub freed_extents: u64,
+    /// Blocks of a shaped pool that were elsewhere, and of which no stripe can be found; known when it is done.
+    pub unfound_blocks: u64,
     /// The volumes that lose something.
     pub volumes: Vec<LostRanges>,
 }
 
 /// A shard, read.
 struct Opened {
+    /// In a shaped pool, the shadow of the index.
     meta: Rc<Meta>,
     tail: LogTail,
     loss: Loss,
@@ -94,8 +103,9 @@ pub(crate) async fn forget_log(
         return Err(this.refuse(format!("'{}' is not its capacity device", devices.capacity.name())));
     }
     check_writable(&this.superblock, this.devices.capacity.name())?;
-    if this.superblock.shape == Shape::Shaped {
-        let reason = "is shaped: its log device holds the index as well, and without it nothing can be found; restore the log \
+    if this.superblock.shape == Shape::Shaped && !this.superblock.shadowed {
+        let reason = "is shaped and has no shadow of its index (it was made by an older program, or with too little room in front \
+                      of its bands): the log device holds the index, and without it nothing can be found; restore the log \
                       device, or create the pool anew and copy its volumes from a backup";
         return Err(this.refuse(reason.to_string()));
     }
@@ -103,7 +113,7 @@ pub(crate) async fn forget_log(
     let epoch = this.judge_log(&log, force).await?;
     let mut on_log = this.log_superblock(device.unwrap_or_default(), epoch)?;
     let (catalog, mut shards) = this.read_shards().await?;
-    let done = losses(&catalog, &shards);
+    let mut done = losses(&catalog, &shards);
     let Some(device) = device else { return Ok(done) };
     if let Some(needed) = this.needed(&shards) {
         this.grow(needed).await?;
@@ -114,8 +124,11 @@ pub(crate) async fn forget_log(
         on_log = this.log_superblock(device, epoch)?;
     }
     meta::write_superblock(reactor, log.channel.clone(), log.info, &mut on_log).await?;
-    for Opened { meta, tail, loss } in shards {
-        this.lose(&meta, tail, loss).await?;
+    for (number, Opened { meta, tail, loss }) in (0..).zip(shards) {
+        match on_log.shape == Shape::Shaped {
+            false => this.lose(&meta, tail, loss).await?,
+            true => done.unfound_blocks += this.rebuild(&log, &on_log, number, meta, tail, loss).await?,
+        }
     }
     let mut owner = Superblock { role: Role::Capacity, device: on_log.other, other: device, ..on_log };
     owner.generation = this.superblock.generation;
@@ -177,8 +190,12 @@ impl Forgetting<'_> {
     /// Whether opening the pool with this log would succeed, as far as the log is concerned.
     async fn is_readable(&self, log: &OpenLog) -> bool {
         let superblock = &self.superblock;
+        let (index, info) = match superblock.shape {
+            Shape::Hot => (self.capacity.clone(), self.info),
+            Shape::Shaped => (log.channel.clone(), log.info),
+        };
         for shard in 0..superblock.shards {
-            let opened = Meta::open(self.reactor, self.capacity.clone(), self.info, superblock, shard, 0).await;
+            let opened = Meta::open(self.reactor, index.clone(), info, superblock, shard, 0).await;
             let Ok((meta, _)) = opened else { return false };
             let geometry = LogGeometry {
                 shard,
@@ -195,9 +212,25 @@ impl Forgetting<'_> {
         true
     }
 
-    /// The new log's superblock: as many segments as it has room for, and the journals can answer for.
+    /// The new log's superblock: as many segments as it has room for, and the journals can answer for. In a shaped pool everything is
+    /// where it was.
     fn log_superblock(&self, device: Uuid, epoch: u32) -> Result<Superblock, PoolError> {
         let (superblock, log_blocks) = (&self.superblock, self.devices.log.blocks());
+        let on_log = Superblock {
+            role: Role::Log,
+            device,
+            other: superblock.device,
+            generation: 0,
+            epoch,
+            log_kind: self.devices.log.kind(),
+            ..superblock.clone()
+        };
+        if superblock.shape == Shape::Shaped {
+            return match log_blocks < superblock.log_blocks {
+                true => Err(self.log_too_small(superblock.log_blocks)),
+                false => Ok(on_log),
+            };
+        }
         let shards = superblock.shards as u64;
         let room = log_blocks.saturating_sub(LOG_RESERVED_BLOCKS as u64) / shards;
         let extents = (0..superblock.shards).map(|shard| superblock.shard_extents(shard)).max().unwrap_or(0) as u64;
@@ -208,26 +241,15 @@ impl Forgetting<'_> {
         let segments = room.min(SHARD_LOG_BLOCKS_MAX).min(answered) / segment_blocks;
         let least = (layout::SEGMENTS_MIN.min(superblock.segments) as u64).max(log::SEGMENTS_MIN as u64);
         if segments < least {
-            let needed = LOG_RESERVED_BLOCKS as u64 + shards * least * segment_blocks;
-            let bytes = needed * BLOCK_BYTES as u64;
-            return Err(self.refuse(format!(
-                "'{}' has {} bytes: its log needs at least {bytes}",
-                self.devices.log.name(),
-                log_blocks * BLOCK_BYTES as u64
-            )));
+            return Err(self.log_too_small(LOG_RESERVED_BLOCKS as u64 + shards * least * segment_blocks));
         }
-        Ok(Superblock {
-            role: Role::Log,
-            device,
-            other: superblock.device,
-            generation: 0,
-            epoch,
-            log_blocks,
-            segments: segments as u32,
-            segments_start: LOG_RESERVED_BLOCKS,
-            log_kind: self.devices.log.kind(),
-            ..superblock.clone()
-        })
+        Ok(Superblock { log_blocks, segments: segments as u32, segments_start: LOG_RESERVED_BLOCKS, ..on_log })
+    }
+
+    fn log_too_small(&self, blocks: u64) -> PoolError {
+        let (name, bytes) = (self.devices.log.name(), |blocks: u64| blocks * BLOCK_BYTES as u64);
+        let has = bytes(self.devices.log.blocks());
+        self.refuse(format!("'{name}' has {has} bytes: its log needs at least {}", bytes(blocks)))
     }
 
     // --- what is lost -----------------------------------------------------------------------------------------------
@@ -235,12 +257,14 @@ impl Forgetting<'_> {
     async fn read_shards(&self) -> Result<(Catalog, Vec<Opened>), PoolError> {
         let (channel, info, superblock) = (self.capacity.clone(), self.info, &self.superblock);
         let catalog = Catalog::load(self.reactor, channel.clone(), info, superblock).await?;
+        let shadow = superblock.shadow();
+        let of_capacity = shadow.as_ref().unwrap_or(superblock);
         let mut shards = Vec::new();
         for shard in 0..superblock.shards {
-            let (meta, tail) = Meta::open(self.reactor, channel.clone(), info, superblock, shard, 0).await?;
+            let (meta, tail) = Meta::open(self.reactor, channel.clone(), info, of_capacity, shard, CACHE_BYTES).await?;
             let journal = DirtyJournal::open(self.reactor, channel.clone(), info, superblock, shard).await?;
-            let loss = loss(&meta, &journal.entries(), &catalog);
-            if tail.segment + SEGMENTS_BEYOND >= NUMBER_MAX || tail.lsn + RECORDS_BEYOND >= NUMBER_MAX {
+            let loss = loss(&meta, superblock.shard_extents(shard), &journal.entries(), &catalog);
+            if tail.segment.max(tail.lsn) + BEYOND_SHADOW >= NUMBER_MAX {
                 return Err(self.refuse("has given up its log too often: copy its volumes to a new pool".to_string()));
             }
             shards.push(Opened { meta, tail, loss });
@@ -255,48 +279,101 @@ impl Forgetting<'_> {
     }
 
     fn too_small(&self, extents: u64) -> PoolError {
-        let extent_bytes = EXTENT_BLOCKS as u64 * BLOCK_BYTES as u64;
-        // Metadata and alignment beside: one part in 256, and 2 MiB per shard.
-        let bytes = extents * self.superblock.shards as u64 * extent_bytes;
-        let mib = ((bytes + bytes / 256) >> 20) + 2 * self.superblock.shards as u64 + 1;
+        let (superblock, shards) = (&self.superblock, self.superblock.shards as u64);
+        let bytes = |blocks: u64| blocks * shards * BLOCK_BYTES as u64;
+        let mib = match superblock.shape {
+            Shape::Hot => {
+                // Metadata and alignment beside: one part in 256, and 2 MiB per shard.
+                let bytes = bytes(extents * EXTENT_BLOCKS as u64);
+                ((bytes + bytes / 256) >> 20) + 2 * shards + 1
+            }
+            // The bands that extents come with.
+            Shape::Shaped => {
+                let layout = &superblock.bands;
+                let created = superblock.shard_regions(0).next().map_or(1, |region| region.extents.max(1)) as u64;
+                let bands = (extents * layout.bands as u64).div_ceil(created) + 1;
+                (bytes(bands * layout.band_blocks as u64) >> 20) + 1
+            }
+        };
         self.refuse(format!(
             "has too little free space to note what is lost; make the capacity device '{}' {mib} MiB larger and try again",
             self.devices.capacity.name()
         ))
     }
 
-    /// Takes into use what the capacity device has become larger by. That alone is good with the old log as well.
+    /// Takes into use what the capacity device has become larger by. That alone is good with the old log as well; but not in a
+    /// shaped pool, where the old log device may have no room for the index of it: there it comes last.
     async fn grow(&mut self, extents: u64) -> Result<(), PoolError> {
         let blocks = self.info.bytes() / BLOCK_BYTES as u64;
-        let planned = layout::plan_grow(&self.superblock, self.superblock.log_blocks, blocks);
-        let mut grown = planned.map_err(|_| self.too_small(extents))?;
+        let log_blocks = match self.superblock.shape {
+            Shape::Hot => self.superblock.log_blocks,
+            Shape::Shaped => self.devices.log.blocks(),
+        };
+        let planned = layout::plan_grow(&self.superblock, log_blocks, blocks);
+        let mut grown = planned.map_err(|error| match error {
+            PlanError::IndexFull { .. } => PoolError::Plan { pool: self.superblock.name.clone(), error },
+            _ => self.too_small(extents),
+        })?;
         let enough = |shard| (grown.shard_extents(shard) - self.superblock.shard_extents(shard)) as u64 >= extents;
         if !(0..grown.shards).all(enough) {
             return Err(self.too_small(extents));
         }
-        meta::write_superblock(self.reactor, self.capacity.clone(), self.info, &mut grown).await?;
+        if grown.shape == Shape::Hot {
+            meta::write_superblock(self.reactor, self.capacity.clone(), self.info, &mut grown).await?;
+        }
         self.superblock = grown;
         Ok(())
     }
 
     async fn lose(&self, meta: &Rc<Meta>, tail: LogTail, loss: Loss) -> Result<(), PoolError> {
         loss.freed.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
-        for (extent, descriptor) in loss.lost {
-            let flags = descriptor.flags | BLOCKS_LOST;
-            // By way of a free extent: one that was lost before keeps its map page otherwise, with what was written since.
-            meta.set_descriptor(extent, Descriptor::default());
-            meta.set_descriptor(extent, Descriptor { flags, ..descriptor });
-        }
-        for ((volume, vextent), extent) in loss.missing.into_iter().zip(loss.free) {
-            let fresh = Descriptor { volume, vextent, flags: BLOCKS_LOST, ..Descriptor::default() };
-            meta.set_descriptor(extent, fresh);
-        }
+        note_lost(meta, loss);
         let tail = LogTail { segment: tail.segment + SEGMENTS_BEYOND, lsn: tail.lsn + RECORDS_BEYOND };
         meta.checkpoint(tail).await.map_err(|status| self.io("write a checkpoint", status))
     }
 
+    /// Makes the index of a shaped pool's shard on its new log device. How many blocks cannot be found.
+    async fn rebuild(
+        &self,
+        log: &OpenLog,
+        on_log: &Superblock,
+        shard: u16,
+        shadow: Rc<Meta>,
+        tail: LogTail,
+        loss: Loss,
+    ) -> Result<u64, PoolError> {
+        let failed = |error: Failed| error.of_pool(&self.superblock.name);
+        let places = Places {
+            reactor: self.reactor,
+            superblock: on_log,
+            log: (log.channel.clone(), log.info),
+            capacity: (self.capacity.clone(), self.info),
+        };
+        let gone: BTreeSet<u32> =
+            loss.lost.iter().map(|(extent, _)| *extent).chain(loss.freed.iter().copied()).collect();
+        let keeps = |shadow: &Meta, extent: u32| !shadow.descriptor(extent).is_free() && !gone.contains(&extent);
+        let rebuild = Rebuild::new(&places, shard, shadow, keeps).await.map_err(failed)?;
+        note_lost(rebuild.meta(), loss);
+        let tail = LogTail { segment: tail.segment + BEYOND_SHADOW, lsn: tail.lsn + BEYOND_SHADOW };
+        rebuild.finish(tail).await.map_err(failed)
+    }
+
     fn io(&self, action: &'static str, status: Status) -> PoolError {
         PoolError::Io { pool: self.superblock.name.clone(), action, status }
+    }
+}
+
+/// Enters what is lost.
+fn note_lost(meta: &Meta, loss: Loss) {
+    for (extent, descriptor) in loss.lost {
+        let flags = descriptor.flags | BLOCKS_LOST;
+        // By way of a free extent: one that was lost before keeps its map page otherwise, with what was written since.
+        meta.set_descriptor(extent, Descriptor::default());
+        meta.set_descriptor(extent, Descriptor { flags, ..descriptor });
+    }
+    for ((volume, vextent), extent) in loss.missing.into_iter().zip(loss.free) {
+        let fresh = Descriptor { volume, vextent, flags: BLOCKS_LOST, ..Descriptor::default() };
+        meta.set_descriptor(extent, fresh);
     }
 }
 
@@ -339,13 +416,14 @@ fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
 
 /// Every extent of a slice in the journal is lost, whether it has blocks yet or not: the log may have allocated it. What
 /// two extents claim, the log would have told; so that is lost as well.
-fn loss(meta: &Meta, slices: &[(u32, u32)], catalog: &Catalog) -> Loss {
+/// The shard has `extents` of them; of some the store may not know.
+fn loss(meta: &Meta, extents: u32, slices: &[(u32, u32)], catalog: &Catalog) -> Loss {
     let mut loss = Loss { slices: slices.len() as u64, ..Loss::default() };
     let dirty: BTreeSet<(u32, u32)> = slices.iter().copied().collect();
     let mut holders: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     let mut doubled: BTreeSet<u32> = BTreeSet::new();
-    for extent in 0..meta.extents() {
-        let descriptor = meta.descriptor(extent);
+    for extent in 0..extents {
+        let descriptor = if extent < meta.extents() { meta.descriptor(extent) } else { Descriptor::default() };
         let key = (descriptor.volume, descriptor.vextent);
         if descriptor.is_free() {
             if descriptor.flags & UNUSABLE == 0 {

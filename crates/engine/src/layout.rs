@@ -352,6 +352,7 @@ pub fn plan(
         root_blocks: bands.as_ref().map_or_else(|| plan_root(shard_extents, 0, 0), |bands| bands.root_blocks),
         journal_blocks: plan_journal(shard_extents, shard_log),
         layered: false,
+        shadowed: false,
         created_s,
         name: options.name.clone(),
         bands: BandLayout::default(),

@@ -19,6 +19,7 @@ mod log_device;
 pub mod measure;
 mod meta;
 mod pool;
+mod rebuild;
 mod shard;
 mod status;
 mod stream;

@@ -40,7 +40,7 @@ pub use snapshots::{SnapshotInfo, VolumeInfo};
 /// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.
 pub(crate) const UNUSED_BYTES: usize = 128 << 10;
 /// Where replay of a new pool begins.
-const FIRST: LogTail = LogTail { segment: 1, lsn: 1 };
+pub(crate) const FIRST: LogTail = LogTail { segment: 1, lsn: 1 };
 
 /// A pool's devices.
 #[derive(Clone)]
@@ -261,6 +261,7 @@ async fn open_shard(
         capacity: devices.capacity.open_channel(reactor)?,
         capacity_info: devices.capacity.info(),
         capacity_name: devices.capacity.name().into(),
+        for_shadow: superblock.shadowed.then(|| devices.capacity.open_channel(reactor)).transpose()?,
         tuning,
         layers: layers.to_vec(),
     };
@@ -366,6 +367,9 @@ impl Pool {
         };
         for shard in 0..capacity_super.shards {
             Meta::format(reactor, index.clone(), index_info, &capacity_super, shard, FIRST).await?;
+            if let Some(shadow) = capacity_super.shadow() {
+                Meta::format(reactor, capacity.clone(), info, &shadow, shard, FIRST).await?;
+            }
             DirtyJournal::format(reactor, capacity.clone(), info, &capacity_super, shard).await?;
         }
         Catalog::default().store(reactor, capacity.clone(), info, &capacity_super).await?;

@@ -153,6 +153,8 @@ impl ShardStatus {
         let (bands, is_shaped) = (BandStatus::of(shard), shard.meta().bands().is_some());
         let page_blocks = 1 + is_shaped as u64;
         let index_bytes = (meta.page_writes * page_blocks + meta.table_writes) * BLOCK_BYTES as u64;
+        let shadow = shard.shadow_stats();
+        let shadow_bytes = (shadow.page_writes + shadow.table_writes) * BLOCK_BYTES as u64;
         ShardStatus {
             number: shard.number(),
             log_bytes: room.bytes_total,
@@ -168,7 +170,7 @@ impl ShardStatus {
             bypassed_bytes: counters.bypassed_bytes.get(),
             log_write_bytes: log.medium_bytes + if is_shaped { index_bytes } else { 0 },
             capacity_write_bytes: match is_shaped {
-                true => bands.write_bytes,
+                true => bands.write_bytes + shadow_bytes,
                 false => counters.destaged_bytes.get() + counters.bypassed_bytes.get() + index_bytes,
             },
             bands,
@@ -180,7 +182,7 @@ impl ShardStatus {
             lost_blocks: counters.lost_blocks.get(),
             waiting_writes,
             waits,
-            memory_bytes: index.memory_bytes + meta.memory_bytes,
+            memory_bytes: index.memory_bytes + meta.memory_bytes + shadow.memory_bytes,
             scrub: shard.scrub_status(),
             trouble: shard.last_error().map(|status| status.to_string()),
         }

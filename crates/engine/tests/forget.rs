@@ -55,44 +55,105 @@ fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
     });
 }
 
+/// The same pool with a new log device that is large enough.
+fn shaped_without_log(tank: &Tank) -> Tank {
+    Tank { log: Disk::new("new-log", SHAPED_LOG_BLOCKS), ..tank.fork() }
+}
+
+#[test]
+fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is_lost() {
+    let reactor = reactor();
+    let tank = Tank::shaped_filled(&reactor);
+    reactor.block_on(async move {
+        let small = Tank { log: Disk::new("small", SHAPED_LOG_BLOCKS - 1), ..tank.fork() };
+        let error = Pool::forget_log(&small.reactor, &small.devices(), false).await.unwrap_err().to_string();
+        assert!(error.contains("its log needs at least"), "{error}");
+        let tank = shaped_without_log(&tank);
+        let before = tank.capacity.image();
+        let foreseen = Pool::foresee_forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        assert_eq!(tank.capacity.image(), before);
+        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        assert_eq!(done, foreseen);
+        assert_eq!((done.slices, done.lost_extents, done.unfound_blocks), (2, 32, 0));
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(1), "slice 2 was not in the journal");
+        assert_eq!(tank.read(&volume, 2 * SLICE + 1).await, Ok(0));
+        for block in [0, 2, 5, 6, 9 * 1024, SLICE, 2 * SLICE - 1] {
+            assert_eq!(tank.read(&volume, block).await, Err(Status::ReadError), "block {block}");
+        }
+        tank.write(&volume, 5, 3).await;
+        pool.settle(&tank.reactor).await.unwrap();
+        assert_eq!(pool.audit(&tank.reactor).await.unwrap().problems, Vec::<String>::new());
+        tank.write(&volume, SLICE + 6, 4).await;
+        assert_eq!((tank.read(&volume, 5).await, tank.read(&volume, SLICE + 6).await), (Ok(3), Ok(4)));
+        pool.close(&tank.reactor).await;
+        let error = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap_err().to_string();
+        assert!(error.contains("can be read: open the pool"), "{error}");
+        // Once more: block 5 is settled by now, and nothing since has been written to its slice.
+        let tank = shaped_without_log(&tank);
+        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        assert_eq!((done.slices, done.unfound_blocks), (1, 0));
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        assert_eq!((tank.read(&volume, 5).await, tank.read(&volume, 6).await), (Ok(3), Err(Status::ReadError)));
+        assert_eq!(tank.read(&volume, SLICE + 6).await, Err(Status::ReadError));
+        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(1));
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        let report = tank.check(CheckOptions { data: true, payloads: true, repair: false }).await;
+        assert!(report.findings.iter().all(|finding| finding.meaning.contains("lost")), "{report:?}");
+    });
+}
+
+#[test]
+fn interrupted_anywhere_a_shaped_pool_has_its_old_log_or_the_new_one() {
+    let reactor = reactor();
+    let filled = Tank::shaped_filled(&reactor);
+    reactor.block_on(async move { interrupt(&filled, shaped_without_log).await });
+}
+
 #[test]
 fn interrupted_anywhere_it_can_be_repeated_and_the_old_log_returns_nothing_stale() {
     let reactor = reactor();
     let filled = Tank::filled(&reactor);
-    reactor.block_on(async move {
-        let mut interrupted = 0;
-        for step in 0.. {
-            let (on_log, writes) = (step % 2 == 0, step / 2);
-            let tank = without_log(&filled);
-            if on_log {
-                tank.log.fail_after(writes)
-            } else {
-                tank.capacity.fail_after(writes)
-            }
-            let ended = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
-            interrupted += ended.is_err() as u32;
-            if ended.is_ok() && !on_log {
-                break;
-            }
-            // With the old log: what is read is the newest, or an error.
-            let old = Tank { log: filled.log.fork(), ..tank.fork() };
-            if let Ok(pool) = old.open().await {
-                judge(&old, &pool).await;
-                pool.close(&old.reactor).await;
-            }
-            let tank = tank.fork();
-            if ended.is_err() {
-                let again = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
-                // It may have been the very last write, of a second copy.
-                assert!(again.is_ok() || again.unwrap_err().to_string().contains("open the pool"), "step {step}");
-            }
-            let pool = tank.open().await.unwrap();
-            judge(&tank, &pool).await;
-            assert_eq!(tank.read(&pool.volume("v").unwrap(), 5).await, Err(Status::ReadError), "step {step}");
-            pool.close(&tank.reactor).await;
+    reactor.block_on(async move { interrupt(&filled, without_log).await });
+}
+
+async fn interrupt(filled: &Tank, without_log: fn(&Tank) -> Tank) {
+    let (mut interrupted, mut in_row) = (0, 0);
+    for step in 0.. {
+        let (on_log, writes) = (step % 2 == 0, step / 2);
+        let tank = without_log(filled);
+        if on_log {
+            tank.log.fail_after(writes)
+        } else {
+            tank.capacity.fail_after(writes)
         }
-        assert!(interrupted > 8, "interrupted {interrupted} times");
-    });
+        let ended = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
+        interrupted += ended.is_err() as u32;
+        in_row = if ended.is_ok() { in_row + 1 } else { 0 };
+        if in_row == 2 {
+            break;
+        }
+        // With the old log: what is read is the newest, or an error.
+        let old = Tank { log: filled.log.fork(), ..tank.fork() };
+        if let Ok(pool) = old.open().await {
+            judge(&old, &pool).await;
+            pool.close(&old.reactor).await;
+        }
+        let tank = tank.fork();
+        if ended.is_err() {
+            let again = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
+            // It may have been the very last write, of a second copy.
+            assert!(again.is_ok() || again.unwrap_err().to_string().contains("open the pool"), "step {step}");
+        }
+        let pool = tank.open().await.unwrap();
+        judge(&tank, &pool).await;
+        assert_eq!(tank.read(&pool.volume("v").unwrap(), 5).await, Err(Status::ReadError), "step {step}");
+        pool.close(&tank.reactor).await;
+    }
+    assert!(interrupted > 8, "interrupted {interrupted} times");
 }
 
 /// Every block reads as what was written last, or not at all.

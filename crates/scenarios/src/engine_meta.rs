@@ -209,6 +209,7 @@ fn geometry(first: u32, second: u32, journal_blocks: u32) -> Superblock {
         root_blocks: 1,
         journal_blocks,
         layered: false,
+        shadowed: false,
         created_s: 0,
         name: "tank".to_string(),
         bands: engine::BandLayout::default(),

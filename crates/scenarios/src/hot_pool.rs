@@ -402,6 +402,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::NoReserve => Some(Defect::NoReserve),
         Mutation::SkipJournal => Some(Defect::SkipJournal),
         Mutation::RetireEarly => Some(Defect::RetireEarly),
+        Mutation::SkipShadow => Some(Defect::SkipShadow),
         Mutation::ForgetEnd => Some(Defect::ForgetEnd),
         Mutation::EvacuateEarly => Some(Defect::EvacuateEarly),
         Mutation::ForgetLive => Some(Defect::ForgetLive),

@@ -1,4 +1,4 @@
-//! `hot-pool-forget`: a hot pool whose log device is lost, or given up, and `forget-log`, crashed at any of its steps and
+//! `hot-pool-forget`, `shaped-pool-forget`: a pool whose log device is lost, or given up, and `forget-log`, crashed at any of its steps and
 //! repeated, or taken back when the log turns up again.
 //!
 //! What may be lost is known exactly, by slices: those that something was written to, or trimmed in, since the pool began to
@@ -22,6 +22,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 const EXTENT_BYTES: u64 = 4 << 20;
+/// More than every slice of the volumes takes in every shard.
+const GROWTH_BYTES: u64 = 4 << 30;
 const LIFE_NS: u64 = 120 * SECOND_NS;
 const VOLUMES: u64 = 2;
 /// Extents of the volumes that are used, in three slices.
@@ -55,16 +57,35 @@ struct Stage {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
-    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = pick(&mut run.rng);
+    run_with(run, plan)
+}
+
+/// The same with a shaped pool, whose index goes with its log device.
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    let rng = &mut run.rng;
+    // Of a few write units: each is read to see what is in it.
+    let (unit_blocks, band_blocks) = (16u32 >> rng.below(3), 64u32 << rng.below(2));
+    let plan = pick(rng).with_bands(rng, unit_blocks, band_blocks);
+    // Room on the log device for the index of what it may have to grow by.
+    let plan = plan.growing(GROWTH_BYTES);
+    run_with(run, plan)
+}
+
+fn pick(rng: &mut Rng) -> Plan {
     let plan = Plan::pick(rng);
     // Room for every extent of every slice, or too little.
     let extents = if rng.one_in(2) { 120 / plan.shards as u64 + 20 } else { 20 };
-    let plan = Plan {
+    Plan {
         volumes: VOLUMES,
         capacity_bytes: (plan.shards as u64 * extents + 2) * EXTENT_BYTES,
         idle_ns: rng.between(50_000, 50_000_000),
         ..plan
-    };
+    }
+}
+
+fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
     world.handle().note(format!("{plan:?}"));
     let node = world.add_node();
     create(world, rng, plan, node)?;

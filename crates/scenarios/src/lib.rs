@@ -168,6 +168,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_forget::run,
     },
     Scenario {
+        name: "shaped-pool-forget",
+        about: "the same with a shaped pool, whose index goes with its log device and is built anew",
+        run: hot_pool_forget::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-rot",
         about: "a hot pool on disks that rot, become unreadable and fail while it is used, its log as well; errors, and \
                 never wrong bytes, until a block is written again",

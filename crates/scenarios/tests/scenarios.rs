@@ -61,6 +61,7 @@ fn seeds_that_found_defects_hold() {
         ("hot-pool-full", &[5, 26]),
         ("hot-pool-rot", &[14, 37, 42, 420]),
         ("hot-pool-forget", &[3]),
+        ("shaped-pool-forget", &[2, 10, 54, 183]),
         ("zoned-pool", &[54]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
@@ -123,6 +124,8 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-full", Mutation::LeakExtents),
         ("hot-pool-forget", Mutation::SkipJournal),
         ("hot-pool-forget", Mutation::RetireEarly),
+        ("shaped-pool-forget", Mutation::SkipShadow),
+        ("shaped-pool-forget", Mutation::SkipJournal),
         ("hot-pool-rot", Mutation::SkipVerify),
         ("hot-pool-rot", Mutation::ForgetEnd),
         ("hot-pool-images", Mutation::SkipFence),

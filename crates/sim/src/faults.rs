@@ -250,6 +250,8 @@ pub enum Mutation {
     SkipJournal,
     /// A scenario's own defect: the engine forgets which slices are in the log alone before a checkpoint has them.
     RetireEarly,
+    /// Slices leave the dirty journal of a shaped pool although the shadow of its index does not have them.
+    SkipShadow,
     /// A scenario's own defect: the engine does not note where a log ends that is closed.
     ForgetEnd,
     /// A scenario's own defect: an extent of the engine is evacuated before a checkpoint says so.
@@ -311,7 +313,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 68] = [
+    pub const ALL: [Mutation; 69] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -352,6 +354,7 @@ impl Mutation {
         Mutation::NoReserve,
         Mutation::SkipJournal,
         Mutation::RetireEarly,
+        Mutation::SkipShadow,
         Mutation::ForgetEnd,
         Mutation::EvacuateEarly,
         Mutation::ForgetLive,

@@ -301,13 +301,17 @@ pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure
 }
 
 fn loss_text(loss: &LogLoss, verb: &str) -> String {
-    if loss.ranges == 0 {
-        return "nothing is lost, everything was on the capacity device".to_string();
-    }
-    let mut text = format!("{} ranges, {} together, {verb}", output::count(loss.ranges), ByteSize(loss.bytes));
+    let mut text = match loss.ranges {
+        0 => "nothing is lost with the log, everything was on the capacity device".to_string(),
+        ranges => format!("{} ranges, {} together, {verb}", output::count(ranges), ByteSize(loss.bytes)),
+    };
     for lost in &loss.volumes {
         let (ranges, bytes) = (output::count(lost.ranges), ByteSize(lost.bytes));
         text += &format!("\n  volume '{}': {ranges} ranges, {bytes}", lost.volume);
+    }
+    if loss.unfound_bytes > 0 {
+        let bytes = ByteSize(loss.unfound_bytes);
+        text += &format!("\n{bytes} more are damaged on the capacity device; 'pool scrub' lists them");
     }
     text
 }

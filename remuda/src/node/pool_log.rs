@@ -33,6 +33,8 @@ pub struct LogLoss {
     pub bytes: u64,
     /// Extents that come back to the free ones.
     pub freed_extents: u64,
+    /// Bytes of a shaped pool that were not in the log alone and cannot be found on its capacity device: they are damaged, and lost.
+    pub unfound_bytes: u64,
     /// The volumes that lose something.
     pub volumes: Vec<VolumeLoss>,
     /// The pool afterwards.
@@ -55,6 +57,7 @@ impl LogLoss {
             ranges: volumes.iter().map(|lost| lost.ranges).sum(),
             bytes: volumes.iter().map(|lost| lost.bytes).sum(),
             freed_extents: forgotten.freed_extents,
+            unfound_bytes: forgotten.unfound_blocks * engine::BLOCK_BYTES as u64,
             volumes,
             pool,
         }

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex};
 const CHUNK_BYTES_DEFAULT: u64 = 64 << 10;
 /// Of a head, unless the members are small.
 const HEAD_BYTES_MIN: u64 = 16 << 20;
-/// The head is this part of the device: a shaped pool keeps its journals there, 1/8192 of its capacity at most, beside a
-/// catalog of a few megabytes.
-const HEAD_SHARE: u64 = 4096;
+/// The head is this part of the device: a shaped pool keeps the shadow of its index there, 1/508 of its capacity, and its journals,
+/// 1/8192 at most, beside a catalog of a few megabytes.
+const HEAD_SHARE: u64 = 384;
 const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::Flush, Op::Verify]);
 
 /// How a parity device is opened.

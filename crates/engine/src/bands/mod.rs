@@ -34,7 +34,7 @@ pub(crate) use crate::format::stripe::Entry;
 use crate::format::superblock::BandRun;
 pub(crate) use ledger::{BandDefect, Room, Token};
 pub(crate) use policy::RESERVE_BANDS;
-pub(crate) use walk::Cursor;
+pub(crate) use walk::{Cursor, Surveyed};
 pub(crate) use writer::Writer;
 
 use crate::units::BLOCK_BYTES;
@@ -276,6 +276,10 @@ impl Bands {
     #[cfg(test)]
     pub(crate) fn is_place(&self, at: BandAt) -> bool {
         self.ledger.borrow().is_place(at)
+    }
+
+    pub(crate) fn reactor(&self) -> &Rc<Reactor> {
+        &self.medium.reactor
     }
 
     /// A map leads to this block from now on.

@@ -1,5 +1,6 @@
 //! Draining a band: which one, what is in it by its own account, and what becomes of it.
 
+use super::writer::UNDER_WAY_MAX;
 use super::{BandAt, Bands, Writer};
 use crate::format::stripe::{Entry, StripeHead};
 use bdev::Status;
@@ -11,16 +12,37 @@ pub(crate) struct Cursor {
     bands: Rc<Bands>,
     band: u32,
     is_victim: bool,
-    generation: u64,
+    /// Of the band; `None`: that of the first stripe that is found.
+    generation: Option<u64>,
     /// Blocks of the band that have been written.
     end: u32,
+    /// The band ends where no header speaks for so many blocks.
+    gap_max: u32,
     at: u32,
     /// Of the last stripe.
     sequence: u64,
     /// Write units that no header spoke for.
     passed_over: u32,
-    /// The last one was among them.
-    is_lost: bool,
+    /// Blocks since the last header that spoke for some.
+    gap: u32,
+}
+
+/// Stripes, of the largest size, without a header between two of a band: those that were under way beside the latter when a crash
+/// came, and one that is damaged.
+const GAP_STRIPES: u32 = UNDER_WAY_MAX + 1;
+
+/// What a stripe says of itself and its band.
+pub(crate) struct Surveyed {
+    /// The place of its header.
+    pub(crate) header: BandAt,
+    pub(crate) sequence: u64,
+    pub(crate) generation: u64,
+    pub(crate) stamp: u64,
+    pub(crate) stream: u8,
+    /// Its blocks.
+    pub(crate) blocks: u32,
+    /// The block of the band at which it ends.
+    pub(crate) end: u32,
 }
 
 /// A stripe, as its header describes it.
@@ -36,6 +58,12 @@ impl Stripe {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.head.count as usize
+    }
+
+    pub(crate) fn surveyed(&self) -> Surveyed {
+        let StripeHead { sequence, generation, stamp, stream, position, blocks, .. } = self.head;
+        let (header, end) = (BandAt(self.first.0 - 1), position + blocks as u32);
+        Surveyed { header, sequence, generation, stamp, stream, blocks: blocks as u32, end }
     }
 
     /// What they are, each with its place. Whether a map still leads there, the map knows.
@@ -58,9 +86,30 @@ impl Bands {
     /// The stripes of a band, as far as it is written now.
     pub(crate) fn walk(self: &Rc<Self>, band: u32) -> Cursor {
         let (generation, end) = self.ledger.borrow().walk_of(band);
-        let (at, sequence, passed_over) = (0, 0, 0);
-        let (is_victim, is_lost) = (false, false);
-        Cursor { bands: self.clone(), band, is_victim, generation, end, at, sequence, passed_over, is_lost }
+        self.cursor(band, Some(generation), end, u32::MAX)
+    }
+
+    /// The stripes of a band of which nothing is known. Where some in succession have no header, it ends: those of an earlier
+    /// use of the band may follow.
+    pub(crate) fn survey(self: &Rc<Self>, band: u32) -> Cursor {
+        self.cursor(band, None, self.geometry.band_blocks, GAP_STRIPES * self.geometry.stripe_blocks())
+    }
+
+    fn cursor(self: &Rc<Self>, band: u32, generation: Option<u64>, end: u32, gap_max: u32) -> Cursor {
+        let (at, sequence, passed_over, gap) = (0, 0, 0, 0);
+        let is_victim = false;
+        Cursor { bands: self.clone(), band, is_victim, generation, end, gap_max, at, sequence, passed_over, gap }
+    }
+
+    /// The stripe whose header is there.
+    pub(crate) async fn stripe_at(&self, at: BandAt) -> Result<Option<Stripe>, Status> {
+        let header = match self.medium.read_block(self.device_block(at)).await {
+            Ok(block) => block,
+            Err(Status::ReadError | Status::Corrupt) => return Ok(None),
+            Err(status) => return Err(status),
+        };
+        let head = StripeHead::decode(self.owner.salt, header.as_slice());
+        Ok(head.map(|head| Stripe { first: BandAt(at.0 + 1), head, header }))
     }
 
     /// Somebody who appends what is still valid in a band that is drained: to a stream by its age, which the blocks keep.
@@ -92,23 +141,19 @@ impl Cursor {
     /// The next stripe. Of one whose header is damaged, cannot be read, or is not of this use of the band, nothing is told.
     pub(crate) async fn next_stripe(&mut self) -> Result<Option<Stripe>, Status> {
         let bands = self.bands.clone();
-        while self.at < self.end {
-            let header = bands.geometry.at(self.band, self.at);
-            let read = match bands.medium.read_block(bands.device_block(header)).await {
-                Ok(block) => Some(block),
-                Err(Status::ReadError | Status::Corrupt) => None,
-                Err(status) => return Err(status),
-            };
-            let head = read.as_ref().and_then(|block| StripeHead::decode(bands.owner.salt, block.as_slice()));
-            if let (Some(head), Some(header_block)) = (head.filter(|head| self.is_next(head)), read) {
-                (self.at, self.sequence, self.is_lost) = (self.at + head.blocks as u32, head.sequence, false);
-                return Ok(Some(Stripe { first: BandAt(header.0 + 1), head, header: header_block }));
+        while self.at < self.end && self.gap < self.gap_max {
+            let found = bands.stripe_at(bands.geometry.at(self.band, self.at)).await?;
+            if let Some(stripe) = found.filter(|stripe| self.is_next(&stripe.head)) {
+                (self.at, self.gap) = (self.at + stripe.head.blocks as u32, 0);
+                (self.sequence, self.generation) = (stripe.head.sequence, Some(stripe.head.generation));
+                return Ok(Some(stripe));
             }
-            self.at += bands.geometry.unit_blocks;
-            self.passed_over += 1;
-            if !std::mem::replace(&mut self.is_lost, true) {
+            if self.gap == 0 {
                 bands.count(|stats| stats.bad_headers += 1);
             }
+            self.at += bands.geometry.unit_blocks;
+            self.gap += bands.geometry.unit_blocks;
+            self.passed_over += 1;
         }
         Ok(None)
     }
@@ -117,8 +162,8 @@ impl Cursor {
     fn is_next(&self, head: &StripeHead) -> bool {
         let blocks = head.blocks as u32;
         let here = (head.shard, head.band, head.position) == (self.bands.owner.shard, self.band, self.at);
-        let now =
-            head.generation == self.generation && head.sequence >= self.generation && head.sequence > self.sequence;
+        let is_of_band = self.generation.is_none_or(|generation| head.generation == generation);
+        let now = is_of_band && head.sequence >= head.generation && head.sequence > self.sequence;
         here && now && blocks.is_multiple_of(self.bands.geometry.unit_blocks) && blocks <= self.end - self.at
     }
 }

@@ -9,6 +9,7 @@ mod bands;
 mod data;
 mod log;
 mod report;
+mod shadow;
 mod shard;
 mod superblocks;
 mod tables;

@@ -75,6 +75,7 @@ impl Checker {
             Some(touched) if state.is_whole => self.drop_strays(superblock, &state, strays, &touched).await,
             _ => strays.into_iter().for_each(|(_, finding)| self.report.add(finding)),
         }
+        self.shadow(superblock, &state).await;
         if self.options.data {
             self.data(superblock, &state).await;
         }

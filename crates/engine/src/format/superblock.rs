@@ -22,8 +22,12 @@ const LAYERED: u64 = 2;
 const ODD_UNITS: u64 = 4;
 /// Incompatible feature: a shaped pool has grown; regions have brought bands with them, and roots count theirs.
 const GROWN_BANDS: u64 = 8;
+/// Incompatible feature: the capacity device of a shaped pool has a shadow of the index, see [`Superblock::shadow`].
+const SHADOWED: u64 = 16;
 /// Incompatible features that this code knows.
-const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED | ODD_UNITS | GROWN_BANDS;
+const INCOMPATIBLE_KNOWN: u64 = SHAPED | LAYERED | ODD_UNITS | GROWN_BANDS | SHADOWED;
+/// A shadow answers for at most so many times the extents with which the pool was created, whatever room it has.
+const SHADOW_MAX: u32 = 16;
 /// Features that this code can write.
 const WRITABLE_KNOWN: u64 = 0;
 
@@ -174,8 +178,16 @@ impl Region {
     }
 
     /// First block after the pages.
-    fn pages_end(&self) -> u64 {
+    pub(crate) fn pages_end(&self) -> u64 {
         self.start + (self.table_pages() as u64 + self.extents as u64 * map_page_blocks(self.shape) as u64) * 2
+    }
+
+    /// Most extents whose pages, of a region of this shape, take no more than so many blocks.
+    pub(crate) fn extents_of_pages(shape: Shape, blocks: u64) -> u64 {
+        let (of_table, of_page) = (2, 2 * map_page_blocks(shape) as u64);
+        let table = of_table + TABLE_DESCRIPTORS as u64 * of_page;
+        let rest = (blocks % table).saturating_sub(of_table) / of_page;
+        blocks / table * TABLE_DESCRIPTORS as u64 + rest
     }
 
     /// First block of the first extent, where extents have blocks.
@@ -239,6 +251,8 @@ pub struct Superblock {
     pub journal_blocks: u32,
     /// Volumes may lie over others: a snapshot or a clone was made once.
     pub layered: bool,
+    /// A shaped pool has a [shadow](Self::shadow) of its index on the capacity device.
+    pub shadowed: bool,
     /// When the pool was created, seconds since 1970.
     pub created_s: u64,
     /// The pool's name.
@@ -383,9 +397,29 @@ impl Superblock {
     /// Blocks of the two roots of a shard that stand in front of its journals.
     fn roots_before_journals(&self) -> u64 {
         match self.shape {
-            Shape::Hot => self.root_blocks as u64 * 2,
-            Shape::Shaped => 0,
+            Shape::Shaped if !self.shadowed => 0,
+            _ => self.root_blocks as u64 * 2,
         }
+    }
+
+    /// The store that a shaped pool keeps on its capacity device, between the journals and the bands, as that of a hot pool would
+    /// say it: one region for each shard, of as many extents as there is room for, whose map pages have checksums and no places.
+    /// `None`: it has no such shadow.
+    pub fn shadow(&self) -> Option<Superblock> {
+        if !self.shadowed {
+            return None;
+        }
+        let (start, shards) = (self.shards_end(), self.shards as u64);
+        let room = self.bands.start.saturating_sub(start) / shards;
+        let region = |shard| {
+            let created = self.shard_regions(shard).next().map_or(0, |region| region.extents);
+            let most = created.saturating_mul(SHADOW_MAX).min(SHARD_EXTENTS_MAX);
+            let extents = Region::extents_of_pages(Shape::Hot, room).min(most as u64) as u32;
+            let start = start + shard as u64 * room;
+            Region { shape: Shape::Hot, start, first_extent: 0, extents, shard, bands: 0 }
+        };
+        let regions = (0..self.shards).map(region).collect();
+        Some(Superblock { shape: Shape::Hot, bands: BandLayout::default(), regions, ..self.clone() })
     }
 
     fn shard_start(&self, shard: u16) -> u64 {
@@ -468,6 +502,9 @@ impl Superblock {
         }
         if self.has_grown_bands() {
             raw.incompatible = (raw.incompatible.get() | GROWN_BANDS).into();
+        }
+        if self.shadowed {
+            raw.incompatible = (raw.incompatible.get() | SHADOWED).into();
         }
         let bands = &self.bands;
         (raw.bands_start, raw.bands, raw.band_blocks) =
@@ -562,6 +599,7 @@ impl Superblock {
             },
             shape,
             layered: raw.incompatible.get() & LAYERED != 0,
+            shadowed: raw.incompatible.get() & SHADOWED != 0,
             shards: raw.shards.get(),
             log_blocks: raw.log_blocks.get(),
             capacity_blocks: raw.capacity_blocks.get(),
@@ -611,12 +649,16 @@ impl Superblock {
             Shape::Hot => {
                 let has_bands = self.bands != BandLayout::default() || self.has_grown_bands();
                 hold(!has_bands, "a pool that is not shaped has bands")?;
+                hold(!self.shadowed, "a pool that is not shaped has a shadow")?;
                 self.check_regions(&metadata, self.capacity_blocks)
             }
             Shape::Shaped => {
                 self.check_bands(&metadata)?;
                 self.check_regions(&[(0, log_end), (log_end, self.index_roots_end())], self.log_blocks)?;
-                hold(self.bands.index_start as u64 >= log_end, "the index overlaps the segments")
+                hold(self.bands.index_start as u64 >= log_end, "the index overlaps the segments")?;
+                let shadow = self.shadow();
+                let mut regions = shadow.iter().flat_map(|shadow| &shadow.regions);
+                hold(regions.all(|region| region.extents > 0), "the shadow of the index has no room")
             }
         }
     }

@@ -35,6 +35,7 @@ fn superblock() -> Superblock {
         root_blocks: 1,
         journal_blocks: 20,
         layered: false,
+        shadowed: false,
         created_s: 1_700_000_000,
         name: "tank".to_string(),
         bands: BandLayout::default(),
@@ -148,7 +149,7 @@ fn a_superblock_says_what_is_wrong_with_it() {
     assert_eq!(decode([1; BLOCK_BYTES]), Err(SuperblockError::NotAPool { blank: false }));
     assert_eq!(decode(forged(block, 12, &[2, 0])), Err(SuperblockError::NewerVersion(2)));
     assert_eq!(decode(forged(block, 14, &[9, 0])), Ok(superblock()), "minor versions are compatible");
-    assert_eq!(decode(forged(block, 16, &[16])), Err(SuperblockError::UnknownFeature(16)));
+    assert_eq!(decode(forged(block, 16, &[32])), Err(SuperblockError::UnknownFeature(32)));
     let read_only = decode(forged(block, 24, &[1])).unwrap();
     assert!(!read_only.is_writable() && superblock().is_writable());
     let damaged = |at, bytes: &[u8]| {

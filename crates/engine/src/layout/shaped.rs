@@ -1,7 +1,7 @@
 //! Planning a shaped pool: bands on the capacity device, the index on the log device.
 //!
 //! ```text
-//! capacity device   | superblock x2 | catalog x2 | journals | (aligned) bands of shard 0 | bands of shard 1 | ...
+//! capacity device   | superblock x2 | catalog x2 | roots of the shadow, journals | shadow | (aligned) bands of shard 0 | bands of shard 1 | ...
 //! log device        | superblock x2 | segments | roots | regions (table pages, map pages)
 //! ```
 
@@ -36,6 +36,7 @@ const UNPADDED: u64 = 98;
 const FRONT_BLOCKS_MIN: u64 = crate::pool::UNUSED_BYTES as u64 / BLOCK_BYTES as u64;
 
 /// A plan of the bands and what describes them.
+#[derive(Clone)]
 pub(super) struct Bands {
     layout: BandLayout,
     shards: u16,
@@ -44,6 +45,17 @@ pub(super) struct Bands {
     /// Of the capacity device.
     capacity_blocks: u64,
     grow_to_blocks: Option<u64>,
+    /// There is room for a shadow in front of the bands.
+    shadowed: bool,
+}
+
+/// Blocks in front of the bands.
+#[derive(Clone, Copy)]
+struct Front {
+    /// Superblocks, catalog and journals.
+    needed: u64,
+    /// The shadow of the index, and its roots.
+    shadow: u64,
 }
 
 pub(super) fn refuse_options(options: &CreateOptions) -> Result<(), PlanError> {
@@ -124,17 +136,40 @@ pub(super) fn plan_bands(
     if !(OVERPROVISION_MIN..=OVERPROVISION_MAX).contains(&percent) {
         return Err(PlanError::Overprovision(percent));
     }
-    let unit_blocks = plan_unit(options)?;
-    let shard_extents = shard_extents_at_most(capacity_blocks, shards);
-    let journal_blocks = plan_journal(shard_extents, (log_blocks / shards as u64).min(SHARD_LOG_BLOCKS_MAX));
-    let in_front = SUPERBLOCK_COPIES
+    if let Some(blocks) = options.grow_to_blocks.filter(|blocks| *blocks < capacity_blocks) {
+        return Err(PlanError::GrowTo { blocks, capacity: capacity_blocks });
+    }
+    let journal_blocks = plan_journal(
+        shard_extents_at_most(capacity_blocks, shards),
+        (log_blocks / shards as u64).min(SHARD_LOG_BLOCKS_MAX),
+    );
+    let needed = SUPERBLOCK_COPIES
         + 2 * plan_catalog(capacity_blocks, options.volumes_max)? as u64
         + 2 * journal_blocks as u64 * shards as u64;
+    let without = plan_behind(Front { needed, shadow: 0 }, capacity_blocks, shards, percent, options)?;
+    // Its own space takes some of the extents that it is for; so there is a little more than it needs.
+    let shadow = without.shadow_blocks();
+    let with = match options.rows {
+        None => plan_behind(Front { needed, shadow }, capacity_blocks, shards, percent, options).ok(),
+        // What the device has in front of its rows is what it has.
+        Some(rows) => (rows.start >= needed + without.roots_blocks() + without.shadow_least()).then(|| without.clone()),
+    };
+    Ok(with.map_or(without, |bands| Bands { shadowed: true, ..bands }))
+}
+
+fn plan_behind(
+    Front { needed, shadow }: Front,
+    capacity_blocks: u64,
+    shards: u16,
+    percent: u8,
+    options: &CreateOptions,
+) -> Result<Bands, PlanError> {
+    let unit_blocks = plan_unit(options)?;
     let start = match options.rows {
-        None => in_front.next_multiple_of(REGION_ALIGN_BLOCKS.max(unit_blocks as u64)),
-        Some(RowLayout { start, .. }) if start >= in_front.max(FRONT_BLOCKS_MIN) => start,
+        None => (needed + shadow).next_multiple_of(REGION_ALIGN_BLOCKS.max(unit_blocks as u64)),
+        Some(RowLayout { start, .. }) if start >= needed.max(FRONT_BLOCKS_MIN) => start,
         Some(RowLayout { start, .. }) => {
-            return Err(PlanError::HeadTooSmall { blocks: start, needed: in_front.max(FRONT_BLOCKS_MIN) });
+            return Err(PlanError::HeadTooSmall { blocks: start, needed: needed.max(FRONT_BLOCKS_MIN) });
         }
     };
     let shard_blocks = capacity_blocks.saturating_sub(start) / shards as u64;
@@ -159,13 +194,10 @@ pub(super) fn plan_bands(
     // Where the index begins is known when the segments are.
     let layout = BandLayout { start, bands, band_blocks, unit_blocks, index_start: 0 };
     let root_blocks = plan_root(extents as u64, bands, u32::MAX / band_blocks);
-    if let Some(blocks) = options.grow_to_blocks.filter(|blocks| *blocks < capacity_blocks) {
-        return Err(PlanError::GrowTo { blocks, capacity: capacity_blocks });
-    }
     // Zones are as many as they are.
     let never = options.rows.is_some_and(|rows| rows.zones.is_some()).then_some(capacity_blocks);
     let grow_to_blocks = options.grow_to_blocks.or(never);
-    Ok(Bands { layout, shards, extents, root_blocks, capacity_blocks, grow_to_blocks })
+    Ok(Bands { layout, shards, extents, root_blocks, capacity_blocks, grow_to_blocks, shadowed: false })
 }
 
 /// Extents that come with bands: in the proportion of a shard that was created with `extents` in `of_bands`.
@@ -236,13 +268,18 @@ impl Bands {
         (self.region(0, 0).end() + 2 * self.root_blocks as u64) * self.shards as u64
     }
 
+    /// Extents of each shard that come with a capacity device of so many blocks.
+    fn added_extents(&self, capacity_blocks: u64) -> u32 {
+        let added = capacity_blocks.saturating_sub(self.capacity_blocks);
+        let bands = (added / self.shards as u64).div_ceil(self.layout.band_blocks as u64);
+        extents_of(bands, self.extents, self.layout.bands).min(SHARD_EXTENTS_MAX as u64) as u32
+    }
+
     /// Blocks of the log device that are kept for the index of a pool that has grown. Unless told otherwise, for twice the
     /// capacity where that takes no more than an eighth of the log.
     pub(super) fn spare_blocks(&self, log_blocks: u64) -> u64 {
         let blocks = |capacity_blocks: u64| {
-            let added = capacity_blocks.saturating_sub(self.capacity_blocks);
-            let bands = (added / self.shards as u64).div_ceil(self.layout.band_blocks as u64);
-            let extents = extents_of(bands, self.extents, self.layout.bands).min(SHARD_EXTENTS_MAX as u64) as u32;
+            let extents = self.added_extents(capacity_blocks);
             Region { extents, ..self.region(0, 0) }.end() * self.shards as u64
         };
         match self.grow_to_blocks {
@@ -251,11 +288,34 @@ impl Bands {
         }
     }
 
+    /// Blocks of the capacity device that the roots of a shadow take.
+    fn roots_blocks(&self) -> u64 {
+        2 * self.root_blocks as u64 * self.shards as u64
+    }
+
+    /// Blocks that a shadow of so many extents of each shard takes.
+    fn shadow_of(&self, extents: u32) -> u64 {
+        let shadow = Region { shape: Shape::Hot, extents, ..self.region(0, 0) };
+        shadow.pages_end() * self.shards as u64
+    }
+
+    /// The least for which it is worth having one.
+    fn shadow_least(&self) -> u64 {
+        self.shadow_of(1)
+    }
+
+    /// Blocks that a shadow and its roots take: of all extents, and of those that a pool with room to grow gets.
+    fn shadow_blocks(&self) -> u64 {
+        let added = self.grow_to_blocks.map_or(0, |blocks| self.added_extents(blocks));
+        self.roots_blocks() + self.shadow_of(self.extents.saturating_add(added).min(SHARD_EXTENTS_MAX))
+    }
+
     /// Enters the plan into a superblock that has everything else.
     pub(super) fn put(self, superblock: &mut Superblock) {
         let log_end = superblock.segments_start as u64
             + superblock.segments as u64 * superblock.segment_blocks as u64 * superblock.shards as u64;
         superblock.bands = BandLayout { index_start: log_end as u32, ..self.layout };
+        superblock.shadowed = self.shadowed;
         let mut at = superblock.index_roots_end();
         for shard in 0..self.shards {
             let region = self.region(shard, at);

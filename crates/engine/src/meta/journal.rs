@@ -54,6 +54,10 @@ fn slice_of(key: u64) -> DirtySlice {
 
 /// In the place of a round: the slice is retired.
 const RETIRED: u64 = u64::MAX;
+/// In the place of a round: the slice would be retired, if the shadow had it.
+const DUE: u64 = u64::MAX - 1;
+/// In the place of a round: it would be, and the shadow has no room for it.
+const KEPT: u64 = u64::MAX - 2;
 
 /// An addition that waits to be durable.
 struct Ticket {
@@ -80,9 +84,14 @@ pub struct DirtyJournal {
     /// See [`end_round`](Self::end_round).
     round: Cell<u64>,
     retired: Cell<usize>,
+    due: Cell<usize>,
+    /// Slices leave by way of a [shadow](Self::due).
+    has_shadow: bool,
     waiting: RefCell<Vec<Rc<Ticket>>>,
     compaction: RefCell<Option<Rc<Ticket>>>,
     working: Cell<bool>,
+    /// The set is being written to the other copy.
+    rewriting: Cell<bool>,
     ended: Notify,
     /// The next block to be written: its copy, generation, and number.
     position: Cell<Position>,
@@ -149,9 +158,12 @@ impl DirtyJournal {
             slices: RefCell::new(slices.iter().map(|(volume, slice)| (key(*volume, *slice), Cell::new(0))).collect()),
             round: Cell::new(1),
             retired: Cell::new(0),
+            due: Cell::new(0),
+            has_shadow: superblock.shadowed,
             waiting: RefCell::default(),
             compaction: RefCell::default(),
             working: Cell::new(false),
+            rewriting: Cell::new(false),
             ended: Notify::default(),
             position: Cell::new(Position { copy, header }),
             settled: Cell::new(settled),
@@ -166,10 +178,19 @@ impl DirtyJournal {
     pub fn contains(&self, volume: u32, slice: u32) -> bool {
         let slices = self.slices.borrow();
         let Some(asked) = slices.get(&key(volume, slice)) else { return false };
-        if asked.replace(self.round.get()) == RETIRED {
-            self.retired.set(self.retired.get() - 1);
-        }
+        self.put(asked, self.round.get());
         true
+    }
+
+    /// A slice was asked for in a round, or is what stands in the place of one.
+    #[inline]
+    fn put(&self, slice: &Cell<u64>, asked: u64) {
+        let former = slice.replace(asked);
+        if former.max(asked) >= DUE {
+            for (state, count) in [(RETIRED, &self.retired), (DUE, &self.due)] {
+                count.set(count.get() + (asked == state) as usize - (former == state) as usize);
+            }
+        }
     }
 
     /// Puts a slice into the journal; durable when this returns. Additions at one time share a write.
@@ -185,10 +206,8 @@ impl DirtyJournal {
     /// Says that nothing of the slice is in the log alone any more: no write to it that has asked [`contains`](Self::contains)
     /// is under way. It leaves the journal at the next compaction.
     pub fn retire(&self, volume: u32, slice: u32) {
-        if let Some(asked) = self.slices.borrow().get(&key(volume, slice))
-            && asked.replace(RETIRED) != RETIRED
-        {
-            self.retired.set(self.retired.get() + 1);
+        if let Some(asked) = self.slices.borrow().get(&key(volume, slice)) {
+            self.put(asked, RETIRED);
         }
     }
 
@@ -200,12 +219,45 @@ impl DirtyJournal {
         ended
     }
 
-    /// Retires every slice that nobody has asked for since a round ended.
+    /// Retires every slice that nobody has asked for since a round ended; where there is a shadow they are [due](Self::due).
     pub fn retire_unasked(&self, ended: u64) {
-        for asked in self.slices.borrow().values().filter(|asked| asked.get() <= ended) {
-            asked.set(RETIRED);
-            self.retired.set(self.retired.get() + 1);
-        }
+        let state = if self.has_shadow { DUE } else { RETIRED };
+        self.slices.borrow().values().filter(|asked| asked.get() <= ended).for_each(|asked| self.put(asked, state));
+    }
+
+    /// Whether any slice is [due](Self::due).
+    pub(crate) fn has_due(&self) -> bool {
+        self.due.get() > 0
+    }
+
+    /// Some slices that only have to be in the shadow before they are retired.
+    pub(crate) fn due(&self, most: usize) -> Vec<DirtySlice> {
+        let slices = self.slices.borrow();
+        let due = slices.iter().filter(|(_, asked)| asked.get() == DUE).map(|(key, _)| *key);
+        let mut due: Vec<u64> = due.collect();
+        due.sort_unstable();
+        due.into_iter().take(most).map(slice_of).collect()
+    }
+
+    /// The shadow has these slices: those that are due still, as they were since it was begun, are retired.
+    pub(crate) fn shadowed(&self, slices: &[DirtySlice]) {
+        self.end_due(slices, RETIRED);
+    }
+
+    /// The shadow has no room for these slices: they stay.
+    pub(crate) fn keep(&self, slices: &[DirtySlice]) {
+        self.end_due(slices, KEPT);
+    }
+
+    /// The shadow could not take these slices now: they are due again when a further round has ended.
+    pub(crate) fn postpone(&self, slices: &[DirtySlice]) {
+        self.end_due(slices, self.round.get());
+    }
+
+    fn end_due(&self, slices: &[DirtySlice], state: u64) {
+        let held = self.slices.borrow();
+        let due = slices.iter().filter_map(|(volume, slice)| held.get(&key(*volume, *slice)));
+        due.filter(|asked| asked.get() == DUE).for_each(|asked| self.put(asked, state));
     }
 
     /// Writes the set anew when that is worthwhile: slices were retired, or the copy is mostly additions.
@@ -215,6 +267,8 @@ impl DirtyJournal {
         // Retired slices would be called lost with the log, so they are worth a few blocks.
         let retires = self.retired.get() > 0 && (base <= 64 || self.retired.get() > left / 8);
         if !retires && self.position.get().header.sequence as usize <= base * 2 + 8 {
+            // What was retired may be on its way out already.
+            self.ended.wait_until(|| !self.rewriting.get()).await;
             return Ok(());
         }
         let pending = self.compaction.borrow().clone();
@@ -261,7 +315,10 @@ impl DirtyJournal {
             }
             let full = self.position.get().header.sequence >= self.copy_blocks;
             let outcome = if compaction.is_some() || self.closed.get() || full {
-                self.rewrite(&batch).await
+                self.rewriting.set(true);
+                let ended = self.rewrite(&batch).await;
+                self.rewriting.set(false);
+                ended
             } else {
                 self.append(&batch).await
             };

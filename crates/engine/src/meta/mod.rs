@@ -20,6 +20,7 @@ pub(crate) mod journal;
 mod log_note;
 pub(crate) mod media;
 pub(crate) mod page;
+mod reowned;
 mod replace;
 pub(crate) mod superblocks;
 pub(crate) mod table_copies;
@@ -301,6 +302,7 @@ pub struct Meta {
     refused: RefCell<BTreeSet<u32>>,
     log_notes: LogNotes,
     replacing: Cell<Option<replace::Pending>>,
+    reowned: reowned::Reowned,
     counters: Counters,
     /// See [`copy_tables_early`](Self::copy_tables_early).
     copies_early: Cell<bool>,
@@ -316,6 +318,20 @@ impl Meta {
         shard: u16,
         tail: LogTail,
     ) -> Result<(), MetaError> {
+        let bands = vec![BandEntry::default(); superblock.bands.bands as usize];
+        Meta::format_with(reactor, channel, info, superblock, shard, tail, bands).await
+    }
+
+    /// As [`format`](Self::format), with bands of which these are known.
+    pub(crate) async fn format_with(
+        reactor: &Rc<Reactor>,
+        channel: Rc<dyn Channel>,
+        info: DeviceInfo,
+        superblock: &Superblock,
+        shard: u16,
+        tail: LogTail,
+        bands: Vec<BandEntry>,
+    ) -> Result<(), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
         let root = Root {
             shard,
@@ -324,7 +340,7 @@ impl Meta {
             tail,
             log: LogNote::default(),
             tables: Vec::new(),
-            bands: vec![BandEntry::default(); superblock.bands.bands as usize],
+            bands,
         };
         for copy in 0..2 {
             let block = superblock.root_copy(shard, copy);
@@ -396,6 +412,7 @@ impl Meta {
             refused: RefCell::default(),
             log_notes: LogNotes::new(&root),
             replacing: Cell::new(None),
+            reowned: reowned::Reowned::default(),
             counters: Counters::default(),
             copies_early: Cell::new(false),
         };
@@ -448,6 +465,9 @@ impl Meta {
             cell.descriptor.set(new);
             self.table_changed(extent);
         }
+        if (new.volume, new.vextent) != (old.volume, old.vextent) {
+            self.reowned.note(extent);
+        }
     }
 
     /// Gives an extent another owner, with its map page.
@@ -457,6 +477,7 @@ impl Meta {
         debug_assert!(!old.is_free());
         cell.descriptor.set(Descriptor { volume, vextent, ..old });
         self.table_changed(extent);
+        self.reowned.note(extent);
     }
 
     /// The block on the capacity device, in blocks of 4 KiB, of a block of the shard.

@@ -189,6 +189,11 @@ impl Shard {
                 // There is nothing to do but what it makes possible.
                 self.pace.earned(0, self.fill());
                 self.settled.notified().await;
+            } else if !wanted && !collects && self.journal.has_due() {
+                self.copy_due().await;
+                if !self.journal.has_due() {
+                    self.journal.compact().await?;
+                }
             } else if !wanted && !collects {
                 // Room that has come about in another way, such as by trimming.
                 self.pace.earned(0, self.fill());
@@ -451,7 +456,7 @@ impl Shard {
             self.move_unmapped().await;
             return Err(status);
         }
-        self.retire_slices(self.durable_tail());
+        self.retire_settled().await;
         self.journal.compact().await
     }
 

@@ -35,6 +35,7 @@ mod relocate;
 mod retire;
 mod scrub;
 mod settled;
+mod shadow;
 mod shape;
 mod slack;
 mod take_over;
@@ -206,6 +207,8 @@ pub enum Defect {
     EvacuateEarly,
     /// Slices leave the dirty journal at every checkpoint, whatever of them the log alone has.
     RetireEarly,
+    /// Slices leave the dirty journal of a shaped pool although the shadow does not have them.
+    SkipShadow,
     /// GC passes over live blocks.
     ForgetLive,
     /// GC gives up blocks that the log has as well.
@@ -285,6 +288,8 @@ pub(crate) struct Shard {
     mender: mend::Mender,
     /// What may leave the dirty journal.
     rounds: retire::Rounds,
+    /// Of a shaped pool that has one.
+    shadow: Option<shadow::Shadow>,
     /// A destage or a checkpoint has ended.
     settled: Notify,
     /// Extents that are not destaged for now: they are being given back, or written past the log. Once for each reason.

@@ -3,6 +3,7 @@
 use super::index::Index;
 use super::lineage::Lineage;
 use super::pace::{self, Pace};
+use super::shadow::Shadow;
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
 use crate::error::PoolError;
@@ -29,6 +30,9 @@ pub(crate) struct ShardParts {
     pub(crate) capacity: Rc<dyn Channel>,
     pub(crate) capacity_info: DeviceInfo,
     pub(crate) capacity_name: Rc<str>,
+    /// A channel of its own to the capacity device, for the shadow: each channel is told [once](crate::flush_watch) of a flush that
+    /// failed. Without it, nothing is copied.
+    pub(crate) for_shadow: Option<Rc<dyn Channel>>,
     pub(crate) tuning: ShardTuning,
     /// Layers that lie over others.
     pub(crate) layers: Vec<(u32, Below)>,
@@ -217,6 +221,7 @@ impl Shard {
             scrub: Default::default(),
             mender: Default::default(),
             rounds: Default::default(),
+            shadow: superblock.shadow().zip(parts.for_shadow).map(|(shadow, channel)| Shadow::new(shadow, channel)),
             settled: Default::default(),
             held_back: Default::default(),
             streams: Default::default(),

@@ -47,6 +47,10 @@ impl Shard {
 
     /// A checkpoint with this tail is durable.
     pub(super) fn retire_slices(&self, tail: LogTail) {
+        if self.shadow.as_ref().is_some_and(|shadow| shadow.is_copying()) {
+            // One that becomes due again meanwhile would not be told from what is being copied.
+            return;
+        }
         let mut rounds = self.rounds.0.borrow_mut();
         let early = self.is_broken(Defect::RetireEarly);
         let is_done = |round: &Round| early || round.bound.is_some_and(|bound| bound <= tail.lsn);

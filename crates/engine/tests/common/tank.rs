@@ -5,7 +5,7 @@ use bdev::{BlockDevice, Io, Lba, Status};
 use engine::{
     CheckOptions, CheckReport, CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, PoolVolume,
 };
-use engine::{ShardTuning, Superblock};
+use engine::{Shape, ShardTuning, Superblock};
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ pub const SHARDS: u16 = 2;
 pub const SEGMENT_BLOCKS: u32 = 80;
 /// Blocks of the volume: three slices.
 pub const VOLUME_BLOCKS: u64 = 3 * 16 * 1024;
+
+/// Blocks of the log device of a shaped tank.
+pub const SHAPED_LOG_BLOCKS: u64 = 3000;
 
 /// Blocks of a filled tank that are destaged, and those that are in the log with newer content.
 pub const SETTLED: [u64; 7] = [0, 1, 5, 1024, 16 * 1024, 16 * 1024 + 7, 32 * 1024];
@@ -34,8 +37,17 @@ pub fn log_blocks(segments: u64) -> u64 {
 impl Tank {
     /// A new pool with `extents` extents (or a few fewer) and a volume 'v' of 4 KiB blocks.
     pub fn new(reactor: &Rc<Reactor>, extents: u64) -> Tank {
-        let (log, capacity) = (Disk::new("log", log_blocks(10)), Disk::new("capacity", 1024 * (extents + 2)));
-        let tank = Tank { reactor: reactor.clone(), log, capacity };
+        Tank::of(reactor, Disk::new("log", log_blocks(10)), 1024 * (extents + 2), CreateOptions::default())
+    }
+
+    /// As [`Tank::new`], a shaped pool with some more space.
+    pub fn shaped(reactor: &Rc<Reactor>, extents: u64) -> Tank {
+        let options = CreateOptions { shape: Shape::Shaped, unit_blocks: Some(4), ..CreateOptions::default() };
+        Tank::of(reactor, Disk::new("log", SHAPED_LOG_BLOCKS), 1024 * (extents * 3 / 2 + 32), options)
+    }
+
+    fn of(reactor: &Rc<Reactor>, log: Arc<Disk>, capacity_blocks: u64, options: CreateOptions) -> Tank {
+        let tank = Tank { reactor: reactor.clone(), log, capacity: Disk::new("capacity", capacity_blocks) };
         let made = tank.clone();
         reactor.block_on(async move {
             let options = CreateOptions {
@@ -44,7 +56,7 @@ impl Tank {
                 segment_blocks: Some(SEGMENT_BLOCKS),
                 volumes_max: Some(8),
                 tiny: true,
-                ..CreateOptions::default()
+                ..options
             };
             Pool::create(&made.reactor, &made.devices(), &options, 0, false).await.unwrap();
             let pool = made.open().await.unwrap();
@@ -83,7 +95,16 @@ impl Tank {
 
     /// As [`Tank::new`] with 48 extents: blocks that are destaged, and in slices 0 and 1 newer ones in the log.
     pub fn filled(reactor: &Rc<Reactor>) -> Tank {
-        let tank = Tank::new(reactor, 48);
+        Tank::fill(Tank::new(reactor, 48))
+    }
+
+    /// The same with a shaped pool.
+    pub fn shaped_filled(reactor: &Rc<Reactor>) -> Tank {
+        Tank::fill(Tank::shaped(reactor, 48))
+    }
+
+    fn fill(tank: Tank) -> Tank {
+        let reactor = tank.reactor.clone();
         let at = tank.clone();
         reactor.block_on(async move {
             let pool = at.open().await.unwrap();

@@ -1,0 +1,302 @@
+//! The index of a shaped pool, built anew on a new log device: from its shadow, which knows whose extents are and the checksums
+//! of their blocks, and from the stripes of the bands, which say what they have.
+//!
+//! ```text
+//! 1 the headers of all stripes: where bands end, and when each stripe was written
+//! 2 a root with these bands, every block of the shadow lost     3 the stripes once more: a block that has the checksum is found
+//! 4 a checkpoint of what was found     5 one of the shadow, with the same tail
+//! ```
+//! Of a slice that is not in the dirty journal the newest version of each block is in a stripe that was flushed, and nothing has
+//! been written over it. There may be others with the same checksum: where a block was before it was collected, and
+//! where it was being moved when the pool stopped, of which a part may be missing. Of several, the latest counts that reads
+//! right: the others are in bands that were free, or about to be.
+//!
+//! The tails of both are far beyond what the old log can hold: nothing that it has left on a device is taken for records. Apart from
+//! that of the shadow's root nothing changes on the capacity device.
+
+use crate::bands::{BandAt, BandEntry, Bands, Cursor, Entry, Surveyed};
+use crate::error::PoolError;
+use crate::format::band::BandState;
+use crate::format::superblock::Superblock;
+use crate::meta::media::Media;
+use crate::meta::{
+    BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, INHERIT, LOST, MAP_PAGE, Meta, MetaError, Page, stored_crc,
+};
+use crate::pool::FIRST;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
+use base::crc32c;
+use bdev::{Channel, DeviceInfo, Status};
+use reactor::Reactor;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Extents whose map pages, of the index as well as of the shadow, are in memory at once: 128 GiB of blocks, 400 MiB of pages. For
+/// each further window the stripes are read again.
+const WINDOW_EXTENTS: u32 = 1 << 15;
+/// Bytes of these pages.
+pub(crate) const CACHE_BYTES: usize = WINDOW_EXTENTS as usize * (2 * BLOCK_BYTES + 1024);
+/// Bands that are read at once.
+const BANDS_AT_ONCE: usize = 8;
+
+/// Where everything is.
+pub(crate) struct Places<'a> {
+    pub(crate) reactor: &'a Rc<Reactor>,
+    /// Of the new log device.
+    pub(crate) superblock: &'a Superblock,
+    pub(crate) log: (Rc<dyn Channel>, DeviceInfo),
+    pub(crate) capacity: (Rc<dyn Channel>, DeviceInfo),
+}
+
+/// Why it came to nothing.
+pub(crate) enum Failed {
+    /// A structure could not be made or opened.
+    Meta(MetaError),
+    /// A device failed.
+    Io(&'static str, Status),
+}
+
+impl Failed {
+    pub(crate) fn of_pool(self, pool: &str) -> PoolError {
+        match self {
+            Failed::Meta(error) => error.into(),
+            Failed::Io(action, status) => PoolError::Io { pool: pool.to_string(), action, status },
+        }
+    }
+}
+
+impl From<MetaError> for Failed {
+    fn from(error: MetaError) -> Failed {
+        Failed::Meta(error)
+    }
+}
+
+/// A stripe of the bands: where its header is, and its sequence.
+type Known = (BandAt, u64);
+
+/// An index that has been begun.
+pub(crate) struct Rebuild {
+    media: Media,
+    shadow: Rc<Meta>,
+    meta: Rc<Meta>,
+    bands: Rc<Bands>,
+    /// In the order of their places.
+    stripes: Vec<Known>,
+    /// Which data blocks of a stripe read right, a bit each, of those stripes that had to be looked at; by the places of their
+    /// headers.
+    right: HashMap<BandAt, [u64; 4]>,
+    missing: u64,
+}
+
+impl Rebuild {
+    /// Builds the index of a shard, which has what the shadow says of the extents that are not to be lost. It is to be
+    /// [finished](Self::finish).
+    pub(crate) async fn new(
+        places: &Places<'_>,
+        shard: u16,
+        shadow: Rc<Meta>,
+        keeps: impl Fn(&Meta, u32) -> bool,
+    ) -> Result<Rebuild, Failed> {
+        let Places { reactor, superblock, log, capacity } = places;
+        let media = Media::new(reactor, capacity.0.clone(), &capacity.1)?;
+        let bands = || Some(capacity.clone());
+        Meta::format(reactor, log.0.clone(), log.1, superblock, shard, FIRST).await?;
+        let open =
+            async || Meta::open_over(reactor, log.0.clone(), log.1, superblock, shard, CACHE_BYTES, &[], bands()).await;
+        let (empty, _) = open().await?;
+        let (table, stripes) = survey(empty.bands().expect("the pool is shaped")).await?;
+        Meta::format_with(reactor, log.0.clone(), log.1, superblock, shard, FIRST, table).await?;
+        let (meta, _) = open().await?;
+        let bands = meta.bands().expect("the pool is shaped").clone();
+        // Until the pool is this one's, nothing changes on the capacity device.
+        bands.rest().await;
+        bands.recount_begun();
+        let mut rebuild = Rebuild { media, shadow, meta, bands, stripes, right: HashMap::new(), missing: 0 };
+        let covered = rebuild.shadow.extents().min(rebuild.meta.extents());
+        for first in (0..covered).step_by(WINDOW_EXTENTS as usize) {
+            let window = first..covered.min(first + WINDOW_EXTENTS);
+            let kept: Vec<u32> = window.clone().filter(|extent| keeps(&rebuild.shadow, *extent)).collect();
+            rebuild.take_shadow(kept).await?;
+            rebuild.find(window).await?;
+        }
+        rebuild.bands.recount_ended();
+        Ok(rebuild)
+    }
+
+    /// The index, as it has been built so far.
+    pub(crate) fn meta(&self) -> &Rc<Meta> {
+        &self.meta
+    }
+
+    /// Makes it durable, with a log that begins there. How many blocks no stripe has, which are lost.
+    pub(crate) async fn finish(self, tail: LogTail) -> Result<u64, Failed> {
+        for store in [&self.meta, &self.shadow] {
+            store.checkpoint(tail).await.map_err(|status| Failed::Io("write a checkpoint", status))?;
+        }
+        Ok(self.missing)
+    }
+
+    /// These extents have their owners; their blocks are as the shadow says, and lost where they have bytes.
+    async fn take_shadow(&mut self, extents: Vec<u32>) -> Result<(), Failed> {
+        for extent in extents {
+            let known = self.shadow.descriptor(extent);
+            self.meta
+                .set_descriptor(extent, Descriptor { flags: known.flags & (BLOCKS_LOST | BLOCKS_INHERIT), ..known });
+            if known.flags & MAP_PAGE == 0 {
+                continue;
+            }
+            let page = self.page(&self.meta, extent).await?;
+            match self.shadow.load(extent).await {
+                Ok(shadow) => (0..EXTENT_BLOCKS).for_each(|index| match shadow.get(index) {
+                    value if value < INHERIT => {
+                        self.missing += 1;
+                        page.set(index, LOST);
+                    }
+                    value => page.set(index, value),
+                }),
+                Err(Status::Corrupt | Status::ReadError) => {
+                    self.missing += EXTENT_BLOCKS as u64;
+                    page.fill(0..EXTENT_BLOCKS, LOST);
+                }
+                Err(status) => return Err(Failed::Io("read the shadow of the index", status)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn page(&self, meta: &Rc<Meta>, extent: u32) -> Result<Page, Failed> {
+        meta.load(extent).await.map_err(|status| Failed::Io("read a map page", status))
+    }
+
+    // --- what stripes have ------------------------------------------------------------------------------------------
+
+    /// Looks for the blocks of a window of extents.
+    async fn find(&mut self, window: Range<u32>) -> Result<(), Failed> {
+        let all = self.bands.room().bands;
+        for first in (0..all).step_by(BANDS_AT_ONCE) {
+            let bands = first..all.min(first + BANDS_AT_ONCE as u32);
+            let told = tell(&self.bands, bands, |bands, band| bands.walk(band), |_, entries| entries).await?;
+            for (at, entry) in told.into_iter().flatten().flatten() {
+                let (extent, index) = (entry.block / EXTENT_BLOCKS, entry.block % EXTENT_BLOCKS);
+                let has_page = |meta: &Meta| !meta.descriptor(extent).is_free() && meta.has_page(extent);
+                if !window.contains(&extent) || !has_page(&self.meta) || !has_page(&self.shadow) {
+                    continue;
+                }
+                let Ok(shadow) = self.shadow.load(extent).await else { continue };
+                if shadow.get(index) == entry.crc {
+                    self.take(extent, index, entry.crc, at).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A stripe says that it has a block as it was last.
+    async fn take(&mut self, extent: u32, index: u32, crc: u32, at: BandAt) -> Result<(), Failed> {
+        let page = self.page(&self.meta, extent).await?;
+        if page.get(index) == LOST {
+            self.missing -= 1;
+            page.place(index, crc, at);
+            return Ok(());
+        }
+        let former = page.band_at(index);
+        let (earlier, later) = if self.sequence(former) < self.sequence(at) { (former, at) } else { (at, former) };
+        let counts = if self.is_right(later).await? { later } else { earlier };
+        if counts != former {
+            page.place(index, crc, counts);
+        }
+        Ok(())
+    }
+
+    /// The stripe that has a data block.
+    fn stripe_of(&self, at: BandAt) -> Option<Known> {
+        let behind = self.stripes.partition_point(|(header, _)| *header < at);
+        self.stripes[..behind].last().copied()
+    }
+
+    fn sequence(&self, at: BandAt) -> Option<u64> {
+        self.stripe_of(at).map(|(_, sequence)| sequence)
+    }
+
+    /// Whether a block is what the header of its stripe says.
+    async fn is_right(&mut self, at: BandAt) -> Result<bool, Failed> {
+        let Some((header, _)) = self.stripe_of(at) else { return Ok(false) };
+        let right = match self.right.get(&header) {
+            Some(right) => *right,
+            None => {
+                let right = self.verify(header).await?;
+                self.right.insert(header, right);
+                right
+            }
+        };
+        let index = (at.0 - header.0 - 1) as usize;
+        Ok(right.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1))
+    }
+
+    async fn verify(&self, header: BandAt) -> Result<[u64; 4], Failed> {
+        let mut right = [0; 4];
+        let Some(stripe) = self.bands.stripe_at(header).await.map_err(of_bands)? else { return Ok(right) };
+        let crcs: Vec<u32> = stripe.entries().map(|(_, entry)| entry.crc).collect();
+        let bytes = match self.media.read_bytes(self.bands.device_block(header) + 1, crcs.len()).await {
+            Ok(bytes) => bytes,
+            Err(Status::ReadError | Status::Corrupt) => return Ok(right),
+            Err(status) => return Err(of_bands(status)),
+        };
+        for (index, (block, crc)) in bytes.chunks_exact(BLOCK_BYTES).zip(crcs).enumerate() {
+            right[index / 64] |= ((stored_crc(crc32c(block)) == crc) as u64) << (index % 64);
+        }
+        Ok(right)
+    }
+}
+
+fn of_bands(status: Status) -> Failed {
+    Failed::Io("read the bands", status)
+}
+
+/// Reads the stripes of some bands, all bands at once; what `of` makes of each, by bands.
+async fn tell<T: 'static>(
+    bands: &Rc<Bands>,
+    range: Range<u32>,
+    walk: fn(&Rc<Bands>, u32) -> Cursor,
+    of: fn(Surveyed, Vec<(BandAt, Entry)>) -> T,
+) -> Result<Vec<Vec<T>>, Failed> {
+    let read = |band| {
+        let mut cursor = walk(bands, band);
+        bands.reactor().spawn_join(async move {
+            let mut told = Vec::new();
+            while let Some(stripe) = cursor.next_stripe().await? {
+                told.push(of(stripe.surveyed(), stripe.entries().collect()));
+            }
+            Ok(told)
+        })
+    };
+    let reads: Vec<_> = range.map(read).collect();
+    let mut all = Vec::new();
+    for read in reads {
+        all.push(read.await.map_err(of_bands)?);
+    }
+    Ok(all)
+}
+
+/// What the bands are by their own account, and all of their stripes.
+async fn survey(bands: &Rc<Bands>) -> Result<(Vec<BandEntry>, Vec<Known>), Failed> {
+    let (mut table, mut stripes, all) = (Vec::new(), Vec::new(), bands.room().bands);
+    for first in (0..all).step_by(BANDS_AT_ONCE) {
+        let range = first..all.min(first + BANDS_AT_ONCE as u32);
+        for of_band in tell(bands, range, |bands, band| bands.survey(band), |surveyed, _| surveyed).await? {
+            stripes.extend(of_band.iter().map(|stripe| (stripe.header, stripe.sequence)));
+            table.push(band_of(&of_band));
+        }
+    }
+    Ok((table, stripes))
+}
+
+/// A band that has these stripes.
+fn band_of(stripes: &[Surveyed]) -> BandEntry {
+    let Some(last) = stripes.last() else { return BandEntry::default() };
+    let weighed: u128 = stripes.iter().map(|stripe| stripe.stamp as u128 * stripe.blocks as u128).sum();
+    let blocks: u128 = stripes.iter().map(|stripe| stripe.blocks as u128).sum();
+    let stamp = (weighed / blocks.max(1)) as u64;
+    let Surveyed { stream, generation, end: written, .. } = *last;
+    BandEntry { state: BandState::Closed, stream, written, valid: 0, generation, stamp }
+}
