@@ -277,6 +277,28 @@ fn a_lost_log_is_given_up_and_what_was_in_it_is_an_error_until_it_is_written() {
 }
 
 #[test]
+fn a_shaped_pool_whose_log_device_is_lost_gets_its_index_back() {
+    let mut node = filled(&format!("{POOL}shape = 'shaped'\n"));
+    node.kill();
+    std::fs::remove_file(node.path("log.img")).unwrap();
+    std::fs::File::create(node.path("log.img")).unwrap().set_len(64 << 20).unwrap();
+    node.restart();
+    let big = read(&node.path("big.img"));
+    refused(&node, &["pool", "forget-log", "hot"], 2, "nothing is lost with the log");
+    assert!(big == read(&node.path("big.img")), "it only says what it would do");
+    let loss = node.json(&["pool", "forget-log", "hot", "--yes-lose-data"]);
+    assert_eq!(
+        (&loss["done"], &loss["ranges"], &loss["unfound_bytes"]),
+        (&json!(true), &json!(0), &json!(0)),
+        "{loss}"
+    );
+    let scrub = node.run(&["--json", "pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+    assert_eq!((scrub.code, &scrub.json()["good_bytes"]), (0, &json!(16 << 20)), "{}", scrub.out);
+    let run = bench(&node, &["--rw", "randread", "--range", "16MiB", "--time", "100ms", "--warmup", "0s"]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+}
+
+#[test]
 fn the_log_of_a_configured_pool_is_given_up_for_the_one_that_the_file_names_by_then() {
     let more = "[[device]]\nname = 'log2'\nkind = 'file'\npath = 'log2.img'\nsize = '64MiB'\n";
     let mut node = without_log(&format!("{more}{POOL}"));

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 const LOG_BLOCKS: u64 = 2048;
-const NAMES: [&str; 6] = ["mapped-3", "block-3", "shaped-3", "parity-3", "zones-3", "warm-3"];
+const NAMES: [&str; 6] = ["mapped-3", "block-3", "shaped-4", "parity-4", "zones-4", "warm-3"];
 /// In extent 0 of volume 0, written in the first life alone: the block that rots, by its first sector.
 const ROTTEN: u64 = 1018 * 8;
 /// Sectors that the second life writes one by one: more than a page of a summary has entries for.

@@ -27,7 +27,7 @@ use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
 use base::crc32c;
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -84,7 +84,7 @@ pub(crate) struct Rebuild {
     stripes: Vec<Known>,
     /// Which data blocks of a stripe read right, a bit each, of those stripes that had to be looked at; by the places of their
     /// headers.
-    right: HashMap<BandAt, [u64; 4]>,
+    right: BTreeMap<BandAt, [u64; 4]>,
     missing: u64,
 }
 
@@ -111,7 +111,7 @@ impl Rebuild {
         // Until the pool is this one's, nothing changes on the capacity device.
         bands.rest().await;
         bands.recount_begun();
-        let mut rebuild = Rebuild { media, shadow, meta, bands, stripes, right: HashMap::new(), missing: 0 };
+        let mut rebuild = Rebuild { media, shadow, meta, bands, stripes, right: BTreeMap::new(), missing: 0 };
         let covered = rebuild.shadow.extents().min(rebuild.meta.extents());
         for first in (0..covered).step_by(WINDOW_EXTENTS as usize) {
             let window = first..covered.min(first + WINDOW_EXTENTS);

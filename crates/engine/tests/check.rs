@@ -238,3 +238,66 @@ fn a_table_page_that_cannot_be_read_is_given_up_by_a_repair_after_a_long_time_al
         pool.close(&tank.reactor).await;
     });
 }
+
+/// What a pool has as the shadow of its index, of the image of a capacity device that `of` is.
+fn shadow_blocks(superblock: &engine::Superblock) -> Vec<u64> {
+    let shadow = superblock.shadow().expect("new shaped pools have one");
+    let roots = (0..SHARDS).flat_map(|shard| {
+        let first = shadow.root_copy(shard, 0);
+        first..first + 2 * shadow.root_blocks as u64
+    });
+    let pages = shadow.regions.iter().flat_map(|region| region.start..region.map_slot(region.extents - 1, 1) + 1);
+    roots.chain(pages).collect()
+}
+
+/// Gives the log up for a new one: how many slices are lost with it.
+async fn lost_with_log(tank: &Tank) -> u64 {
+    let tank = Tank { log: Disk::new("new-log", SHAPED_LOG_BLOCKS), ..tank.fork() };
+    Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap().slices
+}
+
+#[test]
+fn a_shadow_that_is_damaged_or_not_what_the_index_is_is_found_and_its_slices_are_in_the_journal_again() {
+    let reactor = reactor();
+    let tank = Tank::shaped(&reactor, 48);
+    reactor.block_on(async move {
+        let superblock = tank.superblock().await;
+        let before = tank.capacity.image();
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in SETTLED {
+            tank.write(&volume, block, 1).await;
+        }
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        assert!(tank.check(ALL).await.findings.is_empty());
+        assert_eq!(lost_with_log(&tank).await, 0);
+        let zeroes = [0; 4096];
+        let stale = |block: u64| before.get(&block).map_or(zeroes, |bytes| bytes[..].try_into().unwrap());
+        let roots = 2 * SHARDS as usize * superblock.root_blocks as usize;
+        for (is_stale, severity) in [(true, Severity::Error), (false, Severity::Warning)] {
+            let tank = tank.fork();
+            for block in shadow_blocks(&superblock).into_iter().take(if is_stale { usize::MAX } else { roots }) {
+                tank.capacity.poke(block, &if is_stale { stale(block) } else { zeroes });
+            }
+            let report = tank.check(ALL).await;
+            assert_eq!(report.worst(), Some(severity), "{report:?}");
+            assert!(report.findings.iter().all(|finding| finding.object.contains("shadow")), "{report:?}");
+            // It is in the way of nothing else.
+            let used = tank.fork();
+            let pool = used.open().await.unwrap();
+            assert_eq!(used.read(&pool.volume("v").unwrap(), SETTLED[0]).await, Ok(1));
+            pool.settle(&used.reactor).await.unwrap();
+            pool.close(&used.reactor).await;
+            let report = tank.check(REPAIR).await;
+            assert!(report.is_sound() && report.findings.iter().all(|finding| finding.repaired), "{report:?}");
+            assert!(tank.check(ALL).await.findings.is_empty());
+            assert_eq!(lost_with_log(&tank).await, 3, "all of its slices are in the journal");
+            let pool = tank.open().await.unwrap();
+            pool.settle(&tank.reactor).await.unwrap();
+            pool.close(&tank.reactor).await;
+            assert!(tank.check(ALL).await.findings.is_empty());
+            assert_eq!(lost_with_log(&tank).await, 0);
+        }
+    });
+}

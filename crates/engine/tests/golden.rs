@@ -21,10 +21,12 @@ const STEP: usize = 128;
 const PER_BLOCK: usize = 4096 / SECTOR;
 /// Damaged images of each kind.
 const ROUNDS: u64 = 80;
-/// Generation 1, which has neither summaries of mapped segments nor moves, generation 2, which has no snapshots, and generation
-/// 3, which was the first with images of shaped pools and of a flash cache.
-const NAMES: [&str; 10] =
-    ["mapped", "block", "mapped-2", "block-2", "mapped-3", "block-3", "shaped-3", "parity-3", "zones-3", "warm-3"];
+/// Generation 1, which has neither summaries of mapped segments nor moves, generation 2, which has no snapshots, generation 3,
+/// which was the first with images of shaped pools and of a flash cache, and generation 4, whose shaped pools have a shadow.
+const NAMES: [&str; 13] = [
+    "mapped", "block", "mapped-2", "block-2", "mapped-3", "block-3", "shaped-3", "parity-3", "zones-3", "warm-3",
+    "shaped-4", "parity-4", "zones-4",
+];
 
 struct Golden {
     name: &'static str,
@@ -244,6 +246,22 @@ fn forge_block(block: &mut [u8], at: usize, bytes: &[u8]) {
     block[8..12].fill(0);
     let crc = base::crc32c(block);
     block[8..12].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_pool_of_the_fourth_generation_has_a_shadow_and_survives_without_its_log_device() {
+    let reactor = reactor();
+    for name in NAMES.iter().filter(|name| name.starts_with("shaped") || name.ends_with("-4")) {
+        let golden = golden(name);
+        let (mut devices, _stack) = golden.devices(&reactor);
+        devices.log = LogDevice::Block(Disk::new("new-log", golden.log_blocks));
+        let there = reactor.clone();
+        let ended = reactor.block_on(async move { Pool::forget_log(&there, &devices, false).await });
+        match name.ends_with("-4") {
+            true => assert_eq!(ended.map(|loss| loss.unfound_blocks).ok(), Some(0), "{name}"),
+            false => assert!(ended.unwrap_err().to_string().contains("has no shadow of its index"), "{name}"),
+        }
+    }
 }
 
 #[test]

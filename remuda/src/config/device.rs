@@ -105,7 +105,7 @@ const PARITY: &[Key] = &[
     key(
         "head",
         Form::Size,
-        "1/4096 of it, from 16MiB on",
+        "1/384 of it, from 16MiB on",
         "Bytes that are the same on all devices, for what a pool writes in small pieces. Fixed when it is made.",
     ),
     key("rebuild_rate", Form::Size, "a short pause after each step", "Bytes per second that a rebuild writes at most."),
@@ -170,7 +170,7 @@ const ZONE_BANDS: &[Key] = &[
         "head",
         Form::Text,
         "required",
-        "The device that is written in place: 16 MiB and 1/4096 of the zones' size, or more.",
+        "The device that is written in place: 16 MiB and 1/384 of the zones' size, or more.",
     ),
     key("zones", Form::Text, "required", "The zoned device. All of its zones are used."),
 ];
