@@ -217,7 +217,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 32] = [
+const SHARD_SERIES: [ShardSeries; 33] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -251,6 +251,10 @@ const SHARD_SERIES: [ShardSeries; 32] = [
     ("remuda_pool_checkpoints_total", "counter", "Checkpoints made.", |shard| shard.checkpoints),
     ("remuda_pool_replay_records", "gauge", "Records that a crash now would have replayed.", |shard| {
         shard.replay_records
+    }),
+    ("remuda_pool_dirty_slices", "gauge", "Slices of 64 MiB that may have something in the log alone.", |shard| {
+        // All of them where nothing survives without the log device.
+        shard.dirty_slices.unwrap_or_else(|| shard.extents.saturating_sub(shard.free_extents).div_ceil(16))
     }),
     ("remuda_pool_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |shard| shard.corrupt_blocks),
     ("remuda_pool_lost_blocks_total", "counter", "Blocks that were lost.", |shard| shard.lost_blocks),

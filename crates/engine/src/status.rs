@@ -83,6 +83,9 @@ pub struct ShardStatus {
     pub checkpoints: u64,
     /// Log records since the last checkpoint's tail: what recovery would replay.
     pub replay_records: u64,
+    /// Slices, of 64 MiB, that would be lost with the log device now; `None` when everything would be, as in a shaped pool
+    /// without a shadow of its index.
+    pub dirty_slices: Option<u64>,
     /// Blocks that failed their checksum.
     pub corrupt_blocks: u64,
     /// Blocks that were damaged in one version, and have been written anew from another.
@@ -176,6 +179,7 @@ impl ShardStatus {
             bands,
             checkpoints: meta.checkpoints,
             replay_records: shard.replay_records(),
+            dirty_slices: shard.dirty_slices(),
             corrupt_blocks: counters.corrupt_blocks.get(),
             healed_blocks: counters.healed_blocks.get(),
             rescued_blocks: counters.rescued_blocks.get(),

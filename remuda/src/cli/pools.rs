@@ -274,6 +274,14 @@ fn estimate(numbers: &ShardNumbers) -> String {
         .map_or("time not measured yet".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
 }
 
+fn lost_with_log(numbers: &ShardNumbers) -> String {
+    match numbers.dirty_slices {
+        None => "would be the pool lost: mirror the log device".to_string(),
+        Some(0) => "would take nothing".to_string(),
+        Some(slices) => format!("would take up to {} slices of 64 MiB", output::count(slices)),
+    }
+}
+
 fn facts(pool: &PoolView) -> String {
     let mut facts = vec![
         ("name", pool.name.clone()),
@@ -316,6 +324,7 @@ fn facts(pool: &PoolView) -> String {
             ("opened", recovered(open)),
             ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
             ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
+            ("a lost log now", lost_with_log(total)),
             (
                 "blocks",
                 format!(

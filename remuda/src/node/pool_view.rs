@@ -248,6 +248,9 @@ pub struct ShardNumbers {
     pub checkpoints: u64,
     /// Log records that a crash now would have replayed.
     pub replay_records: u64,
+    /// Slices, of 64 MiB, that would be lost with the log device now; none given: everything would be.
+    #[serde(default)]
+    pub dirty_slices: Option<u64>,
     /// How long that would take, by the measured rate.
     pub recovery_estimate_ns: Option<u64>,
     /// Blocks that failed their checksum.
@@ -300,6 +303,7 @@ impl ShardNumbers {
             padding_bytes: shard.bands.padding_bytes,
             checkpoints: shard.checkpoints,
             replay_records: shard.replay_records,
+            dirty_slices: shard.dirty_slices,
             corrupt_blocks: shard.corrupt_blocks,
             lost_blocks: shard.lost_blocks,
             healed_blocks: shard.healed_blocks,
@@ -339,6 +343,7 @@ impl ShardNumbers {
         self.padding_bytes += shard.padding_bytes;
         self.checkpoints += shard.checkpoints;
         self.replay_records += shard.replay_records;
+        self.dirty_slices = self.dirty_slices.zip(shard.dirty_slices).map(|(all, of_shard)| all + of_shard);
         self.corrupt_blocks += shard.corrupt_blocks;
         self.lost_blocks += shard.lost_blocks;
         self.healed_blocks += shard.healed_blocks;
@@ -378,7 +383,7 @@ impl PoolNumbers {
         let measured = recovery.records >= RATE_RECORDS_MIN && recovery.elapsed_ns > 0;
         let replay_rate = measured.then(|| recovery.records as f64 * 1e9 / recovery.elapsed_ns as f64);
         let plain: Vec<ShardNumbers> = status.shards.iter().map(ShardNumbers::of).collect();
-        let mut total = ShardNumbers::default();
+        let mut total = ShardNumbers { dirty_slices: Some(0), ..ShardNumbers::default() };
         plain.iter().for_each(|shard| total.add(shard));
         PoolNumbers {
             uuid: status.uuid,

@@ -284,6 +284,11 @@ impl DirtyJournal {
         entries
     }
 
+    /// Number of [`entries`](Self::entries).
+    pub(crate) fn len(&self) -> usize {
+        self.slices.borrow().len()
+    }
+
     /// Blocks written since opening.
     pub fn block_writes(&self) -> u64 {
         self.block_writes.get()

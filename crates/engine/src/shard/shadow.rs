@@ -58,6 +58,12 @@ impl Shard {
         store.map(|store| store.stats()).unwrap_or_default()
     }
 
+    /// Slices in the dirty journal; `None` where everything goes with the log device.
+    pub(crate) fn dirty_slices(&self) -> Option<u64> {
+        let survives = self.meta.bands().is_none() || self.shadow.is_some();
+        survives.then(|| self.journal.len() as u64)
+    }
+
     /// Retires the slices of which the durable checkpoint has everything.
     pub(super) async fn retire_settled(self: &Rc<Self>) {
         if let Some(shadow) = &self.shadow {
