@@ -12,9 +12,16 @@ pub(super) struct Reowned {
 
 impl Reowned {
     pub(super) fn note(&self, extent: u32) {
-        if self.noted.get() {
-            self.extents.borrow_mut().push(extent);
+        if !self.noted.get() {
+            return;
         }
+        let mut extents = self.extents.borrow_mut();
+        if extents.len() == extents.capacity() {
+            // It need not hold more than there are, however long nobody asks.
+            extents.sort_unstable();
+            extents.dedup();
+        }
+        extents.push(extent);
     }
 }
 
