@@ -20,6 +20,8 @@ impl Reowned {
             // It need not hold more than there are, however long nobody asks.
             extents.sort_unstable();
             extents.dedup();
+            let kept = extents.len();
+            extents.reserve(kept + 1);
         }
         extents.push(extent);
     }
