@@ -39,6 +39,7 @@ pub fn draw(cells: &[Cell]) -> String {
             Setting::Published => "as published: raw flash per user byte 1.10, shaping 1.375",
             Setting::EqualFlash => "the same raw flash for all: 1.375 per user byte",
             Setting::Zones => "the same raw flash for all: 1.10 per user byte, as zones for shaping",
+            Setting::EqualZones => "the same raw flash for all: 1.375 per user byte, as zones for shaping",
         };
         text(WIDTH / 2.0, base - PANEL + 90.0, "middle", 13, title);
         for decade in 0..=DECADES as u32 {

@@ -117,6 +117,9 @@ pub fn to_text(args: &WsrArgs, hosts: &Hosts, cells: &[Cell]) -> String {
             Setting::Zones => {
                 "A tenth more flash than users have: as spare flash of the drive, or as zones, the pool's too"
             }
+            Setting::EqualZones => {
+                "The same raw flash for all, 1.375 times the user's: as spare flash of the drive, or as zones, the pool's too"
+            }
         };
         (!rows.is_empty()).then(|| format!("{title}\n\n{}", output::table(&HEADINGS, rows)))
     };

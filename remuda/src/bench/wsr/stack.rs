@@ -98,17 +98,33 @@ pub enum Setting {
     EqualFlash,
     /// 1.10 times the user's bytes for all: as spare flash of the drive, or as zones that the host owns, the pool's too
     Zones,
+    /// As zones, with 1.375 times the user's bytes
+    EqualZones,
 }
 
 impl Setting {
-    pub const ALL: [Setting; 3] = [Setting::Published, Setting::EqualFlash, Setting::Zones];
+    pub const ALL: [Setting; 4] = [Setting::Published, Setting::EqualFlash, Setting::Zones, Setting::EqualZones];
 
     pub fn name(self) -> &'static str {
         match self {
             Setting::Published => "as published",
             Setting::EqualFlash => "equal flash",
             Setting::Zones => "zones",
+            Setting::EqualZones => "equal zones",
         }
+    }
+
+    /// Raw flash of a drive alone for each thousand bytes of the user's.
+    fn raw_permille(self) -> u64 {
+        match self {
+            Setting::Published | Setting::Zones => 1100,
+            Setting::EqualFlash | Setting::EqualZones => 1375,
+        }
+    }
+
+    /// What shapes writes has zones.
+    fn is_zoned(self) -> bool {
+        matches!(self, Setting::Zones | Setting::EqualZones)
     }
 }
 
@@ -122,7 +138,7 @@ pub struct Sizes {
     /// Lines that the in-place cache keeps clean or free.
     pub low_lines: usize,
     pub unit_bytes: u64,
-    /// Zones of the third setting: small enough that what a pool keeps free is a small part of the tenth that is spare.
+    /// Zones of the third and fourth setting: small enough that what a pool keeps free is a small part of the tenth that is spare.
     pub zone_bytes: u64,
 }
 
@@ -190,8 +206,7 @@ pub async fn build(
     let host = HostCore::new(host);
     let raw_equal = sizes.user_bytes * 11 / 8;
     let (drive, raw_bytes) = match (column, setting) {
-        (Column::Drive | Column::InPlace, Setting::Published) => plain_drive(sizes, sizes.user_bytes, 1100)?,
-        (Column::Drive | Column::InPlace, Setting::EqualFlash) => plain_drive(sizes, sizes.user_bytes, 1375)?,
+        (Column::Drive | Column::InPlace, _) => plain_drive(sizes, sizes.user_bytes, setting.raw_permille())?,
         (Column::Shaping, Setting::Published) => plain_drive(sizes, sizes.user_bytes * 5 / 4, 1100)?,
         (Column::Pool, Setting::Published) => {
             let exported = sizes.user_bytes * 5 / 4;
@@ -201,10 +216,9 @@ pub async fn build(
             zoned_drive(null("data", raw_equal)?, sizes.superblock_bytes, raw_equal, reactor).await?
         }
         (Column::Pool, Setting::EqualFlash) => streams_drive(sizes, raw_equal)?,
-        (Column::Drive | Column::InPlace, Setting::Zones) => plain_drive(sizes, sizes.user_bytes, 1100)?,
-        (Column::Shaping | Column::Pool, Setting::Zones) => {
+        (Column::Shaping | Column::Pool, Setting::Zones | Setting::EqualZones) => {
             // One more for the label of what puts the zones behind a head.
-            let zones = (sizes.user_bytes * 11 / 10).div_ceil(sizes.zone_bytes) + 1;
+            let zones = (sizes.user_bytes * setting.raw_permille() / 1000).div_ceil(sizes.zone_bytes) + 1;
             let raw = zones * sizes.zone_bytes;
             let data = if column == Column::Pool { Arc::new(SparseDevice::new(raw)) } else { null("data", raw)? };
             zoned_drive(data, sizes.zone_bytes, raw, reactor).await?
@@ -221,13 +235,13 @@ pub async fn build(
             Rc::new(Ocf::new(lines, sizes.low_lines, Rc::new(disk()?), fast, host.clone(), reactor))
         }
         Column::Pool => {
-            let head_bytes = if setting == Setting::Zones { HEAD_BYTES } else { 0 };
+            let head_bytes = if setting.is_zoned() { HEAD_BYTES } else { 0 };
             let data = Arc::new(SparseDevice::new(sizes.cache_bytes + head_bytes));
             let fast = Arc::new(CacheDevice::new(data, CACHE));
             pool_cache = Some(fast.clone());
-            let plan = match setting {
-                Setting::Zones => pool_on_zones(fast, device.clone(), sizes, reactor).await?,
-                _ => PoolPlan {
+            let plan = match setting.is_zoned() {
+                true => pool_on_zones(fast, device.clone(), sizes, reactor).await?,
+                false => PoolPlan {
                     log: fast,
                     capacity: device.clone(),
                     user_bytes: sizes.user_bytes,
