@@ -20,7 +20,7 @@ use crate::format::band::BandState;
 use crate::format::superblock::Superblock;
 use crate::meta::media::Media;
 use crate::meta::{
-    BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, INHERIT, LOST, MAP_PAGE, Meta, MetaError, Page, stored_crc,
+    BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, INHERIT, LOST, MAP_PAGE, Meta, MetaError, Page, open_bands, stored_crc,
 };
 use crate::pool::FIRST;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
@@ -99,14 +99,10 @@ impl Rebuild {
     ) -> Result<Rebuild, Failed> {
         let Places { reactor, superblock, log, capacity } = places;
         let media = Media::new(reactor, capacity.0.clone(), &capacity.1)?;
-        let bands = || Some(capacity.clone());
-        Meta::format(reactor, log.0.clone(), log.1, superblock, shard, FIRST).await?;
-        let open =
-            async || Meta::open_over(reactor, log.0.clone(), log.1, superblock, shard, CACHE_BYTES, &[], bands()).await;
-        let (empty, _) = open().await?;
-        let (table, stripes) = survey(empty.bands().expect("the pool is shaped")).await?;
+        let (table, stripes) = survey(&open_bands(reactor, capacity.clone(), superblock, shard, &[])).await?;
         Meta::format_with(reactor, log.0.clone(), log.1, superblock, shard, FIRST, table).await?;
-        let (meta, _) = open().await?;
+        let (channel, bands) = (log.0.clone(), Some(capacity.clone()));
+        let (meta, _) = Meta::open_over(reactor, channel, log.1, superblock, shard, CACHE_BYTES, &[], bands).await?;
         let bands = meta.bands().expect("the pool is shaped").clone();
         // Until the pool is this one's, nothing changes on the capacity device.
         bands.rest().await;

@@ -6,7 +6,7 @@ use bdev::{BlockDevice, Status};
 use common::disk::Disk;
 use common::tank::*;
 use common::*;
-use engine::{CheckOptions, Pool, Severity};
+use engine::{CheckOptions, Pool, PoolVolume, Severity};
 use std::sync::Arc;
 
 const SLICE: u64 = 16 * 1024;
@@ -14,6 +14,14 @@ const SLICE: u64 = 16 * 1024;
 /// Settled blocks in three slices, newer ones in the log in slices 0 and 1.
 fn without_log(tank: &Tank) -> Tank {
     Tank { log: Disk::new("new-log", log_blocks(10)), ..tank.fork() }
+}
+
+async fn two_slices_are_lost(tank: &Tank, volume: &Arc<PoolVolume>) {
+    assert_eq!(tank.read(volume, 2 * SLICE).await, Ok(1), "slice 2 was not in the journal");
+    assert_eq!(tank.read(volume, 2 * SLICE + 1).await, Ok(0));
+    for block in [0, 2, 5, 6, 9 * 1024, SLICE, 2 * SLICE - 1] {
+        assert_eq!(tank.read(volume, block).await, Err(Status::ReadError), "block {block}");
+    }
 }
 
 #[test]
@@ -29,11 +37,7 @@ fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
         assert_eq!((done.slices, done.lost_extents, done.freed_extents), (2, 32, 0));
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
-        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(1), "slice 2 was not in the journal");
-        assert_eq!(tank.read(&volume, 2 * SLICE + 1).await, Ok(0));
-        for block in [0, 2, 5, 6, 9 * 1024, SLICE, 2 * SLICE - 1] {
-            assert_eq!(tank.read(&volume, block).await, Err(Status::ReadError), "block {block}");
-        }
+        two_slices_are_lost(&tank, &volume).await;
         tank.write(&volume, 5, 3).await;
         pool.settle(&tank.reactor).await.unwrap();
         tank.write(&volume, 6, 4).await;
@@ -77,11 +81,7 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
         assert_eq!((done.slices, done.lost_extents, done.unfound_blocks), (2, 32, 0));
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
-        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(1), "slice 2 was not in the journal");
-        assert_eq!(tank.read(&volume, 2 * SLICE + 1).await, Ok(0));
-        for block in [0, 2, 5, 6, 9 * 1024, SLICE, 2 * SLICE - 1] {
-            assert_eq!(tank.read(&volume, block).await, Err(Status::ReadError), "block {block}");
-        }
+        two_slices_are_lost(&tank, &volume).await;
         tank.write(&volume, 5, 3).await;
         pool.settle(&tank.reactor).await.unwrap();
         assert_eq!(pool.audit(&tank.reactor).await.unwrap().problems, Vec::<String>::new());

@@ -384,20 +384,8 @@ impl Meta {
             read_tables(&media, shard, span, &root, &mut tables).await?;
         }
         let places = spans.into_iter().map(OnceCell::from).chain(std::iter::repeat_with(OnceCell::new));
-        let layout = superblock.bands;
-        let runs: Vec<BandRun> = superblock.band_runs(shard).collect();
-        let geometry = BandGeometry {
-            first_block: runs[0].start,
-            bands: runs.iter().map(|run| run.bands).sum(),
-            band_blocks: layout.band_blocks,
-            unit_blocks: layout.unit_blocks,
-        };
-        let salt = crate::format::record::salt(superblock.pool_prefix(), shard);
-        let owner = BandOwner { shard, salt, epoch: superblock.epoch };
-        let of_device = |(channel, info): (Rc<dyn Channel>, DeviceInfo)| {
-            Bands::new(reactor, channel, &info, geometry, &runs[1..], owner, &root.bands)
-        };
-        let bands = bands.filter(|_| superblock.shape == Shape::Shaped).map(of_device);
+        let bands = bands.filter(|_| superblock.shape == Shape::Shaped);
+        let bands = bands.map(|on| open_bands(reactor, on, superblock, shard, &root.bands));
         let meta = Meta {
             progress: Progress::new(superblock, shard, &root, copy, !media.is_cached()),
             media,
@@ -578,6 +566,27 @@ impl Meta {
         let end = (first + TABLE_DESCRIPTORS).min(span.region.extents);
         (span.region.table_slot(index, slot), &span.extents[first as usize..end as usize])
     }
+}
+
+/// The bands of a shaped pool's shard, of which a root says that much; those that it does not have are free.
+pub(crate) fn open_bands(
+    reactor: &Rc<Reactor>,
+    (channel, info): (Rc<dyn Channel>, DeviceInfo),
+    superblock: &Superblock,
+    shard: u16,
+    table: &[BandEntry],
+) -> Rc<Bands> {
+    let layout = superblock.bands;
+    let runs: Vec<BandRun> = superblock.band_runs(shard).collect();
+    let geometry = BandGeometry {
+        first_block: runs[0].start,
+        bands: runs.iter().map(|run| run.bands).sum(),
+        band_blocks: layout.band_blocks,
+        unit_blocks: layout.unit_blocks,
+    };
+    let salt = crate::format::record::salt(superblock.pool_prefix(), shard);
+    let owner = BandOwner { shard, salt, epoch: superblock.epoch };
+    Bands::new(reactor, channel, &info, geometry, &runs[1..], owner, table)
 }
 
 fn spans_of(superblock: &Superblock, shard: u16) -> Vec<Span> {
