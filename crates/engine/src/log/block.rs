@@ -3,7 +3,8 @@
 //! ```text
 //! append -> queue -> (end of turn) group: one contiguous write -> done? -> delivered in order, writers woken
 //! ```
-//! While groups are under way, records gather. A group that is done waits for those before it. When a write fails, the
+//! While groups are under way, records gather. In a log that is filling, where writers wait for room anyway, small groups do not
+//! start beside others: each has a header block of its own, and with that room. A group that is done waits for those before it. When a write fails, the
 //! segment takes no more; once nothing of it is under way, it is retired and all records that were not delivered go back
 //! to the front of their queues and into the next segment.
 //!
@@ -23,6 +24,8 @@ use std::rc::Rc;
 
 /// Most groups under way: enough to keep a device busy with full groups, few enough that records gather.
 pub(super) const GROUPS_IN_FLIGHT_MAX: usize = 4;
+/// So many blocks of payload make a group worth its header block in a log that is filling.
+const WORTHWHILE_BLOCKS: u64 = 16;
 /// Most blocks of a group, its header blocks included: 1 MiB in one write.
 pub(super) const GROUP_BLOCKS_MAX: u64 = 256;
 /// Most header blocks of a group: the headers of a group full of single blocks.
@@ -167,9 +170,18 @@ impl Log {
         if plan.count() == 0 {
             return self.next_segment();
         }
+        if self.waits_for_more(&plan) {
+            return false;
+        }
         let Some((header, used_spare)) = self.header_buffer(&plan) else { return false };
         self.write_group(plan, header, used_spare);
         true
+    }
+
+    /// Whether a group is so small that, with little room left, it had better wait until those under way have ended.
+    fn waits_for_more(&self, plan: &Plan) -> bool {
+        let state = self.state.borrow();
+        plan.payload_blocks < WORTHWHILE_BLOCKS && !state.block.in_flight.is_empty() && state.ring.is_filling()
     }
 
     /// Closes the current segment and opens another for the record that waits first.

@@ -69,6 +69,11 @@ impl Ring {
         self.places.len() as u32 - self.usable
     }
 
+    /// Whether less than three eighths of it are free: so many writes came one after the other that destage is under way.
+    pub(super) fn is_filling(&self) -> bool {
+        self.free * 8 < self.usable * 3
+    }
+
     fn count(&mut self) {
         self.free = self.places.iter().filter(|place| !place.live && !place.retired).count() as u32;
         self.usable = self.places.iter().filter(|place| !place.retired).count() as u32;

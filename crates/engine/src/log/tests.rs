@@ -1,10 +1,12 @@
 mod summary;
 
+use super::block::GROUPS_IN_FLIGHT_MAX;
 use super::*;
 use base::{Rng, crc32c};
-use bdev::{BlockDevice, MemDevice};
+use bdev::{BlockDevice, Delay, DelayDevice, Delays, MemDevice};
 use reactor::ReactorConfig;
 use reactor::linux::LinuxDriver;
+use std::sync::Arc;
 
 const GEOMETRY: LogGeometry = LogGeometry { shard: 3, pool: *b"unittest", segments: 6, segment_blocks: 96 };
 const START: LogTail = LogTail { segment: 1, lsn: 1 };
@@ -246,6 +248,41 @@ fn a_full_log_leaves_its_last_segment_so_that_all_can_be_released_or_what_waits_
         assert_eq!(reactor.block_on(waits.pop().unwrap()).result, Err(Status::NoSpace));
         assert!(waits.into_iter().all(|wait| reactor.block_on(wait).result.is_ok()));
     }
+}
+
+#[test]
+fn small_groups_start_beside_others_until_the_log_is_filling_then_they_gather() {
+    let reactor = reactor();
+    let blocks = (BYTES + 4096) / 4096;
+    let memory = MemDevice::new("log", 4096, blocks, blocks).unwrap();
+    let device = DelayDevice::new("slow", Arc::new(memory), Delays::default(), 1);
+    let (channel, info) = (device.open_channel(&reactor).unwrap(), device.info());
+    let medium = Medium::Block { reactor: reactor.clone(), channel, info, first_block: 1 };
+    let (log, _) = open(&medium, Head::empty(), START, 1);
+    let mut rng = Rng::new(1);
+    let mut append = |blocks: usize, class: Class| {
+        let payload = payload(&reactor, &mut rng, blocks * BLOCK_BYTES);
+        log.append(Record::Write { first: 0, crcs: crcs(&payload) }, payload, class)
+    };
+    // Writes of a block, one a turn, while the device has ended none.
+    let groups_of_twelve = |append: &mut dyn FnMut() -> IoFuture<'static, Appended>| {
+        device.set(Delays { write: Delay { fixed_ns: 200_000_000, jitter_ns: 0 }, ..Delays::default() });
+        let appended = (0..12).map(|_| {
+            let wait = append();
+            turns(&reactor, 1);
+            wait
+        });
+        let waits: Vec<_> = appended.collect();
+        let groups = log.state.borrow().block.in_flight.len();
+        device.set(Delays::default());
+        assert!(waits.into_iter().all(|wait| reactor.block_on(wait).result.is_ok()));
+        groups
+    };
+    assert_eq!(groups_of_twelve(&mut || append(1, Class::User)), GROUPS_IN_FLIGHT_MAX);
+    while log.room().segments_free > 1 {
+        assert!(reactor.block_on(append(64, Class::Internal)).result.is_ok());
+    }
+    assert_eq!(groups_of_twelve(&mut || append(1, Class::Internal)), 1);
 }
 
 /// Ten writes of a block each, one after the other; each is a group of its own on a block log.
