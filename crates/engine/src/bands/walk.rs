@@ -113,8 +113,8 @@ impl Bands {
     }
 
     /// Somebody who appends what is still valid in a band that is drained: to a stream by its age, which the blocks keep.
-    pub(crate) fn mover(self: &Rc<Self>, from: &Cursor) -> Writer {
-        let (stream, stamp) = self.ledger.borrow().heir(from.band);
+    pub(crate) fn mover(self: &Rc<Self>, from: u32) -> Writer {
+        let (stream, stamp) = self.ledger.borrow().heir(from);
         self.new_writer(stream, Some(stamp))
     }
 

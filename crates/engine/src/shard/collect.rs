@@ -2,7 +2,7 @@
 //! there.
 //!
 //! ```text
-//! headers -> entries, by extent -> (map pages say: live) -> by place -> spans read -> appended -> stripes written -> pages changed
+//! entries of headers, by extent -> (map pages say: live) -> by place -> spans read -> appended -> stripes written -> pages changed
 //! ```
 //! What has been written again, and is in the log as a whole or a hole, is not moved: its map page does not lead anywhere from then
 //! on, as before a block is destaged for the first time.
@@ -10,6 +10,7 @@
 //! of any extent, and few pages are in memory.
 
 use super::data::COPIES_AHEAD;
+use super::found::{AllFound, End, Found};
 use super::gc::VICTIMS_MAX;
 use super::patience::Refused;
 use super::{Defect, Shard, add};
@@ -38,30 +39,18 @@ const READS_BESIDE_MAX: usize = 4;
 const BESIDE_PART: u64 = 4;
 /// Map entries looked at, or changed, between two looks at the time.
 const ENTRIES_PER_LOOK: usize = 64;
-/// Entries of a victim that are sorted at once, however few of them are live.
-const ENTRIES_MAX: u64 = 16_384;
-
-/// A live block of a victim.
+/// A live block of a victim, or one that may be.
 #[derive(Clone, Copy)]
-struct Live {
-    entry: Entry,
-    at: BandAt,
-}
-
-/// How far a batch has got with a victim.
-#[derive(Clone, Copy)]
-enum End {
-    /// There are more stripes.
-    Later,
-    /// There are none.
-    Whole,
-    /// Something could not be read, or has no place to go to.
-    Failed(Status),
+pub(super) struct Live {
+    pub(super) entry: Entry,
+    pub(super) at: BandAt,
 }
 
 /// A victim, as far as a batch empties it.
 struct Drain {
-    cursor: Cursor,
+    band: u32,
+    /// `None`: the next batch has it already.
+    cursor: Option<Cursor>,
     end: End,
     /// In the order of their places.
     live: Vec<Live>,
@@ -97,7 +86,7 @@ impl Drain {
         for index in 1..=self.live.len() {
             let goes_on = self.live.get(index).is_some_and(|live| {
                 let gap = live.at.0 - self.live[index - 1].at.0 - 1;
-                gap <= GAP_BLOCKS_MAX && live.at.0 - self.live[from].at.0 < SPAN_BLOCKS_MAX
+                gap <= GAP_BLOCKS_MAX && live.at.0 / SPAN_BLOCKS_MAX == self.live[from].at.0 / SPAN_BLOCKS_MAX
             });
             if !goes_on {
                 spans.push(Span { drain, live: from..index });
@@ -108,43 +97,43 @@ impl Drain {
 }
 
 impl Shard {
-    /// Moves about so many live blocks out of victims. Whether there was a victim.
+    /// Moves about so many live blocks out of victims, and reads meanwhile what the next batch begins with. Whether there was a
+    /// victim.
     pub(super) async fn collect(self: &Rc<Self>, bands: &Rc<Bands>, most: u64) -> Result<bool, Status> {
         self.meta.settle().await?;
-        let mut drains: SmallVec<[Drain; VICTIMS_MAX]> = SmallVec::new();
-        let mut found = 0;
-        while found < most && drains.len() < VICTIMS_MAX {
-            let Some(cursor) = self.gc.take_cursor().or_else(|| self.next_victim(bands)) else { break };
-            let (live, appended) = (Vec::new(), Vec::new());
-            let mut drain = Drain { cursor, end: End::Later, live, appended, writer: None, has_stopped: false };
-            if let Err(status) = self.find_live(bands, &mut drain, most - found).await {
-                // What could be found goes on, and so does everything else.
-                drain.end = End::Failed(status);
-            }
-            found += drain.live.len() as u64;
-            let has_more = matches!(drain.end, End::Later);
-            drains.push(drain);
-            if has_more {
-                break;
-            }
+        let mut found = self.gc.take_found();
+        if found.is_empty() {
+            found = self.clone().find(bands.clone(), None, most).await;
         }
-        let any = !drains.is_empty();
+        let mut drains: SmallVec<[Drain; VICTIMS_MAX]> = SmallVec::new();
+        for found in found {
+            drains.push(self.sift(bands, found).await);
+        }
+        let goes_on = drains.last_mut().filter(|drain| matches!(drain.end, End::Later));
+        let from = goes_on.and_then(|drain| drain.cursor.take()).map(Found::new);
+        let next = self.reactor.spawn_join(self.clone().find(bands.clone(), from, most));
         self.append_live(bands, &mut drains).await;
         self.move_entries(&mut drains).await;
-        drains.into_iter().for_each(|drain| self.end_drain(bands, drain));
+        let mut next = next.await;
+        let any = !drains.is_empty();
+        drains.into_iter().for_each(|drain| self.end_drain(bands, drain, &mut next));
+        self.gc.keep_found(next);
         Ok(any)
     }
 
-    fn end_drain(&self, bands: &Bands, drain: Drain) {
-        let Drain { cursor, end, .. } = drain;
-        match end {
-            // Bands are free again after the next checkpoint.
-            End::Failed(Status::NoSpace) if bands.room().pending > 0 => return,
-            End::Failed(status) => return self.put_aside(cursor.band(), status),
-            End::Later => return self.gc.keep_cursor(cursor),
-            End::Whole => {}
+    fn end_drain(&self, bands: &Bands, drain: Drain, next: &mut AllFound) {
+        let Drain { band, cursor, end, .. } = drain;
+        if let End::Failed(status) = end {
+            // What is left behind cannot be made up for by going on from there.
+            next.retain(|found| found.cursor.band() != band);
+            // Without a place to go to: bands are free again after the next checkpoint.
+            if status != Status::NoSpace || bands.room().pending == 0 {
+                self.put_aside(band, status);
+            }
+            return;
         }
-        let (band, unknown) = (cursor.band(), cursor.passed_over());
+        let Some(cursor) = cursor else { return };
+        let unknown = cursor.passed_over();
         if !bands.drained(cursor) {
             tracing::warn!(
                 "pool '{}': band {band} of shard {} has {unknown} write units whose headers are damaged, and maybe blocks in \
@@ -163,29 +152,16 @@ impl Shard {
         self.gc.moved_in.set(self.reactor.turns());
     }
 
-    /// Finds about so many live blocks in the next stripes of a victim.
-    async fn find_live(self: &Rc<Self>, bands: &Bands, drain: &mut Drain, most: u64) -> Result<(), Status> {
-        // As many stripes as have so many live blocks if these are spread evenly.
-        let valid = bands.valid(drain.cursor.band()).max(1) as u64;
-        let wanted = (most * bands.band_data_blocks() as u64).div_ceil(valid).min(ENTRIES_MAX.max(most));
-        let mut ended = Ok(());
-        while (drain.live.len() as u64) < wanted {
-            match drain.cursor.next_stripe().await {
-                Ok(Some(stripe)) => drain.live.extend(stripe.entries().map(|(at, entry)| Live { entry, at })),
-                Ok(None) => {
-                    drain.end = End::Whole;
-                    break;
-                }
-                Err(status) => {
-                    ended = Err(status);
-                    break;
-                }
-            }
+    /// What is live of what has been found, after an error what is known to be.
+    async fn sift(self: &Rc<Self>, bands: &Bands, found: Found) -> Drain {
+        let Found { cursor, mut end, entries: mut live } = found;
+        live.sort_unstable_by_key(|live| (extent_of(live.entry.block), live.at));
+        if let Err(status) = self.keep_live(bands, &mut live).await {
+            end = End::Failed(status);
         }
-        drain.live.sort_unstable_by_key(|live| (extent_of(live.entry.block), live.at));
-        let looked = self.keep_live(bands, &mut drain.live).await;
-        drain.live.sort_unstable_by_key(|live| live.at);
-        looked.and(ended)
+        live.sort_unstable_by_key(|live| live.at);
+        let (band, cursor) = (cursor.band(), Some(cursor));
+        Drain { band, cursor, end, live, appended: Vec::new(), writer: None, has_stopped: false }
     }
 
     /// Leaves those that map pages lead to, and that are not in the log anew. After an error those that are known to be live.
@@ -230,7 +206,7 @@ impl Shard {
     async fn append_live(self: &Rc<Self>, bands: &Rc<Bands>, drains: &mut [Drain]) {
         let mut spans = Vec::new();
         for (number, drain) in drains.iter_mut().enumerate() {
-            drain.writer = Some(bands.mover(&drain.cursor));
+            drain.writer = Some(bands.mover(drain.band));
             drain.spans(number, &mut spans);
         }
         let reads_max = if self.users_read() { READS_BESIDE_MAX } else { READS_MAX };

@@ -11,6 +11,7 @@
 //! victims are chosen may be wrong, after a crash or a page that could not be read: they cost time, nothing else.
 
 use super::Shard;
+use super::found::AllFound;
 use crate::bands::{Bands, Cursor, Room, Stream, policy};
 use bdev::Status;
 use smallvec::SmallVec;
@@ -41,8 +42,8 @@ const ASIDE_NS: u64 = 1_000_000_000;
 /// How far GC has got.
 #[derive(Default)]
 pub(super) struct Gc {
-    /// The victim.
-    cursor: RefCell<Option<Cursor>>,
+    /// What the next batch begins with.
+    found: RefCell<AllFound>,
     /// Blocks to move for what has been destaged; below zero those that were moved ahead.
     owed: Cell<i64>,
     /// Blocks that were valid in the victim when it was chosen.
@@ -68,14 +69,14 @@ pub(super) struct Gc {
 }
 
 impl Gc {
-    /// The victim that a batch has left.
-    pub(super) fn take_cursor(&self) -> Option<Cursor> {
-        self.cursor.borrow_mut().take()
+    /// What the last batch has read for this one.
+    pub(super) fn take_found(&self) -> AllFound {
+        self.found.take()
     }
 
-    /// The next batch goes on with it.
-    pub(super) fn keep_cursor(&self, cursor: Cursor) {
-        *self.cursor.borrow_mut() = Some(cursor);
+    /// The next batch begins with it.
+    pub(super) fn keep_found(&self, found: AllFound) {
+        *self.found.borrow_mut() = found;
     }
 }
 

@@ -15,6 +15,7 @@ mod data;
 mod destage;
 mod dirty;
 mod evacuate;
+mod found;
 mod freeze;
 mod full;
 mod gc;

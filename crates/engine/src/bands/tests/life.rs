@@ -195,7 +195,7 @@ fn blocks_that_are_moved_keep_their_age_and_go_to_the_stream_for_it() {
     places[2..].iter().for_each(|at| rig.bands.dead(*at));
     rig.put(Stream::User, 100..115).unwrap();
     let cursor = rig.bands.victim().unwrap();
-    let writer = rig.bands.mover(&cursor);
+    let writer = rig.bands.mover(cursor.band());
     let bands = rig.bands.clone();
     let moved = rig.run(async move {
         let mut writer = writer;
@@ -276,7 +276,7 @@ fn tables_that_no_one_wrote_do_no_harm() {
             rig.run(async move {
                 let mut cursor = cursor;
                 while cursor.next_stripe().await.unwrap().is_some() {}
-                let writer = bands.mover(&cursor);
+                let writer = bands.mover(cursor.band());
                 drop(writer);
                 bands.drained(cursor);
             });

@@ -243,7 +243,7 @@ async fn write(bands: Rc<Bands>, known: Rc<RefCell<Known>>, blocks: Vec<u32>, mu
 /// Drains one band, if any can be.
 async fn drain(bands: Rc<Bands>, known: Rc<RefCell<Known>>) {
     let Some(mut cursor) = bands.victim() else { return };
-    let (mut writer, mut moved) = (bands.mover(&cursor), Vec::new());
+    let (mut writer, mut moved) = (bands.mover(cursor.band()), Vec::new());
     while let Some(stripe) = cursor.next_stripe().await.unwrap() {
         for (at, entry) in stripe.entries() {
             let leads_here = |known: &Known| known.map.get(&entry.block).is_some_and(|(place, _)| *place == at);
