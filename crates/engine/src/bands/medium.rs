@@ -6,6 +6,9 @@ use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 
+/// A page of flash: 64 KiB. Dies take hardly longer for it than for a block, and the headers of all stripes are on a few dies.
+const LEAD_BLOCKS: u32 = 16;
+
 /// See the module.
 pub(super) struct BandMedium {
     pub(super) reactor: Rc<Reactor>,
@@ -16,6 +19,8 @@ pub(super) struct BandMedium {
     io_blocks: u64,
     /// Write streams of the device; 0 is none.
     streams: u16,
+    /// Blocks that are read with the first of a stripe where more of it will be needed: as much of flash as is read at once anyway.
+    pub(super) lead_blocks: u32,
     can_unmap: bool,
     /// Bands are zones.
     has_zones: bool,
@@ -39,6 +44,7 @@ impl BandMedium {
             shift,
             io_blocks: (info.max_io_blocks as u64 >> shift).max(1),
             streams: info.streams,
+            lead_blocks: if info.loans { 1 } else { LEAD_BLOCKS },
             can_unmap: info.ops.contains(Op::Unmap),
             has_zones: info.rows.is_some_and(|rows| rows.zones.is_some()),
             is_cached: info.volatile_cache,
@@ -60,12 +66,32 @@ impl BandMedium {
 
     /// A block's bytes.
     pub(super) async fn read_block(&self, block: u64) -> Result<Buf, Status> {
-        let mut bufs = SgList::new();
-        bufs.push(bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?);
-        let mut done = self.channel.submit(Io { bufs, ..self.io(Op::Read, block, 1) }).await;
+        self.read_into(block, bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?).await
+    }
+
+    /// A block's bytes, and behind them those of the blocks that follow, `most` in all, where there is memory for these and they
+    /// can be read.
+    pub(super) async fn read_lead(&self, block: u64, most: u32) -> Result<Buf, Status> {
+        let blocks = (most as u64).min(self.io_blocks) as usize;
+        if blocks > 1
+            && let Some(buf) = self.reactor.pool().try_alloc(blocks * BLOCK_BYTES)
+        {
+            match self.read_into(block, buf).await {
+                Err(Status::ReadError | Status::Corrupt) => {}
+                ended => return ended,
+            }
+        }
+        self.read_block(block).await
+    }
+
+    async fn read_into(&self, block: u64, buf: Buf) -> Result<Buf, Status> {
+        let bytes = buf.len();
+        let (mut bufs, blocks) = (SgList::new(), (bytes / BLOCK_BYTES) as u64);
+        bufs.push(buf);
+        let mut done = self.channel.submit(Io { bufs, ..self.io(Op::Read, block, blocks) }).await;
         done.status.check()?;
         match done.io.bufs.pop() {
-            Some(buf) if buf.len() == BLOCK_BYTES => Ok(buf),
+            Some(buf) if buf.len() == bytes => Ok(buf),
             _ => Err(Status::Invalid),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) use crate::format::stripe::Entry;
 use crate::format::superblock::BandRun;
 pub(crate) use ledger::{BandDefect, Room, Token};
 pub(crate) use policy::RESERVE_BANDS;
-pub(crate) use walk::{Cursor, Surveyed};
+pub(crate) use walk::{Cursor, Lead, Surveyed};
 pub(crate) use writer::Writer;
 
 use crate::units::BLOCK_BYTES;

@@ -3,6 +3,7 @@
 use super::writer::UNDER_WAY_MAX;
 use super::{BandAt, Bands, Writer};
 use crate::format::stripe::{Entry, StripeHead};
+use crate::units::BLOCK_BYTES;
 use bdev::Status;
 use reactor::Buf;
 use std::rc::Rc;
@@ -25,6 +26,8 @@ pub(crate) struct Cursor {
     passed_over: u32,
     /// Blocks since the last header that spoke for some.
     gap: u32,
+    /// Blocks that are read with a header.
+    lead_blocks: u32,
 }
 
 /// Stripes, of the largest size, without a header between two of a band: those that were under way beside the latter when a crash
@@ -53,6 +56,20 @@ pub(crate) struct Stripe {
     header: Buf,
 }
 
+/// The first blocks of a stripe, read with its header.
+pub(crate) struct Lead {
+    /// The place of the header, whose bytes come first.
+    pub(crate) at: BandAt,
+    pub(crate) bytes: Buf,
+}
+
+impl Lead {
+    /// Whether it has that block.
+    pub(crate) fn has(&self, at: BandAt) -> bool {
+        at.0.checked_sub(self.at.0).is_some_and(|step| (step as usize) < self.bytes.len() / BLOCK_BYTES)
+    }
+}
+
 impl Stripe {
     /// Number of its data blocks.
     #[cfg(test)]
@@ -70,6 +87,12 @@ impl Stripe {
     pub(crate) fn entries(&self) -> impl Iterator<Item = (BandAt, Entry)> {
         (self.first.0..).map(BandAt).zip(self.head.entries(self.header.as_slice()))
     }
+
+    /// What was read of its blocks beside the header; `None`: nothing.
+    pub(crate) fn into_lead(self) -> Option<Lead> {
+        let lead = Lead { at: BandAt(self.first.0 - 1), bytes: self.header };
+        (lead.bytes.len() > BLOCK_BYTES).then_some(lead)
+    }
 }
 
 impl Bands {
@@ -79,7 +102,7 @@ impl Bands {
         let band = self.ledger.borrow_mut().victim()?;
         self.count(|stats| stats.victims += 1);
         let mut cursor = self.walk(band);
-        cursor.is_victim = true;
+        (cursor.is_victim, cursor.lead_blocks) = (true, self.medium.lead_blocks);
         Some(cursor)
     }
 
@@ -97,14 +120,20 @@ impl Bands {
 
     fn cursor(self: &Rc<Self>, band: u32, generation: Option<u64>, end: u32, gap_max: u32) -> Cursor {
         let (at, sequence, passed_over, gap) = (0, 0, 0, 0);
-        let is_victim = false;
-        Cursor { bands: self.clone(), band, is_victim, generation, end, gap_max, at, sequence, passed_over, gap }
+        let (is_victim, lead_blocks) = (false, 1);
+        let bands = self.clone();
+        Cursor { bands, band, is_victim, generation, end, gap_max, at, sequence, passed_over, gap, lead_blocks }
     }
 
     /// The stripe whose header is there.
     pub(crate) async fn stripe_at(&self, at: BandAt) -> Result<Option<Stripe>, Status> {
-        let header = match self.medium.read_block(self.device_block(at)).await {
-            Ok(block) => block,
+        self.stripe_with(at, 1).await
+    }
+
+    /// The same, with so many blocks at most, the header included, as its [lead](Stripe::into_lead).
+    async fn stripe_with(&self, at: BandAt, lead_blocks: u32) -> Result<Option<Stripe>, Status> {
+        let header = match self.medium.read_lead(self.device_block(at), lead_blocks).await {
+            Ok(bytes) => bytes,
             Err(Status::ReadError | Status::Corrupt) => return Ok(None),
             Err(status) => return Err(status),
         };
@@ -142,7 +171,8 @@ impl Cursor {
     pub(crate) async fn next_stripe(&mut self) -> Result<Option<Stripe>, Status> {
         let bands = self.bands.clone();
         while self.at < self.end && self.gap < self.gap_max {
-            let found = bands.stripe_at(bands.geometry.at(self.band, self.at)).await?;
+            let lead_blocks = self.lead_blocks.min(self.end - self.at);
+            let found = bands.stripe_with(bands.geometry.at(self.band, self.at), lead_blocks).await?;
             if let Some(stripe) = found.filter(|stripe| self.is_next(&stripe.head)) {
                 (self.at, self.gap) = (self.at + stripe.head.blocks as u32, 0);
                 (self.sequence, self.generation) = (stripe.head.sequence, Some(stripe.head.generation));

@@ -14,19 +14,20 @@ use super::found::{AllFound, End, Found};
 use super::gc::VICTIMS_MAX;
 use super::patience::Refused;
 use super::{Defect, Shard, add};
-use crate::bands::{BandAt, Bands, Cursor, Entry, Writer};
+use crate::bands::{BandAt, Bands, Cursor, Entry, Lead, Writer};
 use crate::meta::{self, Page};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, extent_of};
 use base::crc32c;
 use bdev::{Done, Io, Status};
 use reactor::buf::sg_len;
-use reactor::{Buf, SgList};
+use reactor::{Buf, IoFuture, SgList};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Blocks that are read together at most: their memory is of one class.
+/// Blocks that are read together at most, and no others across a multiple of it: their memory is of one class, and pages of flash are
+/// not read twice for it.
 const SPAN_BLOCKS_MAX: u32 = 64;
 /// Dead blocks that are read with their neighbours, instead of reading these one by one: a read of flash takes as long for one
 /// block as for a page of several.
@@ -54,6 +55,7 @@ struct Drain {
     end: End,
     /// In the order of their places.
     live: Vec<Live>,
+    leads: Vec<Lead>,
     /// In the order in which they were appended.
     appended: Vec<Live>,
     writer: Option<Writer>,
@@ -65,6 +67,8 @@ struct Drain {
 struct Span {
     drain: usize,
     live: Range<usize>,
+    /// The lead that has them: nothing need be read.
+    lead: Option<usize>,
 }
 
 /// A block that is somewhere else now.
@@ -83,15 +87,23 @@ impl Drain {
     /// What is live, in parts that are read together.
     fn spans(&self, drain: usize, spans: &mut Vec<Span>) {
         let mut from = 0;
-        for index in 1..=self.live.len() {
-            let goes_on = self.live.get(index).is_some_and(|live| {
-                let gap = live.at.0 - self.live[index - 1].at.0 - 1;
-                gap <= GAP_BLOCKS_MAX && live.at.0 / SPAN_BLOCKS_MAX == self.live[from].at.0 / SPAN_BLOCKS_MAX
-            });
-            if !goes_on {
-                spans.push(Span { drain, live: from..index });
-                from = index;
-            }
+        while from < self.live.len() {
+            let first = self.live[from].at;
+            let lead = self.leads.partition_point(|lead| lead.at < first).checked_sub(1);
+            let lead = lead.filter(|lead| self.leads[*lead].has(first));
+            let goes_on = |index: &usize| {
+                let at = self.live[*index].at;
+                match lead {
+                    Some(lead) => self.leads[lead].has(at),
+                    None => {
+                        let gap = at.0 - self.live[index - 1].at.0 - 1;
+                        gap <= GAP_BLOCKS_MAX && at.0 / SPAN_BLOCKS_MAX == first.0 / SPAN_BLOCKS_MAX
+                    }
+                }
+            };
+            let end = (from + 1..self.live.len()).find(|index| !goes_on(index)).unwrap_or(self.live.len());
+            spans.push(Span { drain, live: from..end, lead });
+            from = end;
         }
     }
 }
@@ -154,14 +166,14 @@ impl Shard {
 
     /// What is live of what has been found, after an error what is known to be.
     async fn sift(self: &Rc<Self>, bands: &Bands, found: Found) -> Drain {
-        let Found { cursor, mut end, entries: mut live } = found;
+        let Found { cursor, mut end, entries: mut live, leads } = found;
         live.sort_unstable_by_key(|live| (extent_of(live.entry.block), live.at));
         if let Err(status) = self.keep_live(bands, &mut live).await {
             end = End::Failed(status);
         }
         live.sort_unstable_by_key(|live| live.at);
         let (band, cursor) = (cursor.band(), Some(cursor));
-        Drain { band, cursor, end, live, appended: Vec::new(), writer: None, has_stopped: false }
+        Drain { band, cursor, end, live, leads, appended: Vec::new(), writer: None, has_stopped: false }
     }
 
     /// Leaves those that map pages lead to, and that are not in the log anew. After an error those that are known to be live.
@@ -214,12 +226,8 @@ impl Shard {
         let (mut read, mut asked) = (0, 0);
         while read < spans.len() {
             while asked < spans.len() && under_way.len() < reads_max {
-                let span = &spans[asked];
-                let Some(io) = self.read_of(bands, &drains[span.drain].live[span.live.clone()], asked == read).await
-                else {
-                    break;
-                };
-                under_way.push(self.capacity.submit(io));
+                let Some(done) = self.read_span(bands, drains, &spans[asked], asked == read).await else { break };
+                under_way.push(done);
                 asked += 1;
             }
             let Some(done) = under_way.first().await else {
@@ -254,20 +262,36 @@ impl Shard {
         read > 0 && read >= moved / BESIDE_PART
     }
 
-    /// The read of a span. Where the device lends no memory, `None` when there is none: who holds some does not wait for more.
-    async fn read_of(&self, bands: &Bands, live: &[Live], may_wait: bool) -> Option<Io> {
-        let (first, last) = (live[0].at, live[live.len() - 1].at);
-        let blocks = last.0 - first.0 + 1;
-        let place = bands.device_block(first);
-        if self.capacity_info.loans {
-            return Some(self.capacity_io(place, blocks, Io::read_loan));
-        }
+    /// Begins to read a span. Where the device lends no memory, `None` when there is none: who holds some does not wait for more.
+    async fn read_span(
+        &self,
+        bands: &Bands,
+        drains: &mut [Drain],
+        span: &Span,
+        may_wait: bool,
+    ) -> Option<IoFuture<'_, Done>> {
+        let Drain { live, leads, .. } = &mut drains[span.drain];
+        let (first, last) = (live[span.live.start].at, live[span.live.end - 1].at);
+        let (place, blocks) = (bands.device_block(first), last.0 - first.0 + 1);
         let bytes = blocks as usize * BLOCK_BYTES;
+        if let Some(lead) = span.lead.and_then(|lead| leads.get_mut(lead)) {
+            let from = (first.0 - lead.at.0) as usize * BLOCK_BYTES;
+            let bufs = super::data::one(lead.bytes.slice(from..from + bytes));
+            let read = self.capacity_io(place, blocks, |lba, blocks| Io::read(lba, blocks, bufs));
+            return Some(IoFuture::ready(read.done(Status::Ok)));
+        }
+        if self.capacity_info.loans {
+            return Some(self.capacity.submit(self.capacity_io(place, blocks, Io::read_loan)));
+        }
         let buf = match self.reactor.pool().try_alloc(bytes) {
-            None if may_wait => bdev::steps::alloc(&self.reactor, bytes).await.ok()?,
+            None if may_wait => {
+                drains.iter_mut().for_each(|drain| drain.leads.clear());
+                bdev::steps::alloc(&self.reactor, bytes).await.ok()?
+            }
             none_or_some => none_or_some?,
         };
-        Some(self.capacity_io(place, blocks, |lba, blocks| Io::read(lba, blocks, super::data::one(buf))))
+        let read = |lba, blocks| Io::read(lba, blocks, super::data::one(buf));
+        Some(self.capacity.submit(self.capacity_io(place, blocks, read)))
     }
 
     /// Appends the live blocks of a span that has been read.

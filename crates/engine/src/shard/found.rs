@@ -5,13 +5,16 @@
 use super::Shard;
 use super::collect::Live;
 use super::gc::VICTIMS_MAX;
-use crate::bands::{Bands, Cursor};
+use crate::bands::{Bands, Cursor, Lead};
 use bdev::Status;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Entries of a victim that are sorted at once, however few of them are live.
 const ENTRIES_MAX: u64 = 16_384;
+
+/// Leads that are kept of a victim: 2 MiB.
+const LEADS_MAX: usize = 32;
 
 /// How far somebody has got with a victim.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +33,8 @@ pub(super) struct Found {
     pub(super) end: End,
     /// What they have.
     pub(super) entries: Vec<Live>,
+    /// What came with their headers of some of them, in the order of their places.
+    pub(super) leads: Vec<Lead>,
 }
 
 /// What a batch begins with. Of the last one alone there may be [more](End::Later).
@@ -38,7 +43,7 @@ pub(super) type AllFound = SmallVec<[Found; VICTIMS_MAX]>;
 impl Found {
     /// Nothing of it has been read yet, or all of that has been looked at.
     pub(super) fn new(cursor: Cursor) -> Found {
-        Found { cursor, end: End::Later, entries: Vec::new() }
+        Found { cursor, end: End::Later, entries: Vec::new(), leads: Vec::new() }
     }
 
     /// How many of the blocks are live if these are spread evenly over the band.
@@ -55,7 +60,10 @@ impl Found {
         let wanted = self.entries.len() as u64 + wanted;
         while (self.entries.len() as u64) < wanted {
             match self.cursor.next_stripe().await {
-                Ok(Some(stripe)) => self.entries.extend(stripe.entries().map(|(at, entry)| Live { entry, at })),
+                Ok(Some(stripe)) => {
+                    self.entries.extend(stripe.entries().map(|(at, entry)| Live { entry, at }));
+                    self.leads.extend(stripe.into_lead().filter(|_| self.leads.len() < LEADS_MAX));
+                }
                 Ok(None) => return self.end = End::Whole,
                 // What could be found goes on, and so does everything else.
                 Err(status) => return self.end = End::Failed(status),

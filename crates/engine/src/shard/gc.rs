@@ -191,6 +191,8 @@ impl Shard {
             let found = self.collect(bands, batch).await?;
             self.gc.is_exhausted.set(!found);
             if !found || !self.collector_is_called(bands) || self.is_stopping() {
+                // Memory that nobody knows when it is needed.
+                self.gc.found.borrow_mut().iter_mut().for_each(|found| found.leads.clear());
                 return Ok(());
             }
             self.gc.has_looked.set(true);
