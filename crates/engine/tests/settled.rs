@@ -100,7 +100,7 @@ impl Fixture {
         let devices = PoolDevices { log: LogDevice::Block(mem("log", block_size, 8 << 20)), capacity };
         Pool::create(&reactor, &devices, &options(1), 0, false).await.unwrap();
         // Pages in use stay, so few of them at a time.
-        let tuning = ShardTuning { destage_depth: 2, map_cache_bytes_min: 0, ..ShardTuning::default() };
+        let tuning = ShardTuning { destage_depth: Some(2), map_cache_bytes_min: 0, ..ShardTuning::default() };
         let opening = OpenOptions { map_cache_bytes: Some(0), tuning: Some(tuning), ..OpenOptions::default() };
         let pool = Pool::open(&reactor, &devices, &opening).await.unwrap();
         let volume: Arc<dyn BlockDevice> = pool.create_volume(&reactor, "v", EXTENTS * 1024, 12, 0).await.unwrap();

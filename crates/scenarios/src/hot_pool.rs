@@ -326,7 +326,7 @@ impl Plan {
     pub(crate) async fn open(&self, reactor: &Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, String> {
         let tuning = ShardTuning {
             idle_ns: self.idle_ns,
-            destage_depth: self.depth,
+            destage_depth: Some(self.depth),
             bypass_bytes_min: self.bypass_bytes,
             bypass_run_bytes: self.bypass_bytes as u64,
             evacuates: self.evacuates,

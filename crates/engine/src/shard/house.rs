@@ -21,6 +21,9 @@ use std::rc::Rc;
 const RETRY_NS: u64 = 200_000_000;
 /// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
+/// Extents that are destaged together: what one drive has to do. In bands they have few blocks each, and share stripes.
+const IN_PLACE: usize = 16;
+const IN_BANDS: usize = 32;
 /// No more extents of a shaped pool are destaged together once they have so many blocks: some stripes.
 const ROUND_BLOCKS: u32 = 4 * 255;
 /// A checkpoint is made when the log has moved on by one part in so many.
@@ -51,6 +54,8 @@ pub(super) struct House {
     stopping: Cell<bool>,
     stopped: Cell<bool>,
     pub(super) checkpointing: Cell<bool>,
+    /// Why one that was made beside destage has failed, until upkeep has heard of it.
+    checkpoint_error: Cell<Option<Status>>,
     /// The tail in the last checkpoint.
     checkpoint: Cell<Option<LogTail>>,
     last_error: Cell<Option<Status>>,
@@ -131,8 +136,12 @@ impl Shard {
                 house.settling.set(house.writes.get() == writes);
             }
         }
-        let at_work =
-            || self.index.destages_under_way() > 0 || self.gc.is_recounting.get() || self.gc.is_collecting.get();
+        let at_work = || {
+            self.index.destages_under_way() > 0
+                || self.gc.is_recounting.get()
+                || self.gc.is_collecting.get()
+                || self.is_checkpointing()
+        };
         self.settled.wait_until(|| !at_work()).await;
         if let Some(bands) = self.meta.bands() {
             bands.rest().await;
@@ -183,8 +192,14 @@ impl Shard {
                 let leaves = self.meta.bands().is_some() && !self.house.settling.get();
                 self.destage_some(leaves.then_some(self.tuning.old_blocks_min)).await?;
             }
-            if self.checkpoint_wanted() {
+            self.house.checkpoint_error.take().map_or(Ok(()), Err)?;
+            let checkpoints = self.checkpoint_wanted();
+            if checkpoints && (self.meta.bands().is_none() || self.house.settling.get()) {
                 self.checkpoint().await?;
+            } else if checkpoints && !self.is_checkpointing() {
+                self.begin_checkpoint();
+            } else if !wanted && self.is_checkpointing() {
+                self.settled.notified().await;
             } else if !wanted && self.gc.is_collecting.get() {
                 // There is nothing to do but what it makes possible.
                 self.pace.earned(0, self.fill());
@@ -274,7 +289,8 @@ impl Shard {
         let mut blocks = 0;
         // One in any case: without hope for room, it says so.
         let blocks_max = self.meta.bands().map_or(u32::MAX, |bands| bands.user_room_blocks().clamp(1, ROUND_BLOCKS));
-        while round.len() < self.tuning.destage_depth && blocks < blocks_max {
+        let depth = self.tuning.destage_depth.unwrap_or(if self.meta.bands().is_some() { IN_BANDS } else { IN_PLACE });
+        while round.len() < depth && blocks < blocks_max {
             let Some((extent, taken)) = self.index.take_dirty(least) else { break };
             blocks += taken.blocks.count();
             let shard = self.clone();
@@ -291,6 +307,19 @@ impl Shard {
             ended = ended.and_then(|any| Ok(any | clean?));
         }
         ended
+    }
+
+    /// Begins a checkpoint beside destage: what is destaged meanwhile is in the next one. Into bands alone: what is written in
+    /// place would be another load for the device that the checkpoint is written to.
+    fn begin_checkpoint(self: &Rc<Self>) {
+        self.house.checkpointing.set(true);
+        let shard = self.clone();
+        self.reactor.spawn(async move {
+            let ended = shard.checkpoint_alone().await;
+            shard.house.checkpoint_error.set(ended.err());
+            shard.house.checkpointing.set(false);
+            shard.settled.notify_all();
+        });
     }
 
     /// Makes what the map pages and descriptors know durable, and frees the log up to there.

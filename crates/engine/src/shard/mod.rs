@@ -149,8 +149,8 @@ pub struct ShardTuning {
     pub map_cache_bytes: usize,
     /// Fewer are not kept, whatever is asked for.
     pub map_cache_bytes_min: usize,
-    /// Extents destaged at the same time.
-    pub destage_depth: usize,
+    /// Extents destaged at the same time; `None`: as placement wants it.
+    pub destage_depth: Option<usize>,
     /// After so long without a write, everything is destaged.
     pub idle_ns: u64,
     /// Writes at least so large may go past the log, when they are sequential and the log is filling.
@@ -245,7 +245,7 @@ impl Default for ShardTuning {
         ShardTuning {
             map_cache_bytes: 1 << 20,
             map_cache_bytes_min: 1 << 20,
-            destage_depth: 16,
+            destage_depth: None,
             idle_ns: 1_000_000_000,
             bypass_bytes_min: 64 << 10,
             bypass_run_bytes: 2 << 20,
