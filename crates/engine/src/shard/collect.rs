@@ -35,7 +35,7 @@ const GAP_BLOCKS_MAX: u32 = 8;
 /// Reads under way at the same time: with the largest spans, 8 MiB.
 const READS_MAX: usize = 32;
 /// The same while users read as well: whatever a die reads for one, the others wait for.
-const READS_BESIDE_MAX: usize = 4;
+const READS_BESIDE_MAX: usize = 3;
 /// Users read as well when they read at least one part in so many of what is moved.
 const BESIDE_PART: u64 = 4;
 /// Map entries looked at, or changed, between two looks at the time.
