@@ -3,10 +3,10 @@
 //! ```text
 //! append -> queue -> (end of turn) group: one contiguous write -> done? -> delivered in order, writers woken
 //! ```
-//! While groups are under way, records gather. In a log that is filling, where writers wait for room anyway, small groups do not
-//! start beside others: each has a header block of its own, and with that room. A group that is done waits for those before it. When a write fails, the
-//! segment takes no more; once nothing of it is under way, it is retired and all records that were not delivered go back
-//! to the front of their queues and into the next segment.
+//! While groups are under way, records gather. In a log that is filling, small groups do not start beside others: each has a
+//! header block of its own, which takes room and wears the drive. A group that is done waits for those before it. When a write
+//! fails, the segment takes no more; once nothing of it is under way, it is retired and all records that were not delivered go
+//! back to the front of their queues and into the next segment.
 //!
 //! A segment is closed when the next record does not fit. Only when all its groups are delivered, the next is opened (so its
 //! header vouches for everything before it), and the summary of the closed one is written beside.
@@ -178,7 +178,7 @@ impl Log {
         true
     }
 
-    /// Whether a group is so small that, with little room left, it had better wait until those under way have ended.
+    /// Whether a group is so small that, while the log is filling, it had better wait until those under way have ended.
     fn waits_for_more(&self, plan: &Plan) -> bool {
         let state = self.state.borrow();
         plan.payload_blocks < WORTHWHILE_BLOCKS && !state.block.in_flight.is_empty() && state.ring.is_filling()

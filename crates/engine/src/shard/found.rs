@@ -1,6 +1,7 @@
-//! What the stripes of victims say, before anybody looks whether it is live. A batch of the collector begins with it; it is read
-//! while the batch before appends and moves, since headers are read one after the other: where the next one is, only the last
-//! one says.
+//! What the stripes of victims say, before anybody looks whether it is live.
+//!
+//! A batch of the collector begins with it. It is read while the batch before appends and moves: headers are read one after the
+//! other, since only the last one says where the next one is.
 
 use super::Shard;
 use super::collect::Live;

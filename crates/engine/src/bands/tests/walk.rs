@@ -159,3 +159,41 @@ fn a_band_that_was_walked_whole_is_drained_although_counts_are_hints() {
         assert!(!bands.drained(cursor));
     });
 }
+
+/// Of each stripe of a victim: where it begins, and the blocks that came with its header.
+fn leads(rig: &Rig) -> Vec<(u32, Vec<Vec<u8>>)> {
+    let mut cursor = rig.bands.victim().expect("a band has dead blocks");
+    rig.run(async move {
+        let mut all = Vec::new();
+        while let Some(stripe) = cursor.next_stripe().await.unwrap() {
+            let at = stripe.first.0 - 1;
+            let lead = stripe.into_lead().map_or(Vec::new(), |lead| {
+                assert!(lead.at == BandAt(at) && lead.has(BandAt(at + 15)) && !lead.has(BandAt(at + 16)));
+                lead.bytes.as_slice().chunks(BLOCK_BYTES).skip(1).map(<[u8]>::to_vec).collect()
+            });
+            all.push((at, lead));
+        }
+        all
+    })
+}
+
+#[test]
+fn what_is_behind_a_header_comes_with_it_where_it_can_be_read() {
+    let (rig, _) = rig();
+    rig.fill(Stream::User, 1);
+    (1..4).for_each(|at| rig.bands.dead(BandAt(at)));
+    let whole = leads(&rig);
+    assert_eq!(whole.iter().map(|(at, _)| *at).collect::<Vec<_>>()[..4], [0, 16, 48, 64]);
+    let first = |block: u32, count: u32| (block..block + count).map(bytes).collect::<Vec<_>>();
+    assert_eq!((&whole[1].1, &whole[2].1, &whole[3].1), (&first(3, 15), &first(23, 15), &first(38, 15)));
+    // A block in which the first one to ask finds an error keeps nobody from the header.
+    rig.disk.fail(Op::Read, 64 + 20..64 + 21, Status::ReadError);
+    let damaged = leads(&rig);
+    assert_eq!((damaged.len(), &damaged[1], &damaged[2]), (whole.len(), &(16, vec![]), &whole[2]));
+    // A device that lends its memory is asked for nothing that is not needed yet.
+    rig.disk.heal();
+    rig.disk.change_info(|info| info.loans = true);
+    let table = rig.checkpoint();
+    let lending = Rig::on(rig.disk.fork(), GEOMETRY, OWNER, &table);
+    assert!(leads(&lending).iter().all(|(_, lead)| lead.is_empty()));
+}
