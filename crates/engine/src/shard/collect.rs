@@ -122,8 +122,8 @@ impl Shard {
             drains.push(self.sift(bands, found).await);
         }
         let goes_on = drains.last_mut().filter(|drain| matches!(drain.end, End::Later));
-        let from = goes_on.and_then(|drain| drain.cursor.take()).map(Found::new);
-        let next = self.reactor.spawn_join(self.clone().find(bands.clone(), from, most));
+        let begun = goes_on.and_then(|drain| drain.cursor.take());
+        let next = self.reactor.spawn_join(self.clone().find(bands.clone(), begun, most));
         self.append_live(bands, &mut drains).await;
         self.move_entries(&mut drains).await;
         let mut next = next.await;

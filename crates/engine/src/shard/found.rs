@@ -42,9 +42,29 @@ pub(super) struct Found {
 pub(super) type AllFound = SmallVec<[Found; VICTIMS_MAX]>;
 
 impl Found {
-    /// Nothing of it has been read yet, or all of that has been looked at.
-    pub(super) fn new(cursor: Cursor) -> Found {
-        Found { cursor, end: End::Later, entries: Vec::new(), leads: Vec::new() }
+    /// Reads the next stripes of a victim, as many as have so many live blocks if these are spread evenly.
+    async fn read(cursor: Cursor, bands: &Bands, most: u64) -> Found {
+        let valid = bands.valid(cursor.band()).max(1) as u64;
+        let wanted = (most * bands.band_data_blocks() as u64).div_ceil(valid).min(ENTRIES_MAX.max(most));
+        let mut found = Found { cursor, end: End::Later, entries: Vec::new(), leads: Vec::new() };
+        while (found.entries.len() as u64) < wanted {
+            match found.cursor.next_stripe().await {
+                Ok(Some(stripe)) => {
+                    found.entries.extend(stripe.entries().map(|(at, entry)| Live { entry, at }));
+                    found.leads.extend(stripe.into_lead().filter(|_| found.leads.len() < LEADS_MAX));
+                }
+                Ok(None) => {
+                    found.end = End::Whole;
+                    break;
+                }
+                // What could be found goes on, and so does everything else.
+                Err(status) => {
+                    found.end = End::Failed(status);
+                    break;
+                }
+            }
+        }
+        found
     }
 
     /// How many of the blocks are live if these are spread evenly over the band.
@@ -52,37 +72,15 @@ impl Found {
         let valid = bands.valid(self.cursor.band()) as u64;
         (self.entries.len() as u64 * valid).div_ceil(bands.band_data_blocks() as u64)
     }
-
-    /// Reads on, for about so many live blocks more.
-    async fn read(&mut self, bands: &Bands, most: u64) {
-        // As many stripes as have so many if these are spread evenly.
-        let valid = bands.valid(self.cursor.band()).max(1) as u64;
-        let wanted = (most * bands.band_data_blocks() as u64).div_ceil(valid).min(ENTRIES_MAX.max(most));
-        let wanted = self.entries.len() as u64 + wanted;
-        while (self.entries.len() as u64) < wanted {
-            match self.cursor.next_stripe().await {
-                Ok(Some(stripe)) => {
-                    self.entries.extend(stripe.entries().map(|(at, entry)| Live { entry, at }));
-                    self.leads.extend(stripe.into_lead().filter(|_| self.leads.len() < LEADS_MAX));
-                }
-                Ok(None) => return self.end = End::Whole,
-                // What could be found goes on, and so does everything else.
-                Err(status) => return self.end = End::Failed(status),
-            }
-        }
-    }
 }
 
 impl Shard {
-    /// Reads what stripes of victims say, until there are about so many live blocks: first those that go on `from` before.
-    pub(super) async fn find(self: Rc<Self>, bands: Rc<Bands>, from: Option<Found>, most: u64) -> AllFound {
+    /// Reads what stripes of victims say, until there are about so many live blocks: first the rest of that which was begun.
+    pub(super) async fn find(self: Rc<Self>, bands: Rc<Bands>, mut begun: Option<Cursor>, most: u64) -> AllFound {
         let (mut all, mut live) = (AllFound::new(), 0);
-        let mut from = from;
         while live < most && all.len() < VICTIMS_MAX {
-            let Some(mut found) = from.take().or_else(|| self.next_victim(&bands).map(Found::new)) else { break };
-            if matches!(found.end, End::Later) {
-                found.read(&bands, most - live).await;
-            }
+            let Some(cursor) = begun.take().or_else(|| self.next_victim(&bands)) else { break };
+            let found = Found::read(cursor, &bands, most - live).await;
             live += found.live(&bands);
             let has_more = matches!(found.end, End::Later);
             all.push(found);
