@@ -1,18 +1,15 @@
 //! Stores past the caches that make checksums on their way: each line is loaded once, stored, and folded into the CRC32C of its
 //! part, so that the checksum takes place while the stores drain, and sources that no cache has are fetched once.
 //!
-//! Folding is multiplication without carries: the remainder of `a * x^n` stands for what is `n` bits further on, so lines are added
-//! to accumulators that are multiplied by `x^512` and more for each step, and the last 128 bits of them go through the processor's
-//! own instruction for this checksum (V. Gopal and others, "Fast CRC computation for generic polynomials using PCLMULQDQ", 2009).
-//!
-//! Where the processor has no such wide registers, parts are stored and then checked.
+//! How that is folded is told by [`base::crc::fold`]. In registers of 512 bits, of 256 or of 128, as the processor has them; where it has
+//! none that can be multiplied, parts are stored and then checked.
 
 use crate::stores::Stores;
 use base::crc32c;
 
 /// Parts are a multiple of this, and begin at a line, or they are stored and then checked.
 #[cfg(target_arch = "x86_64")]
-const STEP: usize = 256;
+const STEP: usize = base::crc::fold::STEP;
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
@@ -23,21 +20,43 @@ pub(crate) struct CheckedStores {
     folds: Folds,
 }
 
-/// Whether lines are folded in registers of 512 bits.
-#[derive(Clone, Copy)]
-struct Folds(bool);
+/// The widest registers in which lines are folded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Folds {
+    #[cfg(target_arch = "x86_64")]
+    By512,
+    #[cfg(target_arch = "x86_64")]
+    By256,
+    #[cfg(target_arch = "x86_64")]
+    By128,
+    /// Nothing is.
+    Not,
+}
 
 impl Default for Folds {
     fn default() -> Folds {
+        Folds::every().next().unwrap_or(Folds::Not)
+    }
+}
+
+impl Folds {
+    /// What the processor can do, the best first.
+    fn every() -> impl Iterator<Item = Folds> {
         #[cfg(target_arch = "x86_64")]
         {
-            let registers = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq");
-            let products = is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("pclmulqdq");
-            Folds(registers && products && is_x86_feature_detected!("sse4.2"))
+            use base::crc::fold::{can_fold_128, can_fold_256};
+            let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq");
+            let all = [
+                (Folds::By512, wide && can_fold_256()),
+                (Folds::By256, can_fold_256()),
+                (Folds::By128, can_fold_128()),
+                (Folds::Not, true),
+            ];
+            all.into_iter().filter_map(|(folds, can)| can.then_some(folds))
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
-            Folds(false)
+            [Folds::Not].into_iter()
         }
     }
 }
@@ -57,9 +76,16 @@ impl CheckedStores {
         let part = source.len() / crcs.len();
         assert_eq!(part * crcs.len(), source.len(), "checksums are of equal parts");
         #[cfg(target_arch = "x86_64")]
-        if self.folds.0 && part > 0 && part.is_multiple_of(STEP) && (target as usize).is_multiple_of(LINE) {
+        if part > 0 && part.is_multiple_of(STEP) && (target as usize).is_multiple_of(LINE) {
             // SAFETY: the processor has the instructions; the rest by the caller and the conditions above.
-            return unsafe { fold_512(source.as_ptr(), target, part, crcs) };
+            unsafe {
+                match self.folds {
+                    Folds::By512 => return fold_512(source.as_ptr(), target, part, crcs),
+                    Folds::By256 => return fold_256(source.as_ptr(), target, part, crcs),
+                    Folds::By128 => return fold_128(source.as_ptr(), target, part, crcs),
+                    Folds::Not => {}
+                }
+            }
         }
         for (step, crc) in crcs.iter_mut().enumerate() {
             let bytes = &source[step * part..(step + 1) * part];
@@ -70,34 +96,16 @@ impl CheckedStores {
     }
 }
 
-/// `x^n` modulo the polynomial, as a factor of 64 bits: reflected, as the checksum is.
-#[cfg(target_arch = "x86_64")]
-const fn power(n: u32) -> i64 {
-    const POLYNOMIAL: u32 = 0x82f6_3b78;
-    let (mut power, mut step) = (1u32 << 31, 0);
-    while step < n {
-        power = (power >> 1) ^ if power & 1 != 0 { POLYNOMIAL } else { 0 };
-        step += 1;
-    }
-    ((power as u64) << 32) as i64
-}
-
-/// What 128 bits are multiplied by to be `bits` further on: their first half, which is 64 bits ahead, and their second. One less, since the
-/// product of reflected factors is a bit off.
-#[cfg(target_arch = "x86_64")]
-const fn factors(bits: u32) -> [i64; 2] {
-    [power(bits + 64 - 1), power(bits - 1)]
-}
-
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::{LINE, STEP, factors};
+    use super::{LINE, STEP};
+    use base::crc::fold::factors;
     use std::arch::x86_64::*;
 
-    const BY_16: [i64; 2] = factors(16 * 8);
-    const BY_64: [i64; 2] = factors(64 * 8);
-    const BY_128: [i64; 2] = factors(128 * 8);
-    const BY_256: [i64; 2] = factors(256 * 8);
+    const BY_16: [i64; 2] = factors(16);
+    const BY_64: [i64; 2] = factors(64);
+    const BY_128: [i64; 2] = factors(128);
+    const BY_256: [i64; 2] = factors(256);
     /// Parts that are stored side by side: so many streams the processor fetches ahead at once, each up to the end of its page.
     const STREAMS: usize = 4;
 
@@ -225,6 +233,53 @@ mod wide {
     }
 }
 
+/// Registers that take two or four stores for a line.
+#[cfg(target_arch = "x86_64")]
+mod narrow {
+    use base::crc::fold::{Register, fold};
+    use std::arch::x86_64::*;
+
+    /// # Safety
+    /// As [`fold_512`](super::fold_512), with these instructions.
+    #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
+    pub(super) unsafe fn fold_256(source: *const u8, target: *mut u8, part: usize, crcs: &mut [u32]) {
+        // SAFETY: by the caller.
+        let store = |at: usize, bytes: __m256i| unsafe { _mm256_stream_si256(target.add(at).cast(), bytes) };
+        // SAFETY: by the caller.
+        unsafe { one_by_one(source, part, crcs, store) }
+    }
+
+    /// # Safety
+    /// As [`fold_512`](super::fold_512), with these instructions.
+    #[target_feature(enable = "pclmulqdq,sse4.2")]
+    pub(super) unsafe fn fold_128(source: *const u8, target: *mut u8, part: usize, crcs: &mut [u32]) {
+        // SAFETY: by the caller.
+        let store = |at: usize, bytes: __m128i| unsafe { _mm_stream_si128(target.add(at).cast(), bytes) };
+        // SAFETY: by the caller.
+        unsafe { one_by_one(source, part, crcs, store) }
+    }
+
+    /// Parts one after the other: side by side, stores of less than a line hold each other up.
+    ///
+    /// # Safety
+    /// As of its callers.
+    #[inline(always)]
+    unsafe fn one_by_one<R: Register>(
+        source: *const u8,
+        part: usize,
+        crcs: &mut [u32],
+        mut store: impl FnMut(usize, R),
+    ) {
+        for (step, crc) in crcs.iter_mut().enumerate() {
+            let first = step * part;
+            // SAFETY: by the caller.
+            *crc = !unsafe { fold(u32::MAX, source.add(first), part, |at, bytes| store(first + at, bytes)) };
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+use narrow::{fold_128, fold_256};
 #[cfg(target_arch = "x86_64")]
 use wide::fold_512;
 
@@ -257,8 +312,9 @@ mod tests {
         }
     }
 
-    fn every_way() -> [CheckedStores; 2] {
-        [CheckedStores::default(), CheckedStores { folds: Folds(false), ..CheckedStores::default() }]
+    /// As this processor can.
+    fn every_way() -> impl Iterator<Item = CheckedStores> {
+        Folds::every().map(|folds| CheckedStores { folds, ..CheckedStores::default() })
     }
 
     #[test]
@@ -297,12 +353,14 @@ mod tests {
         source.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
         let mut target = vec![0u8; 4096 + 64];
         let to = target.as_ptr().align_offset(64);
-        for bit in 0..4096 * 8 {
-            source[bit / 8] ^= 1 << (bit % 8);
-            let mut crc = [0];
-            // SAFETY: there is room for a line more than the source has.
-            unsafe { CheckedStores::default().copy(&source, target.as_mut_ptr().add(to), false, &mut crc) };
-            assert_eq!(crc, [crc32c(&source)], "bit {bit}");
+        for stores in every_way() {
+            for bit in 0..4096 * 8 {
+                source[bit / 8] ^= 1 << (bit % 8);
+                let mut crc = [0];
+                // SAFETY: there is room for a line more than the source has.
+                unsafe { stores.copy(&source, target.as_mut_ptr().add(to), false, &mut crc) };
+                assert_eq!(crc, [crc32c(&source)], "bit {bit}");
+            }
         }
     }
 

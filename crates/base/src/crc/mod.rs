@@ -1,9 +1,34 @@
 //! CRC32C (Castagnoli), the checksum of NVMe/TCP digests and of every Remuda format.
 
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "instructions that not every processor has")]
+pub mod fold;
+
 /// CRC32C of `bytes` (iSCSI polynomial, reflected, initial and final value all ones).
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
+    match fold_some(u32::MAX, bytes) {
+        (state, []) => !state,
+        (u32::MAX, rest) if rest.len() == bytes.len() => crc_fast::crc32_iscsi(bytes),
+        (state, rest) => !library_update(state, rest),
+    }
+}
+
+/// The state of the checksum after as many of the bytes as are folded here and not by the library, and the others.
+#[inline]
+fn fold_some(state: u32, bytes: &[u8]) -> (u32, &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(folded) = fold::fold_some(state, bytes) {
+        return folded;
+    }
+    (state, bytes)
+}
+
+fn library_update(state: u32, bytes: &[u8]) -> u32 {
+    let algorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
+    let mut digest = crc_fast::Digest::new_with_init_state(algorithm, u64::from(state));
+    digest.update(bytes);
+    digest.get_state() as u32
 }
 
 /// CRC-32 (ISO-HDLC, as in zip and Ethernet): the checksum of NVMe secrets.
@@ -13,11 +38,9 @@ pub fn crc32(bytes: &[u8]) -> u32 {
 
 /// CRC32C over several slices in turn, for scattered payloads.
 pub fn crc32c_slices<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    for slice in slices {
-        digest.update(slice);
-    }
-    digest.finalize() as u32
+    let mut crc = Crc32c::new();
+    slices.into_iter().for_each(|slice| crc.update(slice));
+    crc.value()
 }
 
 /// The CRC32C of bytes that arrive in pieces.
@@ -35,10 +58,8 @@ impl Crc32c {
 
     /// Appends `bytes` to what is digested.
     pub fn update(&mut self, bytes: &[u8]) {
-        let algorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
-        let mut digest = crc_fast::Digest::new_with_init_state(algorithm, u64::from(self.0));
-        digest.update(bytes);
-        self.0 = digest.get_state() as u32;
+        let (state, rest) = fold_some(self.0, bytes);
+        self.0 = if rest.is_empty() { state } else { library_update(state, rest) };
     }
 
     /// The digest of everything appended so far.
@@ -75,6 +96,18 @@ mod tests {
             crc.update(&bytes[..cut]);
             crc.update(&bytes[cut..]);
             assert_eq!(crc.value(), crc32c(&bytes), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn every_length_is_what_the_library_says() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8).collect();
+        for len in (0..1100).chain([2048, 4095, 4096, 4097, 5000]) {
+            for from in [0, 1, 8].into_iter().filter(|from| *from <= len) {
+                let (first, last) = (&bytes[..from], &bytes[from..len]);
+                assert_eq!(crc32c(last), crc_fast::crc32_iscsi(last), "{from}..{len}");
+                assert_eq!(crc32c_slices([first, last]), crc_fast::crc32_iscsi(&bytes[..len]), "{from}, {len}");
+            }
         }
     }
 
