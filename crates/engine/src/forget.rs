@@ -190,10 +190,8 @@ impl Forgetting<'_> {
     /// Whether opening the pool with this log would succeed, as far as the log is concerned.
     async fn is_readable(&self, log: &OpenLog) -> bool {
         let superblock = &self.superblock;
-        let (index, info) = match superblock.shape {
-            Shape::Hot => (self.capacity.clone(), self.info),
-            Shape::Shaped => (log.channel.clone(), log.info),
-        };
+        let (on_log, on_capacity) = ((log.channel.clone(), log.info), (self.capacity.clone(), self.info));
+        let ((index, info), _) = superblock.shape.index_and_bands(on_log, on_capacity);
         for shard in 0..superblock.shards {
             let opened = Meta::open(self.reactor, index.clone(), info, superblock, shard, 0).await;
             let Ok((meta, _)) = opened else { return false };

@@ -7,7 +7,7 @@ use crate::check::{self, CheckOptions, CheckReport};
 use crate::error::PoolError;
 use crate::forget::{self, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
-use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
+use crate::format::superblock::{Role, Superblock, SuperblockError};
 use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
@@ -361,10 +361,8 @@ impl Pool {
         // What an older pool has there must not be believed while it is being written over.
         meta::wipe_superblocks(reactor, capacity.clone(), info).await?;
         meta::wipe_superblocks(reactor, log.channel.clone(), log.info).await?;
-        let (index, index_info) = match capacity_super.shape {
-            Shape::Hot => (capacity.clone(), info),
-            Shape::Shaped => (log.channel.clone(), log.info),
-        };
+        let (on_log, on_capacity) = ((log.channel.clone(), log.info), (capacity.clone(), info));
+        let ((index, index_info), _) = capacity_super.shape.index_and_bands(on_log, on_capacity);
         for shard in 0..capacity_super.shards {
             Meta::format(reactor, index.clone(), index_info, &capacity_super, shard, FIRST).await?;
             if let Some(shadow) = capacity_super.shadow() {

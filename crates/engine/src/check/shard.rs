@@ -7,7 +7,7 @@ use super::{Checker, RESTORE};
 use crate::format::catalog::VolumeState;
 use crate::format::dirty::DirtySlice;
 use crate::format::root::Root;
-use crate::format::superblock::{Region, Shape, Superblock, TABLE_DESCRIPTORS, map_page_blocks};
+use crate::format::superblock::{Region, Superblock, TABLE_DESCRIPTORS, map_page_blocks};
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
 use crate::log::Known;
 use crate::meta::journal::read_copy;
@@ -364,13 +364,10 @@ impl Checker {
         shard: u16,
         given_up: &[u32],
     ) -> Result<(Rc<Meta>, LogTail), Status> {
-        let (channel, info) =
-            (self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?, self.capacity.info());
-        let (index, on_index, bands) = match (superblock.shape, &self.log) {
-            (Shape::Hot, _) => (channel, info, None),
-            (Shape::Shaped, Some((_, log))) => (log.channel.clone(), log.info, Some((channel, info))),
-            (Shape::Shaped, None) => return Err(Status::Gone),
-        };
+        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
+        let on_log = self.log.as_ref().map(|(_, log)| (log.channel.clone(), log.info));
+        let (index, bands) = superblock.shape.index_and_bands(on_log, Some((channel, self.capacity.info())));
+        let ((index, on_index), bands) = (index.ok_or(Status::Gone)?, bands.flatten());
         let opened = Meta::open_over(&self.reactor, index, on_index, superblock, shard, 0, given_up, bands).await;
         opened.map_err(|error| Status::from(&error))
     }

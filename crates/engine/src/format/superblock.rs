@@ -80,6 +80,15 @@ impl Shape {
             Shape::Shaped => "shaped",
         }
     }
+
+    /// Of what a pool has of its log device and of its capacity device: that of the one with the index, and in a shaped pool that
+    /// of the one with the bands.
+    pub(crate) fn index_and_bands<T>(self, log: T, capacity: T) -> (T, Option<T>) {
+        match self {
+            Shape::Hot => (capacity, None),
+            Shape::Shaped => (log, Some(capacity)),
+        }
+    }
 }
 
 /// How the capacity device of a shaped pool is cut up; all zero in other pools. Lengths are in blocks of 4 KiB.

@@ -53,6 +53,7 @@ pub(super) struct House {
     settling: Cell<bool>,
     stopping: Cell<bool>,
     stopped: Cell<bool>,
+    /// Somebody is [alone](super::alone::Alone).
     pub(super) checkpointing: Cell<bool>,
     /// Why one that was made beside destage has failed, until upkeep has heard of it.
     checkpoint_error: Cell<Option<Status>>,
@@ -312,25 +313,18 @@ impl Shard {
     /// Begins a checkpoint beside destage: what is destaged meanwhile is in the next one. Into bands alone: what is written in
     /// place would be another load for the device that the checkpoint is written to.
     fn begin_checkpoint(self: &Rc<Self>) {
-        self.house.checkpointing.set(true);
-        let shard = self.clone();
+        let (shard, alone) = (self.clone(), self.alone_now());
         self.reactor.spawn(async move {
             let ended = shard.checkpoint_alone().await;
             shard.house.checkpoint_error.set(ended.err());
-            shard.house.checkpointing.set(false);
-            shard.settled.notify_all();
+            drop(alone);
         });
     }
 
     /// Makes what the map pages and descriptors know durable, and frees the log up to there.
     pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<(), Status> {
-        // One at a time, and each with a tail not before the last one's: what is before that is no longer in the log.
-        self.settled.wait_until(|| !self.house.checkpointing.get()).await;
-        self.house.checkpointing.set(true);
-        let ended = self.checkpoint_alone().await;
-        self.house.checkpointing.set(false);
-        self.settled.notify_all();
-        ended
+        let _alone = self.alone().await;
+        self.checkpoint_alone().await
     }
 
     /// Makes a checkpoint in which one extent has another one's place, with a map page that `fill` completes. After an error
@@ -343,12 +337,8 @@ impl Shard {
         fill: impl FnOnce(&Page),
     ) -> Result<bool, Status> {
         // None that is under way may have a part of the change.
-        self.settled.wait_until(|| !self.house.checkpointing.get()).await;
-        self.house.checkpointing.set(true);
-        let ended = self.replace_alone(replacement, failures, fill).await;
-        self.house.checkpointing.set(false);
-        self.settled.notify_all();
-        ended
+        let _alone = self.alone().await;
+        self.replace_alone(replacement, failures, fill).await
     }
 
     async fn replace_alone(
@@ -402,10 +392,6 @@ impl Shard {
     /// Whether the shard is being closed.
     pub(super) fn is_stopping(&self) -> bool {
         self.house.stopping.get()
-    }
-
-    pub(super) fn is_checkpointing(&self) -> bool {
-        self.house.checkpointing.get()
     }
 
     async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {

@@ -5,6 +5,7 @@
 //! (`index`) learns from log records alone, so opening (`open`) is replaying them.
 
 mod absorb;
+mod alone;
 mod audit;
 mod bypass;
 mod changes;

@@ -7,7 +7,7 @@ use super::shadow::Shadow;
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
 use crate::error::PoolError;
-use crate::format::superblock::{Shape, Superblock};
+use crate::format::superblock::Superblock;
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
@@ -119,10 +119,8 @@ impl Shard {
         let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, .. } = parts;
         let (tuning, capacity_name) = (parts.tuning, parts.capacity_name);
         let medium = parts.log.medium(&reactor, parts.first_log_block);
-        let (index_channel, index_info, bands) = match superblock.shape {
-            Shape::Hot => (capacity.clone(), capacity_info, None),
-            Shape::Shaped => (parts.log.channel.clone(), parts.log.info, Some((capacity.clone(), capacity_info))),
-        };
+        let (on_log, on_capacity) = ((parts.log.channel.clone(), parts.log.info), (capacity.clone(), capacity_info));
+        let ((index_channel, index_info), bands) = superblock.shape.index_and_bands(on_log, on_capacity);
         let cache = tuning.map_cache_bytes;
         let (meta, tail) =
             Meta::open_over(&reactor, index_channel, index_info, &superblock, number, cache, &[], bands).await?;

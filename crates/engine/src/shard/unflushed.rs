@@ -8,20 +8,17 @@
 
 use super::{Defect, Shard};
 use bdev::Status;
+use std::rc::Rc;
 
 impl Shard {
     /// As [`heed_failed_flush`](Self::heed_failed_flush), while no checkpoint is being made: what is destaged again may be
     /// before the tail of that one.
-    pub(super) async fn heed_failed_flush_alone(&self) -> Result<(), Status> {
+    pub(super) async fn heed_failed_flush_alone(self: &Rc<Self>) -> Result<(), Status> {
         if self.meta.flush_failures() == self.house.heeded.get() {
             return Ok(());
         }
-        self.settled.wait_until(|| !self.house.checkpointing.get()).await;
-        self.house.checkpointing.set(true);
-        let ended = self.heed_failed_flush().await;
-        self.house.checkpointing.set(false);
-        self.settled.notify_all();
-        ended
+        let _alone = self.alone().await;
+        self.heed_failed_flush().await
     }
 
     /// If a flush has failed since this was done last: what is in place and not durable is to be destaged again. Fails while
