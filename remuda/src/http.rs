@@ -446,6 +446,8 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
         }
     };
     family("remuda_pool_open", "gauge", "1 if the pool is open.", &|pool| Some(pool.open.is_some() as u8 as f64));
+    let forgotten = |pool: &PoolView| pool.forgetting.map(|steps| steps.done_share);
+    family("remuda_pool_forget_log_ratio", "gauge", "How much of giving up a log is done, while it is.", &forgotten);
     let open = |of: fn(&PoolNumbers) -> f64| move |pool: &PoolView| pool.open.as_ref().map(of);
     family("remuda_pool_volumes", "gauge", "Volumes of a pool.", &open(|open| open.volumes as f64));
     family("remuda_pool_snapshots", "gauge", "Snapshots of a pool's volumes.", &open(|open| open.snapshots as f64));

@@ -193,6 +193,7 @@ async fn run(
     on_ready(&node.status().await, &rpc_socket);
     let (found, mut arrivals) = mpsc::unbounded_channel::<Arrival>();
     let mut landings = node.landings().expect("taken here alone");
+    let mut given_up = node.logs_given_up().expect("taken here alone");
     let (joining, mut joins) = mpsc::unbounded_channel::<Joined>();
     let mut ticks = tokio::time::interval(SEEK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -228,6 +229,7 @@ async fn run(
                 Some(request) = node.next_kept() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),
                 Some(landing) = landings.recv() => node.landed(landing).await,
+                Some(pool) = given_up.recv() => node.log_given_up(&pool).await,
                 Some(arrival) = arrivals.recv() => {
                     node.arrived(arrival).await;
                     node.seek(&found);

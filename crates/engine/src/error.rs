@@ -63,6 +63,12 @@ pub enum PoolError {
         /// How it ended.
         status: Status,
     },
+    /// It was told to end before its end.
+    #[error("pool '{pool}': it was stopped before its end")]
+    Stopped {
+        /// The pool.
+        pool: String,
+    },
 }
 
 /// Why memory at a path does not do as a log.

@@ -10,6 +10,10 @@
 //! A shaped pool, whose log device has the index as well, gets a [new one](crate::rebuild) on the new log device instead, from what
 //! the capacity device has.
 
+mod progress;
+
+pub use progress::{ForgetProgress, ForgetSteps};
+
 use crate::error::PoolError;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::record::NUMBER_MAX;
@@ -20,12 +24,13 @@ use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
 use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, UNUSABLE};
 use crate::pool::{PoolDevices, check_writable, next_epoch, read_start};
-use crate::rebuild::{CACHE_BYTES, Failed, Places, Rebuild};
+use crate::rebuild::{CACHE_BYTES, Failed, Places, Rebuild, band_reads};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// A shard's log holds fewer segments and records than that after any tail.
@@ -86,6 +91,7 @@ struct Forgetting<'a> {
     capacity: Rc<dyn Channel>,
     info: DeviceInfo,
     superblock: Superblock,
+    progress: &'a Arc<ForgetProgress>,
 }
 
 /// See [`Pool::forget_log`](crate::Pool::forget_log); `device` is the new log device's identity, and without one nothing is
@@ -95,10 +101,11 @@ pub(crate) async fn forget_log(
     devices: &PoolDevices,
     device: Option<Uuid>,
     force: bool,
+    progress: &Arc<ForgetProgress>,
 ) -> Result<ForgottenLog, PoolError> {
     let (capacity, info) = (devices.capacity.open_channel(reactor)?, devices.capacity.info());
     let superblock = meta::read_superblocks(reactor, capacity.clone(), info).await?;
-    let mut this = Forgetting { reactor, devices, capacity, info, superblock };
+    let mut this = Forgetting { reactor, devices, capacity, info, superblock, progress };
     if this.superblock.role != Role::Capacity {
         return Err(this.refuse(format!("'{}' is not its capacity device", devices.capacity.name())));
     }
@@ -123,13 +130,22 @@ pub(crate) async fn forget_log(
         }
         on_log = this.log_superblock(device, epoch)?;
     }
+    let bands = match on_log.shape {
+        Shape::Hot => 0,
+        Shape::Shaped => (0..).zip(&shards).map(|(number, shard)| band_reads(&on_log, number, &shard.meta)).sum(),
+    };
+    progress.begin(shards.len() as u64, bands);
+    this.go_on()?;
     meta::write_superblock(reactor, log.channel.clone(), log.info, &mut on_log).await?;
-    for (number, Opened { meta, tail, loss }) in (0..).zip(shards) {
-        match on_log.shape == Shape::Shaped {
-            false => this.lose(&meta, tail, loss).await?,
-            true => done.unfound_blocks += this.rebuild(&log, &on_log, number, meta, tail, loss).await?,
+    for (number, shard) in (0..).zip(shards) {
+        this.go_on()?;
+        match on_log.shape {
+            Shape::Hot => this.lose(shard).await?,
+            Shape::Shaped => done.unfound_blocks += this.rebuild(&log, &on_log, number, shard).await?,
         }
+        progress.shard_done();
     }
+    this.go_on()?;
     let mut owner = Superblock { role: Role::Capacity, device: on_log.other, other: device, ..on_log };
     owner.generation = this.superblock.generation;
     meta::write_superblock(reactor, this.capacity.clone(), this.info, &mut owner).await?;
@@ -323,9 +339,13 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    async fn lose(&self, meta: &Rc<Meta>, tail: LogTail, loss: Loss) -> Result<(), PoolError> {
+    fn go_on(&self) -> Result<(), PoolError> {
+        self.progress.go_on().map_err(|stopped| stopped.of_pool(&self.superblock.name))
+    }
+
+    async fn lose(&self, Opened { meta, tail, loss }: Opened) -> Result<(), PoolError> {
         loss.freed.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
-        note_lost(meta, loss);
+        note_lost(&meta, loss);
         let tail = LogTail { segment: tail.segment + SEGMENTS_BEYOND, lsn: tail.lsn + RECORDS_BEYOND };
         meta.checkpoint(tail).await.map_err(|status| self.io("write a checkpoint", status))
     }
@@ -336,9 +356,7 @@ impl Forgetting<'_> {
         log: &OpenLog,
         on_log: &Superblock,
         shard: u16,
-        shadow: Rc<Meta>,
-        tail: LogTail,
-        loss: Loss,
+        Opened { meta: shadow, tail, loss }: Opened,
     ) -> Result<u64, PoolError> {
         let failed = |error: Failed| error.of_pool(&self.superblock.name);
         let places = Places {
@@ -346,6 +364,7 @@ impl Forgetting<'_> {
             superblock: on_log,
             log: (log.channel.clone(), log.info),
             capacity: (self.capacity.clone(), self.info),
+            progress: self.progress,
         };
         let gone: BTreeSet<u32> =
             loss.lost.iter().map(|(extent, _)| *extent).chain(loss.freed.iter().copied()).collect();

@@ -31,7 +31,7 @@ mod volume;
 pub use bands::policy;
 pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
 pub use error::{PoolError, volatile_log};
-pub use forget::{ForgottenLog, LostRanges};
+pub use forget::{ForgetProgress, ForgetSteps, ForgottenLog, LostRanges};
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 pub use format::superblock::{

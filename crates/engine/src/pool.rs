@@ -5,7 +5,7 @@
 
 use crate::check::{self, CheckOptions, CheckReport};
 use crate::error::PoolError;
-use crate::forget::{self, ForgottenLog};
+use crate::forget::{self, ForgetProgress, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
 use crate::format::superblock::{Role, Superblock, SuperblockError};
 use crate::holds::Holds;
@@ -639,13 +639,15 @@ impl Pool {
     /// must not be open. Every block that may have been newer in the old log is lost from then on: reading it is an error
     /// until it is written. Unless `force`, a device that holds anything else is refused, and so is a log that can be read.
     ///
-    /// It may be repeated when it was interrupted: until it has ended, the pool belongs to its old log.
+    /// It may be repeated when it was interrupted, or [stopped](ForgetProgress::stop): until it has ended, the pool belongs to
+    /// its old log. `progress` says how far it is.
     pub async fn forget_log(
         reactor: &Rc<Reactor>,
         devices: &PoolDevices,
         force: bool,
+        progress: &Arc<ForgetProgress>,
     ) -> Result<ForgottenLog, PoolError> {
-        forget::forget_log(reactor, devices, Some(random_uuid(reactor)), force).await
+        forget::forget_log(reactor, devices, Some(random_uuid(reactor)), force, progress).await
     }
 
     /// What [`forget_log`](Self::forget_log) with the same arguments would take, or why it would be refused; reads only.
@@ -654,7 +656,7 @@ impl Pool {
         devices: &PoolDevices,
         force: bool,
     ) -> Result<ForgottenLog, PoolError> {
-        forget::forget_log(reactor, devices, None, force).await
+        forget::forget_log(reactor, devices, None, force, &Arc::default()).await
     }
 
     /// Begins, or goes on, to read every block of every volume in the background, at most so many bytes a second in all.

@@ -16,6 +16,7 @@
 
 use crate::bands::{BandAt, BandEntry, Bands, Cursor, Entry, Surveyed};
 use crate::error::PoolError;
+use crate::forget::ForgetProgress;
 use crate::format::band::BandState;
 use crate::format::superblock::Superblock;
 use crate::meta::media::Media;
@@ -30,6 +31,7 @@ use reactor::Reactor;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Extents whose map pages, of the index as well as of the shadow, are in memory at once: 128 GiB of blocks, 400 MiB of pages. For
 /// each further window the stripes are read again.
@@ -46,6 +48,7 @@ pub(crate) struct Places<'a> {
     pub(crate) superblock: &'a Superblock,
     pub(crate) log: (Rc<dyn Channel>, DeviceInfo),
     pub(crate) capacity: (Rc<dyn Channel>, DeviceInfo),
+    pub(crate) progress: &'a Arc<ForgetProgress>,
 }
 
 /// Why it came to nothing.
@@ -54,6 +57,8 @@ pub(crate) enum Failed {
     Meta(MetaError),
     /// A device failed.
     Io(&'static str, Status),
+    /// It was to end before its end.
+    Stopped,
 }
 
 impl Failed {
@@ -61,6 +66,7 @@ impl Failed {
         match self {
             Failed::Meta(error) => error.into(),
             Failed::Io(action, status) => PoolError::Io { pool: pool.to_string(), action, status },
+            Failed::Stopped => PoolError::Stopped { pool: pool.to_string() },
         }
     }
 }
@@ -86,6 +92,18 @@ pub(crate) struct Rebuild {
     /// headers.
     right: BTreeMap<BandAt, [u64; 4]>,
     missing: u64,
+    progress: Arc<ForgetProgress>,
+}
+
+/// Extents of both.
+fn covered(shadow: &Meta, extents: u32) -> u32 {
+    shadow.extents().min(extents)
+}
+
+/// How many bands are read for a shard, each as often as it is.
+pub(crate) fn band_reads(superblock: &Superblock, shard: u16, shadow: &Meta) -> u64 {
+    let windows = covered(shadow, superblock.shard_extents(shard)).div_ceil(WINDOW_EXTENTS);
+    superblock.shard_bands() as u64 * (1 + windows as u64)
 }
 
 impl Rebuild {
@@ -97,9 +115,10 @@ impl Rebuild {
         shadow: Rc<Meta>,
         keeps: impl Fn(&Meta, u32) -> bool,
     ) -> Result<Rebuild, Failed> {
-        let Places { reactor, superblock, log, capacity } = places;
+        let Places { reactor, superblock, log, capacity, progress } = places;
         let media = Media::new(reactor, capacity.0.clone(), &capacity.1)?;
-        let (table, stripes) = survey(&open_bands(reactor, capacity.clone(), superblock, shard, &[])).await?;
+        let nothing_known = open_bands(reactor, capacity.clone(), superblock, shard, &[]);
+        let (table, stripes) = survey(&nothing_known, progress).await?;
         Meta::format_with(reactor, log.0.clone(), log.1, superblock, shard, FIRST, table).await?;
         let (channel, bands) = (log.0.clone(), Some(capacity.clone()));
         let (meta, _) = Meta::open_over(reactor, channel, log.1, superblock, shard, CACHE_BYTES, &[], bands).await?;
@@ -107,12 +126,13 @@ impl Rebuild {
         // Until the pool is this one's, nothing changes on the capacity device.
         bands.rest().await;
         bands.recount_begun();
-        let mut rebuild = Rebuild { media, shadow, meta, bands, stripes, right: BTreeMap::new(), missing: 0 };
-        let covered = rebuild.shadow.extents().min(rebuild.meta.extents());
+        let (right, progress) = (BTreeMap::new(), Arc::clone(progress));
+        let mut rebuild = Rebuild { media, shadow, meta, bands, stripes, right, missing: 0, progress };
+        let covered = covered(&rebuild.shadow, rebuild.meta.extents());
         for first in (0..covered).step_by(WINDOW_EXTENTS as usize) {
             let window = first..covered.min(first + WINDOW_EXTENTS);
             let kept: Vec<u32> = window.clone().filter(|extent| keeps(&rebuild.shadow, *extent)).collect();
-            rebuild.take_shadow(kept).await?;
+            rebuild.take_shadow(&kept).await?;
             rebuild.find(window).await?;
         }
         rebuild.bands.recount_ended();
@@ -132,9 +152,16 @@ impl Rebuild {
         Ok(self.missing)
     }
 
+    /// Between parts of the work: others have their turn, and may want it to end.
+    async fn go_on(&self) -> Result<(), Failed> {
+        give_way(self.bands.reactor()).await;
+        self.progress.go_on()
+    }
+
     /// These extents have their owners; their blocks are as the shadow says, and lost where they have bytes.
-    async fn take_shadow(&mut self, extents: Vec<u32>) -> Result<(), Failed> {
-        for extent in extents {
+    async fn take_shadow(&mut self, extents: &[u32]) -> Result<(), Failed> {
+        for extent in extents.iter().copied() {
+            self.go_on().await?;
             let known = self.shadow.descriptor(extent);
             self.meta
                 .set_descriptor(extent, Descriptor { flags: known.flags & (BLOCKS_LOST | BLOCKS_INHERIT), ..known });
@@ -142,22 +169,30 @@ impl Rebuild {
                 continue;
             }
             let page = self.page(&self.meta, extent).await?;
-            match self.shadow.load(extent).await {
-                Ok(shadow) => (0..EXTENT_BLOCKS).for_each(|index| match shadow.get(index) {
+            match self.shadow_of(extent).await? {
+                Some(shadow) => (0..EXTENT_BLOCKS).for_each(|index| match shadow.get(index) {
                     value if value < INHERIT => {
                         self.missing += 1;
                         page.set(index, LOST);
                     }
                     value => page.set(index, value),
                 }),
-                Err(Status::Corrupt | Status::ReadError) => {
+                None => {
                     self.missing += EXTENT_BLOCKS as u64;
                     page.fill(0..EXTENT_BLOCKS, LOST);
                 }
-                Err(status) => return Err(Failed::Io("read the shadow of the index", status)),
             }
         }
         Ok(())
+    }
+
+    /// What the shadow says of an extent; `None`: it is damaged there.
+    async fn shadow_of(&self, extent: u32) -> Result<Option<Page>, Failed> {
+        match self.shadow.load(extent).await {
+            Ok(page) => Ok(Some(page)),
+            Err(Status::Corrupt | Status::ReadError) => Ok(None),
+            Err(status) => Err(Failed::Io("read the shadow of the index", status)),
+        }
     }
 
     async fn page(&self, meta: &Rc<Meta>, extent: u32) -> Result<Page, Failed> {
@@ -171,20 +206,34 @@ impl Rebuild {
         let all = self.bands.room().bands;
         for first in (0..all).step_by(BANDS_AT_ONCE) {
             let bands = first..all.min(first + BANDS_AT_ONCE as u32);
-            let told = tell(&self.bands, bands, |bands, band| bands.walk(band), |_, entries| entries).await?;
-            for (at, entry) in told.into_iter().flatten().flatten() {
-                let (extent, index) = (entry.block / EXTENT_BLOCKS, entry.block % EXTENT_BLOCKS);
-                let has_page = |meta: &Meta| !meta.descriptor(extent).is_free() && meta.has_page(extent);
-                if !window.contains(&extent) || !has_page(&self.meta) || !has_page(&self.shadow) {
-                    continue;
-                }
-                let Ok(shadow) = self.shadow.load(extent).await else { continue };
-                if shadow.get(index) == entry.crc {
-                    self.take(extent, index, entry.crc, at).await?;
+            let walk = |bands: &Rc<Bands>, band| bands.walk(band);
+            let told = tell(&self.bands, &self.progress, bands, walk, |_, entries| entries).await?;
+            for stripe in told.into_iter().flatten() {
+                self.go_on().await?;
+                for (at, entry) in stripe {
+                    if window.contains(&(entry.block / EXTENT_BLOCKS)) && self.may_want(entry.block) {
+                        self.look(at, entry).await?;
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether both know of bytes in the extent of a block.
+    fn may_want(&self, block: u32) -> bool {
+        let extent = block / EXTENT_BLOCKS;
+        let has_page = |meta: &Meta| !meta.descriptor(extent).is_free() && meta.has_page(extent);
+        has_page(&self.meta) && has_page(&self.shadow)
+    }
+
+    /// At what a stripe says that it has.
+    async fn look(&mut self, at: BandAt, entry: Entry) -> Result<(), Failed> {
+        let (extent, index) = (entry.block / EXTENT_BLOCKS, entry.block % EXTENT_BLOCKS);
+        match self.shadow_of(extent).await? {
+            Some(shadow) if shadow.get(index) == entry.crc => self.take(extent, index, entry.crc, at).await,
+            _ => Ok(()),
+        }
     }
 
     /// A stripe says that it has a block as it was last.
@@ -249,37 +298,53 @@ fn of_bands(status: Status) -> Failed {
     Failed::Io("read the bands", status)
 }
 
+/// Long work shares a reactor with hosts.
+async fn give_way(reactor: &Reactor) {
+    if reactor.is_turn_long() {
+        reactor.yield_now().await;
+    }
+}
+
 /// Reads the stripes of some bands, all bands at once; what `of` makes of each, by bands.
 async fn tell<T: 'static>(
     bands: &Rc<Bands>,
+    progress: &Arc<ForgetProgress>,
     range: Range<u32>,
     walk: fn(&Rc<Bands>, u32) -> Cursor,
     of: fn(Surveyed, Vec<(BandAt, Entry)>) -> T,
 ) -> Result<Vec<Vec<T>>, Failed> {
     let read = |band| {
-        let mut cursor = walk(bands, band);
+        let (mut cursor, reactor, progress) = (walk(bands, band), bands.reactor().clone(), progress.clone());
         bands.reactor().spawn_join(async move {
             let mut told = Vec::new();
-            while let Some(stripe) = cursor.next_stripe().await? {
+            while let Some(stripe) = cursor.next_stripe().await.map_err(of_bands)? {
                 told.push(of(stripe.surveyed(), stripe.entries().collect()));
+                give_way(&reactor).await;
+                progress.go_on()?;
             }
+            progress.band_read();
             Ok(told)
         })
     };
     let reads: Vec<_> = range.map(read).collect();
-    let mut all = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), None);
+    // All of them end before the first failure is told: until then they use the device.
     for read in reads {
-        all.push(read.await.map_err(of_bands)?);
+        match read.await {
+            Ok(told) => all.push(told),
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(all)
+    failed.map_or(Ok(all), Err)
 }
 
 /// What the bands are by their own account, and all of their stripes.
-async fn survey(bands: &Rc<Bands>) -> Result<(Vec<BandEntry>, Vec<Known>), Failed> {
+async fn survey(bands: &Rc<Bands>, progress: &Arc<ForgetProgress>) -> Result<(Vec<BandEntry>, Vec<Known>), Failed> {
     let (mut table, mut stripes, all) = (Vec::new(), Vec::new(), bands.room().bands);
     for first in (0..all).step_by(BANDS_AT_ONCE) {
         let range = first..all.min(first + BANDS_AT_ONCE as u32);
-        for of_band in tell(bands, range, |bands, band| bands.survey(band), |surveyed, _| surveyed).await? {
+        let walk = |bands: &Rc<Bands>, band| bands.survey(band);
+        for of_band in tell(bands, progress, range, walk, |surveyed, _| surveyed).await? {
             stripes.extend(of_band.iter().map(|stripe| (stripe.header, stripe.sequence)));
             table.push(band_of(&of_band));
         }

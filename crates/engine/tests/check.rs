@@ -253,7 +253,7 @@ fn shadow_blocks(superblock: &engine::Superblock) -> Vec<u64> {
 /// Gives the log up for a new one: how many slices are lost with it.
 async fn lost_with_log(tank: &Tank) -> u64 {
     let tank = Tank { log: Disk::new("new-log", SHAPED_LOG_BLOCKS), ..tank.fork() };
-    Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap().slices
+    Pool::forget_log(&tank.reactor, &tank.devices(), false, &Default::default()).await.unwrap().slices
 }
 
 #[test]

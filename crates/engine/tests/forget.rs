@@ -6,7 +6,9 @@ use bdev::{BlockDevice, Status};
 use common::disk::Disk;
 use common::tank::*;
 use common::*;
-use engine::{CheckOptions, Pool, PoolVolume, Severity};
+use engine::{CheckOptions, ForgetProgress, ForgetSteps, ForgottenLog, Pool, PoolError, PoolVolume, Severity};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 const SLICE: u64 = 16 * 1024;
@@ -14,6 +16,10 @@ const SLICE: u64 = 16 * 1024;
 /// Settled blocks in three slices, newer ones in the log in slices 0 and 1.
 fn without_log(tank: &Tank) -> Tank {
     Tank { log: Disk::new("new-log", log_blocks(10)), ..tank.fork() }
+}
+
+async fn forget(tank: &Tank) -> Result<ForgottenLog, PoolError> {
+    Pool::forget_log(&tank.reactor, &tank.devices(), false, &Default::default()).await
 }
 
 async fn two_slices_are_lost(tank: &Tank, volume: &Arc<PoolVolume>) {
@@ -32,7 +38,7 @@ fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
         let tank = without_log(&tank);
         let error = tank.open().await.err().unwrap().to_string();
         assert!(error.contains("forget-log"), "{error}");
-        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let done = forget(&tank).await.unwrap();
         // Slices 0 and 1 of the volume have 16 extents each.
         assert_eq!((done.slices, done.lost_extents, done.freed_extents), (2, 32, 0));
         let pool = tank.open().await.unwrap();
@@ -44,11 +50,11 @@ fn what_may_have_been_in_a_lost_log_is_an_error_until_it_is_written() {
         assert_eq!((tank.read(&volume, 5).await, tank.read(&volume, 6).await), (Ok(3), Ok(4)));
         assert_eq!(tank.read(&volume, 0).await, Err(Status::ReadError));
         pool.close(&tank.reactor).await;
-        let error = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap_err().to_string();
+        let error = forget(&tank).await.unwrap_err().to_string();
         assert!(error.contains("can be read: open the pool"), "{error}");
         // Once more: block 5 is settled, but its slice has something in the log.
         let tank = without_log(&tank);
-        Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        forget(&tank).await.unwrap();
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         for block in [0, 5, 6] {
@@ -70,13 +76,13 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
     let tank = Tank::shaped_filled(&reactor);
     reactor.block_on(async move {
         let small = Tank { log: Disk::new("small", SHAPED_LOG_BLOCKS - 1), ..tank.fork() };
-        let error = Pool::forget_log(&small.reactor, &small.devices(), false).await.unwrap_err().to_string();
+        let error = forget(&small).await.unwrap_err().to_string();
         assert!(error.contains("its log needs at least"), "{error}");
         let tank = shaped_without_log(&tank);
         let before = tank.capacity.image();
         let foreseen = Pool::foresee_forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
         assert_eq!(tank.capacity.image(), before);
-        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let done = forget(&tank).await.unwrap();
         assert_eq!(done, foreseen);
         assert_eq!((done.slices, done.lost_extents, done.unfound_blocks), (2, 32, 0));
         let pool = tank.open().await.unwrap();
@@ -88,11 +94,11 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
         tank.write(&volume, SLICE + 6, 4).await;
         assert_eq!((tank.read(&volume, 5).await, tank.read(&volume, SLICE + 6).await), (Ok(3), Ok(4)));
         pool.close(&tank.reactor).await;
-        let error = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap_err().to_string();
+        let error = forget(&tank).await.unwrap_err().to_string();
         assert!(error.contains("can be read: open the pool"), "{error}");
         // Once more: block 5 is settled by now, and nothing since has been written to its slice.
         let tank = shaped_without_log(&tank);
-        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let done = forget(&tank).await.unwrap();
         assert_eq!((done.slices, done.unfound_blocks), (1, 0));
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
@@ -103,6 +109,62 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
         pool.close(&tank.reactor).await;
         let report = tank.check(CheckOptions { data: true, payloads: true, repair: false }).await;
         assert!(report.findings.iter().all(|finding| finding.meaning.contains("lost")), "{report:?}");
+    });
+}
+
+#[test]
+fn its_progress_ends_with_everything_that_was_to_be_done() {
+    let reactor = reactor();
+    let (hot, shaped) = (Tank::filled(&reactor), Tank::shaped_filled(&reactor));
+    reactor.block_on(async move {
+        for (tank, is_shaped) in [(without_log(&hot), false), (shaped_without_log(&shaped), true)] {
+            let progress = Arc::new(ForgetProgress::default());
+            assert_eq!(progress.steps(), ForgetSteps::default());
+            Pool::forget_log(&tank.reactor, &tank.devices(), false, &progress).await.unwrap();
+            let ForgetSteps { shards_done, shards, bands_read, bands } = progress.steps();
+            assert_eq!((shards_done, shards, bands_read), (SHARDS as u64, SHARDS as u64, bands));
+            // Once for what they are, and once for what is in them.
+            let twice = 2 * SHARDS as u64 * tank.superblock().await.shard_bands() as u64;
+            assert_eq!(bands, if is_shaped { twice } else { 0 });
+        }
+    });
+}
+
+#[test]
+fn stopped_anywhere_a_shaped_pool_has_its_old_log_and_it_can_be_repeated() {
+    let reactor = reactor();
+    let filled = Tank::shaped_filled(&reactor);
+    reactor.block_on(async move {
+        let mut stopped = 0;
+        for after in (0..).step_by(13) {
+            let (tank, progress) = (shaped_without_log(&filled), Arc::new(ForgetProgress::default()));
+            let (there, watched, is_over) = (tank.reactor.clone(), progress.clone(), Rc::new(Cell::new(false)));
+            let over = is_over.clone();
+            tank.reactor.spawn(async move {
+                while !over.get() && watched.steps().bands_read < after {
+                    there.yield_now().await;
+                }
+                watched.stop();
+            });
+            // The first time it is stopped before it has begun.
+            tank.reactor.yield_now().await;
+            let ended = Pool::forget_log(&tank.reactor, &tank.devices(), false, &progress).await;
+            is_over.set(true);
+            if ended.is_ok() {
+                break;
+            }
+            assert!(matches!(ended, Err(PoolError::Stopped { .. })), "after {after} bands: {ended:?}");
+            stopped += 1;
+            let old = Tank { log: filled.log.fork(), ..tank.fork() };
+            let pool = old.open().await.unwrap();
+            assert_eq!(old.read(&pool.volume("v").unwrap(), 5).await, Ok(2), "nothing is lost with the old log");
+            pool.close(&old.reactor).await;
+            forget(&tank).await.unwrap();
+            let pool = tank.open().await.unwrap();
+            judge(&tank, &pool).await;
+            pool.close(&tank.reactor).await;
+        }
+        assert!(stopped > 4, "stopped {stopped} times");
     });
 }
 
@@ -130,7 +192,7 @@ async fn interrupt(filled: &Tank, without_log: fn(&Tank) -> Tank) {
         } else {
             tank.capacity.fail_after(writes)
         }
-        let ended = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
+        let ended = forget(&tank).await;
         interrupted += ended.is_err() as u32;
         in_row = if ended.is_ok() { in_row + 1 } else { 0 };
         if in_row == 2 {
@@ -144,7 +206,7 @@ async fn interrupt(filled: &Tank, without_log: fn(&Tank) -> Tank) {
         }
         let tank = tank.fork();
         if ended.is_err() {
-            let again = Pool::forget_log(&tank.reactor, &tank.devices(), false).await;
+            let again = forget(&tank).await;
             // It may have been the very last write, of a second copy.
             assert!(again.is_ok() || again.unwrap_err().to_string().contains("open the pool"), "step {step}");
         }
@@ -178,7 +240,7 @@ fn bytes_over_a_block_that_a_snapshot_has_lost_are_given_up_at_once() {
         }
         pool.close(&tank.reactor).await;
         let tank = without_log(&tank);
-        Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        forget(&tank).await.unwrap();
         let pool = tank.open().await.unwrap();
         pool.snapshot(&tank.reactor, &[("sectors", "s")], 7).await.unwrap();
         let sectors: Arc<dyn BlockDevice> = pool.volume("sectors").unwrap();
@@ -202,12 +264,12 @@ fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
         pool.close(&tank.reactor).await;
         let tank = without_log(&tank);
         let before = tank.capacity.image();
-        let error = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap_err().to_string();
+        let error = forget(&tank).await.unwrap_err().to_string();
         assert!(error.contains("MiB larger and try again"), "{error}");
         assert_eq!(tank.capacity.image(), before);
         let mib: u64 = error.split(" MiB larger").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
         tank.capacity.enlarge(1024 * 8 + mib * 256);
-        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        let done = forget(&tank).await.unwrap();
         assert_eq!((done.slices, done.lost_extents), (1, 16));
         let pool = tank.open().await.unwrap();
         assert_eq!(tank.read(&pool.volume("v").unwrap(), 3).await, Err(Status::ReadError));
@@ -237,7 +299,7 @@ fn a_log_that_is_damaged_in_its_middle_is_refused_and_can_be_given_up() {
         assert!(error.contains("forget-log"), "{error}");
         let report = tank.check(CheckOptions::default()).await;
         assert!(report.findings.iter().any(|finding| finding.meaning.contains("are lost")), "{:?}", report.findings);
-        Pool::forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        forget(&tank).await.unwrap();
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         for block in 0..8 {

@@ -256,7 +256,8 @@ fn a_pool_of_the_fourth_generation_has_a_shadow_and_survives_without_its_log_dev
         let (mut devices, _stack) = golden.devices(&reactor);
         devices.log = LogDevice::Block(Disk::new("new-log", golden.log_blocks));
         let there = reactor.clone();
-        let ended = reactor.block_on(async move { Pool::forget_log(&there, &devices, false).await });
+        let ended =
+            reactor.block_on(async move { Pool::forget_log(&there, &devices, false, &Default::default()).await });
         match name.ends_with("-4") {
             true => assert_eq!(ended.map(|loss| loss.unfound_blocks).ok(), Some(0), "{name}"),
             false => assert!(ended.unwrap_err().to_string().contains("has no shadow of its index"), "{name}"),

@@ -371,7 +371,7 @@ impl Stage {
             self.expect(resized.is_ok(), || format!("the capacity device does not grow: {resized:?}"));
         }
         let foreseen = Pool::foresee_forget_log(&reactor, &devices, force).await;
-        match Pool::forget_log(&reactor, &devices, force).await {
+        match Pool::forget_log(&reactor, &devices, force, &Default::default()).await {
             Ok(forgotten) => {
                 self.judge(&forgotten);
                 let same = foreseen.as_ref().is_ok_and(|foreseen| *foreseen == forgotten);

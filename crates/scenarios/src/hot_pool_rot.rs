@@ -162,7 +162,9 @@ impl Stage {
         match opened {
             Err(error) if self.settled.get() => {
                 self.sim.note(format!("the log is given up: {error}"));
-                let forgotten = Pool::forget_log(reactor, &devices, false).await.map_err(|other| other.to_string())?;
+                let forgotten = Pool::forget_log(reactor, &devices, false, &Default::default())
+                    .await
+                    .map_err(|other| other.to_string())?;
                 // The dirty journal may still name slices that have nothing in the log any more.
                 if forgotten.slices > 0 {
                     self.ledger.borrow_mut().lose(|_| true);

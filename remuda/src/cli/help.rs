@@ -94,6 +94,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "remuda pool forget-log hot                                     what would be lost",
             "remuda pool forget-log hot --log fast1 --yes-lose-data",
+            "remuda pool forget-log hot --status                            how far that is, from elsewhere",
         ],
     ),
     ("pool destroy", &["remuda pool destroy hot"]),

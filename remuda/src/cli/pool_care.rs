@@ -2,17 +2,20 @@
 
 use super::exit::{Exit, Failure};
 use super::{Context, output, understood};
-use crate::node::LogLoss;
 use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
 use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
+use crate::node::{ForgetLogProgress, LogLoss};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
 use clap::{ArgGroup, Args};
 use engine::CheckOptions;
 use serde_json::json;
-use std::time::Duration;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(50);
+/// How often it is told how far something is where nobody sees a line that changes.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// Runs of bad blocks that are shown; all that are known are in the JSON.
 const BAD_SHOWN_MAX: usize = 20;
 
@@ -82,6 +85,9 @@ pub struct ForgetLogArgs {
     /// Do it: what is newest in the old log is lost
     #[arg(long)]
     yes_lose_data: bool,
+    /// Only say how far it is, or what it took
+    #[arg(long, conflicts_with_all = ["log", "log_pmem", "force", "yes_lose_data"])]
+    status: bool,
 }
 
 pub fn check(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
@@ -272,6 +278,10 @@ pub fn grow(context: &Context, name: &str) -> Result<(), Failure> {
 
 pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure> {
     let name = &args.name;
+    if args.status {
+        let show = |progress: ForgetLogProgress| forget_text(name, &progress);
+        return context.call_and_show("pool.forget_log_report", json!({ "name": name }), show);
+    }
     let log_pmem = args.log_pmem.as_ref().map(|path| match std::path::absolute(path) {
         Ok(absolute) => absolute.to_string_lossy().into_owned(),
         Err(_) => path.clone(),
@@ -284,12 +294,14 @@ pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure
     }
     if args.yes_lose_data {
         params["lose_data"] = json!(true);
-        return context.call_and_show("pool.forget_log", params, |loss: LogLoss| {
-            format!(
-                "pool '{name}' has given up its old log and is open: {}",
-                loss_text(&loss, "answer with an error until they are written")
-            )
-        });
+        context.call("pool.forget_log", params)?;
+        let loss = wait_until_forgotten(context, name)?;
+        if context.json {
+            output::print_json(&serde_json::to_value(&loss).expect("a report serialises"));
+        } else {
+            output::print_line(&forgotten_text(name, &loss));
+        }
+        return Ok(());
     }
     let raw = context.call("pool.forget_log", params)?;
     let loss: LogLoss = understood(raw.clone())?;
@@ -298,6 +310,52 @@ pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure
     let mut failure = Failure::new(Exit::Usage, message);
     failure.json["loss"] = raw;
     Err(failure)
+}
+
+/// Shows meanwhile how far it is, on standard error.
+fn wait_until_forgotten(context: &Context, name: &str) -> Result<LogLoss, Failure> {
+    let is_seen = !context.json && std::io::stderr().is_terminal();
+    let line = if is_seen { indicatif::ProgressBar::no_length() } else { indicatif::ProgressBar::hidden() };
+    line.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is right"));
+    let mut told = Instant::now();
+    let ended = loop {
+        let progress: ForgetLogProgress = match context.call("pool.forget_log_report", json!({ "name": name })) {
+            Ok(progress) => understood(progress)?,
+            Err(failure) if failure.exit == Exit::Unreachable => {
+                let next = format!("start it again and see 'remuda pool show {name}'; the command may be repeated");
+                let message = format!("the node has ended while the log of pool '{name}' was being given up; {next}");
+                break Err(Failure::new(Exit::Unreachable, message));
+            }
+            Err(failure) => break Err(failure),
+        };
+        match progress {
+            ForgetLogProgress { running: false, report: Some(loss), .. } => break Ok(loss),
+            progress => {
+                let text = forget_text(name, &progress);
+                if !is_seen && !context.json && told.elapsed() >= TOLD_EVERY {
+                    eprintln!("{text}");
+                    told = Instant::now();
+                }
+                line.set_message(text);
+            }
+        }
+        std::thread::sleep(PAUSE);
+    };
+    line.finish_and_clear();
+    ended
+}
+
+fn forget_text(name: &str, progress: &ForgetLogProgress) -> String {
+    match (&progress.steps, &progress.report) {
+        (_, Some(loss)) => forgotten_text(name, loss),
+        (Some(steps), None) => format!("giving up the log of pool '{name}': {}", steps.words()),
+        (None, None) => format!("giving up the log of pool '{name}'"),
+    }
+}
+
+fn forgotten_text(name: &str, loss: &LogLoss) -> String {
+    let what = loss_text(loss, "answer with an error until they are written");
+    format!("pool '{name}' has given up its old log and is open: {what}")
 }
 
 fn loss_text(loss: &LogLoss, verb: &str) -> String {

@@ -290,6 +290,7 @@ fn facts(pool: &PoolView) -> String {
         ("capacity", pool.definition.capacity.clone()),
         ("origin", format!("{:?}", pool.origin).to_lowercase()),
     ];
+    facts.extend(pool.forgetting.map(|steps| ("giving up its log", steps.words())));
     if let Some(open) = &pool.open {
         let total = &open.total;
         let (size, free) = (ByteSize(open.capacity_bytes), ByteSize(total.free_bytes));

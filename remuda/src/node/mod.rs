@@ -54,7 +54,7 @@ pub use build::{Opened, Opener, close as close_device, open_device};
 pub use export::Exporter;
 pub use host_keys::NewHostKeys;
 pub use legs::Joined;
-pub use pool_log::LogLoss;
+pub use pool_log::{ForgetLogProgress, LogLoss};
 pub use pools::prepare_memory;
 pub use reactors::Reactors;
 pub use referrals::REFERRALS_MAX;
@@ -70,6 +70,7 @@ use bdev::{RateLimitDevice, StatsDevice};
 use file_watch::FileWatch;
 use host_keys::HostKeys;
 use legs::LegOut;
+use pool_log::Endings;
 use pool_view::PoolView;
 use pool_volumes::PoolVolumeSlot;
 use pools::PoolSlot;
@@ -129,6 +130,7 @@ pub struct Node {
     /// Doors for virtual machines.
     vhosts: BTreeMap<String, VhostSlot>,
     transfers: Transfers,
+    endings: Endings,
     warnings: Vec<String>,
     /// Why the last attempt to save its state failed.
     state_problem: Option<String>,
@@ -176,6 +178,7 @@ impl Node {
             tls_keys: TlsKeys::new(),
             vhosts: BTreeMap::new(),
             transfers: Transfers::default(),
+            endings: Endings::default(),
             warnings: Vec::new(),
             state_problem: None,
             audit_problem: None,
@@ -368,6 +371,7 @@ impl Node {
     /// Lets hosts go, makes everything acknowledged durable, and ends the reactors. The caller has a deadline.
     pub async fn drain(&mut self) {
         self.stopping = true;
+        self.stop_forgetting().await;
         tokio::join!(self.transfers.stop(), self.exporter.drain());
         self.close_doors().await;
         self.close_pools().await;

@@ -48,7 +48,9 @@ impl Node {
     /// Whether a device may get another size as far as the pool that stands on it is concerned.
     pub(super) fn check_pool_resize(&self, device: &str, size: u64, below: &str) -> Result<(), Refusal> {
         let Some(pool) = self.pool_on(device) else { return Ok(()) };
-        let def = &self.pool_slot(pool)?.def;
+        let slot = self.pool_slot(pool)?;
+        slot.check_free()?;
+        let def = &slot.def;
         let is_log = matches!(&def.log, LogDef::Device(log) if log == device);
         if is_log && def.placement == PlacementDef::Hot {
             let next = format!("to use another, destroy pool '{pool}' and make it anew");

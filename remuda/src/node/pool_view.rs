@@ -1,5 +1,6 @@
 //! What the node tells about pools.
 
+use super::pool_log::ForgetLogSteps;
 use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
 use super::view::FlashCacheView;
@@ -18,8 +19,8 @@ const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
 pub struct PoolView {
     /// Name.
     pub name: String,
-    /// `open`, `full` (open, but new blocks are refused), `trouble` (open, but upkeep fails or it does not answer), `closed`, or
-    /// `checking` (closed, and being checked).
+    /// `open`, `full` (open, but new blocks are refused), `trouble` (open, but upkeep fails or it does not answer), `closed`,
+    /// `checking` (closed, and being checked), or `forgetting` (closed, and its log is being given up).
     pub state: String,
     /// Why it is closed, what fails, what is lost; and what to do.
     pub problems: Vec<String>,
@@ -32,6 +33,9 @@ pub struct PoolView {
     pub definition: PoolDef,
     /// Its numbers while it is open.
     pub open: Option<PoolNumbers>,
+    /// How far giving up its log is, while that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgetting: Option<ForgetLogSteps>,
     /// The flash cache that is its capacity device, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_cache: Option<FlashCacheView>,
@@ -469,12 +473,12 @@ fn full_shards(shards: &[ShardStatus], volumes: &[Arc<PoolVolume>]) -> Vec<u16> 
 }
 
 /// How a pool is that gave no numbers, in a word; one that is `live` has not answered, which fails its hosts.
-fn without_numbers(live: bool, checking: bool, failing: &mut Vec<String>) -> &'static str {
+fn without_numbers(live: bool, closed: &'static str, failing: &mut Vec<String>) -> &'static str {
     if live {
         failing.push("it does not answer: see the log, and restart the node".to_string());
         return "trouble";
     }
-    if checking { "checking" } else { "closed" }
+    closed
 }
 
 impl PoolView {
@@ -500,9 +504,14 @@ impl PoolView {
     /// A pool's definition, with the numbers that it gave if it is open.
     pub(super) fn of(slot: &PoolSlot, status: Option<PoolStatus>) -> PoolView {
         let (mut problems, mut failing) = (Vec::new(), Vec::new());
-        let (settling, settle_error) = match &slot.live {
-            Ok(open) => open.settling(),
-            Err(refusal) => {
+        let forgetting = slot.forget.under_way.as_ref().map(|under_way| under_way.steps());
+        let (settling, settle_error) = match (&slot.live, forgetting) {
+            (Ok(open), _) => open.settling(),
+            (Err(_), Some(steps)) => {
+                failing.push(format!("its log is being given up ({}), then it is opened", steps.words()));
+                (false, None)
+            }
+            (Err(refusal), None) => {
                 let next = if refusal.next.is_empty() { String::new() } else { format!("; {}", refusal.next) };
                 failing.push(format!("{}{next}", refusal.cause));
                 (false, None)
@@ -513,13 +522,17 @@ impl PoolView {
             let scrub = ScrubView { bad: Vec::new(), ..ScrubView::of(&status, &open.pool) };
             PoolNumbers::of(status, settling, scrub, &open.pool.volumes())
         });
-        let checking = slot.check.lock().expect(UNPOISONED).running;
+        let closed = match (slot.check.lock().expect(UNPOISONED).running, forgetting) {
+            (true, _) => "checking",
+            (false, Some(_)) => "forgetting",
+            (false, None) => "closed",
+        };
         let state = match &open {
             Some(open) => {
                 open.judge(&slot.def, &mut problems, &mut failing);
                 open.state()
             }
-            None => without_numbers(slot.live.is_ok(), checking, &mut failing),
+            None => without_numbers(slot.live.is_ok(), closed, &mut failing),
         };
         // What fails comes first.
         problems.splice(0..0, failing.iter().cloned());
@@ -531,6 +544,7 @@ impl PoolView {
             origin: slot.origin,
             definition: slot.def.clone(),
             open,
+            forgetting,
             flash_cache: None,
         }
     }
@@ -538,6 +552,7 @@ impl PoolView {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pool_log::ForgetRun;
     use super::super::refusal::{Refusal, RefusalKind};
     use super::*;
     use crate::config::{LogDef, PlacementDef};
@@ -581,7 +596,8 @@ mod tests {
     #[test]
     fn a_closed_pool_fails_with_its_reason() {
         let refusal = Refusal::new(RefusalKind::Failed, "pool 'hot'", "its log is gone", "look for it");
-        let slot = PoolSlot { def: def(), origin: Origin::Config, live: Err(refusal), check: Arc::default() };
+        let (check, forget) = (Arc::default(), ForgetRun::default());
+        let slot = PoolSlot { def: def(), origin: Origin::Config, live: Err(refusal), check, forget };
         let view = PoolView::of(&slot, None);
         assert!(view.state == "closed" && !view.is_well(), "{view:?}");
         assert_eq!(view.failing_lines().collect::<Vec<_>>(), ["pool 'hot' (closed): its log is gone; look for it"]);
@@ -591,9 +607,9 @@ mod tests {
     #[test]
     fn a_pool_that_does_not_answer_fails_and_one_that_is_checked_has_its_reason_already() {
         let mut failing = Vec::new();
-        assert_eq!(without_numbers(false, true, &mut failing), "checking");
+        assert_eq!(without_numbers(false, "checking", &mut failing), "checking");
         assert!(failing.is_empty());
-        assert_eq!(without_numbers(true, false, &mut failing), "trouble");
+        assert_eq!(without_numbers(true, "closed", &mut failing), "trouble");
         assert!(failing[0].contains("does not answer"), "{failing:?}");
     }
 }

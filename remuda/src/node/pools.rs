@@ -7,6 +7,7 @@ use super::build::{flash_cache_view, refused};
 use super::making::Making;
 use super::pool_advice::Reread;
 use super::pool_check::CheckRun;
+use super::pool_log::ForgetRun;
 use super::pool_view::PoolView;
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
@@ -34,6 +35,8 @@ pub(super) struct PoolSlot {
     pub(super) live: Result<OpenPool, Refusal>,
     /// The check that is under way, or was the last one.
     pub(super) check: Arc<Mutex<CheckRun>>,
+    /// Giving up its log: what is under way, or was done last.
+    pub(super) forget: ForgetRun,
 }
 
 /// How the pool is made, if it has to be.
@@ -57,15 +60,27 @@ fn create_options(def: &PoolDef, pool: Option<Uuid>) -> CreateOptions {
 
 impl PoolSlot {
     fn new(def: PoolDef, origin: Origin, live: Result<OpenPool, Refusal>) -> PoolSlot {
-        PoolSlot { def, origin, live, check: Arc::default() }
+        PoolSlot { def, origin, live, check: Arc::default(), forget: ForgetRun::default() }
     }
 
-    /// A check has the devices of a closed pool for itself.
+    /// A check has the devices of a closed pool for itself, and so has who gives up its log.
     pub(super) fn check_free(&self) -> Result<(), Refusal> {
-        match self.check.lock().expect(UNPOISONED).running {
-            true => Err(Refusal::conflict(object(&self.def.name), "it is being checked", "wait until that has ended")),
-            false => Ok(()),
+        let name = &self.def.name;
+        if self.check.lock().expect(UNPOISONED).running {
+            return Err(Refusal::conflict(object(name), "it is being checked", "wait until that has ended"));
         }
+        if let Some(under_way) = &self.forget.under_way {
+            let cause = format!("its log is being given up ({})", under_way.steps().words());
+            let next = format!("wait until that has ended: remuda pool forget-log {name} --status");
+            return Err(Refusal::conflict(object(name), cause, next));
+        }
+        Ok(())
+    }
+
+    /// Whether it stands on a device, or will when its log has been given up.
+    fn is_on(&self, device: &str) -> bool {
+        let to_be = self.forget.under_way.as_ref().map(|under_way| &under_way.def);
+        [Some(&self.def), to_be].into_iter().flatten().any(|def| def.devices().contains(&device))
     }
 }
 
@@ -118,6 +133,7 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
             let then = if next.is_empty() { String::new() } else { format!("; {next}") };
             Refusal::conflict(object, engine::volatile_log(&log), format!("{VOLATILE_LOG}{then}"))
         }
+        PoolError::Stopped { .. } => Refusal::new(RefusalKind::Stopping, object, "it was stopped before its end", next),
         PoolError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), next),
         PoolError::Device(error) => Refusal { object, ..refused(String::new(), error) },
         error => Refusal::failed(object, error, next),
@@ -261,6 +277,9 @@ impl Node {
     /// An open pool.
     pub(super) fn open_pool_of(&self, name: &str) -> Result<OpenPool, Refusal> {
         let slot = self.pool_slot(name)?;
+        if slot.live.is_err() {
+            slot.check_free()?;
+        }
         slot.live.clone().map_err(|refusal| {
             Refusal::new(RefusalKind::Failed, object(name), format!("it is not open: {}", refusal.cause), refusal.next)
         })
@@ -273,7 +292,7 @@ impl Node {
 
     /// The pool that stands on a device.
     pub(super) fn pool_on(&self, device: &str) -> Option<&str> {
-        let slot = self.pools.values().find(|slot| slot.def.devices().contains(&device));
+        let slot = self.pools.values().find(|slot| slot.is_on(device));
         slot.map(|slot| slot.def.name.as_str())
     }
 

@@ -202,7 +202,7 @@ pub const METHODS: &[Method] = &[
     question("pool.check_report", "Whether the check has ended, and what it found.", &[NAME]),
     method(
         "pool.forget_log",
-        "Gives up the log of a pool that has lost it; without 'lose_data' it says what would be lost.",
+        "Begins to give up the log of a pool that has lost it; without 'lose_data' it only says what would be lost.",
         &[
             NAME,
             key("log", Form::Text, "the pool's", "The device that is the log from now on."),
@@ -213,6 +213,7 @@ pub const METHODS: &[Method] = &[
             key("lose_data", Form::Flag, "false", "Do it."),
         ],
     ),
+    question("pool.forget_log_report", "How far giving up the log is, or what that took.", &[NAME]),
     method("pool.destroy", "Destroys a pool and its volumes.", &[NAME]),
     method(
         "volume.create",
@@ -570,7 +571,10 @@ async fn forget_log(node: &mut Node, params: &Params) -> Result<Value, Refusal> 
         (None, Some(path), Some(size)) => Some(LogDef::Pmem { path, size, volatile }),
         _ => return wrong("its new log is a device or persistent memory", "give 'log', or 'log_pmem' with 'log_size'"),
     };
-    answer(node.pool_forget_log(&params.name, log, force, lose_data).await?)
+    match lose_data {
+        true => answer(node.pool_forget_log(&params.name, log, force).await?),
+        false => answer(node.pool_foresee_forget_log(&params.name, log, force).await?),
+    }
 }
 
 async fn volume_create(node: &mut Node, params: &Params) -> Result<Value, Refusal> {
@@ -736,6 +740,7 @@ async fn dispatch(
         }
         "pool.check_report" => answer(node.pool_check_report(&params.name)?),
         "pool.forget_log" => forget_log(node, &params).await,
+        "pool.forget_log_report" => answer(node.pool_forget_log_report(&params.name)?),
         "pool.destroy" => node.pool_destroy(&params.name).await.map(done),
         "volume.create" => volume_create(node, &params).await,
         "volume.list" => answer(node.volume_list(&node.pool_list().await)),

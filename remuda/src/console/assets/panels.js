@@ -252,7 +252,7 @@ function poolCard() {
   card.remudaUpdate = (pool) => {
     setText(title, pool.name);
     setText(state, pool.numbers?.settling ? `${pool.state}, settling` : pool.state);
-    state.dataset.tone = pool.state === "open" ? "good" : pool.state === "checking" ? "warn" : "bad";
+    state.dataset.tone = pool.state === "open" ? "good" : ["checking", "forgetting"].includes(pool.state) ? "warn" : "bad";
     keyed(problems, pool.problems, (text) => text, (text) => element("li", "", text), () => {});
     problems.hidden = pool.problems.length === 0;
     open.hidden = !pool.numbers;
