@@ -85,6 +85,8 @@ fn everything_is_there(node: &Node) {
 fn the_node_goes_on_meanwhile_and_refuses_what_would_be_in_the_way() {
     let node = without_log(SHAPED);
     refused(&node, &["pool", "forget-log", "hot", "--status"], 1, "no log of it was given up");
+    let foreseen = node.run(&["pool", "forget-log", "hot"]);
+    assert!(foreseen.code == 2 && foreseen.err.contains("only doing it tells"), "{}", foreseen.err);
     slow(&node, "20ms");
     begin(&node);
     is_in_the_middle(&node, "bands_read");
@@ -203,6 +205,27 @@ fn a_client_that_goes_away_ends_nothing_and_the_new_log_is_nobody_elses_meanwhil
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
     node.restart();
     node.ok(&["pool", "status"]);
+}
+
+#[test]
+fn blocks_that_are_damaged_on_the_capacity_device_are_named_at_the_end() {
+    let mut node = without_log(SHAPED);
+    node.kill();
+    let mut bytes = std::fs::read(node.path("big.img")).unwrap();
+    // In the bands, where the volume is.
+    bytes[4 << 20..12 << 20].fill(0xeb);
+    std::fs::write(node.path("big.img"), bytes).unwrap();
+    node.restart();
+    let run = node.run(&["pool", "forget-log", "hot", "--yes-lose-data"]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    assert!(run.out.contains("damaged on the capacity device") && run.out.contains("volume 'v': "), "{}", run.out);
+    let report = progress(&node)["report"].clone();
+    let unfound = report["unfound_bytes"].as_u64().unwrap();
+    assert!(unfound > 0 && unfound < 16 << 20, "{report}");
+    let ranges = report["unfound"][0]["ranges"].as_array().unwrap();
+    assert_eq!(ranges.iter().map(|range| range["bytes"].as_u64().unwrap()).sum::<u64>(), unfound, "{report}");
+    let scrub = node.run(&["--json", "pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+    assert_eq!((scrub.code, scrub.json()["lost_blocks"].as_u64().unwrap() * 4096), (9, unfound), "{}", scrub.out);
 }
 
 #[test]

@@ -8,11 +8,15 @@
 //! log too: what is lost is lost, and its tails are past every record that the old log can hold.
 //!
 //! A shaped pool, whose log device has the index as well, gets a [new one](crate::rebuild) on the new log device instead, from what
-//! the capacity device has.
+//! the capacity device has. Only that tells which blocks [nothing has](unfound): they are not foreseen.
 
 mod progress;
+mod unfound;
 
 pub use progress::{ForgetProgress, ForgetSteps};
+pub use unfound::{BlockRange, UNFOUND_RANGES_MAX, UnfoundBlocks};
+
+pub(crate) use unfound::Unfound;
 
 use crate::error::PoolError;
 use crate::format::dirty::DIRTY_ENTRIES;
@@ -59,10 +63,11 @@ pub struct ForgottenLog {
     pub lost_extents: u64,
     /// Extents given back: of volumes that there are not, or claimed twice.
     pub freed_extents: u64,
-    /// Blocks of a shaped pool that were elsewhere, and of which no stripe can be found; known when it is done.
-    pub unfound_blocks: u64,
     /// The volumes that lose something.
     pub volumes: Vec<LostRanges>,
+    /// What of volumes was elsewhere, and cannot be found there: it is lost as well. `None`: only doing it tells, since all of
+    /// a shaped pool's capacity device has to be read for that.
+    pub unfound: Option<Vec<UnfoundBlocks>>,
 }
 
 /// A shard, read.
@@ -121,6 +126,7 @@ pub(crate) async fn forget_log(
     let mut on_log = this.log_superblock(device.unwrap_or_default(), epoch)?;
     let (catalog, mut shards) = this.read_shards().await?;
     let mut done = losses(&catalog, &shards);
+    done.unfound = (on_log.shape == Shape::Hot).then(Vec::new);
     let Some(device) = device else { return Ok(done) };
     if let Some(needed) = this.needed(&shards) {
         this.grow(needed).await?;
@@ -137,14 +143,16 @@ pub(crate) async fn forget_log(
     progress.begin(shards.len() as u64, bands);
     this.go_on()?;
     meta::write_superblock(reactor, log.channel.clone(), log.info, &mut on_log).await?;
+    let mut unfound = Unfound::default();
     for (number, shard) in (0..).zip(shards) {
         this.go_on()?;
         match on_log.shape {
             Shape::Hot => this.lose(shard).await?,
-            Shape::Shaped => done.unfound_blocks += this.rebuild(&log, &on_log, number, shard).await?,
+            Shape::Shaped => this.rebuild(&log, &on_log, &catalog, number, shard, &mut unfound).await?,
         }
         progress.shard_done();
     }
+    done.unfound = Some(unfound.into_volumes());
     this.go_on()?;
     let mut owner = Superblock { role: Role::Capacity, device: on_log.other, other: device, ..on_log };
     owner.generation = this.superblock.generation;
@@ -350,18 +358,21 @@ impl Forgetting<'_> {
         meta.checkpoint(tail).await.map_err(|status| self.io("write a checkpoint", status))
     }
 
-    /// Makes the index of a shaped pool's shard on its new log device. How many blocks cannot be found.
+    /// Makes the index of a shaped pool's shard on its new log device, and notes what cannot be found.
     async fn rebuild(
         &self,
         log: &OpenLog,
         on_log: &Superblock,
+        catalog: &Catalog,
         shard: u16,
         Opened { meta: shadow, tail, loss }: Opened,
-    ) -> Result<u64, PoolError> {
+        unfound: &mut Unfound,
+    ) -> Result<(), PoolError> {
         let failed = |error: Failed| error.of_pool(&self.superblock.name);
         let places = Places {
             reactor: self.reactor,
             superblock: on_log,
+            catalog,
             log: (log.channel.clone(), log.info),
             capacity: (self.capacity.clone(), self.info),
             progress: self.progress,
@@ -369,7 +380,7 @@ impl Forgetting<'_> {
         let gone: BTreeSet<u32> =
             loss.lost.iter().map(|(extent, _)| *extent).chain(loss.freed.iter().copied()).collect();
         let keeps = |shadow: &Meta, extent: u32| !shadow.descriptor(extent).is_free() && !gone.contains(&extent);
-        let rebuild = Rebuild::new(&places, shard, shadow, keeps).await.map_err(failed)?;
+        let rebuild = Rebuild::new(&places, shard, shadow, keeps, unfound).await.map_err(failed)?;
         note_lost(rebuild.meta(), loss);
         let tail = LogTail { segment: tail.segment + BEYOND_SHADOW, lsn: tail.lsn + BEYOND_SHADOW };
         rebuild.finish(tail).await.map_err(failed)

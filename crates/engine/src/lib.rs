@@ -31,7 +31,9 @@ mod volume;
 pub use bands::policy;
 pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
 pub use error::{PoolError, volatile_log};
-pub use forget::{ForgetProgress, ForgetSteps, ForgottenLog, LostRanges};
+pub use forget::{
+    BlockRange, ForgetProgress, ForgetSteps, ForgottenLog, LostRanges, UNFOUND_RANGES_MAX, UnfoundBlocks,
+};
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 pub use format::superblock::{

@@ -16,12 +16,13 @@
 
 use crate::bands::{BandAt, BandEntry, Bands, Cursor, Entry, Surveyed};
 use crate::error::PoolError;
-use crate::forget::ForgetProgress;
+use crate::forget::{BlockRange, ForgetProgress, Unfound};
 use crate::format::band::BandState;
 use crate::format::superblock::Superblock;
 use crate::meta::media::Media;
 use crate::meta::{
-    BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, INHERIT, LOST, MAP_PAGE, Meta, MetaError, Page, open_bands, stored_crc,
+    BLOCKS_INHERIT, BLOCKS_LOST, Catalog, Descriptor, INHERIT, LOST, MAP_PAGE, Meta, MetaError, Page, open_bands,
+    stored_crc,
 };
 use crate::pool::FIRST;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail};
@@ -46,6 +47,7 @@ pub(crate) struct Places<'a> {
     pub(crate) reactor: &'a Rc<Reactor>,
     /// Of the new log device.
     pub(crate) superblock: &'a Superblock,
+    pub(crate) catalog: &'a Catalog,
     pub(crate) log: (Rc<dyn Channel>, DeviceInfo),
     pub(crate) capacity: (Rc<dyn Channel>, DeviceInfo),
     pub(crate) progress: &'a Arc<ForgetProgress>,
@@ -91,6 +93,7 @@ pub(crate) struct Rebuild {
     /// Which data blocks of a stripe read right, a bit each, of those stripes that had to be looked at; by the places of their
     /// headers.
     right: BTreeMap<BandAt, [u64; 4]>,
+    /// Blocks of the window that the shadow names, and of which no stripe has been found yet.
     missing: u64,
     progress: Arc<ForgetProgress>,
 }
@@ -107,15 +110,16 @@ pub(crate) fn band_reads(superblock: &Superblock, shard: u16, shadow: &Meta) -> 
 }
 
 impl Rebuild {
-    /// Builds the index of a shard, which has what the shadow says of the extents that are not to be lost. It is to be
-    /// [finished](Self::finish).
+    /// Builds the index of a shard, which has what the shadow says of the extents that are not to be lost, and notes what of them
+    /// no stripe has, which is lost. It is to be [finished](Self::finish).
     pub(crate) async fn new(
         places: &Places<'_>,
         shard: u16,
         shadow: Rc<Meta>,
         keeps: impl Fn(&Meta, u32) -> bool,
+        unfound: &mut Unfound,
     ) -> Result<Rebuild, Failed> {
-        let Places { reactor, superblock, log, capacity, progress } = places;
+        let Places { reactor, superblock, catalog, log, capacity, progress } = places;
         let media = Media::new(reactor, capacity.0.clone(), &capacity.1)?;
         let nothing_known = open_bands(reactor, capacity.clone(), superblock, shard, &[]);
         let (table, stripes) = survey(&nothing_known, progress).await?;
@@ -134,6 +138,7 @@ impl Rebuild {
             let kept: Vec<u32> = window.clone().filter(|extent| keeps(&rebuild.shadow, *extent)).collect();
             rebuild.take_shadow(&kept).await?;
             rebuild.find(window).await?;
+            rebuild.note_unfound(&kept, catalog, unfound).await?;
         }
         rebuild.bands.recount_ended();
         Ok(rebuild)
@@ -144,12 +149,12 @@ impl Rebuild {
         &self.meta
     }
 
-    /// Makes it durable, with a log that begins there. How many blocks no stripe has, which are lost.
-    pub(crate) async fn finish(self, tail: LogTail) -> Result<u64, Failed> {
+    /// Makes it durable, with a log that begins there.
+    pub(crate) async fn finish(self, tail: LogTail) -> Result<(), Failed> {
         for store in [&self.meta, &self.shadow] {
             store.checkpoint(tail).await.map_err(|status| Failed::Io("write a checkpoint", status))?;
         }
-        Ok(self.missing)
+        Ok(())
     }
 
     /// Between parts of the work: others have their turn, and may want it to end.
@@ -234,6 +239,27 @@ impl Rebuild {
             Some(shadow) if shadow.get(index) == entry.crc => self.take(extent, index, entry.crc, at).await,
             _ => Ok(()),
         }
+    }
+
+    /// What of the extents of a window, all of whose stripes have been looked at, has not been found.
+    async fn note_unfound(&mut self, extents: &[u32], catalog: &Catalog, unfound: &mut Unfound) -> Result<(), Failed> {
+        if std::mem::take(&mut self.missing) == 0 {
+            return Ok(());
+        }
+        for extent in extents.iter().copied() {
+            self.go_on().await?;
+            let Descriptor { volume, vextent, .. } = self.meta.descriptor(extent);
+            // What is being deleted, and nobody shows, is no loss.
+            let entry = catalog.volumes.get(&volume).filter(|entry| catalog.counts(entry));
+            let Some(entry) = entry.filter(|_| self.shadow.descriptor(extent).flags & MAP_PAGE != 0) else { continue };
+            let (page, shadow) = (self.page(&self.meta, extent).await?, self.shadow_of(extent).await?);
+            let named = |index| shadow.as_ref().is_none_or(|shadow| shadow.get(index) < INHERIT);
+            for index in (0..EXTENT_BLOCKS).filter(|index| page.get(*index) == LOST && named(*index)) {
+                let first = vextent as u64 * EXTENT_BLOCKS as u64 + index as u64;
+                unfound.note(entry, BlockRange { first, blocks: 1 });
+            }
+        }
+        Ok(())
     }
 
     /// A stripe says that it has a block as it was last.

@@ -6,7 +6,10 @@ use bdev::{BlockDevice, Status};
 use common::disk::Disk;
 use common::tank::*;
 use common::*;
-use engine::{CheckOptions, ForgetProgress, ForgetSteps, ForgottenLog, Pool, PoolError, PoolVolume, Severity};
+use engine::{
+    BlockRange, CheckOptions, ForgetProgress, ForgetSteps, ForgottenLog, Pool, PoolError, PoolVolume, Severity,
+    UnfoundBlocks,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -83,8 +86,9 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
         let foreseen = Pool::foresee_forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
         assert_eq!(tank.capacity.image(), before);
         let done = forget(&tank).await.unwrap();
-        assert_eq!(done, foreseen);
-        assert_eq!((done.slices, done.lost_extents, done.unfound_blocks), (2, 32, 0));
+        assert_eq!((&done.unfound, &foreseen.unfound), (&Some(Vec::new()), &None));
+        assert_eq!(done, ForgottenLog { unfound: Some(Vec::new()), ..foreseen });
+        assert_eq!((done.slices, done.lost_extents), (2, 32));
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         two_slices_are_lost(&tank, &volume).await;
@@ -99,7 +103,7 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
         // Once more: block 5 is settled by now, and nothing since has been written to its slice.
         let tank = shaped_without_log(&tank);
         let done = forget(&tank).await.unwrap();
-        assert_eq!((done.slices, done.unfound_blocks), (1, 0));
+        assert_eq!((done.slices, done.unfound), (1, Some(Vec::new())));
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
         assert_eq!((tank.read(&volume, 5).await, tank.read(&volume, 6).await), (Ok(3), Err(Status::ReadError)));
@@ -109,6 +113,33 @@ fn the_index_of_a_shaped_pool_is_built_anew_and_what_may_have_been_in_the_log_is
         pool.close(&tank.reactor).await;
         let report = tank.check(CheckOptions { data: true, payloads: true, repair: false }).await;
         assert!(report.findings.iter().all(|finding| finding.meaning.contains("lost")), "{report:?}");
+    });
+}
+
+#[test]
+fn blocks_of_a_shaped_pool_that_no_stripe_has_are_lost_and_told_with_their_volume() {
+    let reactor = reactor();
+    let tank = Tank::shaped_filled(&reactor);
+    reactor.block_on(async move {
+        let tank = shaped_without_log(&tank);
+        let bands = tank.superblock().await.bands.start;
+        for block in tank.capacity.image().range(bands..).map(|(block, _)| *block) {
+            tank.capacity.flip(block, 300);
+        }
+        let foreseen = Pool::foresee_forget_log(&tank.reactor, &tank.devices(), false).await.unwrap();
+        assert_eq!(foreseen.unfound, None, "no stripe has been read");
+        let done = forget(&tank).await.unwrap();
+        let range = BlockRange { first: 2 * SLICE, blocks: 1 };
+        let unfound = UnfoundBlocks { volume: "v".to_string(), blocks: 1, ranges: vec![range] };
+        assert_eq!(done, ForgottenLog { unfound: Some(vec![unfound]), ..foreseen });
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        assert_eq!(tank.read(&volume, 2 * SLICE).await, Err(Status::ReadError));
+        assert_eq!(tank.read(&volume, 2 * SLICE + 1).await, Ok(0));
+        tank.write(&volume, 2 * SLICE, 3).await;
+        pool.settle(&tank.reactor).await.unwrap();
+        assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(3));
+        pool.close(&tank.reactor).await;
     });
 }
 

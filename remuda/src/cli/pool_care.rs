@@ -4,7 +4,7 @@ use super::exit::{Exit, Failure};
 use super::{Context, output, understood};
 use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
 use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
-use crate::node::{ForgetLogProgress, LogLoss};
+use crate::node::{ForgetLogProgress, LogLoss, UnfoundView};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
 use clap::{ArgGroup, Args};
@@ -367,9 +367,29 @@ fn loss_text(loss: &LogLoss, verb: &str) -> String {
         let (ranges, bytes) = (output::count(lost.ranges), ByteSize(lost.bytes));
         text += &format!("\n  volume '{}': {ranges} ranges, {bytes}", lost.volume);
     }
-    if loss.unfound_bytes > 0 {
-        let bytes = ByteSize(loss.unfound_bytes);
-        text += &format!("\n{bytes} more are damaged on the capacity device; 'pool scrub' lists them");
+    match loss.unfound_bytes {
+        None => {
+            text += "\nblocks that are damaged on the capacity device would be lost as well: how many, only doing it tells, since all \
+                     of it has to be read"
+        }
+        Some(0) => {}
+        Some(bytes) => {
+            text += &format!("\n{} more are damaged on the capacity device, and lost as well", ByteSize(bytes));
+            loss.unfound.iter().for_each(|unfound| text += &unfound_text(unfound));
+        }
+    }
+    text
+}
+
+fn unfound_text(unfound: &UnfoundView) -> String {
+    let mut text = format!("\n  volume '{}': {}", unfound.volume, ByteSize(unfound.bytes));
+    let shown = unfound.ranges.iter().take(BAD_SHOWN_MAX);
+    for range in shown.clone() {
+        text += &format!("\n    {} from byte {} on", ByteSize(range.bytes), output::count(range.offset));
+    }
+    let hidden = unfound.bytes - shown.map(|range| range.bytes).sum::<u64>();
+    if hidden > 0 {
+        text += &format!("\n    and {} elsewhere: 'pool scrub' finds them", ByteSize(hidden));
     }
     text
 }

@@ -54,7 +54,7 @@ pub use build::{Opened, Opener, close as close_device, open_device};
 pub use export::Exporter;
 pub use host_keys::NewHostKeys;
 pub use legs::Joined;
-pub use pool_log::{ForgetLogProgress, LogLoss};
+pub use pool_log::{ForgetLogProgress, LogLoss, UnfoundView};
 pub use pools::prepare_memory;
 pub use reactors::Reactors;
 pub use referrals::REFERRALS_MAX;

@@ -11,7 +11,7 @@ use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use crate::config::{LogDef, PoolDef};
 use bdev::BlockDevice;
-use engine::{BLOCK_BYTES, ForgetProgress, ForgetSteps, ForgottenLog, Pool, PoolDevices};
+use engine::{BLOCK_BYTES, ForgetProgress, ForgetSteps, ForgottenLog, Pool, PoolDevices, UnfoundBlocks};
 use reactor::Reactor;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -30,6 +30,26 @@ pub struct VolumeLoss {
     pub bytes: u64,
 }
 
+/// Some bytes of a volume.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// Where they begin.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// What of a volume in a shaped pool was not in the log alone, and is not on the capacity device either.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UnfoundView {
+    /// Its name.
+    pub volume: String,
+    /// Bytes that answer with an error until they are written.
+    pub bytes: u64,
+    /// Where they are: of all volumes together the first 1024 ranges.
+    pub ranges: Vec<ByteRange>,
+}
+
 /// What giving up a log takes, or took.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LogLoss {
@@ -41,9 +61,13 @@ pub struct LogLoss {
     pub bytes: u64,
     /// Extents that come back to the free ones.
     pub freed_extents: u64,
-    /// Bytes of a shaped pool that were not in the log alone and cannot be found on its capacity device: they are damaged, and lost.
-    pub unfound_bytes: u64,
-    /// The volumes that lose something.
+    /// Bytes of a shaped pool that were not in the log alone and cannot be found on its capacity device: they are damaged, and lost
+    /// as well. `None`: only doing it tells.
+    pub unfound_bytes: Option<u64>,
+    /// The volumes that these are of.
+    #[serde(default)]
+    pub unfound: Vec<UnfoundView>,
+    /// The volumes that lose something with the log.
     pub volumes: Vec<VolumeLoss>,
     /// The pool afterwards.
     pub pool: PoolView,
@@ -138,6 +162,16 @@ impl UnderWay {
     }
 }
 
+fn unfound_view(unfound: &UnfoundBlocks) -> UnfoundView {
+    let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+    let range = |range: &engine::BlockRange| ByteRange { offset: bytes(range.first), bytes: bytes(range.blocks) };
+    UnfoundView {
+        volume: unfound.volume.clone(),
+        bytes: bytes(unfound.blocks),
+        ranges: unfound.ranges.iter().map(range).collect(),
+    }
+}
+
 impl LogLoss {
     fn of(done: bool, forgotten: &ForgottenLog, pool: PoolView) -> LogLoss {
         let volumes: Vec<VolumeLoss> = forgotten
@@ -149,12 +183,15 @@ impl LogLoss {
                 bytes: lost.blocks * BLOCK_BYTES as u64,
             })
             .collect();
+        let unfound: Option<Vec<UnfoundView>> =
+            forgotten.unfound.as_ref().map(|all| all.iter().map(unfound_view).collect());
         LogLoss {
             done,
             ranges: volumes.iter().map(|lost| lost.ranges).sum(),
             bytes: volumes.iter().map(|lost| lost.bytes).sum(),
             freed_extents: forgotten.freed_extents,
-            unfound_bytes: forgotten.unfound_blocks * BLOCK_BYTES as u64,
+            unfound_bytes: unfound.as_ref().map(|all| all.iter().map(|of_volume| of_volume.bytes).sum()),
+            unfound: unfound.unwrap_or_default(),
             volumes,
             pool,
         }
@@ -318,6 +355,10 @@ impl Node {
         let gone = |_| Refusal::failed(object(name), "its reactor has ended", "restart the node and look at its log");
         let forgotten = under_way.ended.await.map_err(gone)??;
         tracing::warn!(pool = name, slices = forgotten.slices, "log given up: what was newest in it is lost");
+        for unfound in forgotten.unfound.iter().flatten() {
+            let UnfoundBlocks { volume, blocks, .. } = unfound;
+            tracing::warn!(pool = name, volume, blocks, "blocks are not on the capacity device, and lost as well");
+        }
         self.redefine_pool(name, under_way.def)?;
         Ok(forgotten)
     }
