@@ -4,6 +4,7 @@ use crate::holds::Holds;
 use crate::layout::PlanError;
 use crate::log::LogError;
 use crate::meta::MetaError;
+use base::ByteSize;
 use bdev::{DeviceError, Status};
 use thiserror::Error;
 
@@ -52,6 +53,21 @@ pub enum PoolError {
         pool: String,
         /// The path of its log.
         log: String,
+    },
+    /// What a volume shows of others does not fit beside them.
+    #[error(
+        "pool '{pool}': what volume '{volume}' shows of others takes up to {} more, and {} are free", ByteSize(*.needed_bytes),
+        ByteSize(*.free_bytes)
+    )]
+    NoRoom {
+        /// The pool.
+        pool: String,
+        /// The volume.
+        volume: String,
+        /// Bytes that it may take, in the shards that have less.
+        needed_bytes: u64,
+        /// Bytes that may be taken there.
+        free_bytes: u64,
     },
     /// An operation ended badly.
     #[error("pool '{pool}': cannot {action}: {status}")]

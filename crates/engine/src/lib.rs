@@ -49,7 +49,10 @@ pub use meta::journal::DirtyJournal;
 pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 pub use meta::{Meta, MetaError, MetaStats, Object};
-pub use pool::{Changes, OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo, VolumeInfo};
+pub use pool::{
+    Changes, FlattenState, FlattenStatus, OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo,
+    VolumeInfo,
+};
 pub use shard::{
     BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
 };

@@ -29,12 +29,14 @@ use uuid::Uuid;
 
 mod changes;
 mod control;
+mod flatten;
 mod reap;
 mod snapshots;
 
 use control::{Control, ControlSlot};
 
 pub use changes::Changes;
+pub use flatten::{FlattenState, FlattenStatus};
 pub use snapshots::{SnapshotInfo, VolumeInfo};
 
 /// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.
@@ -498,6 +500,7 @@ impl Pool {
             catalog: RefCell::new(catalog),
             busy: Cell::new(false),
             reaping: Cell::new(false),
+            flattenings: RefCell::default(),
             idle: Notify::default(),
             closing: Cell::new(false),
         });

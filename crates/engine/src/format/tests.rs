@@ -383,6 +383,12 @@ fn layers_survive_the_round_trip_and_lie_over_what_can_be_below() {
     for (below, parent) in [(VolumeState::Live, 3), (VolumeState::Snapshot, 4), (VolumeState::Snapshot, 5)] {
         assert!(CatalogImage::decode(&image(below, parent).encode(POOL), POOL).is_err(), "{below:?} {parent}");
     }
+    // What was flattened has no parent, and the shards of its family; also when the first of that is gone.
+    let mut flat = image(VolumeState::Snapshot, 0);
+    flat.volumes[1].overlap = 0;
+    assert_eq!(CatalogImage::decode(&flat.encode(POOL), POOL).unwrap(), flat);
+    flat.volumes.remove(0);
+    assert_eq!(CatalogImage::decode(&flat.encode(POOL), POOL).unwrap().volumes[0].origin, 3);
     let mut other_family = good;
     other_family.volumes[1].origin = 5;
     assert!(CatalogImage::decode(&other_family.encode(POOL), POOL).is_err());

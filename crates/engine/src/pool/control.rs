@@ -1,5 +1,6 @@
 //! The control part of a pool: superblocks and catalog, on one reactor, changed by one at a time.
 
+use super::flatten::Flattening;
 use super::{PoolShared, ShardTable, volumes_max};
 use crate::error::PoolError;
 use crate::format::catalog::{VolumeEntry, VolumeState};
@@ -33,6 +34,8 @@ pub(super) struct Control {
     pub(super) busy: Cell<bool>,
     /// Layers that go, go one at a time; changes are made meanwhile.
     pub(super) reaping: Cell<bool>,
+    /// Volumes that are being flattened, or were since the pool was opened: one for each.
+    pub(super) flattenings: RefCell<Vec<Rc<Flattening>>>,
     pub(super) idle: Notify,
     /// Nothing is changed any more.
     pub(super) closing: Cell<bool>,
@@ -57,8 +60,10 @@ impl Control {
     pub(super) async fn close(&self) {
         self.closing.set(true);
         self.shared.hurry.wait_for_good();
+        self.halt_flattening();
         let ended = async {
-            self.idle.wait_until(|| !self.reaping.get() && !self.busy.get()).await;
+            let is_idle = || !self.reaping.get() && !self.busy.get() && !self.is_flattening();
+            self.idle.wait_until(is_idle).await;
         };
         let _ = self.reactor.timeout(CLOSE_WAIT_NS, ended).await;
     }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// How long it takes until what failed is tried again, and how often it is looked whether the pool is being closed.
-const RETRY_NS: u64 = 10_000_000_000;
-const CLOSE_LOOK_NS: u64 = 100_000_000;
+pub(super) const RETRY_NS: u64 = 10_000_000_000;
+pub(super) const CLOSE_LOOK_NS: u64 = 100_000_000;
 
 impl Control {
     /// Removes all layers that are to go and can, as fast as that goes: somebody waits for it.
@@ -90,6 +90,11 @@ impl Control {
     }
 
     async fn remove(&self, layer: u32, heir: Option<u32>) -> Result<(), PoolError> {
+        self.unflattened([Some(layer), heir]).await;
+        if self.catalog.borrow().over(layer).next().map(|heir| heir.id) != heir {
+            // Nothing lies below that one any more.
+            return Ok(());
+        }
         let is_done = match heir {
             None => self.shared.free_from(&self.reactor, layer, 0).await.check().map(|()| true),
             Some(heir) => self.absorb(layer, heir).await,

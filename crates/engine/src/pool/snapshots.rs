@@ -339,7 +339,7 @@ impl Pool {
 }
 
 /// The volume in the name of a snapshot.
-fn volume_part(name: &str) -> &str {
+pub(super) fn volume_part(name: &str) -> &str {
     name.rsplit_once(SNAPSHOT_MARK).map_or("", |(volume, _)| volume)
 }
 

@@ -216,21 +216,21 @@ impl Shard {
         self.log.append(record, SgList::new(), Class::Internal).await.result.map(|_| ())
     }
 
-    /// Writes a block as it is shown to where it is shown.
-    async fn write_again(self: &Rc<Self>, target: Target, block: u32) -> Result<(), Status> {
+    /// Writes a block as it is shown to where it is shown. False: it could not be read, and is lost.
+    pub(super) async fn write_again(self: &Rc<Self>, target: Target, block: u32) -> Result<bool, Status> {
         match self.read_needed(target, block).await? {
             Needed::Bytes(bufs) => {
                 self.note_slice(&target).await?;
-                self.log.append(Record::write(block, 1), bufs, Class::Internal).await.result.map(|_| ())
+                self.log.append(Record::write(block, 1), bufs, Class::Internal).await.result.map(|_| true)
             }
             Needed::Lost { .. } => {
                 add(&self.counters.lost_blocks, 1);
                 tracing::error!(
-                    "pool '{}': block {block} of shard {} is lost: what a deleted snapshot had there cannot be read",
+                    "pool '{}': block {block} of shard {} is lost: what a snapshot below it has there cannot be read",
                     self.pool_name,
                     self.number
                 );
-                self.tell(&target, Record::Lost { first: block, blocks: 1 }).await
+                self.tell(&target, Record::Lost { first: block, blocks: 1 }).await.map(|()| false)
             }
         }
     }

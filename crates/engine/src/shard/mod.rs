@@ -16,6 +16,7 @@ mod data;
 mod destage;
 mod dirty;
 mod evacuate;
+mod flatten;
 mod found;
 mod freeze;
 mod full;
@@ -65,6 +66,7 @@ use std::rc::Rc;
 pub use audit::ExtentOwner;
 pub(crate) use changes::{Between, add_change};
 pub use changes::{Change, ChangeKind};
+pub(crate) use flatten::FlattenProgress;
 pub(crate) use freeze::Succession;
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};
@@ -235,6 +237,8 @@ pub enum Defect {
     AbsorbExtents,
     /// Of what a layer has of its own, half is lost when it takes over an extent of a deleted snapshot.
     ForgetOwn,
+    /// Flattening a volume leaves out every second block that it shows of another one.
+    FlattenHalf,
     /// Of a block that is damaged no other version is tried.
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.

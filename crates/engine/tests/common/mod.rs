@@ -7,6 +7,7 @@ pub mod below;
 mod clock_driver;
 pub mod disk;
 pub mod golden;
+pub mod layered;
 #[path = "../../../bdev/tests/common/run.rs"]
 mod run;
 pub mod store;

@@ -1,0 +1,348 @@
+//! Flattening: clones become independent of what they were cloned from, and nothing that is read changes by it.
+
+mod common;
+
+use bdev::Status;
+use common::layered::{Tank, everywhere};
+use common::*;
+use engine::{FlattenState, FlattenStatus, PoolError};
+use std::collections::BTreeMap;
+
+/// What volumes and snapshots hold, block by block.
+type Shown = BTreeMap<String, Vec<(u64, u8)>>;
+
+async fn shown(tank: &Tank, names: &[&str], blocks: &[u64]) -> Shown {
+    let mut shown = Shown::new();
+    for name in names {
+        for lba in blocks {
+            shown.entry(name.to_string()).or_default().push((*lba, tank.read(name, *lba).await));
+        }
+    }
+    shown
+}
+
+async fn expect(tank: &Tank, shown: &Shown) {
+    for (name, blocks) in shown {
+        tank.expect(name, blocks).await;
+    }
+}
+
+async fn flatten(tank: &Tank, name: &str) -> FlattenStatus {
+    let begun = tank.pool.flatten(&tank.reactor, name).await.unwrap();
+    assert_eq!(begun.state, FlattenState::Running);
+    tank.pool.flattened(&tank.reactor, name).await.unwrap()
+}
+
+async fn clone_of(tank: &Tank, name: &str) -> Option<String> {
+    let tree = tank.pool.tree(&tank.reactor).await.unwrap().0;
+    tree.into_iter().find(|volume| volume.name == name).unwrap().clone_of
+}
+
+const BLOCKS: [u64; 14] = [0, 1, 2, 3, 40, 41, 900, 1023, 1024, 1500, 2100, 3000, 3001, 4999];
+
+/// A volume `v` with a snapshot, and a clone `c` of that which has a snapshot of its own; all of them have been written to.
+async fn family(tank: &Tank) {
+    let reactor = &tank.reactor;
+    tank.pool.create_volume(reactor, "v", 5000, 12, 0).await.unwrap();
+    for lba in [0, 1, 2, 40, 900, 1023, 1024, 3000] {
+        tank.write("v", lba, 1).await;
+    }
+    tank.trim("v", 40, 1).await;
+    tank.snapshot("v", "base").await;
+    tank.pool.clone_volume(reactor, "v@base", "c", 3).await.unwrap();
+    tank.write("c", 1, 2).await;
+    tank.write("c", 1500, 2).await;
+    tank.trim("c", 1023, 2).await;
+    tank.snapshot("c", "own").await;
+    tank.write("c", 2, 3).await;
+    tank.write("c", 2100, 3).await;
+    tank.write("v", 0, 9).await;
+}
+
+#[test]
+fn a_flattened_clone_and_its_snapshots_need_nothing_of_what_they_came_from() {
+    everywhere(|mut tank, settles| async move {
+        let free = tank.free_extents().await;
+        family(&tank).await;
+        if settles {
+            tank.pool.settle(&tank.reactor).await.unwrap();
+        }
+        let all = shown(&tank, &["v", "v@base", "c", "c@own"], &BLOCKS).await;
+        let status = flatten(&tank, "c").await;
+        assert_eq!((status.state, status.trouble), (FlattenState::Done, None));
+        assert_eq!((status.extents_done, status.extents_total, status.lost_blocks), (3, 3, 0));
+        // 1 and what was trimmed are the clone's own, and 40 is a hole: 0, 2, 900 and 3000 are copied.
+        assert_eq!(status.copied_bytes, 4 * 4096);
+        expect(&tank, &all).await;
+        assert_eq!(clone_of(&tank, "c").await, None);
+        tank.reopen(settles).await;
+        expect(&tank, &all).await;
+        let refused = tank.pool.flatten(&tank.reactor, "c").await.unwrap_err().to_string();
+        assert!(refused.contains("volume 'c' is not a clone: nothing lies below it"), "{refused}");
+        tank.pool.delete_volume_and_snapshots(&tank.reactor, "v").await.unwrap();
+        assert_eq!(tank.pool.tree(&tank.reactor).await.unwrap().1, 0, "all of the other volume is gone");
+        let own: Shown = all.into_iter().filter(|(name, _)| name.starts_with('c')).collect();
+        expect(&tank, &own).await;
+        tank.reopen(settles).await;
+        expect(&tank, &own).await;
+        // What comes later finds everything as it should be.
+        tank.write("c", 41, 5).await;
+        tank.pool.delete_snapshot(&tank.reactor, "c@own").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        tank.reopen(settles).await;
+        tank.expect("c", &[(0, 1), (1, 2), (2, 3), (40, 0), (41, 5), (900, 1), (1023, 0), (1024, 0), (3000, 1)]).await;
+        tank.pool.delete_volume(&tank.reactor, "c").await.unwrap();
+        assert_eq!(tank.free_extents().await, free);
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn what_was_written_in_part_outlives_what_it_was_written_over() {
+    everywhere(|mut tank, settles| async move {
+        tank.pool.create_volume(&tank.reactor, "v", 3000, 9, 0).await.unwrap();
+        for sector in 0..16 {
+            tank.write("v", sector, 1).await;
+        }
+        tank.snapshot("v", "s").await;
+        tank.pool.clone_volume(&tank.reactor, "v@s", "c", 0).await.unwrap();
+        tank.write("c", 3, 2).await;
+        tank.write("c", 12, 3).await;
+        if settles {
+            tank.pool.settle(&tank.reactor).await.unwrap();
+        }
+        assert_eq!(flatten(&tank, "c").await.state, FlattenState::Done);
+        tank.pool.delete_volume_and_snapshots(&tank.reactor, "v").await.unwrap();
+        for _ in 0..2 {
+            tank.reopen(false).await;
+            tank.expect("c", &[(2, 1), (3, 2), (4, 1), (11, 1), (12, 3), (15, 1), (16, 0)]).await;
+        }
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn clones_of_clones_are_flattened_one_by_one_and_all_at_once() {
+    everywhere(|mut tank, settles| async move {
+        family(&tank).await;
+        let reactor = tank.reactor.clone();
+        for (source, name) in [("c@own", "d"), ("c@own", "e"), ("v@base", "f")] {
+            tank.pool.clone_volume(&reactor, source, name, 0).await.unwrap();
+            tank.write(name, 41, 7).await;
+        }
+        let all = shown(&tank, &["c", "c@own", "d", "e", "f"], &BLOCKS).await;
+        // Of the same layers, from all sides, while what they lie over is deleted.
+        for name in ["c", "d", "f"] {
+            tank.pool.flatten(&reactor, name).await.unwrap();
+        }
+        tank.pool.delete_snapshot(&reactor, "v@base").await.unwrap();
+        for name in ["c", "d", "f"] {
+            assert_eq!(tank.pool.flattened(&reactor, name).await.unwrap().state, FlattenState::Done);
+            assert_eq!(clone_of(&tank, name).await, None);
+        }
+        expect(&tank, &all).await;
+        tank.pool.reap(&reactor).await.unwrap();
+        assert_eq!(tank.pool.tree(&reactor).await.unwrap().1, 0);
+        expect(&tank, &all).await;
+        assert_eq!(clone_of(&tank, "e").await.as_deref(), Some("c@own"));
+        tank.reopen(settles).await;
+        expect(&tank, &all).await;
+        tank.pool.close(&reactor).await;
+    });
+}
+
+#[test]
+fn what_is_done_to_a_volume_while_it_is_flattened_holds() {
+    everywhere(|mut tank, settles| async move {
+        let reactor = tank.reactor.clone();
+        family(&tank).await;
+        let base = shown(&tank, &["v@base"], &BLOCKS).await.remove("v@base").unwrap();
+        let own = shown(&tank, &["c@own"], &BLOCKS).await;
+        let flattened = async |name: &str| tank.pool.flattened(&reactor, name).await.unwrap().state;
+        // A snapshot of it, and its lowest layer going to the next one.
+        tank.pool.clone_volume(&reactor, "v@base", "d", 0).await.unwrap();
+        tank.write("d", 2, 4).await;
+        tank.pool.flatten(&reactor, "d").await.unwrap();
+        let again = tank.pool.flatten(&reactor, "d").await.unwrap_err().to_string();
+        assert!(again.contains("volume 'd' is being flattened already"), "{again}");
+        tank.snapshot("d", "then").await;
+        tank.write("d", 900, 4).await;
+        tank.pool.delete_snapshot(&reactor, "d@then").await.unwrap();
+        assert_eq!(flattened("d").await, FlattenState::Done);
+        // Going back to a snapshot of its own.
+        tank.pool.flatten(&reactor, "c").await.unwrap();
+        tank.pool.roll_back(&reactor, "c@own").await.unwrap();
+        assert_eq!(flattened("c").await, FlattenState::Done);
+        // Cut, and longer again.
+        tank.pool.clone_volume(&reactor, "v@base", "e", 0).await.unwrap();
+        tank.pool.flatten(&reactor, "e").await.unwrap();
+        tank.volume("e").resize(&reactor, 950).await.unwrap();
+        assert_eq!(flattened("e").await, FlattenState::Done);
+        tank.volume("e").resize(&reactor, 5000).await.unwrap();
+        // Deleted.
+        tank.pool.clone_volume(&reactor, "v@base", "f", 0).await.unwrap();
+        tank.pool.flatten(&reactor, "f").await.unwrap();
+        tank.pool.delete_volume(&reactor, "f").await.unwrap();
+        assert!(tank.pool.flatten_status(&reactor, "f").await.is_err());
+        tank.pool.delete_volume_and_snapshots(&reactor, "v").await.unwrap();
+        assert_eq!(tank.pool.tree(&reactor).await.unwrap().1, 0);
+        let mut all = own.clone();
+        all.insert("c".into(), own["c@own"].clone());
+        let other = |changed: &dyn Fn(u64) -> Option<u8>| {
+            base.iter().map(|(lba, value)| (*lba, changed(*lba).unwrap_or(*value))).collect::<Vec<_>>()
+        };
+        all.insert("d".into(), other(&|lba| matches!(lba, 2 | 900).then_some(4)));
+        all.insert("e".into(), other(&|lba| (lba >= 950).then_some(0)));
+        for _ in 0..2 {
+            expect(&tank, &all).await;
+            tank.reopen(settles).await;
+        }
+        tank.pool.close(&reactor).await;
+    });
+}
+
+#[test]
+fn what_was_interrupted_goes_on_with_what_is_there() {
+    everywhere(|mut tank, settles| async move {
+        let reactor = tank.reactor.clone();
+        tank.pool.create_volume(&reactor, "v", 12_000, 12, 0).await.unwrap();
+        for lba in (0..12_000).step_by(100) {
+            tank.write("v", lba, 1).await;
+        }
+        tank.snapshot("v", "base").await;
+        tank.pool.clone_volume(&reactor, "v@base", "c", 0).await.unwrap();
+        let none = tank.pool.stop_flatten(&reactor, "c").await.unwrap_err().to_string();
+        assert!(none.contains("volume 'c' was not flattened since the pool was opened"), "{none}");
+        assert_eq!(tank.pool.flatten_status(&reactor, "c").await.unwrap(), None);
+        let mut copied = 0;
+        for turn in 0..4 {
+            tank.pool.flatten(&reactor, "c").await.unwrap();
+            // A few turns of the reactor on.
+            for _ in 0..20 * turn {
+                reactor.yield_now().await;
+            }
+            let status = match turn {
+                3 => tank.pool.flatten_status(&reactor, "c").await.unwrap().unwrap(),
+                _ => tank.pool.stop_flatten(&reactor, "c").await.unwrap(),
+            };
+            copied += status.copied_bytes;
+            if turn == 3 {
+                // Closed while it runs.
+                tank.reopen(false).await;
+            } else {
+                assert!(matches!(status.state, FlattenState::Stopped | FlattenState::Done), "{status:?}");
+            }
+            if settles {
+                tank.pool.settle(&reactor).await.unwrap();
+            }
+        }
+        if clone_of(&tank, "c").await.is_some() {
+            let status = flatten(&tank, "c").await;
+            assert_eq!(status.state, FlattenState::Done);
+            assert!(copied + status.copied_bytes <= 120 * 4096, "blocks were copied twice");
+        }
+        tank.pool.delete_volume_and_snapshots(&reactor, "v").await.unwrap();
+        tank.reopen(settles).await;
+        for lba in (0..12_000).step_by(50) {
+            assert_eq!(tank.read("c", lba).await, lba.is_multiple_of(100) as u8, "block {lba}");
+        }
+        tank.pool.close(&reactor).await;
+    });
+}
+
+#[test]
+fn without_room_it_is_refused_with_what_it_takes() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        let tank = Tank::new(&there, false).await;
+        let extents = tank.free_extents().await as u64;
+        tank.pool.create_volume(&there, "v", extents * 1024, 12, 0).await.unwrap();
+        let mut first = 0;
+        while tank.free_extents().await > extents as u32 / 2 - 3 {
+            tank.write("v", first * 1024, 1).await;
+            first += 1;
+        }
+        tank.snapshot("v", "base").await;
+        tank.pool.clone_volume(&there, "v@base", "c", 0).await.unwrap();
+        let refused = tank.pool.flatten(&there, "c").await.unwrap_err();
+        assert!(matches!(refused, PoolError::NoRoom { needed_bytes, free_bytes, .. } if needed_bytes > free_bytes));
+        let text = refused.to_string();
+        assert!(text.starts_with("pool 'pool': what volume 'c' shows of others takes up to "), "{text}");
+        assert_eq!(tank.pool.flatten_status(&there, "c").await.unwrap(), None);
+        // There is room at first, and writers take it.
+        tank.pool.create_volume(&there, "w", extents * 1024, 12, 0).await.unwrap();
+        tank.pool.delete_volume(&there, "c").await.unwrap();
+        tank.pool.delete_volume_and_snapshots(&there, "v").await.unwrap();
+        tank.pool.create_volume(&there, "v", first * 1024, 12, 0).await.unwrap();
+        for extent in 0..extents / 4 {
+            tank.write("v", extent * 1024, 1).await;
+        }
+        tank.snapshot("v", "base").await;
+        tank.pool.clone_volume(&there, "v@base", "c", 0).await.unwrap();
+        tank.pool.flatten(&there, "c").await.unwrap();
+        let device = tank.volume("w");
+        let mut taken = 0;
+        while write(&there, &device, taken * 1024, 2).await == Status::Ok {
+            taken += 1;
+        }
+        let status = tank.pool.flattened(&there, "c").await.unwrap();
+        if status.state == FlattenState::Failed {
+            assert!(status.trouble.unwrap().contains("shows of others takes up to"));
+            tank.pool.delete_volume(&there, "w").await.unwrap();
+            assert_eq!(flatten(&tank, "c").await.state, FlattenState::Done);
+        }
+        for extent in 0..extents / 4 {
+            tank.expect("c", &[(extent * 1024, 1), (extent * 1024 + 1, 0)]).await;
+        }
+        tank.audit().await;
+        tank.pool.close(&there).await;
+    });
+}
+
+#[test]
+fn only_clones_are_flattened() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        let tank = Tank::new(&there, false).await;
+        tank.pool.create_volume(&there, "v", 3000, 12, 0).await.unwrap();
+        tank.write("v", 0, 1).await;
+        tank.snapshot("v", "s").await;
+        for (name, text) in [
+            ("v", "volume 'v' is not a clone: nothing lies below it"),
+            ("v@s", "'v@s' is a snapshot, not a volume"),
+            ("w", "has no volume 'w'"),
+        ] {
+            let refused = tank.pool.flatten(&there, name).await.unwrap_err().to_string();
+            assert!(refused.contains(text), "{refused}");
+        }
+        tank.pool.close(&there).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_read_is_lost_in_the_clone_as_well_and_counted() {
+    let reactor = reactor();
+    let tank = tank::Tank::filled(&reactor);
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        let superblock = tank.superblock().await;
+        let region = superblock.shard_regions(1).next().unwrap();
+        let pool = tank.open().await.unwrap();
+        pool.snapshot(&there, &[("v", "s")], 0).await.unwrap();
+        let clone = pool.clone_volume(&there, "v@s", "c", 0).await.unwrap();
+        tank.capacity.flip(region.data_start() + 1, 0);
+        pool.flatten(&there, "c").await.unwrap();
+        let status = pool.flattened(&there, "c").await.unwrap();
+        assert_eq!((status.state, status.lost_blocks), (FlattenState::Done, 1));
+        pool.delete_volume_and_snapshots(&there, "v").await.unwrap();
+        for block in tank::SETTLED.into_iter().chain(tank::LOGGED).chain([2, 2000]) {
+            let expected = if block == 1 { Err(Status::ReadError) } else { Ok(tank::Tank::expected(block)) };
+            assert_eq!(tank.read(&clone, block).await, expected, "block {block}");
+        }
+        tank.write(&clone, 1, 8).await;
+        assert_eq!(tank.read(&clone, 1).await, Ok(8));
+        pool.close(&there).await;
+    });
+}
