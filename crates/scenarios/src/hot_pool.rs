@@ -417,6 +417,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::WriteFrozen => Some(Defect::WriteFrozen),
         Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
         Mutation::ForgetOwn => Some(Defect::ForgetOwn),
+        Mutation::FlattenHalf => Some(Defect::FlattenHalf),
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
         _ => None,

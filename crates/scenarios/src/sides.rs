@@ -3,7 +3,7 @@
 use crate::blocks::Judge;
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op};
-use engine::{Pool, PoolVolume};
+use engine::{FlattenState, FlattenStatus, Pool, PoolVolume, VolumeInfo};
 use reactor::{Reactor, SgList};
 use sim::oracle::{fill_cell, read_cell};
 use std::cell::RefCell;
@@ -200,7 +200,7 @@ impl Side {
         self.sides.borrow().volumes.keys().filter(|other| other.starts_with(&prefix)).cloned().collect()
     }
 
-    /// Makes, clones, deletes or goes back to a snapshot; the volume to go on with.
+    /// Makes, clones, deletes or goes back to a snapshot, or flattens a clone; the volume to go on with.
     async fn change_layers(
         &mut self,
         reactor: &Rc<Reactor>,
@@ -210,7 +210,8 @@ impl Side {
         let snapshots = self.snapshots_of(&name);
         let all = self.sides.borrow().volumes.len() as u64;
         let chosen = snapshots.get(self.rng.below(snapshots.len().max(1) as u64) as usize).cloned();
-        match (self.rng.below(6), chosen) {
+        match (self.rng.below(7), chosen) {
+            (6, _) => self.flatten(reactor).await,
             (0 | 1, _) if all < LAYERS_MAX => {
                 self.sides.borrow_mut().made += 1;
                 let short = self.sides.borrow().made.to_string();
@@ -263,6 +264,36 @@ impl Side {
             _ => {}
         }
         Some((name, device))
+    }
+
+    /// Begins to flatten a clone, and waits for the end, stops it or leaves it alone. Nothing that is read may change by it.
+    async fn flatten(&mut self, reactor: &Rc<Reactor>) {
+        let Ok((tree, _)) = self.pool.tree(reactor).await else { return };
+        let clones = tree.into_iter().filter(|volume| volume.clone_of.is_some()).map(|volume| volume.name);
+        let clones: Vec<String> = clones.filter(|name| name.starts_with(PREFIX)).collect();
+        let Some(name) = clones.get(self.rng.below(clones.len().max(1) as u64) as usize) else { return };
+        let before = self.pool.flatten_status(reactor, name).await;
+        let begun = self.pool.flatten(reactor, name).await;
+        if !matches!(before, Ok(Some(FlattenStatus { state: FlattenState::Running, .. }))) {
+            self.succeeded("flattening a clone", begun.map(drop));
+        }
+        match self.rng.below(4) {
+            0 => {
+                reactor.sleep_ns(self.rng.below(200_000)).await;
+                let stopped = self.pool.stop_flatten(reactor, name).await;
+                self.succeeded("stopping to flatten a clone", stopped.map(drop));
+            }
+            1 | 2 => {
+                let ended = self.pool.flattened(reactor, name).await;
+                let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
+                let tree = self.pool.tree(reactor).await;
+                let is_clone = |tree: &[VolumeInfo]| tree.iter().any(|one| one.name == *name && one.clone_of.is_some());
+                if self.is_alive() && !(is_done && tree.is_ok_and(|(tree, _)| !is_clone(&tree))) {
+                    self.judge.sim.violation(format!("clone {name} is not flattened: {ended:?}"));
+                }
+            }
+            _ => {}
+        }
     }
 
     async fn create(&mut self, reactor: &Rc<Reactor>, name: String) -> Option<(String, Arc<PoolVolume>)> {

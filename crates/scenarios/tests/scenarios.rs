@@ -160,6 +160,7 @@ fn every_checker_catches_its_mutation() {
         ("pool-snapshots", Mutation::WriteFrozen),
         ("pool-snapshots", Mutation::AbsorbExtents),
         ("pool-snapshots", Mutation::ForgetOwn),
+        ("pool-snapshots", Mutation::FlattenHalf),
         ("pool-versions", Mutation::OneVersion),
         ("pool-versions", Mutation::TrustVersion),
         ("pool-snapshots", Mutation::ForgetTrims),

@@ -277,6 +277,8 @@ pub enum Mutation {
     AbsorbExtents,
     /// A scenario's own defect: the engine loses half of what a layer has of its own where it takes over an extent of a deleted snapshot.
     ForgetOwn,
+    /// A scenario's own defect: where the engine flattens a volume it leaves out every second block.
+    FlattenHalf,
     /// A scenario's own defect: the engine does not try another version of a block that is damaged.
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
@@ -313,7 +315,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 69] = [
+    pub const ALL: [Mutation; 70] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -367,6 +369,7 @@ impl Mutation {
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
         Mutation::ForgetOwn,
+        Mutation::FlattenHalf,
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::SkipParity,
