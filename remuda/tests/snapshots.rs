@@ -68,6 +68,46 @@ fn snapshots_are_made_exported_cloned_gone_back_to_and_deleted() {
 }
 
 #[test]
+fn a_clone_is_flattened_and_nothing_is_left_of_what_it_came_from() {
+    let mut node = node(POOL);
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "64MiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    let write = ["--rw", "randwrite", "--range", "16MiB", "--time", "200ms", "--warmup", "0s"];
+    assert_eq!(bench(&node, &write).code, 0);
+    node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
+    node.ok(&["snapshot", "create", "v@one"]);
+    node.ok(&["volume", "clone", "v@one", "c"]);
+    refused(&node, &["volume", "flatten", "v"], 1, "volume 'v' is not a clone: nothing lies below it");
+    refused(&node, &["volume", "flatten", "v@one"], 1, "'v@one' is a snapshot, not a volume");
+    refused(&node, &["volume", "flatten", "x"], 4, "no such object");
+    refused(&node, &["volume", "flatten", "c", "--stop"], 1, "was not flattened since the pool was opened");
+    assert_eq!(node.json(&["volume", "flatten", "c", "--status"])["state"], json!("none"));
+    assert_eq!(node.json(&["volume", "show", "c"])["clone_of"], json!("v@one"));
+    let path = |name: &str| node.path(name).to_str().unwrap().to_string();
+    let (before, after) = (path("before.snap"), path("after.snap"));
+    node.ok(&["snapshot", "export", "v@one", "--output", &before]);
+    // Killed on the way: what has been copied stays, and the next one goes on.
+    node.ok(&["volume", "flatten", "c"]);
+    node.kill();
+    node.restart();
+    if node.json(&["volume", "show", "c"])["clone_of"] == json!("v@one") {
+        let flat = node.json(&["volume", "flatten", "c", "--wait"]);
+        assert_eq!((&flat["state"], &flat["lost_blocks"]), (&json!("done"), &json!(0)));
+        assert_eq!(flat["extents_done"], flat["extents_total"]);
+    }
+    assert_eq!(node.json(&["volume", "show", "c"])["clone_of"], json!(null));
+    node.ok(&["volume", "delete", "v", "--snapshots"]);
+    assert_eq!(node.json(&["pool", "show", "hot"])["open"]["going"], json!(0));
+    node.ok(&["snapshot", "create", "c@flat"]);
+    node.ok(&["snapshot", "export", "c@flat", "--output", &after]);
+    let records = |path: &str| std::fs::read(path).unwrap()[512..].to_vec();
+    assert!(records(&before) == records(&after), "the clone has changed");
+    let said = node.run(&["volume", "flatten", "c", "--status"]);
+    assert!(said.code == 0 && said.out.starts_with("flattening of volume 'c': "), "{}{}", said.out, said.err);
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
 fn snapshots_go_through_files_into_other_pools() {
     let mut node = node(POOL);
     let made = node.run(&["volume", "create", "v", "--pool", "hot", "--size", "64MiB"]);

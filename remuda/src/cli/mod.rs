@@ -7,6 +7,7 @@ mod device_text;
 mod discover;
 mod docs;
 pub mod exit;
+mod flatten;
 mod help;
 mod hosts;
 mod keys;

@@ -1,6 +1,7 @@
 //! `remuda volume`.
 
 use super::exit::{Exit, Failure};
+use super::flatten::{self, FlattenArgs};
 use super::objects::summarise;
 use super::{Context, output, understood};
 use crate::config::diagnostic::plural;
@@ -78,6 +79,17 @@ Example:
         /// Name of the new volume
         name: String,
     },
+    /// Make a clone independent of what it was cloned from, in the background, giving way to hosts
+    #[command(after_help = "\
+What the volume and its snapshots show of other volumes is copied and becomes their own. Then the snapshot that it was cloned from
+can be deleted and all of its space is free, and reads look in fewer layers. It takes as much space as is copied. It may be
+interrupted at any time, by a crash as well: what has been copied stays, and the next one goes on from there.
+
+Examples:
+  remuda volume flatten v1
+  remuda volume flatten v1 --status
+  remuda volume flatten v1 --wait")]
+    Flatten(FlattenArgs),
     /// Give a volume's place back; its data is lost
     Delete {
         /// Name
@@ -212,6 +224,7 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
                 format!("created volume '{}': {}, a clone {text}", volume.name, ByteSize(volume.size))
             })
         }
+        VolumeCommand::Flatten(args) => flatten::flatten(context, &args),
         VolumeCommand::Delete { name, .. } if name.contains('@') => {
             let text = format!("'{name}' is a snapshot; use: remuda snapshot delete {name}");
             Err(Failure::new(Exit::Usage, text))

@@ -16,6 +16,7 @@ pub mod differences;
 pub mod export;
 mod extents;
 mod file_watch;
+pub mod flatten;
 mod host_keys;
 mod keys;
 mod legs;

@@ -15,6 +15,7 @@ use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
 use crate::config::{DeviceDef, LogDef, PlacementDef, PoolDef, VOLATILE_LOG};
 use crate::sys;
+use base::ByteSize;
 use bdev::BlockDevice;
 use engine::{
     CreateOptions, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape,
@@ -135,6 +136,15 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
         }
         PoolError::Stopped { .. } => Refusal::new(RefusalKind::Stopping, object, "it was stopped before its end", next),
         PoolError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), next),
+        PoolError::NoRoom { volume, needed_bytes, free_bytes, .. } => {
+            let (needed, free) = (ByteSize(needed_bytes), ByteSize(free_bytes));
+            let cause =
+                format!("what volume '{volume}' shows of others takes up to {needed} more, and {free} are free");
+            let next = format!(
+                "delete or trim volumes, delete snapshots, or let the capacity device grow and call 'remuda pool grow {name}'"
+            );
+            Refusal::new(RefusalKind::NoSpace, object, cause, next)
+        }
         PoolError::Device(error) => Refusal { object, ..refused(String::new(), error) },
         error => Refusal::failed(object, error, next),
     }

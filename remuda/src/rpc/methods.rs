@@ -250,6 +250,13 @@ pub const METHODS: &[Method] = &[
         &[SNAPSHOT, key("name", Form::Text, "required", "The new volume's name.")],
     ),
     method(
+        "volume.flatten",
+        "Begins to make a clone independent of what it was cloned from, in the background, or goes on with it.",
+        &[NAME],
+    ),
+    method("volume.flatten_stop", "Stops flattening a volume; the next one goes on from there.", &[NAME]),
+    question("volume.flatten_status", "How far the flattening of a volume is.", &[NAME]),
+    method(
         "snapshot.create",
         "Makes snapshots of volumes in a pool, all of them at one moment.",
         &[key(
@@ -755,6 +762,9 @@ async fn dispatch(
         }
         "volume.delete" => node.volume_delete(&params.name, params.flag).await.map(done),
         "volume.clone" => answer(node.volume_clone(&params.snapshot, &params.name).await?),
+        "volume.flatten" => answer(node.volume_flatten(&params.name).await?),
+        "volume.flatten_stop" => answer(node.volume_flatten_stop(&params.name).await?),
+        "volume.flatten_status" => answer(node.volume_flatten_status(&params.name).await?),
         "snapshot.create" => answer(node.snapshot_create(&params.names).await?),
         "snapshot.list" => {
             let volume = Some(params.volume.as_str()).filter(|volume| !volume.is_empty());
