@@ -1,7 +1,7 @@
 //! What a layer shows of those below it becomes its own, so that it can do without them.
 //!
-//! Blocks are read as they are shown and written to the layer, as holes they are left out: a layer under which nothing lies
-//! shows zeroes where it has nothing. Those below are never written to, so bytes that were read before writers were kept
+//! Blocks are read as they are shown and written to the layer. Zeroes are left out: a layer under which nothing lies shows
+//! them where it has nothing. The layers below are never written to, so bytes that were read before writers were kept
 //! waiting are right for every block that still has nothing of its own then; writers wait for the log alone. Nothing is
 //! different to those who read, whenever it ends: until the catalog says that nothing lies below, it does.
 //!
