@@ -4,13 +4,14 @@
 //!
 //! Latency is the median of what operations took, or, where the one core is what limits, depth times the CPU time of an
 //! operation: then it contains the wait for the core, which an operation that completes in its submission does not see.
-//! On a core that is shared with other processes both stay what they are on a quiet one.
+//! On a core that is shared with other processes both stay what they are on a quiet one. With several cores the pool has a shard
+//! on each, and the operations under way are dealt out to them.
 
 use super::job::Plan;
 use super::model::{DriveModel, HDD, ModelDevice, NVME};
 use super::pattern::{Choice, Pattern};
 use super::pool::{BenchPool, PoolSpec};
-use super::{Window, run_jobs, svg};
+use super::{Window, check_cores, run_jobs, svg};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::out_file::{Existing, Readers, write_whole};
 use crate::cli::{Context, output};
@@ -42,9 +43,9 @@ pub struct TableArgs {
     /// Bytes of the pool's log
     #[arg(long, default_value = "1GiB")]
     log_size: ByteSize,
-    /// Core to measure on
-    #[arg(long)]
-    core: Option<usize>,
+    /// Cores to measure on, such as 1 or 0,1; the pool uses all of them, a drive the first
+    #[arg(long, value_delimiter = ',')]
+    cores: Vec<usize>,
     /// Write the figure to a file, which is replaced if it exists
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -92,11 +93,13 @@ pub fn run(context: &Context, args: &TableArgs) -> Result<(), Failure> {
         let text = format!("--range {}: expected 1MiB to 512MiB, and at most a quarter of the log", args.range);
         return Err(Failure::new(Exit::Usage, text));
     }
+    check_cores(&args.cores)?;
     // Waits for the drive are spun through, those for the disk slept: a process that never sleeps is not woken in time on a
     // machine with other work.
     let policy = PollPolicy::Adaptive { spin_max_ns: 1_000_000 };
     let config = ReactorConfig { policy, ..ReactorConfig::default() };
-    let reactors = Reactors::start_with(vec![args.core], config, END_MAX_NS);
+    let cores = if args.cores.is_empty() { vec![None] } else { args.cores.iter().copied().map(Some).collect() };
+    let reactors = Reactors::start_with(cores, config, END_MAX_NS);
     let reactors = reactors.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
@@ -119,18 +122,20 @@ async fn measure(args: &TableArgs, reactors: &Reactors) -> Result<Vec<Row>, Fail
         made.map(|device| Arc::new(device) as Arc<dyn BlockDevice>)
             .map_err(|error| Failure::new(Exit::Failed, error.to_string()))
     };
-    let spec = PoolSpec::of_sizes(args.log_size.0, DRIVE_BYTES);
+    let cores = reactors.handles().len();
+    let spec = PoolSpec::of_sizes(args.log_size.0, DRIVE_BYTES, cores as u16);
     let pool = BenchPool::open(&spec, Some(drive(NVME)?), reactors).await?;
     let (nvme, hdd) = (drive(NVME)?, drive(HDD)?);
     // A volume's extents are allocated, and its log is written once, before anything is measured.
-    load(args, &pool.volume, reactors, false, 16, Some(args.log_size.0 * 3 / 2 / IO_BYTES)).await?;
+    load(args, &pool.volume, reactors, cores, false, 16, Some(args.log_size.0 * 3 / 2 / IO_BYTES)).await?;
     let mut samples: [[Vec<Sample>; 4]; 3] = Default::default();
     let mut hits = [(0, 0); 4];
     for _ in 0..args.runs {
-        for (device, of_device) in [&pool.volume, &nvme, &hdd].into_iter().zip(&mut samples) {
+        let devices = [(&pool.volume, cores), (&nvme, 1), (&hdd, 1)];
+        for ((device, cores), of_device) in devices.into_iter().zip(&mut samples) {
             for (index, (read, depth)) in LOADS.into_iter().enumerate() {
                 let before = read_bytes(&pool, reactors).await?;
-                of_device[index].push(load(args, device, reactors, read, depth, None).await?);
+                of_device[index].push(load(args, device, reactors, cores, read, depth, None).await?);
                 let after = read_bytes(&pool, reactors).await?;
                 hits[index].0 += after.0 - before.0;
                 hits[index].1 += after.1 - before.1;
@@ -171,22 +176,24 @@ async fn read_bytes(pool: &BenchPool, reactors: &Reactors) -> Result<(u64, u64),
     Ok((sum(|shard| shard.user_read_bytes), sum(|shard| shard.log_hit_bytes)))
 }
 
-/// One load for `args.time`, or until about so many operations were done.
+/// One load on so many cores for `args.time`, or until about so many operations were done.
 async fn load(
     args: &TableArgs,
     device: &Arc<dyn BlockDevice>,
     reactors: &Reactors,
+    cores: usize,
     read: bool,
     depth: u64,
     operations: Option<u64>,
 ) -> Result<Sample, Failure> {
     let units = args.range.0 / IO_BYTES;
+    let jobs = cores.min(depth as usize);
     let mut done = 0;
     loop {
-        let plan = Plan {
+        let plan = |job: usize| Plan {
             read_percent: if read { 100 } else { 0 },
             io_blocks: (IO_BYTES / BLOCK) as u32,
-            depth: depth as usize,
+            depth: depth as usize / jobs + usize::from(job < depth as usize % jobs),
             first: 0,
             blocks: units * (IO_BYTES / BLOCK),
             pattern: Pattern::new(Choice::Uniform, units),
@@ -196,11 +203,12 @@ async fn load(
             fill: operations.is_some() && done == 0,
             loan: false,
             span_ns: 0,
-            seed: 1,
+            seed: 1 + job as u64,
             content_seed: 1,
         };
+        let plans = (0..jobs).map(plan).collect();
         let window = Window { warmup_ns: args.time / 5, time_ns: args.time };
-        let (tally, times) = run_jobs(device.clone(), vec![plan], reactors, window, true).await?;
+        let (tally, times) = run_jobs(device.clone(), plans, reactors, window, true).await?;
         if times.interrupted {
             return Err(Failure::quiet(Exit::Interrupted));
         }
@@ -212,7 +220,7 @@ async fn load(
         done += count;
         if operations.is_none_or(|wanted| done >= wanted) {
             let (p50_ns, p99_ns) = (ended.percentile(50.0), ended.percentile(99.0));
-            return Ok(Sample { latency_ns: p50_ns.max(depth * times.cpu_ns / count), p50_ns, p99_ns });
+            return Ok(Sample { latency_ns: p50_ns.max(depth * times.cpu_ns / count / jobs as u64), p50_ns, p99_ns });
         }
     }
 }
@@ -230,6 +238,7 @@ fn to_json(args: &TableArgs, rows: &[Row]) -> Value {
     json!({
         "rows": each.collect::<Vec<_>>(), "models": [NVME.to_json(), HDD.to_json()],
         "runs": args.runs, "time_ns": args.time, "range": args.range.0, "log_size": args.log_size.0,
+        "cores": args.cores.len().max(1),
     })
 }
 
@@ -249,9 +258,13 @@ fn to_text(args: &TableArgs, rows: &[Row]) -> String {
         ]
     });
     let headings = ["DEVICE", "LOAD", ">QD", ">LATENCY", ">OF ALL RUNS", ">P50", ">P99", ">TIMES THE POOL", ">SEED"];
+    let place = match args.cores.len() {
+        0 | 1 => "everything on one core".to_string(),
+        cores => format!("the pool on {cores} cores, drives on one"),
+    };
     let from_log: Vec<f64> = rows.iter().filter_map(|row| row.from_log).collect();
     format!(
-        "{}\n\nMedian of {} runs of {}, everything on one core. Latency: p50, or depth times the CPU time of an operation where the \
+        "{}\n\nMedian of {} runs of {}, {place}. Latency: p50, or depth times the CPU time of an operation for each core where the \
          core is what limits; p50 and p99 do not contain the wait for it.\n\
          The pool's log is memory, its capacity the NVMe model; {:.1} % of its reads came from the log. Drives are models.",
         output::table(&headings, cells.collect()),

@@ -270,12 +270,15 @@ impl Load {
         if self.loan && self.read_percent() < 100 {
             return usage("--loan: it is for reads only".into());
         }
-        if let Some(core) = self.cores.iter().find(|core| !sys::allowed_cores().contains(core)) {
-            let allowed = sys::show_cores();
-            return usage(format!("--cores: core {core} is not available; this process may use {allowed}"));
-        }
-        Ok(())
+        check_cores(&self.cores)
     }
+}
+
+fn check_cores(cores: &[usize]) -> Result<(), Failure> {
+    let Some(core) = cores.iter().find(|core| !sys::allowed_cores().contains(core)) else { return Ok(()) };
+    let allowed = sys::show_cores();
+    let text = format!("--cores: core {core} is not available; this process may use {allowed}");
+    Err(Failure::new(Exit::Usage, text))
 }
 
 /// What is loaded.

@@ -73,9 +73,9 @@ impl PoolSpec {
         }
     }
 
-    /// One shard, log and capacity of these sizes.
-    pub fn of_sizes(log_size: u64, capacity_size: u64) -> PoolSpec {
-        PoolSpec { log_size, capacity_size, shards: Some(1), ..PoolSpec::default() }
+    /// Log and capacity of these sizes.
+    pub fn of_sizes(log_size: u64, capacity_size: u64, shards: u16) -> PoolSpec {
+        PoolSpec { log_size, capacity_size, shards: Some(shards), ..PoolSpec::default() }
     }
 }
 
