@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_length_is_what_the_library_says() {
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3) as u8).collect();
         for len in (0..1100).chain([2048, 4095, 4096, 4097, 5000]) {
             for from in [0, 1, 8].into_iter().filter(|from| *from <= len) {
                 let (first, last) = (&bytes[..from], &bytes[from..len]);
