@@ -74,7 +74,7 @@ fn the_engine_is_compared_with_models_of_drives() {
     assert_eq!(report["models"][0]["read"]["parallel"], json!(10), "parameters are told");
     let figure = std::fs::read_to_string(&svg).unwrap();
     assert!(figure.starts_with("<svg") && figure.contains("a model"), "{figure}");
-    let cores = |list: &str| remuda(&[&args[..], &["--cores", list]].concat());
+    let cores = |list: &str| remuda(&[&args[..10], &["128MiB", "--cores", list]].concat());
     assert_eq!(good(&cores("0,0"))["cores"], json!(2), "one core may have two reactors");
     assert_eq!(cores("4096").code, 2);
 }

@@ -283,6 +283,7 @@ impl Forgetting<'_> {
         let of_capacity = shadow.as_ref().unwrap_or(superblock);
         let mut shards = Vec::new();
         for shard in 0..superblock.shards {
+            self.go_on()?;
             let (meta, tail) = Meta::open(self.reactor, channel.clone(), info, of_capacity, shard, CACHE_BYTES).await?;
             let journal = DirtyJournal::open(self.reactor, channel.clone(), info, superblock, shard).await?;
             let loss = loss(&meta, superblock.shard_extents(shard), &journal.entries(), &catalog);

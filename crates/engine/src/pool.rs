@@ -501,6 +501,7 @@ impl Pool {
             busy: Cell::new(false),
             reaping: Cell::new(false),
             flattenings: RefCell::default(),
+            is_flattening_one: Cell::new(false),
             idle: Notify::default(),
             closing: Cell::new(false),
         });

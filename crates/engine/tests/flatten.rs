@@ -156,6 +156,34 @@ fn clones_of_clones_are_flattened_one_by_one_and_all_at_once() {
 }
 
 #[test]
+fn what_has_changed_since_the_origin_is_whole_or_refused_while_a_clone_is_flattened() {
+    everywhere(|tank, _| async move {
+        let (pool, reactor) = (tank.pool.clone(), tank.reactor.clone());
+        family(&tank).await;
+        pool.clone_volume(&reactor, "c@own", "d", 0).await.unwrap();
+        tank.write("d", 3, 4).await;
+        tank.snapshot("d", "a").await;
+        pool.flatten(&reactor, "d").await.unwrap();
+        let mut told = 0;
+        let refused = loop {
+            match pool.changes(&reactor, "d@a", Some("v@base"), 0, usize::MAX).await {
+                Ok(found) => {
+                    let has =
+                        |block| found.changes.iter().any(|one| (one.first..one.first + one.blocks).contains(&block));
+                    assert!([1, 3, 1023, 1024, 1500].into_iter().all(has), "{found:?}");
+                    told += 1;
+                }
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(told > 0 && refused.contains("'v@base' is not below 'd@a'"), "{told}, {refused}");
+        assert_eq!(pool.flattened(&reactor, "d").await.unwrap().state, FlattenState::Done);
+        tank.audit().await;
+        pool.close(&reactor).await;
+    });
+}
+
+#[test]
 fn what_is_done_to_a_volume_while_it_is_flattened_holds() {
     everywhere(|mut tank, settles| async move {
         let reactor = tank.reactor.clone();
@@ -227,7 +255,10 @@ fn what_was_interrupted_goes_on_with_what_is_there() {
             }
             let status = match turn {
                 3 => tank.pool.flatten_status(&reactor, "c").await.unwrap().unwrap(),
-                _ => tank.pool.stop_flatten(&reactor, "c").await.unwrap(),
+                _ => {
+                    tank.pool.stop_flatten(&reactor, "c").await.unwrap();
+                    tank.pool.flattened(&reactor, "c").await.unwrap()
+                }
             };
             copied += status.copied_bytes;
             if turn == 3 {

@@ -220,7 +220,7 @@ async fn load(
         done += count;
         if operations.is_none_or(|wanted| done >= wanted) {
             let (p50_ns, p99_ns) = (ended.percentile(50.0), ended.percentile(99.0));
-            return Ok(Sample { latency_ns: p50_ns.max(depth * times.cpu_ns / count / jobs as u64), p50_ns, p99_ns });
+            return Ok(Sample { latency_ns: p50_ns.max(depth * times.cpu_ns / count / cores as u64), p50_ns, p99_ns });
         }
     }
 }
@@ -264,7 +264,7 @@ fn to_text(args: &TableArgs, rows: &[Row]) -> String {
     };
     let from_log: Vec<f64> = rows.iter().filter_map(|row| row.from_log).collect();
     format!(
-        "{}\n\nMedian of {} runs of {}, {place}. Latency: p50, or depth times the CPU time of an operation for each core where the \
+        "{}\n\nMedian of {} runs of {}, {place}. Latency: p50, or depth times the CPU time of an operation over the cores where the \
          core is what limits; p50 and p99 do not contain the wait for it.\n\
          The pool's log is memory, its capacity the NVMe model; {:.1} % of its reads came from the log. Drives are models.",
         output::table(&headings, cells.collect()),

@@ -33,7 +33,7 @@ pub fn flatten(context: &Context, args: &FlattenArgs) -> Result<(), Failure> {
         _ => context.call("volume.flatten", name.clone())?,
     };
     let mut view: FlattenView = understood(raw.clone())?;
-    while args.wait && view.state == FlattenWord::Running {
+    while (args.wait || args.stop) && view.state == FlattenWord::Running {
         std::thread::sleep(PAUSE);
         raw = context.call("volume.flatten_status", name.clone())?;
         view = understood(raw.clone())?;

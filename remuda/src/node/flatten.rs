@@ -79,7 +79,7 @@ impl Node {
         Ok(FlattenView::of(name, Some(status)))
     }
 
-    /// Stops that; the next one goes on from there.
+    /// Has it stop, soon; the next one goes on from there.
     pub async fn volume_flatten_stop(&mut self, name: &str) -> Result<FlattenView, Refusal> {
         let (pool, volume) = (self.pool_of_volume(name)?, name.to_string());
         let stop = move |pool: std::sync::Arc<engine::Pool>, reactor| async move {

@@ -254,7 +254,11 @@ pub const METHODS: &[Method] = &[
         "Begins to make a clone independent of what it was cloned from, in the background, or goes on with it.",
         &[NAME],
     ),
-    method("volume.flatten_stop", "Stops flattening a volume; the next one goes on from there.", &[NAME]),
+    method(
+        "volume.flatten_stop",
+        "Has flattening a volume stop, soon: see its status. The next one goes on from there.",
+        &[NAME],
+    ),
     question("volume.flatten_status", "How far the flattening of a volume is.", &[NAME]),
     method(
         "snapshot.create",

@@ -216,3 +216,39 @@ unsafe fn update_256(state: u32, bytes: &[u8]) -> u32 {
     // SAFETY: by the caller.
     unsafe { fold(state, bytes.as_ptr(), bytes.len(), |_, _: __m256i| ()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rng;
+    use crate::crc::library_update;
+
+    /// # Safety
+    /// [`can_fold_128`]; the bytes are a positive multiple of [`STEP`].
+    #[target_feature(enable = "pclmulqdq,sse4.2")]
+    unsafe fn update_128(state: u32, bytes: &[u8]) -> u32 {
+        // SAFETY: by the caller.
+        unsafe { fold(state, bytes.as_ptr(), bytes.len(), |_, _: __m128i| ()) }
+    }
+
+    #[test]
+    fn every_state_goes_on_as_in_the_library_whether_the_processor_has_wider_registers_or_not() {
+        let mut rng = Rng::new(1);
+        let mut bytes = vec![0u8; 9 * STEP + 64];
+        bytes.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+        for steps in 1..=9 {
+            for from in [0, 1, 16, 31, 63] {
+                let (bytes, state) = (&bytes[from..from + steps * STEP], rng.next_u64() as u32);
+                let expected = library_update(state, bytes);
+                if can_fold_128() {
+                    // SAFETY: it can.
+                    assert_eq!(unsafe { update_128(state, bytes) }, expected, "128 bits, {steps} steps from {from}");
+                }
+                if can_fold_256() {
+                    // SAFETY: it can.
+                    assert_eq!(unsafe { update_256(state, bytes) }, expected, "256 bits, {steps} steps from {from}");
+                }
+            }
+        }
+    }
+}

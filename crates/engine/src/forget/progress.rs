@@ -41,8 +41,8 @@ impl ForgetProgress {
         }
     }
 
-    /// Has it end as soon as it can. The pool is as any interruption leaves it: it belongs to its old log, or to the new one
-    /// when that was already so.
+    /// Has it end as soon as it can. The pool is as any interruption leaves it: it belongs to its old log, though of a hot pool
+    /// part of what is to be lost may be lost already, or to the new one when that was already so.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
     }

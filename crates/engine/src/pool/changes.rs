@@ -51,19 +51,24 @@ impl Pool {
         let (origin, layer, blocks) = (upper.identity().origin, upper.shown().layer(), upper.shown().blocks());
         let lower = since.map(|name| self.of_name(name)).transpose()?;
         let lower = lower.map(|lower| (lower.shown().layer(), lower.shown().blocks()));
-        let (shared, names) = (self.shared.clone(), (of.to_string(), since.map(str::to_string)));
-        let way = move |there: Rc<Reactor>| async move {
-            Control::of(&there, &shared)?.way((layer, blocks), lower).ok_or_else(|| {
-                let (of, since) = (names.0, names.1.unwrap_or_default());
-                shared.refuse(format!(
-                    "'{since}' is not below '{of}': what has changed can be told since an older snapshot of the same volume, or \
-                     of the one that it is a clone of, and not across a rollback"
-                ))
-            })
+        let find_way = async || {
+            let (shared, of, since) = (self.shared.clone(), of.to_string(), since.unwrap_or_default().to_string());
+            let way = move |there: Rc<Reactor>| async move {
+                Control::of(&there, &shared)?.way((layer, blocks), lower).ok_or_else(|| {
+                    shared.refuse(format!(
+                        "'{since}' is not below '{of}': what has changed can be told since an older snapshot of the same volume, \
+                         or of the one that it is a clone of, until that is flattened, and not across a rollback"
+                    ))
+                })
+            };
+            reactor.call_on(self.shared.control, way).await
         };
-        let way = reactor.call_on(self.shared.control, way).await?;
-        let walk = Walk { shared: &self.shared, reactor, way, origin };
-        walk.go(from, most).await.map_err(|status| self.shared.io_error("find out what has changed", status))
+        let walk = Walk { shared: &self.shared, reactor, way: find_way().await?, origin };
+        let found = walk.go(from, most).await;
+        let found = found.map_err(|status| self.shared.io_error("find out what has changed", status))?;
+        // Who was flattened meanwhile has no way any more, and differs by more than was found at its end.
+        find_way().await?;
+        Ok(found)
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) struct Control {
     pub(super) reaping: Cell<bool>,
     /// Volumes that are being flattened, or were since the pool was opened: one for each.
     pub(super) flattenings: RefCell<Vec<Rc<Flattening>>>,
+    pub(super) is_flattening_one: Cell<bool>,
     pub(super) idle: Notify,
     /// Nothing is changed any more.
     pub(super) closing: Cell<bool>,
@@ -69,9 +70,21 @@ impl Control {
     }
 
     pub(super) async fn turn<'a>(&'a self, busy: &'a Cell<bool>) -> Alone<'a> {
-        self.idle.wait_until(|| !busy.get()).await;
+        self.turn_unless(busy, || false).await.expect("it is never over")
+    }
+
+    /// As [`turn`](Self::turn); `None` when it is over before it begins.
+    pub(super) async fn turn_unless<'a>(
+        &'a self,
+        busy: &'a Cell<bool>,
+        is_over: impl Fn() -> bool,
+    ) -> Option<Alone<'a>> {
+        self.idle.wait_until(|| is_over() || !busy.get()).await;
+        if is_over() {
+            return None;
+        }
         busy.set(true);
-        Alone { busy, idle: &self.idle }
+        Some(Alone { busy, idle: &self.idle })
     }
 
     /// Makes a changed catalog durable, or leaves the old one.

@@ -3,7 +3,8 @@
 //!
 //! The lowest of the volume's own layers gets all that it shows of the layers below (`shard/flatten.rs`); then the catalog
 //! says that nothing lies below it. Until that is durable nothing has changed, so it may end at any time and begin again. A
-//! layer is not flattened while one that goes is given to it: extents would change under it.
+//! layer is not flattened while one that goes is given to it: extents would change under it. Of a pool's volumes one is flattened at
+//! a time, the others wait.
 //!
 //! ```text
 //!            flatten              all of it is copied
@@ -113,7 +114,7 @@ impl Pool {
         self.on_control(reactor, move |control| async move { control.flatten(&name, uuid).await }).await
     }
 
-    /// Stops it; returns when it has.
+    /// Has it stop, soon: see [`flattened`](Self::flattened).
     pub async fn stop_flatten(&self, reactor: &Rc<Reactor>, volume: &str) -> Result<FlattenStatus, PoolError> {
         let (name, uuid) = (volume.to_string(), self.live(volume)?.identity().uuid);
         self.on_control(reactor, move |control| async move {
@@ -121,7 +122,6 @@ impl Pool {
             flattening.is_stopped.set(true);
             flattening.progress.halt();
             control.idle.notify_all();
-            control.idle.wait_until(|| !flattening.is_running()).await;
             Ok(flattening.status())
         })
         .await
@@ -216,20 +216,21 @@ impl Control {
         };
         flattening.state.set(state);
         self.idle.notify_all();
-        if state == FlattenState::Done {
-            // What was only waiting for its last heir can go.
-            self.reap_beside();
-        }
+        // What was only waiting for its last heir can go, though it be that of one of several layers.
+        self.reap_beside();
     }
 
     /// All that the volume's own layers show of others, layer by layer. False: it was stopped.
     async fn flatten_all(&self, flattening: &Flattening) -> Result<bool, PoolError> {
+        // One at a time: together they would leave nothing of the devices, nor of the memory, to users.
+        let turn = self.turn_unless(&self.is_flattening_one, || self.is_ending(flattening)).await;
+        let Some(_turn) = turn else { return Ok(false) };
         let mut failures = 0;
         loop {
+            let Some(layer) = self.lowest_own(flattening.uuid)? else { return Ok(true) };
             if self.is_ending(flattening) {
                 return Ok(false);
             }
-            let Some(layer) = self.lowest_own(flattening.uuid)? else { return Ok(true) };
             if self.is_given_something(layer) {
                 let given = || !self.is_given_something(layer) || self.is_ending(flattening);
                 self.idle.wait_until(given).await;

@@ -91,6 +91,8 @@ impl Control {
 
     async fn remove(&self, layer: u32, heir: Option<u32>) -> Result<(), PoolError> {
         self.unflattened([Some(layer), heir]).await;
+        // Every shard has heard of what the catalog says.
+        drop(self.alone().await);
         if self.catalog.borrow().over(layer).next().map(|heir| heir.id) != heir {
             // Nothing lies below that one any more.
             return Ok(());

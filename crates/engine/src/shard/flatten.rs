@@ -2,7 +2,8 @@
 //!
 //! Blocks are read as they are shown and written to the layer. Zeroes are left out: a layer under which nothing lies shows
 //! them where it has nothing. The layers below are never written to, so bytes that were read before writers were kept
-//! waiting are right for every block that still has nothing of its own then; writers wait for the log alone. Nothing is
+//! waiting are right for every block that still has nothing of its own then; writers wait for a map page and the log, and for single
+//! reads of what has bytes over it or cannot be read at once. Nothing is
 //! different to those who read, whenever it ends: until the catalog says that nothing lies below, it does.
 //!
 //! Nobody may give the layer extents of others meanwhile (see `absorb`): what has been passed must stay as it is.
@@ -185,7 +186,9 @@ impl Shard {
         if index >= shown || self.is_broken(Defect::FlattenHalf) && index % 2 == 1 {
             return Stake::Own;
         }
-        match extent.map(|extent| self.index.place(extent * EXTENT_BLOCKS + index)) {
+        let place = extent.map(|extent| self.index.place(extent * EXTENT_BLOCKS + index));
+        debug_assert!(place != Some(Place::NeedsPage), "the map page is in memory");
+        match place {
             None | Some(Place::Inherit) => Stake::Shown,
             Some(Place::Deltas(_, base)) if *base == Place::Inherit => Stake::Covered,
             Some(_) => Stake::Own,
