@@ -78,7 +78,7 @@ fn a_clone_is_flattened_and_nothing_is_left_of_what_it_came_from() {
     node.ok(&["snapshot", "create", "v@one"]);
     node.ok(&["volume", "clone", "v@one", "c"]);
     refused(&node, &["volume", "flatten", "v"], 1, "volume 'v' is not a clone: nothing lies below it");
-    refused(&node, &["volume", "flatten", "v@one"], 1, "'v@one' is a snapshot, not a volume");
+    refused(&node, &["volume", "flatten", "v@one"], 2, "'v@one' is not a valid name");
     refused(&node, &["volume", "flatten", "x"], 4, "no such object");
     refused(&node, &["volume", "flatten", "c", "--stop"], 1, "was not flattened since the pool was opened");
     assert_eq!(node.json(&["volume", "flatten", "c", "--status"])["state"], json!("none"));

@@ -343,11 +343,11 @@ async fn tell<T: 'static>(
         let (mut cursor, reactor, progress) = (walk(bands, band), bands.reactor().clone(), progress.clone());
         bands.reactor().spawn_join(async move {
             let mut told = Vec::new();
-            while let Some(stripe) = cursor.next_stripe().await.map_err(of_bands)? {
+            while let Some(stripe) = cursor.next_unless(|| progress.go_on().is_err()).await.map_err(of_bands)? {
                 told.push(of(stripe.surveyed(), stripe.entries().collect()));
                 give_way(&reactor).await;
-                progress.go_on()?;
             }
+            progress.go_on()?;
             progress.band_read();
             Ok(told)
         })

@@ -169,8 +169,13 @@ impl Cursor {
 
     /// The next stripe. Of one whose header is damaged, cannot be read, or is not of this use of the band, nothing is told.
     pub(crate) async fn next_stripe(&mut self) -> Result<Option<Stripe>, Status> {
+        self.next_unless(|| false).await
+    }
+
+    /// As [`next_stripe`](Self::next_stripe); `None` too when it is over: a gap takes a thousand reads.
+    pub(crate) async fn next_unless(&mut self, is_over: impl Fn() -> bool) -> Result<Option<Stripe>, Status> {
         let bands = self.bands.clone();
-        while self.at < self.end && self.gap < self.gap_max {
+        while self.at < self.end && self.gap < self.gap_max && !is_over() {
             let lead_blocks = self.lead_blocks.min(self.end - self.at);
             let found = bands.stripe_with(bands.geometry.at(self.band, self.at), lead_blocks).await?;
             if let Some(stripe) = found.filter(|stripe| self.is_next(&stripe.head)) {
