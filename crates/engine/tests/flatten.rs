@@ -2,12 +2,12 @@
 
 mod common;
 
-use bdev::{BlockDevice, Delay, DelayDevice, Delays, Status};
+use bdev::Status;
+use common::beside::time_beside;
 use common::layered::{Tank, everywhere};
 use common::*;
-use engine::{FlattenState, FlattenStatus, LogDevice, Pool, PoolDevices, PoolError};
-use reactor::{Reactor, ReactorConfig};
-use std::cell::Cell;
+use engine::{FlattenState, FlattenStatus, Pool, PoolError};
+use reactor::Reactor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -384,44 +384,12 @@ fn what_cannot_be_read_is_lost_in_the_clone_as_well_and_counted() {
 
 /// How long it takes, in virtual time, beside a user who writes or none.
 fn time_to_flatten(has_user: bool) -> u64 {
-    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
-    let there = reactor.clone();
-    reactor.block_on(async move {
-        let delay = Delay { fixed_ns: 50_000, ..Delay::default() };
-        let delays = Delays { read: delay, write: delay, ..Delays::default() };
-        let slow = |name: &str, bytes: u64| -> Arc<dyn BlockDevice> {
-            Arc::new(DelayDevice::new(name, mem("below", 4096, bytes), delays, 1))
-        };
-        let devices =
-            PoolDevices { log: LogDevice::Block(slow("log", 32 << 20)), capacity: slow("capacity", 256 << 20) };
-        Pool::create(&there, &devices, &options(1), 0, true).await.unwrap();
-        let pool = open(there.clone(), devices.clone()).await.unwrap();
-        for (name, extents) in [("v", 4), ("user", 1)] {
-            pool.create_volume(&there, name, extents * 1024, 12, 0).await.unwrap();
-        }
-        let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
-        for lba in 0..400 {
-            assert_eq!(write(&there, &volume, lba * 10, 1).await, Status::Ok);
-        }
-        pool.snapshot(&there, &[("v", "s")], 0).await.unwrap();
+    let prepare = |there: Rc<Reactor>, pool: Arc<Pool>| async move {
         pool.clone_volume(&there, "v@s", "c", 0).await.unwrap();
-        let ends = Rc::new(Cell::new(false));
-        let (user, ended, at): (Arc<dyn BlockDevice>, _, _) =
-            (pool.volume("user").unwrap(), ends.clone(), there.clone());
-        let user = there.spawn_join(async move {
-            while has_user && !ended.get() {
-                assert_eq!(write(&at, &user, 7, 3).await, Status::Ok);
-                at.sleep_ns(100_000).await;
-            }
-        });
-        let begun = there.clock_ns();
+    };
+    time_beside(has_user, prepare, |there, pool| async move {
         pool.flatten(&there, "c").await.unwrap();
         assert_eq!(pool.flattened(&there, "c").await.unwrap().state, FlattenState::Done);
-        let took = there.clock_ns() - begun;
-        ends.set(true);
-        user.await;
-        pool.close(&there).await;
-        took
     })
 }
 

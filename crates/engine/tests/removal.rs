@@ -2,11 +2,11 @@
 
 mod common;
 
-use bdev::{BlockDevice, Delay, DelayDevice, Delays, Status};
+use bdev::{BlockDevice, Status};
+use common::beside::time_beside;
 use common::*;
-use engine::{LogDevice, Pool, PoolDevices};
-use reactor::{Reactor, ReactorConfig};
-use std::cell::Cell;
+use engine::Pool;
+use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,39 +55,13 @@ fn the_lesser_part_of_an_extent_is_written_anew() {
 
 /// How long it takes until a deleted snapshot is gone, in virtual time, beside a user who writes or none.
 fn time_to_go(has_user: bool, is_awaited: bool) -> u64 {
-    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
-    let there = reactor.clone();
-    reactor.block_on(async move {
-        let delay = Delay { fixed_ns: 50_000, ..Delay::default() };
-        let delays = Delays { read: delay, write: delay, ..Delays::default() };
-        let slow = |name: &str, bytes: u64| -> Arc<dyn BlockDevice> {
-            Arc::new(DelayDevice::new(name, mem("below", 4096, bytes), delays, 1))
-        };
-        let devices =
-            PoolDevices { log: LogDevice::Block(slow("log", 32 << 20)), capacity: slow("capacity", 256 << 20) };
-        Pool::create(&there, &devices, &options(1), 0, true).await.unwrap();
-        let pool = open(there.clone(), devices.clone()).await.unwrap();
-        for (name, extents) in [("v", 4), ("user", 1)] {
-            pool.create_volume(&there, name, extents * 1024, 12, 0).await.unwrap();
-        }
+    let prepare = |there: Rc<Reactor>, pool: Arc<Pool>| async move {
         let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
-        for lba in 0..400 {
-            assert_eq!(write(&there, &volume, lba * 10, 1).await, Status::Ok);
-        }
-        pool.snapshot(&there, &[("v", "s")], 0).await.unwrap();
         for lba in 0..100 {
             assert_eq!(write(&there, &volume, lba * 40 + 1, 2).await, Status::Ok);
         }
-        let ends = Rc::new(Cell::new(false));
-        let (user, ended, at): (Arc<dyn BlockDevice>, _, _) =
-            (pool.volume("user").unwrap(), ends.clone(), there.clone());
-        let user = there.spawn_join(async move {
-            while has_user && !ended.get() {
-                assert_eq!(write(&at, &user, 7, 3).await, Status::Ok);
-                at.sleep_ns(100_000).await;
-            }
-        });
-        let begun = there.clock_ns();
+    };
+    time_beside(has_user, prepare, move |there, pool| async move {
         pool.delete_snapshot(&there, "v@s").await.unwrap();
         if is_awaited {
             pool.reap(&there).await.unwrap();
@@ -95,11 +69,6 @@ fn time_to_go(has_user: bool, is_awaited: bool) -> u64 {
         while pool.status(&there).await.going > 0 {
             there.sleep_ns(100_000).await;
         }
-        let took = there.clock_ns() - begun;
-        ends.set(true);
-        user.await;
-        pool.close(&there).await;
-        took
     })
 }
 

@@ -82,9 +82,8 @@ impl Shard {
 
     /// How many of an extent's blocks the heir shows.
     pub(super) fn shown(&self, layer: u32, heir: u32, vextent: u32) -> u32 {
-        let first = vextent as u64 * EXTENT_BLOCKS as u64;
-        let below = self.lineage.below(heir).filter(|below| below.layer == layer);
-        below.map_or(0, |below| below.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64) as u32)
+        let is_over_it = self.lineage.below(heir).is_some_and(|below| below.layer == layer);
+        if is_over_it { self.shown_below(heir, vextent) } else { 0 }
     }
 
     /// As [`absorb`](Self::absorb), of an extent that both have. False when the heir has it no more.

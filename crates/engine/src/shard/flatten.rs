@@ -120,7 +120,7 @@ impl Shard {
     }
 
     /// How many of an extent's blocks show what lies below the layer.
-    fn shown_below(&self, layer: u32, vextent: u32) -> u32 {
+    pub(super) fn shown_below(&self, layer: u32, vextent: u32) -> u32 {
         let first = vextent as u64 * EXTENT_BLOCKS as u64;
         let below = self.lineage.below(layer);
         below.map_or(0, |below| below.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64) as u32)

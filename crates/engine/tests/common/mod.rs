@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 pub mod below;
+pub mod beside;
 /// Virtual time; the engine depends on nothing of the simulator but this file, in its tests.
 #[path = "../../../sim/src/clock_driver.rs"]
 mod clock_driver;
