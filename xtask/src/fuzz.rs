@@ -4,7 +4,7 @@
 //! `fuzz/corpus/`, an input that crashed a target under `fuzz/artifacts/`, and inputs worth keeping for ever are
 //! committed under `fuzz/seeds/`.
 
-use std::process::Command;
+use std::{path::Path, process::Command, sync::Mutex, thread};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -39,7 +39,7 @@ const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanit
 /// Sanitizers need the target named, so that build scripts and procedural macros go without them.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// Builds the targets and runs each; the first crash ends it.
+/// Builds the targets and runs them, one on each core; after a crash no further one is begun.
 pub fn run(options: &Options) -> Result<()> {
     let manifest = run::root().join("fuzz/Cargo.toml");
     if !manifest.exists() {
@@ -64,28 +64,52 @@ pub fn run(options: &Options) -> Result<()> {
     )
     .context("the fuzz targets need the nightly compiler: rustup toolchain install nightly --profile minimal")?;
 
-    for name in all.iter().filter(|name| options.targets.is_empty() || options.targets.contains(name)) {
-        println!("fuzz {name}: {} s", options.seconds);
-        let (corpus, seeds) = (format!("fuzz/corpus/{name}"), format!("fuzz/seeds/{name}"));
-        let artifacts = format!("fuzz/artifacts/{name}/");
-        for dir in [&corpus, &artifacts] {
-            std::fs::create_dir_all(run::root().join(dir)).with_context(|| format!("cannot create {dir}"))?;
-        }
-        let mut command = Command::new(target_dir.join(TRIPLE).join("release").join(name));
-        command.arg(format!("-max_total_time={}", options.seconds)).arg(format!("-artifact_prefix={artifacts}"));
-        command.args(["-print_final_stats=1", "-verbosity=0", "-rss_limit_mb=2048", "-timeout=10"]);
-        // Most of an input's time goes into setting its world up: long programs do more in it.
-        command.args(["-len_control=0", "-max_len=4096"]);
-        if options.runs > 0 {
-            command.arg(format!("-runs={}", options.runs));
-        }
-        command.arg(&corpus);
-        if run::root().join(&seeds).exists() {
-            command.arg(&seeds);
-        }
-        run::checked(&mut command).with_context(|| format!("fuzz target {name}; the input is in {artifacts}"))?;
+    let chosen: Vec<&String> =
+        all.iter().filter(|name| options.targets.is_empty() || options.targets.contains(name)).collect();
+    side_by_side(&chosen, |name| fuzz(&target_dir.join(TRIPLE).join("release").join(name), name, options))
+}
+
+/// One target, a single thread, for its time.
+fn fuzz(binary: &Path, name: &str, options: &Options) -> Result<()> {
+    println!("fuzz {name}: {} s", options.seconds);
+    let (corpus, seeds) = (format!("fuzz/corpus/{name}"), format!("fuzz/seeds/{name}"));
+    let artifacts = format!("fuzz/artifacts/{name}/");
+    for dir in [&corpus, &artifacts] {
+        std::fs::create_dir_all(run::root().join(dir)).with_context(|| format!("cannot create {dir}"))?;
     }
-    Ok(())
+    let mut command = Command::new(binary);
+    command.arg(format!("-max_total_time={}", options.seconds)).arg(format!("-artifact_prefix={artifacts}"));
+    command.args(["-print_final_stats=1", "-verbosity=0", "-rss_limit_mb=2048", "-timeout=10"]);
+    // Most of an input's time goes into setting its world up: long programs do more in it.
+    command.args(["-len_control=0", "-max_len=4096"]);
+    if options.runs > 0 {
+        command.arg(format!("-runs={}", options.runs));
+    }
+    command.arg(&corpus);
+    if run::root().join(&seeds).exists() {
+        command.arg(&seeds);
+    }
+    run::checked(&mut command).with_context(|| format!("fuzz target {name}; the input is in {artifacts}"))
+}
+
+/// Runs `work` on every name, as many at a time as there are cores; after a failure none is begun any more.
+fn side_by_side(names: &[&String], work: impl Fn(&str) -> Result<()> + Sync) -> Result<()> {
+    let names = Mutex::new(names.iter());
+    let worker = || {
+        loop {
+            let name = names.lock().expect("no worker panics with the names").next();
+            let Some(name) = name else { return Ok(()) };
+            if let Err(error) = work(name) {
+                names.lock().expect("no worker panics with the names").by_ref().for_each(drop);
+                return Err(error);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(&worker)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).fold(Ok(()), Result::and)
+    })
 }
 
 /// The binaries of the fuzz package.
@@ -111,4 +135,27 @@ fn targets() -> Result<Vec<String>> {
         bail!("fuzz/Cargo.toml has no targets");
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_target_runs_once_and_a_failure_is_told() {
+        let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+        let names: Vec<&String> = names.iter().collect();
+        let ran = AtomicUsize::new(0);
+        let count = |_: &str| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        side_by_side(&names, count).unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 40);
+
+        let outcome = side_by_side(&names, |name| if name == "7" { bail!("crashed") } else { Ok(()) });
+        assert_eq!(outcome.unwrap_err().to_string(), "crashed");
+    }
 }

@@ -123,7 +123,7 @@ pub(crate) async fn forget_log(
     }
     let log = devices.log.open(reactor, &this.superblock.name)?;
     let epoch = this.judge_log(&log, force).await?;
-    let mut on_log = this.log_superblock(device.unwrap_or_default(), epoch)?;
+    let mut on_log = this.log_superblock(&this.superblock, device.unwrap_or_default(), epoch)?;
     let (catalog, mut shards) = this.read_shards().await?;
     let mut done = losses(&catalog, &shards);
     done.unfound = (on_log.shape == Shape::Hot).then(Vec::new);
@@ -134,7 +134,7 @@ pub(crate) async fn forget_log(
         if this.needed(&shards).is_some() {
             return Err(this.too_small(needed));
         }
-        on_log = this.log_superblock(device, epoch)?;
+        on_log = this.log_superblock(&this.superblock, device, epoch)?;
     }
     let bands = match on_log.shape {
         Shape::Hot => 0,
@@ -174,12 +174,8 @@ impl Forgetting<'_> {
                 let start = read_start(self.reactor, &log.channel, &log.info).await;
                 let start = start.map_err(|status| self.io("read the new log device", status))?;
                 let epoch = next_epoch(&self.superblock, &self.superblock)?;
-                if !force && start.iter().any(|byte| *byte != 0) {
-                    let mut ours = [0; BLOCK_BYTES];
-                    self.log_superblock(Uuid::nil(), epoch)?.encode(&mut ours);
-                    if !is_torn_copy(&start, &ours) {
-                        return Err(self.in_use(log).await);
-                    }
+                if !force && start.iter().any(|byte| *byte != 0) && !is_torn_copy(&start, &self.copies(epoch)?) {
+                    return Err(self.in_use(log).await);
                 }
                 return Ok(epoch);
             }
@@ -234,10 +230,21 @@ impl Forgetting<'_> {
         true
     }
 
+    /// What an earlier attempt may have written to the new log device: with what it grew into, where that comes last.
+    fn copies(&self, epoch: u32) -> Result<Vec<[u8; BLOCK_BYTES]>, PoolError> {
+        let copy_of = |superblock: &Superblock| {
+            let mut copy = [0; BLOCK_BYTES];
+            self.log_superblock(superblock, Uuid::nil(), epoch)?.encode(&mut copy);
+            Ok(copy)
+        };
+        let grown = self.plan_grow().ok();
+        [Some(&self.superblock), grown.as_ref()].into_iter().flatten().map(copy_of).collect()
+    }
+
     /// The new log's superblock: as many segments as it has room for, and the journals can answer for. In a shaped pool everything is
     /// where it was.
-    fn log_superblock(&self, device: Uuid, epoch: u32) -> Result<Superblock, PoolError> {
-        let (superblock, log_blocks) = (&self.superblock, self.devices.log.blocks());
+    fn log_superblock(&self, superblock: &Superblock, device: Uuid, epoch: u32) -> Result<Superblock, PoolError> {
+        let log_blocks = self.devices.log.blocks();
         let on_log = Superblock {
             role: Role::Log,
             device,
@@ -324,16 +331,18 @@ impl Forgetting<'_> {
         ))
     }
 
-    /// Takes into use what the capacity device has become larger by. That alone is good with the old log as well; but not in a
-    /// shaped pool, where the old log device may have no room for the index of it: there it comes last.
-    async fn grow(&mut self, extents: u64) -> Result<(), PoolError> {
-        let blocks = self.info.bytes() / BLOCK_BYTES as u64;
+    fn plan_grow(&self) -> Result<Superblock, PlanError> {
         let log_blocks = match self.superblock.shape {
             Shape::Hot => self.superblock.log_blocks,
             Shape::Shaped => self.devices.log.blocks(),
         };
-        let planned = layout::plan_grow(&self.superblock, log_blocks, blocks);
-        let mut grown = planned.map_err(|error| match error {
+        layout::plan_grow(&self.superblock, log_blocks, self.info.bytes() / BLOCK_BYTES as u64)
+    }
+
+    /// Takes into use what the capacity device has become larger by. That alone is good with the old log as well; but not in a
+    /// shaped pool, where the old log device may have no room for the index of it: there it comes last.
+    async fn grow(&mut self, extents: u64) -> Result<(), PoolError> {
+        let mut grown = self.plan_grow().map_err(|error| match error {
             PlanError::IndexFull { .. } => PoolError::Plan { pool: self.superblock.name.clone(), error },
             _ => self.too_small(extents),
         })?;
@@ -406,15 +415,16 @@ fn note_lost(meta: &Meta, loss: Loss) {
     }
 }
 
-/// Whether the start of a device holds nothing but what a crash in step 2 has left of a superblock: words of `ours`, apart
+/// Whether the start of a device holds nothing but what a crash in step 2 has left of a superblock: words of one of `ours`, apart
 /// from those that an earlier attempt wrote otherwise: checksum, identity of the device, generation, epoch, and what the pool
 /// has grown by since (segments, regions, size of the capacity device).
-fn is_torn_copy(start: &[u8], ours: &[u8]) -> bool {
+fn is_torn_copy(start: &[u8], ours: &[[u8; BLOCK_BYTES]]) -> bool {
     const OTHERWISE: [usize; 8] = [8, 56, 64, 88, 96, 104, 144, 224];
     let (copies, rest) = start.split_at(2 * BLOCK_BYTES);
     let is_ours = |(index, word): (usize, &[u8])| {
         let at = index * 8 % BLOCK_BYTES;
-        OTHERWISE.contains(&at) || *word == ours[at..at + 8] || word.iter().all(|byte| *byte == 0)
+        let is_of_one = || ours.iter().any(|copy| *word == copy[at..at + 8]);
+        OTHERWISE.contains(&at) || is_of_one() || word.iter().all(|byte| *byte == 0)
     };
     rest.iter().all(|byte| *byte == 0) && copies.chunks_exact(8).enumerate().all(is_ours)
 }
@@ -492,10 +502,11 @@ mod tests {
 
     #[test]
     fn a_torn_copy_is_told_from_what_others_left() {
-        let ours: [u8; BLOCK_BYTES] = std::array::from_fn(|at| at as u8 | 1);
+        let ours: [[u8; BLOCK_BYTES]; 2] = [1, 2].map(|bit| std::array::from_fn(|at| at as u8 | bit));
         let mut start = vec![0; 128 << 10];
         assert!(is_torn_copy(&start, &ours));
-        start[512..1024].copy_from_slice(&ours[512..1024]);
+        start[512..1024].copy_from_slice(&ours[0][512..1024]);
+        start[1024..1032].copy_from_slice(&ours[1][1024..1032]);
         start[BLOCK_BYTES + 56..BLOCK_BYTES + 72].fill(7);
         assert!(is_torn_copy(&start, &ours), "a sector of one copy, and another identity");
         let mut partitioned = start.clone();
