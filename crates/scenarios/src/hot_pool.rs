@@ -336,6 +336,7 @@ impl Plan {
             // An extent has some at most.
             old_blocks_min: 1,
             used_bands: self.bands.map(|bands| bands.used_bands),
+            turns: self.idle_ns.is_multiple_of(3).then_some(true),
             defect: self.defect,
             // Fewer pages than there are extents, so that reads miss them; otherwise more.
             map_cache_bytes_min: if self.small_cache { 0 } else { ShardTuning::default().map_cache_bytes_min },

@@ -24,6 +24,8 @@ pub(super) struct BandMedium {
     can_unmap: bool,
     /// Bands are zones.
     has_zones: bool,
+    /// What different streams write at the same time, the device has together: flash, and it knows nothing of streams.
+    pub(super) mixes_streams: bool,
     /// Completed writes need a flush to be durable.
     pub(super) is_cached: bool,
     pub(super) stripe_bytes: usize,
@@ -38,6 +40,7 @@ impl BandMedium {
     ) -> BandMedium {
         assert!(matches!(info.block_size, 512 | 4096), "blocks of bands are made of device blocks");
         let shift = (BLOCK_BYTES as u32 / info.block_size).ilog2();
+        let has_zones = info.rows.is_some_and(|rows| rows.zones.is_some());
         BandMedium {
             reactor: reactor.clone(),
             channel,
@@ -46,7 +49,8 @@ impl BandMedium {
             streams: info.streams,
             lead_blocks: if info.loans { 1 } else { LEAD_BLOCKS },
             can_unmap: info.ops.contains(Op::Unmap),
-            has_zones: info.rows.is_some_and(|rows| rows.zones.is_some()),
+            has_zones,
+            mixes_streams: !has_zones && info.streams == 0 && !info.loans,
             is_cached: info.volatile_cache,
             stripe_bytes: stripe_blocks as usize * BLOCK_BYTES,
         }

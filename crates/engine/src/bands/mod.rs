@@ -205,6 +205,8 @@ pub(crate) struct Bands {
     reset_error: Cell<Option<Status>>,
     /// See [`rest`](Self::rest).
     resting: Cell<bool>,
+    /// See [`move_to_one_stream`](Self::move_to_one_stream).
+    moves_to_one: Cell<bool>,
 }
 
 impl Bands {
@@ -236,6 +238,7 @@ impl Bands {
             waits_for_root: Cell::new(info.rows.is_some_and(|rows| rows.zones.is_some())),
             reset_error: Cell::new(None),
             resting: Cell::new(false),
+            moves_to_one: Cell::new(false),
         };
         let mut bands_so_far = geometry.bands - added.iter().map(|run| run.bands).sum::<u32>();
         for run in added {
@@ -297,9 +300,19 @@ impl Bands {
         Hold { bands: self.clone(), band: self.ledger.borrow_mut().hold(at) }
     }
 
+    /// Blocks of a band, headers included.
+    pub(crate) fn band_blocks(&self) -> u32 {
+        self.geometry.band_blocks
+    }
+
     /// Most data blocks of a band.
     pub(crate) fn band_data_blocks(&self) -> u32 {
         self.geometry.band_data_blocks()
+    }
+
+    /// Bands in all, and those that may be opened. As in [`room`](Self::room), which looks at each.
+    pub(crate) fn bands_and_free(&self) -> (u32, u32) {
+        self.ledger.borrow().bands_and_free()
     }
 
     /// How much there is, and how much of it is free.
@@ -310,6 +323,26 @@ impl Bands {
     /// Whether a stream may go on: user streams leave the reserve to those that make room.
     pub(crate) fn may_append(&self, stream: Stream) -> bool {
         self.ledger.borrow().may_append(stream)
+    }
+
+    /// Whether what different streams write at the same time, the device has together.
+    pub(crate) fn mixes_streams(&self) -> bool {
+        self.medium.mixes_streams
+    }
+
+    /// What is moved goes to one stream from now on: to be written in turns with that of users.
+    pub(crate) fn move_to_one_stream(&self) {
+        self.moves_to_one.set(true);
+    }
+
+    /// Bands that a stream has filled since the opening.
+    pub(crate) fn filled(&self, stream: Stream) -> u64 {
+        self.ledger.borrow().filled(stream)
+    }
+
+    /// Blocks, headers included, for which the open band of a stream has room.
+    pub(crate) fn left(&self, stream: Stream) -> u32 {
+        self.ledger.borrow().left(stream)
     }
 
     /// Blocks, headers included, for which user streams have room.

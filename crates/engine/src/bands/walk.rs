@@ -1,7 +1,7 @@
 //! Draining a band: which one, what is in it by its own account, and what becomes of it.
 
 use super::writer::UNDER_WAY_MAX;
-use super::{BandAt, Bands, Writer};
+use super::{BandAt, Bands, Stream, Writer};
 use crate::format::stripe::{Entry, StripeHead};
 use crate::units::BLOCK_BYTES;
 use bdev::Status;
@@ -143,7 +143,8 @@ impl Bands {
 
     /// Somebody who appends what is still valid in a band that is drained: to a stream by its age, which the blocks keep.
     pub(crate) fn mover(self: &Rc<Self>, from: u32) -> Writer {
-        let (stream, stamp) = self.ledger.borrow().heir(from);
+        let (heir, stamp) = self.ledger.borrow().heir(from);
+        let stream = if self.moves_to_one.get() { Stream::Old } else { heir };
         self.new_writer(stream, Some(stamp))
     }
 

@@ -12,7 +12,9 @@
 
 use super::Shard;
 use super::found::AllFound;
-use crate::bands::{Bands, Cursor, Room, Stream, policy};
+use super::turns::{Turn, Turns};
+use crate::bands::{Bands, Cursor, Stream, policy};
+use crate::units::BLOCK_BYTES;
 use bdev::Status;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -31,6 +33,8 @@ pub(super) const VICTIMS_MAX: usize = 4;
 const AHEAD_BLOCKS: i64 = 2 * BATCH_BLOCKS_MIN as i64;
 /// Blocks that it can owe, or have ahead.
 const OWED_BLOCKS_MAX: i64 = 4 * AHEAD_BLOCKS;
+/// The share of destage is computed for so many blocks.
+const PACE_BLOCKS: u64 = 1024;
 /// Bands for which a checkpoint is made when few are free: each writes the map pages that have changed.
 const PENDING_MANY: u32 = 2;
 
@@ -50,6 +54,8 @@ pub(super) struct Gc {
     victim_valid: Cell<u32>,
     /// No band is worth collecting.
     is_exhausted: Cell<bool>,
+    /// Whose turn it is, on drives that keep no streams apart.
+    pub(super) turns: Turns,
     /// The collector is at work.
     pub(super) is_collecting: Cell<bool>,
     /// It has ended a batch, or its work, since somebody asked.
@@ -81,11 +87,17 @@ impl Gc {
 }
 
 impl Shard {
+    /// How many bands are missing that should be free; 0: GC has nothing to do.
+    fn missing_bands(&self, bands: &Bands) -> u32 {
+        self.low(bands).saturating_sub(bands.bands_and_free().1)
+    }
+
     /// Free bands below which GC works.
-    fn low_of(&self, room: &Room) -> u32 {
+    fn low(&self, bands: &Bands) -> u32 {
+        let all = bands.bands_and_free().0;
         match self.tuning.used_bands {
-            Some(used) => room.bands.saturating_sub(used),
-            None => policy::free_bands_low(room.bands, room.band_blocks),
+            Some(used) => all.saturating_sub(used),
+            None => policy::free_bands_low(all, bands.band_blocks()),
         }
     }
 
@@ -97,15 +109,25 @@ impl Shard {
 
     /// Blocks have been destaged: in the long run as many have to be collected as the victims make them.
     pub(super) fn owe_for(&self, bands: &Bands, blocks: u64) {
-        let room = bands.room();
-        let low = self.low_of(&room);
-        if room.free >= low {
+        let missing = self.missing_bands(bands);
+        if missing == 0 {
+            self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
             return self.gc.owed.set(self.gc.owed.get().min(0));
         }
+        self.earn(bands, blocks);
         // More when fewer bands are free than there should be.
         let owed = self.moved_for(bands, blocks);
-        let pressed = owed + owed * (low - room.free) as u64 / low as u64;
-        self.gc.owed.set((self.gc.owed.get() + pressed.max(1) as i64).min(OWED_BLOCKS_MAX));
+        let pressed = owed + owed * missing as u64 / self.low(bands) as u64;
+        let most = OWED_BLOCKS_MAX.max(2 * bands.band_data_blocks() as i64);
+        self.gc.owed.set((self.gc.owed.get() + pressed.max(1) as i64).min(most));
+        self.change_turns(bands, self.gc.owed.get());
+    }
+
+    /// Writers get credit for what destage and the collector write to bands, for each their share of it: so they go at the same pace
+    /// whoever of the two is at work.
+    fn earn(&self, bands: &Bands, blocks: u64) {
+        let share = blocks * BLOCK_BYTES as u64 * PACE_BLOCKS / (PACE_BLOCKS + self.moved_for(bands, PACE_BLOCKS));
+        self.pace.earned(share, self.fill());
     }
 
     fn collector_is_called(&self, bands: &Bands) -> bool {
@@ -113,13 +135,16 @@ impl Shard {
             // By counts that are being made, a full band may look empty.
             return false;
         }
-        let (room, is_out) = (bands.room(), !bands.may_append(Stream::User));
-        if is_out && room.pending > 0 {
+        let is_out = !bands.may_append(Stream::User);
+        if is_out && bands.room().pending > 0 {
             // What has been emptied is free after a checkpoint: more would only fill what is kept for moving.
             return false;
         }
-        let is_owed = room.free < self.low_of(&room) && self.gc.owed.get() > 0;
-        is_owed || bands.has_suspects() || is_out
+        let is_owed = match self.gc.turns.turn() {
+            Turn::Both => self.gc.owed.get() > 0,
+            turn => turn == Turn::Collector,
+        };
+        is_owed && self.missing_bands(bands) > 0 || bands.has_suspects() || is_out
     }
 
     /// Sees to it that the collector works when that is called for, and waits for a batch of it when nothing can be destaged before
@@ -176,8 +201,11 @@ impl Shard {
         true
     }
 
-    /// Live blocks have been appended elsewhere: destage may go on when it waits for that.
+    /// Live blocks have been appended elsewhere: destage may go on when it waits for that, and writers get credit.
     pub(super) fn pay(&self, bands: &Bands, blocks: u64) {
+        if self.missing_bands(bands) > 0 {
+            self.earn(bands, blocks);
+        }
         let owed_before = self.owes_blocks(bands);
         self.gc.owed.set((self.gc.owed.get() - blocks as i64).max(-OWED_BLOCKS_MAX));
         if owed_before && !self.owes_blocks(bands) {
@@ -188,11 +216,13 @@ impl Shard {
     async fn collect_while_called(self: &Rc<Self>, bands: &Rc<Bands>) -> Result<(), Status> {
         loop {
             let batch = self.moved_for(bands, GAIN_BLOCKS).clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX);
-            let found = self.collect(bands, batch).await?;
+            let found = self.collect(bands, self.most_in_turn(bands, Stream::Old, batch)).await?;
             self.gc.is_exhausted.set(!found);
+            self.change_turns(bands, self.gc.owed.get());
             if !found || !self.collector_is_called(bands) || self.is_stopping() {
                 // Memory that nobody knows when it is needed.
                 self.gc.found.borrow_mut().iter_mut().for_each(|found| found.leads.clear());
+                self.end_turn_of_collector(bands);
                 return Ok(());
             }
             self.gc.has_looked.set(true);
@@ -214,17 +244,20 @@ impl Shard {
 
     /// Whether so many blocks are owed that some have to be collected before more is destaged.
     pub(super) fn owes_blocks(&self, bands: &Bands) -> bool {
-        if self.gc.owed.get() <= AHEAD_BLOCKS || self.gc.is_exhausted.get() || self.gc.is_recounting.get() {
+        let is_much = match self.gc.turns.turn() {
+            Turn::Both => self.gc.owed.get() > AHEAD_BLOCKS,
+            turn => turn == Turn::Collector && self.gc.is_collecting.get(),
+        };
+        if !is_much || self.gc.is_exhausted.get() || self.gc.is_recounting.get() {
             return false;
         }
-        let room = bands.room();
-        room.free < self.low_of(&room)
+        self.missing_bands(bands) > 0
     }
 
     /// Whether bands wait for a checkpoint and are missed.
     pub(super) fn bands_are_missed(&self, bands: &Bands) -> bool {
         let room = bands.room();
-        let are_many = room.pending >= PENDING_MANY && room.free < self.low_of(&room);
+        let are_many = room.pending >= PENDING_MANY && self.missing_bands(bands) > 0;
         room.pending > 0 && (are_many || !bands.may_append(Stream::User))
     }
 

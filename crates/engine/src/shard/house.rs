@@ -9,7 +9,7 @@
 use super::cramped::Stall;
 use super::pace::Fill;
 use super::{Defect, Shard};
-use crate::bands::Bands;
+use crate::bands::{Bands, Stream};
 use crate::meta::{Page, Replacement};
 use crate::units::LogTail;
 use bdev::Status;
@@ -289,7 +289,10 @@ impl Shard {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
         // One in any case: without hope for room, it says so.
-        let blocks_max = self.meta.bands().map_or(u32::MAX, |bands| bands.user_room_blocks().clamp(1, ROUND_BLOCKS));
+        let blocks_max = self.meta.bands().map_or(u32::MAX, |bands| {
+            let most = bands.user_room_blocks().clamp(1, ROUND_BLOCKS);
+            self.most_in_turn(bands, Stream::User, most as u64) as u32
+        });
         let depth = self.tuning.destage_depth.unwrap_or(if self.meta.bands().is_some() { IN_BANDS } else { IN_PLACE });
         while round.len() < depth && blocks < blocks_max {
             let Some((extent, taken)) = self.index.take_dirty(least) else { break };

@@ -43,6 +43,7 @@ mod shape;
 mod slack;
 mod take_over;
 mod trim;
+mod turns;
 mod unflushed;
 mod verify;
 mod write;
@@ -164,6 +165,9 @@ pub struct ShardTuning {
     pub evacuates: bool,
     /// Of a shaped pool: bands of a shard in use above which GC works; `None`: all but one in 32 and the reserve.
     pub used_bands: Option<u32>,
+    /// Of a shaped pool: destage and GC write whole bands in turns; `None`: where the drive puts together what is written at the same
+    /// time, and what GC moves lives for much longer.
+    pub turns: Option<bool>,
     /// When destage begins and writes need credit; `None`: as placement wants it.
     pub marks: Option<Marks>,
     /// Of a shaped pool: least blocks for which an extent is destaged without those that were written lately.
@@ -256,6 +260,7 @@ impl Default for ShardTuning {
             bypass_run_bytes: 2 << 20,
             evacuates: false,
             used_bands: None,
+            turns: None,
             marks: None,
             lends: None,
             old_blocks_min: 32,

@@ -229,6 +229,7 @@ impl Shard {
             lends,
             full: Default::default(),
         });
+        shard.decide_on_turns();
         Ok((shard, recovery))
     }
 }

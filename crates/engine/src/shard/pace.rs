@@ -142,8 +142,11 @@ impl Pace {
         let soft = self.marks.soft;
         let span = 256 - soft;
         let over = fill.share().clamp(soft, 255) - soft;
-        // From 4 at the soft limit to 1 at the end.
-        let gain_64ths = 256 - over * 192 / span;
+        // From 4 at the soft limit to 1 halfway, and a quarter at the end.
+        let gain_64ths = match (2 * over).checked_sub(span) {
+            None => 256 - 2 * over * 192 / span,
+            Some(beyond) => 64 - beyond * 48 / span,
+        };
         let credit = self.credit.get() + bytes * gain_64ths / 64;
         self.credit.set(credit.min(CREDIT_MAX));
         self.grant(fill);

@@ -100,7 +100,6 @@ impl Shard {
         let blocks = (0..appended).filter(|index| places.get(*index).is_some()).count() as u64;
         add(&self.counters.destaged_bytes, blocks * BLOCK_BYTES as u64);
         self.owe_for(bands, blocks);
-        self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
         let all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty();
         // Holes first: a block that was trimmed and then written again is in both.
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {

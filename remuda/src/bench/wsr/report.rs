@@ -177,7 +177,7 @@ fn text_row(args: &WsrArgs, cells: &[Cell], cell: &Cell) -> Vec<String> {
 fn notes(args: &WsrArgs, hosts: &Hosts, cells: &[Cell]) -> String {
     let sizes = args.sizes();
     let mut text = format!(
-        "Models of drives in virtual time; the shaped pool is the engine itself on them, its log on the modelled cache device: scale 1/{}, {} of the user's, cache {}, superblocks and bands {}, zones of the last setting {} (their pool's head is on the cache device too), indirection unit {}.\n\
+        "Models of drives in virtual time; the shaped pool is the engine itself on them, its log on the modelled cache device: scale 1/{}, {} of the user's, cache {}, superblocks and bands {} (the pool's on a drive without streams twice that), zones of the last setting {} (their pool's head is on the cache device too), indirection unit {}.\n\
          MB/s of each job: writes | reads. Seed: measured by its authors on 16 TB. Reference: another program of the same model, \
          16 GiB (shaping there: greedy victims). /DRIVE: writes over the drive's alone with the same flash. READ/IDLE: reads over \
          those of the same stack alone, after the prefill. DIES and CORES: how busy they were.\n",

@@ -8,8 +8,8 @@ use super::pool::{PoolPlan, ShapedPool};
 use super::shaping::{self, Shaping};
 use super::sparse::SparseDevice;
 use bdev::{
-    BlockDevice, Extent, LinearDevice, MemDevice, ModelSsdDevice, NullDevice, Op, SsdModel, ZoneBandsDevice,
-    ZoneBandsOptions, ZonedDevice, ZonedOptions,
+    BlockDevice, DeviceInfo, Extent, LinearDevice, MemDevice, ModelSsdDevice, NullDevice, Op, SsdModel,
+    ZoneBandsDevice, ZoneBandsOptions, ZonedDevice, ZonedOptions,
 };
 use reactor::{IoFuture, Reactor};
 use std::rc::Rc;
@@ -245,7 +245,7 @@ pub async fn build(
                     log: fast,
                     capacity: device.clone(),
                     user_bytes: sizes.user_bytes,
-                    band_bytes: Some(sizes.superblock_bytes),
+                    band_bytes: Some(superblocks_of_band(&device.info()) * sizes.superblock_bytes),
                 },
             };
             Rc::new(ShapedPool::make(plan, host.clone(), reactor).await?)
@@ -269,6 +269,12 @@ pub async fn build(
     };
     let dies = SsdModel::qlc(sizes.user_bytes, 0).dies;
     Ok(Stack { target, drive, raw_bytes, dies, host, fast: pool_cache })
+}
+
+/// Superblocks in a band of the pool. A drive that keeps streams apart has each band in a superblock of its own; where others begin,
+/// the host does not know, and of two superblocks a band has one for itself.
+fn superblocks_of_band(drive: &DeviceInfo) -> u64 {
+    if drive.streams > 0 { 1 } else { 2 }
 }
 
 /// A pool whose bands are the zones of a drive. Its head lies behind the log, on the same cache device.

@@ -107,6 +107,8 @@ pub(super) struct Ledger {
     valid_blocks: u64,
     /// How old the bands of user streams get before they are collected, on average.
     lifetime: u64,
+    /// Bands filled, by stream.
+    filled: [u64; STREAMS],
     failed: u64,
     defect: Option<BandDefect>,
     /// Bands are zones.
@@ -173,6 +175,7 @@ impl Ledger {
             is_exact: bands.iter().all(|band| matches!(band.state, State::Free | State::Unmapping)),
             valid_blocks: bands.iter().map(|band| band.valid as u64).sum(),
             lifetime: 0,
+            filled: [0; STREAMS],
             failed: bands.iter().filter(|band| band.failing || band.state == State::Retired).count() as u64,
             bands,
             defect: None,
@@ -316,9 +319,19 @@ impl Ledger {
     }
 
     /// Blocks that are left in the open band of a stream.
-    fn left(&self, stream: Stream) -> u32 {
+    pub(super) fn left(&self, stream: Stream) -> u32 {
         let left = |band: u32| self.geometry.band_blocks - self.bands[band as usize].written;
         self.open[stream as usize].map_or(0, left)
+    }
+
+    /// Bands that a stream has filled.
+    pub(super) fn filled(&self, stream: Stream) -> u64 {
+        self.filled[stream as usize]
+    }
+
+    /// Bands in all, and those that may be opened.
+    pub(super) fn bands_and_free(&self) -> (u32, u32) {
+        (self.geometry.bands, self.free.len() as u32)
     }
 
     pub(super) fn user_room_blocks(&self) -> u32 {
@@ -358,6 +371,9 @@ impl Ledger {
 
     fn close(&mut self, number: u32) {
         let band = &mut self.bands[number as usize];
+        if let Some(filled) = self.filled.get_mut(band.stream as usize) {
+            *filled += 1;
+        }
         (band.state, band.closed) = (State::Closed, self.clock);
         // The device may have failed to finish one that is full; to ask for that again costs nothing.
         band.unfinished = self.zoned;
