@@ -1,5 +1,5 @@
-//! The bands of a shaped pool as a policy: streams, victims and ages as the engine has them, by the engine's own rules
-//! (`engine::policy`), on a modelled drive. Data is counted in blocks; a stripe's header takes one block of 256. Padding is left out.
+//! The bands of a shaped pool as a policy: victims and ages as the engine has them, by the engine's own rules (`engine::policy`), on a
+//! modelled drive without write streams, so that what is moved goes to one band at a time, in turns with what comes from the log. Data is counted in blocks; a stripe's header takes one block of 256. Padding is left out.
 
 use super::drive::Drive;
 use super::space::{BLOCK, GROUP_BLOCKS};
@@ -8,8 +8,7 @@ use std::collections::VecDeque;
 
 const NONE: u32 = u32::MAX;
 const USER: usize = 0;
-const YOUNG: usize = 1;
-const OLD: usize = 2;
+const MOVED: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -21,7 +20,6 @@ enum State {
 #[derive(Clone, Copy)]
 struct Band {
     state: State,
-    stream: usize,
     valid: u32,
     written: u32,
     /// Of its blocks, on average: the clock when they were new.
@@ -60,11 +58,10 @@ pub struct BandModel {
     slots: u32,
     bands: Vec<Band>,
     free: VecDeque<u32>,
-    open: [Option<u32>; 3],
+    open: [Option<u32>; 2],
     place: Vec<u32>,
     owner: Vec<u32>,
     clock: u64,
-    lifetime: u64,
     low: usize,
     pub counts: BandCounts,
     pub drive: Drive,
@@ -73,18 +70,17 @@ pub struct BandModel {
 impl BandModel {
     pub fn new(shape: BandShape, drive: Drive) -> BandModel {
         let slots = shape.band_blocks - shape.band_blocks.div_ceil(256);
-        let empty = Band { state: State::Free, stream: USER, valid: 0, written: 0, stamp: 0, closed: 0 };
+        let empty = Band { state: State::Free, valid: 0, written: 0, stamp: 0, closed: 0 };
         let low = policy::free_bands_low(shape.bands / shape.shards, shape.band_blocks) * shape.shards;
         BandModel {
             shape,
             slots,
             bands: vec![empty; shape.bands as usize],
             free: (0..shape.bands).collect(),
-            open: [None; 3],
+            open: [None; 2],
             place: vec![NONE; shape.blocks as usize],
             owner: vec![NONE; shape.bands as usize * slots as usize],
             clock: 0,
-            lifetime: 0,
             low: low as usize,
             counts: BandCounts::default(),
             drive,
@@ -165,8 +161,7 @@ impl BandModel {
 
     fn open_next(&mut self, stream: usize) -> u32 {
         let number = self.free.pop_front().expect("collecting leaves a reserve of bands");
-        self.bands[number as usize] =
-            Band { state: State::Open, stream, valid: 0, written: 0, stamp: self.clock, closed: 0 };
+        self.bands[number as usize] = Band { state: State::Open, valid: 0, written: 0, stamp: self.clock, closed: 0 };
         self.open[stream] = Some(number);
         number
     }
@@ -197,16 +192,11 @@ impl BandModel {
             return false;
         };
         let band = self.bands[victim as usize];
-        let age = self.clock.saturating_sub(band.stamp).max(1);
-        if band.stream == USER {
-            self.lifetime = policy::next_lifetime(self.lifetime, age);
-        }
-        let heir = if band.stream == USER && policy::is_young(age, self.lifetime) { YOUNG } else { OLD };
         for slot in 0..self.slots {
             let block = self.owner[(victim * self.slots + slot) as usize];
             if block != NONE {
                 self.counts.collected += 1;
-                self.append(heir, block, band.stamp);
+                self.append(MOVED, block, band.stamp);
             }
         }
         true

@@ -26,6 +26,8 @@ const IN_PLACE: usize = 16;
 const IN_BANDS: usize = 32;
 /// No more extents of a shaped pool are destaged together once they have so many blocks: some stripes.
 const ROUND_BLOCKS: u32 = 4 * 255;
+/// So many times as much where destage and the collector write in turns.
+const TIMES_IN_TURN: u32 = 4;
 /// A checkpoint is made when the log has moved on by one part in so many.
 const CHECKPOINT_PART: u64 = 16;
 
@@ -288,12 +290,16 @@ impl Shard {
     async fn destage_round(self: &Rc<Self>, least: Option<u32>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
-        // One in any case: without hope for room, it says so.
-        let blocks_max = self.meta.bands().map_or(u32::MAX, |bands| {
-            let most = bands.user_room_blocks().clamp(1, ROUND_BLOCKS);
-            self.most_in_turn(bands, Stream::User, most as u64) as u32
-        });
-        let depth = self.tuning.destage_depth.unwrap_or(if self.meta.bands().is_some() { IN_BANDS } else { IN_PLACE });
+        let placed = if self.meta.bands().is_some() { IN_BANDS } else { IN_PLACE };
+        let (mut depth, mut blocks_max) = (self.tuning.destage_depth.unwrap_or(placed), u32::MAX);
+        if let Some(bands) = self.meta.bands() {
+            // In its turn, nobody else keeps the device busy where a round ends.
+            let times = if self.takes_turns() { TIMES_IN_TURN } else { 1 };
+            depth *= times as usize;
+            // One in any case: without hope for room, it says so.
+            let most = bands.user_room_blocks().clamp(1, times * ROUND_BLOCKS);
+            blocks_max = self.most_in_turn(bands, Stream::User, most as u64) as u32;
+        }
         while round.len() < depth && blocks < blocks_max {
             let Some((extent, taken)) = self.index.take_dirty(least) else { break };
             blocks += taken.blocks.count();

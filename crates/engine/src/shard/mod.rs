@@ -165,8 +165,8 @@ pub struct ShardTuning {
     pub evacuates: bool,
     /// Of a shaped pool: bands of a shard in use above which GC works; `None`: all but one in 32 and the reserve.
     pub used_bands: Option<u32>,
-    /// Of a shaped pool: destage and GC write whole bands in turns; `None`: where the drive puts together what is written at the same
-    /// time, and what GC moves lives for much longer.
+    /// Of a shaped pool on a drive that puts together what is written at the same time: whether destage and GC write whole bands in
+    /// turns; `None`: where the log has room for that.
     pub turns: Option<bool>,
     /// When destage begins and writes need credit; `None`: as placement wants it.
     pub marks: Option<Marks>,

@@ -1,8 +1,9 @@
 //! Admission of writes: as fast as the log takes them while it has room, as fast as destage frees it when it is filling.
 //!
 //! Between the soft limit and a full log a write needs credit, and destage gives credit for every byte that it settles:
-//! four bytes for one at the soft limit, one for one when the log is nearly full. So writers slow down gradually towards
-//! the speed of the capacity device, where a limit without credit would let them run into a wall and stop.
+//! four bytes for one at the soft limit, one for one halfway, a quarter when the log is full. So writers slow down gradually towards
+//! the speed of the capacity device, where a limit without credit would let them run into a wall and stop; and the log comes to rest
+//! somewhere between, with room on both sides for what comes and goes.
 
 use bdev::Status;
 use std::cell::{Cell, RefCell};
@@ -238,6 +239,17 @@ mod tests {
         assert!(!pace.admits(4096, fill(60 << 20)));
         pace.earned(1 << 20, fill(60 << 20));
         assert!(!pace.admits(4096, fill(8 << 20)), "the reserve is never given away");
+    }
+
+    #[test]
+    fn the_fuller_the_log_the_less_credit() {
+        let credit = |free: u64| {
+            let pace = Pace::new(IN_PLACE);
+            pace.earned(64 << 10, fill(free << 20));
+            pace.credit.get() >> 10
+        };
+        assert_eq!([80, 60, 40, 20, 1].map(credit), [256, 160, 64, 40, 18]);
+        assert!((1..80).all(|free| credit(free) <= credit(free + 1)), "it never rises");
     }
 
     #[test]

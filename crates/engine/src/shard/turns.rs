@@ -67,10 +67,15 @@ impl Shard {
         let slack = self.fill().bytes_total / 256 * (256 - self.pace.marks.soft);
         // For each band that is collected, users write about half of one meanwhile.
         let has_room = slack >= bands.band_blocks() as u64 / 2 * BLOCK_BYTES as u64;
-        if self.tuning.turns.unwrap_or(bands.mixes_streams() && has_room) {
+        if bands.mixes_streams() && self.tuning.turns.unwrap_or(has_room) {
             bands.move_to_one_stream();
             self.gc.turns.begin(Turn::Destage, bands);
         }
+    }
+
+    /// Whether destage and the collector write in turns.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.gc.turns.turn() != Turn::Both
     }
 
     /// Changes turns when it is time to; `owed` blocks are to be collected.

@@ -277,6 +277,12 @@ mod tests {
     }
 
     #[test]
+    fn the_shaped_pool_takes_turns_on_a_drive_that_keeps_nothing_apart_and_it_adds_little() {
+        let pool = measure(3, Column::Pool, Setting::Published);
+        assert!(pool.drive_amplification() < 1.15, "{}", pool.drive_amplification());
+    }
+
+    #[test]
     fn the_shaped_pool_runs_on_zones_with_a_tenth_more_flash_and_the_drive_adds_nothing() {
         let pool = measure(2, Column::Pool, Setting::Zones);
         assert!(pool.raw_bytes * 100 < (1 << 30) * 111, "{} bytes", pool.raw_bytes);
