@@ -107,7 +107,7 @@ fn side_by_side(names: &[&String], work: impl Fn(&str) -> Result<()> + Sync) -> 
     };
     thread::scope(|scope| {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(&worker)).collect();
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).fold(Ok(()), Result::and)
     })
 }
