@@ -217,7 +217,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 33] = [
+const SHARD_SERIES: [ShardSeries; 34] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -245,6 +245,12 @@ const SHARD_SERIES: [ShardSeries; 33] = [
     ("remuda_pool_collected_bytes_total", "counter", "Bytes that were moved between bands.", |shard| {
         shard.collected_bytes
     }),
+    (
+        "remuda_pool_reinserted_bytes_total",
+        "counter",
+        "Bytes written often, which went to the log once more.",
+        |shard| shard.reinserted_bytes,
+    ),
     ("remuda_pool_padding_bytes_total", "counter", "Headers and padding written to bands.", |shard| {
         shard.padding_bytes
     }),

@@ -61,6 +61,8 @@ pub struct OpenOptions {
     /// Memory for map pages over all shards; `None`: 16 MiB per TiB of capacity. At least 1 MiB per shard, see
     /// [`ShardTuning::map_cache_bytes_min`].
     pub map_cache_bytes: Option<usize>,
+    /// [`ShardTuning::reinsertion_percent`].
+    pub reinsertion_percent: Option<u32>,
     /// Everything else.
     pub tuning: Option<ShardTuning>,
 }
@@ -527,7 +529,9 @@ impl Pool {
         let shards = superblock.shards as usize;
         let cache = options.map_cache_bytes.unwrap_or((superblock.capacity_blocks / 16) as usize) / shards;
         let tuning = options.tuning.unwrap_or_default();
-        let tuning = ShardTuning { map_cache_bytes: cache.max(tuning.map_cache_bytes_min), ..tuning };
+        let map_cache_bytes = cache.max(tuning.map_cache_bytes_min);
+        let reinsertion_percent = options.reinsertion_percent.or(tuning.reinsertion_percent);
+        let tuning = ShardTuning { map_cache_bytes, reinsertion_percent, ..tuning };
         let mut homes: Vec<usize> = self.shared.homes.clone();
         homes.sort_unstable();
         homes.dedup();
@@ -673,6 +677,11 @@ impl Pool {
     /// Stops it; the next one goes on from there.
     pub async fn cancel_scrub(&self, reactor: &Rc<Reactor>) {
         self.shared.on_shards(reactor, move |shard| async move { shard.cancel_scrub().await }).await;
+    }
+
+    /// As [`OpenOptions::reinsertion_percent`], from now on.
+    pub async fn set_reinsertion(&self, reactor: &Rc<Reactor>, percent: Option<u32>) {
+        self.shared.on_shards(reactor, move |shard| async move { shard.set_reinsertion(percent) }).await;
     }
 
     /// How it is now.

@@ -123,6 +123,8 @@ pub struct BandStatus {
     pub total_bytes: u64,
     /// Bytes that garbage collection has moved.
     pub collected_bytes: u64,
+    /// Bytes of blocks that are written often, which went to the log once more instead of to bands.
+    pub reinserted_bytes: u64,
     /// Bytes of headers and padding that were written.
     pub padding_bytes: u64,
     /// Bytes written to bands in all.
@@ -142,6 +144,7 @@ impl BandStatus {
             valid_bytes: bytes(room.valid_blocks),
             total_bytes: bytes(room.total_blocks),
             collected_bytes: bytes(shard.collected_blocks()),
+            reinserted_bytes: shard.counters().reinserted_bytes.get(),
             padding_bytes: bytes(stats.stripes + stats.padding_blocks),
             write_bytes: stats.bytes(),
         }
@@ -186,7 +189,7 @@ impl ShardStatus {
             lost_blocks: counters.lost_blocks.get(),
             waiting_writes,
             waits,
-            memory_bytes: index.memory_bytes + meta.memory_bytes + shadow.memory_bytes,
+            memory_bytes: index.memory_bytes + meta.memory_bytes + shadow.memory_bytes + shard.heat_bytes(),
             scrub: shard.scrub_status(),
             trouble: shard.last_error().map(|status| status.to_string()),
         }

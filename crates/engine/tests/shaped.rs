@@ -92,6 +92,56 @@ fn what_is_overwritten_many_times_over_is_collected_and_stays_right() {
     });
 }
 
+/// What a pool did with a load of which three fifths go to a tenth of the volume, and what it kept off its bands.
+async fn load_skewed(reactor: &Rc<Reactor>, devices: PoolDevices, percent: u32) -> engine::BandStatus {
+    Pool::create(reactor, &devices, &shaped(1), 0, true).await.unwrap();
+    let options = OpenOptions { reinsertion_percent: Some(percent), ..OpenOptions::default() };
+    let pool = Pool::open(reactor, &devices, &options).await.unwrap();
+    let blocks = 12 * 1024;
+    let volume: Arc<dyn BlockDevice> = pool.create_volume(reactor, "v", blocks, 12, 0).await.unwrap();
+    let (mut rng, mut expected) = (Rng::new(11), vec![0u8; blocks as usize]);
+    for step in 0..100_000u64 {
+        let hot = rng.below(blocks / 10) * 10;
+        let lba = if rng.below(5) < 3 { hot } else { rng.below(blocks) };
+        let value = step as u8 | 1;
+        assert_eq!(write(reactor, &volume, lba, value).await, Status::Ok, "block {lba}");
+        expected[lba as usize] = value;
+        // As hosts do, who do not come back in the same turn.
+        reactor.yield_now().await;
+    }
+    let status = pool.status(reactor).await.shards[0].bands;
+    pool.close(reactor).await;
+    let pool = open(reactor.clone(), devices.clone()).await.unwrap();
+    let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
+    for lba in 0..blocks {
+        assert_eq!(read(reactor, &volume, lba).await, Ok(expected[lba as usize]), "block {lba}");
+    }
+    pool.close(reactor).await;
+    assert_sound(reactor, &devices).await;
+    status
+}
+
+#[test]
+fn what_is_written_often_goes_round_in_the_log_within_its_budget() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let cases: [fn(&tempfile::TempDir) -> PoolDevices; 2] = [|_| devices(4096), mapped_devices];
+    for of_case in cases {
+        let reactor = reactor();
+        let (there, all) = (reactor.clone(), [0, 25, 100].map(|_| of_case(&directory)));
+        reactor.block_on(async move {
+            let [never, some, much] = all;
+            let never = load_skewed(&there, never, 0).await;
+            let some = load_skewed(&there, some, 25).await;
+            let much = load_skewed(&there, much, 100).await;
+            assert_eq!(never.reinserted_bytes, 0);
+            let share = |of: engine::BandStatus| of.reinserted_bytes / 4096 * 100 / 100_000;
+            assert!((1..=25).contains(&share(some)), "{some:?}");
+            assert!(share(much) > share(some) && share(much) <= 100, "{much:?}");
+            assert!(much.write_bytes < never.write_bytes / 20 * 19, "{} of {}", much.write_bytes, never.write_bytes);
+        });
+    }
+}
+
 #[test]
 fn what_the_log_still_has_of_a_damaged_map_page_is_not_lost() {
     let reactor = reactor();

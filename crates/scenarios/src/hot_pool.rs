@@ -337,6 +337,8 @@ impl Plan {
             old_blocks_min: 1,
             used_bands: self.bands.map(|bands| bands.used_bands),
             turns: self.idle_ns.is_multiple_of(3).then_some(true),
+            reinsertion_percent: Some([0, 100, 100, 100, 400][(self.idle_ns % 5) as usize]),
+            reinsertion_count: Some(1 + (self.idle_ns % 2) as u32),
             defect: self.defect,
             // Fewer pages than there are extents, so that reads miss them; otherwise more.
             map_cache_bytes_min: if self.small_cache { 0 } else { ShardTuning::default().map_cache_bytes_min },
@@ -345,6 +347,7 @@ impl Plan {
         let options = OpenOptions {
             reactors: (0..self.reactors).collect(),
             map_cache_bytes: self.small_cache.then_some(0),
+            reinsertion_percent: None,
             tuning: Some(tuning),
         };
         let before = epoch(reactor, &devices).await;
@@ -409,6 +412,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetLive => Some(Defect::ForgetLive),
         Mutation::DropLogged => Some(Defect::DropLogged),
         Mutation::ForgetYoung => Some(Defect::ForgetYoung),
+        Mutation::ReinsertOld => Some(Defect::ReinsertOld),
         Mutation::FreeEarly => Some(Defect::FreeEarly),
         Mutation::TrustFlushes => Some(Defect::TrustFlushes),
         Mutation::SkipReset => Some(Defect::SkipReset),

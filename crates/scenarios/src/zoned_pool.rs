@@ -24,6 +24,8 @@ const HEAD: &str = "/head";
 const ZONES: &str = "/zones";
 /// Zones beside those that the pool is planned for: they may go away.
 const SPARE_ZONES: u64 = 6;
+/// Zones that a shard writes to at a time: one for what comes from its log, one for what is moved.
+const STREAMS: u32 = 2;
 /// Zones that go away in a life.
 const LOST_PER_LIFE: u64 = 2;
 
@@ -110,7 +112,7 @@ impl Scene {
     /// Without faults each stream of each shard has one zone open at most.
     fn count_open(&self) {
         let Some(bands) = self.bands.borrow().clone() else { return };
-        let (status, most) = (bands.status(), 3 * self.plan.shards as u64);
+        let (status, most) = (bands.status(), STREAMS as u64 * self.plan.shards as u64);
         self.sim.expect(status.open <= most, || format!("more than {most} zones are open, at rest: {status:?}"));
     }
 
@@ -140,7 +142,7 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
     let band_blocks = unit_blocks * rng.between(2, 6) as u32 * if unit_blocks == 1 { 4 } else { 2 };
     let plan = Plan { defect: defect_of(mutation), ..Plan::pick(rng).with_bands(rng, unit_blocks, band_blocks) };
     let zones = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(band_blocks as u64) + SPARE_ZONES + 1;
-    let needed = 3 * plan.shards as u32 + 1;
+    let needed = STREAMS * plan.shards as u32 + 1;
     let is_limited = rng.one_in(2);
     let active_max = if is_limited { needed + rng.below(4) as u32 } else { 0 };
     // As the standard has it, a drive closes a zone that nobody opened on purpose when it wants to open another one.

@@ -152,6 +152,7 @@ fn every_checker_catches_its_mutation() {
         ("shaped-pool", Mutation::ForgetLive),
         ("shaped-pool", Mutation::DropLogged),
         ("shaped-pool", Mutation::ForgetYoung),
+        ("shaped-pool", Mutation::ReinsertOld),
         ("shaped-pool", Mutation::TrustFlushes),
         ("shaped-pool-images", Mutation::ForgetLive),
         ("shaped-pool-images", Mutation::FreeEarly),

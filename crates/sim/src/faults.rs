@@ -262,6 +262,8 @@ pub enum Mutation {
     DropLogged,
     /// A scenario's own defect: replay of the engine begins behind what a destage has left in the log.
     ForgetYoung,
+    /// A scenario's own defect: the engine reinserts into its log what may have been written anew meanwhile.
+    ReinsertOld,
     /// A scenario's own defect: the engine uses bands again before a checkpoint does without them.
     FreeEarly,
     /// A scenario's own defect: the engine does not write again what was written before a flush that failed.
@@ -315,7 +317,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 70] = [
+    pub const ALL: [Mutation; 71] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -362,6 +364,7 @@ impl Mutation {
         Mutation::ForgetLive,
         Mutation::DropLogged,
         Mutation::ForgetYoung,
+        Mutation::ReinsertOld,
         Mutation::FreeEarly,
         Mutation::TrustFlushes,
         Mutation::WaitForEver,

@@ -67,7 +67,7 @@ Examples:
   remuda bench device --kind pool log=/dev/nvme0n1 capacity=/dev/sdb capacity_size=1TiB --rw randrw --verify
 
 Kinds and their keys: 'remuda device kinds'. Kind 'pool' is a pool of its own, on memory or on given files; keys: size (of
-the volume), log or log_pmem, log_size, capacity, capacity_size, shards, map_cache, force.")]
+the volume), log or log_pmem, log_size, capacity, capacity_size, shards, map_cache, reinsertion, force.")]
     Device {
         /// Take the device from a configuration file (the node must not be running on it)
         #[arg(long, value_name = "FILE", requires = "device")]

@@ -25,6 +25,7 @@ pub const KEYS: &[Key] = &[
     key("capacity_size", Form::Size, "1GiB", "Bytes of it."),
     key("shards", Form::Count(1, 64), "by size", "Parts that work on their own, dealt out to the jobs' reactors."),
     key("map_cache", Form::Size, "16 MiB per TiB", "Memory for pages of the map."),
+    key("reinsertion", Form::Count(0, 400), "50, under pressure", "Shaped: reinserted bytes for each hundred written."),
     key("force", Form::Flag, "false", "Take files and drives that hold something; it is lost."),
 ];
 
@@ -40,6 +41,7 @@ pub struct PoolSpec {
     capacity_size: u64,
     shards: Option<u16>,
     map_cache: Option<u64>,
+    reinsertion: Option<u32>,
     force: bool,
 }
 
@@ -62,6 +64,7 @@ impl PoolSpec {
             capacity_size: size(&mut section, "capacity_size").unwrap_or(1 << 30),
             shards: section.count("shards").map(|shards| shards.value as u16),
             map_cache: size(&mut section, "map_cache"),
+            reinsertion: section.count("reinsertion").map(|percent| percent.value as u32),
             force: section.flag("force").is_some_and(|flag| flag.value),
         };
         if spec.log.is_some() && spec.log_pmem.is_some() {
@@ -131,6 +134,7 @@ impl BenchPool {
         let options = OpenOptions {
             reactors: (0..reactors.handles().len()).collect(),
             map_cache_bytes: spec.map_cache.map(|bytes| bytes as usize),
+            reinsertion_percent: spec.reinsertion,
             tuning: None,
         };
         let (size, force) = (spec.size, spec.force);

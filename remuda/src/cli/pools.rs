@@ -48,6 +48,10 @@ Examples:
         /// Memory for pages of the map [default: 16 MiB per TiB]
         #[arg(long, value_name = "SIZE")]
         map_cache: Option<String>,
+        /// Shaped: bytes, of each hundred that are written, that may go to the log once more, to keep what is written often off
+        /// the capacity device [default: 50, while writers wait for that]
+        #[arg(long, value_name = "PERCENT")]
+        reinsertion: Option<u16>,
         /// How blocks are placed: hot (in place), shaped (long runs alone, for QLC) or warm (in place on slow disks, whose
         /// reads are cached on flash)
         #[arg(long, value_name = "SHAPE")]
@@ -97,6 +101,21 @@ Examples:
     Open {
         /// Name
         name: String,
+    },
+    /// Change a shaped pool while it is in use
+    #[command(after_help = "\
+A pool made by command keeps it; one of the configuration file starts with what that says again.
+
+Examples:
+  remuda pool set cold --reinsertion 80
+  remuda pool set cold --reinsertion default")]
+    Set {
+        /// Name
+        name: String,
+        /// Bytes, of each hundred that are written, that may go to the log once more, to keep what is written often off the
+        /// capacity device: 0 to 400, or 'default' (50, while writers wait for that device)
+        #[arg(long, value_name = "PERCENT")]
+        reinsertion: String,
     },
     /// Move everything from the log to the capacity device, and wait for it
     Settle {
@@ -153,6 +172,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             capacity,
             shards,
             map_cache,
+            reinsertion,
             shape,
             overprovision,
             write_unit,
@@ -190,6 +210,9 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             if let Some(percent) = overprovision {
                 params["overprovision"] = json!(percent);
             }
+            if let Some(percent) = reinsertion {
+                params["reinsertion"] = json!(percent);
+            }
             context.call_and_show("pool.create", params, |pool: PoolView| {
                 let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
                 let on =
@@ -205,6 +228,21 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             let recovered = pool.open.as_ref().map_or(String::new(), recovered);
             format!("pool '{}' is open: {recovered}", pool.name)
         }),
+        PoolCommand::Set { name, reinsertion } => {
+            let mut params = json!({ "name": name });
+            if reinsertion != "default" {
+                let percent: u64 = reinsertion.parse().map_err(|_| {
+                    Failure::new(
+                        Exit::Usage,
+                        format!("--reinsertion takes 0 to 400, or 'default', not '{reinsertion}'"),
+                    )
+                })?;
+                params["reinsertion"] = json!(percent);
+            }
+            context.call_and_show("pool.set", params, |pool: PoolView| {
+                format!("pool '{}': reinsertion {}", pool.name, reinsertion_text(pool.definition.reinsertion))
+            })
+        }
         PoolCommand::Settle { name } => settle(context, &name),
         PoolCommand::Simulate(args) => simulate::run(context, &args),
         PoolCommand::Check(args) => pool_care::check(context, &args),
@@ -218,6 +256,14 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             let text = format!("destroyed pool '{name}'");
             context.call_and_show("pool.destroy", json!({ "name": name }), |_: Value| text)
         }
+    }
+}
+
+fn reinsertion_text(percent: Option<u16>) -> String {
+    match percent {
+        Some(0) => "never".to_string(),
+        Some(percent) => format!("of up to {percent} % of what is written"),
+        None => "while writers wait for the capacity device".to_string(),
     }
 }
 
@@ -317,6 +363,7 @@ fn facts(pool: &PoolView) -> String {
             ("not used", format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name)),
             ("unusable extents", output::count(total.unusable_extents)),
             ("bands", bands(total)),
+            ("reinsertion", reinsertion_text(pool.definition.reinsertion)),
             ("log fill", log(total)),
             (
                 "write amplification",
@@ -350,7 +397,7 @@ fn facts(pool: &PoolView) -> String {
             facts.retain(|(name, _)| *name != "being deleted");
         }
         if total.bands == 0 {
-            facts.retain(|(name, _)| *name != "bands");
+            facts.retain(|(name, _)| !matches!(*name, "bands" | "reinsertion"));
         }
         if open.settling {
             facts.push(("settling", format!("{} left", ByteSize(total.dirty_bytes))));
@@ -369,9 +416,10 @@ fn bands(numbers: &ShardNumbers) -> String {
     let ShardNumbers { bands, free_bands, pending_bands, retired_bands, .. } = numbers;
     let valid = numbers.band_valid_share.map_or("-".to_string(), percent);
     let (collected, padding) = (ByteSize(numbers.collected_bytes), ByteSize(numbers.padding_bytes));
+    let reinserted = ByteSize(numbers.reinserted_bytes);
     format!(
         "{free_bands} free of {bands}, {pending_bands} free with the next checkpoint, {retired_bands} retired; {valid} of the \
-         blocks valid; {collected} collected, {padding} of headers and padding"
+         blocks valid; {collected} collected, {padding} of headers and padding, {reinserted} reinserted into the log"
     )
 }
 

@@ -13,6 +13,9 @@ const BLOCK: u64 = engine::BLOCK_BYTES as u64;
 /// Most shards of a pool; what the devices have room for is found out when it is made.
 const SHARDS_MAX: u64 = engine::SHARDS_MAX as u64;
 
+/// More than this the log does nothing else.
+const REINSERTION_MAX: u64 = 400;
+
 const SHARDS: Key = key(
     "shards",
     Form::Count(1, SHARDS_MAX),
@@ -46,6 +49,13 @@ const GROW_TO: Key = key(
 );
 const MAP_CACHE: Key =
     key("map_cache", Form::Size, "16 MiB per TiB of capacity", "Memory for pages of the map, over all shards.");
+pub const REINSERTION: Key = key(
+    "reinsertion",
+    Form::Count(0, REINSERTION_MAX),
+    "50, while writers wait for the capacity device",
+    "Shaped: bytes, of each hundred that are written, that may go to the log once more, to keep what is written often off the capacity \
+     device.",
+);
 const CAPACITY: Key = key("capacity", Form::Text, "required", "The device that blocks end up on, 256 MiB or more.");
 
 /// Keys of `[pool.NAME]`.
@@ -60,6 +70,7 @@ pub const POOL: &[Key] = &[
     SHARDS,
     MAP_CACHE,
     SHAPE,
+    REINSERTION,
     OVERPROVISION,
     WRITE_UNIT,
     BAND,
@@ -84,6 +95,7 @@ pub const POOL_CREATE: &[Key] = &[
     SHARDS,
     MAP_CACHE,
     SHAPE,
+    REINSERTION,
     OVERPROVISION,
     WRITE_UNIT,
     BAND,
@@ -137,6 +149,9 @@ pub struct PoolDef {
     /// Bytes of memory for pages of the map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_cache: Option<u64>,
+    /// Of a shaped pool: bytes that may be reinserted into the log for each hundred that are written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reinsertion: Option<u16>,
     /// How blocks are placed, when it is made; later its superblock knows.
     #[serde(default, skip_serializing_if = "PlacementDef::is_hot")]
     pub placement: PlacementDef,
@@ -212,12 +227,14 @@ pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems)
     let capacity = section.need_text("capacity");
     let shards = section.count("shards").map(|shards| shards.value as u16);
     let map_cache = section.size("map_cache").map(|size| size.value);
+    let reinsertion = section.count("reinsertion").map(|percent| percent.value as u16);
     let placement = read_placement(&mut section);
     if problems.list.len() > before {
         return None;
     }
     let ((log, log_span), capacity) = (log?, capacity?);
-    let def = PoolDef { name: name.value.clone(), log, capacity: capacity.value, shards, map_cache, placement };
+    let (name, capacity_name) = (name.value.clone(), capacity.value);
+    let def = PoolDef { name, log, capacity: capacity_name, shards, map_cache, reinsertion, placement };
     Some(PoolEntry { def, log_span, capacity_span: capacity.span })
 }
 
@@ -239,7 +256,7 @@ fn read_placement(section: &mut Section<'_>) -> PlacementDef {
         let (write_unit, band) = (write_unit.map(|size| size.value), band.map(|size| size.value));
         return PlacementDef::Shaped { overprovision, write_unit, band, grow_to };
     }
-    for name in ["overprovision", "write_unit", "band", "grow_to"] {
+    for name in ["reinsertion", "overprovision", "write_unit", "band", "grow_to"] {
         if section.has(name) {
             let help = "write shape = \"shaped\" for a pool with bands";
             section.wrong(None, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));
@@ -325,6 +342,7 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolR
     let capacity = section.need_text("capacity");
     let shards = section.count("shards").map(|shards| shards.value as u16);
     let map_cache = section.size("map_cache").map(|size| size.value);
+    let reinsertion = section.count("reinsertion").map(|percent| percent.value as u16);
     let placement = read_placement(&mut section);
     let force = section.flag("force").is_some_and(|flag| flag.value);
     let cache = read_cache(&mut section, capacity.as_ref(), placement.is_hot());
@@ -336,7 +354,8 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolR
     if let Some(cache) = &cache {
         capacity = cache.name.clone();
     }
-    Some(PoolRequest { pool: PoolDef { name, log: log?, capacity, shards, map_cache, placement }, cache, force })
+    let pool = PoolDef { name, log: log?, capacity, shards, map_cache, reinsertion, placement };
+    Some(PoolRequest { pool, cache, force })
 }
 
 /// The flash cache of a warm pool, on its capacity device.

@@ -241,6 +241,9 @@ pub struct ShardNumbers {
     /// Bytes that garbage collection has moved.
     #[serde(default)]
     pub collected_bytes: u64,
+    /// Bytes of blocks that are written often, which went to the log once more instead of to bands.
+    #[serde(default)]
+    pub reinserted_bytes: u64,
     /// Bytes of headers and padding written to bands.
     #[serde(default)]
     pub padding_bytes: u64,
@@ -304,6 +307,7 @@ impl ShardNumbers {
             band_valid_bytes: shard.bands.valid_bytes,
             band_total_bytes: shard.bands.total_bytes,
             collected_bytes: shard.bands.collected_bytes,
+            reinserted_bytes: shard.bands.reinserted_bytes,
             padding_bytes: shard.bands.padding_bytes,
             checkpoints: shard.checkpoints,
             replay_records: shard.replay_records,
@@ -344,6 +348,7 @@ impl ShardNumbers {
         self.band_valid_bytes += shard.band_valid_bytes;
         self.band_total_bytes += shard.band_total_bytes;
         self.collected_bytes += shard.collected_bytes;
+        self.reinserted_bytes += shard.reinserted_bytes;
         self.padding_bytes += shard.padding_bytes;
         self.checkpoints += shard.checkpoints;
         self.replay_records += shard.replay_records;
@@ -564,6 +569,7 @@ mod tests {
             capacity: "big".into(),
             shards: None,
             map_cache: None,
+            reinsertion: None,
             placement: PlacementDef::Hot,
         }
     }

@@ -205,6 +205,7 @@ impl Node {
         let options = OpenOptions {
             reactors: (0..self.reactors.handles().len()).collect(),
             map_cache_bytes: def.map_cache.map(|bytes| bytes as usize),
+            reinsertion_percent: def.reinsertion.map(u32::from),
             tuning: None,
         };
         let create = create_options(def, None);
@@ -536,6 +537,31 @@ impl Node {
         outcome?;
         self.adopt_volumes(name).await;
         self.announce_pool(name).await
+    }
+
+    /// Changes a pool while it is in use. One made at run time keeps it; a configured one starts with what the file says again.
+    pub async fn pool_set(&mut self, name: &str, reinsertion: Option<u16>) -> Result<PoolView, Refusal> {
+        self.check_running()?;
+        let slot = self.pool_slot(name)?;
+        if slot.def.placement == PlacementDef::Hot {
+            let cause = "it has no bands to keep blocks off: only shaped pools reinsert into their log";
+            return Err(Refusal::invalid(object(name), cause, "see 'remuda pool create --help' for the shapes"));
+        }
+        let open = slot.live.clone().ok();
+        if slot.origin == Origin::Runtime {
+            let mut state = self.state.clone();
+            state.pools.iter_mut().filter(|def| def.name == name).for_each(|def| def.reinsertion = reinsertion);
+            self.remember(state)?;
+        }
+        self.pools.get_mut(name).expect("it was there a moment ago").def.reinsertion = reinsertion;
+        if let Some(open) = open {
+            on_reactor_async(self.reactors.first(), move |reactor| async move {
+                open.pool.set_reinsertion(&reactor, reinsertion.map(u32::from)).await;
+            })
+            .await?;
+        }
+        tracing::info!(pool = name, reinsertion, "pool changed");
+        self.pool_show(name).await
     }
 
     /// Begins to move everything from the log to the capacity device; `settling` in the status says when that is over.

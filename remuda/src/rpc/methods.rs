@@ -7,7 +7,7 @@ use crate::config::device::read_device;
 use crate::config::diagnostic::Problems;
 use crate::config::host_key;
 use crate::config::limit::{self, Rates};
-use crate::config::pool::{POOL_CREATE, PoolRequest, read_pool_request};
+use crate::config::pool::{POOL_CREATE, PoolRequest, REINSERTION, read_pool_request};
 use crate::config::section::{Form, Key, key};
 use crate::config::value::{Data, Table, from_json};
 use crate::config::vhost;
@@ -174,6 +174,11 @@ pub const METHODS: &[Method] = &[
         "pool.settle",
         "Begins to move everything from the log to the capacity device; 'settling' says when that is over.",
         &[NAME],
+    ),
+    method(
+        "pool.set",
+        "Changes a shaped pool in use; what is left out is as by default. One of the configuration file starts as that says again.",
+        &[NAME, REINSERTION],
     ),
     method("pool.grow", "Takes into use by what the capacity device has become larger.", &[NAME]),
     method(
@@ -737,6 +742,7 @@ async fn dispatch(
         "pool.list" => answer(node.pool_list().await),
         "pool.show" => answer(node.pool_show(&params.name).await?),
         "pool.open" => answer(node.pool_open(&params.name).await?),
+        "pool.set" => answer(node.pool_set(&params.name, params.reinsertion).await?),
         "pool.settle" => answer(node.pool_settle(&params.name).await?),
         "pool.grow" => answer(node.pool_grow(&params.name).await?),
         "pool.scrub" => {

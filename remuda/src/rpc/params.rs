@@ -3,6 +3,7 @@
 use super::methods::Method;
 use crate::config::diagnostic::Problems;
 use crate::config::limit::{self, Limited, Rates};
+use crate::config::pool::REINSERTION;
 use crate::config::section::{Form, Section};
 use crate::config::value::Table;
 use crate::node::Refusal;
@@ -49,6 +50,7 @@ pub(super) struct Params {
     pub(super) log_size: Option<u64>,
     pub(super) nsid: Option<u32>,
     pub(super) ana_group: Option<u32>,
+    pub(super) reinsertion: Option<u16>,
     pub(super) port: Option<String>,
     pub(super) uuid: Option<String>,
     pub(super) controller_ids: Option<String>,
@@ -121,6 +123,9 @@ impl Params {
                 Form::Size => params.offset = section.size(name).map(|size| size.value),
                 Form::Count(..) if name == "queues" => {
                     params.queues = section.count(name).map(|queues| queues.value as u16)
+                }
+                Form::Count(..) if name == REINSERTION.name => {
+                    params.reinsertion = section.count(name).map(|percent| percent.value as u16)
                 }
                 // With the bandwidth.
                 Form::Count(..) if name == "iops" => {}

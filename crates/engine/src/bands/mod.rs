@@ -49,7 +49,7 @@ use unflushed::Unflushed;
 use writer::Desks;
 
 /// Number of streams.
-pub(crate) const STREAMS: usize = 3;
+pub(crate) const STREAMS: usize = 2;
 /// Fewest bands of a shard: the reserve, an open one for each stream, and one to be filled.
 pub(crate) const BANDS_MIN: u32 = RESERVE_BANDS + STREAMS as u32 + 1;
 /// Most blocks of a stripe, its header included: 1 MiB, in one buffer.
@@ -70,15 +70,13 @@ pub(crate) struct BandAt(pub(crate) u32);
 pub(crate) enum Stream {
     /// What comes from the log.
     User,
-    /// What was still valid when its band was collected soon.
-    Young,
-    /// What was still valid when its band was collected late, or for another time.
-    Old,
+    /// What was still valid when its band was collected. (Earlier builds told apart two kinds of those, 1 and 2.)
+    Moved,
 }
 
 impl Stream {
     /// Every stream, in the order of their numbers.
-    pub(crate) const ALL: [Stream; STREAMS] = [Stream::User, Stream::Young, Stream::Old];
+    pub(crate) const ALL: [Stream; STREAMS] = [Stream::User, Stream::Moved];
 
     /// Whether it has blocks that are new to the bands.
     pub(crate) fn is_user(self) -> bool {
@@ -205,8 +203,6 @@ pub(crate) struct Bands {
     reset_error: Cell<Option<Status>>,
     /// See [`rest`](Self::rest).
     resting: Cell<bool>,
-    /// See [`move_to_one_stream`](Self::move_to_one_stream).
-    moves_to_one: Cell<bool>,
 }
 
 impl Bands {
@@ -238,7 +234,6 @@ impl Bands {
             waits_for_root: Cell::new(info.rows.is_some_and(|rows| rows.zones.is_some())),
             reset_error: Cell::new(None),
             resting: Cell::new(false),
-            moves_to_one: Cell::new(false),
         };
         let mut bands_so_far = geometry.bands - added.iter().map(|run| run.bands).sum::<u32>();
         for run in added {
@@ -328,11 +323,6 @@ impl Bands {
     /// Whether what different streams write at the same time, the device has together.
     pub(crate) fn mixes_streams(&self) -> bool {
         self.medium.mixes_streams
-    }
-
-    /// What is moved goes to one stream from now on: to be written in turns with that of users.
-    pub(crate) fn move_to_one_stream(&self) {
-        self.moves_to_one.set(true);
     }
 
     /// Bands that a stream has filled since the opening.

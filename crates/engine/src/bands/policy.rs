@@ -1,4 +1,4 @@
-//! What decides which band is drained, when, and where its blocks go: arithmetic alone, so that predictions of a pool that
+//! What decides which band is drained, and when: arithmetic alone, so that predictions of a pool that
 //! does not exist yet decide as the pool will.
 //!
 //! A band of which the share `u` is valid is worth `(1 - u) * sqrt(idle) / (1 + u)`: what is gained, for how long it is likely to
@@ -13,8 +13,6 @@ use crate::format::stripe::STRIPE_DATA_MAX;
 /// Bands that user streams leave to those that make room: one for each stream to go on, one to be drained into, and one for
 /// what errors cost.
 pub const RESERVE_BANDS: u32 = STREAMS as u32 + 2;
-/// What is collected before so many usual lifetimes have passed is young.
-const YOUNG_LIFETIMES: u64 = 4;
 /// Blocks for which the collector has bands ready beyond the reserve: 16 MiB.
 const LEAD_BLOCKS: u32 = 4096;
 /// Keeps the worths of bands apart when they are whole numbers.
@@ -43,16 +41,6 @@ pub fn worth(whole: u32, valid: u32, unit_blocks: u32, idle: u64, critical: bool
 /// Whether room is so short that the emptiest band is the best.
 pub fn is_critical(free_bands: usize) -> bool {
     free_bands <= STREAMS
-}
-
-/// How old bands of user streams get before they are collected, on average, after one more of this age.
-pub fn next_lifetime(lifetime: u64, age: u64) -> u64 {
-    if lifetime == 0 { age } else { lifetime - lifetime / 16 + age / 16 }
-}
-
-/// Whether what is still valid in a band of a user stream is young when it is collected at this age.
-pub fn is_young(age: u64, lifetime: u64) -> bool {
-    age < lifetime.saturating_mul(YOUNG_LIFETIMES)
 }
 
 #[cfg(test)]

@@ -141,11 +141,10 @@ impl Bands {
         Ok(head.map(|head| Stripe { first: BandAt(at.0 + 1), head, header }))
     }
 
-    /// Somebody who appends what is still valid in a band that is drained: to a stream by its age, which the blocks keep.
+    /// Somebody who appends what is still valid in a band that is drained: the blocks keep their age.
     pub(crate) fn mover(self: &Rc<Self>, from: u32) -> Writer {
-        let (heir, stamp) = self.ledger.borrow().heir(from);
-        let stream = if self.moves_to_one.get() { Stream::Old } else { heir };
-        self.new_writer(stream, Some(stamp))
+        let stamp = self.ledger.borrow().stamp(from);
+        self.new_writer(Stream::Moved, Some(stamp))
     }
 
     /// Nothing leads to the band any more, as far as its stripes say. False when something must still be in it that no stripe

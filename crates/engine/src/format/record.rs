@@ -8,7 +8,7 @@ use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX};
 use base::crc32c;
 use reactor::Buf;
 use smallvec::SmallVec;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -137,7 +137,7 @@ struct RawHeader {
 }
 
 const _: () = assert!(size_of::<RawHeader>() == UNIT && HEADER_BYTES_MAX == 5 * UNIT);
-const CHECKSUM: std::ops::Range<usize> = 4..8;
+const CHECKSUM: Range<usize> = 4..8;
 const _: () = assert!(std::mem::offset_of!(RawHeader, checksum) == CHECKSUM.start);
 
 const fn header_bytes_of_count(count: usize) -> usize {
@@ -201,6 +201,19 @@ impl Record {
             Record::Delta { crc, .. } => *crc = list_crc(payload),
             _ => {}
         }
+    }
+
+    /// The blocks that it speaks of; `None` when it speaks of extents.
+    pub(crate) fn blocks(&self) -> Option<Range<u32>> {
+        let (first, blocks) = match self {
+            Record::Write { first, crcs } | Record::InPlace { first, crcs } => (*first, crcs.len() as u32),
+            Record::Delta { block, .. } => (*block, 1),
+            Record::Trim { first, blocks } | Record::Lost { first, blocks } => (*first, *blocks),
+            Record::Allocate { .. } | Record::Free { .. } | Record::Move { .. } | Record::HandOver { .. } => {
+                return None;
+            }
+        };
+        Some(first..first + blocks)
     }
 
     /// Bytes of its payload.

@@ -134,6 +134,6 @@ mod tests {
         for (open_max, shards) in [(0, u32::MAX), (1, 0), (3, 0), (4, 1), (6, 1), (7, 2), (14, 4)] {
             assert_eq!(zones(with(160, open_max)).shards_max(), shards, "{open_max}");
         }
-        assert_eq!(ZoneLayout::open_needed(4), 13);
+        assert_eq!(ZoneLayout::open_needed(4), 9);
     }
 }

@@ -532,6 +532,13 @@ impl Log {
         waiting.chain(under_way).map(|entry| entry.ticket).min()
     }
 
+    /// Calls `f` with the records that have been appended and that nobody sees yet.
+    pub fn for_each_invisible(&self, mut f: impl FnMut(&Record)) {
+        let state = self.state.borrow();
+        let under_way = state.block.in_flight.iter().flat_map(|group| &group.entries);
+        state.queues.iter().flatten().chain(under_way).for_each(|entry| f(&entry.record));
+    }
+
     /// Whether everything appended is durable and nothing is under way.
     pub fn is_idle(&self) -> bool {
         let state = self.state.borrow();

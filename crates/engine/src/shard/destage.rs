@@ -5,7 +5,8 @@
 //! overwrite is repaired by replay. That is why deltas are merged into whole blocks, in the log, first.
 
 use super::data::one;
-use super::dirty::{BlockSet, DirtyExtent};
+use super::dirty::BlockSet;
+use super::index::Taken;
 use super::log_map::{IN_PLACE, LogPlace};
 use super::patience::Refused;
 use super::{Defect, MERGE_BYTES_MAX, Shard, Target, add};
@@ -36,10 +37,11 @@ pub(super) struct Moving {
 
 impl Shard {
     /// Destages one dirty extent that has been taken from the index. Whether it is clean now, but for what came since.
-    pub(super) async fn destage(self: &Rc<Self>, extent: u32, taken: DirtyExtent) -> Result<bool, Status> {
+    pub(super) async fn destage(self: &Rc<Self>, taken: Taken) -> Result<bool, Status> {
+        let extent = taken.extent;
         // Of a free extent only a move speaks, which has not come to its end.
         let held_back = self.held_back.borrow().contains(&extent) || self.meta.descriptor(extent).is_free();
-        let mut ended = if held_back { Ok(Destaged::InPart) } else { self.destage_steps(extent, &taken).await };
+        let mut ended = if held_back { Ok(Destaged::InPart) } else { self.destage_steps(&taken).await };
         match ended {
             Ok(_) if !held_back => self.patience.answered(Refused::Place(extent)),
             // Should a move not be possible, the extent stays where it is, and is tried again.
@@ -60,10 +62,11 @@ impl Shard {
         ended.map(|destaged| destaged != Destaged::InPart)
     }
 
-    async fn destage_steps(self: &Rc<Self>, extent: u32, taken: &DirtyExtent) -> Result<Destaged, Status> {
+    async fn destage_steps(self: &Rc<Self>, taken: &Taken) -> Result<Destaged, Status> {
         if let Some(bands) = self.meta.bands() {
-            return self.destage_to_bands(bands, extent, taken).await;
+            return self.destage_to_bands(bands, taken).await;
         }
+        let (extent, taken) = (taken.extent, &taken.dirty);
         let failures = self.meta.flush_failures();
         let owner = self.meta.descriptor(extent);
         let first = extent * EXTENT_BLOCKS;

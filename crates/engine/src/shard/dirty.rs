@@ -25,6 +25,7 @@ impl Default for BlockSet {
 
 impl BlockSet {
     pub(crate) const EMPTY: BlockSet = BlockSet([0; WORDS]);
+    pub(crate) const FULL: BlockSet = BlockSet([u64::MAX; WORDS]);
 
     #[inline]
     pub(crate) fn contains(&self, index: u32) -> bool {
@@ -39,6 +40,14 @@ impl BlockSet {
     #[inline]
     pub(crate) fn remove(&mut self, index: u32) {
         self.0[index as usize / 64] &= !(1 << (index % 64));
+    }
+
+    pub(crate) fn without(&self, other: &BlockSet) -> BlockSet {
+        BlockSet(std::array::from_fn(|word| self.0[word] & !other.0[word]))
+    }
+
+    pub(crate) fn with(&self, other: &BlockSet) -> BlockSet {
+        BlockSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -216,7 +216,7 @@ impl Shard {
     async fn collect_while_called(self: &Rc<Self>, bands: &Rc<Bands>) -> Result<(), Status> {
         loop {
             let batch = self.moved_for(bands, GAIN_BLOCKS).clamp(BATCH_BLOCKS_MIN, BATCH_BLOCKS_MAX);
-            let found = self.collect(bands, self.most_in_turn(bands, Stream::Old, batch)).await?;
+            let found = self.collect(bands, self.most_in_turn(bands, Stream::Moved, batch)).await?;
             self.gc.is_exhausted.set(!found);
             self.change_turns(bands, self.gc.owed.get());
             if !found || !self.collector_is_called(bands) || self.is_stopping() {

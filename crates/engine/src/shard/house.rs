@@ -7,7 +7,9 @@
 //! ```
 
 use super::cramped::Stall;
-use super::pace::Fill;
+use super::heat::Heat;
+use super::index::Keeps;
+use super::pace::{Fill, Marks};
 use super::{Defect, Shard};
 use crate::bands::{Bands, Stream};
 use crate::meta::{Page, Replacement};
@@ -23,7 +25,7 @@ const RETRY_NS: u64 = 200_000_000;
 const HELD_BACK_NS: u64 = 100_000;
 /// Extents that are destaged together: what one drive has to do. In bands they have few blocks each, and share stripes.
 const IN_PLACE: usize = 16;
-const IN_BANDS: usize = 32;
+const IN_BANDS: usize = 48;
 /// No more extents of a shaped pool are destaged together once they have so many blocks: some stripes.
 const ROUND_BLOCKS: u32 = 4 * 255;
 /// So many times as much where destage and the collector write in turns.
@@ -191,9 +193,7 @@ impl Shard {
             let collects = self.collect_some().await?;
             let wanted = self.destage_wanted();
             if wanted {
-                // In place, neighbours are written together: there an extent gives all it has.
-                let leaves = self.meta.bands().is_some() && !self.house.settling.get();
-                self.destage_some(leaves.then_some(self.tuning.old_blocks_min)).await?;
+                self.destage_some(self.keeps()).await?;
             }
             self.house.checkpoint_error.take().map_or(Ok(()), Err)?;
             let checkpoints = self.checkpoint_wanted();
@@ -221,6 +221,19 @@ impl Shard {
                 return Ok(());
             }
         }
+    }
+
+    /// What stays in the log when destage takes something. In place, neighbours are written together: there an extent gives all
+    /// it has.
+    fn keeps(&self) -> Option<Keeps<'_>> {
+        if self.meta.bands().is_none() || self.house.settling.get() {
+            return None;
+        }
+        let Marks { start, soft } = self.pace.marks;
+        // Where destage follows writers without effort, the capacity device is not what they wait for.
+        let is_pressed = self.fill().share() >= (start + soft) / 2;
+        let reinserts = |heat: &&Heat| heat.is_wanted(is_pressed) && self.has_room_to_reinsert(1);
+        Some(Keeps { least: self.tuning.old_blocks_min, heat: self.heat.as_ref().filter(reinserts) })
     }
 
     fn destage_wanted(&self) -> bool {
@@ -264,13 +277,13 @@ impl Shard {
         }
     }
 
-    /// Destages a round of extents at the same time; see [`take_dirty`](super::index::Index::take_dirty) for `least`.
-    async fn destage_some(self: &Rc<Self>, least: Option<u32>) -> Result<(), Status> {
+    /// Destages a round of extents at the same time; see [`take_dirty`](super::index::Index::take_dirty) for `keeps`.
+    async fn destage_some(self: &Rc<Self>, keeps: Option<Keeps<'_>>) -> Result<(), Status> {
         if self.meta.owes_root() {
             // Destage may need map pages for which there is no place in memory before that.
             self.checkpoint().await?;
         }
-        match self.destage_round(least).await {
+        match self.destage_round(keeps).await {
             Ok(true) => self.house.blocked_since.set(None),
             Ok(false) => {
                 // What could be destaged is held back, by somebody who is waiting for a device.
@@ -287,7 +300,7 @@ impl Shard {
     }
 
     /// Whether any extent is clean after it.
-    async fn destage_round(self: &Rc<Self>, least: Option<u32>) -> Result<bool, Status> {
+    async fn destage_round(self: &Rc<Self>, keeps: Option<Keeps<'_>>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
         let placed = if self.meta.bands().is_some() { IN_BANDS } else { IN_PLACE };
@@ -301,10 +314,10 @@ impl Shard {
             blocks_max = self.most_in_turn(bands, Stream::User, most as u64) as u32;
         }
         while round.len() < depth && blocks < blocks_max {
-            let Some((extent, taken)) = self.index.take_dirty(least) else { break };
-            blocks += taken.blocks.count();
+            let Some(taken) = self.index.take_dirty(keeps) else { break };
+            blocks += taken.dirty.blocks.count();
             let shard = self.clone();
-            round.push(self.reactor.spawn_join(async move { shard.destage(extent, taken).await }));
+            round.push(self.reactor.spawn_join(async move { shard.destage(taken).await }));
         }
         if round.is_empty() && self.index.destages_under_way() > 0 {
             // Somebody else has them all: without waiting, the caller would ask again for ever and nobody else would run.

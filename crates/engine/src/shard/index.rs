@@ -9,6 +9,8 @@
 mod watch;
 mod young;
 
+pub(crate) use young::{Keeps, Taken};
+
 use super::Defect;
 use super::dirty::{BlockSet, DirtyExtent, DirtyExtents};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};

@@ -21,6 +21,7 @@ mod found;
 mod freeze;
 mod full;
 mod gc;
+mod heat;
 mod house;
 mod index;
 mod lineage;
@@ -34,6 +35,7 @@ mod places;
 mod read;
 mod read_ahead;
 mod recount;
+mod reinsert;
 mod relocate;
 mod retire;
 mod scrub;
@@ -135,6 +137,7 @@ pub(crate) struct Counters {
     pub(crate) user_read_bytes: Cell<u64>,
     pub(crate) log_hit_bytes: Cell<u64>,
     pub(crate) destaged_bytes: Cell<u64>,
+    pub(crate) reinserted_bytes: Cell<u64>,
     pub(crate) bypassed_bytes: Cell<u64>,
     pub(crate) corrupt_blocks: Cell<u64>,
     pub(crate) healed_blocks: Cell<u64>,
@@ -172,6 +175,11 @@ pub struct ShardTuning {
     pub marks: Option<Marks>,
     /// Of a shaped pool: least blocks for which an extent is destaged without those that were written lately.
     pub old_blocks_min: u32,
+    /// Of a shaped pool: for each hundred bytes that users write, so many at most are written to the log once more, of blocks that are
+    /// written often, instead of to the capacity device; `None`: 50, and only while writers wait for that device.
+    pub reinsertion_percent: Option<u32>,
+    /// Blocks written so often are; `None`: by how often others are written, and what is left of that share.
+    pub reinsertion_count: Option<u32>,
     /// Destage in place writes a mapped log's own memory, and checks it then; `None`: where writes are done at once.
     pub lends: Option<bool>,
     /// Breaks something on purpose.
@@ -223,6 +231,8 @@ pub enum Defect {
     DropLogged,
     /// Replay begins behind what a destage has left in the log.
     ForgetYoung,
+    /// What is reinserted into the log is not looked at again before: it may have been written anew.
+    ReinsertOld,
     /// Bands are free as soon as they are empty, without a checkpoint.
     FreeEarly,
     /// What was written before a flush that failed is not written again.
@@ -264,6 +274,8 @@ impl Default for ShardTuning {
             marks: None,
             lends: None,
             old_blocks_min: 32,
+            reinsertion_percent: None,
+            reinsertion_count: None,
             defect: None,
         }
     }
@@ -295,6 +307,8 @@ pub(crate) struct Shard {
     counters: Counters,
     house: house::House,
     gc: gc::Gc,
+    /// Of a shaped pool.
+    heat: Option<heat::Heat>,
     scrub: scrub::Scrub,
     mender: mend::Mender,
     /// What may leave the dirty journal.
@@ -345,6 +359,16 @@ impl Shard {
     /// Blocks that GC has moved.
     pub(crate) fn collected_blocks(&self) -> u64 {
         self.gc.moved_blocks.get()
+    }
+
+    /// As [`ShardTuning::reinsertion_percent`], from now on.
+    pub(crate) fn set_reinsertion(&self, percent: Option<u32>) {
+        self.heat.iter().for_each(|heat| heat.set_percent(percent));
+    }
+
+    /// Memory for how often blocks are written.
+    pub(crate) fn heat_bytes(&self) -> usize {
+        self.heat.as_ref().map_or(0, heat::Heat::memory_bytes)
     }
 
     pub(crate) fn index_stats(&self) -> index::IndexStats {

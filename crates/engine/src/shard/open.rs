@@ -1,5 +1,6 @@
 //! Opening a shard: the checkpoint, then the log.
 
+use super::heat::Heat;
 use super::index::Index;
 use super::lineage::Lineage;
 use super::pace::{self, Pace};
@@ -11,7 +12,7 @@ use crate::format::superblock::Superblock;
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
-use crate::units::{Below, extent_of};
+use crate::units::{Below, EXTENT_BLOCKS, extent_of};
 use bdev::{Channel, DeviceInfo};
 use reactor::Reactor;
 use std::collections::VecDeque;
@@ -194,6 +195,10 @@ impl Shard {
         }
         let lends = tuning.lends.unwrap_or_else(|| capacity.writes_at_once());
         let marks = tuning.marks.unwrap_or(if meta.bands().is_some() { pace::IN_BANDS } else { pace::IN_PLACE });
+        let log_blocks = geometry.segments as u64 * geometry.segment_blocks as u64;
+        let blocks = extents as u64 * EXTENT_BLOCKS as u64;
+        let heat = || Heat::new(log_blocks, blocks, tuning.reinsertion_percent, tuning.reinsertion_count);
+        let heat = meta.bands().is_some().then(heat);
         let shard = Rc::new(Shard {
             reactor: reactor.clone(),
             number,
@@ -216,6 +221,7 @@ impl Shard {
             counters: Counters::default(),
             house: Default::default(),
             gc: Default::default(),
+            heat,
             scrub: Default::default(),
             mender: Default::default(),
             rounds: Default::default(),

@@ -92,11 +92,17 @@ impl Pace {
         self.waiting.borrow().is_empty() && self.fits(bytes, fill)
     }
 
+    /// Whether so many bytes more leave the reserve, and what has been granted.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: u64, fill: Fill) -> bool {
+        fill.bytes_free >= fill.bytes_reserved + self.granted.get() + bytes
+    }
+
     #[inline]
     fn fits(&self, bytes: u64, fill: Fill) -> bool {
         // Larger than a small log can promise: its parts wait in the log.
         let bytes = bytes.min(fill.bytes_total / 4);
-        if fill.bytes_free < fill.bytes_reserved + self.granted.get() + bytes {
+        if !self.has_room(bytes, fill) {
             return false;
         }
         if fill.share() < self.marks.soft {

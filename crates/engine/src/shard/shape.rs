@@ -6,7 +6,8 @@
 
 use super::data::{COPIES_AHEAD, copy_out, one};
 use super::destage::{Destaged, Moving, Stop};
-use super::dirty::{BlockSet, DirtyExtent};
+use super::dirty::BlockSet;
+use super::index::Taken;
 use super::log_map::{IN_PLACE, LogPlace};
 use super::{BLOCK, Shard, Target, add};
 use crate::bands::{Bands, Entry, Stream, Writer};
@@ -62,24 +63,34 @@ impl Shard {
     pub(super) async fn destage_to_bands(
         self: &Rc<Self>,
         bands: &Rc<Bands>,
-        extent: u32,
-        taken: &DirtyExtent,
+        taken: &Taken,
     ) -> Result<Destaged, Status> {
         // Bands that the root found at opening calls free may be those of an older one, which still holds.
         self.meta.settle().await?;
-        // From the start, so that the extents of a round share their stripes.
-        let mut load = Load { writer: bands.writer(Stream::User), moved: Vec::new() };
-        let owner = self.meta.descriptor(extent);
+        let Taken { extent, dirty: taken, reinserted } = taken;
+        let owner = self.meta.descriptor(*extent);
         let first = extent * EXTENT_BLOCKS;
-        let page = self.page_to_change(extent).await?;
+        let in_log = |index: u32| {
+            let place = self.index.logged(first + index).filter(|place| place.at != IN_PLACE)?;
+            Some(Moving { block: first + index, place })
+        };
+        // From the start, so that the extents of a round share their stripes.
+        let writer = (!taken.blocks.is_empty()).then(|| bands.writer(Stream::User));
+        let hot: Vec<Moving> = reinserted.iter().filter_map(in_log).collect();
+        let due = taken.blocks.with(&self.reinsert(owner, &hot).await?);
+        if due.is_empty() && taken.has_blocks_alone() {
+            return Ok(Destaged::Whole);
+        }
+        let writer = writer.unwrap_or_else(|| bands.writer(Stream::User));
+        let mut load = Load { writer, moved: Vec::new() };
+        let page = self.page_to_change(*extent).await?;
         let (mut logged, mut under): (Vec<Moving>, SmallVec<[u32; 8]>) = (Vec::new(), SmallVec::new());
-        for index in taken.blocks.iter() {
-            let block = first + index;
-            match self.index.logged(block) {
-                _ if self.index.has_chain(block) => under.push(block),
-                Some(place) if place.at != IN_PLACE => logged.push(Moving { block, place }),
+        for index in due.iter() {
+            match in_log(index) {
+                _ if self.index.has_chain(first + index) => under.push(first + index),
+                Some(moving) => logged.push(moving),
                 // It is a hole or lost now: then there is, or was, a later record.
-                _ => {}
+                None => {}
             }
         }
         // What has been appended before an error goes on all the same.
@@ -105,7 +116,7 @@ impl Shard {
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
         }
-        self.index.prefetch_set(first, &taken.blocks);
+        self.index.prefetch_set(first, &due);
         let mut known = BlockSet::EMPTY;
         for (index, Moved { block, crc, source }) in moved.iter().enumerate().take(appended) {
             let Some(at) = places.get(index) else { continue };

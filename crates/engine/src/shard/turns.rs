@@ -42,7 +42,7 @@ impl Turns {
     }
 
     fn begin(&self, turn: Turn, bands: &Bands) {
-        let stream = if turn == Turn::Collector { Stream::Old } else { Stream::User };
+        let stream = if turn == Turn::Collector { Stream::Moved } else { Stream::User };
         // What is left over of a band does not make a turn.
         self.filled_before.set(Turns::filled(bands, stream));
         self.turn.set(turn);
@@ -68,7 +68,6 @@ impl Shard {
         // For each band that is collected, users write about half of one meanwhile.
         let has_room = slack >= bands.band_blocks() as u64 / 2 * BLOCK_BYTES as u64;
         if bands.mixes_streams() && self.tuning.turns.unwrap_or(has_room) {
-            bands.move_to_one_stream();
             self.gc.turns.begin(Turn::Destage, bands);
         }
     }
@@ -84,7 +83,7 @@ impl Shard {
         let before = turns.turn();
         match before {
             Turn::Destage if owed >= band && turns.is_done(bands, Stream::User) => turns.begin(Turn::Collector, bands),
-            Turn::Collector if owed < band && turns.is_done(bands, Stream::Old) => turns.begin(Turn::Destage, bands),
+            Turn::Collector if owed < band && turns.is_done(bands, Stream::Moved) => turns.begin(Turn::Destage, bands),
             _ => {}
         }
         if turns.turn() != before {

@@ -63,19 +63,22 @@ impl Shard {
     #[inline]
     pub(crate) fn append_admitted(&self, target: &Target, payload: &SgList) -> Option<Result<(), Status>> {
         self.index.expect(target.volume, target.vextent);
-        let blocks = target.bytes / BLOCK;
+        let (blocks, mut named) = (target.bytes / BLOCK, 0);
         let first = || {
             let extent = self.index.extent(target.volume, target.vextent)?;
-            let first = extent * EXTENT_BLOCKS + target.offset / BLOCK;
-            self.index.prefetch(first, blocks);
-            Some(first)
+            named = extent * EXTENT_BLOCKS + target.offset / BLOCK;
+            self.index.prefetch(named, blocks);
+            self.heat.iter().for_each(|heat| heat.prefetch(named));
+            Some(named)
         };
-        Some(self.log.try_append(blocks, payload, first)?.map(drop))
+        let appended = self.log.try_append(blocks, payload, first)?;
+        self.heat.iter().for_each(|heat| heat.note(named, blocks));
+        Some(appended.map(drop))
     }
 
     /// Whether nothing but room in the log keeps records of the target from being appended in this very step.
     #[inline]
-    fn may_append(&self, target: &Target) -> bool {
+    pub(super) fn may_append(&self, target: &Target) -> bool {
         (self.journal.contains(target.volume, target.slice()) || self.is_broken(Defect::SkipJournal))
             && !self.locks.blocks(&target.range())
             && !self.freezer.is_frozen(target.volume)
@@ -223,6 +226,7 @@ impl Shard {
             let bytes = if whole > 0 { whole * BLOCK } else { (BLOCK - within).min(end - at) };
             let tail = sg_split_off(&mut rest, bytes as usize);
             let part = std::mem::replace(&mut rest, tail);
+            self.heat.iter().for_each(|heat| heat.note(block, whole.max(1)));
             let record =
                 if whole > 0 { Record::write(block, whole) } else { Record::delta(block, within as u16, bytes as u16) };
             parts.push(self.log.append(record, part, Class::Internal));

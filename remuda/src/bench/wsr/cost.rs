@@ -71,6 +71,7 @@ async fn measure(reactor: &Rc<Reactor>) -> Result<[Sample; 3], RunError> {
         capacity: timed(sizes.user_bytes * 5 / 4),
         user_bytes: sizes.user_bytes,
         band_bytes: Some(sizes.superblock_bytes),
+        reinsertion: None,
     };
     let made = ShapedPool::make(plan, HostCore::new(HostCost::FREE), reactor).await;
     let pool = Rc::new(made.map_err(RunError::Failed)?);

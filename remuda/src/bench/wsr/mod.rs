@@ -63,6 +63,10 @@ pub struct WsrArgs {
     /// Cores of the shaped pool, each with a shard of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
     pool_cores: u16,
+    /// Bytes that the shaped pool may write to its log once more, for each hundred of users', to keep what is written often off the
+    /// drive [default: 50, while writers wait for that]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=400))]
+    pool_reinsertion: Option<u32>,
     /// Writes come at a fixed rate, evenly spaced, so many MB/s (10^6) of all jobs together [default: as fast as they end]
     #[arg(long, value_name = "MB/S", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: Option<u64>,
@@ -198,7 +202,8 @@ fn run_all(
                     let Some((row, setting, column)) = plan.get(index).copied() else { return };
                     bar.set_message(format!("row {}, {}, {}", ROWS[row].number, column.name(), setting.name()));
                     let (host, rate) = (hosts.of(column), args.rate.map(|rate| rate * 1_000_000));
-                    let conditions = Conditions { column, setting, sizes, host, rate };
+                    let conditions =
+                        Conditions { column, setting, sizes, host, rate, reinsertion: args.pool_reinsertion };
                     let outcome = run::run(&ROWS[row], conditions, interrupt.clone());
                     if outcome.is_err() {
                         next.store(plan.len(), Ordering::Relaxed);
@@ -236,7 +241,7 @@ mod tests {
 
     fn measure_at(number: u64, column: Column, setting: Setting, rate: Option<u64>) -> Measured {
         let host = HostCost { band_block_ns: 300, ..column.host_cost() };
-        let conditions = Conditions { column, setting, sizes: Sizes::of(16, 64 << 10), host, rate };
+        let conditions = Conditions { column, setting, sizes: Sizes::of(16, 64 << 10), host, rate, reinsertion: None };
         run::run(&ROWS[number as usize - 1], conditions, Arc::default()).expect("the row runs")
     }
 
@@ -297,7 +302,7 @@ mod tests {
         let [one, two] = [1, 2].map(|cores| {
             let sizes = Sizes::of(16, 64 << 10);
             let (column, setting) = (Column::Pool, Setting::EqualFlash);
-            let conditions = Conditions { column, setting, sizes, host: host(cores), rate: None };
+            let conditions = Conditions { column, setting, sizes, host: host(cores), rate: None, reinsertion: None };
             run::run(&ROWS[5], conditions, Arc::default()).expect("the row runs")
         });
         let rate = |measured: &Measured| measured.rate(measured.user_write_bytes, 8);

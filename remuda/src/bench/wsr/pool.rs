@@ -27,6 +27,8 @@ pub struct PoolPlan {
     pub user_bytes: u64,
     /// None where zones are the bands.
     pub band_bytes: Option<u64>,
+    /// As `reinsertion` of a pool's configuration.
+    pub reinsertion: Option<u32>,
 }
 
 /// See the module.
@@ -59,7 +61,7 @@ impl ShapedPool {
         let failed = |error: engine::PoolError| error.to_string();
         Pool::create(reactor, &devices, &options, 0, true).await.map_err(failed)?;
         let map_cache_bytes = Some((plan.user_bytes / MAP_PART) as usize);
-        let options = OpenOptions { map_cache_bytes, ..OpenOptions::default() };
+        let options = OpenOptions { map_cache_bytes, reinsertion_percent: plan.reinsertion, ..OpenOptions::default() };
         let pool = Pool::open(reactor, &devices, &options).await.map_err(failed)?;
         let volume = pool.create_volume(reactor, "user", plan.user_bytes / BLOCK, 12, 0).await.map_err(failed)?;
         let first_shard = first_shard(&volume, shards);

@@ -117,6 +117,8 @@ pub struct Conditions {
     pub host: HostCost,
     /// Bytes a second that are written, instead of as many as there can be.
     pub rate: Option<u64>,
+    /// Of the pool: bytes that it may write to its log once more for each hundred of users'.
+    pub reinsertion: Option<u32>,
 }
 
 /// Why a run gave nothing.
@@ -167,8 +169,8 @@ async fn measure(
     conditions: &Conditions,
     interrupt: Arc<AtomicBool>,
 ) -> Result<Measured, RunError> {
-    let Conditions { column, setting, sizes, host, rate } = *conditions;
-    let stack = build(column, setting, &sizes, host, reactor).await.map_err(RunError::Failed)?;
+    let Conditions { column, setting, sizes, host, reinsertion, rate } = *conditions;
+    let stack = build(column, setting, &sizes, host, reinsertion, reactor).await.map_err(RunError::Failed)?;
     let run = Rc::new(Run {
         reactor: reactor.clone(),
         stack,

@@ -187,9 +187,9 @@ impl Stack {
 
 const BLOCK: u32 = 4096;
 /// Write streams of the pool, beside what it writes of itself.
-const POOL_STREAMS: u16 = 3;
+const POOL_STREAMS: u16 = 2;
 /// What such a drive needs: an open superblock for each stream, the default one and its collector, and free ones.
-const WORKING_SUPERBLOCKS: u64 = 12;
+const WORKING_SUPERBLOCKS: u64 = 11;
 /// Where zones begin on a device below them that is not tiny.
 const TABLE_BYTES: u64 = 1 << 20;
 /// What a pool on zones writes in place beside its bands: superblocks, catalog, journals.
@@ -201,6 +201,7 @@ pub async fn build(
     setting: Setting,
     sizes: &Sizes,
     host: HostCost,
+    reinsertion: Option<u32>,
     reactor: &Rc<Reactor>,
 ) -> Result<Stack, DiskError> {
     let host = HostCore::new(host);
@@ -240,11 +241,12 @@ pub async fn build(
             let fast = Arc::new(CacheDevice::new(data, CACHE));
             pool_cache = Some(fast.clone());
             let plan = match setting.is_zoned() {
-                true => pool_on_zones(fast, device.clone(), sizes, reactor).await?,
+                true => pool_on_zones(fast, device.clone(), sizes, reinsertion, reactor).await?,
                 false => PoolPlan {
                     log: fast,
                     capacity: device.clone(),
                     user_bytes: sizes.user_bytes,
+                    reinsertion,
                     band_bytes: Some(superblocks_of_band(&device.info()) * sizes.superblock_bytes),
                 },
             };
@@ -282,6 +284,7 @@ async fn pool_on_zones(
     fast: Arc<CacheDevice>,
     zoned: Arc<dyn BlockDevice>,
     sizes: &Sizes,
+    reinsertion: Option<u32>,
     reactor: &Rc<Reactor>,
 ) -> Result<PoolPlan, DiskError> {
     let part = |name: &str, start: u64, bytes: u64| {
@@ -294,7 +297,7 @@ async fn pool_on_zones(
     let options = ZoneBandsOptions { create: true, ..ZoneBandsOptions::default() };
     let bands = ZoneBandsDevice::open(reactor, "bands", head, zoned, &options).await;
     let capacity = Arc::new(bands.map_err(|error| error.to_string())?);
-    Ok(PoolPlan { log, capacity, user_bytes: sizes.user_bytes, band_bytes: None })
+    Ok(PoolPlan { log, capacity, user_bytes: sizes.user_bytes, band_bytes: None, reinsertion })
 }
 
 fn null(name: &str, bytes: u64) -> Result<Arc<dyn BlockDevice>, DiskError> {

@@ -105,8 +105,6 @@ pub(super) struct Ledger {
     begun: u64,
     is_exact: bool,
     valid_blocks: u64,
-    /// How old the bands of user streams get before they are collected, on average.
-    lifetime: u64,
     /// Bands filled, by stream.
     filled: [u64; STREAMS],
     failed: u64,
@@ -174,7 +172,6 @@ impl Ledger {
             begun: 0,
             is_exact: bands.iter().all(|band| matches!(band.state, State::Free | State::Unmapping)),
             valid_blocks: bands.iter().map(|band| band.valid as u64).sum(),
-            lifetime: 0,
             filled: [0; STREAMS],
             failed: bands.iter().filter(|band| band.failing || band.state == State::Retired).count() as u64,
             bands,

@@ -1,7 +1,7 @@
-//! Which band is drained next, and where what is still valid in it goes: by the rules of [`policy`].
+//! Which band is drained next: by the rules of [`policy`].
 
 use super::{Ledger, State};
-use crate::bands::{Stream, policy};
+use crate::bands::policy;
 
 impl Ledger {
     /// The band to be drained next; it is walked from now on.
@@ -10,15 +10,7 @@ impl Ledger {
         let best = (0..self.geometry.bands).filter_map(|band| Some((self.worth(band, critical)?, band)));
         let (_, band) = best.max_by_key(|(worth, band)| (*worth, std::cmp::Reverse(*band)))?;
         self.bands[band as usize].walked = true;
-        if self.bands[band as usize].stream == Stream::User as u8 {
-            let age = self.age(band);
-            self.lifetime = policy::next_lifetime(self.lifetime, age);
-        }
         Some(band)
-    }
-
-    fn age(&self, band: u32) -> u64 {
-        self.clock.saturating_sub(self.bands[band as usize].stamp).max(1)
     }
 
     /// What draining a band is worth; `None` when it cannot be drained or nothing is gained by it.
@@ -37,11 +29,9 @@ impl Ledger {
         policy::worth(whole, band.valid, unit, idle, critical)
     }
 
-    /// The stream for what is still valid in a band that is drained, and its age.
-    pub(in crate::bands) fn heir(&self, number: u32) -> (Stream, u64) {
-        let band = &self.bands[number as usize];
-        let young = band.stream == Stream::User as u8 && policy::is_young(self.age(number), self.lifetime);
-        (if young { Stream::Young } else { Stream::Old }, band.stamp)
+    /// When the blocks of a band came from the log, on average.
+    pub(in crate::bands) fn stamp(&self, number: u32) -> u64 {
+        self.bands[number as usize].stamp
     }
 
     pub(in crate::bands) fn walk_of(&self, number: u32) -> (u64, u32) {

@@ -19,7 +19,7 @@ fn a_full_stripe_is_one_write_whose_header_says_what_is_in_it() {
         assert_eq!(rig.disk.block(rig.bands.device_block(*at)), bytes(block));
     }
     let stats = rig.bands.stats();
-    assert_eq!((stats.data_blocks, stats.stripes, stats.padding_blocks), ([255, 0, 0], 1, 0));
+    assert_eq!((stats.data_blocks, stats.stripes, stats.padding_blocks), ([255, 0], 1, 0));
     assert_eq!(stats.bytes(), 1 << 20);
 }
 
@@ -44,7 +44,7 @@ fn an_open_stripe_waits_for_all_writers_of_its_stream_and_for_no_others() {
     let rig = Rig::new(GEOMETRY);
     let bands = rig.bands.clone();
     let (mut first, mut second) = (bands.writer(Stream::User), bands.writer(Stream::User));
-    let other = bands.writer(Stream::Old);
+    let other = bands.writer(Stream::Moved);
     let first = rig.reactor.spawn_join(async move {
         append(&mut first, 0..10).await.unwrap();
         first.finish().await.map(|places| places.iter().flatten().collect::<Vec<_>>())
@@ -103,7 +103,7 @@ fn blocks_that_are_left_out_take_no_room_and_have_no_place() {
             !index.is_multiple_of(3)
         };
         writer.append(&entries, fill).await.unwrap();
-        let mut none = bands.writer(Stream::Old);
+        let mut none = bands.writer(Stream::Moved);
         none.append(&entries, |_, _| false).await.unwrap();
         assert_eq!(none.finish().await.unwrap().iter().flatten().count(), 0);
         writer.finish().await.unwrap().iter().collect::<Vec<_>>()
@@ -119,13 +119,13 @@ fn what_does_not_fit_in_a_band_goes_to_the_next_and_each_stream_has_its_own() {
     let rig = Rig::new(SMALL);
     let user = rig.put(Stream::User, 0..40).unwrap();
     assert_eq!(user[14..16], [BandAt(15), BandAt(17)], "behind the header of the next band");
-    let old = rig.put(Stream::Old, 100..101).unwrap();
+    let old = rig.put(Stream::Moved, 100..101).unwrap();
     assert_eq!(old, [BandAt(3 * 16 + 1)]);
     assert_eq!(rig.put(Stream::User, 40..41).unwrap()[0], BandAt(4 * 16 + 1), "its band was full");
     let heads: Vec<_> = [0, 16, 32, 48, 64].map(|at| rig.head(BandAt(at)).unwrap()).into();
     assert!(heads.windows(2).all(|pair| pair[0].sequence < pair[1].sequence));
     assert!(heads.iter().all(|head| head.generation <= head.sequence));
-    assert_eq!(heads[3].stream, Stream::Old as u8);
+    assert_eq!(heads[3].stream, Stream::Moved as u8);
     assert_eq!((rig.bands.room().open, rig.bands.room().closed), (2, 3));
 }
 
@@ -156,12 +156,12 @@ fn stripes_go_on_with_one_buffer_when_the_pool_is_used_up() {
     assert!(!hoard.is_empty());
     rig.disk.delays.replace(Some(base::Rng::new(1)));
     let bands = rig.bands.clone();
-    let waiting = bands.writer(Stream::Old);
+    let waiting = bands.writer(Stream::User);
     rig.run(async move {
         let mut held = bands.writer(Stream::User);
         append(&mut held, 0..7).await.unwrap();
         // The other stream gets the only buffer, though this one still gathers.
-        let mut writer = bands.writer(Stream::Young);
+        let mut writer = bands.writer(Stream::Moved);
         append(&mut writer, 10..600).await.unwrap();
         assert_eq!(writer.finish().await.unwrap().len(), 590);
         append(&mut held, 7..8).await.unwrap();
@@ -219,12 +219,12 @@ fn user_streams_leave_a_reserve_to_those_that_make_room() {
     }
     assert_eq!((bands, rig.bands.room().free), (SMALL.bands - RESERVE_BANDS, RESERVE_BANDS));
     assert_eq!(rig.put(Stream::User, 0..1), Err(Status::NoSpace));
-    assert!(rig.bands.may_append(Stream::Old));
+    assert!(rig.bands.may_append(Stream::Moved));
     for _ in 0..RESERVE_BANDS {
-        assert_eq!(rig.put(Stream::Old, 0..15).unwrap().len(), 15);
+        assert_eq!(rig.put(Stream::Moved, 0..15).unwrap().len(), 15);
     }
-    assert!(!rig.bands.may_append(Stream::Old) && !rig.bands.may_append(Stream::Young));
-    assert_eq!(rig.put(Stream::Old, 0..1), Err(Status::NoSpace));
+    assert!(!rig.bands.may_append(Stream::Moved));
+    assert_eq!(rig.put(Stream::Moved, 0..1), Err(Status::NoSpace));
 }
 
 #[test]

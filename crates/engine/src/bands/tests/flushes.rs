@@ -20,7 +20,7 @@ fn what_was_written_before_a_failed_flush_is_written_again_before_the_next() {
     rig.put(Stream::User, 0..3).unwrap();
     assert_eq!(flush(&rig), Ok(()));
     let covered = rig.put(Stream::User, 3..6).unwrap();
-    let moved = rig.put(Stream::Old, 6..8).unwrap();
+    let moved = rig.put(Stream::Moved, 6..8).unwrap();
     let before = rig.disk.writes();
     rig.disk.fail(Op::Flush, 0..u64::MAX, Status::WriteError);
     assert_eq!(flush(&rig), Err(Status::WriteError));

@@ -165,7 +165,7 @@ fn the_victim_is_the_band_that_gives_most_for_least_and_idleness_counts() {
 fn when_room_is_critical_the_emptiest_band_is_the_victim() {
     let (rig, _) = with_live(&[3, 1, 12, 2]);
     while rig.bands.room().free > STREAMS as u32 {
-        rig.put(Stream::Old, 0..15).unwrap();
+        rig.put(Stream::Moved, 0..15).unwrap();
     }
     assert_eq!(rig.bands.victim().map(|cursor| cursor.band()), Some(1));
 }
@@ -189,7 +189,7 @@ fn there_is_no_victim_among_open_full_and_pending_bands() {
 }
 
 #[test]
-fn blocks_that_are_moved_keep_their_age_and_go_to_the_stream_for_it() {
+fn blocks_that_are_moved_keep_their_age_and_go_to_a_stream_of_their_own() {
     let rig = Rig::new(SMALL);
     let places = rig.fill(Stream::User, 1);
     places[2..].iter().for_each(|at| rig.bands.dead(*at));
@@ -203,15 +203,9 @@ fn blocks_that_are_moved_keep_their_age_and_go_to_the_stream_for_it() {
         settle(&bands, writer.finish().await.unwrap())
     });
     let head = rig.head(BandAt(moved[0].0 - 1)).unwrap();
-    assert_eq!((head.stream, head.stamp), (Stream::Young as u8, 7));
+    assert_eq!((head.stream, head.stamp), (Stream::Moved as u8, 7));
     places[..2].iter().for_each(|at| rig.bands.dead(*at));
     assert!(rig.bands.drained(cursor) && rig.bands.room().pending == 1);
-    // What has been moved once is old when it is moved again.
-    let others = rig.put(Stream::Young, 20..27).unwrap();
-    others.iter().for_each(|at| rig.bands.dead(*at));
-    let cursor = rig.bands.victim().unwrap();
-    assert_eq!(cursor.band(), moved[0].0 / 16);
-    assert_eq!(rig.bands.ledger.borrow().heir(cursor.band()).0, Stream::Old);
 }
 
 // --- the table ------------------------------------------------------------------------------------------------------
@@ -220,7 +214,7 @@ fn blocks_that_are_moved_keep_their_age_and_go_to_the_stream_for_it() {
 fn streams_go_on_in_their_bands_when_they_are_opened_again() {
     let rig = Rig::new(GEOMETRY);
     rig.put(Stream::User, 0..20).unwrap();
-    rig.put(Stream::Old, 0..3).unwrap();
+    rig.put(Stream::Moved, 0..3).unwrap();
     let table = rig.checkpoint();
     assert_eq!(table.len(), 16);
     assert_eq!((table[0].state, table[0].written, table[0].valid), (BandState::Open, 32, 20));
@@ -228,7 +222,7 @@ fn streams_go_on_in_their_bands_when_they_are_opened_again() {
     rig.put(Stream::User, 20..40).unwrap();
     let again = Rig::on(rig.disk.fork(), GEOMETRY, BandOwner { epoch: 8, ..OWNER }, &table);
     assert_eq!(again.put(Stream::User, 50..51).unwrap(), [BandAt(33)]);
-    assert_eq!(again.put(Stream::Old, 50..51).unwrap(), [BandAt(1024 + 17)]);
+    assert_eq!(again.put(Stream::Moved, 50..51).unwrap(), [BandAt(1024 + 17)]);
     assert_eq!(
         again.head(BandAt(32)).map(|head| (head.sequence, head.generation)),
         Some(((8 << 32) + 1, (7 << 32) + 1))

@@ -156,7 +156,7 @@ fn after_a_failed_flush_none_counts_until_nothing_is_needed_where_it_may_be_lost
     assert_eq!(zones.flush(), Err(Status::WriteError));
     assert!(zones.bands.has_suspects());
     assert_eq!(zones.bands.victim().map(|cursor| cursor.band()), Some(SMALL.band_of(covered[0])));
-    let moved = zones.put(Stream::Old, 0..3).unwrap();
+    let moved = zones.put(Stream::Moved, 0..3).unwrap();
     assert_ne!(SMALL.band_of(moved[0]), SMALL.band_of(covered[0]));
     covered.iter().for_each(|at| zones.bands.dead(*at));
     assert!(!zones.bands.has_suspects());

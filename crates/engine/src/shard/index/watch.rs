@@ -13,14 +13,10 @@ impl Watch {
     #[inline]
     pub(super) fn note(&mut self, record: &Record) {
         let Some((extent, seen)) = &mut self.0 else { return };
-        let (first, blocks) = match record {
-            Record::Write { first, crcs } | Record::InPlace { first, crcs } => (*first, crcs.len() as u32),
-            Record::Delta { block, .. } => (*block, 1),
-            Record::Trim { first, blocks } | Record::Lost { first, blocks } => (*first, *blocks),
-            _ => return,
-        };
-        if extent_of(first) == *extent {
-            (first..first + blocks).for_each(|block| seen.insert(block % EXTENT_BLOCKS));
+        if let Some(blocks) = record.blocks()
+            && extent_of(blocks.start) == *extent
+        {
+            blocks.for_each(|block| seen.insert(block % EXTENT_BLOCKS));
         }
     }
 }
