@@ -10,15 +10,70 @@ use crate::config::{LogDef, show_duration_ns};
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::simulate::{self, SimulateArgs};
 use base::ByteSize;
-use clap::{ArgGroup, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
 
+/// What a pool is made of.
+#[derive(Args)]
+#[command(group(ArgGroup::new("log_place").required(true).args(["log", "log_pmem"])))]
+pub struct CreateArgs {
+    /// Name
+    name: String,
+    /// Device for the log: fast, 64 MiB or more
+    #[arg(long, value_name = "DEVICE")]
+    log: Option<String>,
+    /// DAX device or file for the log
+    #[arg(long, value_name = "PATH", requires = "log_size")]
+    log_pmem: Option<String>,
+    /// Bytes of it to use; a file that is missing is made so large
+    #[arg(long, value_name = "SIZE", requires = "log_pmem")]
+    log_size: Option<String>,
+    /// Device that blocks end up on, 256 MiB or more
+    #[arg(long, value_name = "DEVICE")]
+    capacity: String,
+    /// Parts that work on their own [default: by size]
+    #[arg(long)]
+    shards: Option<u16>,
+    /// Memory for pages of the map [default: 16 MiB per TiB]
+    #[arg(long, value_name = "SIZE")]
+    map_cache: Option<String>,
+    /// Shaped: bytes, of each hundred that are written, that may go to the log once more, to keep what is written often off
+    /// the capacity device [default: 50, while writers wait for that]
+    #[arg(long, value_name = "PERCENT")]
+    reinsertion: Option<u16>,
+    /// How blocks are placed: hot (in place), shaped (long runs alone, for QLC) or warm (in place on slow disks, whose
+    /// reads are cached on flash)
+    #[arg(long, value_name = "SHAPE")]
+    shape: Option<String>,
+    /// Shaped: percent of the capacity that volumes do not get [default: 15]
+    #[arg(long, value_name = "PERCENT")]
+    overprovision: Option<u8>,
+    /// Shaped: writes are multiples of this, best the drive's indirection unit [default: 64KiB]
+    #[arg(long, value_name = "SIZE")]
+    write_unit: Option<String>,
+    /// Shaped: bytes that are written and collected as one [default: by size]
+    #[arg(long, value_name = "SIZE")]
+    band: Option<String>,
+    /// Shaped: keep room on the log device for growing to a capacity device of this size [default: twice the capacity,
+    /// where that takes an eighth of the log at most]
+    #[arg(long, value_name = "SIZE")]
+    grow_to: Option<String>,
+    #[command(flatten)]
+    cache: CacheArgs,
+    /// Take devices that hold something; it is lost
+    #[arg(long)]
+    force: bool,
+    /// Accept log memory that loses its contents with the power: for tests
+    #[arg(long, requires = "log_pmem")]
+    volatile: bool,
+}
+
 #[derive(Subcommand)]
 pub enum PoolCommand {
     /// Make a pool on two devices that hold nothing
-    #[command(group(ArgGroup::new("log_place").required(true).args(["log", "log_pmem"])), after_help = "\
+    #[command(after_help = "\
 Examples:
   remuda device create log --kind file path=/dev/nvme0n1
   remuda device create big --kind file path=/dev/sdb
@@ -27,57 +82,7 @@ Examples:
   remuda pool create warm --shape warm --log log --cache flash --write-budget 300GiB --endurance 600TiB --capacity disks
   remuda pool create cold --log log --capacity qlc --shape shaped --overprovision 20
   remuda volume create v0 --pool hot --size 1TiB")]
-    Create {
-        /// Name
-        name: String,
-        /// Device for the log: fast, 64 MiB or more
-        #[arg(long, value_name = "DEVICE")]
-        log: Option<String>,
-        /// DAX device or file for the log
-        #[arg(long, value_name = "PATH", requires = "log_size")]
-        log_pmem: Option<String>,
-        /// Bytes of it to use; a file that is missing is made so large
-        #[arg(long, value_name = "SIZE", requires = "log_pmem")]
-        log_size: Option<String>,
-        /// Device that blocks end up on, 256 MiB or more
-        #[arg(long, value_name = "DEVICE")]
-        capacity: String,
-        /// Parts that work on their own [default: by size]
-        #[arg(long)]
-        shards: Option<u16>,
-        /// Memory for pages of the map [default: 16 MiB per TiB]
-        #[arg(long, value_name = "SIZE")]
-        map_cache: Option<String>,
-        /// Shaped: bytes, of each hundred that are written, that may go to the log once more, to keep what is written often off
-        /// the capacity device [default: 50, while writers wait for that]
-        #[arg(long, value_name = "PERCENT")]
-        reinsertion: Option<u16>,
-        /// How blocks are placed: hot (in place), shaped (long runs alone, for QLC) or warm (in place on slow disks, whose
-        /// reads are cached on flash)
-        #[arg(long, value_name = "SHAPE")]
-        shape: Option<String>,
-        /// Shaped: percent of the capacity that volumes do not get [default: 15]
-        #[arg(long, value_name = "PERCENT")]
-        overprovision: Option<u8>,
-        /// Shaped: writes are multiples of this, best the drive's indirection unit [default: 64KiB]
-        #[arg(long, value_name = "SIZE")]
-        write_unit: Option<String>,
-        /// Shaped: bytes that are written and collected as one [default: by size]
-        #[arg(long, value_name = "SIZE")]
-        band: Option<String>,
-        /// Shaped: keep room on the log device for growing to a capacity device of this size [default: twice the capacity,
-        /// where that takes an eighth of the log at most]
-        #[arg(long, value_name = "SIZE")]
-        grow_to: Option<String>,
-        #[command(flatten)]
-        cache: CacheArgs,
-        /// Take devices that hold something; it is lost
-        #[arg(long)]
-        force: bool,
-        /// Accept log memory that loses its contents with the power: for tests
-        #[arg(long, requires = "log_pmem")]
-        volatile: bool,
-    },
+    Create(Box<CreateArgs>),
     /// List pools
     List,
     /// Show one pool: what it is made of, and how it is
@@ -164,62 +169,7 @@ Examples:
 
 pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
     match command {
-        PoolCommand::Create {
-            name,
-            log,
-            log_pmem,
-            log_size,
-            capacity,
-            shards,
-            map_cache,
-            reinsertion,
-            shape,
-            overprovision,
-            write_unit,
-            band,
-            grow_to,
-            cache,
-            force,
-            volatile,
-        } => {
-            let mut params = json!({ "name": name, "capacity": capacity, "force": force, "volatile": volatile });
-            let is_cached = cache.add_to(&mut params, shape.as_deref())?;
-            let shape = shape.filter(|shape| shape != "warm");
-            let log_pmem = log_pmem.map(|path| match std::path::absolute(&path) {
-                Ok(absolute) => absolute.to_string_lossy().into_owned(),
-                Err(_) => path,
-            });
-            let texts = [
-                ("log", log),
-                ("log_pmem", log_pmem),
-                ("log_size", log_size),
-                ("map_cache", map_cache),
-                ("shape", shape),
-                ("write_unit", write_unit),
-                ("band", band),
-                ("grow_to", grow_to),
-            ];
-            for (key, value) in texts {
-                if let Some(value) = value {
-                    params[key] = json!(value);
-                }
-            }
-            if let Some(shards) = shards {
-                params["shards"] = json!(shards);
-            }
-            if let Some(percent) = overprovision {
-                params["overprovision"] = json!(percent);
-            }
-            if let Some(percent) = reinsertion {
-                params["reinsertion"] = json!(percent);
-            }
-            context.call_and_show("pool.create", params, |pool: PoolView| {
-                let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
-                let on =
-                    if is_cached { format!(" behind the flash cache '{}-cache'", pool.name) } else { String::new() };
-                format!("created pool '{}'{on}: {}, {} free", pool.name, counted(shards, "shard"), ByteSize(free))
-            })
-        }
+        PoolCommand::Create(args) => create(context, *args),
         PoolCommand::List => context.call_and_show("pool.list", json!({}), list),
         PoolCommand::Show { name } => context.call_and_show("pool.show", json!({ "name": name }), show),
         PoolCommand::Status { name } => status(context, name),
@@ -257,6 +207,63 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
             context.call_and_show("pool.destroy", json!({ "name": name }), |_: Value| text)
         }
     }
+}
+
+fn create(context: &Context, args: CreateArgs) -> Result<(), Failure> {
+    let CreateArgs {
+        name,
+        log,
+        log_pmem,
+        log_size,
+        capacity,
+        shards,
+        map_cache,
+        reinsertion,
+        shape,
+        overprovision,
+        write_unit,
+        band,
+        grow_to,
+        cache,
+        force,
+        volatile,
+    } = args;
+    let mut params = json!({ "name": name, "capacity": capacity, "force": force, "volatile": volatile });
+    let is_cached = cache.add_to(&mut params, shape.as_deref())?;
+    let shape = shape.filter(|shape| shape != "warm");
+    let log_pmem = log_pmem.map(|path| match std::path::absolute(&path) {
+        Ok(absolute) => absolute.to_string_lossy().into_owned(),
+        Err(_) => path,
+    });
+    let texts = [
+        ("log", log),
+        ("log_pmem", log_pmem),
+        ("log_size", log_size),
+        ("map_cache", map_cache),
+        ("shape", shape),
+        ("write_unit", write_unit),
+        ("band", band),
+        ("grow_to", grow_to),
+    ];
+    for (key, value) in texts {
+        if let Some(value) = value {
+            params[key] = json!(value);
+        }
+    }
+    if let Some(shards) = shards {
+        params["shards"] = json!(shards);
+    }
+    if let Some(percent) = overprovision {
+        params["overprovision"] = json!(percent);
+    }
+    if let Some(percent) = reinsertion {
+        params["reinsertion"] = json!(percent);
+    }
+    context.call_and_show("pool.create", params, |pool: PoolView| {
+        let (shards, free) = pool.open.map_or((0, 0), |open| (open.shards.len(), open.total.free_bytes));
+        let on = if is_cached { format!(" behind the flash cache '{}-cache'", pool.name) } else { String::new() };
+        format!("created pool '{}'{on}: {}, {} free", pool.name, counted(shards, "shard"), ByteSize(free))
+    })
 }
 
 fn reinsertion_text(percent: Option<u16>) -> String {
