@@ -29,7 +29,7 @@ const IN_BANDS: usize = 48;
 /// No more extents of a shaped pool are destaged together once they have so many blocks: some stripes.
 const ROUND_BLOCKS: u32 = 4 * 255;
 /// So many times as much where destage and the collector write in turns.
-const TIMES_IN_TURN: u32 = 4;
+const TIMES_IN_TURN: u32 = 3;
 /// A checkpoint is made when the log has moved on by one part in so many.
 const CHECKPOINT_PART: u64 = 16;
 

@@ -156,7 +156,7 @@ pub struct ShardTuning {
     pub map_cache_bytes: usize,
     /// Fewer are not kept, whatever is asked for.
     pub map_cache_bytes_min: usize,
-    /// Extents destaged at the same time, four times as many where destage and GC take turns; `None`: as placement wants it.
+    /// Extents destaged at the same time, three times as many where destage and GC take turns; `None`: as placement wants it.
     pub destage_depth: Option<usize>,
     /// After so long without a write, everything is destaged.
     pub idle_ns: u64,
