@@ -80,7 +80,7 @@ fn what_zones_do_not_allow_is_refused_with_what_to_do() {
     let create = ["pool", "create", "p", "--log", "log", "--capacity", "bands", "--shape", "shaped"];
     let with = |more: &[&'static str]| [&create[..], more].concat();
     refused(&node, &with(&["--band", "4MiB"]), 2, "a band is a zone");
-    refused(&node, &with(&["--shards", "2"]), 2, "--shards 1");
+    refused(&node, &with(&["--shards", "3"]), 2, "--shards 2");
     refused(&node, &["pool", "create", "p", "--log", "log", "--capacity", "bands"], 2, "--shape shaped");
     refused(&node, &["volume", "create", "v", "--device", "bands", "--size", "1MiB"], 2, "put a shaped pool on it");
     refused(&node, &["device", "create", "x", "--kind", "zone-bands", "head=log", "zones=log"], 2, "name another one");
