@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const DEVICES: &str = "\
     [[device]]\nname = 'drive'\nkind = 'file'\npath = 'drive.img'\nsize = '600MiB'\n\
-    [[device]]\nname = 'zns'\nkind = 'zoned'\ndevice = 'drive'\nzone_size = '8MiB'\ncapacity = '6MiB'\nmax_open = 5\nmax_active = 5\n\
+    [[device]]\nname = 'zns'\nkind = 'zoned'\ndevice = 'drive'\nzone_size = '8MiB'\ncapacity = '6MiB'\nmax_open = 4\nmax_active = 4\n\
     [[device]]\nname = 'small'\nkind = 'file'\npath = 'small.img'\nsize = '32MiB'\n\
     [[device]]\nname = 'log'\nkind = 'file'\npath = 'log.img'\nsize = '128MiB'\n\
     [[device]]\nname = 'bands'\nkind = 'zone-bands'\nhead = 'small'\nzones = 'zns'\n";
@@ -45,7 +45,7 @@ fn zones(node: &Node) -> Value {
 fn a_pool_on_zones_outlives_kills_and_the_loss_of_zones() {
     let mut node = node();
     let made = zones(&node);
-    assert_eq!((made["zone_bytes"].as_u64(), made["open_max"].as_u64()), (Some(6 << 20), Some(5)), "{made}");
+    assert_eq!((made["zone_bytes"].as_u64(), made["open_max"].as_u64()), (Some(6 << 20), Some(4)), "{made}");
     for _ in 0..3 {
         works(&node);
         node.ok(&["pool", "settle", "cold"]);
@@ -55,7 +55,7 @@ fn a_pool_on_zones_outlives_kills_and_the_loss_of_zones() {
         is_right(&node);
     }
     let used = zones(&node);
-    assert!(used["full"].as_u64() > Some(0) && used["open"].as_u64() <= Some(5), "{used}");
+    assert!(used["full"].as_u64() > Some(0) && used["open"].as_u64() <= Some(4), "{used}");
     // One that is full can still be read; of those that are empty the last one goes for good.
     node.ok(&["device", "retire-zone", "zns", "2", "read-only"]);
     node.ok(&["device", "retire-zone", "zns", &used["zones"].to_string(), "offline"]);
@@ -64,7 +64,7 @@ fn a_pool_on_zones_outlives_kills_and_the_loss_of_zones() {
     let lost = zones(&node);
     assert_eq!((lost["read_only"].as_u64(), lost["offline"].as_u64()), (Some(1), Some(1)), "{lost}");
     let text = node.run(&["device", "show", "bands"]).out;
-    assert!(text.contains("1 read-only, 1 offline") && text.contains("in part of 5 at most"), "{text}");
+    assert!(text.contains("1 read-only, 1 offline") && text.contains("in part of 4 at most"), "{text}");
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
     node.restart();
     is_right(&node);
@@ -80,7 +80,7 @@ fn what_zones_do_not_allow_is_refused_with_what_to_do() {
     let create = ["pool", "create", "p", "--log", "log", "--capacity", "bands", "--shape", "shaped"];
     let with = |more: &[&'static str]| [&create[..], more].concat();
     refused(&node, &with(&["--band", "4MiB"]), 2, "a band is a zone");
-    refused(&node, &with(&["--shards", "3"]), 2, "--shards 2");
+    refused(&node, &with(&["--shards", "2"]), 2, "--shards 1");
     refused(&node, &["pool", "create", "p", "--log", "log", "--capacity", "bands"], 2, "--shape shaped");
     refused(&node, &["volume", "create", "v", "--device", "bands", "--size", "1MiB"], 2, "put a shaped pool on it");
     refused(&node, &["device", "create", "x", "--kind", "zone-bands", "head=log", "zones=log"], 2, "name another one");

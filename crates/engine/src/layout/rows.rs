@@ -131,7 +131,7 @@ mod tests {
         let zones = |found: Result<Option<RowLayout>, _>| found.unwrap().unwrap().zones.unwrap();
         assert_eq!(zones(with(160, 7)), ZoneLayout { blocks: 20, open_max: 7 });
         assert!(with(168, 7).is_err() && with(1 << 40, 7).is_err());
-        for (open_max, shards) in [(0, u32::MAX), (1, 0), (3, 0), (4, 1), (6, 1), (7, 2), (14, 4)] {
+        for (open_max, shards) in [(0, u32::MAX), (1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (14, 6)] {
             assert_eq!(zones(with(160, open_max)).shards_max(), shards, "{open_max}");
         }
         assert_eq!(ZoneLayout::open_needed(4), 9);
