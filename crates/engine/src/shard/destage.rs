@@ -22,7 +22,8 @@ use std::rc::Rc;
 
 /// Writes of one extent under way at the same time.
 const WRITES_MAX: usize = 8;
-const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
+/// Blocks read and written at a time.
+pub(super) const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
 
 /// Runs of one extent that are moved before what they have earned is told, and others have their turn: a device that answers
 /// at once must not keep the writers waiting for as long as whole extents take.

@@ -236,11 +236,7 @@ impl Index {
     /// The newest whole copy of a block in the log, when it is there and nothing lies over it.
     #[inline]
     pub(crate) fn log_place(&self, block: u32) -> Option<LogPlace> {
-        let state = self.state.borrow();
-        if !state.chains.is_empty() && state.chains.contains_key(&block) {
-            return None;
-        }
-        state.map.get(block).filter(|place| place.at != IN_PLACE)
+        self.state.borrow().whole_in_log(block)
     }
 
     /// As [`log_place`](Self::log_place), of `count` blocks whose first is at `place`: when all of them are in the log.
@@ -616,7 +612,7 @@ impl Index {
     /// segment may be before it, and are dirty all the same when they are destaged again.
     pub(crate) fn is_superseded(&self, block: u32) -> bool {
         let (state, index) = (self.state.borrow(), block % EXTENT_BLOCKS);
-        let logged = || state.map.get(block).filter(|place| place.at != IN_PLACE && !state.chains.contains_key(&block));
+        let logged = || state.whole_in_log(block);
         if self.defect == Some(Defect::DropLogged) {
             return logged().is_some();
         }
@@ -689,6 +685,15 @@ impl State {
     /// The record after the last.
     fn next(&self) -> LogTail {
         LogTail { segment: self.last.segment, lsn: self.last.lsn + 1 }
+    }
+
+    /// See [`Index::log_place`].
+    #[inline]
+    fn whole_in_log(&self, block: u32) -> Option<LogPlace> {
+        if !self.chains.is_empty() && self.chains.contains_key(&block) {
+            return None;
+        }
+        self.map.get(block).filter(|place| place.at != IN_PLACE)
     }
 
     /// The segment that has this place of a block that is in the log.

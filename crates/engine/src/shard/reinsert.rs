@@ -7,7 +7,7 @@
 //! that a record speaks of which is not visible yet, or that somebody holds, is destaged like any other.
 
 use super::data::one;
-use super::destage::Moving;
+use super::destage::{Moving, RUN_BLOCKS_MAX};
 use super::dirty::BlockSet;
 use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
@@ -15,12 +15,9 @@ use crate::meta::Descriptor;
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, RECORD_BLOCKS_MAX, extent_of};
 use bdev::Status;
+use reactor::SgList;
 use reactor::buf::sg_split_off;
-use reactor::{BUF_BYTES_MAX, SgList};
 use std::rc::Rc;
-
-/// Blocks read and appended at a time.
-const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
 
 impl Shard {
     /// Appends blocks of one extent, which are whole in the log, once more. Those that it cannot be done with.
@@ -67,7 +64,11 @@ impl Shard {
         let (mut pieces, mut appended) = (Vec::new(), Together::new());
         let spoken_of = run.first().map_or(BlockSet::EMPTY, |first| self.spoken_of(extent_of(first.block)));
         let has_room = self.has_room_to_reinsert(run.len());
-        let is_next = |moving: &Moving| has_room && self.is_to_reinsert(owner, *moving, &spoken_of);
+        let mut chosen = BlockSet::EMPTY;
+        run.iter()
+            .filter(|moving| has_room && self.is_to_reinsert(owner, **moving, &spoken_of))
+            .for_each(|moving| chosen.insert(moving.block % EXTENT_BLOCKS));
+        let is_next = |moving: &Moving| chosen.contains(moving.block % EXTENT_BLOCKS);
         let follows = |one: &Moving, next: &Moving| next.block == one.block + 1 && is_next(one) == is_next(next);
         for part in run.chunk_by(follows) {
             for piece in part.chunks(RECORD_BLOCKS_MAX as usize) {

@@ -5,7 +5,7 @@
 //! laid over their block on the way. No record tells of it either; until a checkpoint has the page, the log has the bytes.
 
 use super::data::{COPIES_AHEAD, copy_out, one};
-use super::destage::{Destaged, Moving, Stop};
+use super::destage::{Destaged, Moving, RUN_BLOCKS_MAX, Stop};
 use super::dirty::BlockSet;
 use super::index::Taken;
 use super::log_map::{IN_PLACE, LogPlace};
@@ -15,12 +15,8 @@ use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use base::crc32c;
 use bdev::Status;
-use reactor::BUF_BYTES_MAX;
 use smallvec::SmallVec;
 use std::rc::Rc;
-
-/// Blocks read and appended at a time.
-const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
 
 /// What makes a block up.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@
 //! Such a drive puts what it is given, in the order in which it comes, into flash that it erases in large pieces. A band of destage and
 //! one of the collector that are written at the same time share those pieces; when the one is unmapped, the drive has to copy what
 //! it has of the other before it can erase them. What is written in turns has pieces of its own, all the more where a band is larger than
-//! such a piece. What is collected goes to one band at a time, not to two by its age.
+//! such a piece.
 //!
 //! While the collector has its turn, the log takes what users write, and credit for it [goes on](Shard::owe_for).
 

@@ -10,7 +10,6 @@
 use super::super::Defect;
 use super::super::dirty::{BlockSet, DirtyExtent};
 use super::super::heat::Heat;
-use super::super::log_map::IN_PLACE;
 use super::{Index, State};
 use crate::units::{EXTENT_BLOCKS, LogTail};
 
@@ -78,8 +77,7 @@ impl State {
     /// Decides what becomes of the `old` blocks and the others. Whether something stays where it is.
     fn share_out(&self, taken: &mut Taken, old: BlockSet, Keeps { least, heat }: Keeps<'_>) -> bool {
         let (first, all) = (taken.extent * EXTENT_BLOCKS, taken.dirty.blocks);
-        let is_whole =
-            |block| self.map.get(block).is_some_and(|place| place.at != IN_PLACE) && !self.chains.contains_key(&block);
+        let is_whole = |block| self.whole_in_log(block).is_some();
         if let Some(heat) = heat {
             let is_hot = |index: &u32| is_whole(first + index) && heat.reinserts(first + index);
             old.iter().filter(is_hot).for_each(|index| taken.reinserted.insert(index));
@@ -104,9 +102,8 @@ impl State {
         let first = extent * EXTENT_BLOCKS;
         taken.blocks.iter().for_each(|index| self.map.prefetch(first + index));
         let is_young = |block| {
-            let place = self.map.get(block).filter(|place| place.at != IN_PLACE);
+            let place = self.whole_in_log(block);
             place.is_some_and(|place| self.segment_at(place.at, segment_units) >= young.segment)
-                && !self.chains.contains_key(&block)
         };
         let mut old = BlockSet::EMPTY;
         taken.blocks.iter().filter(|index| !is_young(first + index)).for_each(|index| old.insert(index));
