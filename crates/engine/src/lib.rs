@@ -53,6 +53,8 @@ pub use pool::{
     Changes, FlattenState, FlattenStatus, OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo,
     VolumeInfo,
 };
+pub use shard::heat::{Heat, PERCENT_MAX as REINSERTION_PERCENT_MAX};
+pub use shard::log_policy;
 pub use shard::{
     BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
 };

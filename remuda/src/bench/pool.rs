@@ -25,7 +25,12 @@ pub const KEYS: &[Key] = &[
     key("capacity_size", Form::Size, "1GiB", "Bytes of it."),
     key("shards", Form::Count(1, 64), "by size", "Parts that work on their own, dealt out to the jobs' reactors."),
     key("map_cache", Form::Size, "16 MiB per TiB", "Memory for pages of the map."),
-    key("reinsertion", Form::Count(0, 400), "50, under pressure", "Shaped: reinserted bytes for each hundred written."),
+    key(
+        "reinsertion",
+        Form::Count(0, engine::REINSERTION_PERCENT_MAX as u64),
+        "50, under pressure",
+        "Shaped: reinserted bytes for each hundred written.",
+    ),
     key("force", Form::Flag, "false", "Take files and drives that hold something; it is lost."),
 ];
 

@@ -13,8 +13,7 @@ const BLOCK: u64 = engine::BLOCK_BYTES as u64;
 /// Most shards of a pool; what the devices have room for is found out when it is made.
 const SHARDS_MAX: u64 = engine::SHARDS_MAX as u64;
 
-/// More than this the log does nothing else.
-const REINSERTION_MAX: u64 = 400;
+const REINSERTION_MAX: u64 = engine::REINSERTION_PERCENT_MAX as u64;
 
 const SHARDS: Key = key(
     "shards",

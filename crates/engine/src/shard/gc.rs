@@ -12,6 +12,7 @@
 
 use super::Shard;
 use super::found::AllFound;
+use super::log_policy;
 use super::turns::{Turn, Turns};
 use crate::bands::{Bands, Cursor, Stream, policy};
 use crate::units::BLOCK_BYTES;
@@ -105,6 +106,11 @@ impl Shard {
     fn moved_for(&self, bands: &Bands, gained: u64) -> u64 {
         let (valid, total) = (self.gc.victim_valid.get() as u64, bands.band_data_blocks() as u64);
         gained * valid / total.saturating_sub(valid).max(1)
+    }
+
+    /// Least old blocks for which an extent is destaged without the others, as full as victims are now.
+    pub(super) fn old_blocks_min(&self, bands: &Bands) -> u32 {
+        log_policy::old_blocks_min(self.tuning.old_blocks_min, bands.band_data_blocks(), self.gc.victim_valid.get())
     }
 
     /// Blocks have been destaged: in the long run as many have to be collected as the victims make them.

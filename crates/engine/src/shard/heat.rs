@@ -21,6 +21,8 @@ const COUNT_MAX: u32 = 15;
 const ROUNDS: u64 = 16;
 /// The budget, unless told otherwise.
 const PERCENT: u32 = 50;
+/// The largest budget: much more would be written again than anew.
+pub const PERCENT_MAX: u32 = 400;
 /// Most of the budget that is saved up, as a part of the log.
 const SAVED_PART: u64 = 8;
 /// A count that may come about by chance.
@@ -28,8 +30,8 @@ const COUNT_MIN: u32 = 4;
 /// Parts of a count, by which the quartile moves with each block that leaves the log.
 const PARTS: u32 = 512;
 
-/// See the module.
-pub(crate) struct Heat {
+/// Counts how often blocks are written, and says which of them are worth a second life in the log.
+pub struct Heat {
     words: RefCell<Box<[u64]>>,
     log_blocks: u64,
     /// The word that is halved next, and blocks written since the last one was.
@@ -50,7 +52,7 @@ impl Heat {
     /// tests, is the count that is enough whatever the budget is.
     ///
     /// [`ShardTuning::reinsertion_percent`]: super::ShardTuning::reinsertion_percent
-    pub(crate) fn new(log_blocks: u64, blocks: u64, percent: Option<u32>, enough: Option<u32>) -> Heat {
+    pub fn new(log_blocks: u64, blocks: u64, percent: Option<u32>, enough: Option<u32>) -> Heat {
         let groups = blocks.div_ceil(GROUP_BLOCKS as u64);
         let words = log_blocks.min(groups).max(64).next_power_of_two();
         Heat {
@@ -83,24 +85,23 @@ impl Heat {
     #[inline]
     pub(crate) fn prefetch(&self, first: u32) {
         let words = self.words.borrow();
-        reactor::prefetch(&words[(first / GROUP_BLOCKS) as usize & (words.len() - 1)]);
+        reactor::prefetch(&words[word_of(first, words.len())]);
     }
 
-    /// A user has written blocks.
+    /// A user has written blocks, of an extent.
     #[inline]
-    pub(crate) fn note(&self, first: u32, blocks: u32) {
+    pub fn note(&self, first: u32, blocks: u32) {
         let words = &mut **self.words.borrow_mut();
         let mask = words.len() - 1;
         let (mut at, end) = (first, first + blocks);
         while at < end {
             let until = end.min((at / GROUP_BLOCKS + 1) * GROUP_BLOCKS);
-            let word = &mut words[(at / GROUP_BLOCKS) as usize & mask];
+            let word = &mut words[word_of(at, mask + 1)];
             *word = counted(*word, at % GROUP_BLOCKS, until - at);
             at = until;
         }
-        let saved_max = self.log_blocks / SAVED_PART * 100;
-        self.budget
-            .set((self.budget.get() + self.percent.get().unwrap_or(PERCENT) as u64 * blocks as u64).min(saved_max));
+        let earned = self.percent.get().unwrap_or(PERCENT) as u64 * blocks as u64;
+        self.budget.set((self.budget.get() + earned).min(self.budget_max()));
         let step = (ROUNDS * self.log_blocks / words.len() as u64).max(1);
         let mut written = self.written.get() + blocks as u64;
         while written >= step {
@@ -115,25 +116,29 @@ impl Heat {
     /// How often a block has been written lately.
     fn count(&self, block: u32) -> u32 {
         let words = self.words.borrow();
-        let word = words[(block / GROUP_BLOCKS) as usize & (words.len() - 1)];
+        let word = words[word_of(block, words.len())];
         (word >> (block % GROUP_BLOCKS * 4)) as u32 & COUNT_MAX
+    }
+
+    /// What is saved up at most.
+    fn budget_max(&self) -> u64 {
+        self.log_blocks / SAVED_PART * 100
     }
 
     /// The count that is enough at present.
     fn enough(&self) -> u32 {
-        let saved_max = (self.log_blocks / SAVED_PART * 100).max(1);
-        let by_budget = COUNT_MAX + 1 - (self.budget.get() * (COUNT_MAX as u64 + 1) / saved_max) as u32;
+        let by_budget = COUNT_MAX + 1 - (self.budget.get() * (COUNT_MAX as u64 + 1) / self.budget_max().max(1)) as u32;
         let by_others = (3 * ((self.quartile.get() + PARTS / 2) / PARTS)).min(COUNT_MAX);
         self.enough.unwrap_or(by_budget.max(by_others).max(COUNT_MIN))
     }
 
     /// Whether a block whose turn has not come yet is one of those that stay.
-    pub(crate) fn is_hot(&self, block: u32) -> bool {
+    pub fn is_hot(&self, block: u32) -> bool {
         self.count(block) >= self.enough()
     }
 
-    /// Whether a block goes to the head of the log instead of to the capacity device.
-    pub(crate) fn reinserts(&self, block: u32) -> bool {
+    /// Whether a block goes to the head of the log instead of to the capacity device: it takes that of the budget.
+    pub fn reinserts(&self, block: u32) -> bool {
         let is_hot = self.is_hot(block) && self.budget.get() >= 100;
         if is_hot {
             self.budget.set(self.budget.get() - 100);
@@ -145,6 +150,12 @@ impl Heat {
         }
         is_hot
     }
+}
+
+/// Where the counter of a block is, among so many words: a power of two.
+#[inline]
+fn word_of(block: u32, words: usize) -> usize {
+    (block / GROUP_BLOCKS) as usize & (words - 1)
 }
 
 /// The word with `blocks` of its counters, from `first` on, one higher.

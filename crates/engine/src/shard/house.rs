@@ -226,14 +226,12 @@ impl Shard {
     /// What stays in the log when destage takes something. In place, neighbours are written together: there an extent gives all
     /// it has.
     fn keeps(&self) -> Option<Keeps<'_>> {
-        if self.meta.bands().is_none() || self.house.settling.get() {
-            return None;
-        }
+        let bands = self.meta.bands().filter(|_| !self.house.settling.get())?;
         let Marks { start, soft } = self.pace.marks;
         // Where destage follows writers without effort, the capacity device is not what they wait for.
         let is_pressed = self.fill().share() >= (start + soft) / 2;
         let reinserts = |heat: &&Heat| heat.is_wanted(is_pressed) && self.has_room_to_reinsert(1);
-        Some(Keeps { least: self.tuning.old_blocks_min, heat: self.heat.as_ref().filter(reinserts) })
+        Some(Keeps { least: self.old_blocks_min(bands), heat: self.heat.as_ref().filter(reinserts) })
     }
 
     fn destage_wanted(&self) -> bool {

@@ -21,12 +21,13 @@ mod found;
 mod freeze;
 mod full;
 mod gc;
-mod heat;
+pub(crate) mod heat;
 mod house;
 mod index;
 mod lineage;
 mod locks;
 mod log_map;
+pub mod log_policy;
 mod mend;
 mod open;
 mod pace;
@@ -173,7 +174,8 @@ pub struct ShardTuning {
     pub turns: Option<bool>,
     /// When destage begins and writes need credit; `None`: as placement wants it.
     pub marks: Option<Marks>,
-    /// Of a shaped pool: least blocks for which an extent is destaged without those that were written lately.
+    /// Of a shaped pool: least blocks for which an extent is destaged without those that were written lately, where little has to
+    /// be moved for what bands get; otherwise [fewer](crate::log_policy::old_blocks_min).
     pub old_blocks_min: u32,
     /// Of a shaped pool: for each hundred bytes that users write, so many at most are written to the log once more, of blocks that are
     /// written often, instead of to the capacity device; `None`: 50, and only while writers wait for that device.
@@ -273,7 +275,7 @@ impl Default for ShardTuning {
             turns: None,
             marks: None,
             lends: None,
-            old_blocks_min: 32,
+            old_blocks_min: log_policy::OLD_BLOCKS_MIN,
             reinsertion_percent: None,
             reinsertion_count: None,
             defect: None,

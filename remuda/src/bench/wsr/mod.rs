@@ -65,7 +65,7 @@ pub struct WsrArgs {
     pool_cores: u16,
     /// Bytes that the shaped pool may write to its log once more, for each hundred of users', to keep what is written often off the
     /// drive [default: 50, while writers wait for that]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=400))]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=engine::REINSERTION_PERCENT_MAX as i64))]
     pool_reinsertion: Option<u32>,
     /// Writes come at a fixed rate, evenly spaced, so many MB/s (10^6) of all jobs together [default: as fast as they end]
     #[arg(long, value_name = "MB/S", value_parser = clap::value_parser!(u64).range(1..=100_000))]

@@ -10,6 +10,7 @@
 use super::super::Defect;
 use super::super::dirty::{BlockSet, DirtyExtent};
 use super::super::heat::Heat;
+use super::super::log_policy::AGES;
 use super::{Index, State};
 use crate::units::{EXTENT_BLOCKS, LogTail};
 
@@ -71,7 +72,7 @@ impl State {
         let tail = self.dirty.tail()?;
         let from = self.starts.partition_point(|start| start.segment <= tail.segment);
         let segments = self.starts.len() - from;
-        (segments >= SEGMENTS_MIN).then(|| self.starts[from + segments / 2])
+        (segments >= SEGMENTS_MIN).then(|| self.starts[from + segments / AGES])
     }
 
     /// Decides what becomes of the `old` blocks and the others. Whether something stays where it is.
