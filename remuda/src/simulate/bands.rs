@@ -63,6 +63,8 @@ pub struct BandModel {
     owner: Vec<u32>,
     clock: u64,
     low: usize,
+    /// Blocks of the last victim that were needed.
+    victim_valid: u32,
     pub counts: BandCounts,
     pub drive: Drive,
 }
@@ -82,15 +84,16 @@ impl BandModel {
             owner: vec![NONE; shape.bands as usize * slots as usize],
             clock: 0,
             low: low as usize,
+            victim_valid: 0,
             counts: BandCounts::default(),
             drive,
         }
     }
 
-    /// A block comes from the log.
-    pub fn destage(&mut self, block: u32) -> Result<(), NoRoom> {
+    /// A block comes from the log, which has blocks anew that bands have as well, as `has_anew` says.
+    pub fn destage(&mut self, block: u32, has_anew: &impl Fn(u32) -> bool) -> Result<(), NoRoom> {
         if self.open[USER].is_none() {
-            self.collect()?;
+            self.collect(has_anew)?;
         }
         self.clock += 1;
         self.counts.user += 1;
@@ -105,6 +108,11 @@ impl BandModel {
             self.owner[place as usize] = NONE;
             self.lose(place / self.slots);
         }
+    }
+
+    /// Of the last victim the blocks that were needed, and all.
+    pub fn last_victim(&self) -> (u32, u32) {
+        (self.victim_valid, self.slots)
     }
 
     fn lose(&mut self, band: u32) {
@@ -167,9 +175,9 @@ impl BandModel {
     }
 
     /// Empties bands until enough are free.
-    fn collect(&mut self) -> Result<(), NoRoom> {
+    fn collect(&mut self, has_anew: &impl Fn(u32) -> bool) -> Result<(), NoRoom> {
         while self.free.len() < self.low {
-            if !self.collect_one() {
+            if !self.collect_one(has_anew) {
                 let reserve = policy::RESERVE_BANDS as usize;
                 return if self.free.len() > reserve { Ok(()) } else { Err(NoRoom) };
             }
@@ -177,7 +185,7 @@ impl BandModel {
         Ok(())
     }
 
-    fn collect_one(&mut self) -> bool {
+    fn collect_one(&mut self, has_anew: &impl Fn(u32) -> bool) -> bool {
         let critical = policy::is_critical(self.free.len());
         let worth = |number: u32| {
             let band = &self.bands[number as usize];
@@ -192,9 +200,16 @@ impl BandModel {
             return false;
         };
         let band = self.bands[victim as usize];
+        self.victim_valid = band.valid;
         for slot in 0..self.slots {
             let block = self.owner[(victim * self.slots + slot) as usize];
-            if block != NONE {
+            if block == NONE {
+                continue;
+            }
+            if has_anew(block) {
+                // What the log has anew is not moved: it is nowhere until it is destaged.
+                self.trim(block);
+            } else {
                 self.counts.collected += 1;
                 self.append(MOVED, block, band.stamp);
             }
@@ -217,8 +232,8 @@ mod tests {
     fn every_block_has_one_place_and_bands_count_theirs() {
         let mut bands = model(64, 10_000);
         let mut rng = Rng::new(1);
-        (0..10_000).for_each(|block| bands.destage(block).unwrap());
-        (0..100_000).for_each(|_| bands.destage(rng.below(10_000) as u32).unwrap());
+        (0..10_000).for_each(|block| bands.destage(block, &|_| false).unwrap());
+        (0..100_000).for_each(|_| bands.destage(rng.below(10_000) as u32, &|_| false).unwrap());
         for block in 0..10_000 {
             assert_eq!(bands.owner[bands.place[block as usize] as usize], block);
         }
@@ -233,10 +248,10 @@ mod tests {
         let blocks = 256 * 255 * 3 / 4;
         let mut bands = model(256, blocks);
         let mut rng = Rng::new(2);
-        (0..blocks).for_each(|block| bands.destage(block).unwrap());
+        (0..blocks).for_each(|block| bands.destage(block, &|_| false).unwrap());
         let mut run = || {
             let before = bands.counts;
-            (0..blocks * 2).for_each(|_| bands.destage(rng.below(u64::from(blocks)) as u32).unwrap());
+            (0..blocks * 2).for_each(|_| bands.destage(rng.below(u64::from(blocks)) as u32, &|_| false).unwrap());
             (bands.counts.collected - before.collected) as f64 / (bands.counts.user - before.user) as f64
         };
         run();
@@ -248,7 +263,7 @@ mod tests {
     fn writes_in_order_and_trims_are_not_collected_for() {
         let mut bands = model(64, 12_000);
         for _ in 0..5 {
-            (0..12_000).for_each(|block| bands.destage(block).unwrap());
+            (0..12_000).for_each(|block| bands.destage(block, &|_| false).unwrap());
         }
         assert_eq!(bands.counts.collected, 0);
         (0..12_000).for_each(|block| bands.trim(block));

@@ -1,14 +1,32 @@
-//! The log of a pool as a policy: writes are appended, and when it is half full, the extent whose record is the oldest goes to the
-//! capacity device with all that the log has of it. A block that is written again before that is absorbed.
+//! The log of a shaped pool as a policy: writes are appended, and of what is older than a share of the log, the extent whose record is
+//! the oldest goes to the capacity device, by the engine's own rules (`engine::log_policy`, `engine::Heat`): without what is young of it, when
+//! it has enough that is old, and without what is written often, when there is a budget for that. A block that is written again before
+//! is absorbed.
 
 use super::space::Touch;
+use engine::{Heat, log_policy};
 use std::collections::VecDeque;
 
-/// Share of the log, in 256ths, that is kept; what is older is destaged (the engine's `START`).
-const KEPT: usize = 128;
+/// Blocks for which a group of small writes has a header.
+const GROUP_BLOCKS: u64 = 16;
+
+/// What a log is made of.
+#[derive(Clone, Copy)]
+pub struct LogShape {
+    /// Blocks of the log, and those in front of which it is.
+    pub log_blocks: u64,
+    pub blocks: u32,
+    /// Of the blocks of an extent one in `2^shift` is simulated.
+    pub shift: u32,
+    /// Blocks for each hundred written that may be reinserted; 0: none.
+    pub reinsertion: u32,
+}
 
 pub struct LogModel {
     kept: usize,
+    /// Old blocks for which an extent is destaged without the others, where the bands cost little.
+    least: u32,
+    heat: Option<Heat>,
     /// Block, its extent and the sequence number of each record, the oldest first.
     records: VecDeque<(u32, u32, u32)>,
     /// Sequence number of each block's newest record; 0 for none.
@@ -16,21 +34,27 @@ pub struct LogModel {
     sequence: u32,
     /// What the log has of each extent.
     extents: Vec<Vec<u32>>,
+    /// Blocks that users have written, those of them that were in the log, and those that went there once more.
     pub written: u64,
     pub absorbed: u64,
+    pub reinserted: u64,
 }
 
 impl LogModel {
-    /// A log of so many blocks in front of `blocks`.
-    pub fn new(log_blocks: u64, blocks: u32) -> LogModel {
+    pub fn new(LogShape { log_blocks, blocks, shift, reinsertion }: LogShape) -> LogModel {
+        let kept = log_policy::kept(log_blocks * GROUP_BLOCKS / (GROUP_BLOCKS + 1));
+        let heat = || Heat::new(log_blocks, u64::from(blocks), Some(reinsertion), None);
         LogModel {
-            kept: (log_blocks as usize * KEPT / 256).max(1),
+            kept: (kept as usize).max(1),
+            least: (log_policy::OLD_BLOCKS_MIN >> shift).max(1),
+            heat: (reinsertion > 0).then(heat),
             records: VecDeque::new(),
             newest: vec![0; blocks as usize],
             sequence: 0,
             extents: Vec::new(),
             written: 0,
             absorbed: 0,
+            reinserted: 0,
         }
     }
 
@@ -39,12 +63,15 @@ impl LogModel {
         self.newest[block as usize] != 0
     }
 
-    /// Appends a block; adds to `out` what is destaged for it.
-    pub fn write(&mut self, touch: Touch, out: &mut Vec<u32>) {
+    /// A user writes a block; adds to `out` what is destaged for it. Of the last victim of the collector `valid` blocks of `whole` were
+    /// needed.
+    pub fn write(&mut self, touch: Touch, (valid, whole): (u32, u32), out: &mut Vec<u32>) {
         let Touch { block, extent, .. } = touch;
-        self.sequence = self.sequence.wrapping_add(1).max(1);
         self.written += 1;
-        if std::mem::replace(&mut self.newest[block as usize], self.sequence) != 0 {
+        if let Some(heat) = &self.heat {
+            heat.note(block, 1);
+        }
+        if self.has(block) {
             self.absorbed += 1;
         } else {
             let extent = extent as usize;
@@ -53,13 +80,20 @@ impl LogModel {
             }
             self.extents[extent].push(block);
         }
-        self.records.push_back((block, extent, self.sequence));
+        self.append(block, extent);
+        let least = log_policy::old_blocks_min(self.least, whole, valid);
         while self.records.len() > self.kept {
             let Some((oldest, extent, sequence)) = self.records.pop_front() else { return };
             if self.newest[oldest as usize] == sequence {
-                self.destage(extent, out);
+                self.destage(extent, least, out);
             }
         }
+    }
+
+    fn append(&mut self, block: u32, extent: u32) {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        self.newest[block as usize] = self.sequence;
+        self.records.push_back((block, extent, self.sequence));
     }
 
     /// The block is not needed any more.
@@ -68,12 +102,30 @@ impl LogModel {
         self.newest[block as usize] = 0;
     }
 
-    fn destage(&mut self, extent: u32, out: &mut Vec<u32>) {
-        for block in std::mem::take(&mut self.extents[extent as usize]) {
-            if std::mem::replace(&mut self.newest[block as usize], 0) != 0 {
-                out.push(block);
-            }
+    /// The turn of an extent has come, of which the log has something older than everything else.
+    fn destage(&mut self, extent: u32, least: u32, out: &mut Vec<u32>) {
+        let mut all = std::mem::take(&mut self.extents[extent as usize]);
+        all.retain(|block| self.has(*block));
+        let age = |block: &u32| self.sequence.wrapping_sub(self.newest[*block as usize]) as usize;
+        let young = self.records.len() - self.records.len() / log_policy::AGES;
+        let (old, mut stays): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|block| age(block) >= young);
+        let (again, mut due): (Vec<u32>, Vec<u32>) = match &self.heat {
+            Some(heat) => old.into_iter().partition(|block| heat.reinserts(*block)),
+            None => (Vec::new(), old),
+        };
+        if due.len() < least as usize && (!due.is_empty() || again.is_empty()) {
+            // Not worth a turn of their own: the others go with them, but what is written often.
+            let is_hot = |block: &u32| self.heat.as_ref().is_some_and(|heat| heat.is_hot(*block));
+            let (hot, others): (Vec<u32>, Vec<u32>) = stays.into_iter().partition(is_hot);
+            stays = hot;
+            due.extend(others);
         }
+        due.iter().for_each(|block| self.newest[*block as usize] = 0);
+        out.extend(due);
+        self.reinserted += again.len() as u64;
+        again.iter().for_each(|block| self.append(*block, extent));
+        stays.extend(again);
+        self.extents[extent as usize] = stays;
     }
 }
 
@@ -81,30 +133,64 @@ impl LogModel {
 mod tests {
     use super::*;
 
+    fn log(log_blocks: u64, shift: u32, reinsertion: u32) -> LogModel {
+        LogModel::new(LogShape { log_blocks, blocks: 1 << 14, shift, reinsertion })
+    }
+
     fn write(log: &mut LogModel, block: u32, extent: u32) -> Vec<u32> {
         let mut out = Vec::new();
-        log.write(Touch { block, extent, bytes: 4096 }, &mut out);
+        log.write(Touch { block, extent, bytes: 4096 }, (0, 1), &mut out);
         out
     }
 
     #[test]
     fn what_is_written_again_soon_is_absorbed() {
-        let mut log = LogModel::new(8, 100);
+        let mut log = log(8, 0, 0);
         (0..4).for_each(|_| assert!(write(&mut log, 7, 0).is_empty()));
         assert_eq!((log.written, log.absorbed), (4, 3));
     }
 
     #[test]
-    fn an_extent_is_destaged_as_a_whole_when_its_oldest_record_is_due() {
-        let mut log = LogModel::new(8, 100);
-        for (block, extent) in [(1, 0), (50, 1), (2, 0), (51, 1)] {
+    fn an_extent_with_little_that_is_old_is_destaged_as_a_whole() {
+        let mut log = log(7, 0, 0);
+        assert_eq!(log.kept, 3);
+        for (block, extent) in [(1, 0), (50, 1), (2, 0)] {
             assert!(write(&mut log, block, extent).is_empty());
         }
-        assert_eq!(write(&mut log, 52, 1), [1, 2], "1 is due, and 2 goes with it");
+        assert_eq!(write(&mut log, 51, 1), [1, 2], "1 is due, and 2 goes with it");
         assert!(!log.has(2) && log.has(50));
         log.trim(50);
         assert!(write(&mut log, 53, 1).is_empty(), "50 was due and is not needed");
         assert!(write(&mut log, 54, 1).is_empty(), "2 was due and is gone");
-        assert_eq!(write(&mut log, 55, 1), [51, 52, 53, 54, 55]);
+        assert_eq!(write(&mut log, 55, 1), [51, 53, 54, 55]);
+    }
+
+    #[test]
+    fn of_one_with_enough_that_is_old_the_young_stays() {
+        let mut log = log(200, 0, 0);
+        let kept = log.kept as u32;
+        (0..kept).for_each(|block| assert!(write(&mut log, block, 0).is_empty()));
+        let out = write(&mut log, kept, 0);
+        assert!((kept / 2 - 1..=kept / 2 + 1).contains(&(out.len() as u32)) && out.contains(&0), "{out:?}");
+        assert!(out.iter().all(|block| *block <= kept / 2 + 1) && log.has(kept));
+    }
+
+    #[test]
+    fn what_is_written_often_goes_round_within_the_budget() {
+        let run = |reinsertion| {
+            let mut log = log(1 << 10, 0, reinsertion);
+            // Each of 256 blocks once while the log goes round twice, beside others that are not written again for long.
+            let destaged: usize = (0..1 << 18)
+                .map(|step: u32| match step % 5 {
+                    0 => write(&mut log, step / 5 % 256, 0),
+                    _ => write(&mut log, 1024 + step % (15 << 10), 1 + step % (15 << 10) / 1024),
+                })
+                .map(|out| out.iter().filter(|block| **block < 256).count())
+                .sum();
+            (destaged, log.reinserted, log.written)
+        };
+        let (without, with) = (run(0), run(50));
+        assert_eq!(without.1, 0);
+        assert!(with.0 * 3 < without.0 * 2 && with.1 > 0 && with.1 <= with.2 / 2, "{with:?} against {without:?}");
     }
 }

@@ -21,7 +21,7 @@ use cache::Cache;
 use clap::Args;
 use drive::Drive;
 use engine::{CreateOptions, Shape, layout};
-use log::LogModel;
+use log::{LogModel, LogShape};
 use space::{BLOCK, BLOCKS_MAX, Full, GROUP_BLOCKS, Space, Touch};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,6 +63,11 @@ pub struct SimulateArgs {
     /// Percent of the volumes' space that holds data before the trace begins
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     filled: u8,
+    /// As `reinsertion` of a pool: bytes, of each hundred that are written, that may go to the log once more; a pool of which nothing
+    /// else was asked does it only while writers wait for its drive, which a trace does not tell [default: 0]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, hide_default_value = true,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(engine::REINSERTION_PERCENT_MAX)))]
+    reinsertion: u32,
     /// Percent of flash that the drive has beyond its capacity
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
     drive_spare: u8,
@@ -104,6 +109,8 @@ pub struct Counts {
     read_blocks: u64,
     read_from_log: u64,
     bands: BandCounts,
+    /// Blocks that went to the log once more.
+    reinserted: u64,
     /// Bytes given to the drive and programmed: of the pool's, and of one without a pool.
     drive: (u64, u64),
     alone: (u64, u64),
@@ -197,14 +204,16 @@ fn simulate(args: &SimulateArgs, blocks_max: u64) -> Result<Outcome, Failure> {
     // A pipe cannot be played again.
     let can_repeat = std::fs::metadata(&args.trace).is_ok_and(|found| found.is_file());
     let passes_max = if can_repeat { args.passes } else { 1 };
-    let format = open()?.format_name();
+    let mut first = Some(open()?);
+    let format = first.as_ref().map_or("", Trace::format_name);
     let mut simulation = Simulation::new(args, blocks_max)?;
     simulation.fill(args.filled);
     for pass in 1.. {
         simulation.begin_pass();
         let before = simulation.counts();
         let is_steady = simulation.is_steady();
-        let mut trace = open()?;
+        // The first one is gone on with: what has been read of a pipe does not come again.
+        let mut trace = first.take().map_or_else(open, Ok)?;
         let mut accesses = 0u64;
         while let Some(access) = trace.next().map_err(failed)? {
             accesses += 1;
@@ -277,7 +286,10 @@ impl Simulation {
             let made = Drive::new(bytes, u64::from(args.drive_spare), args.drive_unit.0);
             made.map_err(|reason| usage(format!("there can be no such drive: {reason}")))
         };
-        let log = |bytes: u64| LogModel::new(scaled(bytes) / BLOCK, space.blocks());
+        let log = |bytes: u64| {
+            let (log_blocks, blocks) = (scaled(bytes) / BLOCK, space.blocks());
+            LogModel::new(LogShape { log_blocks, blocks, shift: plan.shift, reinsertion: args.reinsertion })
+        };
         let logs = LOG_PARTS.map(|(part, whole)| plan.log_bytes * part / whole);
         let caches: Vec<u64> = match args.cache.is_empty() {
             true => CACHE_PARTS.map(|part| args.capacity.0 / part).to_vec(),
@@ -309,7 +321,9 @@ impl Simulation {
         for group in 0..groups as u32 {
             let first = group * GROUP_BLOCKS;
             for block in first..first + GROUP_BLOCKS {
-                self.bands.destage(block).expect("what volumes have fits, and in order nothing is collected");
+                self.bands
+                    .destage(block, &|_| false)
+                    .expect("what volumes have fits, and in order nothing is collected");
             }
             self.alone.write(u64::from(first) * BLOCK, u64::from(GROUP_BLOCKS) * BLOCK);
         }
@@ -324,7 +338,13 @@ impl Simulation {
 
     fn counts(&self) -> Counts {
         let bands = self.bands.counts;
-        Counts { bands, drive: self.bands.drive.bytes(), alone: self.alone.bytes(), ..self.counts }
+        Counts {
+            bands,
+            reinserted: self.log.reinserted,
+            drive: self.bands.drive.bytes(),
+            alone: self.alone.bytes(),
+            ..self.counts
+        }
     }
 
     /// Whether all bands have been written once more than filling them took.
@@ -359,15 +379,16 @@ impl Simulation {
     fn write(&mut self, touched: &[Touch]) -> Result<(), Stop> {
         for touch in touched {
             self.counts.user_bytes += u64::from(touch.bytes);
-            self.log.write(*touch, &mut self.due);
+            let victim = self.bands.last_victim();
+            self.log.write(*touch, victim, &mut self.due);
             for aside in &mut self.logs {
                 let before = self.due.len();
-                aside.model.write(*touch, &mut self.due);
+                aside.model.write(*touch, victim, &mut self.due);
                 // Only how much they absorb is asked.
                 self.due.truncate(before);
             }
             for block in self.due.drain(..) {
-                self.bands.destage(block).map_err(|NoRoom| Stop::NoRoom)?;
+                self.bands.destage(block, &|block| self.log.has(block)).map_err(|NoRoom| Stop::NoRoom)?;
             }
         }
         // To a drive alone, what is in a unit goes as one write; whether it covers the unit is all that counts.
@@ -425,6 +446,7 @@ impl Counts {
                 collected: self.bands.collected - before.bands.collected,
                 headers: self.bands.headers - before.bands.headers,
             },
+            reinserted: self.reinserted - before.reinserted,
             drive: pair(self.drive, before.drive),
             alone: pair(self.alone, before.alone),
             ..*self

@@ -15,6 +15,7 @@ struct PerByte {
     from_log: f64,
     collected: f64,
     headers: f64,
+    reinserted: f64,
     pool_nand: f64,
     alone_nand: f64,
 }
@@ -27,6 +28,7 @@ impl PerByte {
             from_log: of_blocks(counts.bands.user)?,
             collected: of_blocks(counts.bands.collected)?,
             headers: of_blocks(counts.bands.headers)?,
+            reinserted: of_blocks(counts.reinserted)?,
             pool_nand: of_bytes(counts.drive.1)?,
             alone_nand: of_bytes(counts.alone.1)?,
         })
@@ -72,7 +74,7 @@ pub fn to_json(args: &SimulateArgs, outcome: &Outcome) -> Value {
     let write = per_byte.map(|each| {
         json!({
             "capacity": each.capacity(), "from_log": each.from_log, "collected": each.collected,
-            "headers": each.headers, "nand": each.pool_nand, "drive": share(counts.drive.1, counts.drive.0),
+            "headers": each.headers, "reinserted": each.reinserted, "nand": each.pool_nand, "drive": share(counts.drive.1, counts.drive.0),
             "nand_without_pool": each.alone_nand,
         })
     });
@@ -109,6 +111,12 @@ pub fn to_text(args: &SimulateArgs, outcome: &Outcome) -> String {
     let sample = match plan.shift {
         0 => "every block simulated".to_string(),
         shift => format!("one block in {} simulated", 1u64 << shift),
+    };
+    let sample = match (outcome.simulation.space.touched_bytes(), trace.writes + trace.reads + trace.trims) {
+        (0, 1..) => {
+            format!("{sample}, OF WHICH THE TRACE TOUCHES NONE: take a longer trace, or a smaller --capacity and --log")
+        }
+        _ => sample,
     };
     let steady = match (outcome.is_steady, trace.write_bytes) {
         (true, _) => "the bands had been written over before the last pass, which is measured".to_string(),
@@ -152,6 +160,9 @@ pub fn to_text(args: &SimulateArgs, outcome: &Outcome) -> String {
                 each.headers
             ),
         ));
+        if args.reinsertion > 0 {
+            facts.push(("reinserted", format!("{:.2} bytes to the log once more for each of yours", each.reinserted)));
+        }
         facts.push((
             "flash programs",
             format!("{:.2} bytes for each of yours (drive: {drive:.2} for each it is given)", each.pool_nand),

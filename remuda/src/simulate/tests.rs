@@ -99,3 +99,21 @@ fn a_sample_predicts_what_the_whole_does() {
         assert!((sampled / whole - 1.0).abs() < 0.15, "{sampled} for {whole}");
     }
 }
+
+#[test]
+fn a_pipe_is_played_once_from_its_first_byte() {
+    let trace = iolog(2_000, |rng| rng.below(BLOCKS));
+    let text = std::fs::read(trace.path()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.is_ok_and(|made| made.success()), "mkfifo is in every system");
+    let writer = {
+        let path = path.clone();
+        std::thread::spawn(move || std::fs::write(path, text).unwrap())
+    };
+    let args = args(&path, POOL);
+    let found = report::to_json(&args, &simulate(&args, BLOCKS_MAX).unwrap());
+    writer.join().unwrap();
+    assert_eq!((&found["trace"]["writes"], &found["passes"]), (&2_000.into(), &1.into()));
+}
