@@ -7,11 +7,11 @@ use crate::check::{self, CheckOptions, CheckReport};
 use crate::error::PoolError;
 use crate::forget::{self, ForgetProgress, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
-use crate::format::superblock::{Role, Superblock, SuperblockError};
+use crate::format::superblock::{Role, Superblock};
 use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
-use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta, MetaError};
+use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta};
 use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::status::{PoolStatus, ShardStatus};
 use crate::together::Together;
@@ -30,10 +30,14 @@ use uuid::Uuid;
 mod changes;
 mod control;
 mod flatten;
+mod pair;
 mod reap;
 mod snapshots;
 
 use control::{Control, ControlSlot};
+use pair::{check_none_is_older, check_pair, check_role, no_log};
+
+pub(crate) use pair::{check_writable, next_epoch};
 
 pub use changes::Changes;
 pub use flatten::{FlattenState, FlattenStatus};
@@ -432,6 +436,7 @@ impl Pool {
         };
         check_role(&log_super, Role::Log, devices.log.name())?;
         check_pair(&superblock, &log_super, devices)?;
+        check_none_is_older(reactor, &superblock, &log_super, devices, &log).await?;
         check_writable(&superblock, devices.capacity.name())?;
         check_writable(&log_super, devices.log.name())?;
         // Raised on both before anything is appended, so that no record of this opening looks like one of another.
@@ -688,6 +693,7 @@ impl Pool {
     pub async fn status(&self, reactor: &Rc<Reactor>) -> PoolStatus {
         let shards = self.shared.on_shards(reactor, |shard| async move { ShardStatus::of(&shard) }).await;
         let (going, going_extents) = self.going(reactor).await;
+        let flattening = self.flattenings(reactor).await;
         let volumes: Vec<bool> = self.volumes().iter().map(|volume| volume.identity().is_snapshot).collect();
         let snapshots = volumes.iter().filter(|is_snapshot| **is_snapshot).count();
         let capacity_bytes = self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64;
@@ -702,6 +708,7 @@ impl Pool {
             snapshots,
             going,
             going_extents,
+            flattening,
             recovery: self.recovery,
             shards: shards.into_iter().flatten().collect(),
         }
@@ -781,26 +788,6 @@ fn volume_of(shared: &Arc<PoolShared>, entry: &VolumeEntry) -> PoolVolume {
     PoolVolume::new(shared.clone(), identity, entry.id, entry.blocks)
 }
 
-fn check_role(found: &Superblock, wanted: Role, device: &str) -> Result<(), PoolError> {
-    if found.role == wanted {
-        return Ok(());
-    }
-    let reason = format!("'{device}' is its {} device, not its {} device", found.role.name(), wanted.name());
-    Err(PoolError::Refused { pool: found.name.clone(), reason })
-}
-
-/// An opening writes: it needs to know all that writing needs.
-pub(crate) fn check_writable(found: &Superblock, device: &str) -> Result<(), PoolError> {
-    match found.unwritable_features() {
-        0 => Ok(()),
-        bits => {
-            let what = format!("features that this program can read but not write (bits {bits:#x})");
-            let reason = format!("'{device}' has {what}; use a newer program");
-            Err(PoolError::Refused { pool: found.name.clone(), reason })
-        }
-    }
-}
-
 /// The start of a device, to see whether anything is there.
 pub(crate) async fn read_start(
     reactor: &Rc<Reactor>,
@@ -813,49 +800,4 @@ pub(crate) async fn read_start(
     let done = channel.submit(Io::read(Lba(0), UNUSED_BYTES as u32 / info.block_size, bufs)).await;
     done.status.check()?;
     Ok(done.io.bufs.iter().flat_map(|buf| buf.as_slice().iter().copied()).collect())
-}
-
-/// Whether two devices are the log and the capacity device of one pool.
-fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) -> Result<(), PoolError> {
-    let refuse = |reason: String| Err(PoolError::Refused { pool: capacity.name.clone(), reason });
-    if capacity.pool != log.pool || capacity.other != log.device || log.other != capacity.device {
-        return refuse(format!(
-            "'{}' is the log of pool '{}' ({}), not the one that belongs to '{}'; if that one is lost, 'pool forget-log' gives it \
-             up",
-            devices.log.name(),
-            log.name,
-            log.pool,
-            devices.capacity.name()
-        ));
-    }
-    if capacity.log_kind != devices.log.kind() {
-        let (is, wanted) = (capacity.log_kind, devices.log.kind());
-        return refuse(format!("its log was made {is}, and is opened {wanted}"));
-    }
-    Ok(())
-}
-
-/// Says what to do about a log device without a superblock.
-fn no_log(capacity: &Superblock, devices: &PoolDevices, error: MetaError, holds: Option<Holds>) -> PoolError {
-    match error {
-        MetaError::Superblock(SuperblockError::NotAPool { .. } | SuperblockError::Damaged(_)) => {
-            let found = holds.map_or_else(|| error.to_string(), |holds| format!("it holds {holds}"));
-            let reason = format!(
-                "'{}' is not its log ({found}); name the right device, try 'pool check --repair', or, if the log is lost, give it \
-                 up with 'pool forget-log'",
-                devices.log.name()
-            );
-            PoolError::Refused { pool: capacity.name.clone(), reason }
-        }
-        error => error.into(),
-    }
-}
-
-/// An epoch that neither device has seen.
-pub(crate) fn next_epoch(one: &Superblock, other: &Superblock) -> Result<u32, PoolError> {
-    let next = one.epoch.max(other.epoch).checked_add(1);
-    next.ok_or_else(|| PoolError::Refused {
-        pool: one.name.clone(),
-        reason: "was opened too often: copy its volumes to a new pool".to_string(),
-    })
 }

@@ -229,3 +229,39 @@ fn opening_a_pool_repairs_damaged_copies_and_counts_them() {
         assert!(tank.check(CheckOptions::default()).await.findings.is_empty());
     });
 }
+
+#[test]
+fn an_older_copy_of_a_device_is_refused_and_the_newer_one_opens_as_if_nothing_had_been() {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let old = if is_shaped { Tank::shaped_filled(&reactor) } else { Tank::filled(&reactor) };
+        reactor.block_on(async move {
+            let new = old.fork();
+            let pool = new.open().await.unwrap();
+            let volume = pool.volume("v").unwrap();
+            new.write(&volume, 7, 9).await;
+            new.write(&volume, 0, 9).await;
+            pool.close(&new.reactor).await;
+            for stale in
+                [Tank { log: old.log.fork(), ..new.fork() }, Tank { capacity: old.capacity.fork(), ..new.fork() }]
+            {
+                let refused = stale.open().await.map(drop).unwrap_err().to_string();
+                let of_log = refused
+                    .contains("'log' is an older copy of its log: it has seen 2 openings of the pool, 'capacity' 3");
+                let of_capacity = refused.contains("'capacity' is an older copy of its capacity device");
+                assert!(of_log || of_capacity, "{refused}");
+                // Put right, it goes on with the devices that the attempt has seen.
+                let right = match of_log {
+                    true => Tank { log: new.log.fork(), ..stale.clone() },
+                    false => Tank { capacity: new.capacity.fork(), ..stale.clone() },
+                };
+                let pool = right.open().await.unwrap();
+                let volume = pool.volume("v").unwrap();
+                for (block, byte) in [(7, 9), (0, 9), (1, 1), (5, 2), (6, 2)] {
+                    assert_eq!(right.read(&volume, block).await, Ok(byte), "block {block}");
+                }
+                pool.close(&right.reactor).await;
+            }
+        });
+    }
+}

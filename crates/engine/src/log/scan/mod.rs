@@ -172,6 +172,12 @@ pub(crate) async fn survey(
     read_log(medium, geometry, known, false, visit).await
 }
 
+/// The latest epoch of which the log has a segment; 0 when it has none.
+pub(crate) async fn newest_epoch(medium: &Medium, geometry: &LogGeometry) -> Result<u32, LogError> {
+    let headers = read_headers(medium, geometry).await?;
+    Ok(headers.segments.iter().map(|segment| segment.epoch).max().unwrap_or(0))
+}
+
 async fn read_log(
     medium: &Medium,
     geometry: LogGeometry,
