@@ -1,6 +1,7 @@
 //! The device below, in blocks of 4 KiB.
 
 use crate::units::BLOCK_BYTES;
+use base::Errno;
 use bdev::{Channel, DeviceInfo, Io, Lba, Op, Status, Zone, ZoneState};
 use reactor::buf::{sg_append, sg_len, sg_split_off};
 use reactor::{Buf, Reactor, SgList};
@@ -115,7 +116,8 @@ impl BandMedium {
         Ok(bufs)
     }
 
-    /// Writes whole blocks, in as few operations as the device allows, and gives them back.
+    /// Writes whole blocks, in as few operations as the device allows, and gives them back. A device without space (a sparse file on
+    /// a full disk) is not what `NoSpace` means here, that no band is free: it is an error of the device.
     pub(super) async fn write(&self, mut block: u64, stream: usize, bufs: SgList) -> (Status, SgList) {
         let stream = if self.streams == 0 { 0 } else { 1 + (stream % self.streams as usize) as u16 };
         let (mut rest, mut written) = (bufs, SgList::new());
@@ -128,7 +130,8 @@ impl BandMedium {
             sg_append(&mut written, done.io.bufs);
             if tail.is_empty() || !done.status.is_ok() {
                 sg_append(&mut written, tail);
-                return (done.status, written);
+                let is_full = done.status == Status::NoSpace;
+                return (if is_full { Status::Os(Errno::ENOSPC) } else { done.status }, written);
             }
             (rest, block) = (tail, block + piece);
         }

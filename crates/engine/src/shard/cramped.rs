@@ -5,6 +5,7 @@
 
 use super::patience::PATIENCE_NS;
 use super::{Defect, Shard};
+use base::Errno;
 use bdev::Status;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -57,6 +58,7 @@ impl Shard {
             (now_ns - failing.since_ns) / 1_000_000_000,
         );
         // What upkeep could not read is not what these writes are about.
+        let status = if status == Status::Os(Errno::ENOSPC) { Status::NoSpace } else { status };
         let is_of_writes = matches!(status, Status::WriteError | Status::NoSpace) || status.is_gone();
         self.pace.refuse(if is_of_writes { status } else { Status::WriteError });
         self.log.refuse_waiting();
