@@ -20,6 +20,17 @@ pub trait Medium {
     fn transfer(&self, io: Io) -> impl Future<Output = Done>;
 }
 
+/// Operations without data are cut at multiples of so many bytes: what a device sets aside as one, such as an extent of a pool, it
+/// can give back when all of it is freed at once.
+const BARE_BYTES: u64 = 4 << 20;
+
+/// Blocks of an Unmap or Write Zeroes that are carried out as one, of `rest` from block `lba` on: little enough that nobody waits
+/// long for it.
+pub fn bare_blocks(block_size: u32, lba: u64, rest: u64) -> u32 {
+    let unit = (BARE_BYTES / block_size as u64).max(1);
+    rest.min(unit - lba % unit) as u32
+}
+
 /// A pool buffer of `len` bytes, waiting for one when there is none.
 pub async fn alloc(reactor: &Rc<Reactor>, len: usize) -> Result<Buf, Status> {
     match reactor.pool().try_alloc(len) {

@@ -324,13 +324,13 @@ impl Request {
                 if closing.load(Ordering::Relaxed) {
                     return None;
                 }
-                let blocks = u64::from(info.max_io_blocks).min(count - at);
-                let io = Io { flags, ..Io::new(op, Lba(lba + at), blocks as u32) };
+                let blocks = bdev::steps::bare_blocks(info.block_size, lba + at, count - at);
+                let io = Io { flags, ..Io::new(op, Lba(lba + at), blocks) };
                 let done = channel.submit(io).await;
                 if !done.status.is_ok() {
                     return Some(status_of(done.status));
                 }
-                at += blocks;
+                at += u64::from(blocks);
                 reactor.yield_now().await;
             }
         }

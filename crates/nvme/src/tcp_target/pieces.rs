@@ -28,6 +28,7 @@ pub(super) async fn carry_out(
         return io.done(Status::Unsupported);
     }
     let scratch_blocks = (SCRATCH_BYTES >> block_shift).max(1) as u32;
+    let is_bare = is_native && matches!(io.op, Op::Unmap | Op::WriteZeroes);
     let step = if is_native { namespace.max_io_blocks } else { scratch_blocks.min(namespace.max_io_blocks) };
     let carries_data = !io.bufs.is_empty();
     let mut rest = std::mem::take(&mut io.bufs);
@@ -38,8 +39,9 @@ pub(super) async fn carry_out(
             status = refused;
             break;
         }
-        let count = step.min(io.nblocks - at);
-        let lba = Lba(io.lba.0 + u64::from(at));
+        let (lba, left) = (Lba(io.lba.0 + u64::from(at)), io.nblocks - at);
+        let count =
+            if is_bare { bdev::steps::bare_blocks(1 << block_shift, lba.0, left.into()) } else { step.min(left) };
         let bytes = (count as usize) << block_shift;
         let tail = if carries_data { sg_split_off(&mut rest, bytes) } else { SgList::new() };
         let bufs = std::mem::replace(&mut rest, tail);

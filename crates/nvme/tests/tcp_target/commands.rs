@@ -3,6 +3,7 @@
 use crate::rig::*;
 use bdev::{
     BlockDevice, Channel, DeviceError, DeviceInfo, Done, ErrorDevice, ErrorRule, Fault, Io, MemDevice, Op, OpSet,
+    StatsDevice,
 };
 use nvme::host::command;
 use nvme::spec::feature::Feature;
@@ -105,6 +106,25 @@ fn identify_flush_write_zeroes_verify_deallocate_and_compare_do_what_they_say() 
         expected[from * 512..(from + count) * 512].fill(0);
     }
     assert_eq!(queue.read(0, 64), expected);
+}
+
+#[test]
+fn what_is_deallocated_is_cut_where_devices_give_space_back() {
+    let rig = Rig::empty(1, Config::default());
+    let mem = Arc::new(MemDevice::new("mem", 4096, 8192, 8192).expect("memory"));
+    let device = Arc::new(StatsDevice::new(mem));
+    rig.add(NQN, device.clone());
+    let mut host = rig.host(1);
+    let queue = &mut host.io[0];
+    // From 1 to 13 MiB: 3, 4, 4 and 1, so that two whole pieces of 4 MiB are among them.
+    let range = DsmRange { attributes: 0.into(), block_count: 3072.into(), slba: 256.into() };
+    let dsm = command::with_capsule_data(command::deallocate(1, 1), 16);
+    assert_eq!(queue.status(dsm, range.as_bytes()), Status::SUCCESS);
+    let counts = device.stats().of(Op::Unmap);
+    assert_eq!((counts.ops, counts.blocks), (4, 3072));
+    queue.ok(plain(NvmOpcode::WriteZeroes, 1024, 2048));
+    let counts = device.stats().of(Op::WriteZeroes);
+    assert_eq!((counts.ops, counts.blocks), (2, 2048));
 }
 
 #[test]
