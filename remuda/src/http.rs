@@ -182,6 +182,7 @@ impl Metrics {
         render_parities(&mut out, &objects.devices);
         render_flash_caches(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
+        render_flattening(&mut out, &objects.pools);
         render_vhosts(&mut out, &objects.vhosts);
         render_counted(&mut out, &objects.counted);
         out
@@ -437,6 +438,20 @@ fn render_flash_caches(out: &mut String, devices: &[Gauge]) {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (device, cache) in devices.iter().filter_map(|device| Some((&device.name, device.flash_cache.as_ref()?))) {
             let _ = writeln!(out, "{name}{{name=\"{device}\"}} {}", value(cache));
+        }
+    }
+}
+
+/// Volumes that are being flattened, or of which that has failed.
+fn render_flattening(out: &mut String, pools: &[PoolView]) {
+    let (name, help) = (
+        "remuda_volume_flatten_ratio",
+        "How much of flattening a volume is done, while it is under way or has failed.",
+    );
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+    for (pool, open) in pools.iter().filter_map(|pool| Some((&pool.name, pool.open.as_ref()?))) {
+        for view in &open.flattening {
+            let _ = writeln!(out, "{name}{{pool=\"{pool}\",volume=\"{}\"}} {}", view.volume, view.share());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a pool tells about itself.
 
-use crate::pool::PoolRecovery;
+use crate::pool::{FlattenStatus, PoolRecovery};
 use crate::shard::{ScrubStatus, Shard};
 use crate::units::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ pub struct PoolStatus {
     pub going: usize,
     /// Extents that these still have.
     pub going_extents: u64,
+    /// Flattenings, by volume, that are under way or have failed.
+    pub flattening: Vec<(String, FlattenStatus)>,
     /// What opening it took.
     pub recovery: PoolRecovery,
     /// Its shards.

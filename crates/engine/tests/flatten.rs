@@ -34,7 +34,14 @@ async fn expect(tank: &Tank, shown: &Shown) {
 async fn flatten(tank: &Tank, name: &str) -> FlattenStatus {
     let begun = tank.pool.flatten(&tank.reactor, name).await.unwrap();
     assert_eq!(begun.state, FlattenState::Running);
+    assert_eq!(told(tank).await, [(name.to_string(), FlattenState::Running)]);
     tank.pool.flattened(&tank.reactor, name).await.unwrap()
+}
+
+/// What the pool tells of flattenings that are under way or have failed.
+async fn told(tank: &Tank) -> Vec<(String, FlattenState)> {
+    let flattening = tank.pool.status(&tank.reactor).await.flattening;
+    flattening.into_iter().map(|(volume, status)| (volume, status.state)).collect()
 }
 
 async fn clone_of(tank: &Tank, name: &str) -> Option<String> {
@@ -74,6 +81,7 @@ fn a_flattened_clone_and_its_snapshots_need_nothing_of_what_they_came_from() {
         let all = shown(&tank, &["v", "v@base", "c", "c@own"], &BLOCKS).await;
         let status = flatten(&tank, "c").await;
         assert_eq!((status.state, status.trouble), (FlattenState::Done, None));
+        assert_eq!(told(&tank).await, []);
         assert_eq!((status.extents_done, status.extents_total, status.lost_blocks), (3, 3, 0));
         // 1 and what was trimmed are the clone's own, and 40 is a hole: 0, 2, 900 and 3000 are copied.
         assert_eq!(status.copied_bytes, 4 * 4096);
@@ -323,6 +331,7 @@ fn without_room_it_is_refused_with_what_it_takes() {
         }
         let status = tank.pool.flattened(&there, "c").await.unwrap();
         if status.state == FlattenState::Failed {
+            assert_eq!(told(&tank).await, [("c".to_string(), FlattenState::Failed)]);
             assert!(status.trouble.unwrap().contains("shows of others takes up to"));
             tank.pool.delete_volume(&there, "w").await.unwrap();
             assert_eq!(flatten(&tank, "c").await.state, FlattenState::Done);

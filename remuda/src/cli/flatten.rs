@@ -48,8 +48,8 @@ pub fn flatten(context: &Context, args: &FlattenArgs) -> Result<(), Failure> {
 }
 
 /// How far it is, in a line.
-fn line(view: &FlattenView) -> String {
-    let share = 100.0 * view.extents_done as f64 / view.extents_total.max(1) as f64;
+pub fn line(view: &FlattenView) -> String {
+    let share = 100.0 * view.share();
     let mut copied = format!("{} copied", ByteSize(view.copied_bytes));
     if view.lost_blocks > 0 {
         copied += &format!(", {} blocks lost: 'remuda pool scrub' lists them", output::count(view.lost_blocks));

@@ -3,6 +3,7 @@
 
 use super::rates::{Between, Counts, Latency, Rates};
 use crate::log::Line;
+use crate::node::flatten::FlattenWord;
 use crate::node::look::Look;
 use crate::node::pool_view::{PoolNumbers, PoolView, ScrubState, ShardNumbers};
 use crate::node::view::{ConnectedHost, DeviceView, MirrorView, ReactorView, SubsystemView, VolumeView};
@@ -96,8 +97,16 @@ struct PoolFacts {
     scrub: ScrubState,
     scrub_share: Option<f64>,
     recovered_ns: u64,
+    flattening: Vec<Flattening>,
     total: ShardNumbers,
     shards: Vec<ShardNumbers>,
+}
+
+#[derive(Serialize)]
+struct Flattening {
+    volume: String,
+    share: f64,
+    state: FlattenWord,
 }
 
 #[derive(Serialize)]
@@ -247,8 +256,20 @@ fn reactor(then: Option<&ReactorView>, now: &ReactorView) -> Reactor {
 fn pool(view: PoolView) -> Pool {
     let numbers = view.open.map(|open| {
         let PoolNumbers { volumes, capacity_bytes, settling, scrub, recovered_ns, total, shards, .. } = open;
+        let flattening = open.flattening.into_iter();
+        let flattening = flattening.map(|of| Flattening { share: of.share(), volume: of.volume, state: of.state });
         let scrub_share = (scrub.extents_total > 0).then(|| scrub.extents_done as f64 / scrub.extents_total as f64);
-        PoolFacts { volumes, capacity_bytes, settling, scrub: scrub.state, scrub_share, recovered_ns, total, shards }
+        PoolFacts {
+            volumes,
+            capacity_bytes,
+            settling,
+            scrub: scrub.state,
+            scrub_share,
+            recovered_ns,
+            flattening: flattening.collect(),
+            total,
+            shards,
+        }
     });
     Pool { name: view.name, state: view.state, problems: view.problems, numbers }
 }

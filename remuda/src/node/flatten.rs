@@ -43,7 +43,7 @@ pub struct FlattenView {
 }
 
 impl FlattenView {
-    fn of(volume: &str, status: Option<FlattenStatus>) -> FlattenView {
+    pub(super) fn of(volume: &str, status: Option<FlattenStatus>) -> FlattenView {
         let Some(status) = status else {
             return FlattenView { volume: volume.to_string(), ..FlattenView::default() };
         };
@@ -61,6 +61,11 @@ impl FlattenView {
             lost_blocks: status.lost_blocks,
             trouble: status.trouble,
         }
+    }
+
+    /// The part that is done, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        self.extents_done as f64 / self.extents_total.max(1) as f64
     }
 }
 

@@ -141,6 +141,18 @@ impl Pool {
         .await
     }
 
+    /// Those that are under way or have failed, by volume.
+    pub(super) async fn flattenings(&self, reactor: &Rc<Reactor>) -> Vec<(String, FlattenStatus)> {
+        let all = |control: Rc<Control>| async move {
+            let told =
+                |found: &&Rc<Flattening>| matches!(found.state.get(), FlattenState::Running | FlattenState::Failed);
+            let flattenings = control.flattenings.borrow();
+            Ok(flattenings.iter().filter(told).map(|found| (found.name.clone(), found.status())).collect())
+        };
+        // Of a pool that is closed there are none.
+        self.on_control(reactor, all).await.unwrap_or_default()
+    }
+
     /// Waits for its end.
     pub async fn flattened(&self, reactor: &Rc<Reactor>, volume: &str) -> Result<FlattenStatus, PoolError> {
         let (name, uuid) = (volume.to_string(), self.live(volume)?.identity().uuid);

@@ -257,7 +257,7 @@ function poolCard() {
     problems.hidden = pool.problems.length === 0;
     open.hidden = !pool.numbers;
     if (!pool.numbers) return;
-    const { total, capacity_bytes, volumes, scrub, scrub_share, recovered_ns } = pool.numbers;
+    const { total, capacity_bytes, volumes, scrub, scrub_share, recovered_ns, flattening } = pool.numbers;
     fill.update(total.log_fill, `${percent(total.log_fill)} of ${bytes(total.log_bytes)}`, level(total.log_fill));
     const share = total.extents ? 1 - total.free_extents / total.extents : 0;
     used.update(share, `${percent(share)} of ${bytes(capacity_bytes)}, ${bytes(total.free_bytes)} free`, level(share));
@@ -273,6 +273,8 @@ function poolCard() {
       ["Read from the log", total.user_read_bytes ? percent(total.log_hit_bytes / total.user_read_bytes) : "\u2013"],
       ["Scrub", `${scrub}${scrubbed}`],
       ["Blocks lost or bad", count(total.lost_blocks + total.corrupt_blocks)],
+      ...(total.bands ? [["Bands free", `${count(total.free_bands)} of ${count(total.bands)}`]] : []),
+      ...flattening.map(({ volume, share, state }) => [`Flattening ${volume}`, `${state}, ${percent(share)}`]),
     ];
     const create = ([term]) => element("div", "", element("dt", "", term), element("dd"));
     keyed(facts, rows, ([term]) => term, create, (made, [, text]) => setText(made.lastChild, text));
