@@ -1,6 +1,6 @@
 //! `remuda serve`: the life of a node process, from configuration to the last flush.
 //!
-//! The first SIGTERM or SIGINT begins an orderly stop with a deadline; another one, later than half a second after it, ends the
+//! The first SIGTERM, SIGINT or SIGHUP begins an orderly stop with a deadline; another one, later than half a second after it, ends the
 //! process at once.
 
 use crate::cli::exit::{Exit, Failure};
@@ -117,15 +117,29 @@ fn meaning(first: &mut Option<Instant>, now: Instant) -> Meaning {
     }
 }
 
+/// Whether whoever started the process wants it to go on when the terminal is gone, as `nohup` does.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
 /// Turns the first signal into a message, and ends the process on the second.
 fn watch_signals(stop: mpsc::UnboundedSender<&'static str>) -> Result<(), Failure> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("cannot handle signals: {error}"));
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(cannot)?;
+    if !ignores_hangups() {
+        signals.add_signal(SIGHUP).map_err(cannot)?;
+    }
     let watch = move || {
         let mut first = None;
         for signal in signals.forever() {
-            let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+            let name = match signal {
+                SIGINT => "SIGINT",
+                SIGHUP => "SIGHUP",
+                _ => "SIGTERM",
+            };
             match meaning(&mut first, Instant::now()) {
                 Meaning::Stop => drop(stop.send(name)),
                 Meaning::Same => {}

@@ -40,6 +40,15 @@ fn what_a_device_holds_is_named_before_it_becomes_part_of_a_pool() {
     assert!(said.contains("the log of pool 'old' is device 'log2'"), "{said}");
     let said = create("log", "big");
     assert!(said.contains("it holds an ext2, ext3 or ext4 file system") && said.contains("that destroys"), "{said}");
+    // A volume would be no kinder to it.
+    let start = || std::fs::read(node.path("big2.img")).unwrap()[..64 << 10].to_vec();
+    let before = start();
+    let volume = ["volume", "create", "v", "--device", "big2", "--size", "64MiB"];
+    refused(&node, &volume, 5, "'big2' is in use: it holds the volumes of pool 'old'");
+    refused(&node, &["volume", "create", "v", "--device", "big"], 5, "it holds an ext2, ext3 or ext4 file system");
+    assert!(start() == before, "nothing of it has changed");
+    node.ok(&["volume", "create", "v", "--device", "big2", "--size", "64MiB", "--force"]);
+    assert!(start() != before);
     node.ok(&["pool", "create", "new", "--log", "log2", "--capacity", "big", "--force"]);
     assert!(node.log().contains("is made over what 'log2' held: the log of pool 'old'"), "{}", node.log());
 }

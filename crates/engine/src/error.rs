@@ -37,7 +37,7 @@ pub enum PoolError {
         reason: String,
     },
     /// A device holds something already.
-    #[error("pool '{pool}': {}", .holds.in_use(.device))]
+    #[error("pool '{pool}': {}", .holds.in_use(.device, .pool))]
     InUse {
         /// The pool.
         pool: String,

@@ -49,9 +49,17 @@ impl Holds {
         })
     }
 
-    /// Why a device that holds this is refused, and what it would cost to take it all the same.
-    pub fn in_use(&self, device: &str) -> String {
-        format!("'{device}' is in use: it holds {self}. Wipe it, or use force: {}", self.loss())
+    /// Why a device that holds this is refused for `pool`, and what it would cost to take it all the same.
+    pub fn in_use(&self, device: &str, pool: &str) -> String {
+        let loss = self.loss();
+        match self {
+            // Nobody wants to lose the log of a pool because its other device was mixed up.
+            Holds::Pool { name, role: Role::Log, .. } if name == pool => format!(
+                "'{device}' is in use: it holds {self}. If that is this pool, its capacity device is the wrong one, or was written over: \
+                 bring that back, and leave '{device}' as it is. Otherwise wipe it, or use force: {loss}"
+            ),
+            _ => format!("'{device}' is in use: it holds {self}. Wipe it, or use force: {loss}"),
+        }
     }
 
     /// What it costs to write over it.
@@ -102,7 +110,7 @@ mod tests {
 
     #[test]
     fn of_a_pool_that_cannot_be_used_it_is_said_how_it_could_be() {
-        let said = |error| Holds::UnusablePool(error).in_use("d");
+        let said = |error| Holds::UnusablePool(error).in_use("d", "p");
         let damaged = said(MetaError::Superblock(SuperblockError::Damaged("checksum")));
         assert!(damaged.contains("(checksum)") && damaged.contains("pool check NAME --repair"), "{damaged}");
         for later in [SuperblockError::NewerVersion(9), SuperblockError::UnknownFeature(1)] {
@@ -111,5 +119,16 @@ mod tests {
         }
         let small = said(MetaError::DeviceTooSmall { blocks: 1, needed: 2 });
         assert!(small.contains("the pool on it uses 2") && small.contains("its size again"), "{small}");
+    }
+
+    #[test]
+    fn the_log_of_the_pool_itself_is_not_to_be_wiped_at_once() {
+        let said = |name: &str, role| {
+            let (pool, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+            Holds::Pool { name: name.to_string(), pool, role, other }.in_use("d", "p")
+        };
+        assert!(said("p", Role::Log).contains("its capacity device is the wrong one"));
+        assert!(said("q", Role::Log).contains(". Wipe it, or use force: that loses what was last written to pool 'q'"));
+        assert!(said("p", Role::Capacity).contains(". Wipe it, or use force: that destroys pool 'p'"));
     }
 }

@@ -119,6 +119,7 @@ pub fn forecast(cache: &FlashCacheView) -> String {
             format!("more than a hundred years at the rate of the last 24 hours, {at_budget}")
         }
         Some(days) => format!("{days:.0} days left at the rate of the last 24 hours, {at_budget}"),
-        None => format!("{at_budget}; nothing was written in the last 24 hours"),
+        None if cache.written_day_bytes == 0 => format!("{at_budget}; nothing was written in the last 24 hours"),
+        None => format!("{at_budget}; all that was ever written was written in the last 24 hours"),
     }
 }

@@ -60,7 +60,7 @@ enum Command {
     /// Run a node in the foreground
     #[command(after_help = "\
 Logs go to standard error. Who changed what by command or RPC is recorded in audit.log in the state directory: state_dir of [node] in
-the file, shown by 'remuda status'. SIGTERM drains, flushes and ends the node.
+the file, shown by 'remuda status'. SIGTERM or SIGHUP drains, flushes and ends the node.
 
 Example:
   remuda config example > node.toml

@@ -2,11 +2,13 @@
 
 use super::cache::{self, CacheArgs};
 use super::exit::{Exit, Failure};
+use super::flatten;
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::watch::{Shown, Watch};
 use super::{Context, output, understood};
 use crate::config::diagnostic::counted;
 use crate::config::{LogDef, show_duration_ns};
+use crate::node::flatten::FlattenView;
 use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
 use crate::simulate::{self, SimulateArgs};
 use base::ByteSize;
@@ -184,7 +186,10 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
                 let percent: u64 = reinsertion.parse().map_err(|_| {
                     Failure::new(
                         Exit::Usage,
-                        format!("--reinsertion takes 0 to 400, or 'default', not '{reinsertion}'"),
+                        format!(
+                            "--reinsertion takes 0 to {}, or 'default', not '{reinsertion}'",
+                            engine::REINSERTION_PERCENT_MAX
+                        ),
                     )
                 })?;
                 params["reinsertion"] = json!(percent);
@@ -400,6 +405,8 @@ fn facts(pool: &PoolView) -> String {
         if open.repaired_copies == 0 {
             facts.retain(|(name, _)| *name != "repaired copies");
         }
+        let flattening = |view: &FlattenView| format!("volume '{}': {}", view.volume, flatten::line(view));
+        facts.extend(open.flattening.iter().map(|view| ("flattening", flattening(view))));
         if open.going == 0 {
             facts.retain(|(name, _)| *name != "being deleted");
         }

@@ -14,7 +14,7 @@ pub enum SnapshotCommand {
     /// Make snapshots, all of them at one moment
     #[command(after_help = "\
 It takes no time and no space, however large the volumes are, and those who use them go on. Each 4 MiB that are written to for
-the first time afterwards take 4 MiB (in a shaped pool: what is written). A snapshot is a volume that can be read: it can be a namespace.
+the first time afterwards take 4 MiB (in a shaped pool: what is written, and an extent). A snapshot is a volume that can be read: it can be a namespace.
 
 Examples:
   remuda snapshot create v0@monday

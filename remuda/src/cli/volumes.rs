@@ -38,6 +38,9 @@ Examples:
         /// In a pool: bytes per block, 512 or 4096 [default: 4096]
         #[arg(long, requires = "pool")]
         block_size: Option<String>,
+        /// Take a device that holds something else: what the volume gets of it is lost
+        #[arg(long, requires = "device")]
+        force: bool,
     },
     /// List volumes
     List,
@@ -158,7 +161,7 @@ fn promises(context: &Context, name: &str) -> Result<Option<String>, Failure> {
 
 pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> {
     match command {
-        VolumeCommand::Create { name, device, pool, size, offset, block_size } => {
+        VolumeCommand::Create { name, device, pool, size, offset, block_size, force } => {
             let mut params = json!({ "name": name });
             let given =
                 [("device", device), ("pool", pool), ("size", size), ("offset", offset), ("block_size", block_size)];
@@ -166,6 +169,9 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
                 if let Some(value) = value {
                     params[key] = json!(value);
                 }
+            }
+            if force {
+                params["force"] = json!(true);
             }
             context.call_and_show("volume.create", params, |volume: VolumeView| {
                 format!("created volume '{}': {} {}", volume.name, ByteSize(volume.size), place(&volume))

@@ -48,15 +48,7 @@ impl Node {
     /// Notes that a pool is about to be made, of devices that are blank, as is seen to first unless `force`.
     pub(super) async fn note_making(&mut self, making: &Making, force: bool) -> Result<(), Refusal> {
         for name in making.devices().into_iter().filter(|_| !force) {
-            let device = self.open_device(name)?;
-            let looked = on_reactor_async(self.reactors.first(), move |reactor| async move {
-                let channel = device.open_channel(&reactor)?;
-                Holds::look(&reactor, &channel, device.info()).await.map_err(|status| {
-                    let device = device.name().to_string();
-                    bdev::DeviceError::Io { device, action: "read it", status }
-                })
-            });
-            match looked.await?.map_err(|error| super::build::refused(object(&making.pool.name), error))? {
+            match self.holds(name).await?.map_err(|error| super::build::refused(object(&making.pool.name), error))? {
                 Holds::Nothing => {}
                 holds => {
                     let (pool, device) = (making.pool.name.clone(), name.to_string());
@@ -69,6 +61,19 @@ impl Node {
         let mut state = self.state.clone();
         state.making.push(making.clone());
         self.remember(state)
+    }
+
+    /// What is at the start of a device.
+    pub(super) async fn holds(&self, device: &str) -> Result<Result<Holds, bdev::DeviceError>, Refusal> {
+        let device = self.open_device(device)?;
+        on_reactor_async(self.reactors.first(), move |reactor| async move {
+            let channel = device.open_channel(&reactor)?;
+            Holds::look(&reactor, &channel, device.info()).await.map_err(|status| {
+                let device = device.name().to_string();
+                bdev::DeviceError::Io { device, action: "read it", status }
+            })
+        })
+        .await
     }
 
     /// Opens a cache that is being made, as a device of this node that its state does not know yet.

@@ -319,7 +319,8 @@ impl Node {
             machines: self.machines(),
             devices: self.devices.len(),
             pools: self.pools.len(),
-            volumes: self.state.volumes.len() + self.pool_volumes.len(),
+            volumes: self.state.volumes.len()
+                + self.pool_volumes.values().filter(|slot| !snapshots::is_snapshot(&slot.volume)).count(),
             subsystems: self.subsystems.len(),
             vhosts: self.vhosts.len(),
             reactors: self.reactors.views().await,

@@ -8,6 +8,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
 use crate::config::{LogDef, PlacementDef};
 use base::ByteSize;
+use engine::{PlanError, PoolError};
 
 impl Node {
     /// Takes into use by what a pool's capacity device has become larger.
@@ -39,8 +40,19 @@ impl Node {
                 "make the device larger first: remuda device resize {capacity} SIZE for a file, otherwise where it comes from"
             ),
         };
+        let of_log = match &def.log {
+            LogDef::Device(log) => {
+                format!(
+                    "make the log larger first: remuda device resize {log} SIZE for a file, otherwise where it comes from"
+                )
+            }
+            LogDef::Pmem { path, .. } => format!("'{path}' cannot be enlarged: make a new pool with a larger log"),
+        };
         let grown: Result<_, Refusal> = grown.await?;
-        let bytes = grown?.map_err(|error| pool_refused(name, error, &next))?;
+        let bytes = grown?.map_err(|error| {
+            let is_of_log = matches!(error, PoolError::Plan { error: PlanError::IndexFull { .. }, .. });
+            pool_refused(name, error, if is_of_log { &of_log } else { &next })
+        })?;
         tracing::info!(pool = name, bytes, "pool has grown");
         self.pool_show(name).await
     }

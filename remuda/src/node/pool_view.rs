@@ -1,10 +1,11 @@
 //! What the node tells about pools.
 
+use super::flatten::FlattenView;
 use super::pool_log::ForgetLogSteps;
 use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
 use super::view::FlashCacheView;
-use crate::config::PoolDef;
+use crate::config::{LogDef, PlacementDef, PoolDef};
 use bdev::BlockDevice;
 use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolStatus, PoolVolume, ShardStatus};
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,9 @@ pub struct PoolNumbers {
     /// Extents that these still have.
     #[serde(default)]
     pub going_extents: u64,
+    /// Volumes that are being made independent of what they were cloned from, or of which that has failed.
+    #[serde(default)]
+    pub flattening: Vec<FlattenView>,
     /// Bytes of the capacity device in use by the pool.
     pub capacity_bytes: u64,
     /// Bytes by which the capacity device has become larger; `pool grow` takes them into use.
@@ -388,6 +392,7 @@ impl PoolNumbers {
         });
         let allocated: BTreeMap<String, u64> = allocated.collect();
         let written = volumes.iter().filter(|volume| !volume.identity().is_snapshot);
+        let flattening = status.flattening.iter().map(|(volume, status)| FlattenView::of(volume, Some(status.clone())));
         let recovery = status.recovery;
         let measured = recovery.records >= RATE_RECORDS_MIN && recovery.elapsed_ns > 0;
         let replay_rate = measured.then(|| recovery.records as f64 * 1e9 / recovery.elapsed_ns as f64);
@@ -403,6 +408,7 @@ impl PoolNumbers {
             allocated,
             going: status.going,
             going_extents: status.going_extents,
+            flattening: flattening.collect(),
             capacity_bytes: status.capacity_bytes,
             unused_bytes: status.unused_bytes,
             log_bytes: status.log_bytes,
@@ -432,8 +438,14 @@ impl PoolNumbers {
     /// What is wrong: what hosts notice to `failing`, everything else to `problems`.
     fn judge(&self, def: &PoolDef, problems: &mut Vec<String>, failing: &mut Vec<String>) {
         if let Some(trouble) = &self.total.trouble {
-            let device = &def.capacity;
-            failing.push(format!("moving blocks to the capacity device fails: {trouble}; see to device '{device}'"));
+            let devices = match &def.log {
+                // The index of a shaped pool is on its log device.
+                LogDef::Device(log) if def.placement != PlacementDef::Hot => {
+                    format!("devices '{}' and '{log}'", def.capacity)
+                }
+                _ => format!("device '{}'", def.capacity),
+            };
+            failing.push(format!("moving blocks to the capacity device fails: {trouble}; see to {devices}"));
         }
         if !self.full_shards.is_empty() {
             let (name, full) = (&def.name, self.full_shards.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -445,13 +457,24 @@ impl PoolNumbers {
                 full.join(", ")
             ));
         }
+        for FlattenView { volume, trouble, .. } in &self.flattening {
+            if let Some(trouble) = trouble {
+                problems.push(format!(
+                    "volume '{volume}' cannot be flattened: {trouble}; remuda volume flatten {volume} --status"
+                ));
+            }
+        }
         if self.total.unusable_extents > 0 {
             let unusable = self.total.unusable_extents;
             problems.push(format!("{unusable} unusable extents: the capacity device refuses to write them"));
         }
         if self.total.lost_blocks + self.total.corrupt_blocks > 0 {
             let (lost, corrupt) = (self.total.lost_blocks, self.total.corrupt_blocks);
-            problems.push(format!("{lost} blocks lost, {corrupt} failed their checksum: restore them from elsewhere"));
+            problems.push(format!(
+                "{lost} blocks lost, {corrupt} reads of blocks failed their checksum: 'remuda pool scrub {}' lists them; restore them from \
+                 elsewhere",
+                def.name
+            ));
         }
         if self.total.scrub_bad_blocks > 0 {
             let (bad, name) = (self.total.scrub_bad_blocks, &def.name);

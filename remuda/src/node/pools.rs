@@ -129,7 +129,7 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
     match error {
         PoolError::Plan { error, .. } => Refusal::invalid(object, error.to_string(), next),
         PoolError::Refused { reason, .. } => Refusal::failed(object, reason, next),
-        PoolError::InUse { device, holds, .. } => Refusal::conflict(object, holds.in_use(&device), next),
+        PoolError::InUse { device, holds, .. } => Refusal::conflict(object, holds.in_use(&device, name), next),
         PoolError::VolatileLog { log, .. } => {
             let then = if next.is_empty() { String::new() } else { format!("; {next}") };
             Refusal::conflict(object, engine::volatile_log(&log), format!("{VOLATILE_LOG}{then}"))
@@ -240,7 +240,8 @@ impl Node {
         });
         let pool = opened.await??;
         let recovery = pool.recovery();
-        tracing::info!(pool = %name, volumes = pool.volumes().len(), records = recovery.records,
+        let volumes = pool.volumes().iter().filter(|volume| !volume.identity().is_snapshot).count();
+        tracing::info!(pool = %name, volumes, records = recovery.records,
             milliseconds = recovery.elapsed_ns / 1_000_000, "pool open");
         Ok(OpenPool { pool, settling: Arc::default(), asked: Arc::default(), _lock: lock.map(Arc::new) })
     }

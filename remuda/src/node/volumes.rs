@@ -11,6 +11,7 @@ use super::{Node, OBJECTS_MAX};
 use crate::config::{UNITS_HINT, VolumeEntry};
 use base::ByteSize;
 use bdev::{BlockDevice, StatsDevice};
+use engine::Holds;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -294,6 +295,7 @@ impl Node {
         device: &str,
         size: Option<u64>,
         offset: Option<u64>,
+        force: bool,
     ) -> Result<VolumeView, Refusal> {
         self.check_running()?;
         let object = format!("volume '{name}'");
@@ -336,6 +338,9 @@ impl Node {
         };
         check_extent(&object, device, &extent, &used, info.bytes(), info.block_size)?;
         if offset.is_none() {
+            if used.is_empty() && !force {
+                self.check_nothing_known_on(device, &object).await?;
+            }
             deallocate(self.reactors.first(), below, extent.start, extent.len).await?;
         }
         let record = VolumeRecord {
@@ -354,6 +359,18 @@ impl Node {
         self.volumes.insert(name.to_string(), volume);
         tracing::info!(volume = name, device, size = extent.len, "volume created");
         self.volume_show(name)
+    }
+
+    /// Refuses a device without volumes on which somebody's data is that can be told: what a new volume takes of it reads as
+    /// zeroes.
+    async fn check_nothing_known_on(&self, device: &str, object: &str) -> Result<(), Refusal> {
+        match self.holds(device).await?.map_err(|error| super::build::refused(object.to_string(), error))? {
+            Holds::Nothing | Holds::Unknown => Ok(()),
+            holds => {
+                let next = "'--offset' with '--size' keeps what is there";
+                Err(Refusal::conflict(object.to_string(), holds.in_use(device, ""), next))
+            }
+        }
     }
 
     /// Grows or, with `shrink`, cuts a volume where it is.

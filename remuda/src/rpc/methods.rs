@@ -230,6 +230,7 @@ pub const METHODS: &[Method] = &[
             key("size", Form::Size, "the largest free range of the device", "Its size."),
             key("offset", Form::Size, "chosen by the node", "Where it starts; what is there is kept."),
             key("block_size", Form::Size, "4096", "In a pool: bytes per block, 512 or 4096."),
+            key("force", Form::Flag, "false", "Take a device that holds something else."),
         ],
     ),
     question("volume.list", "All volumes.", &[]),
@@ -597,7 +598,8 @@ async fn volume_create(node: &mut Node, params: &Params) -> Result<Value, Refusa
     let wrong = |cause: &str, next: &str| Err(Refusal::invalid(format!("volume '{}'", params.name), cause, next));
     match (&params.device, &params.pool) {
         (Some(device), None) if params.block_size.is_none() => {
-            answer(node.volume_create(&params.name, device, params.size, params.offset).await?)
+            let force = params.flags.contains("force");
+            answer(node.volume_create(&params.name, device, params.size, params.offset, force).await?)
         }
         (None, Some(pool)) if params.offset.is_none() => {
             let Some(size) = params.size else { return wrong("a volume in a pool needs a size", "") };

@@ -38,7 +38,13 @@ struct Sample {
 /// CPU time of a request, of each of its blocks, and of each block that is written to the bands.
 pub fn measure_host_cost() -> Result<HostCost, RunError> {
     let [small, large, ordered] = in_world(1, move |reactor| async move { measure(&reactor).await })?;
-    Ok(solve(small, large, ordered))
+    let cost = solve(small, large, ordered);
+    if cost.request_ns == 0 || cost.band_block_ns == 0 {
+        let cause = "what the pool's code costs cannot be told on a machine that is so busy: run again when it is quiet, or give the \
+                     costs (--pool-ns, --pool-block-ns, --pool-band-ns)";
+        return Err(RunError::Failed(cause.to_string()));
+    }
+    Ok(cost)
 }
 
 /// `small` are single blocks at random, `large` requests of sixteen at random, `ordered` of sixteen one after the other. What
