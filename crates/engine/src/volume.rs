@@ -298,9 +298,10 @@ impl VolumeChannel {
         match self.shards.get(number) {
             Some(shard) => run(&shard, bufs),
             None => {
-                let (reactor, pool) = (self.reactor.clone(), self.pool.clone());
+                // Not the pool itself: all cores would count who holds it.
+                let (home, table) = (self.pool.home_of(number), self.pool.instance());
+                let reactor = self.reactor.clone();
                 IoFuture::steps(&self.reactor, async move {
-                    let (home, table) = (pool.home_of(number), pool.instance());
                     let serve = move |there: Rc<Reactor>| async move {
                         match ShardTable::on(&there, table).get(number) {
                             Some(shard) => run(&shard, bufs).await,
