@@ -367,7 +367,10 @@ impl Node {
         match self.holds(device).await?.map_err(|error| super::build::refused(object.to_string(), error))? {
             Holds::Nothing | Holds::Unknown => Ok(()),
             holds => {
-                let next = "'--offset' with '--size' keeps what is there";
+                let next = match holds {
+                    Holds::Known(_) => "'--offset' with '--size' keeps what is there",
+                    _ => "put the volume on another device, or in a pool",
+                };
                 Err(Refusal::conflict(object.to_string(), holds.in_use(device, ""), next))
             }
         }
