@@ -215,12 +215,7 @@ impl Forgetting<'_> {
         for shard in 0..superblock.shards {
             let opened = Meta::open(self.reactor, index.clone(), info, superblock, shard, 0).await;
             let Ok((meta, _)) = opened else { return false };
-            let geometry = LogGeometry {
-                shard,
-                pool: superblock.pool_prefix(),
-                segments: superblock.segments,
-                segment_blocks: superblock.segment_blocks,
-            };
+            let geometry = LogGeometry::of(superblock, shard);
             let medium = log.medium(self.reactor, superblock.segment_start(shard, 0));
             match log::survey(&medium, geometry, meta.log_known(superblock.epoch), &mut |_, _| {}).await {
                 Ok(head) if head.lost.is_empty() => {}

@@ -30,22 +30,21 @@ impl Node {
             }
             Ok(open.pool.grow(&reactor).await)
         });
+        let enlarge = |what: &str, device: &str| {
+            format!(
+                "make the {what} larger first: remuda device resize {device} SIZE for a file, otherwise where it comes from"
+            )
+        };
         let next = match kind {
             "zone-bands" => format!("a device of kind {kind} keeps its size: make a new pool on a larger one"),
             "parity" => format!(
                 "make the device larger first: remuda device resize {capacity} SIZE where its members are files, otherwise all of \
                  them where they come from; none may be failed or being rebuilt"
             ),
-            _ => format!(
-                "make the device larger first: remuda device resize {capacity} SIZE for a file, otherwise where it comes from"
-            ),
+            _ => enlarge("device", &capacity),
         };
         let of_log = match &def.log {
-            LogDef::Device(log) => {
-                format!(
-                    "make the log larger first: remuda device resize {log} SIZE for a file, otherwise where it comes from"
-                )
-            }
+            LogDef::Device(log) => enlarge("log", log),
             LogDef::Pmem { path, .. } => format!("'{path}' cannot be enlarged: make a new pool with a larger log"),
         };
         let grown: Result<_, Refusal> = grown.await?;

@@ -204,8 +204,9 @@ fn simulate(args: &SimulateArgs, blocks_max: u64) -> Result<Outcome, Failure> {
     // A pipe cannot be played again.
     let can_repeat = std::fs::metadata(&args.trace).is_ok_and(|found| found.is_file());
     let passes_max = if can_repeat { args.passes } else { 1 };
-    let mut first = Some(open()?);
-    let format = first.as_ref().map_or("", Trace::format_name);
+    let first = open()?;
+    let format = first.format_name();
+    let mut first = Some(first);
     let mut simulation = Simulation::new(args, blocks_max)?;
     simulation.fill(args.filled);
     for pass in 1.. {

@@ -31,12 +31,7 @@ impl Checker {
     pub(super) async fn shard_log(&mut self, superblock: &Superblock, state: &mut ShardState) -> Option<BTreeSet<u32>> {
         let medium = self.log_medium(superblock, state.number)?;
         let (shard, object) = (state.number, format!("log of shard {}", state.number));
-        let geometry = LogGeometry {
-            shard,
-            pool: superblock.pool_prefix(),
-            segments: superblock.segments,
-            segment_blocks: superblock.segment_blocks,
-        };
+        let geometry = LogGeometry::of(superblock, shard);
         let known = state.log;
         let mut follow = Follow { wants_payloads: self.options.payloads, ..Follow::new(state) };
         let scanned = log::survey(&medium, geometry, known, &mut |record, placed| follow.record(record, placed)).await;

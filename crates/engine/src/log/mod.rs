@@ -29,6 +29,7 @@ pub(crate) use scan::{newest_epoch, survey};
 
 use crate::format::record::{NUMBER_MAX, salt};
 use crate::format::segment::Segment;
+use crate::format::superblock::Superblock;
 use crate::units::{BLOCK_BYTES, LogAt, LogTail, RECORD_BLOCKS_MAX};
 use base::Errno;
 use bdev::{Channel, DeviceInfo, Status};
@@ -140,6 +141,11 @@ pub struct LogGeometry {
 }
 
 impl LogGeometry {
+    /// That of a shard of a pool.
+    pub(crate) fn of(pool: &Superblock, shard: u16) -> LogGeometry {
+        LogGeometry { shard, pool: pool.pool_prefix(), segments: pool.segments, segment_blocks: pool.segment_blocks }
+    }
+
     /// Why no log can have this shape.
     pub fn fault(&self) -> Option<&'static str> {
         let units = self.segments as u64 * self.segment_blocks as u64 * (BLOCK_BYTES as u64 / LogAt::UNIT);

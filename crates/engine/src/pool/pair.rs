@@ -75,12 +75,7 @@ pub(super) async fn check_none_is_older(
     if log.epoch > capacity.epoch {
         for shard in 0..capacity.shards {
             let medium = open_log.medium(reactor, capacity.segment_start(shard, 0));
-            let geometry = LogGeometry {
-                shard,
-                pool: capacity.pool_prefix(),
-                segments: capacity.segments,
-                segment_blocks: capacity.segment_blocks,
-            };
+            let geometry = LogGeometry::of(capacity, shard);
             // What cannot be read is looked at when the shard opens.
             if let Ok(newest) = log::newest_epoch(&medium, &geometry).await
                 && newest > capacity.epoch

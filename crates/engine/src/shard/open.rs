@@ -126,12 +126,7 @@ impl Shard {
         let (meta, tail) =
             Meta::open_over(&reactor, index_channel, index_info, &superblock, number, cache, &[], bands).await?;
         let journal = DirtyJournal::open(&reactor, capacity.clone(), capacity_info, &superblock, number).await?;
-        let geometry = LogGeometry {
-            shard: number,
-            pool: superblock.pool_prefix(),
-            segments: superblock.segments,
-            segment_blocks: superblock.segment_blocks,
-        };
+        let geometry = LogGeometry::of(&superblock, number);
         let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail, tuning.defect));
         let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
         // This opening has raised the epoch by one.
