@@ -37,7 +37,7 @@ mod snapshots;
 use control::{Control, ControlSlot};
 use pair::{check_none_is_older, check_pair, check_role, no_log};
 
-pub(crate) use pair::{check_writable, next_epoch};
+pub(crate) use pair::{Older, check_writable, find_older, next_epoch};
 
 pub use changes::Changes;
 pub use flatten::{FlattenState, FlattenStatus};

@@ -239,6 +239,92 @@ fn a_table_page_that_cannot_be_read_is_given_up_by_a_repair_after_a_long_time_al
     });
 }
 
+/// Makes both copies of a shard's journal invalid.
+async fn damage_journal(tank: &Tank, shard: u16) {
+    let superblock = tank.superblock().await;
+    (0..2).for_each(|copy| tank.capacity.flip(superblock.journal_copy(shard, copy), 99));
+}
+
+#[test]
+fn a_journal_that_is_damaged_twice_is_made_anew_from_the_log_and_names_what_is_lost_with_that() {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let tank = if is_shaped { Tank::shaped_filled(&reactor) } else { Tank::filled(&reactor) };
+        reactor.block_on(async move {
+            for shard in 0..SHARDS {
+                damage_journal(&tank, shard).await;
+            }
+            let error = tank.open().await.err().unwrap().to_string();
+            assert!(error.contains("the dirty journal of shard") && error.contains("'pool check --repair'"), "{error}");
+            let before = tank.capacity.image();
+            let report = tank.check(CheckOptions { data: false, ..ALL }).await;
+            assert_eq!((report.worst(), report.findings.len()), (Some(Severity::Error), SHARDS as usize), "{report:?}");
+            assert!(report.findings.iter().all(|finding| finding.advice.contains("slices are found again")), "{report:?}");
+            assert_eq!(tank.capacity.image(), before);
+            // Without the log nobody knows.
+            let capacity: Arc<dyn BlockDevice> = tank.capacity.clone();
+            Pool::check(&tank.reactor, &capacity, None, REPAIR).await.unwrap();
+            assert_eq!(tank.capacity.image(), before);
+            // Cut off anywhere, the repair can be made again.
+            for writes in 0..5 {
+                tank.capacity.fail_after(writes);
+                tank.check(REPAIR).await;
+            }
+            tank.capacity.fail_after(u64::MAX);
+            tank.check(REPAIR).await;
+            assert!(tank.check(ALL).await.findings.is_empty(), "{:?}", tank.check(ALL).await);
+
+            let lost = tank.fork();
+            let lost = Tank { log: Disk::new("new-log", lost.log.info().blocks), ..lost };
+            Pool::forget_log(&lost.reactor, &lost.devices(), false, &Default::default()).await.unwrap();
+            let pool = lost.open().await.unwrap();
+            let volume = pool.volume("v").unwrap();
+            for block in LOGGED {
+                assert_eq!(lost.read(&volume, block).await, Err(bdev::Status::ReadError), "block {block}");
+            }
+            // Slice 2 had nothing in the log.
+            assert_eq!(lost.read(&volume, 32 * 1024).await, Ok(1));
+            pool.close(&lost.reactor).await;
+
+            let pool = tank.open().await.unwrap();
+            let volume = pool.volume("v").unwrap();
+            for block in SETTLED.into_iter().chain(LOGGED) {
+                assert_eq!(tank.read(&volume, block).await, Ok(Tank::expected(block)), "block {block}");
+            }
+            pool.settle(&tank.reactor).await.unwrap();
+            pool.close(&tank.reactor).await;
+            assert!(tank.check(ALL).await.findings.is_empty());
+        });
+    }
+}
+
+#[test]
+fn slices_that_a_rotten_end_of_the_journal_has_taken_with_it_are_put_back_by_a_repair() {
+    let reactor = reactor();
+    let tank = Tank::filled(&reactor);
+    reactor.block_on(async move {
+        let superblock = tank.superblock().await;
+        let image = tank.capacity.image();
+        let mut rotten = 0;
+        for copy in (0..SHARDS).flat_map(|shard| (0..2).map(move |copy| (shard, copy))) {
+            // Its last block that is in use, but the first one: without that the copy is not valid.
+            let first = superblock.journal_copy(copy.0, copy.1);
+            let used = |block: &u64| image.get(block).is_some_and(|bytes| bytes.starts_with(b"RMDADIRT"));
+            if let Some(last) = (first + 1..first + superblock.journal_blocks as u64).rev().find(used) {
+                tank.capacity.flip(last, 99);
+                rotten += 1;
+            }
+        }
+        assert!(rotten > 0, "additions are in blocks of their own");
+        let report = tank.check(ALL).await;
+        assert_eq!(report.worst(), Some(Severity::Warning), "{report:?}");
+        assert!(report.findings[0].meaning.contains("of slices that it does not name (1 of volume 1)") || report.findings[0].meaning.contains("(0 of volume 1)"), "{report:?}");
+        let report = tank.check(REPAIR).await;
+        assert!(report.is_sound(), "{report:?}");
+        assert!(tank.check(ALL).await.findings.is_empty());
+    });
+}
+
 /// What a pool has as the shadow of its index, of the image of a capacity device that `of` is.
 fn shadow_blocks(superblock: &engine::Superblock) -> Vec<u64> {
     let shadow = superblock.shadow().expect("new shaped pools have one");

@@ -250,6 +250,11 @@ fn an_older_copy_of_a_device_is_refused_and_the_newer_one_opens_as_if_nothing_ha
                     .contains("'log' is an older copy of its log: it has seen 2 openings of the pool, 'capacity' 3");
                 let of_capacity = refused.contains("'capacity' is an older copy of its capacity device");
                 assert!(of_log || of_capacity, "{refused}");
+                let before = (stale.log.image(), stale.capacity.image());
+                let report = stale.check(CheckOptions { payloads: true, data: true, repair: true }).await;
+                let finding = report.findings.iter().find(|finding| finding.meaning.contains("an older copy")).unwrap();
+                assert_eq!(finding.object, if of_log { "log device" } else { "capacity device" }, "{report:?}");
+                assert_eq!((stale.log.image(), stale.capacity.image()), before, "nothing is repaired");
                 // Put right, it goes on with the devices that the attempt has seen.
                 let right = match of_log {
                     true => Tank { log: new.log.fork(), ..stale.clone() },

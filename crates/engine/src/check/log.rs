@@ -35,8 +35,9 @@ impl Checker {
         let known = state.log;
         let mut follow = Follow { wants_payloads: self.options.payloads, ..Follow::new(state) };
         let scanned = log::survey(&medium, geometry, known, &mut |record, placed| follow.record(record, placed)).await;
-        let Follow { records, misfit, uncovered, payloads, touched, ownerless, named, .. } = follow;
+        let Follow { records, misfit, covered, payloads, touched, ownerless, named, .. } = follow;
         state.named.extend(named);
+        state.in_log.extend(covered);
         self.report.counts.records += records;
         let head = match scanned {
             Ok(head) => head,
@@ -73,12 +74,6 @@ impl Checker {
             let meaning = format!("it has blocks for extent {extent}, which belongs to no volume");
             let advice = "nothing: nobody reads them";
             self.report.add(Finding::new(Severity::Note, &object, "its records", meaning, advice));
-        }
-        for (volume, slice) in uncovered {
-            let meaning =
-                format!("it has blocks of slice {slice} of volume {volume}, which the dirty journal does not name");
-            let advice = "open and settle the pool before the log device is at risk";
-            self.report.warning(&object, "its records", meaning, advice);
         }
         self.payloads(&object, medium, geometry, head.clone(), payloads).await;
         (head.lost.is_empty() && misfit.is_none()).then_some(touched)
@@ -132,8 +127,8 @@ struct Follow<'a> {
     wants_payloads: bool,
     records: u64,
     misfit: Option<u64>,
-    /// Slices with records that the journal does not name.
-    uncovered: BTreeSet<(u32, u32)>,
+    /// Slices with records.
+    covered: BTreeSet<(u32, u32)>,
     payloads: Vec<Payload>,
     touched: BTreeSet<u32>,
     /// Extents with blocks in the log since they were freed.
@@ -149,7 +144,7 @@ impl<'a> Follow<'a> {
             wants_payloads: false,
             records: 0,
             misfit: None,
-            uncovered: BTreeSet::new(),
+            covered: BTreeSet::new(),
             payloads: Vec::new(),
             touched: BTreeSet::new(),
             ownerless: BTreeSet::new(),
@@ -216,10 +211,7 @@ impl<'a> Follow<'a> {
     }
 
     fn cover(&mut self, volume: u32, vextent: u32) {
-        let slice = (volume, vextent / SLICE_EXTENTS);
-        if self.state.dirty.as_ref().is_some_and(|dirty| !dirty.contains(&slice)) {
-            self.uncovered.insert(slice);
-        }
+        self.covered.insert((volume, vextent / SLICE_EXTENTS));
     }
 
     fn keep_payload(&mut self, record: &Record, placed: log::Placed) {

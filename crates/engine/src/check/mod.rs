@@ -1,12 +1,13 @@
 //! Checking a pool that is not open: every structure that opening reads, the log, and on request every block.
 //!
 //! Each structure is judged by itself, so a pool that does not open can be checked as well. Reads only, unless repairs are
-//! asked for; those restore copies from copies that are valid, drop what belongs to no volume, and give up table pages that
-//! neither copy has, without which the pool does not open, and nothing else.
+//! asked for; those restore copies from copies that are valid, make dirty journals anew from the log, drop what belongs to no
+//! volume, and give up table pages that neither copy has, without which the pool does not open, and nothing else.
 //! Memory: as much as the open pool's descriptors and log map.
 
 mod bands;
 mod data;
+mod journal;
 mod log;
 mod report;
 mod shadow;
@@ -39,8 +40,8 @@ pub struct CheckOptions {
     pub payloads: bool,
     /// Read every mapped block of every volume, and verify it.
     pub data: bool,
-    /// Restore copies from copies that are valid, give back the space of volumes that there are not, and give up table pages
-    /// that neither of their places has: whatever of a volume such a page may have described is lost.
+    /// Restore copies from copies that are valid, make a dirty journal that cannot be read anew from the log, give back the space
+    /// of volumes that there are not, and give up table pages that neither of their places has: whatever of a volume such a page may have described is lost.
     pub repair: bool,
 }
 

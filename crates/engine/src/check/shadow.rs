@@ -4,13 +4,14 @@
 //! would come back. Repaired, such slices are in the journal again: they are copied when the pool comes to rest.
 
 use super::Checker;
+use super::journal::named;
 use super::report::{Finding, Severity};
 use super::shard::ShardState;
 use crate::format::dirty::DirtySlice;
 use crate::format::superblock::Superblock;
-use crate::meta::{Descriptor, DirtyJournal, LOST, Meta};
+use crate::meta::{Descriptor, LOST, Meta};
 use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
-use bdev::{Channel, Status};
+use bdev::Status;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -20,27 +21,79 @@ fn slice_of(owner: Descriptor) -> DirtySlice {
     (owner.volume, owner.vextent / SLICE_EXTENTS)
 }
 
+/// How the shadow of a shard compares with its index.
+#[derive(Default)]
+struct Comparison {
+    /// Slices that are not the same.
+    wrong: BTreeSet<DirtySlice>,
+    /// Slices with extents that cannot be compared, and their number.
+    unsure: BTreeSet<DirtySlice>,
+    unsure_extents: u64,
+}
+
 impl Checker {
     pub(super) async fn shadow(&mut self, superblock: &Superblock, state: &ShardState) {
         let (Some(of_shadow), Some(dirty), true) = (superblock.shadow(), &state.dirty, state.is_whole) else { return };
         let object = format!("shadow of the index of shard {}", state.number);
-        let Ok(channel) = self.capacity.open_channel(&self.reactor) else { return };
         let Ok((index, _)) = self.open_meta(superblock, state.number, &[]).await else { return };
-        let info = self.capacity.info();
-        let opened = Meta::open(&self.reactor, channel.clone(), info, &of_shadow, state.number, 0).await;
-        let store = match opened {
-            Ok((store, _)) => store,
-            Err(error) => {
-                let meaning = format!("{error}; with the log device everything would be lost");
+        let store = match self.open_shadow(&of_shadow, state.number).await {
+            Ok(store) => store,
+            Err(cause) => {
+                let meaning = format!("{cause}; with the log device everything would be lost");
                 let finding = Finding::new(Severity::Warning, &object, "roots and table pages", meaning, ADVICE);
-                let owned = state.extents.iter().flatten().filter(|descriptor| !descriptor.is_free());
-                let slices = owned.map(|descriptor| slice_of(*descriptor)).collect();
-                let repair = self.make_anew(superblock, &of_shadow, state.number, channel, slices);
+                let repair = self.make_anew(superblock, &of_shadow, state.number, owned_slices(state));
                 let finding = self.repaired(finding, repair).await;
                 return self.report.add(finding);
             }
         };
-        let (mut wrong, mut unsure) = (BTreeSet::new(), 0);
+        let Comparison { wrong, unsure_extents, .. } = self.compare(state, dirty, &index, &store).await;
+        if unsure_extents > 0 {
+            let meaning = format!("{unsure_extents} extents cannot be compared: their map pages cannot be read");
+            self.report.warning(&object, "map pages", meaning, "see what is said of the map pages");
+        }
+        if !wrong.is_empty() {
+            let meaning = format!(
+                "slices that are not in the dirty journal are not as the index has them ({}): with the log device they would be lost, \
+                 or be as they were once",
+                named(&wrong)
+            );
+            let finding = Finding::new(Severity::Error, &object, "extents", meaning, ADVICE);
+            let repair = self.put_in_journal(superblock, state.number, wrong);
+            let finding = self.repaired(finding, repair).await;
+            self.report.add(finding);
+        }
+    }
+
+    /// Slices beside those in `dirty` that are not certainly in the shadow as the index has them.
+    pub(super) async fn beside_shadow(
+        &self,
+        superblock: &Superblock,
+        state: &ShardState,
+        dirty: &BTreeSet<DirtySlice>,
+    ) -> BTreeSet<DirtySlice> {
+        let Some(of_shadow) = superblock.shadow() else { return BTreeSet::new() };
+        let index = self.open_meta(superblock, state.number, &[]).await;
+        let (Ok((index, _)), Ok(store)) = (index, self.open_shadow(&of_shadow, state.number).await) else {
+            return owned_slices(state);
+        };
+        let Comparison { wrong, unsure, .. } = self.compare(state, dirty, &index, &store).await;
+        wrong.into_iter().chain(unsure).collect()
+    }
+
+    async fn open_shadow(&self, of_shadow: &Superblock, shard: u16) -> Result<Rc<Meta>, String> {
+        let channel = self.capacity.open_channel(&self.reactor).map_err(|error| error.to_string())?;
+        let opened = Meta::open(&self.reactor, channel, self.capacity.info(), of_shadow, shard, 0).await;
+        opened.map(|(store, _)| store).map_err(|error| error.to_string())
+    }
+
+    async fn compare(
+        &self,
+        state: &ShardState,
+        dirty: &BTreeSet<DirtySlice>,
+        index: &Rc<Meta>,
+        store: &Rc<Meta>,
+    ) -> Comparison {
+        let mut found = Comparison::default();
         let known = |volume: u32| self.volumes.as_ref().is_none_or(|volumes| volumes.contains_key(&volume));
         for (extent, is) in (0..).zip(state.extents.iter().flatten()) {
             let says = if extent < store.extents() { store.descriptor(extent) } else { Descriptor::default() };
@@ -50,30 +103,16 @@ impl Checker {
                 continue;
             }
             let same = (is.volume, is.vextent) == (says.volume, says.vextent);
-            match if same { same_blocks(&index, &store, extent).await } else { Ok(false) } {
+            match if same { same_blocks(index, store, extent).await } else { Ok(false) } {
                 Ok(true) => {}
-                Ok(false) => wrong.extend(clean),
-                Err(_) => unsure += 1,
+                Ok(false) => found.wrong.extend(clean),
+                Err(_) => {
+                    found.unsure.extend(clean);
+                    found.unsure_extents += 1;
+                }
             }
         }
-        if unsure > 0 {
-            let meaning = format!("{unsure} extents cannot be compared: their map pages cannot be read");
-            self.report.warning(&object, "map pages", meaning, "see what is said of the map pages");
-        }
-        if !wrong.is_empty() {
-            let listed: Vec<String> =
-                wrong.iter().take(8).map(|(volume, slice)| format!("{slice} of volume {volume}")).collect();
-            let more = if wrong.len() > listed.len() { " and further ones" } else { "" };
-            let meaning = format!(
-                "slices that are not in the dirty journal are not as the index has them ({}{more}): with the log device they \
-                 would be lost, or be as they were once",
-                listed.join(", ")
-            );
-            let finding = Finding::new(Severity::Error, &object, "extents", meaning, ADVICE);
-            let repair = self.put_in_journal(superblock, state.number, channel, wrong);
-            let finding = self.repaired(finding, repair).await;
-            self.report.add(finding);
-        }
+        found
     }
 
     /// A shadow that has nothing, of a shard all of whose slices are in the journal.
@@ -82,29 +121,20 @@ impl Checker {
         superblock: &Superblock,
         of_shadow: &Superblock,
         shard: u16,
-        channel: Rc<dyn Channel>,
         slices: BTreeSet<DirtySlice>,
     ) -> Result<(), Status> {
-        self.put_in_journal(superblock, shard, channel.clone(), slices).await?;
+        self.put_in_journal(superblock, shard, slices).await?;
+        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
         let made =
             Meta::format(&self.reactor, channel, self.capacity.info(), of_shadow, shard, crate::pool::FIRST).await;
         made.map_err(|error| Status::from(&error))
     }
+}
 
-    async fn put_in_journal(
-        &self,
-        superblock: &Superblock,
-        shard: u16,
-        channel: Rc<dyn Channel>,
-        slices: BTreeSet<DirtySlice>,
-    ) -> Result<(), Status> {
-        let opened = DirtyJournal::open(&self.reactor, channel, self.capacity.info(), superblock, shard).await;
-        let journal = opened.map_err(|error| Status::from(&error))?;
-        for (volume, slice) in slices {
-            journal.add(volume, slice).await?;
-        }
-        Ok(())
-    }
+/// Slices of which volumes have extents.
+fn owned_slices(state: &ShardState) -> BTreeSet<DirtySlice> {
+    let owned = state.extents.iter().flatten().filter(|descriptor| !descriptor.is_free());
+    owned.map(|descriptor| slice_of(*descriptor)).collect()
 }
 
 /// Whether the shadow has the blocks of an extent as the index has them, but for those that are lost there.

@@ -10,7 +10,6 @@ use crate::format::root::Root;
 use crate::format::superblock::{Region, Superblock, TABLE_DESCRIPTORS, map_page_blocks};
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE, decode_table};
 use crate::log::Known;
-use crate::meta::journal::read_copy;
 use crate::meta::{self, Meta, Object, log_known, read_root};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use base::crc32c;
@@ -29,6 +28,8 @@ pub(super) struct ShardState {
     pub(super) extents: Vec<Option<Descriptor>>,
     /// `None`: no copy of the journal is valid.
     pub(super) dirty: Option<BTreeSet<DirtySlice>>,
+    /// Slices that the log has records of.
+    pub(super) in_log: BTreeSet<DirtySlice>,
     /// Root and table pages are as they should be.
     pub(super) is_whole: bool,
     /// Table pages that neither of their places has.
@@ -41,7 +42,10 @@ pub(super) struct ShardState {
 
 impl Checker {
     pub(super) async fn shard(&mut self, superblock: &Superblock, number: u16) {
-        let dirty = self.journal(superblock, number).await;
+        let (dirty, no_journal) = match self.journal(superblock, number).await {
+            Ok(dirty) => (Some(dirty), None),
+            Err(causes) => (None, Some(causes)),
+        };
         let Some((root, stale)) = self.root(superblock, number).await else { return };
         let (log, none) = (log_known(&root, superblock.epoch), superblock.shard_extents(number) as usize);
         let mut state = ShardState {
@@ -49,6 +53,7 @@ impl Checker {
             log,
             extents: vec![None; none],
             dirty,
+            in_log: BTreeSet::new(),
             is_whole: true,
             damaged: Vec::new(),
             is_patient: false,
@@ -70,38 +75,20 @@ impl Checker {
         let touched = self.shard_log(superblock, &mut state).await;
         self.give_up_tables(superblock, &state, touched.as_ref()).await;
         let strays = self.owners(&state);
+        let follows = touched.is_some();
         match touched {
             // What the log speaks of is left to it.
             Some(touched) if state.is_whole => self.drop_strays(superblock, &state, strays, &touched).await,
             _ => strays.into_iter().for_each(|(_, finding)| self.report.add(finding)),
         }
+        match no_journal {
+            Some(causes) => self.lost_journal(superblock, &state, &causes, follows).await,
+            None => self.uncovered(superblock, &state).await,
+        }
         self.shadow(superblock, &state).await;
         if self.options.data {
             self.data(superblock, &state).await;
         }
-    }
-
-    // --- journal ----------------------------------------------------------------------------------------------------
-
-    /// Usually one copy is valid: the other one was made invalid when this one was begun.
-    async fn journal(&mut self, superblock: &Superblock, shard: u16) -> Option<BTreeSet<DirtySlice>> {
-        let (mut best, mut causes): (Option<(u64, Vec<DirtySlice>)>, Vec<String>) = (None, Vec::new());
-        for copy in 0..2 {
-            match read_copy(&self.media, superblock, shard, copy).await {
-                Ok((header, slices)) if best.as_ref().is_none_or(|best| header.generation > best.0) => {
-                    best = Some((header.generation, slices));
-                }
-                Ok(_) => {}
-                Err(error) => causes.push(error.to_string()),
-            }
-        }
-        if best.is_none() {
-            let meaning = format!("no copy is valid, so the shard does not open: {}", causes.join("; "));
-            self.report.error(Object::Journal { shard }, "both copies", meaning, RESTORE);
-        }
-        let slices: BTreeSet<DirtySlice> = best?.1.into_iter().collect();
-        self.report.counts.dirty_slices += slices.len() as u64;
-        Some(slices)
     }
 
     // --- root -------------------------------------------------------------------------------------------------------

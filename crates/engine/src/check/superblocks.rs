@@ -7,6 +7,7 @@ use crate::format::segment::Segment;
 use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
 use crate::meta::catalog::load_copy;
 use crate::meta::media::Media;
+use crate::pool::{Older, find_older};
 use crate::units::BLOCK_BYTES;
 use bdev::Status;
 
@@ -104,7 +105,7 @@ impl Checker {
             }
             self.log_is_ours = match (&log, log_best) {
                 (None, _) => false,
-                (Some(_), Some(log)) => self.is_pair(&best, &log),
+                (Some(_), Some(log)) => self.is_pair(&best, &log) && self.is_as_new(&best, &log).await,
                 (Some(copies), None) => self.restore_log(copies, &best).await,
             };
             return Some(best);
@@ -163,6 +164,24 @@ impl Checker {
             self.report.add(Finding::new(Severity::Note, "superblocks", "both devices", meaning, advice));
         }
         true
+    }
+
+    /// Neither device is an older copy of what it was. If one is, nothing may be repaired by what the two say together.
+    async fn is_as_new(&mut self, capacity: &Superblock, log: &Superblock) -> bool {
+        let Some((_, open_log)) = &self.log else { return true };
+        let Some(older) = find_older(&self.reactor, capacity, log, open_log).await else { return true };
+        let Older { role, seen, newest } = older;
+        let meaning = format!(
+            "it is an older copy of what it was: it has seen {seen} openings of the pool, the other device {newest}; the pool does not \
+             open, and the log is not looked at"
+        );
+        let advice = match role {
+            Role::Log => "bring the newer one back, or, if that is lost, give it up with 'pool forget-log'",
+            Role::Capacity => "bring the newer one back",
+        };
+        self.report.error(format!("{} device", role.name()), "blocks 0 and 1", meaning, advice);
+        self.options.repair = false;
+        false
     }
 
     /// Both copies on the log device are unusable: it can be told what they said, if it is certain that it is this log.

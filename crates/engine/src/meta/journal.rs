@@ -18,7 +18,7 @@ use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
 use reactor::sync::Notify;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 use uuid::Uuid;
@@ -104,7 +104,7 @@ pub struct DirtyJournal {
 }
 
 impl DirtyJournal {
-    /// Writes an empty journal: that of a new pool's shard, or in the place of one that cannot be read.
+    /// Writes an empty journal: that of a new pool's shard.
     pub async fn format(
         reactor: &Rc<Reactor>,
         channel: Rc<dyn Channel>,
@@ -113,14 +113,42 @@ impl DirtyJournal {
         shard: u16,
     ) -> Result<(), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let mut bytes = [0; BLOCK_BYTES];
-        encode_dirty(superblock.pool, shard, DirtyHeader { generation: 1, sequence: 0, base: 1 }, &[], &mut bytes);
-        for (copy, bytes) in [(1, &[0; BLOCK_BYTES]), (0, &bytes)] {
+        let (bytes, _) = encode_set(superblock.pool, shard, 1, &[]);
+        for (copy, bytes) in [(1, &[0; BLOCK_BYTES][..]), (0, &bytes)] {
             let (object, block) = (Object::Journal { shard }, superblock.journal_copy(shard, copy));
             let failed = |status| MetaError::Io { action: "write", object, block, status };
             media.write_durably(block, bytes).await.map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Writes a journal of these slices in the place of one of which no copy is valid. Cut off at any point, it is as before, or
+    /// this one.
+    ///
+    /// # Errors
+    /// [`Status::NoSpace`]: a copy has no room for so many; or what the device says.
+    pub(crate) async fn renew(
+        media: &Media,
+        superblock: &Superblock,
+        shard: u16,
+        slices: &BTreeSet<DirtySlice>,
+    ) -> Result<(), Status> {
+        let [first, second] = [0, 1].map(|copy| superblock.journal_copy(shard, copy));
+        // Whatever of either can be read must not be taken for a part of this one.
+        let mut newest = (superblock.epoch as u64) << 32;
+        for block in [first, second].into_iter().flat_map(|copy| copy..copy + superblock.journal_blocks as u64) {
+            let Ok(bytes) = media.read_bytes(block, 1).await else { continue };
+            if let Ok((header, _)) = decode_dirty(&bytes, superblock.pool, shard) {
+                newest = newest.max(header.generation);
+            }
+        }
+        let slices: Vec<DirtySlice> = slices.iter().copied().collect();
+        let (bytes, header) = encode_set(superblock.pool, shard, newest + 1, &slices);
+        if header.base > superblock.journal_blocks {
+            return Err(Status::NoSpace);
+        }
+        media.write_durably(first, &bytes).await?;
+        media.write_durably(second, &[0; BLOCK_BYTES]).await
     }
 
     /// Reads the newer valid copy. Reads only. The superblock's epoch must have been raised since the last opening that
@@ -387,14 +415,7 @@ impl DirtyJournal {
         self.generation.set(self.generation.get() + 1);
         let copy = 1 - self.position.get().copy;
         let entries: Vec<DirtySlice> = keys.into_iter().map(slice_of).collect();
-        let mut bytes = vec![0; base as usize * BLOCK_BYTES];
-        let mut header = DirtyHeader { generation: self.generation.get(), sequence: 0, base };
-        for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
-            let first = header.sequence as usize * DIRTY_ENTRIES;
-            let part = &entries[first..(first + DIRTY_ENTRIES).min(entries.len())];
-            encode_dirty(self.pool, self.shard, header, part, block);
-            header.sequence += 1;
-        }
+        let (bytes, header) = encode_set(self.pool, self.shard, self.generation.get(), &entries);
         self.block_writes.set(self.block_writes.get() + base as u64);
         self.media.write_durably(self.copies[copy as usize], &bytes).await?;
         self.position.set(Position { copy, header });
@@ -409,6 +430,20 @@ impl DirtyJournal {
 /// Blocks that so many slices take.
 fn base_blocks(slices: usize) -> u32 {
     slices.div_ceil(DIRTY_ENTRIES).max(1) as u32
+}
+
+/// The blocks with which a copy of these slices begins, and the header of the block that would be added next.
+fn encode_set(pool: Uuid, shard: u16, generation: u64, slices: &[DirtySlice]) -> (Vec<u8>, DirtyHeader) {
+    let base = base_blocks(slices.len());
+    let mut bytes = vec![0; base as usize * BLOCK_BYTES];
+    let mut header = DirtyHeader { generation, sequence: 0, base };
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
+        let first = header.sequence as usize * DIRTY_ENTRIES;
+        let part = &slices[first.min(slices.len())..(first + DIRTY_ENTRIES).min(slices.len())];
+        encode_dirty(pool, shard, header, part, block);
+        header.sequence += 1;
+    }
+    (bytes, header)
 }
 
 /// The slices of a copy, and the header of the block that would be added next: of the version of the device that has most of

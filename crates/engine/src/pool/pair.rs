@@ -50,26 +50,27 @@ pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &Pool
     Ok(())
 }
 
-/// Refuses a device that is an older copy of what it was. Each opening raises the epoch on the log device, then on the capacity
-/// device, and appends nothing before that: so the log is never behind, and has no segment of an epoch that the capacity device has not seen.
-pub(super) async fn check_none_is_older(
+/// A device that is an older copy of what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Older {
+    pub(crate) role: Role,
+    /// Openings of the pool that it has seen.
+    pub(crate) seen: u32,
+    /// Openings that the other device has seen.
+    pub(crate) newest: u32,
+}
+
+/// Finds the one of a pool's devices that is an older copy. Each opening raises the epoch on the log device, then on the capacity
+/// device, and appends nothing before that: so the log is never behind, and has no segment of an epoch that the capacity device has
+/// not seen.
+pub(crate) async fn find_older(
     reactor: &Rc<Reactor>,
     capacity: &Superblock,
     log: &Superblock,
-    devices: &PoolDevices,
     open_log: &OpenLog,
-) -> Result<(), PoolError> {
-    let older = |device: &str, what: &str, seen: u32, other: &str, newest: u32, else_what: &str| {
-        let reason = format!(
-            "'{device}' is an older copy of its {what}: it has seen {seen} openings of the pool, '{other}' {newest}; bring the newer one \
-             back{else_what}"
-        );
-        Err(PoolError::Refused { pool: capacity.name.clone(), reason })
-    };
-    let (name, log_name) = (devices.capacity.name(), devices.log.name());
+) -> Option<Older> {
     if log.epoch < capacity.epoch {
-        let else_what = ", or, if that is lost, give it up with 'pool forget-log'";
-        return older(log_name, "log", log.epoch, name, capacity.epoch, else_what);
+        return Some(Older { role: Role::Log, seen: log.epoch, newest: capacity.epoch });
     }
     // Otherwise a crash may have come between the two.
     if log.epoch > capacity.epoch {
@@ -80,11 +81,32 @@ pub(super) async fn check_none_is_older(
             if let Ok(newest) = log::newest_epoch(&medium, &geometry).await
                 && newest > capacity.epoch
             {
-                return older(name, "capacity device", capacity.epoch, log_name, newest, "");
+                return Some(Older { role: Role::Capacity, seen: capacity.epoch, newest });
             }
         }
     }
-    Ok(())
+    None
+}
+
+/// Refuses a device that is an [older](find_older) copy of what it was.
+pub(super) async fn check_none_is_older(
+    reactor: &Rc<Reactor>,
+    capacity: &Superblock,
+    log: &Superblock,
+    devices: &PoolDevices,
+    open_log: &OpenLog,
+) -> Result<(), PoolError> {
+    let Some(Older { role, seen, newest }) = find_older(reactor, capacity, log, open_log).await else { return Ok(()) };
+    let (log_name, name) = (devices.log.name(), devices.capacity.name());
+    let (device, what, other, else_what) = match role {
+        Role::Log => (log_name, "log", name, ", or, if that is lost, give it up with 'pool forget-log'"),
+        Role::Capacity => (name, "capacity device", log_name, ""),
+    };
+    let reason = format!(
+        "'{device}' is an older copy of its {what}: it has seen {seen} openings of the pool, '{other}' {newest}; bring the newer one \
+         back{else_what}"
+    );
+    Err(PoolError::Refused { pool: capacity.name.clone(), reason })
 }
 
 /// Says what to do about a log device without a superblock.

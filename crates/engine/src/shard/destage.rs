@@ -39,7 +39,7 @@ pub(super) struct Moving {
 impl Shard {
     /// Destages one dirty extent that has been taken from the index. Whether it is clean now, but for what came since.
     pub(super) async fn destage(self: &Rc<Self>, taken: Taken) -> Result<bool, Status> {
-        let extent = taken.extent;
+        let (extent, has_holes) = (taken.extent, taken.dirty.holes.is_some());
         // Of a free extent only a move speaks, which has not come to its end.
         let held_back = self.held_back.borrow().contains(&extent) || self.meta.descriptor(extent).is_free();
         let mut ended = if held_back { Ok(Destaged::InPart) } else { self.destage_steps(&taken).await };
@@ -60,6 +60,9 @@ impl Shard {
             self.index.settle(extent, ended == Ok(Destaged::Whole));
         }
         self.settled.notify_all();
+        if has_holes && ended == Ok(Destaged::Whole) {
+            self.free_emptied(extent).await;
+        }
         ended.map(|destaged| destaged != Destaged::InPart)
     }
 

@@ -607,6 +607,11 @@ impl Index {
         dirty.is_some_and(|dirty| dirty.blocks.contains(index) || has(&dirty.holes) || has(&dirty.lost))
     }
 
+    /// Whether the log has nothing of an extent that its map page does not know.
+    pub(crate) fn is_clean(&self, extent: u32) -> bool {
+        self.state.borrow().dirty.get(extent).is_none()
+    }
+
     /// Whether a block is a hole, or whole in the log, and its map page does not know: nobody reads any more what that leads to, nor
     /// would anybody after a crash. Replay brings a block back whose record is behind the durable tail: blocks of the tail's own
     /// segment may be before it, and are dirty all the same when they are destaged again.

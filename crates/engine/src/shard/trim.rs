@@ -4,6 +4,7 @@
 use super::slack::{Hurry, Slack};
 use super::{BLOCK, Defect, Shard, Target};
 use crate::log::{Class, Record};
+use crate::meta::{self, Page};
 use crate::units::EXTENT_BLOCKS;
 use bdev::Status;
 use reactor::{IoFuture, SgList};
@@ -175,6 +176,38 @@ impl Shard {
         }
         self.log.barrier().await;
         self.free_held(whole, extent).await
+    }
+
+    /// Gives an extent back that has nothing but holes since it was destaged: several trims have emptied it, none of which was for
+    /// all of it. Who comes meanwhile leaves it as it is, and so does an error: it may be emptied again.
+    pub(super) async fn free_emptied(self: &Rc<Self>, extent: u32) {
+        let owner = self.meta.descriptor(extent);
+        let (volume, vextent) = (owner.volume, owner.vextent);
+        let whole = Target { volume, vextent, offset: 0, bytes: EXTENT_BLOCKS * BLOCK };
+        if self.locks.blocks(&whole.range()) || !self.is_emptied(&whole, extent) {
+            return;
+        }
+        self.held_back.borrow_mut().push(extent);
+        let held = self.locks.lock_to_write(whole.range()).await;
+        self.log.barrier().await;
+        if self.is_emptied(&whole, extent) && self.free_held(whole, extent).await.is_ok() {
+            self.note_room();
+        }
+        drop(held);
+        self.let_go(extent);
+        self.house.wrote(self);
+    }
+
+    /// Whether an extent of a layer that takes writes reads as zeroes, all of it, as its map page says, and would without it.
+    fn is_emptied(&self, whole: &Target, extent: u32) -> bool {
+        let is_its = self.index.extent(whole.volume, whole.vextent) == Some(extent);
+        let in_page = || self.meta.page(extent).filter(|_| self.index.is_clean(extent));
+        let is_hole = |page: &Page, index| matches!(page.get(index), meta::HOLE | meta::INHERIT);
+        is_its
+            && self.takes_writes(whole)
+            && in_page().is_some_and(|page| (0..EXTENT_BLOCKS).all(|index| is_hole(&page, index)))
+            && !self.shows_through(whole)
+            && self.log.has_room(RECORD_BYTES_MAX)
     }
 
     /// Gives an extent back, of which nobody writes, moves or destages anything. True, even when it is not there any more.

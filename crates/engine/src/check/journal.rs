@@ -1,0 +1,117 @@
+//! A shard's dirty journal: what it names, and how it is made anew from what the log and the index say.
+
+use super::report::{Finding, Severity};
+use super::shard::ShardState;
+use super::tables::cause_of;
+use super::{Checker, RESTORE};
+use crate::format::dirty::DirtySlice;
+use crate::format::superblock::Superblock;
+use crate::meta::journal::read_copy;
+use crate::meta::{DirtyJournal, Object};
+use bdev::Status;
+use std::collections::BTreeSet;
+
+/// Slices that a finding names.
+const SLICES_NAMED: usize = 8;
+
+impl Checker {
+    /// What the newer valid copy names; usually one is valid: the other one was made invalid when this one was begun. Else why
+    /// none is.
+    pub(super) async fn journal(
+        &mut self,
+        superblock: &Superblock,
+        shard: u16,
+    ) -> Result<BTreeSet<DirtySlice>, String> {
+        let (mut best, mut causes): (Option<(u64, Vec<DirtySlice>)>, Vec<String>) = (None, Vec::new());
+        for copy in 0..2 {
+            match read_copy(&self.media, superblock, shard, copy).await {
+                Ok((header, slices)) if best.as_ref().is_none_or(|best| header.generation > best.0) => {
+                    best = Some((header.generation, slices));
+                }
+                Ok(_) => {}
+                Err(error) => causes.push(format!("copy {copy}: {}", cause_of(&error))),
+            }
+        }
+        let (_, slices) = best.ok_or_else(|| causes.join("; "))?;
+        let slices: BTreeSet<DirtySlice> = slices.into_iter().collect();
+        self.report.counts.dirty_slices += slices.len() as u64;
+        Ok(slices)
+    }
+
+    /// No copy of the journal is valid. What it has to name are the slices with records in the log, and in a shaped pool those that
+    /// the shadow has not as the index has them: as long as both devices are there, that can be found again.
+    pub(super) async fn lost_journal(
+        &mut self,
+        superblock: &Superblock,
+        state: &ShardState,
+        causes: &str,
+        follows: bool,
+    ) {
+        let meaning = format!("no copy is valid, so the shard does not open: {causes}");
+        let object = Object::Journal { shard: state.number };
+        let mut finding = Finding::new(Severity::Error, object, "both copies", meaning, RESTORE);
+        if !follows {
+            finding.advice = "see what is said of the log: with all of it this can be repaired; without, restore the device from a backup".into();
+        } else if !state.is_whole {
+            finding.advice = "see to the table pages first, and check again: then this can be repaired".into();
+        } else {
+            let slices = self.unsettled(superblock, state).await;
+            finding.advice = format!("repair it: {} slices are found again, and nothing is lost", slices.len());
+            let renewed = DirtyJournal::renew(&self.media, superblock, state.number, &slices);
+            finding = self.repaired(finding, renewed).await;
+        }
+        self.report.add(finding);
+    }
+
+    /// Slices of which the log, or the index without the shadow, knows something alone.
+    async fn unsettled(&self, superblock: &Superblock, state: &ShardState) -> BTreeSet<DirtySlice> {
+        let mut slices = state.in_log.clone();
+        if superblock.shadow().is_some() {
+            slices.extend(self.beside_shadow(superblock, state, &slices).await);
+        }
+        slices
+    }
+
+    /// Slices with records in the log that the journal does not name: a block of it has rotted at its end, for instance.
+    pub(super) async fn uncovered(&mut self, superblock: &Superblock, state: &ShardState) {
+        let Some(dirty) = &state.dirty else { return };
+        let missing: BTreeSet<DirtySlice> = state.in_log.difference(dirty).copied().collect();
+        if missing.is_empty() {
+            return;
+        }
+        let meaning = format!(
+            "the log has blocks of slices that it does not name ({}): with the log device they would not be called lost, but be as \
+             they were once",
+            named(&missing)
+        );
+        let object = Object::Journal { shard: state.number };
+        let finding = Finding::new(Severity::Warning, object, "the copy in use", meaning, "repair it");
+        let repair = self.put_in_journal(superblock, state.number, missing);
+        let finding = self.repaired(finding, repair).await;
+        self.report.add(finding);
+    }
+
+    /// Adds slices to a journal that can be read.
+    pub(super) async fn put_in_journal(
+        &self,
+        superblock: &Superblock,
+        shard: u16,
+        slices: BTreeSet<DirtySlice>,
+    ) -> Result<(), Status> {
+        let channel = self.capacity.open_channel(&self.reactor).map_err(|_| Status::Gone)?;
+        let opened = DirtyJournal::open(&self.reactor, channel, self.capacity.info(), superblock, shard).await;
+        let journal = opened.map_err(|error| Status::from(&error))?;
+        for (volume, slice) in slices {
+            journal.add(volume, slice).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Slices, in words.
+pub(super) fn named(slices: &BTreeSet<DirtySlice>) -> String {
+    let one = |(volume, slice): &DirtySlice| format!("{slice} of volume {volume}");
+    let listed: Vec<String> = slices.iter().take(SLICES_NAMED).map(one).collect();
+    let more = if slices.len() > listed.len() { " and further ones" } else { "" };
+    format!("{}{more}", listed.join(", "))
+}
