@@ -98,8 +98,13 @@ fn sweep(names: &[String], from: u64, count: u64, limit: Option<Duration>) -> Re
         }
         done += batch;
         batch = (2 * batch).min(BATCH_SEEDS.end);
-        if limit.is_some_and(|limit| start.elapsed() > limit) {
-            break;
+        if let Some(limit) = limit {
+            // No more than there is time for.
+            let left = limit.saturating_sub(start.elapsed()).as_secs_f64();
+            batch = batch.min((left * done as f64 / start.elapsed().as_secs_f64()) as u64);
+            if batch == 0 {
+                break;
+            }
         }
     }
     println!("sim: {} scenarios x {done} seeds from {from}, {:.0} s", names.len(), start.elapsed().as_secs_f64());

@@ -300,15 +300,23 @@ impl VolumeChannel {
             None => {
                 // Not the pool itself: all cores would count who holds it.
                 let (home, table) = (self.pool.home_of(number), self.pool.instance());
-                let reactor = self.reactor.clone();
-                IoFuture::steps(&self.reactor, async move {
-                    let serve = move |there: Rc<Reactor>| async move {
-                        match ShardTable::on(&there, table).get(number) {
-                            Some(shard) => run(&shard, bufs).await,
-                            None => Outcome { status: Status::Gone, bufs },
-                        }
-                    };
-                    reactor.call_on(home, serve).await
+                let serve = move |there: &Rc<Reactor>| match ShardTable::on(there, table).get(number) {
+                    Some(shard) => run(&shard, bufs),
+                    None => IoFuture::ready(Outcome { status: Status::Gone, bufs }),
+                };
+                if home == self.reactor.index() {
+                    return serve(&self.reactor);
+                }
+                let call = self.reactor.begin_io_on(home, serve);
+                IoFuture::new(async move {
+                    match call {
+                        // With that core, everything here stops too.
+                        None => std::future::pending().await,
+                        Some(call) => match call.await {
+                            None => std::future::pending().await,
+                            Some(outcome) => outcome,
+                        },
+                    }
                 })
             }
         }

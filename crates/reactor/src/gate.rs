@@ -32,6 +32,13 @@ impl SleepGate {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
+    /// Whether the sleeper was seen asleep: then a sender [tells](Self::notify) it at once. Otherwise it may have gone to sleep unseen,
+    /// and has to be told all the same, which costs more and may wait for other work.
+    #[inline]
+    pub fn seems_asleep(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
     /// Called by a sender after it has published work; true when the sleeper must be woken by this sender.
     #[must_use]
     pub fn notify(&self) -> bool {

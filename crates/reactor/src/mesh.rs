@@ -1,19 +1,22 @@
 //! The mesh: one SPSC ring from every reactor to every other, and a door for threads that are no reactors.
 //!
-//! A [`Message`] is a closure in place, so sending one does not allocate unless it is unusually large. Rings are bounded:
-//! when one is full the sender gets its message back and waits its turn.
+//! A [`Message`] is a small closure in place, such as a pointer to a [call](crate::call); a larger one is boxed. Rings are bounded:
+//! when one is full the sender gets its message back and waits its turn. Receivers that may be asleep are told once for all that
+//! was sent in a turn.
 
 use crate::exec::ExecShared;
+use crate::prefetch::Lines;
 use crate::reactor::Reactor;
 use crossbeam_queue::SegQueue;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 /// Messages that one ring holds.
 pub const RING_CAPACITY: usize = 256;
-const INLINE_WORDS: usize = 24;
+/// With the function and the hint, half a line of the caches.
+const INLINE_WORDS: usize = 2;
 
 type Storage = [MaybeUninit<u64>; INLINE_WORDS];
 
@@ -22,6 +25,8 @@ pub struct Message {
     storage: Storage,
     /// Called once with `Some(reactor)` to run the closure, or with `None` to drop it.
     run: unsafe fn(*mut Storage, Option<&Rc<Reactor>>),
+    /// What the closure needs first.
+    hint: Lines,
 }
 
 // SAFETY: `new` only takes closures that are Send.
@@ -30,15 +35,20 @@ unsafe impl Send for Message {}
 impl Message {
     /// Wraps `action`, to be run on the receiving reactor's thread.
     pub fn new<F: FnOnce(&Rc<Reactor>) + Send + 'static>(action: F) -> Message {
+        Message::with_hint(Lines::NONE, action)
+    }
+
+    /// As [`new`](Self::new); the receiver asks for some memory before it runs messages that have come together.
+    pub(crate) fn with_hint<F: FnOnce(&Rc<Reactor>) + Send + 'static>(hint: Lines, action: F) -> Message {
         if size_of::<F>() <= size_of::<Storage>() && align_of::<F>() <= align_of::<u64>() {
-            Message::inline(action)
+            Message::inline(hint, action)
         } else {
             let boxed = Box::new(action);
-            Message::inline(move |reactor: &Rc<Reactor>| boxed(reactor))
+            Message::inline(hint, move |reactor: &Rc<Reactor>| boxed(reactor))
         }
     }
 
-    fn inline<F: FnOnce(&Rc<Reactor>) + Send + 'static>(action: F) -> Message {
+    fn inline<F: FnOnce(&Rc<Reactor>) + Send + 'static>(hint: Lines, action: F) -> Message {
         /// # Safety
         /// `storage` holds a live `F`, which is gone afterwards.
         unsafe fn run<F: FnOnce(&Rc<Reactor>)>(storage: *mut Storage, reactor: Option<&Rc<Reactor>>) {
@@ -49,9 +59,15 @@ impl Message {
             }
         }
         let mut storage: Storage = [MaybeUninit::uninit(); INLINE_WORDS];
-        // SAFETY: size and alignment were checked by `new`; a box always fits.
+        // SAFETY: size and alignment were checked by `with_hint`; a box always fits.
         unsafe { storage.as_mut_ptr().cast::<F>().write(action) };
-        Message { storage, run: run::<F> }
+        Message { storage, run: run::<F>, hint }
+    }
+
+    /// Asks for what it needs.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.hint.prefetch();
     }
 
     /// Runs the closure.
@@ -128,6 +144,9 @@ pub(crate) struct MeshEnds {
     outgoing: Vec<Option<RefCell<rtrb::Producer<Message>>>>,
     incoming: Vec<Option<RefCell<rtrb::Consumer<Message>>>>,
     peers: Vec<ReactorHandle>,
+    /// By the other reactor's index: something was sent to it, and it may have gone to sleep before.
+    untold: Vec<Cell<bool>>,
+    any_untold: Cell<bool>,
 }
 
 impl MeshEnds {
@@ -135,13 +154,27 @@ impl MeshEnds {
         &self.peers
     }
 
-    /// Sends to reactor `to`; gives the message back when the ring is full.
-    #[expect(clippy::result_large_err, reason = "a box would allocate on the path that must not")]
+    /// Sends to reactor `to`; gives the message back when the ring is full. It must be [told](Self::tell) afterwards.
     pub(crate) fn send(&self, to: usize, message: Message) -> Result<(), Message> {
         let ring = self.outgoing[to].as_ref().expect("a reactor does not send to itself through the mesh");
         ring.borrow_mut().push(message).map_err(|rtrb::PushError::Full(message)| message)?;
-        self.peers[to].exec.wake_if_asleep();
+        let exec = &self.peers[to].exec;
+        if exec.gate.seems_asleep() {
+            exec.wake_if_asleep();
+        } else {
+            self.untold[to].set(true);
+            self.any_untold.set(true);
+        }
         Ok(())
+    }
+
+    /// Tells the reactors to which something was sent, should they be asleep.
+    #[inline]
+    pub(crate) fn tell(&self) {
+        if self.any_untold.replace(false) {
+            let untold = self.untold.iter().zip(&self.peers).filter(|(untold, _)| untold.replace(false));
+            untold.for_each(|(_, peer)| peer.exec.wake_if_asleep());
+        }
     }
 
     /// Takes up to `budget` messages, a fair share from each ring.
@@ -191,6 +224,8 @@ impl MeshBuilder {
         MeshEnds {
             outgoing: outgoing.into_iter().map(|end| end.map(RefCell::new)).collect(),
             incoming: incoming.into_iter().map(|end| end.map(RefCell::new)).collect(),
+            untold: peers.iter().map(|_| Cell::default()).collect(),
+            any_untold: Cell::default(),
             peers,
         }
     }

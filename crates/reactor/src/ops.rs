@@ -3,8 +3,8 @@
 //! A waiter that goes away leaves an *orphan*: the operation still completes, and only then are its buffers released.
 
 use crate::buf::SgList;
+use crate::call::Answer;
 use crate::driver::Token;
-use crate::parcel::Parcel;
 use crate::reactor::Reactor;
 use base::Errno;
 use std::future::Future;
@@ -25,7 +25,7 @@ enum State {
     Free,
     Waiting(Option<Waker>),
     Done(Completion),
-    DoneRemote(Parcel),
+    DoneRemote(Answer),
     /// The reactor that was asked has stopped.
     Lost,
     Orphan,
@@ -110,10 +110,10 @@ impl OpTable {
         Some(state)
     }
 
-    pub(crate) fn begin_remote(&mut self, to: usize) -> PendingRemote {
+    pub(crate) fn begin_remote(&mut self, to: usize) -> Token {
         let token = self.begin();
         self.slot(token).remote = Some(to);
-        PendingRemote(token)
+        token
     }
 
     /// Ends the calls to a reactor that has stopped, and gives their waiters.
@@ -129,7 +129,7 @@ impl OpTable {
         wakers
     }
 
-    pub(crate) fn complete_remote(&mut self, token: Token, value: Parcel) {
+    pub(crate) fn complete_remote(&mut self, token: Token, value: Answer) {
         if let Some(waker) = self.finish(token, State::DoneRemote(value)) {
             waker.wake();
         }
@@ -173,24 +173,16 @@ impl Drop for OpFuture {
     }
 }
 
-pub(crate) struct PendingRemote(Token);
-
-impl PendingRemote {
-    pub(crate) fn token(&self) -> Token {
-        self.0
-    }
-}
-
-/// Waits for a future that runs on another reactor.
-pub(crate) struct RemoteFuture<T> {
+/// Waits for what runs on another reactor. When it is dropped, that goes on.
+pub struct RemoteFuture<T> {
     reactor: Rc<Reactor>,
     token: Option<Token>,
     _value: std::marker::PhantomData<fn() -> T>,
 }
 
 impl<T> RemoteFuture<T> {
-    pub(crate) fn new(reactor: Rc<Reactor>, pending: PendingRemote) -> Self {
-        RemoteFuture { reactor, token: Some(pending.0), _value: std::marker::PhantomData }
+    pub(crate) fn new(reactor: Rc<Reactor>, token: Token) -> Self {
+        RemoteFuture { reactor, token: Some(token), _value: std::marker::PhantomData }
     }
 }
 

@@ -28,3 +28,34 @@ pub fn prefetch<T>(item: &T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = item;
 }
+
+/// Lines of the caches that another core has written last, to be read and written here.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines(usize);
+
+impl Lines {
+    /// None.
+    pub(crate) const NONE: Lines = Lines(0);
+    const MOST: usize = 8;
+
+    /// Those of the first bytes behind `start`, which begins a line.
+    pub(crate) fn of(start: *const u8, bytes: usize) -> Lines {
+        debug_assert!((start as usize).is_multiple_of(64));
+        Lines(start as usize | bytes.div_ceil(64).min(Lines::MOST))
+    }
+
+    /// Asks for them.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        let (start, lines) = (self.0 & !63, self.0 & 63);
+        #[cfg(target_arch = "x86_64")]
+        for line in 0..lines {
+            // SAFETY: a hint, which never faults, whatever is there by now; processors without it do nothing.
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) start + 64 * line, options(nostack, preserves_flags, readonly))
+            };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (start, lines);
+    }
+}

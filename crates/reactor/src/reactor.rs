@@ -4,12 +4,14 @@
 //! One turn: messages from other reactors, driver events, due timers, pollers, ready tasks up to a budget, end-of-turn
 //! hooks (where connections flush everything they gathered). Every step has a budget, so no source starves another.
 
+use crate::call::{Call, Reply};
 use crate::driver::{Driver, Event, FileOp, SocketId, Token};
 use crate::exec::Executor;
 use crate::hot::Hot;
+use crate::iofuture::IoFuture;
 use crate::kept::Keep;
 use crate::mesh::{MeshBuilder, MeshEnds, Message, ReactorHandle};
-use crate::ops::OpTable;
+use crate::ops::{OpTable, RemoteFuture};
 use crate::pool::{BufPool, PoolConfig};
 use crate::spin::SpinWindow;
 use crate::stats::ReactorStats;
@@ -121,6 +123,8 @@ pub struct Reactor {
     /// Tasks that have given way, until the next turn.
     yielded: RefCell<Vec<Waker>>,
     now_ns: Cell<u64>,
+    /// Whoever was sent something is told when the turn ends.
+    in_turn: Cell<bool>,
     next_poller: Cell<u64>,
     stopping: Cell<bool>,
     /// Reactors of the group that have closed; they answer no calls.
@@ -157,6 +161,7 @@ impl Reactor {
             due: RefCell::default(),
             yielded: RefCell::default(),
             now_ns: Cell::new(now_ns),
+            in_turn: Cell::default(),
             next_poller: Cell::new(0),
             stopping: Cell::new(false),
             stopped_peers: RefCell::default(),
@@ -328,18 +333,24 @@ impl Reactor {
     /// Runs `action` on reactor `to` (which may be this one), in the order of the calls for each target. When the ring is
     /// full the message waits here; what bounds that queue is the number of operations under way.
     pub fn post(&self, to: usize, action: impl FnOnce(&Rc<Reactor>) + Send + 'static) {
-        let message = Message::new(action);
+        self.send(to, Message::new(action));
+    }
+
+    pub(crate) fn send(&self, to: usize, message: Message) {
         if to == self.index {
             self.door.push(message);
             return;
         }
-        let mut outbox = self.outbox.borrow_mut();
+        let (mut outbox, mesh) = (self.outbox.borrow_mut(), self.mesh.borrow());
         if outbox.is_empty() {
-            if let Err(message) = self.mesh.borrow().send(to, message) {
+            if let Err(message) = mesh.send(to, message) {
                 outbox.push_back((to, message));
             }
         } else {
             outbox.push_back((to, message));
+        }
+        if !self.in_turn.get() {
+            mesh.tell();
         }
     }
 
@@ -368,24 +379,41 @@ impl Reactor {
         if to == self.index {
             return Some(make(self.clone()).await);
         }
+        let call = self.begin_call(to, move |there: &Rc<Reactor>, reply: Reply<T>| {
+            let (future, poster) = (make(there.clone()), there.clone());
+            there.spawn_eager(async move { reply.send(future.await, &poster) });
+        });
+        call?.await
+    }
+
+    /// As [`try_call_on`](Self::try_call_on) with an operation of another reactor that may be over as soon as it is begun: then it
+    /// costs no task there. It is under way when this returns. `None` when that reactor has stopped.
+    pub fn begin_io_on<T, M>(self: &Rc<Self>, to: usize, begin: M) -> Option<RemoteFuture<T>>
+    where
+        T: Send + 'static,
+        M: FnOnce(&Rc<Reactor>) -> IoFuture<'static, T> + Send + 'static,
+    {
+        self.begin_call(to, move |there: &Rc<Reactor>, reply: Reply<T>| match begin(there).try_ready() {
+            Ok(value) => reply.send(value, there),
+            Err(future) => {
+                let poster = there.clone();
+                there.spawn_eager(async move { reply.send(future.await, &poster) });
+            }
+        })
+    }
+
+    fn begin_call<T, M>(self: &Rc<Self>, to: usize, run: M) -> Option<RemoteFuture<T>>
+    where
+        T: Send + 'static,
+        M: FnOnce(&Rc<Reactor>, Reply<T>) + Send + 'static,
+    {
         if self.stopped_peers.borrow().contains(&to) {
             return None;
         }
-        let home = self.index;
-        let pending = self.ops.borrow_mut().begin_remote(to);
-        let token = pending.token();
-        self.post(to, move |there| {
-            let there = there.clone();
-            let future = make(there.clone());
-            let poster = there.clone();
-            there.spawn_eager(async move {
-                let value = future.await;
-                poster.post(home, move |here| {
-                    here.ops.borrow_mut().complete_remote(token, crate::parcel::Parcel::new(value))
-                });
-            });
-        });
-        crate::ops::RemoteFuture::new(self.clone(), pending).await
+        let token = self.ops.borrow_mut().begin_remote(to);
+        let call = Call::new(self.index, token, run);
+        self.send(to, call.into_message());
+        Some(RemoteFuture::new(self.clone(), token))
     }
 
     /// Reactor `peer` has closed: what it answered before has arrived, nothing else will.
@@ -411,9 +439,13 @@ impl Reactor {
             taken += 1;
         }
         if self.group_size() > 1 {
-            let mut batch: smallvec::SmallVec<[Message; 4]> = smallvec::SmallVec::new();
+            let mut batch: smallvec::SmallVec<[Message; BATCH]> = smallvec::SmallVec::new();
             loop {
-                self.mesh.borrow().receive(4, |message| batch.push(message));
+                let keep = |message: Message| {
+                    message.prefetch();
+                    batch.push(message);
+                };
+                self.mesh.borrow().receive(BATCH, keep);
                 if batch.is_empty() {
                     break;
                 }
@@ -555,6 +587,7 @@ impl Reactor {
     }
 
     fn turn_with(self: &Rc<Self>, mut events: Vec<Event>) -> usize {
+        self.in_turn.set(true);
         let mut work = self.pump_messages() + events.len();
         for event in events.drain(..) {
             self.dispatch(event);
@@ -567,6 +600,8 @@ impl Reactor {
         let shuffle: Option<&dyn Fn(usize) -> usize> = if self.driver.shuffles() { Some(&choose) } else { None };
         work += self.exec.run(self.config.task_budget, shuffle);
         work += self.run_turn_ends();
+        self.in_turn.set(false);
+        self.mesh.borrow().tell();
         self.stats.turn(work);
         work
     }
@@ -776,6 +811,9 @@ impl Reactor {
         }
     }
 }
+
+/// Messages that are taken together: what each needs is on its way while the others run.
+const BATCH: usize = 16;
 
 /// A time without work.
 struct Idle {

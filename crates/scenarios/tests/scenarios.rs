@@ -3,6 +3,7 @@
 use remuda_scenarios as scenarios;
 use scenarios::{Options, Outcome, run};
 use sim::Mutation;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// More seeds: `REMUDA_SIM_SEEDS=5000 cargo test -p remuda-scenarios`.
 fn seeds() -> u64 {
@@ -70,7 +71,7 @@ fn seeds_that_found_defects_hold() {
 
 #[test]
 fn every_checker_catches_its_mutation() {
-    for (name, mutation) in [
+    side_by_side(&[
         ("reactor-mesh", Mutation::ReuseBufferEarly),
         ("reactor-mesh", Mutation::WrongRead),
         ("reactor-mesh", Mutation::LoseCompletion),
@@ -188,13 +189,29 @@ fn every_checker_catches_its_mutation() {
         ("vhost-queues", Mutation::KeepNotes),
         ("vhost-queues", Mutation::SleepBlind),
         ("vhost-queues", Mutation::FlushDoesNothing),
-    ] {
-        // One seed in some hundreds: it takes a connection that is lost with a write under way, and another write to the same
-        // blocks before the old one is carried out; or an extent that is destaged in part, and a crash right after a checkpoint.
-        let is_rare = matches!(mutation, Mutation::ReplayUnfenced | Mutation::ForgetYoung);
-        let seeds = if is_rare { 2_000 } else { 200 };
-        let caught = caught(name, mutation, seeds);
-        let (seed, reason) = caught.unwrap_or_else(|| panic!("{name} does not notice {mutation:?} in {seeds} seeds"));
-        println!("{name}: {mutation:?} caught by seed {seed}: {}", reason.lines().next().unwrap_or_default());
-    }
+    ]);
+}
+
+/// Each is caught, on all cores: the list takes longer than everything else here.
+fn side_by_side(all: &[(&str, Mutation)]) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((name, mutation)) = all.get(next.fetch_add(1, Relaxed)) {
+            is_caught(name, *mutation);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+}
+
+fn is_caught(name: &str, mutation: Mutation) {
+    // One seed in some hundreds: it takes a connection that is lost with a write under way, and another write to the same
+    // blocks before the old one is carried out; or an extent that is destaged in part, and a crash right after a checkpoint.
+    let is_rare = matches!(mutation, Mutation::ReplayUnfenced | Mutation::ForgetYoung);
+    let seeds = if is_rare { 2_000 } else { 200 };
+    let caught = caught(name, mutation, seeds);
+    let (seed, reason) = caught.unwrap_or_else(|| panic!("{name} does not notice {mutation:?} in {seeds} seeds"));
+    println!("{name}: {mutation:?} caught by seed {seed}: {}", reason.lines().next().unwrap_or_default());
 }

@@ -82,7 +82,7 @@ impl Checker {
                 let meaning = format!("{blocks} blocks of 4 KiB {meaning}: {}{more}", listed.join(", "));
                 let place = format!("extent {extent} of shard {}", state.number);
                 let advice = "restore these blocks from a backup";
-                self.report.error(format!("volume {}", owner.volume), place, meaning, advice);
+                self.report.error(self.volume_named(owner.volume), place, meaning, advice);
             }
             let rotten = shard.rotten(owner.volume, owner.vextent, 0..EXTENT_BLOCKS).await.blocks;
             let is_bad = |index: &u32| verified.corrupt.iter().any(|run| run.contains(index));
@@ -95,7 +95,7 @@ impl Checker {
                 );
                 let place = format!("extent {extent} of shard {}", state.number);
                 let advice = "open the pool and scrub it ('pool scrub'): that writes them anew";
-                self.report.warning(format!("volume {}", owner.volume), place, meaning, advice);
+                self.report.warning(self.volume_named(owner.volume), place, meaning, advice);
             }
         }
     }

@@ -82,7 +82,7 @@ impl Checker {
         let meaning = format!(
             "the log has blocks of slices that it does not name ({}): with the log device they would not be called lost, but be as \
              they were once",
-            named(&missing)
+            self.slices_named(&missing)
         );
         let object = Object::Journal { shard: state.number };
         let finding = Finding::new(Severity::Warning, object, "the copy in use", meaning, "repair it");
@@ -106,12 +106,12 @@ impl Checker {
         }
         Ok(())
     }
-}
 
-/// Slices, in words.
-pub(super) fn named(slices: &BTreeSet<DirtySlice>) -> String {
-    let one = |(volume, slice): &DirtySlice| format!("{slice} of volume {volume}");
-    let listed: Vec<String> = slices.iter().take(SLICES_NAMED).map(one).collect();
-    let more = if slices.len() > listed.len() { " and further ones" } else { "" };
-    format!("{}{more}", listed.join(", "))
+    /// Slices, in words.
+    pub(super) fn slices_named(&self, slices: &BTreeSet<DirtySlice>) -> String {
+        let one = |(volume, slice): &DirtySlice| format!("{slice} of {}", self.volume_named(*volume));
+        let listed: Vec<String> = slices.iter().take(SLICES_NAMED).map(one).collect();
+        let more = if slices.len() > listed.len() { " and further ones" } else { "" };
+        format!("{}{more}", listed.join(", "))
+    }
 }

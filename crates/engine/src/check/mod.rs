@@ -194,6 +194,16 @@ impl Checker {
         self.volumes = Some(image.volumes.into_iter().map(|volume| (volume.id, volume)).collect());
     }
 
+    /// A volume or snapshot, in words.
+    fn volume_named(&self, id: u32) -> String {
+        let volume = self.volumes.as_ref().and_then(|volumes| volumes.get(&id));
+        match volume {
+            Some(VolumeEntry { name, state: VolumeState::Live, .. }) => format!("volume '{name}'"),
+            Some(VolumeEntry { name, .. }) => format!("snapshot '{name}'"),
+            None => format!("volume {id}, which is not in the catalog"),
+        }
+    }
+
     /// Runs a repair, if they are wanted.
     async fn repaired(&self, finding: Finding, repair: impl Future<Output = Result<(), Status>>) -> Finding {
         match self.options.repair {

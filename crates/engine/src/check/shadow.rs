@@ -4,7 +4,6 @@
 //! would come back. Repaired, such slices are in the journal again: they are copied when the pool comes to rest.
 
 use super::Checker;
-use super::journal::named;
 use super::report::{Finding, Severity};
 use super::shard::ShardState;
 use crate::format::dirty::DirtySlice;
@@ -55,7 +54,7 @@ impl Checker {
             let meaning = format!(
                 "slices that are not in the dirty journal are not as the index has them ({}): with the log device they would be lost, \
                  or be as they were once",
-                named(&wrong)
+                self.slices_named(&wrong)
             );
             let finding = Finding::new(Severity::Error, &object, "extents", meaning, ADVICE);
             let repair = self.put_in_journal(superblock, state.number, wrong);

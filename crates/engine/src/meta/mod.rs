@@ -154,7 +154,9 @@ fn remedy(object: &Object) -> &'static str {
         Object::TablePage { .. } => {
             "its other copy does not help either; 'pool check' names what may be lost, and with --repair gives it up"
         }
-        Object::Journal { .. } => "'pool check --repair' makes it anew from the log, as long as that is whole; nothing is lost by that",
+        Object::Journal { .. } => {
+            "'pool check --repair' makes it anew from the log, as long as that is whole; nothing is lost by that"
+        }
         _ => "restore the device from a copy",
     }
 }

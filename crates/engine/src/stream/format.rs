@@ -225,7 +225,7 @@ impl Record {
             RecordKind::End => payload == 0,
             RecordKind::Failed => payload <= WORDS_BYTES_MAX,
         };
-        if !is_right {
+        if !is_right || payload == 0 && record.payload_crc != crc32c(&[]) {
             return Err(Malformed("a record says what cannot be"));
         }
         Ok(record)
@@ -283,5 +283,8 @@ mod tests {
             let hostile = Record { first: rng.next_u64(), blocks: rng.next_u64(), ..record };
             Record::decode(&hostile.encode(), 1000).unwrap_err();
         }
+        let end = Record { kind: RecordKind::End, payload_bytes: 0, payload_crc: 0, ..record };
+        assert_eq!(Record::decode(&end.encode(), 1000), Ok(end));
+        Record::decode(&Record { payload_crc: 1, ..end }.encode(), 1000).unwrap_err();
     }
 }
