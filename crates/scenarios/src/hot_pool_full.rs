@@ -244,6 +244,8 @@ impl Stage {
                 9..13 => drop(hands.read(spot).await),
                 13 => self.free_extent(&hands, self.extent_of(spot)).await,
                 14 => {
+                    // With nothing but holes left in it, the extent is given back when it has been destaged.
+                    self.taken.borrow_mut().remove(&self.extent_of(spot));
                     let status = hands.trim(spot.volume, spot.first, spot.blocks).await;
                     hands.expect(matches!(status, Status::Ok | Status::NoSpace), || {
                         format!("trimming {spot:?} failed with '{status}'")
@@ -311,6 +313,9 @@ impl Stage {
     /// Without faults and without anything beside: fills the pool to the last extent, and what follows from that.
     async fn fill(self, hands: Hands, mut rng: Rng) {
         let (pool, reactor): (Arc<Pool>, _) = (hands.pool.clone(), hands.reactor.clone());
+        // What trims have emptied comes back before it is counted.
+        let settled = pool.settle(&reactor).await;
+        hands.expect(settled.is_ok(), || format!("a pool that may be full does not settle: {settled:?}"));
         let free = self.free_extents(&pool, &reactor).await;
         let new = self.write_everywhere(&hands).await;
         hands.expect(new == free, || format!("{new:?} new extents were written, {free:?} were free"));
