@@ -197,6 +197,40 @@ fn legs_used_without_each_other_are_refused_until_one_is_preferred() {
 }
 
 #[test]
+fn a_leg_put_back_from_a_copy_is_not_believed_and_is_filled_anew() {
+    for (stale, stops) in [(0, false), (1, false), (0, true)] {
+        let reactor = reactor();
+        let inner = reactor.clone();
+        reactor.block_on(async move {
+            let devices = [mem("a", 600), mem("b", 600)];
+            let legs = devices.clone().map(Some);
+            let mirror = open(&inner, &legs, create()).await;
+            assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+            mirror.settle(&inner).await.unwrap();
+            drop(mirror);
+            let copy = copy_of(&inner, &devices[stale]).await;
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            assert!(!mirror.status().degraded, "a usual opening");
+            assert_eq!(write(&inner, &mirror, 5, 2).await, Status::Ok);
+            if stops {
+                mirror.settle(&inner).await.unwrap();
+            }
+            drop(mirror);
+            put_back(&inner, &devices[stale], &copy).await;
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            assert_eq!(mirror.status().legs[stale].state, LegState::RecoveringFull, "leg {stale}");
+            assert_eq!(read_stable(&inner, &mirror, 5).await, 2);
+            mirror.resync(&inner, 0).await.unwrap();
+            assert!(!mirror.status().degraded);
+            drop(mirror);
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            assert!(!mirror.status().degraded);
+            assert_eq!(read_stable(&inner, &mirror, 5).await, 2);
+        });
+    }
+}
+
+#[test]
 fn a_replaced_leg_is_filled_while_the_mirror_is_written() {
     let reactor = reactor();
     let inner = reactor.clone();

@@ -310,6 +310,35 @@ fn the_heads_are_equal_after_any_crash_whichever_member_is_lost_then() {
 }
 
 #[test]
+fn a_member_put_back_from_a_copy_is_not_believed() {
+    for (stale, was_clean) in [(0, true), (0, false), (2, true), (2, false)] {
+        let reactor = reactor();
+        let inner = reactor.clone();
+        reactor.block_on(async move {
+            let devices = [0, 1, 2].map(|n| mem(&format!("m{n}"), 200));
+            let members: Members = devices.iter().cloned().map(Some).collect();
+            let device = open(&inner, &members, create()).await;
+            assert_eq!(write(&inner, &device, 3, 1, 1).await, Status::Ok);
+            if was_clean {
+                device.settle(&inner).await.unwrap();
+            }
+            drop(device);
+            let copy = copy_of(&inner, &devices[stale]).await;
+            let device = open(&inner, &members, ParityOptions::default()).await;
+            assert_eq!(states(&device), [MemberState::InSync; 3], "a usual opening");
+            assert_eq!(write(&inner, &device, 3, 1, 2).await, Status::Ok);
+            drop(device);
+            put_back(&inner, &devices[stale], &copy).await;
+            let device = open(&inner, &members, ParityOptions::default()).await;
+            assert_eq!(states(&device)[stale], MemberState::Failed, "member {stale}");
+            for _ in 0..4 {
+                assert_eq!(read(&inner, &device, 3, 1).await, expected(3, 1, 2));
+            }
+        });
+    }
+}
+
+#[test]
 fn a_member_is_replaced_while_the_device_is_used_and_then_another_one() {
     let reactor = reactor();
     let inner = reactor.clone();

@@ -135,7 +135,7 @@ pub enum PlanError {
         most: u16,
     },
     /// No segments of this size.
-    #[error("segments of {blocks} blocks: expected a power of two from {SEGMENT_BLOCKS_MIN} to {most}")]
+    #[error("segments of {} KiB: expected a power of two from {} to {} KiB", u64::from(*.blocks) * 4, SEGMENT_BLOCKS_MIN * 4, .most * 4)]
     Segment {
         /// As asked.
         blocks: u32,
@@ -191,7 +191,7 @@ pub enum PlanError {
         least: u32,
     },
     /// A size of a shaped pool that is no power of two, or out of bounds.
-    #[error("{what} of {blocks} blocks of 4 KiB: expected a power of two from {least} to {most}")]
+    #[error("{what} of {} KiB: expected a power of two from {} to {} KiB", u64::from(*.blocks) * 4, .least * 4, .most * 4)]
     BandSize {
         /// Which size.
         what: &'static str,
@@ -203,7 +203,7 @@ pub enum PlanError {
         most: u32,
     },
     /// A size of a shaped pool over rows that is no multiple of what it has to be, or out of bounds.
-    #[error("{what} of {blocks} blocks of 4 KiB: expected a multiple of {of}, up to {most}")]
+    #[error("{what} of {} KiB: expected a multiple of {} KiB, up to {} KiB", u64::from(*.blocks) * 4, .of * 4, .most * 4)]
     RowSize {
         /// Which size.
         what: &'static str,
@@ -215,7 +215,7 @@ pub enum PlanError {
         most: u32,
     },
     /// A size of bands over zones.
-    #[error("bands of {asked} blocks of 4 KiB: on a zoned device a band is a zone, of {blocks}; leave the size out")]
+    #[error("bands of {} KiB: on a zoned device a band is a zone, of {} KiB; leave the size out", u64::from(*.asked) * 4, .blocks * 4)]
     ZoneSize {
         /// As asked.
         asked: u32,
@@ -224,8 +224,8 @@ pub enum PlanError {
     },
     /// A unit of writes that zones are not made of.
     #[error(
-        "a unit of writes of {blocks} blocks of 4 KiB: expected a multiple of {row} that divides a zone's {zone}, up to \
-        {UNIT_BLOCKS_MAX}"
+        "a unit of writes of {} KiB: expected a multiple of {} KiB that divides a zone's {} KiB, up to {} KiB",
+        u64::from(*.blocks) * 4, .row * 4, .zone * 4, UNIT_BLOCKS_MAX * 4
     )]
     ZoneUnit {
         /// As asked.

@@ -31,7 +31,8 @@ pub(super) enum Disagreement {
 /// absent, or new and blank). Returns the newest superblock with the new states.
 ///
 /// The newest superblock rules. A leg that it calls in sync has every acknowledged write, whatever the leg's own
-/// generation: a write is acknowledged only after every leg that missed it was called failed, durably, on the others.
+/// generation: a write is acknowledged only after every leg that missed it was called failed, durably, on the others. Unless it was
+/// put back from a copy: since each opening writes two generations, that leg is two behind, and filled anew.
 pub(super) fn decide(
     found: &[Option<Superblock>],
     blank: &[bool],
@@ -64,7 +65,12 @@ pub(super) fn decide(
                 if index != ruler && calls_ruler_failed && prefer.is_none() {
                     return Err(Disagreement::SplitBrain(ruler, index));
                 }
-                leg.state = returning(leg, own, index, calls_ruler_failed);
+                // No leg in sync misses two generations, unless two crashes in a row were each in the midst of writing one.
+                let is_copy = index != ruler && own.generation.abs_diff(newest.generation) > 1;
+                leg.state = match leg.state {
+                    LegState::InSync if is_copy => LegState::RecoveringFull,
+                    _ => returning(leg, own, index, calls_ruler_failed),
+                };
             }
             None => {
                 if leg.state == LegState::InSync && !start_degraded {
@@ -187,6 +193,21 @@ mod tests {
     fn a_crash_between_two_superblock_writes_leaves_both_legs_in_sync() {
         let found = [superblock(0, 6, &[InSync, InSync]), superblock(1, 5, &[InSync, InSync])];
         assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
+    }
+
+    #[test]
+    fn a_leg_put_back_from_a_copy_is_filled_anew_wherever_it_stands() {
+        for (generations, expected) in [
+            ([4, 6], [RecoveringFull, InSync]),
+            ([6, 4], [InSync, RecoveringFull]),
+            ([9, 1], [InSync, RecoveringFull]),
+            ([5, 6], [InSync, InSync]),
+        ] {
+            let found = [0, 1].map(|index| superblock(index, generations[index], &[InSync, InSync]));
+            assert_eq!(states(decide(&found, &[false; 2], false, None)), expected, "{generations:?}");
+        }
+        let found = [superblock(0, 4, &[InSync, InSync]), superblock(1, 6, &[InSync, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, Some(0))), [InSync, RecoveringFull]);
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //!   legs in sync. So a value that was read stays until the next write, whichever leg fails meanwhile. While a leg is
 //!   missing bits are only set, which makes them the list of what it lacks.
 //! - Writes to overlapping blocks reach all legs in the same order.
-//! - Two legs that were used without each other are refused, and an old leg alone too, unless the operator decides.
+//! - Two legs that were used without each other are refused, and an old leg alone too, unless the operator decides. A leg put back
+//!   from a copy of before the last opening is filled anew.
 //! - A leg that was absent or failed is taken in while the mirror is used ([`join`](MirrorDevice::join)): with no write under
 //!   way, so that every region it may lack is marked before the first write reaches it, and every region copied to it
 //!   since counts.
@@ -240,7 +241,8 @@ impl MirrorDevice {
         Ok(device)
     }
 
-    /// Makes the decisions of `open` durable: a new generation on all active legs, and the bitmap where it is new.
+    /// Makes the decisions of `open` durable: a new generation on all active legs, and the bitmap where it is new. And one more,
+    /// before anything is written: so a leg that is put back from a copy made before is known from one that a crash has left behind.
     async fn begin(
         &self,
         reactor: &Rc<Reactor>,
@@ -260,7 +262,10 @@ impl MirrorDevice {
         for page in 0..pages {
             inner.write_page(page).await.map_err(failed)?;
         }
-        inner.write_superblocks().await.map_err(failed)
+        for _ in 0..2 {
+            inner.write_superblocks().await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Slots that could not be used when a leg was found have been rewritten on every leg in use.

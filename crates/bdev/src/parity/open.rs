@@ -162,7 +162,8 @@ impl ParityDevice {
         Ok(device)
     }
 
-    /// Makes the decisions of `open` durable: equal heads, then a new generation on all members in use.
+    /// Makes the decisions of `open` durable: equal heads, then a new generation on all members in use. And one more, so that a
+    /// member that is put back from a copy made before is told from one that a crash has left behind.
     async fn begin(&self, reactor: &Rc<Reactor>, fresh: bool, was_clean: bool) -> Result<(), DeviceError> {
         let shared = &self.shared;
         let failed = |action| move |status| DeviceError::Io { device: shared.name.clone(), action, status };
@@ -173,7 +174,9 @@ impl ParityDevice {
                 inner.slots(member).write_unit(slot, &[0; UNIT_BYTES]).await.map_err(failed("write its metadata"))?;
             }
         }
-        inner.write_superblocks().await.map_err(failed("write its metadata"))?;
+        for _ in 0..2 {
+            inner.write_superblocks().await.map_err(failed("write its metadata"))?;
+        }
         if !was_clean {
             shared.head_differs.store(true, Release);
             inner.agree().await.map_err(failed("make the heads of its members equal"))?;

@@ -6,7 +6,7 @@ mod run;
 pub use run::reactor;
 
 use bdev::conformance::{self, Options};
-use bdev::{BlockDevice, FileDevice, FileDeviceOptions, MemDevice};
+use bdev::{BlockDevice, FileDevice, FileDeviceOptions, Io, Lba, MemDevice, Status};
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +31,30 @@ pub fn file_options(dir: &tempfile::TempDir, name: &str, bytes: u64) -> FileDevi
 
 pub fn file(reactor: &Rc<Reactor>, dir: &tempfile::TempDir, name: &str, bytes: u64) -> Arc<dyn BlockDevice> {
     Arc::new(FileDevice::open(reactor, name, file_options(dir, name, bytes)).unwrap())
+}
+
+/// All blocks of a device.
+pub async fn copy_of(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Vec<Vec<u8>> {
+    let (channel, info) = (device.open_channel(reactor).unwrap(), device.info());
+    let mut blocks = Vec::new();
+    for lba in 0..info.blocks {
+        let bufs = [reactor.pool().alloc(info.block_size as usize).await].into_iter().collect();
+        let done = channel.submit(Io::read(Lba(lba), 1, bufs)).await;
+        assert_eq!(done.status, Status::Ok);
+        blocks.push(done.io.bufs[0].as_slice().to_vec());
+    }
+    blocks
+}
+
+/// Writes them again.
+pub async fn put_back(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, blocks: &[Vec<u8>]) {
+    let channel = device.open_channel(reactor).unwrap();
+    for (lba, bytes) in (0..).zip(blocks) {
+        let mut buf = reactor.pool().alloc(bytes.len()).await;
+        buf.as_mut_slice().copy_from_slice(bytes);
+        let done = channel.submit(Io::write(Lba(lba), 1, [buf].into_iter().collect())).await;
+        assert_eq!(done.status, Status::Ok);
+    }
 }
 
 /// Runs the whole suite.

@@ -159,7 +159,7 @@ fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
         plan(GIB_BLOCKS, 16 * GIB_BLOCKS, &options, ids(), 0).expect_err("it is refused").to_string()
     };
     assert!(refused(CreateOptions { overprovision: Some(80), ..shaped() }).contains("expected 5 to 75"));
-    assert!(refused(CreateOptions { unit_blocks: Some(3), ..shaped() }).contains("power of two from 1 to 256"));
+    assert!(refused(CreateOptions { unit_blocks: Some(3), ..shaped() }).contains("power of two from 4 to 1024 KiB"));
     assert!(refused(CreateOptions { band_blocks: Some(GIB_BLOCKS as u32), ..shaped() }).contains("16 are the least"));
     assert!(refused(CreateOptions { overprovision: Some(20), ..options() }).contains("is for shaped pools"));
 }
