@@ -258,9 +258,10 @@ fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
     assert!(refused(over(100, 48)).contains("400 KiB in front of its rows"));
     assert!(refused(CreateOptions { shape: Shape::Hot, ..over(20_000, 48) }).contains("--shape shaped"));
     assert!(
-        refused(CreateOptions { unit_blocks: Some(16), ..over(20_000, 48) }).contains("a multiple of 48, up to 256")
+        refused(CreateOptions { unit_blocks: Some(16), ..over(20_000, 48) })
+            .contains("a multiple of 192 KiB, up to 1024 KiB")
     );
-    assert!(refused(CreateOptions { band_blocks: Some(1024), ..over(20_000, 48) }).contains("a multiple of 48"));
+    assert!(refused(CreateOptions { band_blocks: Some(1024), ..over(20_000, 48) }).contains("a multiple of 192 KiB"));
     let two = CreateOptions { unit_blocks: Some(96), band_blocks: Some(9600), ..over(20_000, 48) };
     let (_, planned) = plan(GIB_BLOCKS, 16 * GIB_BLOCKS, &two, ids(), 0).unwrap();
     assert_eq!((planned.bands.unit_blocks, planned.bands.band_blocks), (96, 9600));
