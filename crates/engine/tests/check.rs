@@ -321,13 +321,52 @@ fn slices_that_a_rotten_end_of_the_journal_has_taken_with_it_are_put_back_by_a_r
         assert!(rotten > 0, "additions are in blocks of their own");
         let report = tank.check(ALL).await;
         assert_eq!(report.worst(), Some(Severity::Warning), "{report:?}");
-        let names = |slice| format!("of slices that it does not name ({slice} of volume 'v')");
+        let names = |slice| format!("of slices that it does not name (slice {slice} of volume 'v')");
         let meaning = &report.findings[0].meaning;
         assert!(meaning.contains(&names(0)) || meaning.contains(&names(1)), "{report:?}");
+        // An opening puts them back as well.
+        let opened = tank.fork();
+        opened.open().await.unwrap().close(&opened.reactor).await;
+        assert!(opened.check(ALL).await.findings.is_empty());
         let report = tank.check(REPAIR).await;
         assert!(report.is_sound(), "{report:?}");
         assert!(tank.check(ALL).await.findings.is_empty());
     });
+}
+
+#[test]
+fn superblocks_are_not_restored_to_an_older_log_nor_from_an_older_capacity_device() {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let old = if is_shaped { Tank::shaped_filled(&reactor) } else { Tank::filled(&reactor) };
+        reactor.block_on(async move {
+            let new = old.fork();
+            let pool = new.open().await.unwrap();
+            new.write(&pool.volume("v").unwrap(), 0, 9).await;
+            pool.close(&new.reactor).await;
+            let wipe = |tank: &Tank| (0..2).for_each(|copy| tank.log.poke(copy, &[0; 4096]));
+            for stale in
+                [Tank { log: old.log.fork(), ..new.fork() }, Tank { capacity: old.capacity.fork(), ..new.fork() }]
+            {
+                wipe(&stale);
+                let before = (stale.log.image(), stale.capacity.image());
+                let report = stale.check(CheckOptions { repair: true, ..ALL }).await;
+                assert_eq!(report.worst(), Some(Severity::Error), "{report:?}");
+                assert_eq!((stale.log.image(), stale.capacity.image()), before, "{report:?}");
+                assert!(stale.open().await.is_err());
+            }
+            // The right one is known by what it has of the last opening, or by how that ended.
+            for _ in 0..2 {
+                let right = new.fork();
+                wipe(&right);
+                assert!(right.check(REPAIR).await.is_sound(), "{:?}", right.check(ALL).await);
+                let pool = right.open().await.unwrap();
+                assert_eq!(right.read(&pool.volume("v").unwrap(), 0).await, Ok(9));
+                pool.close(&right.reactor).await;
+                new.open().await.unwrap().close(&new.reactor).await;
+            }
+        });
+    }
 }
 
 /// What a pool has as the shadow of its index, of the image of a capacity device that `of` is.

@@ -53,5 +53,11 @@ fn holes_over_what_a_snapshot_shows_are_kept() {
         tank.reopen(reopens).await;
         tank.expect("v", &[(7, 0), (1024, 0)]).await;
         tank.expect("v@s", &[(7, 1), (1024, 0)]).await;
+        tank.pool.settle(&tank.reactor).await.unwrap();
+        tank.pool.delete_snapshot(&tank.reactor, "v@s").await.unwrap();
+        tank.pool.reap(&tank.reactor).await.unwrap();
+        assert_eq!(tank.free_extents().await, before + 2, "nothing is left of either");
+        tank.reopen(reopens).await;
+        tank.expect("v", &[(7, 0), (1024, 0)]).await;
     });
 }

@@ -208,8 +208,9 @@ fn side_by_side(all: &[(&str, Mutation)]) {
 
 fn is_caught(name: &str, mutation: Mutation) {
     // One seed in some hundreds: it takes a connection that is lost with a write under way, and another write to the same
-    // blocks before the old one is carried out; or an extent that is destaged in part, and a crash right after a checkpoint.
-    let is_rare = matches!(mutation, Mutation::ReplayUnfenced | Mutation::ForgetYoung);
+    // blocks before the old one is carried out; or an extent that is destaged in part, and a crash right after a checkpoint; or a
+    // write just while a block is put into the log once more.
+    let is_rare = matches!(mutation, Mutation::ReplayUnfenced | Mutation::ForgetYoung | Mutation::ReinsertOld);
     let seeds = if is_rare { 2_000 } else { 200 };
     let caught = caught(name, mutation, seeds);
     let (seed, reason) = caught.unwrap_or_else(|| panic!("{name} does not notice {mutation:?} in {seeds} seeds"));

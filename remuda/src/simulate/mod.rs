@@ -236,6 +236,11 @@ fn simulate(args: &SimulateArgs, blocks_max: u64) -> Result<Outcome, Failure> {
 
 fn plan(args: &SimulateArgs, blocks_max: u64) -> Result<Plan, Failure> {
     let blocks = |size: ByteSize| u32::try_from(size.0 / BLOCK).unwrap_or(u32::MAX);
+    for (name, size) in [("--band", args.band), ("--write-unit", args.write_unit)] {
+        if size.is_some_and(|size| size.0 == 0 || !size.0.is_multiple_of(BLOCK)) {
+            return Err(usage(format!("{name}: expected a multiple of 4KiB")));
+        }
+    }
     let options = CreateOptions {
         name: "simulated".to_string(),
         shape: Shape::Shaped,

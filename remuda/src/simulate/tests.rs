@@ -81,6 +81,8 @@ fn a_pool_that_is_too_small_or_cannot_be_is_refused_with_the_reason() {
     assert!(small.contains("there can be no such pool: the capacity device has 1 MiB"), "{small}");
     let percent = text("--capacity 1GiB --log 72MiB --overprovision 99");
     assert!(percent.contains("over-provisioning of 99 %"), "{percent}");
+    let unit = text("--capacity 1GiB --log 72MiB --write-unit 6KiB");
+    assert_eq!(unit, "--write-unit: expected a multiple of 4KiB");
 }
 
 #[test]

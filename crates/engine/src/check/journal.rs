@@ -39,28 +39,31 @@ impl Checker {
     }
 
     /// No copy of the journal is valid. What it has to name are the slices with records in the log, and in a shaped pool those that
-    /// the shadow has not as the index has them: as long as both devices are there, that can be found again.
+    /// the shadow has not as the index has them: as long as both devices are there, that can be found again. What it names when it has
+    /// been repaired.
     pub(super) async fn lost_journal(
         &mut self,
         superblock: &Superblock,
         state: &ShardState,
         causes: &str,
         follows: bool,
-    ) {
+    ) -> Option<BTreeSet<DirtySlice>> {
         let meaning = format!("no copy is valid, so the shard does not open: {causes}");
         let object = Object::Journal { shard: state.number };
         let mut finding = Finding::new(Severity::Error, object, "both copies", meaning, RESTORE);
+        let mut slices = None;
         if !follows {
             finding.advice = "see what is said of the log: with all of it this can be repaired; without, restore the device from a backup".into();
         } else if !state.is_whole {
             finding.advice = "see to the table pages first, and check again: then this can be repaired".into();
         } else {
-            let slices = self.unsettled(superblock, state).await;
-            finding.advice = format!("repair it: {} slices are found again, and nothing is lost", slices.len());
-            let renewed = DirtyJournal::renew(&self.media, superblock, state.number, &slices);
-            finding = self.repaired(finding, renewed).await;
+            let found = self.unsettled(superblock, state).await;
+            finding.advice = format!("repair it: {} slices are found again, and nothing is lost", found.len());
+            finding = self.repaired(finding, DirtyJournal::renew(&self.media, superblock, state.number, &found)).await;
+            slices = finding.repaired.then_some(found);
         }
         self.report.add(finding);
+        slices
     }
 
     /// Slices of which the log, or the index without the shadow, knows something alone.
@@ -109,7 +112,7 @@ impl Checker {
 
     /// Slices, in words.
     pub(super) fn slices_named(&self, slices: &BTreeSet<DirtySlice>) -> String {
-        let one = |(volume, slice): &DirtySlice| format!("{slice} of {}", self.volume_named(*volume));
+        let one = |(volume, slice): &DirtySlice| format!("slice {slice} of {}", self.volume_named(*volume));
         let listed: Vec<String> = slices.iter().take(SLICES_NAMED).map(one).collect();
         let more = if slices.len() > listed.len() { " and further ones" } else { "" };
         format!("{}{more}", listed.join(", "))

@@ -41,7 +41,8 @@ pub struct CheckOptions {
     /// Read every mapped block of every volume, and verify it.
     pub data: bool,
     /// Restore copies from copies that are valid, make a dirty journal that cannot be read anew from the log, give back the space
-    /// of volumes that there are not, and give up table pages that neither of their places has: whatever of a volume such a page may have described is lost.
+    /// of volumes that there are not, and give up table pages that neither of their places has: whatever of a volume such a
+    /// page may have described is lost.
     pub repair: bool,
 }
 

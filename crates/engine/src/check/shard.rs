@@ -82,7 +82,7 @@ impl Checker {
             _ => strays.into_iter().for_each(|(_, finding)| self.report.add(finding)),
         }
         match no_journal {
-            Some(causes) => self.lost_journal(superblock, &state, &causes, follows).await,
+            Some(causes) => state.dirty = self.lost_journal(superblock, &state, &causes, follows).await,
             None => self.uncovered(superblock, &state).await,
         }
         self.shadow(superblock, &state).await;

@@ -3,10 +3,13 @@
 use super::report::{Finding, Severity};
 use super::{Checker, RESTORE};
 use crate::check::blocks_of;
+use crate::format::root::Root;
 use crate::format::segment::Segment;
-use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
+use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError};
+use crate::log::{self, LogGeometry};
 use crate::meta::catalog::load_copy;
 use crate::meta::media::Media;
+use crate::meta::{log_known, read_root};
 use crate::pool::{Older, find_older};
 use crate::units::BLOCK_BYTES;
 use bdev::Status;
@@ -170,24 +173,51 @@ impl Checker {
     async fn is_as_new(&mut self, capacity: &Superblock, log: &Superblock) -> bool {
         let Some((_, open_log)) = &self.log else { return true };
         let Some(older) = find_older(&self.reactor, capacity, log, open_log).await else { return true };
-        let Older { role, seen, newest } = older;
+        self.older_device(older);
+        false
+    }
+
+    fn older_device(&mut self, Older { role, seen, newest }: Older) {
         let meaning = format!(
             "it is an older copy of what it was: it has seen {seen} openings of the pool, the other device {newest}; the pool does not \
              open, and the log is not looked at"
         );
         let advice = match role {
-            Role::Log => "bring the newer one back, or, if that is lost, give it up with 'pool forget-log'",
+            Role::Log => "bring the newer one back, or, if that is lost, give it up with 'pool forget-log --force'",
             Role::Capacity => "bring the newer one back",
         };
         self.report.error(format!("{} device", role.name()), "blocks 0 and 1", meaning, advice);
         self.options.repair = false;
-        false
+    }
+
+    /// Whether every shard's root says that the log was closed in the pool's last opening, and the log has all of it.
+    async fn was_closed_whole(&self, capacity: &Superblock) -> bool {
+        let Some((_, open_log)) = &self.log else { return false };
+        let roots = if capacity.shape == Shape::Shaped { self.log_media.as_ref() } else { Some(&self.media) };
+        let Some(roots) = roots else { return false };
+        for shard in 0..capacity.shards {
+            let mut best: Option<Root> = None;
+            for copy in 0..2 {
+                let root = read_root(roots, capacity, shard, copy).await.ok();
+                best = best.into_iter().chain(root).max_by_key(|root| root.generation);
+            }
+            let Some(root) = best.filter(|root| root.epoch == capacity.epoch && root.log.is_closed) else {
+                return false;
+            };
+            let medium = open_log.medium(&self.reactor, capacity.segment_start(shard, 0));
+            let (geometry, known) = (LogGeometry::of(capacity, shard), log_known(&root, capacity.epoch));
+            let read = log::survey(&medium, geometry, known, &mut |_, _| {}).await;
+            if !read.is_ok_and(|head| head.lost.is_empty()) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Both copies on the log device are unusable: it can be told what they said, if it is certain that it is this log.
     async fn restore_log(&mut self, copies: &Copies, capacity: &Superblock) -> bool {
         let Some(media) = self.log_media.clone().filter(|_| !copies.later) else { return false };
-        if !copies.damaged && !has_segments(&media, capacity).await {
+        if !copies.damaged && newest_segment(&media, capacity).await == 0 {
             let meaning = format!("nothing shows that this is the log of pool '{}'", capacity.name);
             self.report.error(
                 "log device",
@@ -203,8 +233,23 @@ impl Checker {
         let finding =
             Finding::new(Severity::Error, "superblock of the log device", "blocks 0 and 1", meaning, "repair it");
         // A damaged superblock may be another pool's: only segments prove that the log is this one.
-        if !has_segments(&media, capacity).await {
+        let newest = newest_segment(&media, capacity).await;
+        if newest == 0 {
             self.report.add(finding);
+            return false;
+        }
+        if newest > capacity.epoch {
+            self.older_device(Older { role: Role::Capacity, seen: capacity.epoch, newest });
+            self.report
+                .add(Finding { advice: "bring the newer capacity device back, and check again".into(), ..finding });
+            return false;
+        }
+        // What the log lacks of the last opening would be taken for there, and old data shown.
+        if newest < capacity.epoch && !self.was_closed_whole(capacity).await {
+            let advice = "nothing shows that this is the newest copy of the log: it has nothing of the pool's last opening; bring \
+                          the newest back, or give it up with 'pool forget-log --force'";
+            self.report.add(Finding { advice: advice.into(), ..finding });
+            self.options.repair = false;
             return false;
         }
         let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
@@ -230,16 +275,16 @@ async fn rewrite_all(media: &Media, superblock: &Superblock) -> Result<(), Statu
     Ok(())
 }
 
-/// Whether a device has segments of the pool where the superblock says they are.
-async fn has_segments(media: &Media, superblock: &Superblock) -> bool {
+/// The latest epoch of which a device has a segment of the pool where the superblock says they are; 0 when it has none.
+async fn newest_segment(media: &Media, superblock: &Superblock) -> u32 {
+    let mut newest = 0;
     for shard in 0..superblock.shards {
         for place in 0..superblock.segments {
             let Ok(bytes) = media.read_bytes(superblock.segment_start(shard, place), 1).await else { continue };
             let found = Segment::decode(&bytes).and_then(Result::ok);
-            if found.is_some_and(|found| found.pool == superblock.pool_prefix() && found.shard == shard) {
-                return true;
-            }
+            let is_its = |found: &Segment| found.pool == superblock.pool_prefix() && found.shard == shard;
+            newest = found.filter(is_its).map_or(newest, |found| newest.max(found.epoch));
         }
     }
-    false
+    newest
 }

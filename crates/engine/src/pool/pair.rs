@@ -99,7 +99,7 @@ pub(super) async fn check_none_is_older(
     let Some(Older { role, seen, newest }) = find_older(reactor, capacity, log, open_log).await else { return Ok(()) };
     let (log_name, name) = (devices.log.name(), devices.capacity.name());
     let (device, what, other, else_what) = match role {
-        Role::Log => (log_name, "log", name, ", or, if that is lost, give it up with 'pool forget-log'"),
+        Role::Log => (log_name, "log", name, ", or, if that is lost, give it up with 'pool forget-log --force'"),
         Role::Capacity => (name, "capacity device", log_name, ""),
     };
     let reason = format!(

@@ -66,6 +66,12 @@ impl Shard {
         for (vextent, _) in extents {
             slack.give_way(self).await;
             self.free_extent(layer, vextent).await?;
+            // Holes that hid what was below hide nothing any more.
+            if let Some(extent) = self.index.extent(heir, vextent)
+                && let Ok(_page) = self.meta.load(extent).await
+            {
+                self.free_emptied(extent).await;
+            }
         }
         Ok(is_last)
     }

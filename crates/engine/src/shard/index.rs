@@ -6,6 +6,7 @@
 //! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
 //! yet, the map page.
 
+mod spoken;
 mod watch;
 mod young;
 
@@ -605,11 +606,6 @@ impl Index {
         let has = |set: &Option<Box<BlockSet>>| set.as_ref().is_some_and(|set| set.contains(index));
         let dirty = state.dirty.get(extent_of(block));
         dirty.is_some_and(|dirty| dirty.blocks.contains(index) || has(&dirty.holes) || has(&dirty.lost))
-    }
-
-    /// Whether the log has nothing of an extent that its map page does not know.
-    pub(crate) fn is_clean(&self, extent: u32) -> bool {
-        self.state.borrow().dirty.get(extent).is_none()
     }
 
     /// Whether a block is a hole, or whole in the log, and its map page does not know: nobody reads any more what that leads to, nor

@@ -8,11 +8,12 @@ use super::shadow::Shadow;
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
 use crate::error::PoolError;
+use crate::format::dirty::DirtySlice;
 use crate::format::superblock::Superblock;
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
-use crate::units::{Below, EXTENT_BLOCKS, extent_of};
+use crate::units::{Below, EXTENT_BLOCKS, SLICE_EXTENTS, extent_of};
 use bdev::{Channel, DeviceInfo};
 use reactor::Reactor;
 use std::collections::VecDeque;
@@ -69,20 +70,28 @@ pub(crate) fn fits(record: &Record, extents: u32) -> bool {
 /// Gives records to the index some records late: what the index touches for one is on its way meanwhile.
 struct Replay<'a> {
     index: &'a Index,
+    meta: &'a Meta,
     held: VecDeque<(Record, Placed)>,
+    /// Extents of volumes that had them before records took them away.
+    former: Vec<(u32, u32)>,
 }
 
 impl<'a> Replay<'a> {
     /// Records held back: their misses take the time of one.
     const HELD: usize = 16;
 
-    fn new(index: &'a Index) -> Replay<'a> {
-        Replay { index, held: VecDeque::with_capacity(Self::HELD + 1) }
+    fn new(index: &'a Index, meta: &'a Meta) -> Replay<'a> {
+        Replay { index, meta, held: VecDeque::with_capacity(Self::HELD + 1), former: Vec::new() }
     }
 
     fn take(&mut self, record: &Record, placed: Placed) {
         if let Record::Write { first, crcs } | Record::InPlace { first, crcs } = record {
             self.index.prefetch(*first, crcs.len() as u32);
+        }
+        if let Record::Free { extent, .. } | Record::HandOver { extent, .. } = record {
+            self.catch_up();
+            let owner = self.meta.descriptor(*extent);
+            self.former.extend((!owner.is_free()).then_some((owner.volume, owner.vextent)));
         }
         self.held.push_back((record.clone(), placed));
         if self.held.len() > Self::HELD
@@ -92,8 +101,37 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn finish(self) {
-        self.held.into_iter().for_each(|(record, placed)| self.index.placed(&record, placed));
+    fn catch_up(&mut self) {
+        self.held.drain(..).for_each(|(record, placed)| self.index.placed(&record, placed));
+    }
+
+    fn finish(mut self) -> Vec<(u32, u32)> {
+        self.catch_up();
+        self.former
+    }
+}
+
+/// Puts into the journal what it lacks although the log speaks of it: its end has rotted, which looks as if nothing had been added.
+/// Without that, what only the log has would not be called lost with it.
+async fn complete_journal(journal: &Rc<DirtyJournal>, index: &Index, former: Vec<(u32, u32)>, pool: &str, shard: u16) {
+    let slice = |(volume, vextent): (u32, u32)| (volume, vextent / SLICE_EXTENTS);
+    let mut slices: Vec<DirtySlice> = index.spoken_for().into_iter().chain(former).map(slice).collect();
+    slices.sort_unstable();
+    slices.dedup();
+    let named = journal.entries();
+    slices.retain(|slice| named.binary_search(slice).is_err());
+    if slices.is_empty() {
+        return;
+    }
+    tracing::warn!(
+        "pool '{pool}': the dirty journal of shard {shard} lacks {} slices that the log speaks of; they are added",
+        slices.len()
+    );
+    for (volume, slice) in slices {
+        if let Err(status) = journal.add(volume, slice).await {
+            tracing::warn!("pool '{pool}': the dirty journal of shard {shard} cannot be completed: {status}");
+            return;
+        }
     }
 }
 
@@ -131,7 +169,7 @@ impl Shard {
         let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
         // This opening has raised the epoch by one.
         let known = meta.log_known(superblock.epoch - 1);
-        let mut replay = Replay::new(&index);
+        let mut replay = Replay::new(&index, &meta);
         let mut visit = |record: &Record, placed: Placed| {
             if misfit.is_some() || !fits(record, extents) {
                 misfit = misfit.or(Some(placed.lsn));
@@ -147,7 +185,7 @@ impl Shard {
             true => log::scan(&medium, geometry, known, &mut visit).await?,
             false => log::survey(&medium, geometry, known, &mut visit).await?,
         };
-        replay.finish();
+        let former = replay.finish();
         if let Some(lsn) = misfit {
             let reason = format!(
                 "record {lsn} of shard {number} speaks of blocks that there are not; the log is not this pool's, or damaged"
@@ -167,6 +205,10 @@ impl Shard {
                 head.epoch, superblock.epoch
             );
             return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+        }
+        let journals = !matches!(tuning.defect, Some(Defect::SkipJournal | Defect::RetireEarly | Defect::SkipShadow));
+        if writes && journals {
+            complete_journal(&journal, &index, former, &pool_name, number).await;
         }
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
