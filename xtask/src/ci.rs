@@ -104,8 +104,7 @@ fn test() -> Result<()> {
 /// with TLS are `cargo test -p remuda --features tls --test tls`.
 fn tls() -> Result<()> {
     let features = ["-p", "remuda-nvme", "-p", "remuda", "--features", "remuda-nvme/tls,remuda/tls"];
-    let parts = ["--lib", "--bins", "--test", "tls", "--example", "kernel_tls"];
-    run::checked(run::cargo().arg("clippy").args(features).args(parts).args(["--quiet", "--", "-D", "warnings"]))?;
+    run::checked(run::cargo().arg("clippy").args(features).args(["--all-targets", "--quiet", "--", "-D", "warnings"]))?;
     run::checked(run::cargo().args([
         "test",
         "-p",
