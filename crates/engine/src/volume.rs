@@ -309,13 +309,14 @@ impl VolumeChannel {
                 }
                 let call = self.reactor.begin_io_on(home, serve);
                 IoFuture::new(async move {
-                    match call {
+                    let outcome = match call {
+                        Some(call) => call.await,
+                        None => None,
+                    };
+                    match outcome {
+                        Some(outcome) => outcome,
                         // With that core, everything here stops too.
                         None => std::future::pending().await,
-                        Some(call) => match call.await {
-                            None => std::future::pending().await,
-                            Some(outcome) => outcome,
-                        },
                     }
                 })
             }

@@ -249,7 +249,7 @@ async fn damage_journal(tank: &Tank, shard: u16) {
 fn a_journal_that_is_damaged_twice_is_made_anew_from_the_log_and_names_what_is_lost_with_that() {
     for is_shaped in [false, true] {
         let reactor = reactor();
-        let tank = if is_shaped { Tank::shaped_filled(&reactor) } else { Tank::filled(&reactor) };
+        let tank = Tank::filled_as(&reactor, is_shaped);
         reactor.block_on(async move {
             for shard in 0..SHARDS {
                 damage_journal(&tank, shard).await;
@@ -338,16 +338,14 @@ fn slices_that_a_rotten_end_of_the_journal_has_taken_with_it_are_put_back_by_a_r
 fn superblocks_are_not_restored_to_an_older_log_nor_from_an_older_capacity_device() {
     for is_shaped in [false, true] {
         let reactor = reactor();
-        let old = if is_shaped { Tank::shaped_filled(&reactor) } else { Tank::filled(&reactor) };
+        let old = Tank::filled_as(&reactor, is_shaped);
         reactor.block_on(async move {
             let new = old.fork();
             let pool = new.open().await.unwrap();
             new.write(&pool.volume("v").unwrap(), 0, 9).await;
             pool.close(&new.reactor).await;
             let wipe = |tank: &Tank| (0..2).for_each(|copy| tank.log.poke(copy, &[0; 4096]));
-            for stale in
-                [Tank { log: old.log.fork(), ..new.fork() }, Tank { capacity: old.capacity.fork(), ..new.fork() }]
-            {
+            for stale in new.with_older(&old) {
                 wipe(&stale);
                 let before = (stale.log.image(), stale.capacity.image());
                 let report = stale.check(CheckOptions { repair: true, ..ALL }).await;

@@ -234,7 +234,7 @@ fn opening_a_pool_repairs_damaged_copies_and_counts_them() {
 fn an_older_copy_of_a_device_is_refused_and_the_newer_one_opens_as_if_nothing_had_been() {
     for is_shaped in [false, true] {
         let reactor = reactor();
-        let old = if is_shaped { Tank::shaped_filled(&reactor) } else { Tank::filled(&reactor) };
+        let old = Tank::filled_as(&reactor, is_shaped);
         reactor.block_on(async move {
             let new = old.fork();
             let pool = new.open().await.unwrap();
@@ -242,9 +242,7 @@ fn an_older_copy_of_a_device_is_refused_and_the_newer_one_opens_as_if_nothing_ha
             new.write(&volume, 7, 9).await;
             new.write(&volume, 0, 9).await;
             pool.close(&new.reactor).await;
-            for stale in
-                [Tank { log: old.log.fork(), ..new.fork() }, Tank { capacity: old.capacity.fork(), ..new.fork() }]
-            {
+            for stale in new.with_older(&old) {
                 let refused = stale.open().await.map(drop).unwrap_err().to_string();
                 let of_log = refused
                     .contains("'log' is an older copy of its log: it has seen 2 openings of the pool, 'capacity' 3");

@@ -134,6 +134,12 @@ impl<T: Send + 'static> Reply<T> {
         };
         there.send(home, Message::with_hint(lines, arrive));
     }
+
+    /// Sends what a future gives, from a task there.
+    pub(crate) fn send_from(self, future: impl Future<Output = T> + 'static, there: &Rc<Reactor>) {
+        let poster = there.clone();
+        there.spawn_eager(async move { self.send(future.await, &poster) });
+    }
 }
 
 /// A value that has come back.

@@ -379,10 +379,8 @@ impl Reactor {
         if to == self.index {
             return Some(make(self.clone()).await);
         }
-        let call = self.begin_call(to, move |there: &Rc<Reactor>, reply: Reply<T>| {
-            let (future, poster) = (make(there.clone()), there.clone());
-            there.spawn_eager(async move { reply.send(future.await, &poster) });
-        });
+        let call =
+            self.begin_call(to, |there: &Rc<Reactor>, reply: Reply<T>| reply.send_from(make(there.clone()), there));
         call?.await
     }
 
@@ -395,10 +393,7 @@ impl Reactor {
     {
         self.begin_call(to, move |there: &Rc<Reactor>, reply: Reply<T>| match begin(there).try_ready() {
             Ok(value) => reply.send(value, there),
-            Err(future) => {
-                let poster = there.clone();
-                there.spawn_eager(async move { reply.send(future.await, &poster) });
-            }
+            Err(future) => reply.send_from(future, there),
         })
     }
 

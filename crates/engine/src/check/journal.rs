@@ -69,9 +69,7 @@ impl Checker {
     /// Slices of which the log, or the index without the shadow, knows something alone.
     async fn unsettled(&self, superblock: &Superblock, state: &ShardState) -> BTreeSet<DirtySlice> {
         let mut slices = state.in_log.clone();
-        if superblock.shadow().is_some() {
-            slices.extend(self.beside_shadow(superblock, state, &slices).await);
-        }
+        slices.extend(self.beside_shadow(superblock, state, &slices).await);
         slices
     }
 
@@ -89,7 +87,18 @@ impl Checker {
         );
         let object = Object::Journal { shard: state.number };
         let finding = Finding::new(Severity::Warning, object, "the copy in use", meaning, "repair it");
-        let repair = self.put_in_journal(superblock, state.number, missing);
+        self.report_unnamed(superblock, state.number, finding, missing).await;
+    }
+
+    /// Reports slices that a journal should name; repaired, it does.
+    pub(super) async fn report_unnamed(
+        &mut self,
+        superblock: &Superblock,
+        shard: u16,
+        finding: Finding,
+        slices: BTreeSet<DirtySlice>,
+    ) {
+        let repair = self.put_in_journal(superblock, shard, slices);
         let finding = self.repaired(finding, repair).await;
         self.report.add(finding);
     }

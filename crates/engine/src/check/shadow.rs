@@ -57,9 +57,7 @@ impl Checker {
                 self.slices_named(&wrong)
             );
             let finding = Finding::new(Severity::Error, &object, "extents", meaning, ADVICE);
-            let repair = self.put_in_journal(superblock, state.number, wrong);
-            let finding = self.repaired(finding, repair).await;
-            self.report.add(finding);
+            self.report_unnamed(superblock, state.number, finding, wrong).await;
         }
     }
 

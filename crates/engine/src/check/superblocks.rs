@@ -217,7 +217,8 @@ impl Checker {
     /// Both copies on the log device are unusable: it can be told what they said, if it is certain that it is this log.
     async fn restore_log(&mut self, copies: &Copies, capacity: &Superblock) -> bool {
         let Some(media) = self.log_media.clone().filter(|_| !copies.later) else { return false };
-        if !copies.damaged && newest_segment(&media, capacity).await == 0 {
+        let newest = newest_segment(&media, capacity).await;
+        if !copies.damaged && newest == 0 {
             let meaning = format!("nothing shows that this is the log of pool '{}'", capacity.name);
             self.report.error(
                 "log device",
@@ -233,7 +234,6 @@ impl Checker {
         let finding =
             Finding::new(Severity::Error, "superblock of the log device", "blocks 0 and 1", meaning, "repair it");
         // A damaged superblock may be another pool's: only segments prove that the log is this one.
-        let newest = newest_segment(&media, capacity).await;
         if newest == 0 {
             self.report.add(finding);
             return false;

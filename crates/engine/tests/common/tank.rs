@@ -103,6 +103,17 @@ impl Tank {
         Tank::fill(Tank::shaped(reactor, 48))
     }
 
+    /// [`Tank::filled`] or [`Tank::shaped_filled`].
+    pub fn filled_as(reactor: &Rc<Reactor>, is_shaped: bool) -> Tank {
+        if is_shaped { Tank::shaped_filled(reactor) } else { Tank::filled(reactor) }
+    }
+
+    /// Pools of their own with the same bytes, but for one device that is as `old` has it: the log of the first, the capacity
+    /// device of the second.
+    pub fn with_older(&self, old: &Tank) -> [Tank; 2] {
+        [Tank { log: old.log.fork(), ..self.fork() }, Tank { capacity: old.capacity.fork(), ..self.fork() }]
+    }
+
     fn fill(tank: Tank) -> Tank {
         let reactor = tank.reactor.clone();
         let at = tank.clone();
