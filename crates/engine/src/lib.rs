@@ -21,6 +21,7 @@ mod meta;
 mod pool;
 mod rebuild;
 mod shard;
+mod shard_slices;
 mod status;
 mod stream;
 mod together;

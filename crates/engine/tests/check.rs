@@ -204,6 +204,27 @@ fn a_table_page_is_not_given_up_when_there_is_no_room_to_note_what_is_lost() {
 }
 
 #[test]
+fn of_a_volume_larger_than_its_pool_the_whole_range_is_named_that_a_damaged_table_page_may_cost() {
+    const SLICES: u64 = 1001;
+    let reactor = reactor();
+    let tank = Tank::filled(&reactor);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        pool.create_volume(&tank.reactor, "big", SLICES * 16 * 1024 - 5 * 1024, 12, 0).await.unwrap();
+        pool.close(&tank.reactor).await;
+        let region = *tank.superblock().await.shard_regions(0).next().unwrap();
+        (0..2).for_each(|slot| tank.capacity.flip(region.table_slot(0, slot), 99));
+        let report = tank.check(REPAIR).await;
+        let finding = report.findings.iter().find(|finding| finding.object.contains("table page")).unwrap();
+        // Its slices 0, 2, 4 ... are of shard 0, and the last one has 11 extents.
+        let (extents, last) = (501 * 16 - 5, SLICES * 16 - 6);
+        let expected = format!("{extents} extents of 4 MiB of volume 'big', from number 0 to {last},");
+        assert!(finding.meaning.contains(&expected), "{finding}");
+        assert!(finding.advice.contains("cannot be repaired"), "{finding}");
+    });
+}
+
+#[test]
 fn a_table_page_that_cannot_be_read_is_given_up_by_a_repair_after_a_long_time_alone() {
     // Time passes as it is waited for.
     let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());

@@ -16,7 +16,7 @@ use crate::format::table::{BLOCKS_LOST, Descriptor, UNUSABLE};
 use crate::meta::table_copies::{FoundTable, read_table};
 use crate::meta::{MetaError, Object};
 use crate::shard::{PATIENCE_NS, TRIES_MIN};
-use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
+use crate::shard_slices::ShardSlices;
 use bdev::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -38,6 +38,14 @@ pub(super) struct DamagedTable {
     pub(super) cause: String,
     /// It cannot be read, and that may pass: it is not given up.
     pub(super) may_pass: bool,
+}
+
+/// Extents of a volume that nothing places.
+struct MissingExtents<'a> {
+    volume: &'a VolumeEntry,
+    extents: u64,
+    first: u32,
+    last: u32,
 }
 
 impl Checker {
@@ -91,14 +99,14 @@ impl Checker {
         let (loss, advice) = match (&self.volumes, touched) {
             (Some(volumes), Some(touched)) => {
                 let has = room(state, touched).len();
-                let missing = self.missing(state, volumes, has + 1);
-                let advice = match missing.len() <= has {
+                let missing = self.missing_of_volumes(state, volumes);
+                let advice = match missing.iter().map(|of_volume| of_volume.extents).sum::<u64>() <= has as u64 {
                     true => format!("{what}, or repair it: that makes them lost, an error until they are written"),
                     false => format!(
                         "{what}: it cannot be repaired, since noting them as lost takes an extent for each, and {has} are free"
                     ),
                 };
-                (format!("{} may have been there", named(&missing, volumes)), advice)
+                (format!("{} may have been there", named(&missing)), advice)
             }
             _ => {
                 let advice =
@@ -134,25 +142,34 @@ impl Checker {
         }
     }
 
-    /// Extents of volumes that may have been described by a damaged page, the first `most` of them or a few more: volumes may be much
-    /// larger than what they have.
-    fn missing(&self, state: &ShardState, volumes: &BTreeMap<u32, VolumeEntry>, most: usize) -> Vec<(u32, u32)> {
-        let shards = self.shards;
-        let mut missing = Vec::new();
+    /// Extents of volumes that may have been described by a damaged page: how many, and between which. Volumes may be much larger
+    /// than what they have, so these are counted and not listed.
+    fn missing_of_volumes<'a>(
+        &self,
+        state: &ShardState,
+        volumes: &'a BTreeMap<u32, VolumeEntry>,
+    ) -> Vec<MissingExtents<'a>> {
+        let of_volume = |volume: &'a VolumeEntry| {
+            let slices = ShardSlices::of(volume, state.number, self.shards);
+            let named = state.named.range((volume.id, 0)..=(volume.id, u32::MAX));
+            let named = named.filter(|(_, vextent)| slices.has(*vextent)).count() as u64;
+            let is_missing = |vextent: &u32| !state.named.contains(&(volume.id, *vextent));
+            // What is passed over here is named.
+            let (first, last) = (slices.extents().find(is_missing)?, slices.extents().rfind(is_missing)?);
+            Some(MissingExtents { volume, extents: slices.extent_count() - named, first, last })
+        };
         // Deleted snapshots, too: somebody may still show them.
-        for volume in volumes.values() {
-            let end = volume.blocks.div_ceil(EXTENT_BLOCKS as u64).min(u32::MAX as u64) as u32;
-            let first = (state.number as u32 + shards - volume.origin % shards) % shards;
-            for slice in (first..end.div_ceil(SLICE_EXTENTS)).step_by(shards as usize) {
-                let of_slice = slice * SLICE_EXTENTS..(slice + 1).saturating_mul(SLICE_EXTENTS).min(end);
-                let all = of_slice.map(|vextent| (volume.id, vextent));
-                missing.extend(all.filter(|extent| !state.named.contains(extent)));
-                if missing.len() >= most {
-                    return missing;
-                }
-            }
-        }
-        missing
+        volumes.values().filter_map(of_volume).collect()
+    }
+
+    /// The first `most` of these extents, or a few more.
+    fn missing(&self, state: &ShardState, volumes: &BTreeMap<u32, VolumeEntry>, most: usize) -> Vec<(u32, u32)> {
+        let of_volume = |volume: &VolumeEntry| {
+            let id = volume.id;
+            ShardSlices::of(volume, state.number, self.shards).extents().map(move |vextent| (id, vextent))
+        };
+        let all = volumes.values().flat_map(of_volume);
+        all.filter(|extent| !state.named.contains(extent)).take(most).collect()
     }
 
     /// Gives the pages up; `None` when that is not possible.
@@ -214,15 +231,12 @@ fn room(state: &ShardState, touched: &BTreeSet<u32>) -> Vec<u32> {
 }
 
 /// What may be lost, in words.
-fn named(missing: &[(u32, u32)], volumes: &BTreeMap<u32, VolumeEntry>) -> String {
-    let of_volumes: Vec<&[(u32, u32)]> = missing.chunk_by(|one, next| one.0 == next.0).collect();
-    let one = |all: &&[(u32, u32)]| {
-        let name = volumes.get(&all[0].0).map_or("", |volume| &volume.name);
-        let (first, last) = (all[0].1, all[all.len() - 1].1);
-        format!("{} extents of 4 MiB of volume '{name}', from number {first} to {last},", all.len())
+fn named(missing: &[MissingExtents<'_>]) -> String {
+    let one = |MissingExtents { volume, extents, first, last }: &MissingExtents<'_>| {
+        format!("{extents} extents of 4 MiB of volume '{}', from number {first} to {last},", volume.name)
     };
-    let mut text: Vec<String> = of_volumes.iter().take(VOLUMES_NAMED).map(one).collect();
-    match of_volumes.len().saturating_sub(VOLUMES_NAMED) {
+    let mut text: Vec<String> = missing.iter().take(VOLUMES_NAMED).map(one).collect();
+    match missing.len().saturating_sub(VOLUMES_NAMED) {
         0 => {}
         more => text.push(format!("extents of {more} more volumes")),
     }
