@@ -6,8 +6,8 @@ use super::tables::cause_of;
 use super::{Checker, RESTORE};
 use crate::format::dirty::DirtySlice;
 use crate::format::superblock::Superblock;
-use crate::meta::journal::read_copy;
-use crate::meta::{DirtyJournal, Object};
+use crate::meta::journal::read_newer;
+use crate::meta::{DirtyJournal, MetaError, Object};
 use bdev::Status;
 use std::collections::BTreeSet;
 
@@ -15,25 +15,18 @@ use std::collections::BTreeSet;
 const SLICES_NAMED: usize = 8;
 
 impl Checker {
-    /// What the newer valid copy names; usually one is valid: the other one was made invalid when this one was begun. Else why
-    /// none is.
+    /// What the journal names; else why no copy is valid.
     pub(super) async fn journal(
         &mut self,
         superblock: &Superblock,
         shard: u16,
     ) -> Result<BTreeSet<DirtySlice>, String> {
-        let (mut best, mut causes): (Option<(u64, Vec<DirtySlice>)>, Vec<String>) = (None, Vec::new());
-        for copy in 0..2 {
-            match read_copy(&self.media, superblock, shard, copy).await {
-                Ok((header, slices)) if best.as_ref().is_none_or(|best| header.generation > best.0) => {
-                    best = Some((header.generation, slices));
-                }
-                Ok(_) => {}
-                Err(error) => causes.push(format!("copy {copy}: {}", cause_of(&error))),
-            }
-        }
-        let (_, slices) = best.ok_or_else(|| causes.join("; "))?;
-        let slices: BTreeSet<DirtySlice> = slices.into_iter().collect();
+        let causes = |errors: [MetaError; 2]| {
+            let named = errors.iter().zip(0..).map(|(error, copy)| format!("copy {copy}: {}", cause_of(error)));
+            named.collect::<Vec<_>>().join("; ")
+        };
+        let newer = read_newer(&self.media, superblock, shard).await.map_err(causes)?;
+        let slices: BTreeSet<DirtySlice> = newer.slices.into_iter().collect();
         self.report.counts.dirty_slices += slices.len() as u64;
         Ok(slices)
     }
@@ -53,7 +46,10 @@ impl Checker {
         let mut finding = Finding::new(Severity::Error, object, "both copies", meaning, RESTORE);
         let mut slices = None;
         if !follows {
-            finding.advice = "see what is said of the log: with all of it this can be repaired; without, restore the device from a backup".into();
+            finding.advice = "see what is said of the log: with all of it this can be repaired, and nothing is lost; if that cannot be \
+                              had, 'pool forget-log' gives up the log, and all that volumes have in this shard: nothing tells \
+                              what was newer there"
+                .into();
         } else if !state.is_whole {
             finding.advice = "see to the table pages first, and check again: then this can be repaired".into();
         } else {

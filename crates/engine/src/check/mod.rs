@@ -9,6 +9,7 @@ mod bands;
 mod data;
 mod journal;
 mod log;
+mod proof;
 mod report;
 mod shadow;
 mod shard;
@@ -112,11 +113,6 @@ pub(crate) async fn check(
 impl Checker {
     async fn pool(&mut self, superblock: &Superblock) {
         self.layered = superblock.layered;
-        if self.options.repair && !superblock.is_writable() {
-            let meaning = "it uses features that this program may read and not write: nothing is repaired".to_string();
-            self.report.warning("pool", &superblock.name, meaning, "use a newer program");
-            self.options.repair = false;
-        }
         if self.log.is_none() {
             let meaning =
                 "without its log the pool cannot be opened, and what is newest in the log is unknown".to_string();

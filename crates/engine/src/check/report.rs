@@ -117,13 +117,6 @@ impl CheckReport {
         }
     }
 
-    /// The same for a finding that sums up earlier ones about its object: what has put it right has put them right.
-    pub(super) fn add_for_all(&mut self, finding: Finding) {
-        let parts = self.findings.iter_mut().filter(|part| finding.repaired && part.object == finding.object);
-        parts.for_each(|part| part.repaired = true);
-        self.add(finding);
-    }
-
     pub(super) fn error(&mut self, object: impl fmt::Display, place: impl fmt::Display, meaning: String, advice: &str) {
         self.add(Finding::new(Severity::Error, object, place, meaning, advice));
     }

@@ -1,141 +1,233 @@
-//! Superblocks: two copies on each device, the two devices a pair.
+//! Superblocks: two copies on each device, the two devices a pair. Nothing is written to either before the pair has been judged:
+//! where the two do not belong together, or one is an older copy, both stay as they are.
 
 use super::report::{Finding, Severity};
 use super::{Checker, RESTORE};
 use crate::check::blocks_of;
-use crate::format::root::Root;
-use crate::format::segment::Segment;
-use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError};
-use crate::log::{self, LogGeometry};
-use crate::meta::catalog::load_copy;
+use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
 use crate::meta::media::Media;
-use crate::meta::{log_known, read_root};
 use crate::pool::{Older, find_older};
 use crate::units::BLOCK_BYTES;
 use bdev::Status;
 
-/// The copies of one device.
+const BOTH_COPIES: &str = "blocks 0 and 1";
+
+/// The copies of one device, as they were found.
 pub(super) struct Copies {
+    role: Role,
     /// The newest valid one.
-    pub(super) best: Option<Superblock>,
+    best: Option<Superblock>,
     /// A copy says that later software was at work: nothing may be changed.
     later: bool,
-    /// There was one.
-    damaged: bool,
+    /// All of them are zeroes.
+    blank: bool,
+    /// None was ever a superblock, as far as can be seen.
+    foreign: bool,
+    /// Copies that are not valid, and why not.
+    causes: Vec<(u64, String)>,
+    /// Copies beside the newest valid one that are not the same, and what is to be said of them.
+    stale: Vec<(u64, Finding)>,
+}
+
+/// What the two devices are together.
+struct Judged {
+    /// By which everything else is found.
+    superblock: Option<Superblock>,
+    /// The log device is this pool's, and no older copy.
+    log_is_ours: bool,
+    /// Something speaks against it that the two belong together as they are: both are left alone.
+    is_refused: bool,
+}
+
+impl Judged {
+    fn refused(superblock: Option<Superblock>) -> Judged {
+        Judged { superblock, log_is_ours: false, is_refused: true }
+    }
+
+    fn pair(superblock: Superblock) -> Judged {
+        Judged { superblock: Some(superblock), log_is_ours: true, is_refused: false }
+    }
+}
+
+impl Copies {
+    fn object(&self) -> String {
+        object_of(self.role)
+    }
+
+    /// That none is valid, and why.
+    fn gone(&self) -> String {
+        if self.blank {
+            return "both copies are gone, the blocks are zeroes".to_string();
+        }
+        let causes: Vec<String> = self.causes.iter().map(|(copy, cause)| format!("block {copy}: {cause}")).collect();
+        format!("both copies are gone ({})", causes.join("; "))
+    }
+}
+
+fn object_of(role: Role) -> String {
+    format!("superblock of the {} device", role.name())
 }
 
 impl Checker {
-    /// Judges a device's own copies.
+    /// Reads a device's own copies.
     pub(super) async fn device_superblocks(&mut self, media: &Media, role: Role) -> Copies {
-        let object = format!("superblock of the {} device", role.name());
-        let mut copies: Vec<(u64, Result<Superblock, String>)> = Vec::new();
-        let mut found = Copies { best: None, later: false, damaged: false };
-        let (mut blank, mut foreign) = (true, true);
+        let mut valid: Vec<(u64, Superblock)> = Vec::new();
+        let mut found = Copies {
+            role,
+            best: None,
+            later: false,
+            blank: true,
+            foreign: true,
+            causes: Vec::new(),
+            stale: Vec::new(),
+        };
         for copy in 0..SUPERBLOCK_COPIES {
             let decoded = match media.read_bytes(copy, 1).await {
                 Err(status) => {
-                    (blank, foreign) = (false, false);
+                    (found.blank, found.foreign) = (false, false);
                     Err(format!("it cannot be read: {status}"))
                 }
                 Ok(bytes) => {
-                    let block = bytes.as_slice().try_into().expect("one block was read");
-                    let decoded = Superblock::decode(block);
-                    found.damaged |= matches!(decoded, Err(SuperblockError::Damaged(_)));
+                    let decoded = Superblock::decode(bytes.as_slice().try_into().expect("one block was read"));
                     found.later |=
                         matches!(decoded, Err(SuperblockError::NewerVersion(_) | SuperblockError::UnknownFeature(_)));
-                    blank &= decoded == Err(SuperblockError::NotAPool { blank: true });
-                    foreign &= matches!(decoded, Err(SuperblockError::NotAPool { .. }));
+                    found.blank &= decoded == Err(SuperblockError::NotAPool { blank: true });
+                    found.foreign &= matches!(decoded, Err(SuperblockError::NotAPool { .. }));
                     decoded.map_err(|error| error.to_string())
                 }
             };
-            copies.push((copy, decoded));
-        }
-        let valid = copies.iter().filter_map(|(_, copy)| copy.as_ref().ok());
-        found.best = valid.max_by_key(|copy| copy.generation).cloned();
-        self.report.counts.superblocks += copies.iter().filter(|(_, copy)| copy.is_ok()).count() as u64;
-        if found.later {
-            for (copy, decoded) in &copies {
-                if let Err(cause) = decoded {
-                    self.report.error(&object, format!("block {copy}"), cause.clone(), "nothing was changed");
-                }
+            match decoded {
+                Ok(superblock) => valid.push((copy, superblock)),
+                Err(cause) => found.causes.push((copy, cause)),
             }
-            found.best = None;
+        }
+        self.report.counts.superblocks += valid.len() as u64;
+        let object = found.object();
+        if found.later {
+            for (copy, cause) in &found.causes {
+                self.report.error(&object, format!("block {copy}"), cause.clone(), "nothing was changed");
+            }
             return found;
         }
-        let Some(best) = found.best.clone() else {
-            if blank {
-                self.report.error(
-                    &object,
-                    "blocks 0 and 1",
-                    "the device is blank".to_string(),
-                    "name the right device",
-                );
-                return found;
-            }
-            for (copy, decoded) in &copies {
-                let cause = decoded.as_ref().err().cloned().unwrap_or_default();
-                let advice = if foreign { "name the right device" } else { RESTORE };
-                self.report.error(&object, format!("block {copy}"), cause, advice);
-            }
+        let Some(best) = valid.iter().map(|(_, copy)| copy).max_by_key(|copy| copy.generation).cloned() else {
             return found;
         };
-        for (copy, decoded) in copies {
-            let finding = match decoded {
-                Ok(this) if this.generation == best.generation => continue,
-                Ok(_) => (Severity::Note, "it is older than the other copy, as a crash leaves it".to_string()),
-                Err(cause) => (Severity::Warning, format!("{cause}; the other copy is valid")),
-            };
-            let finding = Finding::new(finding.0, &object, format!("block {copy}"), finding.1, "repair it");
-            let finding = self.repaired(finding, rewrite(media, copy, &best)).await;
-            self.report.add(finding);
-        }
+        let older = valid.iter().filter(|(_, copy)| copy.generation < best.generation).map(|(copy, _)| {
+            (*copy, Severity::Note, "it is older than the other copy, as a crash leaves it".to_string())
+        });
+        let damaged = found.causes.iter().map(|(copy, cause)| {
+            let meaning = format!("{cause}; the other copy is valid");
+            (*copy, Severity::Warning, meaning)
+        });
+        found.stale = older
+            .chain(damaged)
+            .map(|(copy, severity, meaning)| {
+                (copy, Finding::new(severity, &object, format!("block {copy}"), meaning, "repair it"))
+            })
+            .collect();
         let needed = blocks_of(&best, role);
         if media.blocks < needed {
             let meaning = format!("the device has {} blocks of 4 KiB, the pool uses {needed}", media.blocks);
-            self.report.error(&object, "blocks 0 and 1", meaning, "give the device its former size");
+            self.report.error(&object, BOTH_COPIES, meaning, "give the device its former size");
         }
+        found.best = Some(best);
         found
     }
 
-    /// The superblock by which everything else is found: the capacity device's, or what the log device knows of it.
-    pub(super) async fn pair(&mut self, capacity: Copies, log: Option<Copies>) -> Option<Superblock> {
-        let log_best = log.as_ref().and_then(|log| log.best.clone()).filter(|log| log.role == Role::Log);
-        if let Some(best) = capacity.best.clone() {
-            if best.role != Role::Capacity {
-                let meaning = format!("this is the {} device of pool '{}'", best.role.name(), best.name);
-                self.report.error("capacity device", "blocks 0 and 1", meaning, "name the devices the other way round");
-                return None;
+    /// The superblock by which everything else is found: the capacity device's, or what the log device knows of it. Then, if the two
+    /// belong together, each device's copies are made equal.
+    pub(super) async fn pair(&mut self, mut capacity: Copies, mut log: Option<Copies>) -> Option<Superblock> {
+        let stale_of_log = log.as_mut().map(|log| std::mem::take(&mut log.stale)).unwrap_or_default();
+        let stale = [(Role::Capacity, std::mem::take(&mut capacity.stale)), (Role::Log, stale_of_log)];
+        let best_of = |role: Role| match role {
+            Role::Capacity => capacity.best.clone(),
+            Role::Log => log.as_ref().and_then(|log| log.best.clone()),
+        };
+        let bests = [Role::Capacity, Role::Log].map(best_of);
+        bests.iter().flatten().for_each(|best| self.check_writable(best));
+        let Judged { superblock, log_is_ours, is_refused } = self.judge(capacity, log).await;
+        self.log_is_ours = log_is_ours;
+        self.options.repair &= !is_refused;
+        for ((role, stale), best) in stale.into_iter().zip(bests) {
+            let media = if role == Role::Log { self.log_media.clone() } else { Some(self.media.clone()) };
+            let (Some(media), Some(best)) = (media, best) else { continue };
+            for (copy, mut finding) in stale {
+                if is_refused {
+                    finding.advice = "nothing until it is known that the two devices belong together".into();
+                }
+                let finding = self.repaired(finding, rewrite(&media, copy, &best)).await;
+                self.report.add(finding);
             }
-            self.log_is_ours = match (&log, log_best) {
-                (None, _) => false,
-                (Some(_), Some(log)) => self.is_pair(&best, &log) && self.is_as_new(&best, &log).await,
-                (Some(copies), None) => self.restore_log(copies, &best).await,
+        }
+        superblock
+    }
+
+    /// Repairs write: that takes all that writing needs.
+    fn check_writable(&mut self, superblock: &Superblock) {
+        if self.options.repair && !superblock.is_writable() {
+            let meaning = "it uses features that this program may read and not write: nothing is repaired".to_string();
+            self.report.warning("pool", &superblock.name, meaning, "use a newer program");
+            self.options.repair = false;
+        }
+    }
+
+    async fn judge(&mut self, capacity: Copies, log: Option<Copies>) -> Judged {
+        let is_later = capacity.later || log.as_ref().is_some_and(|log| log.later);
+        let of_log = log.as_ref().and_then(|log| log.best.clone());
+        let swapped = [(Role::Capacity, &capacity.best), (Role::Log, &of_log)].map(|(role, best)| {
+            let other = best.as_ref().filter(|best| best.role != role)?;
+            let meaning = format!("this is the {} device of pool '{}'", other.role.name(), other.name);
+            Some((role, meaning))
+        });
+        if let [Some((role, meaning)), _] | [None, Some((role, meaning))] = swapped {
+            let advice = match capacity.best {
+                Some(_) if role == Role::Log => "name the right log device, or use 'pool forget-log'",
+                _ => "name the devices the other way round",
             };
-            return Some(best);
+            self.report.error(format!("{} device", role.name()), BOTH_COPIES, meaning, advice);
+            let superblock = capacity.best.clone().filter(|_| role == Role::Log);
+            if capacity.best.is_none() && !capacity.later {
+                self.alone(&capacity);
+            }
+            return Judged::refused(superblock);
         }
-        let log = log_best.filter(|_| !capacity.later)?;
-        let rebuilt = Superblock { role: Role::Capacity, device: log.other, other: log.device, ..log };
-        let media = self.media.clone();
-        let mut known = false;
-        for copy in 0..2 {
-            known |= load_copy(&media, &rebuilt, copy).await.is_ok();
+        match (&capacity.best, log, of_log) {
+            (Some(best), None, _) => {
+                Judged { superblock: Some(best.clone()), log_is_ours: false, is_refused: is_later }
+            }
+            (Some(best), Some(_), _) if is_later => Judged::refused(Some(best.clone())),
+            (Some(best), Some(_), Some(log)) => match self.is_pair(best, &log) && self.is_as_new(best, &log).await {
+                true => Judged::pair(best.clone()),
+                false => Judged::refused(Some(best.clone())),
+            },
+            (Some(best), Some(copies), None) => match self.restore_log(&copies, best).await {
+                true => Judged::pair(best.clone()),
+                false => Judged::refused(Some(best.clone())),
+            },
+            (None, _, _) if is_later => Judged::refused(None),
+            (None, _, Some(log)) => match self.restore_capacity(&capacity, &log).await {
+                Some(superblock) => Judged::pair(superblock),
+                None => Judged::refused(None),
+            },
+            (None, log, None) => {
+                self.alone(&capacity);
+                log.iter().for_each(|log| self.alone(log));
+                Judged::refused(None)
+            }
         }
-        if !known {
-            self.report.error(
-                "capacity device",
-                "catalog",
-                "it is not the device that the log belongs to".to_string(),
-                RESTORE,
-            );
-            return None;
+    }
+
+    /// What is to be said of a device without a valid copy when the other one does not help.
+    fn alone(&mut self, copies: &Copies) {
+        let object = copies.object();
+        if copies.blank {
+            self.report.error(&object, BOTH_COPIES, "the device is blank".to_string(), "name the right device");
+            return;
         }
-        let meaning = "both copies are gone; the log device knows what they said".to_string();
-        let finding =
-            Finding::new(Severity::Error, "superblock of the capacity device", "blocks 0 and 1", meaning, "repair it");
-        let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
-        self.report.add_for_all(finding);
-        self.log_is_ours = true;
-        Some(rebuilt)
+        let advice = if copies.foreign { "name the right device" } else { RESTORE };
+        for (copy, cause) in &copies.causes {
+            self.report.error(&object, format!("block {copy}"), cause.clone(), advice);
+        }
     }
 
     fn is_pair(&mut self, capacity: &Superblock, log: &Superblock) -> bool {
@@ -144,12 +236,8 @@ impl Checker {
                 "it is the log {} of pool '{}' ({}); the capacity device belongs to log {} of pool '{}' ({})",
                 log.device, log.name, log.pool, capacity.other, capacity.name, capacity.pool
             );
-            self.report.error(
-                "log device",
-                "blocks 0 and 1",
-                meaning,
-                "name the right log device, or use 'pool forget-log'",
-            );
+            let advice = "name the right log device, or use 'pool forget-log'";
+            self.report.error("log device", BOTH_COPIES, meaning, advice);
             return false;
         }
         let of_log = |superblock: &Superblock| {
@@ -186,75 +274,106 @@ impl Checker {
             Role::Log => "bring the newer one back, or, if that is lost, give it up with 'pool forget-log --force'",
             Role::Capacity => "bring the newer one back",
         };
-        self.report.error(format!("{} device", role.name()), "blocks 0 and 1", meaning, advice);
-        self.options.repair = false;
+        self.report.error(format!("{} device", role.name()), BOTH_COPIES, meaning, advice);
     }
 
-    /// Whether every shard's root says that the log was closed in the pool's last opening, and the log has all of it.
-    async fn was_closed_whole(&self, capacity: &Superblock) -> bool {
-        let Some((_, open_log)) = &self.log else { return false };
-        let roots = if capacity.shape == Shape::Shaped { self.log_media.as_ref() } else { Some(&self.media) };
-        let Some(roots) = roots else { return false };
-        for shard in 0..capacity.shards {
-            let mut best: Option<Root> = None;
-            for copy in 0..2 {
-                let root = read_root(roots, capacity, shard, copy).await.ok();
-                best = best.into_iter().chain(root).max_by_key(|root| root.generation);
-            }
-            let Some(root) = best.filter(|root| root.epoch == capacity.epoch && root.log.is_closed) else {
-                return false;
-            };
-            let medium = open_log.medium(&self.reactor, capacity.segment_start(shard, 0));
-            let (geometry, known) = (LogGeometry::of(capacity, shard), log_known(&root, capacity.epoch));
-            let read = log::survey(&medium, geometry, known, &mut |_, _| {}).await;
-            if !read.is_ok_and(|head| head.lost.is_empty()) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Both copies on the log device are unusable: it can be told what they said, if it is certain that it is this log.
+    /// Both copies on the log device are unusable: it can be told what they said, if it is certain that it is this log, and the newest
+    /// copy of it.
     async fn restore_log(&mut self, copies: &Copies, capacity: &Superblock) -> bool {
-        let Some(media) = self.log_media.clone().filter(|_| !copies.later) else { return false };
-        let newest = newest_segment(&media, capacity).await;
-        if !copies.damaged && newest == 0 {
-            let meaning = format!("nothing shows that this is the log of pool '{}'", capacity.name);
-            self.report.error(
-                "log device",
-                "blocks 0 and 1",
-                meaning,
-                "name the right log device, or use 'pool forget-log'",
-            );
+        let Some(media) = self.log_media.clone() else { return false };
+        let (object, gone, name) = (copies.object(), copies.gone(), &capacity.name);
+        // A damaged superblock may be another pool's: only segments prove that the log is this one.
+        let (newest, _) = self.newest_segment(&media, capacity).await;
+        let refused = match newest {
+            0 => Some((
+                format!(
+                    "{gone}, and nothing else shows that this is the log of pool '{name}': it has no segment of it"
+                ),
+                "name the device that has the log; if that is lost, 'pool forget-log' gives it up, for this device or another one",
+            )),
+            newest if newest > capacity.epoch => Some((
+                format!(
+                    "{gone}; the log has records of opening {newest} of the pool, and the capacity device, which knew what they said, \
+                     has seen {} alone: that one is an older copy",
+                    capacity.epoch
+                ),
+                "bring the newer capacity device back, and check again",
+            )),
+            // What the log lacks of the last opening would be taken for there, and old data shown.
+            newest if newest < capacity.epoch && !self.was_closed_whole(capacity).await => Some((
+                format!(
+                    "{gone}, and nothing shows that this is the newest copy of the log: the capacity device has seen opening {} of the \
+                     pool, the log has records of opening {newest} at the latest, and was not closed since",
+                    capacity.epoch
+                ),
+                "bring the newest copy back, or give it up with 'pool forget-log --force'",
+            )),
+            _ => None,
+        };
+        if let Some((meaning, advice)) = refused {
+            self.report.error(object, BOTH_COPIES, meaning, advice);
             return false;
         }
         let rebuilt =
             Superblock { role: Role::Log, device: capacity.other, other: capacity.device, ..capacity.clone() };
-        let meaning = "both copies are gone; the capacity device knows what they said".to_string();
-        let finding =
-            Finding::new(Severity::Error, "superblock of the log device", "blocks 0 and 1", meaning, "repair it");
-        // A damaged superblock may be another pool's: only segments prove that the log is this one.
-        if newest == 0 {
-            self.report.add(finding);
-            return false;
-        }
-        if newest > capacity.epoch {
-            self.older_device(Older { role: Role::Capacity, seen: capacity.epoch, newest });
-            self.report
-                .add(Finding { advice: "bring the newer capacity device back, and check again".into(), ..finding });
-            return false;
-        }
-        // What the log lacks of the last opening would be taken for there, and old data shown.
-        if newest < capacity.epoch && !self.was_closed_whole(capacity).await {
-            let advice = "nothing shows that this is the newest copy of the log: it has nothing of the pool's last opening; bring \
-                          the newest back, or give it up with 'pool forget-log --force'";
-            self.report.add(Finding { advice: advice.into(), ..finding });
-            self.options.repair = false;
-            return false;
-        }
-        let finding = self.repaired(finding, rewrite_all(&media, &rebuilt)).await;
-        self.report.add_for_all(finding);
+        self.restore(&media, &rebuilt, format!("{gone}; the capacity device knows what they said")).await;
         true
+    }
+
+    /// The same of the capacity device.
+    async fn restore_capacity(&mut self, copies: &Copies, log: &Superblock) -> Option<Superblock> {
+        let (object, gone, name) = (copies.object(), copies.gone(), &log.name);
+        let media = self.media.clone();
+        let rebuilt = Superblock { role: Role::Capacity, device: log.other, other: log.device, ..log.clone() };
+        if media.blocks < rebuilt.capacity_blocks {
+            let (has, needed) = (media.blocks, rebuilt.capacity_blocks);
+            let meaning =
+                format!("{gone}; the device has {has} blocks of 4 KiB, and pool '{name}' uses {needed} of its own");
+            self.report.error(object, BOTH_COPIES, meaning, "name the right device, or give it its former size");
+            return None;
+        }
+        let Some(seen) = self.openings_seen(&rebuilt).await else {
+            let meaning = format!(
+                "{gone}, and it is not the device that the log belongs to: it has no root, journal or catalog of pool '{name}'"
+            );
+            self.report.error(object, BOTH_COPIES, meaning, "name the right device, or restore it from a backup");
+            return None;
+        };
+        let (newest, is_certain) = self.newest_segment(&self.log_media.clone()?, &rebuilt).await;
+        let known = format!("its roots and journals have seen {seen} openings of pool '{name}'");
+        let refused = if seen > log.epoch {
+            let meaning = format!(
+                "{gone}; {known}, and the log device, which knew what they said, {} alone: that one is an older copy",
+                log.epoch
+            );
+            Some((meaning, "bring the newer log device back, and check again"))
+        } else if seen == log.epoch || is_certain && (1..=seen).contains(&newest) {
+            // As with superblocks: nothing has been appended since the last opening that it has seen.
+            None
+        } else {
+            let records =
+                if newest == 0 { "none of its records".into() } else { format!("records of opening {newest}") };
+            let meaning = format!(
+                "{gone}, and nothing shows that this is the newest copy of the device: {known} and no later one, the log device {}, with \
+                 {records}; taken for the newest, an older copy would show old data",
+                log.epoch
+            );
+            let advice = "bring the newest copy back, or restore both devices from copies that were made at one time";
+            Some((meaning, advice))
+        };
+        if let Some((meaning, advice)) = refused {
+            self.report.error(object, BOTH_COPIES, meaning, advice);
+            return None;
+        }
+        self.restore(&media, &rebuilt, format!("{gone}; the log device knows what they said")).await;
+        Some(rebuilt)
+    }
+
+    async fn restore(&mut self, media: &Media, rebuilt: &Superblock, meaning: String) {
+        let object = object_of(rebuilt.role);
+        let finding = Finding::new(Severity::Error, object, BOTH_COPIES, meaning, "repair it");
+        let finding = self.repaired(finding, rewrite_all(media, rebuilt)).await;
+        self.report.add(finding);
     }
 }
 
@@ -273,18 +392,4 @@ async fn rewrite_all(media: &Media, superblock: &Superblock) -> Result<(), Statu
         media.write_durably(copy, &block).await?;
     }
     Ok(())
-}
-
-/// The latest epoch of which a device has a segment of the pool where the superblock says they are; 0 when it has none.
-async fn newest_segment(media: &Media, superblock: &Superblock) -> u32 {
-    let mut newest = 0;
-    for shard in 0..superblock.shards {
-        for place in 0..superblock.segments {
-            let Ok(bytes) = media.read_bytes(superblock.segment_start(shard, place), 1).await else { continue };
-            let found = Segment::decode(&bytes).and_then(Result::ok);
-            let is_its = |found: &Segment| found.pool == superblock.pool_prefix() && found.shard == shard;
-            newest = found.filter(is_its).map_or(newest, |found| newest.max(found.epoch));
-        }
-    }
-    newest
 }

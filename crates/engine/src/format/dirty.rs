@@ -21,7 +21,7 @@ struct RawHeader {
     sequence: U32,
     count: U32,
     base: U32,
-    reserved_b: U32,
+    epoch: U32,
     pool: [u8; 8],
     reserved_c: [u8; 16],
 }
@@ -46,20 +46,28 @@ pub(crate) struct DirtyHeader {
     pub(crate) base: u32,
 }
 
+/// Whose a block is, and which opening of the pool writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirtyOwner {
+    pub(crate) pool: Uuid,
+    pub(crate) shard: u16,
+    pub(crate) epoch: u32,
+}
+
 /// Fills a block. Panics on more than [`DIRTY_ENTRIES`].
-pub(crate) fn encode_dirty(pool: Uuid, shard: u16, header: DirtyHeader, entries: &[DirtySlice], block: &mut [u8]) {
+pub(crate) fn encode_dirty(owner: DirtyOwner, header: DirtyHeader, entries: &[DirtySlice], block: &mut [u8]) {
     assert!(entries.len() <= DIRTY_ENTRIES, "{} entries are too many for a block of the journal", entries.len());
     let mut raw = RawHeader {
         magic: MAGIC,
         crc: U32::ZERO,
-        shard: shard.into(),
+        shard: owner.shard.into(),
         reserved_a: U16::ZERO,
         generation: header.generation.into(),
         sequence: header.sequence.into(),
         count: (entries.len() as u32).into(),
         base: header.base.into(),
-        reserved_b: U32::ZERO,
-        pool: pool_mark(pool),
+        epoch: owner.epoch.into(),
+        pool: pool_mark(owner.pool),
         reserved_c: [0; 16],
     };
     block[HEADER_BYTES..].fill(0);
@@ -96,4 +104,12 @@ pub(crate) fn decode_dirty(
     let entries = entries.chunks_exact(ENTRY_BYTES).take(raw.count.get() as usize);
     let header = DirtyHeader { generation: raw.generation.get(), sequence: raw.sequence.get(), base: raw.base.get() };
     Ok((header, entries.map(move |bytes| (word(&bytes[..4]), word(&bytes[4..])))))
+}
+
+/// The latest opening of the pool that a block shows; `None`: it is no block of this journal. Programs that did not note it show the
+/// one that began the copy at least.
+pub(crate) fn opening_shown(block: &[u8], pool: Uuid, shard: u16) -> Option<u32> {
+    let (header, _) = decode_dirty(block, pool, shard).ok()?;
+    let (raw, _) = RawHeader::read_from_prefix(block).ok()?;
+    Some(raw.epoch.get().max((header.generation >> 32) as u32))
 }

@@ -1,6 +1,6 @@
 use super::band::{BandEntry, BandState};
 use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
-use super::dirty::{DIRTY_ENTRIES, DirtyHeader, decode_dirty, encode_dirty};
+use super::dirty::{DIRTY_ENTRIES, DirtyHeader, DirtyOwner, decode_dirty, encode_dirty, opening_shown};
 use super::root::{LogNote, Root, RootBands, TableRef, root_bytes};
 use super::superblock::{BandLayout, LogKind, Region, Role, Shape, Superblock, SuperblockError};
 use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
@@ -401,12 +401,17 @@ fn a_journal_block_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_doe
     let entries: Vec<_> = (0..DIRTY_ENTRIES as u32).map(|n| (n + 1, n * 7)).collect();
     let header = DirtyHeader { generation: 1 << 33, sequence: 4, base: 2 };
     let mut block = [9; BLOCK_BYTES];
-    encode_dirty(POOL, 2, header, &entries, &mut block);
+    let owner = DirtyOwner { pool: POOL, shard: 2, epoch: 3 };
+    encode_dirty(owner, header, &entries, &mut block);
     let (found, slices) = decode_dirty(&block, POOL, 2).unwrap();
     assert_eq!((found, slices.collect::<Vec<_>>()), (header, entries));
     assert!(decode_dirty(&block, POOL, 1).is_err() && decode_dirty(&block, Uuid::nil(), 2).is_err());
     no_flipped_bit_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
     no_cut_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
+    assert_eq!((opening_shown(&block, POOL, 2), opening_shown(&block, POOL, 1)), (Some(3), None));
+    // By a program that did not note it: the generation is that of the opening that began the copy.
+    encode_dirty(DirtyOwner { epoch: 0, ..owner }, header, &[], &mut block);
+    assert_eq!(opening_shown(&block, POOL, 2), Some(2));
 }
 
 /// The bytes of version 1.0. A change here is a change of the format: it needs a version or a feature.
@@ -416,7 +421,8 @@ fn the_bytes_are_those_of_the_format() {
     let descriptor = Descriptor { volume: 1, vextent: 2, map_crc: 3, flags: 2 };
     encode_table(1, 2, 3, [descriptor].into_iter(), &mut table);
     let mut dirty = [0; BLOCK_BYTES];
-    encode_dirty(POOL, 2, DirtyHeader { generation: 3, sequence: 4, base: 5 }, &[(6, 7)], &mut dirty);
+    let owner = DirtyOwner { pool: POOL, shard: 2, epoch: 0 };
+    encode_dirty(owner, DirtyHeader { generation: 3, sequence: 4, base: 5 }, &[(6, 7)], &mut dirty);
     let catalog = CatalogImage { generation: 8, next_id: 20, volumes: volumes() };
     let sums = [
         crc32c(&encoded(&superblock())),

@@ -11,7 +11,9 @@
 use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::Malformed;
-use crate::format::dirty::{DIRTY_ENTRIES, DirtyHeader, DirtySlice, decode_dirty, encode_dirty};
+use crate::format::dirty::{
+    DIRTY_ENTRIES, DirtyHeader, DirtyOwner, DirtySlice, decode_dirty, encode_dirty, opening_shown,
+};
 use crate::format::superblock::Superblock;
 use crate::units::BLOCK_BYTES;
 use bdev::{Channel, DeviceInfo, Status};
@@ -21,7 +23,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
-use uuid::Uuid;
 
 /// Mixes the one word that a key is; always the same, so runs can be repeated.
 #[derive(Default)]
@@ -59,6 +60,9 @@ const DUE: u64 = u64::MAX - 1;
 /// In the place of a round: it would be, and the shadow has no room for it.
 const KEPT: u64 = u64::MAX - 2;
 
+/// In the place of a slice: a block without any is wanted.
+const NO_SLICE: u64 = 0;
+
 /// An addition that waits to be durable.
 struct Ticket {
     key: u64,
@@ -75,8 +79,7 @@ struct Position {
 /// One shard's journal; see the module.
 pub struct DirtyJournal {
     media: Media,
-    pool: Uuid,
-    shard: u16,
+    owner: DirtyOwner,
     copies: [u64; 2],
     copy_blocks: u32,
     /// The durable set, and in which round each was asked for last; [`RETIRED`]: it may leave.
@@ -113,7 +116,7 @@ impl DirtyJournal {
         shard: u16,
     ) -> Result<(), MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let (bytes, _) = encode_set(superblock.pool, shard, 1, &[]);
+        let (bytes, _) = encode_set(owner_of(superblock, shard), 1, &[]);
         for (copy, bytes) in [(1, &[0; BLOCK_BYTES][..]), (0, &bytes)] {
             let (object, block) = (Object::Journal { shard }, superblock.journal_copy(shard, copy));
             let failed = |status| MetaError::Io { action: "write", object, block, status };
@@ -143,10 +146,10 @@ impl DirtyJournal {
             }
         }
         let slices: Vec<DirtySlice> = slices.iter().copied().collect();
-        let (bytes, header) = encode_set(superblock.pool, shard, newest + 1, &slices);
-        if header.base > superblock.journal_blocks {
+        if !has_room(superblock, slices.len()) {
             return Err(Status::NoSpace);
         }
+        let (bytes, _) = encode_set(owner_of(superblock, shard), newest + 1, &slices);
         media.write_durably(first, &bytes).await?;
         media.write_durably(second, &[0; BLOCK_BYTES]).await
     }
@@ -161,26 +164,16 @@ impl DirtyJournal {
         shard: u16,
     ) -> Result<Rc<DirtyJournal>, MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let mut best: Option<(DirtyHeader, Vec<DirtySlice>, u8)> = None;
-        let mut error = None;
-        for copy in 0..2 {
-            let newer_than = best.as_ref().map(|(header, ..)| header.generation);
-            match read_copy(&media, superblock, shard, copy).await {
-                Ok((header, slices)) if newer_than.is_none_or(|best| header.generation > best) => {
-                    best = Some((header, slices, copy));
-                }
-                Ok(_) => {}
-                // A copy that cannot be read says more than one that is invalid, as one of them usually is.
-                Err(_) if matches!(error, Some(MetaError::Io { .. })) => {}
-                Err(found) => error = Some(found),
-            }
-        }
-        let (header, slices, copy) = best.ok_or_else(|| error.expect("a copy is valid or has an error"))?;
+        let Newer { copy, header, slices } = match read_newer(&media, superblock, shard).await {
+            Ok(newer) => newer,
+            // A copy that cannot be read says more than one that is invalid, as one of them usually is.
+            Err([first @ MetaError::Io { .. }, _]) => return Err(first),
+            Err([_, second]) => return Err(second),
+        };
         let settled = !media.is_cached();
         Ok(Rc::new(DirtyJournal {
             media,
-            pool: superblock.pool,
-            shard,
+            owner: owner_of(superblock, shard),
             copies: [superblock.journal_copy(shard, 0), superblock.journal_copy(shard, 1)],
             copy_blocks: superblock.journal_blocks,
             slices: RefCell::new(slices.iter().map(|(volume, slice)| (key(*volume, *slice), Cell::new(0))).collect()),
@@ -227,6 +220,17 @@ impl DirtyJournal {
             return Ok(());
         }
         let ticket = Rc::new(Ticket { key: key(volume, slice), outcome: Cell::new(None) });
+        self.waiting.borrow_mut().push(ticket.clone());
+        self.finish(ticket).await
+    }
+
+    /// Notes which opening of the pool this is, durably, unless something written since says so: before anything is appended to the
+    /// log, so that the device shows that it is not an older copy even without its superblocks.
+    pub(crate) async fn note_opening(self: &Rc<Self>) -> Result<(), Status> {
+        if self.block_writes.get() > 0 {
+            return Ok(());
+        }
+        let ticket = Rc::new(Ticket { key: NO_SLICE, outcome: Cell::new(None) });
         self.waiting.borrow_mut().push(ticket.clone());
         self.finish(ticket).await
     }
@@ -300,7 +304,7 @@ impl DirtyJournal {
             return Ok(());
         }
         let pending = self.compaction.borrow().clone();
-        let ticket = pending.unwrap_or_else(|| Rc::new(Ticket { key: 0, outcome: Cell::new(None) }));
+        let ticket = pending.unwrap_or_else(|| Rc::new(Ticket { key: NO_SLICE, outcome: Cell::new(None) }));
         *self.compaction.borrow_mut() = Some(ticket.clone());
         self.finish(ticket).await
     }
@@ -374,9 +378,9 @@ impl DirtyJournal {
     async fn append(&self, batch: &[Rc<Ticket>]) -> Result<(), Status> {
         self.settle().await?;
         let Position { copy, mut header } = self.position.get();
-        let entries: Vec<DirtySlice> = batch.iter().map(|ticket| slice_of(ticket.key)).collect();
+        let entries: Vec<DirtySlice> = keys_of(batch).map(slice_of).collect();
         let mut bytes = [0; BLOCK_BYTES];
-        encode_dirty(self.pool, self.shard, header, &entries, &mut bytes);
+        encode_dirty(self.owner, header, &entries, &mut bytes);
         self.block_writes.set(self.block_writes.get() + 1);
         let block = self.copies[copy as usize] + header.sequence as u64;
         if let Err(status) = self.media.write_durably(block, &bytes).await {
@@ -391,8 +395,8 @@ impl DirtyJournal {
 
     fn insert(&self, batch: &[Rc<Ticket>]) {
         let mut slices = self.slices.borrow_mut();
-        for ticket in batch {
-            slices.entry(ticket.key).or_insert_with(|| Cell::new(self.round.get()));
+        for key in keys_of(batch) {
+            slices.entry(key).or_insert_with(|| Cell::new(self.round.get()));
         }
     }
 
@@ -403,7 +407,7 @@ impl DirtyJournal {
         self.slices.borrow_mut().retain(|_, asked| asked.get() != RETIRED);
         self.retired.set(0);
         let mut keys: Vec<u64> = self.slices.borrow().keys().copied().collect();
-        keys.extend(batch.iter().map(|ticket| ticket.key));
+        keys.extend(keys_of(batch));
         keys.sort_unstable();
         keys.dedup();
         let base = base_blocks(keys.len());
@@ -415,7 +419,7 @@ impl DirtyJournal {
         self.generation.set(self.generation.get() + 1);
         let copy = 1 - self.position.get().copy;
         let entries: Vec<DirtySlice> = keys.into_iter().map(slice_of).collect();
-        let (bytes, header) = encode_set(self.pool, self.shard, self.generation.get(), &entries);
+        let (bytes, header) = encode_set(self.owner, self.generation.get(), &entries);
         self.block_writes.set(self.block_writes.get() + base as u64);
         self.media.write_durably(self.copies[copy as usize], &bytes).await?;
         self.position.set(Position { copy, header });
@@ -427,28 +431,77 @@ impl DirtyJournal {
     }
 }
 
+/// What is to be added.
+fn keys_of(batch: &[Rc<Ticket>]) -> impl Iterator<Item = u64> {
+    batch.iter().map(|ticket| ticket.key).filter(|key| *key != NO_SLICE)
+}
+
+fn owner_of(superblock: &Superblock, shard: u16) -> DirtyOwner {
+    DirtyOwner { pool: superblock.pool, shard, epoch: superblock.epoch }
+}
+
+/// Whether a copy of a shard's journal has room for so many slices.
+pub(crate) fn has_room(superblock: &Superblock, slices: usize) -> bool {
+    base_blocks(slices) <= superblock.journal_blocks
+}
+
 /// Blocks that so many slices take.
 fn base_blocks(slices: usize) -> u32 {
     slices.div_ceil(DIRTY_ENTRIES).max(1) as u32
 }
 
 /// The blocks with which a copy of these slices begins, and the header of the block that would be added next.
-fn encode_set(pool: Uuid, shard: u16, generation: u64, slices: &[DirtySlice]) -> (Vec<u8>, DirtyHeader) {
+fn encode_set(owner: DirtyOwner, generation: u64, slices: &[DirtySlice]) -> (Vec<u8>, DirtyHeader) {
     let base = base_blocks(slices.len());
     let mut bytes = vec![0; base as usize * BLOCK_BYTES];
     let mut header = DirtyHeader { generation, sequence: 0, base };
     for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
         let first = header.sequence as usize * DIRTY_ENTRIES;
         let part = &slices[first.min(slices.len())..(first + DIRTY_ENTRIES).min(slices.len())];
-        encode_dirty(pool, shard, header, part, block);
+        encode_dirty(owner, header, part, block);
         header.sequence += 1;
     }
     (bytes, header)
 }
 
+/// The copy of a journal that holds.
+pub(crate) struct Newer {
+    copy: u8,
+    /// Of the block that would be added next.
+    header: DirtyHeader,
+    pub(crate) slices: Vec<DirtySlice>,
+}
+
+/// The newer valid copy; usually one is valid: the other one was made invalid when this one was begun. When none is, what is wrong
+/// with each.
+pub(crate) async fn read_newer(media: &Media, superblock: &Superblock, shard: u16) -> Result<Newer, [MetaError; 2]> {
+    let of_copy = async |copy| {
+        let read = read_copy(media, superblock, shard, copy).await;
+        read.map(|(header, slices)| Newer { copy, header, slices })
+    };
+    match (of_copy(0).await, of_copy(1).await) {
+        (Ok(first), Ok(second)) if second.header.generation > first.header.generation => Ok(second),
+        (Ok(first), _) => Ok(first),
+        (Err(_), Ok(second)) => Ok(second),
+        (Err(first), Err(second)) => Err([first, second]),
+    }
+}
+
+/// The latest opening of the pool that any block of a shard's journal shows, however damaged the journal is.
+pub(crate) async fn latest_opening(media: &Media, superblock: &Superblock, shard: u16) -> Option<u32> {
+    let copies = [0, 1].map(|copy| superblock.journal_copy(shard, copy));
+    let mut latest = None;
+    for block in copies.into_iter().flat_map(|copy| copy..copy + superblock.journal_blocks as u64) {
+        if let Ok(bytes) = media.read_bytes(block, 1).await {
+            latest = latest.max(opening_shown(&bytes, superblock.pool, shard));
+        }
+    }
+    latest
+}
+
 /// The slices of a copy, and the header of the block that would be added next: of the version of the device that has most of
 /// it, since a block that has rotted looks like the end.
-pub(crate) async fn read_copy(
+async fn read_copy(
     media: &Media,
     superblock: &Superblock,
     shard: u16,

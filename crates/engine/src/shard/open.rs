@@ -210,6 +210,11 @@ impl Shard {
         if writes && journals {
             complete_journal(&journal, &index, former, &pool_name, number).await;
         }
+        if writes && let Err(status) = journal.note_opening().await {
+            tracing::warn!(
+                "pool '{pool_name}': the dirty journal of shard {number} cannot note this opening: {status}"
+            );
+        }
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
