@@ -7,9 +7,13 @@
 //! Until 4 is durable the pool belongs to its old log, and all of it may be repeated. What 3 leaves is good with the old
 //! log too: what is lost is lost, and its tails are past every record that the old log can hold.
 //!
+//! A shard whose dirty journal is damaged loses all that volumes have in it ([named]), and gets a new journal: in a hot pool when its
+//! checkpoint is durable, of nothing; in a shaped one of all of its slices, since its shadow does not say that they are lost.
+//!
 //! A shaped pool, whose log device has the index as well, gets a [new one](crate::rebuild) on the new log device instead, from what
 //! the capacity device has. Only that tells which blocks [nothing has](unfound): they are not foreseen.
 
+mod named;
 mod progress;
 mod unfound;
 
@@ -19,15 +23,17 @@ pub use unfound::{BlockRange, UNFOUND_RANGES_MAX, UnfoundBlocks};
 pub(crate) use unfound::Unfound;
 
 use crate::error::PoolError;
-use crate::format::dirty::DIRTY_ENTRIES;
+use crate::format::dirty::{DIRTY_ENTRIES, DirtySlice};
 use crate::format::record::NUMBER_MAX;
 use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
 use crate::holds::Holds;
 use crate::layout::{self, PlanError};
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
-use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, UNUSABLE};
-use crate::pool::{PoolDevices, check_writable, next_epoch, read_start};
+use crate::meta::journal::has_room;
+use crate::meta::media::Media;
+use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, Object, UNUSABLE};
+use crate::pool::{Older, PoolDevices, check_writable, find_older, next_epoch, read_start};
 use crate::rebuild::{CACHE_BYTES, Failed, Places, Rebuild, band_reads};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Status};
@@ -59,6 +65,8 @@ pub struct LostRanges {
 pub struct ForgottenLog {
     /// Slices that may have had something in the log alone.
     pub slices: u64,
+    /// Shards whose dirty journal is damaged: of these, all slices may have had something there.
+    pub shards_without_journal: u64,
     /// Extents all of whose blocks are lost now.
     pub lost_extents: u64,
     /// Extents given back: of volumes that there are not, or claimed twice.
@@ -76,6 +84,8 @@ struct Opened {
     meta: Rc<Meta>,
     tail: LogTail,
     loss: Loss,
+    /// What the journal that the shard gets names; `None`: it has one.
+    new_journal: Option<BTreeSet<DirtySlice>>,
 }
 
 /// What is to be said of a shard's extents.
@@ -146,9 +156,15 @@ pub(crate) async fn forget_log(
     let mut unfound = Unfound::default();
     for (number, shard) in (0..).zip(shards) {
         this.go_on()?;
+        let new_journal = shard.new_journal.clone();
         match on_log.shape {
             Shape::Hot => this.lose(shard).await?,
             Shape::Shaped => this.rebuild(&log, &on_log, &catalog, number, shard, &mut unfound).await?,
+        }
+        if let Some(slices) = new_journal {
+            let media = Media::new(reactor, this.capacity.clone(), &this.info)?;
+            let renewed = DirtyJournal::renew(&media, &this.superblock, number, &slices).await;
+            renewed.map_err(|status| this.io("make a dirty journal anew", status))?;
         }
         progress.shard_done();
     }
@@ -167,7 +183,6 @@ impl Forgetting<'_> {
 
     /// Whether the device may become the pool's log; the epoch to go on with.
     async fn judge_log(&self, log: &OpenLog, force: bool) -> Result<u32, PoolError> {
-        let name = self.devices.log.name();
         let found = match meta::read_superblocks(self.reactor, log.channel.clone(), log.info).await {
             Ok(found) => found,
             Err(_) => {
@@ -182,18 +197,54 @@ impl Forgetting<'_> {
         };
         let is_ours =
             found.role == Role::Log && found.pool == self.superblock.pool && found.other == self.superblock.device;
-        if !force {
-            if !is_ours {
-                return Err(self.in_use(log).await);
-            }
-            if found.device == self.superblock.other && self.is_readable(log).await {
-                let reason = format!(
-                    "'{name}' is its log, and can be read: open the pool. With force it is given up all the same"
-                );
-                return Err(self.refuse(reason));
-            }
+        if is_ours && found.device == self.superblock.other {
+            self.judge_own_log(log, &found, force).await?;
+        } else if !is_ours && !force {
+            return Err(self.in_use(log).await);
         }
         if is_ours { next_epoch(&self.superblock, &found) } else { next_epoch(&self.superblock, &self.superblock) }
+    }
+
+    /// Whether its own log may be given up for a new one on the same device.
+    async fn judge_own_log(&self, log: &OpenLog, found: &Superblock, force: bool) -> Result<(), PoolError> {
+        let (name, capacity) = (self.devices.log.name(), self.devices.capacity.name());
+        let reason = match find_older(self.reactor, &self.superblock, found, log).await {
+            // Whatever is said here: nothing would say any more that what the pool then shows is old.
+            Some(Older { role: Role::Capacity, seen, newest }) => {
+                return Err(self.refuse(format!(
+                    "'{capacity}' is an older copy of its capacity device: it has seen {seen} openings of the pool, its log '{name}' \
+                     {newest}; without the log the pool would show what is old: bring the newer one back, and open the pool"
+                )));
+            }
+            _ if force => return Ok(()),
+            Some(Older { role: Role::Log, seen, newest }) => format!(
+                "'{name}' is an older copy of its log: it has seen {seen} openings of the pool, '{capacity}' {newest}; bring the newer \
+                 one back, or, if that is lost, give it up with --force"
+            ),
+            None if !self.is_readable(log).await => return Ok(()),
+            None => match self.shard_without_journal().await? {
+                Some(shard) => format!(
+                    "'{name}' is its log, and can be read; {} is damaged, and 'pool check --repair' makes it anew from the log, without \
+                     any loss. With force the log is given up all the same",
+                    Object::Journal { shard }
+                ),
+                None => format!(
+                    "'{name}' is its log, and can be read: open the pool. With force it is given up all the same"
+                ),
+            },
+        };
+        Err(self.refuse(reason))
+    }
+
+    /// The first shard of whose dirty journal no copy is valid.
+    async fn shard_without_journal(&self) -> Result<Option<u16>, PoolError> {
+        let media = Media::new(self.reactor, self.capacity.clone(), &self.info)?;
+        for shard in 0..self.superblock.shards {
+            if named::in_journal(&media, &self.superblock, shard).await?.is_none() {
+                return Ok(Some(shard));
+            }
+        }
+        Ok(None)
     }
 
     /// Why a device that holds something does not become its log.
@@ -283,16 +334,30 @@ impl Forgetting<'_> {
         let catalog = Catalog::load(self.reactor, channel.clone(), info, superblock).await?;
         let shadow = superblock.shadow();
         let of_capacity = shadow.as_ref().unwrap_or(superblock);
+        let media = Media::new(self.reactor, channel.clone(), &info)?;
         let mut shards = Vec::new();
         for shard in 0..superblock.shards {
             self.go_on()?;
             let (meta, tail) = Meta::open(self.reactor, channel.clone(), info, of_capacity, shard, CACHE_BYTES).await?;
-            let journal = DirtyJournal::open(self.reactor, channel.clone(), info, superblock, shard).await?;
-            let loss = loss(&meta, superblock.shard_extents(shard), &journal.entries(), &catalog);
+            let journal = named::in_journal(&media, superblock, shard).await?;
+            let is_lost = journal.is_none();
+            let slices = match journal {
+                Some(slices) => slices,
+                None => named::all_slices(&catalog, superblock, shard)?,
+            };
+            let loss = loss(&meta, superblock.shard_extents(shard), &slices, &catalog);
+            let new_journal = is_lost.then(|| if shadow.is_some() { slices } else { BTreeSet::new() });
+            if new_journal.as_ref().is_some_and(|slices| !has_room(superblock, slices.len())) {
+                let (journal, slices) = (Object::Journal { shard }, loss.slices);
+                return Err(self.refuse(format!(
+                    "{journal} is damaged, and has no room for all of the shard's {slices} slices: restore the capacity device from a \
+                     backup"
+                )));
+            }
             if tail.segment.max(tail.lsn) + BEYOND_SHADOW >= NUMBER_MAX {
                 return Err(self.refuse("has given up its log too often: copy its volumes to a new pool".to_string()));
             }
-            shards.push(Opened { meta, tail, loss });
+            shards.push(Opened { meta, tail, loss, new_journal });
         }
         Ok((catalog, shards))
     }
@@ -356,7 +421,7 @@ impl Forgetting<'_> {
         self.progress.go_on().map_err(|stopped| stopped.of_pool(&self.superblock.name))
     }
 
-    async fn lose(&self, Opened { meta, tail, loss }: Opened) -> Result<(), PoolError> {
+    async fn lose(&self, Opened { meta, tail, loss, .. }: Opened) -> Result<(), PoolError> {
         loss.freed.iter().for_each(|extent| meta.set_descriptor(*extent, Descriptor::default()));
         note_lost(&meta, loss);
         let tail = LogTail { segment: tail.segment + SEGMENTS_BEYOND, lsn: tail.lsn + RECORDS_BEYOND };
@@ -370,7 +435,7 @@ impl Forgetting<'_> {
         on_log: &Superblock,
         catalog: &Catalog,
         shard: u16,
-        Opened { meta: shadow, tail, loss }: Opened,
+        Opened { meta: shadow, tail, loss, .. }: Opened,
         unfound: &mut Unfound,
     ) -> Result<(), PoolError> {
         let failed = |error: Failed| error.of_pool(&self.superblock.name);
@@ -428,8 +493,9 @@ fn is_torn_copy(start: &[u8], ours: &[[u8; BLOCK_BYTES]]) -> bool {
 fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
     let mut lost: Vec<(u32, u32)> = Vec::new();
     let mut all = ForgottenLog::default();
-    for Opened { loss, .. } in shards {
+    for Opened { loss, new_journal, .. } in shards {
         all.slices += loss.slices;
+        all.shards_without_journal += new_journal.is_some() as u64;
         all.freed_extents += loss.freed.len() as u64;
         lost.extend(loss.lost.iter().map(|(_, descriptor)| (descriptor.volume, descriptor.vextent)));
         lost.extend(&loss.missing);
@@ -451,9 +517,8 @@ fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
 /// Every extent of a slice in the journal is lost, whether it has blocks yet or not: the log may have allocated it. What
 /// two extents claim, the log would have told; so that is lost as well.
 /// The shard has `extents` of them; of some the store may not know.
-fn loss(meta: &Meta, extents: u32, slices: &[(u32, u32)], catalog: &Catalog) -> Loss {
-    let mut loss = Loss { slices: slices.len() as u64, ..Loss::default() };
-    let dirty: BTreeSet<(u32, u32)> = slices.iter().copied().collect();
+fn loss(meta: &Meta, extents: u32, dirty: &BTreeSet<DirtySlice>, catalog: &Catalog) -> Loss {
+    let mut loss = Loss { slices: dirty.len() as u64, ..Loss::default() };
     let mut holders: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     let mut doubled: BTreeSet<u32> = BTreeSet::new();
     for extent in 0..extents {
@@ -479,7 +544,7 @@ fn loss(meta: &Meta, extents: u32, slices: &[(u32, u32)], catalog: &Catalog) -> 
     }
     // Slots of an extent that is freed here are still the durable root's until the checkpoint; the store sees to that.
     loss.free.extend(&loss.freed);
-    for (volume, slice) in slices {
+    for (volume, slice) in dirty {
         let Some(entry) = catalog.volumes.get(volume).filter(|entry| catalog.counts(entry)) else {
             continue;
         };

@@ -155,7 +155,8 @@ fn remedy(object: &Object) -> &'static str {
             "its other copy does not help either; 'pool check' names what may be lost, and with --repair gives it up"
         }
         Object::Journal { .. } => {
-            "'pool check --repair' makes it anew from the log, as long as that is whole; nothing is lost by that"
+            "'pool check --repair' makes it anew from the log, as long as that is whole, and nothing is lost by that; if the log is \
+             damaged or gone as well, 'pool forget-log' gives up all of the shard"
         }
         _ => "restore the device from a copy",
     }

@@ -108,13 +108,19 @@ impl Tank {
         if is_shaped { Tank::shaped_filled(reactor) } else { Tank::filled(reactor) }
     }
 
+    /// Of its log device.
+    pub fn log_blocks(&self) -> u64 {
+        self.log.info().blocks
+    }
+
     /// Pools of their own with the same bytes, but for one device that is as `old` has it: the log of the first, the capacity
     /// device of the second.
     pub fn with_older(&self, old: &Tank) -> [Tank; 2] {
         [Tank { log: old.log.fork(), ..self.fork() }, Tank { capacity: old.capacity.fork(), ..self.fork() }]
     }
 
-    fn fill(tank: Tank) -> Tank {
+    /// See [`Tank::filled`].
+    pub fn fill(tank: Tank) -> Tank {
         let reactor = tank.reactor.clone();
         let at = tank.clone();
         reactor.block_on(async move {
