@@ -145,6 +145,18 @@ fn a_new_drive_takes_the_place_of_a_failed_one_in_a_running_node() {
     assert!(array(&node)["state"].as_str().unwrap().starts_with("open, degraded"));
     assert_eq!(node.run(&["device", "rejoin", "array", "bad"]).code, 1, "it fails still");
     node.ok(&["device", "set", "bad", "rate=off"]);
+    // A restart does not take it in by itself, and says why it lacks data and what helps.
+    node.kill();
+    node.restart();
+    assert_eq!(states(&node), ["in sync", "failed", "in sync"]);
+    let why = "member 'bad' holds an older copy of the data (generation ";
+    let warnings = node.status()["warnings"].to_string();
+    assert!(
+        warnings.contains(why) && warnings.contains("'remuda device rejoin array bad' fills it anew"),
+        "{warnings}"
+    );
+    let text = node.run(&["device", "show", "array"]).out;
+    assert!(text.contains(why), "{text}");
     refused(&node, &["device", "rejoin", "array", "d1"], 2, "d0, bad, d2");
     node.ok(&["device", "rejoin", "array", "bad"]);
     works(&node);
@@ -157,6 +169,29 @@ fn a_new_drive_takes_the_place_of_a_failed_one_in_a_running_node() {
     node.restart();
     is_right(&node);
     assert_eq!(states(&node), ["in sync"; 3]);
+}
+
+#[test]
+fn a_member_put_back_from_a_copy_is_filled_anew_by_itself_and_the_node_says_why() {
+    let mut node = node(3);
+    works(&node);
+    node.kill();
+    std::fs::copy(node.path("d1.img"), node.path("copy.img")).unwrap();
+    node.restart();
+    works(&node);
+    is_right(&node);
+    node.kill();
+    std::fs::rename(node.path("copy.img"), node.path("d1.img")).unwrap();
+    node.restart();
+    assert!(node.log().contains("the member holds an older copy of the data (generation "), "{}", node.log());
+    works(&node);
+    until_whole(&node);
+    is_right(&node);
+    node.kill();
+    std::fs::remove_file(node.path("d0.img")).unwrap();
+    node.restart();
+    is_right(&node);
+    works(&node);
 }
 
 #[test]

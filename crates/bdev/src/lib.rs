@@ -67,8 +67,8 @@ pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, Mir
 pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
 pub use parity::{
-    MemberState, MemberStatus, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, ParityDefect, ParityDevice, ParityOptions,
-    ParityStatus, RebuildStatus,
+    MemberState, MemberStatus, OlderCopy, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, ParityDefect, ParityDevice,
+    ParityOptions, ParityStatus, RebuildStatus,
 };
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy, RateLimiter};
 pub use remote::RemoteDevice;

@@ -310,7 +310,7 @@ fn the_heads_are_equal_after_any_crash_whichever_member_is_lost_then() {
 }
 
 #[test]
-fn a_member_put_back_from_a_copy_is_not_believed() {
+fn a_member_put_back_from_a_copy_is_not_believed_and_is_filled_anew() {
     for (stale, was_clean) in [(0, true), (0, false), (2, true), (2, false)] {
         let reactor = reactor();
         let inner = reactor.clone();
@@ -330,10 +330,31 @@ fn a_member_put_back_from_a_copy_is_not_believed() {
             drop(device);
             put_back(&inner, &devices[stale], &copy).await;
             let device = open(&inner, &members, ParityOptions::default()).await;
-            assert_eq!(states(&device)[stale], MemberState::Failed, "member {stale}");
+            assert_eq!(states(&device)[stale], MemberState::Rebuilding, "member {stale}");
+            let older = device.members()[stale].older.expect("it says why");
+            assert!(older.generation + 1 < older.newest, "{older:?}");
             for _ in 0..4 {
                 assert_eq!(read(&inner, &device, 3, 1).await, expected(3, 1, 2));
             }
+            // The same copy once more, in the midst of being filled anew.
+            assert_eq!(write(&inner, &device, 3, 1, 3).await, Status::Ok);
+            drop(device);
+            put_back(&inner, &devices[stale], &copy).await;
+            let device = open(&inner, &members, ParityOptions::default()).await;
+            assert_ne!(states(&device)[stale], MemberState::InSync);
+            assert_eq!(read(&inner, &device, 3, 1).await, expected(3, 1, 3));
+            if states(&device)[stale] == MemberState::Failed {
+                assert!(device.members()[stale].older.is_some());
+                device.join(&inner, stale, None, false).await.unwrap();
+            }
+            device.rebuild(&inner).await.unwrap();
+            assert_eq!(states(&device), [MemberState::InSync; 3]);
+            assert_eq!(device.members()[stale].older, None);
+            drop(device);
+            let mut without = members.clone();
+            without[(stale + 1) % 3] = None;
+            let device = open(&inner, &without, ParityOptions::default()).await;
+            assert_eq!(read(&inner, &device, 3, 1).await, expected(3, 1, 3), "computed from it");
         });
     }
 }

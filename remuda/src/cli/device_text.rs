@@ -66,9 +66,10 @@ fn paths_table(paths: Vec<PathView>) -> String {
 }
 
 fn parts_table(part: &str, parts: Vec<LegView>) -> String {
+    let whys: String = parts.iter().filter_map(|part| part.why.as_ref()).map(|why| format!("\n{why}\n")).collect();
     let row =
         |part: LegView| vec![part.device, part.state, output::count(part.read_errors), output::count(part.repairs)];
-    output::table(&[part, "STATE", ">READ ERRORS", ">REPAIRS"], parts.into_iter().map(row).collect())
+    output::table(&[part, "STATE", ">READ ERRORS", ">REPAIRS"], parts.into_iter().map(row).collect()) + &whys
 }
 
 /// The keys of a device and their values, durations as people write them.

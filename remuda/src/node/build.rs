@@ -535,7 +535,7 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
         }
     }
     if let Handle::Local(Built::Parity(parity)) = &opened.handle {
-        let (parity, state) = parity_view(&parity.status(), legs);
+        let (parity, state) = parity_view(&view.name, &parity.status(), legs);
         (view.parity, view.state) = (Some(parity), state);
     }
     if let Handle::Local(Built::ZoneBands(bands)) = &opened.handle {
@@ -612,6 +612,7 @@ fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {
         .to_string(),
         read_errors: leg.read_errors,
         repairs: leg.repairs,
+        why: None,
     });
     MirrorView {
         legs: legs.collect(),

@@ -256,7 +256,7 @@ impl Node {
             match &slot.live {
                 Err(reason) => closed.push(format!("device '{name}' is not open: {reason}")),
                 Ok(opened) => {
-                    closed.extend(redundant::degraded(name, opened));
+                    closed.extend(redundant::degraded(name, opened, slot.def.children()));
                     closed.extend(paths::unreachable_paths(name, opened));
                 }
             }

@@ -3,7 +3,10 @@
 use super::build::{Handle, Opened};
 use super::view::{LegView, ParityView, RebuildView};
 use crate::config::{DeviceDef, DeviceParams};
-use bdev::{BlockDevice, Built, DeviceError, LegState, MemberState, MirrorDevice, ParityDevice, ParityStatus};
+use bdev::{
+    BlockDevice, Built, DeviceError, LegState, MemberState, MemberStatus, MirrorDevice, OlderCopy, ParityDevice,
+    ParityStatus,
+};
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -77,8 +80,20 @@ impl Redundant {
     }
 }
 
+/// Why a member lacks data, and what puts that right, if it holds an older copy.
+fn behind(device: &str, member: &MemberStatus, name: &str) -> Option<String> {
+    let OlderCopy { generation, newest } = member.older?;
+    let then = match member.state {
+        MemberState::Failed => format!("'remuda device rejoin {device} {name}' fills it anew"),
+        _ => "it is being filled anew".to_string(),
+    };
+    Some(format!(
+        "member '{name}' holds an older copy of the data (generation {generation}, the others are at {newest}): {then}"
+    ))
+}
+
 /// What a parity device tells about itself, and its state in a few words.
-pub(super) fn parity_view(status: &ParityStatus, names: &[String]) -> (ParityView, String) {
+pub(super) fn parity_view(device: &str, status: &ParityStatus, names: &[String]) -> (ParityView, String) {
     let members = status.members.iter().zip(names).map(|(member, name)| LegView {
         device: name.clone(),
         state: match (member.state, &member.name) {
@@ -90,6 +105,7 @@ pub(super) fn parity_view(status: &ParityStatus, names: &[String]) -> (ParityVie
         .to_string(),
         read_errors: member.read_errors,
         repairs: member.repairs,
+        why: behind(device, member, name),
     });
     let rebuild = status.rebuild.map(|rebuild| {
         let left = rebuild.bytes.saturating_sub(rebuild.done_bytes);
@@ -136,7 +152,8 @@ fn duration(seconds: u64) -> String {
 }
 
 /// What lacks data, if anything does.
-pub(super) fn degraded(name: &str, opened: &Opened) -> Option<String> {
+pub(super) fn degraded(name: &str, opened: &Opened, parts: &[String]) -> Option<String> {
+    let mut why = Vec::new();
     let (kind, part, in_sync, all) = match Redundant::of(opened)? {
         Redundant::Mirror(mirror) => {
             let legs = mirror.legs();
@@ -144,10 +161,12 @@ pub(super) fn degraded(name: &str, opened: &Opened) -> Option<String> {
         }
         Redundant::Parity(parity) => {
             let members = parity.members();
+            why.extend(members.iter().zip(parts).filter_map(|(member, part)| behind(name, member, part)));
             let in_sync = members.iter().filter(|member| member.state == MemberState::InSync).count();
             ("parity device", "members", in_sync, members.len())
         }
     };
     let more = if kind == "mirror" { "" } else { "; the loss of another one would be a loss of data" };
-    (in_sync < all).then(|| format!("{kind} '{name}': {in_sync} of {all} {part} have all data{more}"))
+    let why: String = why.into_iter().map(|why| format!("; {why}")).collect();
+    (in_sync < all).then(|| format!("{kind} '{name}': {in_sync} of {all} {part} have all data{more}{why}"))
 }

@@ -196,6 +196,9 @@ pub struct LegView {
     pub read_errors: u64,
     /// Operations repaired by writing back what the others had.
     pub repairs: u64,
+    /// Why it lacks data and what puts that right, if it holds an older copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A volume.

@@ -75,6 +75,7 @@ impl ParityDevice {
         inner.set_state(member, MemberState::Rebuilding);
         let outcome = inner.write_superblocks().await;
         if outcome.is_ok() && shared.state(member) == MemberState::Rebuilding {
+            shared.members[member].set_older(None);
             return Ok(());
         }
         // As it was: it can be tried again, with this device or another one.

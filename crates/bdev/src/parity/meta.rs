@@ -50,6 +50,8 @@ pub(super) struct Decided {
     pub(super) superblock: Superblock,
     /// Members that hold something else, and count as absent: the others suffice.
     pub(super) unfit: Vec<Disagreement>,
+    /// The member that was put back from a copy: it is filled anew, as a blank one is.
+    pub(super) put_back: Option<usize>,
 }
 
 /// The states of the members, decided from the superblocks that are present (`None`: absent, or nothing that can be read).
@@ -87,7 +89,7 @@ pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Dec
         }
     }
     let found = &found[..];
-    let mut decided = ruling(found).ok_or(Disagreement::Nothing)?;
+    let (mut decided, put_back) = ruling(found).ok_or(Disagreement::Nothing)?;
     // What is written next must look newer than all that was ever attempted.
     decided.generation = newest.generation;
     for (index, record) in decided.members.iter_mut().enumerate() {
@@ -102,12 +104,14 @@ pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Dec
     if lost.len() > 1 {
         return Err(unfit.into_iter().next().unwrap_or(Disagreement::Lost(lost)));
     }
+    // All others have everything: what this one has, or had, is computed from them.
+    let put_back = put_back.filter(|index| lost == [*index]);
     if let [index] = lost[..]
-        && blank[index]
+        && (blank[index] || put_back.is_some())
     {
         decided.members[index].state = MemberState::Rebuilding;
     }
-    Ok(Decided { superblock: decided, unfit })
+    Ok(Decided { superblock: decided, unfit, put_back })
 }
 
 /// The identity that most members carry; of two that are as frequent, that of the first.
@@ -119,8 +123,8 @@ fn prevailing(found: &[Option<Superblock>]) -> Option<[u8; 16]> {
 
 /// The superblock that rules: the newest one that is not refuted. Nothing older than what any was made on; and where what
 /// they were made on has been overwritten everywhere, by attempts alone, the newest of these: nothing has been acknowledged
-/// since. Its base is what superblocks that are made now stand on.
-fn ruling(found: &[Option<Superblock>]) -> Option<Superblock> {
+/// since. Its base is what superblocks that are made now stand on. And the member that was put back from a copy, if one was.
+fn ruling(found: &[Option<Superblock>]) -> Option<(Superblock, Option<usize>)> {
     let own = || found.iter().flatten();
     let base = own().map(|own| own.base.generation).max()?;
     let stands_on = |candidate: &Superblock| own().any(|own| own.base == candidate.as_base());
@@ -131,11 +135,14 @@ fn ruling(found: &[Option<Superblock>]) -> Option<Superblock> {
     };
     let mut candidates: Vec<&Superblock> = own().filter(|own| is_late(own)).collect();
     candidates.sort_by_key(|candidate| Reverse(candidate.generation));
-    let newest_attempt = || candidates.iter().find(|own| own.base.generation == base).map(|own| (*own).clone());
+    let newest_attempt = || {
+        let newest = candidates.iter().find(|own| own.base.generation == base);
+        newest.map(|own| ((*own).clone(), None))
+    };
     // Not that attempt is what the next superblocks stand on: nobody but one may ever have had it.
     let unrefuted = |candidate: &&Superblock| {
-        let ruling = unless_refuted(found, candidate)?;
-        Some(Superblock { base: candidate.as_base(), ..ruling })
+        let (ruling, put_back) = unless_refuted(found, candidate)?;
+        Some((Superblock { base: candidate.as_base(), ..ruling }, put_back))
     };
     candidates.iter().find_map(unrefuted).or_else(newest_attempt)
 }
@@ -152,9 +159,9 @@ fn has_had(own: &Superblock, candidate: &Superblock) -> bool {
 
 /// A superblock that may have been in force; `None` when members that it calls in use prove that it never was.
 ///
-/// One member that is more than one generation behind, alone, proves nothing: it was put back from a copy, and is failed.
+/// One member that is more than one generation behind, alone, proves nothing: it was put back from a copy, and does not count.
 /// While a member refuses a generation it is called failed in the next one, and of two that refuse none is.
-fn unless_refuted(found: &[Option<Superblock>], candidate: &Superblock) -> Option<Superblock> {
+fn unless_refuted(found: &[Option<Superblock>], candidate: &Superblock) -> Option<(Superblock, Option<usize>)> {
     let mut candidate = candidate.clone();
     let contradicts = |index: &usize| {
         let record = &candidate.members[*index];
@@ -170,10 +177,10 @@ fn unless_refuted(found: &[Option<Superblock>], candidate: &Superblock) -> Optio
     let behind =
         |index: usize| found[index].as_ref().map_or(0, |own| candidate.generation.saturating_sub(own.generation));
     match against[..] {
-        [] => Some(candidate),
+        [] => Some((candidate, None)),
         [index] if is_whole && behind(index) > 1 => {
             candidate.members[index].state = MemberState::Failed;
-            Some(candidate)
+            Some((candidate, Some(index)))
         }
         _ => None,
     }
@@ -254,7 +261,8 @@ mod tests {
         found.iter_mut().skip(1).for_each(|own| own.as_mut().unwrap().members[0].id = [9; 16]);
         found[0].as_mut().unwrap().generation = 3;
         assert_eq!(states(&found), Ok(vec![Failed, InSync, InSync]));
-        assert_eq!(states(&all([9, 5, 9], [InSync; 3])), Ok(vec![InSync, Failed, InSync]));
+        assert_eq!(states(&all([9, 5, 9], [InSync; 3])), Ok(vec![InSync, Rebuilding, InSync]));
+        assert_eq!(decide(&all([9, 5, 9], [InSync; 3]), &[false; 3]).unwrap().put_back, Some(1));
         // Two that could not be written, and so could not be called failed, have all that was acknowledged.
         assert_eq!(states(&all([9, 5, 5], [InSync; 3])), Ok(vec![InSync; 3]));
     }

@@ -67,10 +67,22 @@ pub struct MemberStatus {
     pub name: Option<String>,
     /// Its state.
     pub state: MemberState,
+    /// Why it lacks data, if it is that it holds what was there at an earlier time.
+    pub older: Option<OlderCopy>,
     /// Reads that failed on it.
     pub read_errors: u64,
     /// Times that blocks of it were rewritten from the others.
     pub repairs: u64,
+}
+
+/// What a member holds that was found to be behind the others when the device was opened: it missed writes, or was put back from
+/// a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OlderCopy {
+    /// The generation that it has seen.
+    pub generation: u64,
+    /// That of the others.
+    pub newest: u64,
 }
 
 /// A member that is being rebuilt.
@@ -159,6 +171,8 @@ struct Member {
     joins: AtomicU32,
     /// The superblock slot to write first; only its first value may differ from zero. Written with the metadata turn held.
     slot_first: AtomicU64,
+    /// Locked for copies only.
+    older: Mutex<Option<OlderCopy>>,
     state: AtomicU8,
     read_errors: AtomicU64,
     repairs: AtomicU64,
@@ -167,6 +181,14 @@ struct Member {
 impl Member {
     fn device(&self) -> Option<Arc<dyn BlockDevice>> {
         self.device.lock().expect("nothing panics while holding a member's device").clone()
+    }
+
+    fn older(&self) -> Option<OlderCopy> {
+        *self.older.lock().expect("nothing panics while holding a generation")
+    }
+
+    fn set_older(&self, older: Option<OlderCopy>) {
+        *self.older.lock().expect("nothing panics while holding a generation") = older;
     }
 
     /// Gives its place to another device, and returns the former one.
@@ -240,6 +262,7 @@ impl ParityDevice {
         let members = self.shared.members.iter().enumerate().map(|(index, member)| MemberStatus {
             name: member.device().map(|device| device.name().to_string()),
             state: self.shared.state(index),
+            older: member.older(),
             read_errors: member.read_errors.load(Relaxed),
             repairs: member.repairs.load(Relaxed),
         });

@@ -6,7 +6,7 @@ use super::format::{
 use super::lost::LostRows;
 use super::meta::{self, Decided, Disagreement};
 use super::rows::Rows;
-use super::{Member, ParityDevice, ROW_BYTES_MAX, Shared};
+use super::{Member, OlderCopy, ParityDevice, ROW_BYTES_MAX, Shared};
 use crate::blank::{EDGE_BYTES, is_blank};
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
 use crate::io::{Op, OpSet};
@@ -118,6 +118,7 @@ impl ParityDevice {
         }
         let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         let fresh = options.create && (options.force || found.iter().all(Option::is_none));
+        let mut put_back = None;
         let config = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let mut superblock = if fresh {
             if let Some(index) = members.iter().position(Option::is_none) {
@@ -143,19 +144,24 @@ impl ParityDevice {
                 config([explain(&why, &members)].iter().map(String::as_str).chain(unfit).collect::<Vec<_>>().join("; "))
             })?;
             leave_out(name, &mut members, &mut seen, &mut decided).map_err(config)?;
+            put_back = decided.put_back;
             decided.superblock
         };
         let present: Vec<DeviceInfo> = members.iter().flatten().map(|member| member.info()).collect();
         let was_clean = superblock.clean && !fresh;
         superblock.clean = false;
         for (index, record) in superblock.members.iter_mut().enumerate() {
-            if record.state == MemberState::Rebuilding && found[index].is_none() {
-                record.id = random_id(reactor);
+            if record.state == MemberState::Rebuilding && (found[index].is_none() || put_back == Some(index)) {
+                (record.id, record.rebuilt_rows) = (random_id(reactor), 0);
             }
         }
+        let newest = superblock.generation;
         let device = ParityDevice { shared: Arc::new(assemble(name, members, &present, superblock, options)) };
-        for (member, seen) in device.shared.members.iter().zip(&seen) {
+        for (index, (member, seen)) in device.shared.members.iter().zip(&seen).enumerate() {
             member.slot_first.store(seen.slot_first, Release);
+            let generation = seen.superblock.as_ref().map_or(newest, |own| own.generation);
+            let is_in_sync = device.shared.state(index) == MemberState::InSync;
+            member.set_older((!is_in_sync && generation < newest).then_some(OlderCopy { generation, newest }));
         }
         device.begin(reactor, fresh, was_clean).await?;
         device.tell(&seen);
@@ -193,6 +199,17 @@ impl ParityDevice {
                 member.repairs.fetch_add(1, Relaxed);
                 tracing::info!(parity = shared.name, member = index, slots = seen.damaged, "rewrote superblock slots");
             }
+            if let Some(OlderCopy { generation, newest }) = member.older() {
+                let then = match state {
+                    MemberState::Rebuilding => "it is filled anew from the others",
+                    _ => "it is filled anew when it is rejoined",
+                };
+                tracing::warn!(
+                    parity = shared.name,
+                    member = index,
+                    "the member holds an older copy of the data (generation {generation}, the device is at {newest}): {then}"
+                );
+            }
             if state != MemberState::InSync {
                 tracing::warn!(parity = shared.name, member = index, ?state, "no other member can be done without");
             }
@@ -218,8 +235,8 @@ fn leave_out(
             (None, Some(why)) => Some(why),
             (None, None) => too_small,
         };
-        // A blank one is done without as well.
-        let holds_data = is_used && seen[index].superblock.is_some();
+        // A blank one is done without as well, and one that was put back.
+        let holds_data = is_used && seen[index].superblock.is_some() && decided.put_back != Some(index);
         match why {
             Some(why) if holds_data => return Err(why),
             Some(why) => {
@@ -399,6 +416,7 @@ fn assemble(
         device: Mutex::new(device),
         joins: AtomicU32::new(0),
         slot_first: AtomicU64::new(0),
+        older: Mutex::new(None),
         state: AtomicU8::new(record.state.code()),
         read_errors: AtomicU64::new(0),
         repairs: AtomicU64::new(0),

@@ -63,6 +63,9 @@ impl Inner {
         (record.state, record.rebuilt_rows) = (state, 0);
         shared.unrecorded.store(true, Release);
         shared.members[member].state.store(state.code(), Release);
+        if state == MemberState::InSync {
+            shared.members[member].set_older(None);
+        }
     }
 
     /// Writes the superblock of a new generation to all members in use; one that refuses is called failed in the next, if
