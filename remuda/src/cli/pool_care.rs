@@ -367,6 +367,12 @@ fn loss_text(loss: &LogLoss, verb: &str) -> String {
         let (ranges, bytes) = (output::count(lost.ranges), ByteSize(lost.bytes));
         text += &format!("\n  volume '{}': {ranges} ranges, {bytes}", lost.volume);
     }
+    if loss.shards_without_journal > 0 {
+        text += &format!(
+            "\nthe dirty journals of {} shards are damaged: which of their ranges were newer in the log is unknown, so all of them count",
+            output::count(loss.shards_without_journal)
+        );
+    }
     match loss.unfound_bytes {
         None => {
             text += "\nblocks that are damaged on the capacity device would be lost as well: how many, only doing it tells, since all \

@@ -61,6 +61,9 @@ pub struct LogLoss {
     pub bytes: u64,
     /// Extents that come back to the free ones.
     pub freed_extents: u64,
+    /// Shards whose journal of what may be in the log alone is damaged: all that volumes have in them is lost.
+    #[serde(default)]
+    pub shards_without_journal: u64,
     /// Bytes of a shaped pool that were not in the log alone and cannot be found on its capacity device: they are damaged, and lost
     /// as well. `None`: only doing it tells.
     pub unfound_bytes: Option<u64>,
@@ -190,6 +193,7 @@ impl LogLoss {
             ranges: volumes.iter().map(|lost| lost.ranges).sum(),
             bytes: volumes.iter().map(|lost| lost.bytes).sum(),
             freed_extents: forgotten.freed_extents,
+            shards_without_journal: forgotten.shards_without_journal,
             unfound_bytes: unfound.as_ref().map(|all| all.iter().map(|of_volume| of_volume.bytes).sum()),
             unfound: unfound.unwrap_or_default(),
             volumes,
