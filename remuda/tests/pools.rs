@@ -5,6 +5,8 @@ mod common;
 use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
 use common::{Node, Run, remuda};
 use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
 
 #[test]
 fn a_pool_of_the_file_is_made_once_and_keeps_what_is_in_it() {
@@ -74,6 +76,95 @@ fn pools_made_by_command_live_until_they_are_destroyed() {
     assert_eq!(node.json(&["pool", "list"]), json!([]));
     refused(&node, &["pool", "show", "hot"], 4, "no such object");
     node.ok(&["pool", "create", "q", "--log", "log", "--capacity", "big"]);
+}
+
+#[test]
+fn a_pool_that_is_killed_while_it_is_destroyed_is_there_or_is_gone_and_its_devices_can_be_used() {
+    let mut node = node("");
+    let create = ["pool", "create", "hot", "--log", "log", "--capacity", "big"];
+    let are_blank = |node: &Node| {
+        ["log.img", "big.img"]
+            .map(|file| std::fs::read(node.path(file)).unwrap()[..128 << 10].iter().all(|byte| *byte == 0))
+    };
+    node.ok(&create);
+    let (mut whole, mut ended) = (0, 0);
+    for step in 0..16 {
+        let socket = node.socket();
+        let command = ["--socket", &socket, "pool", "destroy", "hot", "--yes"].map(str::to_string);
+        let destroying = std::thread::spawn(move || remuda(&command.each_ref().map(String::as_str)));
+        std::thread::sleep(Duration::from_millis(1 + step * 3));
+        node.kill();
+        destroying.join().unwrap();
+        let state = std::fs::read_to_string(node.path("state/state.json")).unwrap();
+        ended += state.contains("\"destroying\"") as u32;
+        node.restart();
+        if node.run(&["pool", "show", "hot"]).code == 0 {
+            whole += 1;
+            assert_eq!(node.json(&["pool", "show", "hot"])["state"], json!("open"), "{}", node.log());
+            continue;
+        }
+        assert_eq!(are_blank(&node), [true; 2], "killed in step {step}\n{}", node.log());
+        let state = std::fs::read_to_string(node.path("state/state.json")).unwrap();
+        assert!(!state.contains("\"destroying\""), "{state}");
+        node.ok(&create);
+    }
+    println!("{whole} pools were whole, {ended} destroyed at the next start");
+    assert!(whole < 16, "no kill came late enough");
+}
+
+#[test]
+fn a_pool_whose_destruction_was_cut_off_is_wiped_at_the_next_start_and_others_are_left_alone() {
+    let mut node = node("");
+    node.ok(&["pool", "create", "hot", "--log", "log", "--capacity", "big"]);
+    let id = node.json(&["pool", "show", "hot"])["open"]["uuid"].clone();
+    let state = node.path("state/state.json");
+    let note = json!({ "pool": state_in(&state)["pools"][0], "pool_id": id });
+    let made = ["log.img", "big.img"].map(|file| std::fs::read(node.path(file)).unwrap());
+    node.ok(&["pool", "destroy", "hot", "--yes"]);
+    node.kill();
+    for (of_log, of_capacity) in [(true, true), (true, false), (false, true)] {
+        for (file, bytes, is_there) in [("log.img", &made[0], of_log), ("big.img", &made[1], of_capacity)] {
+            let mut bytes = bytes.clone();
+            if !is_there {
+                // Its superblocks are wiped, and the rest of its start is not.
+                bytes[..8192].fill(0);
+            }
+            std::fs::write(node.path(file), &bytes).unwrap();
+        }
+        note_in(&state, &note);
+        node.restart();
+        assert!(
+            node.log().contains("was being destroyed when the node ended: its devices are wiped now"),
+            "{}",
+            node.log()
+        );
+        for file in ["log.img", "big.img"] {
+            assert!(std::fs::read(node.path(file)).unwrap()[..128 << 10].iter().all(|byte| *byte == 0), "{file}");
+        }
+        node.kill();
+    }
+    // What has come to be there since is somebody else's.
+    std::fs::write(node.path("big.img"), &made[1]).unwrap();
+    let mut other = note.clone();
+    other["pool_id"] = json!("6f1d1f0e-6a0c-4a39-8d2f-5a4f0a2a7e11");
+    note_in(&state, &other);
+    node.restart();
+    assert!(node.log().contains("what is on 'big' is not of pool 'hot'"), "{}", node.log());
+    assert!(std::fs::read(node.path("big.img")).unwrap()[..128 << 10] == made[1][..128 << 10]);
+}
+
+fn state_in(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap();
+    serde_json::from_str(text.split_once('\n').unwrap().1).unwrap()
+}
+
+/// Notes in a node's state that a pool is being destroyed.
+fn note_in(path: &Path, note: &Value) {
+    let mut state = state_in(path);
+    state["destroying"] = json!([note]);
+    let body = serde_json::to_vec(&state).unwrap();
+    let header = json!({ "remuda_state": 1, "bytes": body.len(), "crc32c": base::crc32c(&body) });
+    std::fs::write(path, [header.to_string().as_bytes(), b"\n", &body].concat()).unwrap();
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What was left half made, for whoever has noted that it was making a pool: is it ours, and may it be wiped.
+//! What was left half made or half wiped, for whoever has noted that it was making or destroying a pool: is it ours, and may it be
+//! wiped.
 
 use crate::error::PoolError;
 use crate::format::superblock::{SUPERBLOCK_COPIES, names_pool};
@@ -38,6 +39,13 @@ pub async fn take_back_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str, p
     wipe_if(reactor, opened.channel.clone(), opened.info, &start, |start| is_of_pool(start, pool)).await
 }
 
+/// The pool of which this is the log, if that has this name.
+pub async fn pool_of_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str) -> Option<Uuid> {
+    let opened = log.open(reactor, name).ok()?;
+    let found = meta::read_superblocks(reactor, opened.channel.clone(), opened.info).await.ok()?;
+    (found.name == name).then_some(found.pool)
+}
+
 async fn wipe_if(
     reactor: &Rc<Reactor>,
     channel: Rc<dyn Channel>,
@@ -53,8 +61,8 @@ async fn wipe_if(
 }
 
 /// Whether these bytes, down to zeroes, are what making the pool of this UUID has written there, whole or half made. What comes
-/// behind superblocks that are not yet written does not say whose it is: so this is asked for devices that are known to
-/// have been blank.
+/// behind superblocks that are not yet written, or wiped already, does not say whose it is: so this is asked for devices that are known to
+/// have been blank, or this pool's.
 pub fn is_of_pool(start: &[u8], pool: Uuid) -> bool {
     let first = start.chunks_exact(BLOCK_BYTES).enumerate().find(|(_, block)| block.iter().any(|byte| *byte != 0));
     match first {

@@ -41,7 +41,7 @@ pub use format::superblock::{
     BandLayout, LogKind, Region, Role, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError,
 };
 pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
-pub use half_made::{is_of_pool, read_device_start, take_back, take_back_log};
+pub use half_made::{is_of_pool, pool_of_log, read_device_start, take_back, take_back_log};
 pub use holds::Holds;
 pub use layout::{CreateOptions, PlanError};
 pub use log_device::LogDevice;

@@ -146,20 +146,9 @@ impl Node {
                 foreign.push(making.pool.capacity.clone());
             }
         }
-        let is_there = |log: &LogDef| match log {
-            LogDef::Device(_) => true,
-            // A file that came to be for this and has gone again.
-            LogDef::Pmem { path, .. } => std::path::Path::new(path).exists(),
-        };
-        if is_there(&making.pool.log) {
-            let (log, _lock) = self.log_device(&making.pool, false)?;
-            let (name, shown) = (making.pool.name.clone(), log.name().to_string());
-            let unmade = on_reactor_async(self.reactors.first(), move |reactor| async move {
-                engine::take_back_log(&reactor, &log, &name, pool).await
-            });
-            if unmade.await?.map_err(|error| super::pools::pool_refused(&making.pool.name, error, ""))? {
-                foreign.push(shown);
-            }
+        let (is_foreign, log) = self.take_back_log(&making.pool, pool).await?;
+        if is_foreign {
+            foreign.push(log);
         }
         if !foreign.is_empty() {
             let (name, devices) = (&making.pool.name, foreign.join("', '"));
@@ -185,8 +174,25 @@ impl Node {
         Ok(ours(&start))
     }
 
+    /// Wipes the start of a pool's log device if that is this pool's; whether it holds somebody else's, and its name.
+    pub(super) async fn take_back_log(&self, def: &PoolDef, pool: Uuid) -> Result<(bool, String), Refusal> {
+        if let LogDef::Pmem { path, .. } = &def.log
+            && !std::path::Path::new(path).exists()
+        {
+            // A file that came to be for the pool and has gone again.
+            return Ok((false, path.clone()));
+        }
+        let (log, _lock) = self.log_device(def, false)?;
+        let (name, shown) = (def.name.clone(), log.name().to_string());
+        let taken = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            engine::take_back_log(&reactor, &log, &name, pool).await
+        });
+        let is_foreign = taken.await?.map_err(|error| super::pools::pool_refused(&def.name, error, ""))?;
+        Ok((is_foreign, shown))
+    }
+
     /// Wipes the start of a device that is ours; whether it holds somebody else's.
-    async fn take_back(
+    pub(super) async fn take_back(
         &self,
         device: &Arc<dyn BlockDevice>,
         ours: impl Fn(&[u8]) -> bool + Send + 'static,

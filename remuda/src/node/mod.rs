@@ -11,6 +11,7 @@ mod ana;
 mod awaited;
 mod build;
 mod connect_hint;
+mod destroying;
 mod devices;
 pub mod differences;
 pub mod export;
@@ -195,6 +196,7 @@ impl Node {
         node.open_devices().await?;
         node.open_volumes()?;
         node.unmake_all().await;
+        node.go_on_destroying().await;
         node.open_pools().await;
         node.open_subsystems().await?;
         node.announce_referrals().await?;

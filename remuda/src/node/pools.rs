@@ -4,6 +4,7 @@
 //! `pool open` tries again. Which volumes there are is known to the pool's own catalog alone.
 
 use super::build::{flash_cache_view, refused};
+use super::destroying::Destroying;
 use super::making::Making;
 use super::pool_advice::Reread;
 use super::pool_check::CheckRun;
@@ -150,6 +151,15 @@ pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal 
     }
 }
 
+/// Of a pool that is destroyed.
+fn not_wiped(refusal: Refusal) -> Refusal {
+    Refusal {
+        cause: format!("it is forgotten, but its devices could not all be wiped: {}", refusal.cause),
+        next: "create the next pool on them with --force".to_string(),
+        ..refusal
+    }
+}
+
 /// What to do about a pool that is not open.
 pub(super) fn try_again(name: &str) -> String {
     format!("put that right, then: remuda pool open {name} ('remuda docs pools' has the cases)")
@@ -157,9 +167,13 @@ pub(super) fn try_again(name: &str) -> String {
 
 /// Why a pool is not open whose capacity device holds none; one that is `made` is made where there is nothing.
 fn no_pool(name: &str, device: &str, holds: Option<Holds>, made: bool) -> Refusal {
-    let cause = match holds {
-        Some(Holds::Nothing) | None => format!("device '{device}' is blank: it holds no pool"),
-        Some(holds) => format!("device '{device}' holds no pool, but {holds}"),
+    let (cause, mend) = match holds {
+        Some(Holds::Nothing) | None => (format!("device '{device}' is blank: it holds no pool"), String::new()),
+        Some(holds) => {
+            let mend =
+                format!("if it is this one and its start was written over, 'remuda pool check {name} --repair'; ");
+            (format!("device '{device}' holds no pool, but {holds}"), mend)
+        }
     };
     let next = match made {
         true => "name the device that has the pool; or, if nothing on this one is needed, wipe it".to_string(),
@@ -167,7 +181,7 @@ fn no_pool(name: &str, device: &str, holds: Option<Holds>, made: bool) -> Refusa
             format!("put the drive that has the pool in its place; or: remuda pool destroy {name}, and create it anew")
         }
     };
-    Refusal::failed(object(name), cause, format!("{next}; then: remuda pool open {name}"))
+    Refusal::failed(object(name), cause, format!("{mend}{next}; then: remuda pool open {name}"))
 }
 
 impl Node {
@@ -383,6 +397,7 @@ impl Node {
         }
         let making = Making::new(&def, cache.as_ref());
         self.unmake_on(&making).await?;
+        self.go_on_destroying().await;
         match &cache {
             Some(cache) => self.check_cache_devices(&def, cache)?,
             None => self.check_pool_devices(&def)?,
@@ -603,8 +618,11 @@ impl Node {
             }
         }
         let (def, open) = (slot.def.clone(), slot.live.clone().ok());
+        let pool_id = self.pool_id(&def, open.as_ref()).await;
+        let destroying = pool_id.map(|pool_id| Destroying { pool: def.clone(), pool_id });
         let mut state = self.state.clone();
         state.pools.retain(|other| other.name != name);
+        state.destroying.extend(destroying.clone());
         self.remember(state)?;
         self.drop_volumes(name);
         self.pools.remove(name);
@@ -612,16 +630,16 @@ impl Node {
             self.close_pool(&open).await;
         }
         tracing::info!(pool = name, volumes = volumes.len(), "pool forgotten");
-        self.wipe_pool(&def).await
+        let Some(destroying) = destroying else { return self.wipe_pool(&def).await };
+        let wiped = self.wipe_destroyed(&destroying).await.map_err(not_wiped);
+        // Whoever is told that it was not wiped knows what to do.
+        self.was_destroyed(destroying.pool_id)?;
+        wiped
     }
 
     /// Takes the superblocks of a pool from those of its devices that are there and carry them.
     async fn wipe_pool(&self, def: &PoolDef) -> Result<(), Refusal> {
-        let (devices, _lock) = self.pool_devices(def, false).map_err(|refusal| Refusal {
-            cause: format!("it is forgotten, but its devices could not be wiped: {}", refusal.cause),
-            next: "create the next pool on them with --force".to_string(),
-            ..refusal
-        })?;
+        let (devices, _lock) = self.pool_devices(def, false).map_err(not_wiped)?;
         let name = def.name.clone();
         let wiped = on_reactor_async(self.reactors.first(), move |reactor| async move {
             Pool::destroy(&reactor, &devices, &name).await

@@ -6,6 +6,7 @@
 //! leaves the old state or the new. A file that fails its checks is refused, never repaired by guessing: an older copy
 //! would give extents away twice.
 
+use super::destroying::Destroying;
 use super::host_keys::HostKeys;
 use super::making::Making;
 use super::remote::RemoteRecord;
@@ -232,6 +233,9 @@ pub struct State {
     /// Pools that are being made; at a start, what is left of such.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<Making>,
+    /// Pools that are being destroyed; at a start, what is to be gone on with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destroying: Vec<Destroying>,
     /// Volumes in pools that are namespaces, to be shown as not ready while their pool is not open.
     #[serde(default)]
     pub shown: BTreeMap<String, ShownVolume>,
@@ -277,6 +281,7 @@ impl Default for State {
             file_bytes: BTreeMap::new(),
             pools: Vec::new(),
             making: Vec::new(),
+            destroying: Vec::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
             volumes: BTreeMap::new(),
