@@ -2,24 +2,29 @@
 
 use super::ledger::Spot;
 use super::{BandGeometry, BandStats, Bands, Stream};
-use crate::format::stripe::{Entry, StripeHead, set_entry};
+use crate::format::stripe::{Entry, StripeHead, move_entry, set_entry};
 use crate::units::BLOCK_BYTES;
 use bdev::Status;
 use reactor::{Buf, SgList};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Most bands that a stripe is tried in.
 const TRIES_MAX: usize = 4;
 
+/// Blocks that are kept together in a stripe when a writer has them together: 64 KiB, which a drive with large pages reads from
+/// one of them. The header takes the first block of the first page, so whatever else there is fills that one.
+pub(super) const PAGE_BLOCKS: u32 = 16;
+
 /// Blocks of one writer that follow one another in a stripe and in what the writer has appended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) writer: u32,
     /// The first of them among the writer's.
     pub(super) first: u32,
-    /// The first of them among the stripe's data blocks.
-    pub(super) from: u32,
+    /// Where the first of them is in the stripe, whose header is block 0.
+    pub(super) at: u32,
     pub(super) count: u32,
 }
 
@@ -31,12 +36,19 @@ pub(super) struct OpenStripe {
     /// Most blocks that it may have, the header included.
     limit: u32,
     stamps: u128,
+    /// Where the next blocks go.
+    next: Range<u32>,
+    /// What pages that were left for whole ones have free, in order.
+    left: SmallVec<[Range<u32>; 4]>,
+    /// The first page of which nothing is taken.
+    fresh: u32,
 }
 
 impl OpenStripe {
     pub(super) fn new(buf: Buf, parts: Vec<Part>, limit: u32) -> OpenStripe {
         assert!(limit >= 2 && parts.is_empty() && buf.len() >= limit as usize * BLOCK_BYTES);
-        OpenStripe { buf, parts, count: 0, limit, stamps: 0 }
+        let fresh = PAGE_BLOCKS.min(limit);
+        OpenStripe { buf, parts, count: 0, limit, stamps: 0, next: 1..fresh, left: SmallVec::new(), fresh }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -47,25 +59,73 @@ impl OpenStripe {
         self.count == 0
     }
 
-    /// Where the next block goes.
-    pub(super) fn target(&mut self) -> &mut [u8] {
-        &mut self.buf.as_mut_slice()[(self.count as usize + 1) * BLOCK_BYTES..][..BLOCK_BYTES]
+    /// Where the next block goes, while the stripe is not full; one that begins what fills a page goes to a page that is free.
+    pub(super) fn target(&mut self, begins_page: bool) -> &mut [u8] {
+        let has_page = self.fresh + PAGE_BLOCKS <= self.limit;
+        if begins_page && has_page && self.next.len() < PAGE_BLOCKS as usize {
+            if !self.next.is_empty() {
+                let behind = self.left.partition_point(|left| left.start < self.next.start);
+                self.left.insert(behind, self.next.clone());
+            }
+            self.next = self.take_page();
+        } else if self.next.is_empty() {
+            self.next = if self.left.is_empty() { self.take_page() } else { self.left.remove(0) };
+        }
+        block_of(&mut self.buf, self.next.start)
+    }
+
+    fn take_page(&mut self) -> Range<u32> {
+        let first = self.fresh;
+        self.fresh = (first + PAGE_BLOCKS).min(self.limit);
+        first..self.fresh
     }
 
     /// Takes the block that is in the target. Whether it begins a part.
     pub(super) fn take(&mut self, entry: Entry, stamp: u64, writer: u32, index: u32) -> bool {
-        set_entry(self.buf.as_mut_slice(), self.count as usize, entry);
+        let at = self.next.start;
+        self.next.start += 1;
+        set_entry(self.buf.as_mut_slice(), at as usize - 1, entry);
         self.stamps += stamp as u128;
-        let from = self.count;
         self.count += 1;
         match self.parts.last_mut() {
-            Some(part) if part.writer == writer && part.first + part.count == index => {
+            Some(part) if part.writer == writer && part.first + part.count == index && part.at + part.count == at => {
                 part.count += 1;
                 false
             }
             _ => {
-                self.parts.push(Part { writer, first: index, from, count: 1 });
+                self.parts.push(Part { writer, first: index, at, count: 1 });
                 true
+            }
+        }
+    }
+
+    /// Moves the last blocks to where some are free before them, so that the blocks of the stripe follow one another. `split` is
+    /// told of each part that has become two: the writer.
+    pub(super) fn close_up(&mut self, mut split: impl FnMut(u32)) {
+        let mut free = std::mem::take(&mut self.left);
+        free.push(std::mem::take(&mut self.next));
+        let end = self.count + 1;
+        for mut free in free {
+            free.end = free.end.min(end);
+            while free.start < free.end {
+                let last = self.parts.iter_mut().max_by_key(|part| part.at).expect("blocks are behind what is free");
+                let moved = last.count.min(free.end - free.start).min(last.at + last.count - end);
+                last.count -= moved;
+                let (from, first, writer) = (last.at + last.count, last.first + last.count, last.writer);
+                if last.count == 0 {
+                    last.at = free.start;
+                    last.count = moved;
+                } else {
+                    self.parts.push(Part { writer, first, at: free.start, count: moved });
+                    split(writer);
+                }
+                for step in 0..moved {
+                    let bytes = self.buf.as_mut_slice();
+                    move_entry(bytes, (from + step) as usize - 1, (free.start + step) as usize - 1);
+                    let from = (from + step) as usize * BLOCK_BYTES;
+                    bytes.copy_within(from..from + BLOCK_BYTES, (free.start + step) as usize * BLOCK_BYTES);
+                }
+                free.start += moved;
             }
         }
     }
@@ -74,7 +134,7 @@ impl OpenStripe {
         (self.buf, self.parts)
     }
 
-    /// The stripe as it is written: padded, its header still to be sealed.
+    /// The stripe as it is written, closed up: padded, its header still to be sealed.
     fn close(mut self, geometry: &BandGeometry) -> Closed {
         let used = self.count + 1;
         let blocks = used.next_multiple_of(geometry.unit_blocks);
@@ -85,6 +145,10 @@ impl OpenStripe {
         bufs.push(self.buf);
         Closed { bufs, parts: self.parts, count: self.count, blocks, stamp }
     }
+}
+
+fn block_of(buf: &mut Buf, at: u32) -> &mut [u8] {
+    &mut buf.as_mut_slice()[at as usize * BLOCK_BYTES..][..BLOCK_BYTES]
 }
 
 /// A stripe under way.
@@ -98,9 +162,13 @@ struct Closed {
 
 impl Bands {
     /// Writes a stripe that has blocks, and tells its writers.
-    pub(super) fn send(self: &Rc<Self>, stream: Stream, stripe: OpenStripe) {
+    pub(super) fn send(self: &Rc<Self>, stream: Stream, mut stripe: OpenStripe) {
+        {
+            let desks = &mut *self.desks.borrow_mut();
+            stripe.close_up(|writer| desks.split(writer));
+            desks.under_way += 1;
+        }
         let stripe = stripe.close(&self.geometry);
-        self.desks.borrow_mut().under_way += 1;
         let bands = self.clone();
         self.medium.reactor.spawn_eager(async move {
             let mut stripe = stripe;

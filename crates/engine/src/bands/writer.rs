@@ -1,6 +1,6 @@
 //! Who appends, and waits for what was appended.
 
-use super::stripe::{OpenStripe, Part};
+use super::stripe::{OpenStripe, PAGE_BLOCKS, Part};
 use super::{BandAt, Bands, STREAMS, Stream};
 use crate::format::stripe::Entry;
 use bdev::Status;
@@ -57,6 +57,11 @@ impl Desks {
     fn give_slot(&mut self, slot: u32) -> Slot {
         self.free.push(slot);
         std::mem::take(&mut self.slots[slot as usize])
+    }
+
+    /// A part of a writer's blocks has become two.
+    pub(super) fn split(&mut self, writer: u32) {
+        self.slots[writer as usize].outstanding += 1;
     }
 
     fn give_places(&mut self, mut places: Vec<u32>) {
@@ -149,7 +154,7 @@ impl Bands {
             slot.outstanding -= 1;
             match written {
                 Ok((band, position)) if !slot.orphan => {
-                    let first = self.geometry.at(band, position + 1 + part.from).0;
+                    let first = self.geometry.at(band, position + part.at).0;
                     let places = &mut slot.places[part.first as usize..][..part.count as usize];
                     (first..).zip(places).for_each(|(at, place)| *place = at);
                     held += part.count;
@@ -181,6 +186,14 @@ impl Bands {
     }
 }
 
+/// Whether the first of these begin a whole run of blocks that follow one another, as users write and read them.
+fn fills_page(entries: &[Entry]) -> bool {
+    let first = entries[0].block;
+    let follow = |(block, entry): (u32, &Entry)| entry.block == block;
+    first.is_multiple_of(PAGE_BLOCKS)
+        && entries.get(..PAGE_BLOCKS as usize).is_some_and(|page| (first..).zip(page).all(follow))
+}
+
 /// Appends blocks to a stream. Dropped before it has finished, what it has appended is written or not, and nobody learns where.
 pub(crate) struct Writer {
     bands: Rc<Bands>,
@@ -209,7 +222,7 @@ impl Writer {
                 continue;
             };
             while at < entries.len() && !stripe.is_full() {
-                let is_taken = fill(at, stripe.target());
+                let is_taken = fill(at, stripe.target(fills_page(&entries[at..])));
                 self.note(&mut stripe, is_taken.then_some(entries[at]));
                 at += 1;
             }

@@ -78,6 +78,12 @@ pub(crate) fn set_entry(header: &mut [u8], index: usize, entry: Entry) {
     header[HEAD_BYTES + index * ENTRY_BYTES..][..ENTRY_BYTES].copy_from_slice(raw.as_bytes());
 }
 
+/// What the entry at `from` says holds for the data block `to`.
+pub(crate) fn move_entry(header: &mut [u8], from: usize, to: usize) {
+    let from = HEAD_BYTES + from * ENTRY_BYTES;
+    header.copy_within(from..from + ENTRY_BYTES, HEAD_BYTES + to * ENTRY_BYTES);
+}
+
 impl StripeHead {
     /// Completes a header block that has `count` entries.
     pub(crate) fn seal(&self, salt: u32, header: &mut [u8]) {

@@ -34,8 +34,9 @@ const SPAN_BLOCKS_MAX: u32 = 64;
 const GAP_BLOCKS_MAX: u32 = 8;
 /// Reads under way at the same time: with the largest spans, 8 MiB.
 const READS_MAX: usize = 32;
-/// The same while users read as well: whatever a die reads for one, the others wait for.
-const READS_BESIDE_MAX: usize = 3;
+/// The same while users read as well, in one batch and the next: whatever a die reads for one, the others wait for. Three in all
+/// leave users less than they should have (0.76 to 0.78 of what they read alone), two take a fifth of the writes.
+const READS_BESIDE_MAX: [usize; 2] = [3, 2];
 /// Users read as well when they read at least one part in so many of what is moved.
 const BESIDE_PART: u64 = 4;
 /// Map entries looked at, or changed, between two looks at the time.
@@ -221,7 +222,8 @@ impl Shard {
             drain.writer = Some(bands.mover(drain.band));
             drain.spans(number, &mut spans);
         }
-        let reads_max = if self.users_read() { READS_BESIDE_MAX } else { READS_MAX };
+        let batch = self.gc.batches.replace(self.gc.batches.get() + 1);
+        let reads_max = if self.users_read() { READS_BESIDE_MAX[batch % 2] } else { READS_MAX };
         let mut under_way: Together<'_, Done> = Together::new();
         let (mut read, mut asked) = (0, 0);
         while read < spans.len() {

@@ -71,6 +71,8 @@ pub(super) struct Gc {
     pub(super) is_recounting: Cell<bool>,
     pub(super) is_recounted: Cell<bool>,
     pub(super) moved_blocks: Cell<u64>,
+    /// How many batches have read what they move.
+    pub(super) batches: Cell<usize>,
     /// Bytes that users had read from bands, and that were moved, when the last batch began.
     pub(super) seen: Cell<(u64, u64)>,
 }

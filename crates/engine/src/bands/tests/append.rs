@@ -7,14 +7,17 @@ use bdev::Op;
 fn a_full_stripe_is_one_write_whose_header_says_what_is_in_it() {
     let rig = Rig::new(GEOMETRY);
     let places = rig.put(Stream::User, 1000..1255).unwrap();
-    assert_eq!(places, (1..256).map(BandAt).collect::<Vec<_>>());
+    // Runs of 16 have pages of their own; what is before and behind them is beside the header.
+    let beside = places[..8].iter().chain(&places[248..]);
+    assert!(beside.map(|at| at.0).eq(1..16) && places[8..248].iter().map(|at| at.0).eq(16..256));
     assert_eq!(rig.disk.writes(), [(64, 320)]);
     let head = rig.head(BandAt(0)).unwrap();
     assert_eq!((head.shard, head.band, head.position, head.stream), (3, 0, 0, 0));
     assert_eq!((head.count, head.blocks), (255, 256));
     assert_eq!((head.generation, head.sequence), ((7 << 32) + 1, (7 << 32) + 1));
     let header = rig.disk.block(64);
-    assert!(head.entries(&header).eq((1000..1255).map(entry)));
+    let beside = (1000..1008).chain(1248..1255);
+    assert!(head.entries(&header).eq(beside.chain(1008..1248).map(entry)));
     for (block, at) in (1000..).zip(&places) {
         assert_eq!(rig.disk.block(rig.bands.device_block(*at)), bytes(block));
     }
@@ -37,6 +40,69 @@ fn a_stripe_that_is_not_full_is_padded_with_zeroes_to_a_write_unit() {
     assert!((4..16).all(|padding| rig.disk.block(64 + padding) == vec![0; BLOCK_BYTES]));
     assert_eq!(rig.head(BandAt(0)).map(|head| (head.count, head.blocks)), Some((3, 16)));
     assert_eq!(rig.bands.stats().padding_blocks, 12 + 15);
+}
+
+#[test]
+fn runs_of_64_kib_have_pages_of_their_own_and_what_is_beside_them_fills_the_others() {
+    let rig = Rig::new(GEOMETRY);
+    let bands = rig.bands.clone();
+    // Runs of 16 blocks behind one another, a block between two of them, then a run that no free page is left for.
+    let runs: Vec<u32> = (0..14).flat_map(|run| (run * 32..run * 32 + 16).chain([run * 32 + 20])).collect();
+    let appended: Vec<u32> = runs.into_iter().chain([1000]).chain(1600..1632).collect();
+    let places = rig.run(async move {
+        let mut writer = bands.writer(Stream::User);
+        append(&mut writer, appended).await.unwrap();
+        writer.finish().await.map(|places| places.iter().map(Option::unwrap).collect::<Vec<_>>())
+    });
+    let places = places.unwrap();
+    for (run, places) in places[..14 * 17].chunks(17).enumerate() {
+        let page = (run as u32 + 1) * 16;
+        assert_eq!(places[..16], (page..page + 16).map(BandAt).collect::<Vec<_>>());
+        assert_eq!(places[16], BandAt(run as u32 + 1), "beside the header");
+    }
+    assert_eq!(places[14 * 17], BandAt(15));
+    let rest = &places[14 * 17 + 1..];
+    assert_eq!(rest[..16], (240..256).map(BandAt).collect::<Vec<_>>(), "the last page");
+    let closed_up: Vec<_> = std::iter::once(272).chain(257..272).map(BandAt).collect();
+    assert_eq!(rest[16..], closed_up, "what was behind the end is before it");
+    assert_eq!(rig.disk.writes(), [(64, 320), (320, 352)]);
+}
+
+#[test]
+fn a_stripe_that_ends_early_has_its_blocks_behind_one_another() {
+    for (blocks, parts) in [(16..32, 1), (16..40, 2), (0..255, 9), (3..80, 4)] {
+        let rig = Rig::new(GEOMETRY);
+        let bands = rig.bands.clone();
+        let (count, entries) = (blocks.len() as u32, blocks.clone());
+        let (first, second) = rig.run(async move {
+            let (mut one, mut other) = (bands.writer(Stream::User), bands.writer(Stream::User));
+            // Two writers that take turns, so that what is moved has parts of both.
+            for step in 0..parts {
+                let part = |offset| {
+                    let all = count / (2 * parts);
+                    let from = blocks.start + (2 * step + offset) * all;
+                    from..if 2 * step + offset + 1 == 2 * parts { blocks.end } else { from + all }
+                };
+                append(&mut one, part(0)).await.unwrap();
+                append(&mut other, part(1)).await.unwrap();
+            }
+            one.end();
+            let second = other.finish().await.unwrap();
+            (one.finish().await.unwrap(), second)
+        });
+        let mut places: Vec<u32> = first.iter().chain(second.iter()).map(|place| place.unwrap().0).collect();
+        let header = rig.disk.block(64);
+        let head = rig.head(BandAt(0)).unwrap();
+        for (at, found) in (1..).zip(head.entries(&header)) {
+            assert_eq!(found, entry(found.block));
+            assert_eq!(rig.disk.block(64 + at), bytes(found.block), "block {at} is what its entry says");
+        }
+        let mut named: Vec<u32> = head.entries(&header).map(|entry| entry.block).collect();
+        named.sort_unstable();
+        assert_eq!(named, entries.collect::<Vec<_>>());
+        places.sort_unstable();
+        assert_eq!(places, (1..=count).collect::<Vec<_>>());
+    }
 }
 
 #[test]
@@ -73,7 +139,7 @@ fn a_writer_that_is_dropped_lets_the_others_go_on_and_holds_nothing() {
         assert_eq!(disk.writes(), [(64, 320)], "a full stripe does not wait");
         drop(one);
         let places = two.finish().await.unwrap();
-        assert_eq!(places.iter().collect::<Vec<_>>(), [Some(BandAt(256 + 46))]);
+        assert_eq!(places.iter().collect::<Vec<_>>(), [Some(BandAt(256 + 14))]);
     });
     assert_eq!(rig.bands.room().held_blocks, 0);
     // A drop while the stripe is on its way.

@@ -99,10 +99,10 @@ fn entry(block: u32) -> Entry {
     Entry { block, crc: crc32c(&bytes(block)) }
 }
 
-async fn append(writer: &mut Writer, blocks: std::ops::Range<u32>) -> Result<(), Status> {
-    let (first, entries) = (blocks.start, blocks.map(entry).collect::<Vec<_>>());
+async fn append(writer: &mut Writer, blocks: impl IntoIterator<Item = u32>) -> Result<(), Status> {
+    let entries: Vec<_> = blocks.into_iter().map(entry).collect();
     let fill = |index: usize, target: &mut [u8]| {
-        content(first + index as u32, target);
+        content(entries[index].block, target);
         true
     };
     writer.append(&entries, fill).await
