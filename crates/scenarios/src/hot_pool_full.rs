@@ -4,6 +4,9 @@
 //! A write to a new place fails with the status for that, and only when its shard has no extent left; whatever was
 //! acknowledged stays readable and can be overwritten; trimming and deleting bring back exactly what they free; and
 //! everything ends (I6): neither a full log nor a full device may keep upkeep from what makes room.
+//!
+//! `shaped-pool-full`: the same with a shaped pool, all of whose extents are written whole again and again, so that the
+//! collector has nothing but what no extent can take.
 
 use crate::Run;
 use crate::blocks::Crew;
@@ -39,6 +42,14 @@ fn part_spot(volume: u64, part: u64, per_block: u64) -> Spot {
     Spot { volume, first: (PARTS_FROM + part) * per_block + 1, blocks: 1 }
 }
 
+/// Places that are an extent together, one of them the block that is written everywhere.
+fn whole_extent(per: u64) -> Vec<(u64, u64)> {
+    let large = (1..EXTENT_BLOCKS / 64).map(|piece| (piece * 64, 64));
+    let small = [(0, 5), (6, 58)];
+    let places = small.into_iter().chain(large).map(|(first, blocks)| (first * per, blocks * per));
+    places.chain([(5 * per, 1)]).collect()
+}
+
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
@@ -53,6 +64,14 @@ struct Stage {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    run_with(run, |plan, _| plan)
+}
+
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    run_with(run, Plan::shaped)
+}
+
+fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let plan = Plan::pick(rng);
     let extents = rng.between(4, 10);
@@ -66,6 +85,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         idle_ns: rng.between(50_000, 5_000_000),
         ..plan
     };
+    let plan = shape(plan, rng);
     world.handle().note(format!("{plan:?}"));
     let node = world.add_node();
     create(world, rng, plan, node)?;
@@ -76,11 +96,12 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.set_schedule(ScheduleFaults::swarm(rng));
     let per = 1u64 << (12 - plan.block_shift);
     // The ends of an extent, two in one block of 4 KiB when that is more than one of the volume's, and some that fill the log.
-    let places = [(0, 1), (per - 1, 1), (5 * per, 1), (100 * per, 48 * per), (EXTENT_BLOCKS * per - 1, 1)];
+    let hot = [(0, 1), (per - 1, 1), (5 * per, 1), (100 * per, 48 * per), (EXTENT_BLOCKS * per - 1, 1)];
+    let places = if plan.bands.is_some() { whole_extent(per) } else { hot.to_vec() };
     let extents = (0..plan.volumes).flat_map(|volume| extents_used().map(move |extent| (volume, extent)));
     let spots = Spot::in_extents(extents, &places, per);
     // Parts of many blocks: merging them takes room in the log before any comes back.
-    let parts = if per > 1 { 0..plan.volumes } else { 0..0 };
+    let parts = if per > 1 && plan.bands.is_none() { 0..plan.volumes } else { 0..0 };
     let parts = parts.flat_map(|volume| (0..PARTS).map(move |part| part_spot(volume, part, per)));
     let spots = spots.chain(parts);
     let stage = Stage {
@@ -251,7 +272,7 @@ impl Stage {
                         format!("trimming {spot:?} failed with '{status}'")
                     });
                 }
-                _ if task == 0 && hands.per_block() > 1 => self.burst(&hands, &mut rng).await,
+                _ if task == 0 && hands.per_block() > 1 && self.plan.bands.is_none() => self.burst(&hands, &mut rng).await,
                 _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
             }
         }
@@ -319,11 +340,14 @@ impl Stage {
         let free = self.free_extents(&pool, &reactor).await;
         let new = self.write_everywhere(&hands).await;
         hands.expect(new == free, || format!("{new:?} new extents were written, {free:?} were free"));
-        let spots = self.ledger.borrow().spots();
-        for spot in spots {
-            if self.taken.borrow().contains(&self.extent_of(spot)) {
-                self.write(&hands, spot).await;
+        let mut spots = self.ledger.borrow().spots();
+        spots.retain(|spot| self.taken.borrow().contains(&self.extent_of(*spot)));
+        // A shaped pool that has been filled makes room by what has been overwritten of each band.
+        for _ in 0..if self.plan.bands.is_some() { rng.between(2, 3) } else { 1 } {
+            for spot in &spots {
+                self.write(&hands, *spot).await;
             }
+            spots.sort_by_cached_key(|_| rng.next_u64());
         }
         hands.read_all().await;
         let settled = pool.settle(&reactor).await;

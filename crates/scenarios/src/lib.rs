@@ -156,6 +156,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_full::run,
     },
     Scenario {
+        name: "shaped-pool-full",
+        about: "the same with a shaped pool, whose extents are all written whole, again and again",
+        run: hot_pool_full::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-stall",
         about: "a hot or shaped pool whose capacity device takes no flush any more from some moment on; nobody waits for ever, \
                 and what was acknowledged is there on a device that works again",
