@@ -272,7 +272,9 @@ impl Stage {
                         format!("trimming {spot:?} failed with '{status}'")
                     });
                 }
-                _ if task == 0 && hands.per_block() > 1 && self.plan.bands.is_none() => self.burst(&hands, &mut rng).await,
+                _ if task == 0 && hands.per_block() > 1 && self.plan.bands.is_none() => {
+                    self.burst(&hands, &mut rng).await
+                }
                 _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
             }
         }

@@ -137,7 +137,7 @@ fn ruling(found: &[Option<Superblock>]) -> Option<(Superblock, Option<usize>)> {
     candidates.sort_by_key(|candidate| Reverse(candidate.generation));
     let newest_attempt = || {
         let newest = candidates.iter().find(|own| own.base.generation == base);
-        newest.map(|own| ((*own).clone(), None))
+        newest.map(|own| (without_put_back(found, own), None))
     };
     // Not that attempt is what the next superblocks stand on: nobody but one may ever have had it.
     let unrefuted = |candidate: &&Superblock| {
@@ -174,16 +174,37 @@ fn unless_refuted(found: &[Option<Superblock>], candidate: &Superblock) -> Optio
         .iter()
         .enumerate()
         .all(|(index, record)| record.state == MemberState::InSync && is_who(found, index, record));
-    let behind =
-        |index: usize| found[index].as_ref().map_or(0, |own| candidate.generation.saturating_sub(own.generation));
     match against[..] {
         [] => Some((candidate, None)),
-        [index] if is_whole && behind(index) > 1 => {
+        [index] if is_whole && behind(found, index, &candidate) > 1 => {
             candidate.members[index].state = MemberState::Failed;
             Some((candidate, Some(index)))
         }
         _ => None,
     }
+}
+
+/// How many generations a member is behind a superblock.
+fn behind(found: &[Option<Superblock>], index: usize, candidate: &Superblock) -> u64 {
+    found[index].as_ref().map_or(0, |own| candidate.generation.saturating_sub(own.generation))
+}
+
+/// An attempt that rules, in which the one member that is far behind it, and never had what it was made on, counts as failed:
+/// it was put back from a copy while another is away, or has failed.
+fn without_put_back(found: &[Option<Superblock>], attempt: &Superblock) -> Superblock {
+    let mut attempt = attempt.clone();
+    let is_old = |index: &usize| {
+        let record = &attempt.members[*index];
+        let is_in_use = record.state != MemberState::Failed && is_who(found, *index, record);
+        let knows = |own: &Superblock| own.base == attempt.base || own.as_base() == attempt.base;
+        let is_before = |own: &Superblock| own.generation < attempt.base.generation && !knows(own);
+        is_in_use && behind(found, *index, &attempt) > 1 && found[*index].as_ref().is_some_and(is_before)
+    };
+    let old: Vec<usize> = (0..found.len()).filter(is_old).collect();
+    if let [index] = old[..] {
+        attempt.members[index].state = MemberState::Failed;
+    }
+    attempt
 }
 
 #[cfg(test)]
@@ -291,12 +312,28 @@ mod tests {
         assert_eq!(states(&found), Err(Disagreement::Lost(vec![0, 2])));
     }
 
-    /// Members that refuse superblocks or are away, over many lives: whoever is in sync has all that was acknowledged.
     #[test]
-    fn no_history_of_refusals_and_absences_makes_a_stale_member_current() {
-        let mut rng = base::Rng::new(7);
-        for _ in 0..20_000 {
-            let count = 3 + rng.below(2) as usize;
+    fn one_that_was_put_back_from_a_copy_does_not_stand_in_for_one_that_is_away() {
+        let mut found = all([9, 5, 9], [InSync; 3]);
+        let before = superblock(0, 8, [InSync; 3]).unwrap().as_base();
+        found.iter_mut().flatten().filter(|own| own.generation == 9).for_each(|own| own.base = before.clone());
+        found[1].as_mut().unwrap().base = superblock(0, 4, [InSync; 3]).unwrap().as_base();
+        assert_eq!(states(&found), Ok(vec![InSync, Rebuilding, InSync]));
+        found[2] = None;
+        assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
+    }
+
+    /// Members of a device, as they are over many lives.
+    struct History {
+        disks: Vec<Option<Superblock>>,
+        /// The last life whose writes each member has.
+        has: Vec<u64>,
+        /// The last life that acknowledged any.
+        last: u64,
+    }
+
+    impl History {
+        fn new(count: usize) -> History {
             let mut disks = all([1; 3], [InSync; 3]);
             if count == 4 {
                 disks.push(superblock(3, 1, [InSync; 3]));
@@ -304,40 +341,87 @@ mod tests {
                     own.members.push(MemberRecord { id: [3; 16], state: InSync, rebuilt_rows: 0 });
                 }
             }
-            disks.iter_mut().flatten().for_each(|own| own.base = Base::default());
-            // The last life whose writes each member has, and the last that acknowledged any.
-            let (mut has, mut last) = (vec![0; count], 0);
+            History { disks, has: vec![0; count], last: 0 }
+        }
+
+        /// Opens the device without one; who is in sync has all that was acknowledged.
+        fn open(&self, away: usize, may_fail: bool) -> Option<Superblock> {
+            let count = self.disks.len();
+            let seen: Vec<_> = (0..count).map(|n| self.disks[n].clone().filter(|_| n != away)).collect();
+            let decided = decide(&seen, &vec![false; count]);
+            assert!(decided.is_ok() || away < count || may_fail, "all are here: {decided:?} {seen:#?}");
+            let current = decided.ok()?.superblock;
+            for (n, record) in current.members.iter().enumerate().filter(|(_, record)| record.state == InSync) {
+                assert_eq!(self.has[n], self.last, "member {n} is stale: {record:?} {seen:#?}");
+            }
+            Some(current)
+        }
+
+        /// Writes superblocks to those in use, some of whom refuse; whether one came into force.
+        fn write(&mut self, current: &mut Superblock, refuses: &[bool], life: u64) -> bool {
+            current.generation += 1;
+            let count = self.disks.len();
+            let in_use: Vec<usize> = (0..count).filter(|n| current.members[*n].state == InSync).collect();
+            let (refused, taken): (Vec<usize>, Vec<usize>) = in_use.iter().copied().partition(|n| refuses[*n]);
+            for n in taken {
+                self.disks[n] = Some(Superblock { member_index: n, ..current.clone() });
+            }
+            if refused.is_empty() {
+                current.base = current.as_base();
+                self.last = life;
+                in_use.iter().for_each(|n| self.has[*n] = life);
+                return true;
+            }
+            if refused.len() == 1 && in_use.len() == count {
+                current.members[refused[0]].state = Failed;
+            }
+            false
+        }
+    }
+
+    /// Members that refuse superblocks or are away: whoever is in sync has all that was acknowledged.
+    #[test]
+    fn no_history_of_refusals_and_absences_makes_a_stale_member_current() {
+        let mut rng = base::Rng::new(7);
+        for _ in 0..20_000 {
+            let count = 3 + rng.below(2) as usize;
+            let mut history = History::new(count);
             for life in 1..12 {
                 let away = rng.below(count as u64 + 2) as usize;
-                let seen: Vec<_> = (0..count).map(|n| disks[n].clone().filter(|_| n != away)).collect();
-                let decided = decide(&seen, &vec![false; count]);
-                assert!(decided.is_ok() || away < count, "all are here: {decided:?} {seen:#?}");
-                let Ok(Decided { superblock: mut current, .. }) = decided else { continue };
-                for (n, record) in current.members.iter().enumerate().filter(|(_, record)| record.state == InSync) {
-                    assert_eq!(has[n], last, "member {n} is stale: {record:?} {seen:#?}");
-                }
+                let Some(mut current) = history.open(away, false) else { continue };
                 let refuses: Vec<bool> = (0..count).map(|_| rng.one_in(3)).collect();
                 for _ in 0..rng.between(1, 3) {
-                    current.generation += 1;
-                    let in_use: Vec<usize> = (0..count).filter(|n| current.members[*n].state == InSync).collect();
-                    let mut refused = Vec::new();
-                    for n in &in_use {
-                        if refuses[*n] {
-                            refused.push(*n);
-                        } else {
-                            disks[*n] = Some(Superblock { member_index: *n, ..current.clone() });
-                        }
-                    }
-                    if refused.is_empty() {
-                        current.base = current.as_base();
-                        last = life;
-                        in_use.iter().for_each(|n| has[*n] = life);
+                    if history.write(&mut current, &refuses, life) {
                         break;
                     }
-                    if refused.len() == 1 && in_use.len() == count {
-                        current.members[refused[0]].state = Failed;
-                    }
                 }
+            }
+        }
+    }
+
+    /// The same while nobody refuses, and one member is put back from a copy of a life before: beside all others, beside one
+    /// that has failed, or while another is away.
+    #[test]
+    fn no_member_that_was_put_back_from_a_copy_is_current() {
+        let mut rng = base::Rng::new(8);
+        for _ in 0..20_000 {
+            let count = 3 + rng.below(2) as usize;
+            let (mut history, mut copies) = (History::new(count), Vec::new());
+            for life in 1..6 {
+                copies.push((history.disks.clone(), history.has.clone()));
+                let away = if rng.one_in(3) { rng.below(count as u64) as usize } else { count };
+                let Some(mut current) = history.open(away, false) else { continue };
+                // Each opening writes two.
+                for _ in 0..rng.between(2, 4) {
+                    assert!(history.write(&mut current, &vec![false; count], life));
+                }
+            }
+            let (member, (disks, has)) = (rng.below(count as u64) as usize, &copies[rng.below(5) as usize]);
+            (history.disks[member], history.has[member]) = (disks[member].clone(), has[member]);
+            let away = rng.below(count as u64 + 1) as usize;
+            // Where nobody is left who knows of later writes, nobody can tell.
+            if (0..count).any(|n| n != away && history.has[n] == history.last) {
+                history.open(away, true);
             }
         }
     }
