@@ -35,7 +35,7 @@ fn files_that_hold_something_are_not_taken_for_a_pool() {
     let pool =
         ["--json", "bench", "device", "--kind", "pool", "log_size=64MiB", "capacity_size=256MiB", &log_key, &big_key];
     let run = remuda(&[&pool[..], &SHORT].concat());
-    assert_eq!(run.code, 1, "{}", run.out);
+    assert_eq!(run.code, 5, "{}", run.out);
     assert!(run.json()["error"]["message"].as_str().unwrap().contains("force=true"), "{}", run.out);
     assert!(std::fs::read(&big).unwrap().iter().all(|byte| *byte == 7), "not a byte was changed");
     let forced = ["force=true", "size=16MiB"];

@@ -79,7 +79,7 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
     near.restart();
     let waiting = near.json(&["device", "show", "pair"]);
     assert!(waiting["state"].as_str().unwrap().contains("may have newer writes"), "{waiting}");
-    assert_eq!(near.run(&["device", "open", "pair"]).code, 2);
+    assert_eq!(near.run(&["device", "open", "pair"]).code, 5);
     near.ok(&["device", "open", "pair", "--degraded"]);
     assert_eq!(legs(&near.json(&["device", "show", "pair"])), ["in sync", "absent"]);
     works(&near);
@@ -256,7 +256,7 @@ fn a_leg_that_failed_comes_back_by_command_and_one_with_writes_of_its_own_only_b
     node.ok(&["device", "rejoin", "pair", "bad"]);
     until(&node, "pair", is_whole);
     works(&node);
-    assert_eq!(node.run(&["device", "rejoin", "pair", "bad"]).code, 2, "it is in use");
+    assert_eq!(node.run(&["device", "rejoin", "pair", "bad"]).code, 5, "it is in use");
     assert_eq!(node.run(&["device", "open", "pair"]).code, 5, "it is open");
 
     // Each leg goes on without the other, which cannot be read meanwhile.
@@ -367,7 +367,7 @@ fn erasing_wants_confirmation_and_leaves_nothing_that_can_be_read() {
     let state = node.json(&["device", "show", "safe"])["state"].clone();
     assert!(state.as_str().unwrap().contains("erased"), "{state}");
     assert_ne!(bench(&node, &[]).code, 0);
-    assert_eq!(node.run(&["device", "open", "safe"]).code, 2);
+    assert_eq!(node.run(&["device", "open", "safe"]).code, 5);
     assert_eq!(node.terminate(), Some(0));
 }
 

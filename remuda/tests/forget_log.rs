@@ -84,7 +84,7 @@ fn everything_is_there(node: &Node) {
 #[test]
 fn the_node_goes_on_meanwhile_and_refuses_what_would_be_in_the_way() {
     let node = without_log(SHAPED);
-    refused(&node, &["pool", "forget-log", "hot", "--status"], 1, "no log of it was given up");
+    refused(&node, &["pool", "forget-log", "hot", "--status"], 4, "no log of it was given up");
     let foreseen = node.run(&["pool", "forget-log", "hot"]);
     assert!(foreseen.code == 2 && foreseen.err.contains("only doing it tells"), "{}", foreseen.err);
     slow(&node, "20ms");

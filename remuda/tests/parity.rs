@@ -230,7 +230,7 @@ fn what_would_write_parts_of_rows_is_refused_with_what_to_do() {
     let node = Node::start(&format!("[nvmf]\nlisten = ['127.0.0.1:0']\n{}", devices(3)));
     refused(&node, &["volume", "create", "v", "--device", "array", "--size", "1MiB"], 2, "put a shaped pool on it");
     refused(&node, &["pool", "create", "p", "--log", "log", "--capacity", "array"], 2, "--shape shaped");
-    refused(&node, &["pool", "create", "p", "--log", "array", "--capacity", "log"], 1, "name another log device");
+    refused(&node, &["pool", "create", "p", "--log", "array", "--capacity", "log"], 2, "name another log device");
     refused(&node, &["device", "create", "c", "--kind", "checksum", "device=array"], 2, "put a shaped pool on it");
     refused(&node, &["device", "create", "q", "--kind", "parity", "devices=d0,d1"], 2, "3 to 16");
     let configured = |more: &str| {

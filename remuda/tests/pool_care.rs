@@ -191,6 +191,8 @@ fn a_scrub_names_the_volume_and_the_block_that_is_bad() {
     let at = last_block(&read(&big)) * BLOCK;
     patch(&big, |bytes| bytes[at + 7] ^= 0x10);
     node.restart();
+    let never = node.run(&["rpc", "pool.check_report", r#"{"name": "hot"}"#]);
+    assert!(never.code == 4 && never.err.contains("it was not checked"), "{}", never.err);
     assert!(node.run(&["pool", "show", "hot"]).out.contains("none since the pool was opened"));
     let run = node.run(&["--json", "pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
     assert_eq!(run.code, 9, "{}{}", run.out, run.err);
@@ -218,7 +220,7 @@ fn a_pool_grows_with_its_capacity_device_while_it_is_used() {
     node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "1GiB"]);
     let free = |node: &Node| node.json(&["pool", "show", "hot"])["open"]["total"]["free_bytes"].as_u64().unwrap();
     let before = free(&node);
-    refused(&node, &["pool", "grow", "hot"], 2, "remuda device resize big SIZE");
+    refused(&node, &["pool", "grow", "hot"], 6, "remuda device resize big SIZE");
     refused(&node, &["device", "resize", "log", "128MiB"], 5, "it is the log of pool 'hot'");
     refused(&node, &["device", "resize", "big", "256MiB"], 5, "does not shrink");
     let resized = node.run(&["device", "resize", "big", "1GiB"]);

@@ -77,10 +77,10 @@ fn a_clone_is_flattened_and_nothing_is_left_of_what_it_came_from() {
     node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
     node.ok(&["snapshot", "create", "v@one"]);
     node.ok(&["volume", "clone", "v@one", "c"]);
-    refused(&node, &["volume", "flatten", "v"], 1, "volume 'v' is not a clone: nothing lies below it");
+    refused(&node, &["volume", "flatten", "v"], 5, "volume 'v' is not a clone: nothing lies below it");
     refused(&node, &["volume", "flatten", "v@one"], 2, "'v@one' is not a valid name");
     refused(&node, &["volume", "flatten", "x"], 4, "no such object");
-    refused(&node, &["volume", "flatten", "c", "--stop"], 1, "was not flattened since the pool was opened");
+    refused(&node, &["volume", "flatten", "c", "--stop"], 4, "was not flattened since the pool was opened");
     assert_eq!(node.json(&["volume", "flatten", "c", "--status"])["state"], json!("none"));
     assert_eq!(node.json(&["volume", "show", "c"])["clone_of"], json!("v@one"));
     let path = |name: &str| node.path(name).to_str().unwrap().to_string();
@@ -140,15 +140,20 @@ fn snapshots_go_through_files_into_other_pools() {
     let left = std::fs::read_dir(node.path("")).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().ends_with(".partial")));
     let wrong = node.run(&["snapshot", "diff", "v@two", "--since", "v@x"]);
-    assert_eq!((wrong.code, wrong.out.as_str()), (1, ""), "no heading without a table");
+    assert_eq!((wrong.code, wrong.out.as_str()), (4, ""), "no heading without a table");
     assert_eq!(node.json(&["snapshot", "verify", &two])["since"], json!("v@one"));
     refused(&node, &["snapshot", "import", "w", "--input", &one], 2, "name the pool");
-    refused(&node, &["snapshot", "import", "w", "--pool", "hot", "-i", &two], 1, "has no volume 'w'");
+    refused(&node, &["snapshot", "import", "w", "--pool", "hot", "-i", &two], 4, "import 'v@one' first");
+    refused(&node, &["snapshot", "import", "w", "--pool", "hot", "-i", &path("none")], 1, "check the path");
     refused(&node, &["snapshot", "import", "v", "--roll-back", "-i", &one], 5, "hosts may use it");
     refused(&node, &["snapshot", "export", "v@x", "-o", &path("none.snap")], 4, "no such object");
     node.ok(&["snapshot", "import", "w", "--pool", "hot", "--input", &one]);
     node.ok(&["snapshot", "import", "w", "--input", &two]);
     assert_eq!(names(&node.json(&["snapshot", "list", "w"])), ["w@one", "w@two"]);
+    // Each says what to do.
+    refused(&node, &["snapshot", "import", "w", "-i", &two], 5, "remuda snapshot delete w@two");
+    refused(&node, &["snapshot", "import", "w@three", "-i", &one], 5, "remuda snapshot import NAME --pool hot");
+    refused(&node, &["snapshot", "import", "w@three", "-i", &two], 5, "--roll-back");
     node.kill();
     node.restart();
     // The copies give the same streams but for their names, wherever they lie.
@@ -161,7 +166,9 @@ fn snapshots_go_through_files_into_other_pools() {
     bytes.truncate(bytes.len() - 40);
     std::fs::write(&copy, &bytes).unwrap();
     refused(&node, &["snapshot", "verify", &copy], 9, "ends too early");
+    refused(&node, &["snapshot", "verify", &copy], 9, "export the snapshot again");
     refused(&node, &["snapshot", "import", "x", "--pool", "hot", "-i", &copy], 1, "ends too early");
+    refused(&node, &["snapshot", "import", "x", "--pool", "hot", "-i", &copy], 1, "remuda snapshot verify");
     refused(&node, &["volume", "show", "x"], 4, "no such object");
     bytes[5000] ^= 1;
     std::fs::write(&copy, &bytes).unwrap();

@@ -8,6 +8,21 @@ use base::ByteSize;
 use bdev::{DeviceError, Status};
 use thiserror::Error;
 
+/// On what grounds a request is refused: what it asks for, or how things are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grounds {
+    /// A value of it cannot be.
+    Value,
+    /// Something that it names is not there.
+    Missing,
+    /// How things are does not allow it: what it would make exists, is in use, or has changed meanwhile.
+    State,
+    /// There is not enough room.
+    Room,
+    /// The pool's devices cannot be used, or are not what they should be.
+    Devices,
+}
+
 /// See the module.
 #[derive(Debug, Error)]
 pub enum PoolError {
@@ -33,6 +48,8 @@ pub enum PoolError {
     Refused {
         /// The pool.
         pool: String,
+        /// On what grounds.
+        grounds: Grounds,
         /// Why.
         reason: String,
     },

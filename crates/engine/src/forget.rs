@@ -22,7 +22,7 @@ pub use unfound::{BlockRange, UNFOUND_RANGES_MAX, UnfoundBlocks};
 
 pub(crate) use unfound::Unfound;
 
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::format::dirty::{DIRTY_ENTRIES, DirtySlice};
 use crate::format::record::NUMBER_MAX;
 use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
@@ -122,14 +122,14 @@ pub(crate) async fn forget_log(
     let superblock = meta::read_superblocks(reactor, capacity.clone(), info).await?;
     let mut this = Forgetting { reactor, devices, capacity, info, superblock, progress };
     if this.superblock.role != Role::Capacity {
-        return Err(this.refuse(format!("'{}' is not its capacity device", devices.capacity.name())));
+        return Err(this.refuse(Grounds::Devices, format!("'{}' is not its capacity device", devices.capacity.name())));
     }
     check_writable(&this.superblock, this.devices.capacity.name())?;
     if this.superblock.shape == Shape::Shaped && !this.superblock.shadowed {
         let reason = "is shaped and has no shadow of its index (it was made by an older program, or with too little room in front \
                       of its bands): the log device holds the index, and without it nothing can be found; restore the log \
                       device, or create the pool anew and copy its volumes from a backup";
-        return Err(this.refuse(reason.to_string()));
+        return Err(this.refuse(Grounds::Devices, reason.to_string()));
     }
     let log = devices.log.open(reactor, &this.superblock.name)?;
     let epoch = this.judge_log(&log, force).await?;
@@ -177,8 +177,8 @@ pub(crate) async fn forget_log(
 }
 
 impl Forgetting<'_> {
-    fn refuse(&self, reason: String) -> PoolError {
-        PoolError::Refused { pool: self.superblock.name.clone(), reason }
+    fn refuse(&self, grounds: Grounds, reason: String) -> PoolError {
+        PoolError::Refused { pool: self.superblock.name.clone(), grounds, reason }
     }
 
     /// Whether the device may become the pool's log; the epoch to go on with.
@@ -211,10 +211,11 @@ impl Forgetting<'_> {
         let reason = match find_older(self.reactor, &self.superblock, found, log).await {
             // Whatever is said here: nothing would say any more that what the pool then shows is old.
             Some(Older { role: Role::Capacity, seen, newest }) => {
-                return Err(self.refuse(format!(
+                let reason = format!(
                     "'{capacity}' is an older copy of its capacity device: it has seen {seen} openings of the pool, its log '{name}' \
                      {newest}; without the log the pool would show what is old: bring the newer one back, and open the pool"
-                )));
+                );
+                return Err(self.refuse(Grounds::Devices, reason));
             }
             _ if force => return Ok(()),
             Some(Older { role: Role::Log, seen, newest }) => format!(
@@ -233,7 +234,7 @@ impl Forgetting<'_> {
                 ),
             },
         };
-        Err(self.refuse(reason))
+        Err(self.refuse(Grounds::State, reason))
     }
 
     /// The first shard of whose dirty journal no copy is valid.
@@ -324,7 +325,7 @@ impl Forgetting<'_> {
     fn log_too_small(&self, blocks: u64) -> PoolError {
         let (name, bytes) = (self.devices.log.name(), |blocks: u64| blocks * BLOCK_BYTES as u64);
         let has = bytes(self.devices.log.blocks());
-        self.refuse(format!("'{name}' has {has} bytes: its log needs at least {}", bytes(blocks)))
+        self.refuse(Grounds::Room, format!("'{name}' has {has} bytes: its log needs at least {}", bytes(blocks)))
     }
 
     // --- what is lost -----------------------------------------------------------------------------------------------
@@ -349,13 +350,17 @@ impl Forgetting<'_> {
             let new_journal = is_lost.then(|| if shadow.is_some() { slices } else { BTreeSet::new() });
             if new_journal.as_ref().is_some_and(|slices| !has_room(superblock, slices.len())) {
                 let (journal, slices) = (Object::Journal { shard }, loss.slices);
-                return Err(self.refuse(format!(
+                let reason = format!(
                     "{journal} is damaged, and has no room for all of the shard's {slices} slices: restore the capacity device from a \
                      backup"
-                )));
+                );
+                return Err(self.refuse(Grounds::Devices, reason));
             }
             if tail.segment.max(tail.lsn) + BEYOND_SHADOW >= NUMBER_MAX {
-                return Err(self.refuse("has given up its log too often: copy its volumes to a new pool".to_string()));
+                return Err(self.refuse(
+                    Grounds::Devices,
+                    "has given up its log too often: copy its volumes to a new pool".to_string(),
+                ));
             }
             shards.push(Opened { meta, tail, loss, new_journal });
         }
@@ -385,7 +390,7 @@ impl Forgetting<'_> {
                 (bytes(bands * layout.band_blocks as u64) >> 20) + 1
             }
         };
-        self.refuse(format!(
+        self.refuse(Grounds::Room, format!(
             "has too little free space to note what is lost; make the capacity device '{}' {mib} MiB larger and try again",
             self.devices.capacity.name()
         ))

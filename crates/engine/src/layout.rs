@@ -2,6 +2,7 @@
 //!
 //! Metadata areas are sized at creation for sixteen times the capacity: growing adds regions and moves nothing.
 
+use crate::error::Grounds;
 use crate::format::catalog::catalog_bytes;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::root::root_bytes;
@@ -279,6 +280,35 @@ pub enum PlanError {
     /// The pool has grown as far as it can.
     #[error("the pool cannot grow further: {0}; create a new pool and copy its volumes")]
     GrownUp(&'static str),
+}
+
+impl PlanError {
+    /// On what grounds a pool is refused of which there is no plan.
+    pub fn grounds(&self) -> Grounds {
+        match self {
+            PlanError::LogTooSmall { .. }
+            | PlanError::CapacityTooSmall { .. }
+            | PlanError::IndexTooLarge { .. }
+            | PlanError::IndexFull { .. }
+            | PlanError::HeadTooSmall { .. }
+            | PlanError::GrowTooSmall { .. }
+            | PlanError::GrownUp(_) => Grounds::Room,
+            PlanError::Name
+            | PlanError::Shards { .. }
+            | PlanError::Segment { .. }
+            | PlanError::Volumes { .. }
+            | PlanError::GrowTo { .. }
+            | PlanError::Bands { .. }
+            | PlanError::BandSize { .. }
+            | PlanError::RowSize { .. }
+            | PlanError::ZoneSize { .. }
+            | PlanError::ZoneUnit { .. }
+            | PlanError::OpenZones { .. }
+            | PlanError::RowsNotShaped
+            | PlanError::Overprovision(_)
+            | PlanError::NotShaped(_) => Grounds::Value,
+        }
+    }
 }
 
 /// Plans a pool: the superblocks of its log device and of its capacity device.

@@ -31,7 +31,7 @@ mod volume;
 
 pub use bands::policy;
 pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
-pub use error::{PoolError, volatile_log};
+pub use error::{Grounds, PoolError, volatile_log};
 pub use forget::{
     BlockRange, ForgetProgress, ForgetSteps, ForgottenLog, LostRanges, UNFOUND_RANGES_MAX, UnfoundBlocks,
 };

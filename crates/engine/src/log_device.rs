@@ -1,6 +1,6 @@
 //! The log device of a pool, whichever way it is appended to: its superblocks, and a shard's part of it.
 
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::format::superblock::LogKind;
 use crate::log::Medium;
 use crate::units::BLOCK_BYTES;
@@ -54,7 +54,11 @@ impl LogDevice {
     }
 
     fn refuse(&self, pool: &str, reason: String) -> PoolError {
-        PoolError::Refused { pool: pool.to_string(), reason: format!("log '{}': {reason}", self.name()) }
+        PoolError::Refused {
+            pool: pool.to_string(),
+            grounds: Grounds::Devices,
+            reason: format!("log '{}': {reason}", self.name()),
+        }
     }
 
     /// Opens it on a reactor.

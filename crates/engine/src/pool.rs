@@ -4,7 +4,7 @@
 //! them by messages.
 
 use crate::check::{self, CheckOptions, CheckReport};
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::forget::{self, ForgetProgress, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
 use crate::format::superblock::{Role, Superblock};
@@ -238,8 +238,8 @@ impl PoolShared {
         reactor.call_on(self.control, resize).await
     }
 
-    fn refuse(&self, reason: String) -> PoolError {
-        PoolError::Refused { pool: self.name.clone(), reason }
+    fn refuse(&self, grounds: Grounds, reason: String) -> PoolError {
+        PoolError::Refused { pool: self.name.clone(), grounds, reason }
     }
 
     fn io_error(&self, action: &'static str, status: Status) -> PoolError {
@@ -290,8 +290,8 @@ pub struct Pool {
     volumes: Mutex<BTreeMap<u32, Arc<PoolVolume>>>,
 }
 
-fn unusable(pool: &str, device: &str, reason: &str) -> PoolError {
-    PoolError::Refused { pool: pool.to_string(), reason: format!("'{device}' cannot be used: {reason}") }
+fn unusable(pool: &str, grounds: Grounds, device: &str, reason: &str) -> PoolError {
+    PoolError::Refused { pool: pool.to_string(), grounds, reason: format!("'{device}' cannot be used: {reason}") }
 }
 
 /// Counts copies of what a pool has twice that were written anew, and tells of each.
@@ -315,7 +315,9 @@ impl Repaired<'_> {
 fn refuse_rows(pool: &str, device: &str, info: &DeviceInfo) -> Result<(), PoolError> {
     match info.rows {
         None => Ok(()),
-        Some(_) => Err(unusable(pool, device, "a log is not written in whole rows; name another log device")),
+        Some(_) => {
+            Err(unusable(pool, Grounds::Value, device, "a log is not written in whole rows; name another log device"))
+        }
     }
 }
 
@@ -360,7 +362,8 @@ impl Pool {
         let [pool, log_id, capacity_id] = [(); 3].map(|_| random_uuid(reactor));
         let identities = Identities { pool: options.pool.unwrap_or(pool), log: log_id, capacity: capacity_id };
         refuse_rows(name, devices.log.name(), &log.info)?;
-        let rows = RowLayout::of(&info).map_err(|reason| unusable(name, devices.capacity.name(), reason))?;
+        let rows =
+            RowLayout::of(&info).map_err(|reason| unusable(name, Grounds::Devices, devices.capacity.name(), reason))?;
         let options = CreateOptions { log_kind: devices.log.kind(), rows, ..options.clone() };
         let capacity_blocks = info.bytes() / BLOCK_BYTES as u64;
         let planned = layout::plan(devices.log.blocks(), capacity_blocks, &options, identities, created_s);
@@ -423,7 +426,7 @@ impl Pool {
         check_role(&superblock, Role::Capacity, devices.capacity.name())?;
         let name = superblock.name.clone();
         if let Some(reason) = layout::rows_fault(&superblock, &info) {
-            return Err(unusable(&name, devices.capacity.name(), &reason));
+            return Err(unusable(&name, Grounds::Devices, devices.capacity.name(), &reason));
         }
         let log = devices.log.open(reactor, &name)?;
         let found = meta::survey_superblocks(reactor, log.channel.clone(), log.info).await;
@@ -622,7 +625,7 @@ impl Pool {
         let (shared, uuid, name) = (self.shared.clone(), random_uuid(reactor), name.to_string());
         if !matches!(block_shift, 9 | 12) {
             let reason = format!("a volume with blocks of {} bytes: expected 512 or 4096", 1u64 << block_shift.min(63));
-            return Err(self.shared.refuse(reason));
+            return Err(self.shared.refuse(Grounds::Value, reason));
         }
         self.check_volume_name(&name)?;
         let create = move |there: Rc<Reactor>| async move {

@@ -6,7 +6,7 @@ use bdev::Status;
 use common::beside::time_beside;
 use common::layered::{Tank, everywhere};
 use common::*;
-use engine::{FlattenState, FlattenStatus, Pool, PoolError};
+use engine::{FlattenState, FlattenStatus, Grounds, Pool, PoolError};
 use reactor::Reactor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -353,10 +353,10 @@ fn only_clones_are_flattened() {
         tank.pool.create_volume(&there, "v", 3000, 12, 0).await.unwrap();
         tank.write("v", 0, 1).await;
         tank.snapshot("v", "s").await;
-        for (name, text) in [
-            ("v", "volume 'v' is not a clone: nothing lies below it"),
-            ("v@s", "'v@s' is a snapshot, not a volume"),
-            ("w", "has no volume 'w'"),
+        for (name, expected, text) in [
+            ("v", Grounds::State, "volume 'v' is not a clone: nothing lies below it"),
+            ("v@s", Grounds::Value, "'v@s' is a snapshot, not a volume"),
+            ("w", Grounds::Missing, "has no volume 'w'"),
         ] {
             let refused = tank.pool.flatten(&there, name).await.unwrap_err().to_string();
             assert!(refused.contains(text), "{refused}");

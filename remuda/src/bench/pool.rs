@@ -8,7 +8,7 @@ use crate::config::section::{Form, Key, Section, key};
 use crate::config::value;
 use crate::config::{DeviceDef, DeviceParams};
 use crate::node::reactors::{Reactors, on_reactor_async};
-use crate::node::{Opened, Opener, Refusal, close_device, open_device, prepare_memory};
+use crate::node::{Opened, Opener, Refusal, close_device, open_device, pool_refused, prepare_memory};
 use bdev::BlockDevice;
 use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, Shape};
 use std::path::Path;
@@ -151,12 +151,11 @@ impl BenchPool {
             let volume = pool.create_volume(&reactor, "bench", blocks, 12, 0).await?;
             Ok::<_, engine::PoolError>((pool, volume))
         });
-        let failed = |error: engine::PoolError| {
+        let (pool, volume) = opened.await?.map_err(|error| {
+            let is_in_use = matches!(error, engine::PoolError::InUse { .. });
             let next = "give it other files, or force=true if what they hold may be lost";
-            let next = if error.to_string().contains("is in use") { format!("; {next}") } else { String::new() };
-            Failure::new(Exit::Failed, format!("{error}{next}"))
-        };
-        let (pool, volume) = opened.await?.map_err(failed)?;
+            pool_refused("bench", error, if is_in_use { next } else { "" })
+        })?;
         Ok(BenchPool { pool, volume, below, _memory: memory, _lock: lock })
     }
 

@@ -17,7 +17,7 @@ pub enum Exit {
     Unreachable = 3,
     /// There is no such object.
     NotFound = 4,
-    /// It exists already, is in use, or belongs to the configuration file.
+    /// How things are does not allow it: it exists already, is in use, or belongs to the configuration file.
     Conflict = 5,
     /// Not enough room.
     NoSpace = 6,
@@ -25,7 +25,7 @@ pub enum Exit {
     BadConfig = 7,
     /// `pool check` has put right what was wrong.
     Repaired = 8,
-    /// `pool check` or `pool scrub` found what is wrong.
+    /// `pool check`, `pool scrub` or `snapshot verify` found what is wrong.
     Damaged = 9,
     /// Ended by Ctrl-C.
     Interrupted = 130,
@@ -38,8 +38,9 @@ Exit codes:
   1  failed, or not well        5  conflict: exists, in use, or defined in the configuration file
   2  wrong command line         6  not enough room
   3  no node answers            7  wrong configuration file
-  8  pool check: repaired       9  pool check or scrub: damaged
-  130  interrupted";
+  8  pool check: repaired       9  pool check, pool scrub or snapshot verify: damaged
+  130  interrupted
+'remuda docs running' says more of them.";
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -110,7 +111,8 @@ impl From<CallError> for Failure {
         match error {
             CallError::Refused(refusal) => refusal.into(),
             CallError::Stream(error) => {
-                Failure::new(Exit::Failed, format!("the stream cannot be read or written here: {error}"))
+                let next = "check the file, or the program at the other end of the pipe, and try again";
+                Failure::new(Exit::Failed, format!("the stream cannot be read or written here: {error}; {next}"))
             }
             CallError::Garbled(what) => Failure::new(Exit::Failed, format!("the node gave a garbled answer: {what}")),
             CallError::Unreachable { socket, error } => {

@@ -4,9 +4,9 @@ use super::exit::{Exit, Failure};
 use super::out_file::{Existing, OutFile, Readers, cannot_write};
 use super::{Context, output, understood};
 use crate::node::view::{ChangeView, ChangesView, ImportView};
-use crate::rpc::client::Client;
+use crate::rpc::client::{CallError, Client};
 use base::ByteSize;
-use engine::{BLOCK_BYTES, StreamTotals, StreamVerifier};
+use engine::{BLOCK_BYTES, StreamError, StreamTotals, StreamVerifier};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -54,8 +54,29 @@ fn without_nulls(mut params: Value) -> Value {
     params
 }
 
-fn file_failure(path: &Path, what: &str, error: &io::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("{}: {what}: {error}", path.display()))
+/// What a stream is read from, in words.
+fn source_name(path: Option<&Path>) -> String {
+    match path.filter(|path| *path != Path::new("-")) {
+        Some(path) => path.display().to_string(),
+        None => "standard input".to_string(),
+    }
+}
+
+fn not_read(path: Option<&Path>, error: &io::Error) -> Failure {
+    let next = match path.filter(|path| *path != Path::new("-")) {
+        Some(_) => "check the path and its permissions, or name another file",
+        None => "check the program in front of the pipe, and send it again",
+    };
+    Failure::new(Exit::Failed, format!("{}: cannot be read: {error}; {next}", source_name(path)))
+}
+
+/// Why a snapshot was not written, or what was written is none.
+fn not_exported(name: &str, error: &StreamError) -> Failure {
+    let next = match error {
+        StreamError::Source(_) => "see the node's log; 'remuda pool scrub' lists blocks that cannot be read",
+        _ => "see whether the node runs, and its log, and export it again",
+    };
+    Failure::new(Exit::Failed, format!("export of '{name}': {error}; {next}"))
 }
 
 fn carried(totals: &StreamTotals) -> String {
@@ -86,7 +107,7 @@ pub fn export(
     let ended = client.call_out("snapshot.export", params, |bytes| {
         target.write_all(bytes).inspect_err(|error| broken = Some(cannot_write(path, error)))?;
         verifier.push(bytes).map_err(|error| {
-            broken = Some(Failure::new(Exit::Failed, format!("export of '{name}': {error}")));
+            broken = Some(not_exported(name, &error));
             io::Error::from(io::ErrorKind::InvalidData)
         })
     });
@@ -95,7 +116,7 @@ pub fn export(
     }
     ended?;
     let totals = verifier.finish();
-    let totals = totals.map_err(|error| Failure::new(Exit::Failed, format!("export of '{name}': {error}")))?;
+    let totals = totals.map_err(|error| not_exported(name, &error))?;
     let is_stdout = target.is_stdout();
     target.finish()?;
     let line = format!("exported '{name}': {}", carried(&totals));
@@ -112,7 +133,7 @@ pub fn export(
 fn source(path: Option<&Path>) -> Result<Box<dyn Read>, Failure> {
     match path.filter(|path| *path != Path::new("-")) {
         Some(path) => {
-            let file = File::open(path).map_err(|error| file_failure(path, "cannot be read", &error))?;
+            let file = File::open(path).map_err(|error| not_read(Some(path), &error))?;
             Ok(Box::new(file))
         }
         None if io::stdin().is_terminal() => {
@@ -132,7 +153,11 @@ pub fn import(
 ) -> Result<(), Failure> {
     let mut source = source(path)?;
     let params = without_nulls(json!({ "target": target, "pool": pool, "roll_back": roll_back }));
-    let made = Client::connect(&context.socket())?.call_in("snapshot.import", params, &mut *source)?;
+    let made = Client::connect(&context.socket())?.call_in("snapshot.import", params, &mut *source);
+    let made = made.map_err(|error| match error {
+        CallError::Stream(error) => not_read(path, &error),
+        error => error.into(),
+    })?;
     if context.json {
         output::print_json(&made);
         return Ok(());
@@ -154,17 +179,20 @@ pub fn verify(context: &Context, path: Option<&Path>) -> Result<(), Failure> {
     let mut source = source(path)?;
     let mut verifier = StreamVerifier::default();
     let mut piece = vec![0; PIECE_BYTES];
-    let damaged = |error: engine::StreamError| Failure::new(Exit::Damaged, error.to_string());
+    let damaged = |error: &dyn std::fmt::Display| {
+        let next = "it is no good: take another copy of it, or export the snapshot again";
+        Failure::new(Exit::Damaged, format!("{}: {error}; {next}", source_name(path)))
+    };
     loop {
         let read = source.read(&mut piece);
-        let bytes = read.map_err(|error| Failure::new(Exit::Failed, format!("the stream cannot be read: {error}")))?;
+        let bytes = read.map_err(|error| not_read(path, &error))?;
         if bytes == 0 {
             break;
         }
-        verifier.push(&piece[..bytes]).map_err(damaged)?;
+        verifier.push(&piece[..bytes]).map_err(|error| damaged(&error))?;
     }
-    let totals = verifier.finish().map_err(damaged)?;
-    let Some(about) = verifier.about() else { return Err(Failure::new(Exit::Damaged, "the stream is empty")) };
+    let totals = verifier.finish().map_err(|error| damaged(&error))?;
+    let Some(about) = verifier.about() else { return Err(damaged(&"the stream is empty")) };
     if context.json {
         let since = Some(&about.since).filter(|since| !since.is_empty());
         output::print_json(&json!({

@@ -471,11 +471,30 @@ pub fn refused(object: String, error: DeviceError) -> Refusal {
     match error {
         DeviceError::Os { action, object: path, errno, hint, .. } => {
             let next = hint.trim_start_matches([';', ',', ':', ' ']).to_string();
-            let kind = if errno == Errno::EBUSY { RefusalKind::Conflict } else { RefusalKind::Failed };
+            let kind = match errno {
+                Errno::EBUSY => RefusalKind::Conflict,
+                Errno::ENOSPC => RefusalKind::NoSpace,
+                _ => RefusalKind::Failed,
+            };
             Refusal::new(kind, object, format!("cannot {action} {path}: {errno}"), next)
         }
-        DeviceError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), ""),
+        DeviceError::Io { action, status, .. } => {
+            Refusal::new(RefusalKind::of(status), object, format!("cannot {action}: {status}"), "")
+        }
         DeviceError::Config { reason, .. } => Refusal::invalid(object, reason, ""),
+    }
+}
+
+/// The same where the request has no value that could be wrong: how things are does not allow it.
+pub fn refused_as_it_is(object: String, error: DeviceError) -> Refusal {
+    as_it_is(refused(object, error))
+}
+
+/// See [`refused_as_it_is`].
+pub fn as_it_is(refusal: Refusal) -> Refusal {
+    match refusal.kind {
+        RefusalKind::Invalid => Refusal { kind: RefusalKind::Conflict, ..refusal },
+        _ => refusal,
     }
 }
 

@@ -156,7 +156,7 @@ impl Node {
             None => self.leg_of(name, number)?,
         };
         let joined = join(self.reactors.first(), above, number, device, overwrite).await?;
-        joined.map_err(|error| build::refused(format!("device '{name}'"), error))?;
+        joined.map_err(|error| build::refused_as_it_is(format!("device '{name}'"), error))?;
         if let (Some((_, opened)), Some(slot)) = (replacement, self.devices.get_mut(leg)) {
             let (def, bytes) = (slot.def.clone(), opened.device.info().bytes());
             (slot.live, slot.awaited) = (Ok(opened), None);
@@ -202,7 +202,7 @@ impl Node {
         let (def, children) = (slot.def.clone(), self.children_of(&slot.def)?);
         let mut opener = self.opener(name);
         (opener.start_degraded, opener.prefer) = (degraded, prefer);
-        let opened: Opened = build::open_device(&def, children, &opener).await?;
+        let opened: Opened = build::open_device(&def, children, &opener).await.map_err(build::as_it_is)?;
         self.came_open(name, opened, Instant::now()).await?;
         self.device_show(name)
     }

@@ -3,7 +3,7 @@
 use super::Node;
 use super::pools::{UNPOISONED, object, pool_refused};
 use super::reactors::on_reactor_async;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, RefusalKind};
 use bdev::BlockDevice;
 use engine::{CheckOptions, CheckReport, LogDevice, LogKind, Pool, Severity};
 use reactor::{Reactor, ReactorHandle};
@@ -196,7 +196,8 @@ impl Node {
             Some(outcome) => Ok(CheckProgress { running: false, report: Some(outcome.clone()?) }),
             None => {
                 let cause = "it was not checked since the node was started";
-                Err(Refusal::failed(object(name), cause, format!("remuda pool check {name}")))
+                let next = format!("remuda pool check {name}");
+                Err(Refusal::new(RefusalKind::NotFound, object(name), cause, next))
             }
         }
     }

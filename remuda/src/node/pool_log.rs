@@ -284,7 +284,8 @@ impl Node {
             }
             (None, None) => {
                 let cause = "no log of it was given up since the node was started";
-                Err(Refusal::failed(object(name), cause, format!("remuda pool forget-log {name}")))
+                let next = format!("remuda pool forget-log {name}");
+                Err(Refusal::new(RefusalKind::NotFound, object(name), cause, next))
             }
         }
     }

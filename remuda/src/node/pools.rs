@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use uuid::Uuid;
 
 pub(super) struct PoolSlot {
     pub(super) def: PoolDef,
@@ -124,19 +123,32 @@ pub(super) fn seconds_now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// What sort of refusal it is on these grounds.
+fn kind_of(grounds: Grounds) -> RefusalKind {
+    match grounds {
+        Grounds::Value => RefusalKind::Invalid,
+        Grounds::Missing => RefusalKind::NotFound,
+        Grounds::State => RefusalKind::Conflict,
+        Grounds::Room => RefusalKind::NoSpace,
+        Grounds::Devices => RefusalKind::Failed,
+    }
+}
+
 /// A pool's error as a refusal.
-pub(super) fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal {
+pub fn pool_refused(name: &str, error: PoolError, next: &str) -> Refusal {
     let object = object(name);
     match error {
-        PoolError::Plan { error, .. } => Refusal::invalid(object, error.to_string(), next),
-        PoolError::Refused { reason, .. } => Refusal::failed(object, reason, next),
+        PoolError::Plan { error, .. } => Refusal::new(kind_of(error.grounds()), object, error.to_string(), next),
+        PoolError::Refused { grounds, reason, .. } => Refusal::new(kind_of(grounds), object, reason, next),
         PoolError::InUse { device, holds, .. } => Refusal::conflict(object, holds.in_use(&device, name), next),
         PoolError::VolatileLog { log, .. } => {
             let then = if next.is_empty() { String::new() } else { format!("; {next}") };
             Refusal::conflict(object, engine::volatile_log(&log), format!("{VOLATILE_LOG}{then}"))
         }
         PoolError::Stopped { .. } => Refusal::new(RefusalKind::Stopping, object, "it was stopped before its end", next),
-        PoolError::Io { action, status, .. } => Refusal::failed(object, format!("cannot {action}: {status}"), next),
+        PoolError::Io { action, status, .. } => {
+            Refusal::new(RefusalKind::of(status), object, format!("cannot {action}: {status}"), next)
+        }
         PoolError::NoRoom { volume, needed_bytes, free_bytes, .. } => {
             let (needed, free) = (ByteSize(needed_bytes), ByteSize(free_bytes));
             let cause =

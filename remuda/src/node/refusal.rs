@@ -1,5 +1,7 @@
 //! Why the node did not do what was asked: the object, the cause and the next step, with a kind that programs can act on.
 
+use base::Errno;
+use bdev::Status;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -22,6 +24,14 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
+    /// What sort an operation's bad end is.
+    pub fn of(status: Status) -> RefusalKind {
+        match status {
+            Status::NoSpace | Status::Os(Errno::ENOSPC) => RefusalKind::NoSpace,
+            _ => RefusalKind::Failed,
+        }
+    }
+
     /// Error code in JSON-RPC answers; -32000 to -32099 are the server's own.
     pub fn rpc_code(self) -> i64 {
         match self {

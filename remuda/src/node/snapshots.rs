@@ -4,7 +4,7 @@
 use super::Node;
 use super::pools::{pool_refused, seconds_now};
 use super::reactors::on_reactor_async;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, RefusalKind};
 use super::view::{KinView, SnapshotView, VolumeView};
 use crate::config::device::check_name;
 use engine::{Pool, PoolError, PoolVolume, SnapshotInfo};
@@ -196,7 +196,10 @@ impl Node {
         match self.place_of_volume(volume) {
             Some(place) => {
                 let cause = format!("it is {place}");
-                Err(Refusal::invalid(object, cause, "snapshots are made of volumes in pools that are open"))
+                let next = "snapshots are made of volumes in pools that are open";
+                // As of everything that takes an open pool; on a device there cannot be any.
+                let kind = if self.record(volume).is_ok() { RefusalKind::Invalid } else { RefusalKind::Failed };
+                Err(Refusal::new(kind, object, cause, next))
             }
             None => Err(Refusal::not_found("volume", volume, self.pool_volumes.keys().map(String::as_str))),
         }

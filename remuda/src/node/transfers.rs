@@ -2,12 +2,13 @@
 //! requests meanwhile, and holds what a stream uses: it is neither deleted nor changed until the stream has ended.
 
 use super::Node;
-use super::pools::{pool_refused, seconds_now};
-use super::refusal::{Refusal, RefusalKind};
+use super::pools::seconds_now;
+use super::refusal::Refusal;
+use super::stream_refusal::import_refused;
 use super::view::{ChangeView, ChangesView, ExportView, ImportView};
 use crate::config::device::check_name;
 use bdev::BlockDevice;
-use engine::{BLOCK_BYTES, ChangeKind, CheckName, ImportOptions, Imported, StreamError, StreamSink, StreamSource};
+use engine::{BLOCK_BYTES, ChangeKind, CheckName, ImportOptions, Imported, StreamSink, StreamSource};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -119,17 +120,6 @@ impl StreamSource for Source {
     }
 }
 
-fn refused(pool: &str, error: StreamError) -> Refusal {
-    match error {
-        StreamError::Pool(error) => pool_refused(pool, error, ""),
-        error @ StreamError::NotUndone { .. } => {
-            let next = "see the node's log; 'remuda snapshot rollback' or 'remuda volume delete' put it right";
-            Refusal::new(RefusalKind::Failed, "stream", error.to_string(), next)
-        }
-        error => Refusal::new(RefusalKind::Failed, "stream", error.to_string(), "no snapshot was made; send it again"),
-    }
-}
-
 impl Node {
     /// Begins to write a snapshot as a stream: all of it or, with `since`, what differs from that one.
     pub fn snapshot_export(
@@ -197,7 +187,7 @@ impl Node {
             }
             (None, Some(given)) => given.to_string(),
             (None, None) => {
-                let next = "name the pool in which it is to be made";
+                let next = "name the pool in which it is to be made: --pool";
                 return Err(Refusal::invalid(object, "there is none of this name", next));
             }
         };
@@ -220,7 +210,7 @@ impl Node {
                 let check_name = Some(check_name as CheckName);
                 let options = ImportOptions { volume: Some(&volume), snapshot, roll_back, now_s, check_name };
                 let outcome = open.pool.import_snapshot(&there, options, &mut source).await;
-                let outcome = outcome.map_err(|error| refused(&pool, error));
+                let outcome = outcome.map_err(|error| import_refused(&pool, &volume, error));
                 // A node that has gone needs to know nothing.
                 let _ = landed.send(Landing { pool, volume, outcome, ended, hold });
             });

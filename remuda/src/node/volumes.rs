@@ -213,7 +213,7 @@ impl Node {
         Ok(self.served(name, Arc::new(window)))
     }
 
-    fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
+    pub(super) fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
         let known = self.state.volumes.keys().chain(self.pool_volumes.keys()).map(String::as_str);
         self.state.volumes.get(name).ok_or_else(|| Refusal::not_found("volume", name, known))
     }

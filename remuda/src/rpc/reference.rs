@@ -10,7 +10,10 @@ const KINDS: &[(RefusalKind, &str)] = &[
     (RefusalKind::Invalid, "a parameter is missing, unknown or wrong"),
     (RefusalKind::Failed, "it was tried and did not succeed"),
     (RefusalKind::NotFound, "there is no such object"),
-    (RefusalKind::Conflict, "it exists, is in use, or is defined in the configuration file"),
+    (
+        RefusalKind::Conflict,
+        "how things are does not allow it: it exists, is in use, or is defined in the configuration file",
+    ),
     (RefusalKind::NoSpace, "there is not enough room"),
     (RefusalKind::Stopping, "the node is stopping"),
 ];

@@ -2,7 +2,7 @@
 //! that copy everything there is.
 
 use super::control::Control;
-use super::{Pool, PoolError, PoolShared};
+use super::{Grounds, Pool, PoolError, PoolShared};
 use crate::shard::{Between, Change, ChangeKind, Shard, add_change};
 use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
 use bdev::Status;
@@ -55,7 +55,7 @@ impl Pool {
             let (shared, of, since) = (self.shared.clone(), of.to_string(), since.unwrap_or_default().to_string());
             let way = move |there: Rc<Reactor>| async move {
                 Control::of(&there, &shared)?.way((layer, blocks), lower).ok_or_else(|| {
-                    shared.refuse(format!(
+                    shared.refuse(Grounds::Value, format!(
                         "'{since}' is not below '{of}': what has changed can be told since an older snapshot of the same volume, \
                          or of the one that it is a clone of, until that is flattened, and not across a rollback"
                     ))

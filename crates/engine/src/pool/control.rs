@@ -2,7 +2,7 @@
 
 use super::flatten::Flattening;
 use super::{PoolShared, ShardTable, volumes_max};
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::format::catalog::{VolumeEntry, VolumeState};
 use crate::format::superblock::{Role, Superblock};
 use crate::layout;
@@ -49,7 +49,7 @@ impl Control {
     pub(super) fn of(reactor: &Reactor, shared: &PoolShared) -> Result<Rc<Control>, PoolError> {
         let slot = reactor.kept_or(shared.instance, ControlSlot::default);
         let control = slot.0.borrow().clone();
-        control.ok_or_else(|| shared.refuse("it is closed".to_string()))
+        control.ok_or_else(|| shared.refuse(Grounds::State, "it is closed".to_string()))
     }
 
     pub(super) async fn alone(&self) -> Alone<'_> {
@@ -93,7 +93,7 @@ impl Control {
         change(&mut next);
         let superblock = self.superblock.borrow().clone();
         if self.closing.get() {
-            return Err(self.shared.refuse("it is being closed".to_string()));
+            return Err(self.shared.refuse(Grounds::State, "it is being closed".to_string()));
         }
         let Err(error) = next.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await else {
             *self.catalog.borrow_mut() = next;
@@ -115,7 +115,7 @@ impl Control {
 
     pub(super) fn entry(&self, id: u32) -> Result<VolumeEntry, PoolError> {
         let found = self.catalog.borrow().volumes.get(&id).cloned();
-        found.ok_or_else(|| self.shared.refuse(format!("has no volume number {id}")))
+        found.ok_or_else(|| self.shared.refuse(Grounds::Missing, format!("has no volume number {id}")))
     }
 
     pub(super) async fn create(
@@ -133,11 +133,11 @@ impl Control {
             (taken, catalog.volumes.len() as u64 >= volumes_max(&self.superblock.borrow()), catalog.next_id)
         };
         if taken {
-            return Err(self.shared.refuse(format!("already has a volume '{name}'")));
+            return Err(self.shared.refuse(Grounds::State, format!("already has a volume '{name}'")));
         }
         if full {
             let most = volumes_max(&self.superblock.borrow());
-            return Err(self.shared.refuse(format!("has {most} volumes, and room for no more")));
+            return Err(self.shared.refuse(Grounds::Room, format!("has {most} volumes, and room for no more")));
         }
         self.check_size(blocks)?;
         let entry = VolumeEntry {
@@ -166,7 +166,9 @@ impl Control {
         if (1..=VOLUME_BLOCKS_MAX).contains(&blocks) {
             return Ok(());
         }
-        Err(self.shared.refuse(format!("a volume of {blocks} blocks of 4 KiB: expected 1 to {VOLUME_BLOCKS_MAX}")))
+        Err(self
+            .shared
+            .refuse(Grounds::Value, format!("a volume of {blocks} blocks of 4 KiB: expected 1 to {VOLUME_BLOCKS_MAX}")))
     }
 
     pub(super) async fn resize(&self, shown: Shown, blocks: u64) -> Result<(), PoolError> {

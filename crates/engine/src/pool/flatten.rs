@@ -17,7 +17,7 @@
 use super::control::Control;
 use super::reap::{CLOSE_LOOK_NS, RETRY_NS};
 use super::snapshots::volume_part;
-use super::{Pool, PoolError};
+use super::{Grounds, Pool, PoolError};
 use crate::format::catalog::{VolumeEntry, VolumeState};
 use crate::shard::{FlattenProgress, Shard};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
@@ -185,21 +185,25 @@ impl Control {
     }
 
     fn flattening(&self, name: &str, uuid: Uuid) -> Result<Rc<Flattening>, PoolError> {
-        let none = || self.shared.refuse(format!("volume '{name}' was not flattened since the pool was opened"));
+        let none = || {
+            self.shared.refuse(Grounds::Missing, format!("volume '{name}' was not flattened since the pool was opened"))
+        };
         self.flattening_of(uuid).ok_or_else(none)
     }
 
     async fn flatten(self: &Rc<Self>, name: &str, uuid: Uuid) -> Result<FlattenStatus, PoolError> {
         if self.flattening_of(uuid).is_some_and(|flattening| flattening.is_running()) {
-            return Err(self.shared.refuse(format!("volume '{name}' is being flattened already")));
+            return Err(self.shared.refuse(Grounds::State, format!("volume '{name}' is being flattened already")));
         }
         let Some(layer) = self.lowest_own(uuid)? else {
-            return Err(self.shared.refuse(format!("volume '{name}' is not a clone: nothing lies below it")));
+            return Err(self
+                .shared
+                .refuse(Grounds::State, format!("volume '{name}' is not a clone: nothing lies below it")));
         };
         self.check_room_to_flatten(name, layer).await?;
         // Whoever came first is at it.
         if self.flattening_of(uuid).is_some_and(|flattening| flattening.is_running()) {
-            return Err(self.shared.refuse(format!("volume '{name}' is being flattened already")));
+            return Err(self.shared.refuse(Grounds::State, format!("volume '{name}' is being flattened already")));
         }
         let flattening = Rc::new(Flattening::new(uuid, name));
         let mut all = self.flattenings.borrow_mut();
@@ -285,7 +289,7 @@ impl Control {
         let catalog = self.catalog.borrow();
         let is_it = |entry: &&VolumeEntry| entry.state == VolumeState::Live && entry.uuid == uuid;
         let Some(volume) = catalog.volumes.values().find(is_it) else {
-            return Err(self.shared.refuse("the volume has been deleted meanwhile".to_string()));
+            return Err(self.shared.refuse(Grounds::Missing, "the volume has been deleted meanwhile".to_string()));
         };
         let is_own = |entry: &VolumeEntry| {
             entry.id == volume.id || entry.state == VolumeState::Snapshot && volume_part(&entry.name) == volume.name

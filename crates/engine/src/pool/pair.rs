@@ -1,7 +1,7 @@
 //! Whether the devices that a pool is opened on are its own, belong together, and are as new as each other.
 
 use super::PoolDevices;
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::format::superblock::{Role, Superblock, SuperblockError};
 use crate::holds::Holds;
 use crate::log::{self, LogGeometry};
@@ -15,7 +15,7 @@ pub(super) fn check_role(found: &Superblock, wanted: Role, device: &str) -> Resu
         return Ok(());
     }
     let reason = format!("'{device}' is its {} device, not its {} device", found.role.name(), wanted.name());
-    Err(PoolError::Refused { pool: found.name.clone(), reason })
+    Err(PoolError::Refused { pool: found.name.clone(), grounds: Grounds::Devices, reason })
 }
 
 /// An opening writes: it needs to know all that writing needs.
@@ -25,14 +25,15 @@ pub(crate) fn check_writable(found: &Superblock, device: &str) -> Result<(), Poo
         bits => {
             let what = format!("features that this program can read but not write (bits {bits:#x})");
             let reason = format!("'{device}' has {what}; use a newer program");
-            Err(PoolError::Refused { pool: found.name.clone(), reason })
+            Err(PoolError::Refused { pool: found.name.clone(), grounds: Grounds::Devices, reason })
         }
     }
 }
 
 /// Whether two devices are the log and the capacity device of one pool.
 pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) -> Result<(), PoolError> {
-    let refuse = |reason: String| Err(PoolError::Refused { pool: capacity.name.clone(), reason });
+    let refuse =
+        |reason: String| Err(PoolError::Refused { pool: capacity.name.clone(), grounds: Grounds::Devices, reason });
     if capacity.pool != log.pool || capacity.other != log.device || log.other != capacity.device {
         return refuse(format!(
             "'{}' is the log of pool '{}' ({}), not the one that belongs to '{}'; if that one is lost, 'pool forget-log' gives it \
@@ -106,7 +107,7 @@ pub(super) async fn check_none_is_older(
         "'{device}' is an older copy of its {what}: it has seen {seen} openings of the pool, '{other}' {newest}; bring the newer one \
          back{else_what}"
     );
-    Err(PoolError::Refused { pool: capacity.name.clone(), reason })
+    Err(PoolError::Refused { pool: capacity.name.clone(), grounds: Grounds::Devices, reason })
 }
 
 /// Says what to do about a log device without a superblock.
@@ -124,7 +125,7 @@ pub(super) fn no_log(
                  up with 'pool forget-log'",
                 devices.log.name()
             );
-            PoolError::Refused { pool: capacity.name.clone(), reason }
+            PoolError::Refused { pool: capacity.name.clone(), grounds: Grounds::Devices, reason }
         }
         error => error.into(),
     }
@@ -135,6 +136,7 @@ pub(crate) fn next_epoch(one: &Superblock, other: &Superblock) -> Result<u32, Po
     let next = one.epoch.max(other.epoch).checked_add(1);
     next.ok_or_else(|| PoolError::Refused {
         pool: one.name.clone(),
+        grounds: Grounds::Devices,
         reason: "was opened too often: copy its volumes to a new pool".to_string(),
     })
 }

@@ -6,7 +6,7 @@
 //! and nothing is read, whatever the volumes hold.
 
 use super::control::Control;
-use super::{Pool, PoolError, UNPOISONED, random_uuid, volume_of, volumes_max};
+use super::{Grounds, Pool, PoolError, UNPOISONED, random_uuid, volume_of, volumes_max};
 use crate::format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 use crate::format::superblock::{Role, Superblock};
 use crate::meta;
@@ -83,7 +83,7 @@ impl Pool {
             let wanted = self.wanted(reactor, volume, snapshot, None)?;
             if all.iter().any(|other| other.layer == wanted.layer) {
                 let reason = format!("volume '{volume}' is named twice: one snapshot of it is enough");
-                return Err(self.shared.refuse(reason));
+                return Err(self.shared.refuse(Grounds::Value, reason));
             }
             all.push(wanted);
         }
@@ -148,7 +148,7 @@ impl Pool {
         let source = self.of_name(snapshot)?;
         if !source.identity().is_snapshot {
             let reason = format!("'{snapshot}' is a volume that is written to: make a snapshot of it, and clone that");
-            return Err(self.shared.refuse(reason));
+            return Err(self.shared.refuse(Grounds::Value, reason));
         }
         self.check_volume_name(name)?;
         let (shared, layer) = (self.shared.clone(), source.shown().layer());
@@ -167,7 +167,9 @@ impl Pool {
     pub async fn roll_back(&self, reactor: &Rc<Reactor>, snapshot: &str) -> Result<(), PoolError> {
         let source = self.of_name(snapshot)?;
         let Some((volume, _)) = snapshot.rsplit_once(SNAPSHOT_MARK).filter(|_| source.identity().is_snapshot) else {
-            return Err(self.shared.refuse(format!("'{snapshot}' is no snapshot: those are named 'volume@snapshot'")));
+            return Err(self
+                .shared
+                .refuse(Grounds::Value, format!("'{snapshot}' is no snapshot: those are named 'volume@snapshot'")));
         };
         self.roll_back_volume(reactor, volume, snapshot).await
     }
@@ -182,7 +184,7 @@ impl Pool {
         let (source, volume) = (self.of_name(snapshot)?, self.live(volume)?);
         if volume.identity().origin != source.identity().origin {
             let reason = format!("'{snapshot}' is not a snapshot of this volume '{}'", volume.identity().name);
-            return Err(self.shared.refuse(reason));
+            return Err(self.shared.refuse(Grounds::Value, reason));
         }
         let (shared, layer, shown) = (self.shared.clone(), source.shown().layer(), volume.shown().clone());
         let former = shown.layer();
@@ -208,7 +210,7 @@ impl Pool {
             let reason = format!(
                 "volume '{name}' has snapshots ({count}, the first is '{first}'): delete these first, or together with it"
             );
-            return Err(self.shared.refuse(reason));
+            return Err(self.shared.refuse(Grounds::State, reason));
         }
         self.delete_all(reactor, vec![volume]).await
     }
@@ -247,7 +249,7 @@ impl Pool {
     pub async fn delete_snapshot(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
         let snapshot = self.of_name(name)?;
         if !snapshot.identity().is_snapshot {
-            return Err(self.shared.refuse(format!("'{name}' is a volume, not a snapshot")));
+            return Err(self.shared.refuse(Grounds::Value, format!("'{name}' is a volume, not a snapshot")));
         }
         self.let_go_beside(reactor, snapshot).await
     }
@@ -297,7 +299,7 @@ impl Pool {
     }
 
     pub(crate) fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
-        self.volume(name).ok_or_else(|| self.shared.refuse(format!("has no volume '{name}'")))
+        self.volume(name).ok_or_else(|| self.shared.refuse(Grounds::Missing, format!("has no volume '{name}'")))
     }
 
     /// A volume that is not a snapshot.
@@ -305,7 +307,7 @@ impl Pool {
         let found = self.of_name(name)?;
         match found.identity().is_snapshot {
             false => Ok(found),
-            true => Err(self.shared.refuse(format!("'{name}' is a snapshot, not a volume"))),
+            true => Err(self.shared.refuse(Grounds::Value, format!("'{name}' is a snapshot, not a volume"))),
         }
     }
 
@@ -322,17 +324,21 @@ impl Pool {
             let reason = format!(
                 "a snapshot named '{name}': expected 'volume@snapshot' of at most {VOLUME_NAME_BYTES_MAX} bytes, with one '@'"
             );
-            return Err(self.shared.refuse(reason));
+            return Err(self.shared.refuse(Grounds::Value, reason));
         }
         Ok(name)
     }
 
     pub(super) fn check_volume_name(&self, name: &str) -> Result<(), PoolError> {
         if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX {
-            return Err(self.shared.refuse(format!("a volume name of {} bytes: expected 1 to 128", name.len())));
+            return Err(self
+                .shared
+                .refuse(Grounds::Value, format!("a volume name of {} bytes: expected 1 to 128", name.len())));
         }
         if name.contains(SNAPSHOT_MARK) {
-            return Err(self.shared.refuse(format!("a volume named '{name}': '{SNAPSHOT_MARK}' is for snapshots")));
+            return Err(self
+                .shared
+                .refuse(Grounds::Value, format!("a volume named '{name}': '{SNAPSHOT_MARK}' is for snapshots")));
         }
         Ok(())
     }
@@ -352,7 +358,7 @@ impl Control {
         let (mut made, mut successions) = (Vec::new(), Vec::new());
         for wanted in &all {
             if self.catalog.borrow().is_taken(&wanted.name) {
-                return Err(self.shared.refuse(format!("already has a snapshot '{}'", wanted.name)));
+                return Err(self.shared.refuse(Grounds::State, format!("already has a snapshot '{}'", wanted.name)));
             }
             let volume = self.entry(wanted.layer)?;
             self.expect_state(&volume, VolumeState::Live)?;
@@ -388,7 +394,7 @@ impl Control {
         let _alone = self.alone().await;
         self.check_room(1)?;
         if self.catalog.borrow().is_taken(&name) {
-            return Err(self.shared.refuse(format!("already has a volume '{name}'")));
+            return Err(self.shared.refuse(Grounds::State, format!("already has a volume '{name}'")));
         }
         let source = self.entry(layer)?;
         self.expect_state(&source, VolumeState::Snapshot)?;
@@ -441,7 +447,9 @@ impl Control {
             let mut snapshots = catalog.volumes.values().filter(|other| other.state == VolumeState::Snapshot);
             let left = snapshots.find(|other| volume_part(&other.name) == entry.name && !is_going(other.id));
             if let Some(left) = left.filter(|_| *state == VolumeState::Live) {
-                return Err(self.shared.refuse(format!("volume '{}' has a new snapshot '{}'", entry.name, left.name)));
+                return Err(self
+                    .shared
+                    .refuse(Grounds::State, format!("volume '{}' has a new snapshot '{}'", entry.name, left.name)));
             }
         }
         self.change(|catalog| {
@@ -455,14 +463,14 @@ impl Control {
         if entry.state == state {
             return Ok(());
         }
-        Err(self.shared.refuse(format!("'{}' has been deleted, or has changed meanwhile", entry.name)))
+        Err(self.shared.refuse(Grounds::State, format!("'{}' has been deleted, or has changed meanwhile", entry.name)))
     }
 
     fn check_room(&self, more: usize) -> Result<(), PoolError> {
         let most = volumes_max(&self.superblock.borrow());
         if (self.catalog.borrow().volumes.len() + more) as u64 > most {
             let reason = format!("has room for {most} volumes and snapshots, and not for {more} more: delete some");
-            return Err(self.shared.refuse(reason));
+            return Err(self.shared.refuse(Grounds::Room, reason));
         }
         Ok(())
     }

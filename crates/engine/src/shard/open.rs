@@ -7,7 +7,7 @@ use super::pace::{self, Pace};
 use super::shadow::Shadow;
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::format::dirty::DirtySlice;
 use crate::format::superblock::Superblock;
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
@@ -190,21 +190,21 @@ impl Shard {
             let reason = format!(
                 "record {lsn} of shard {number} speaks of blocks that there are not; the log is not this pool's, or damaged"
             );
-            return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+            return Err(PoolError::Refused { pool: pool_name.to_string(), grounds: Grounds::Devices, reason });
         }
         if let Some(lost) = head.lost.first() {
             let reason = format!(
                 "the log of shard {number} is damaged: {lost} cannot be read, later records can; 'pool forget-log' gives up what \
                  is not certain"
             );
-            return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+            return Err(PoolError::Refused { pool: pool_name.to_string(), grounds: Grounds::Devices, reason });
         }
         if head.epoch >= superblock.epoch {
             let reason = format!(
                 "the log of shard {number} has epoch {}, and the superblocks only {}; restore them from a backup",
                 head.epoch, superblock.epoch
             );
-            return Err(PoolError::Refused { pool: pool_name.to_string(), reason });
+            return Err(PoolError::Refused { pool: pool_name.to_string(), grounds: Grounds::Devices, reason });
         }
         let journals = !matches!(tuning.defect, Some(Defect::SkipJournal | Defect::RetireEarly | Defect::SkipShadow));
         if writes && journals {

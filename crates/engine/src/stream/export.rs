@@ -83,7 +83,7 @@ impl Pool {
     pub(super) async fn snapshot_info(&self, reactor: &Rc<Reactor>, name: &str) -> Result<SnapshotInfo, StreamError> {
         let (tree, _) = self.tree(reactor).await?;
         let found = tree.into_iter().flat_map(|volume| volume.snapshots).find(|snapshot| snapshot.name == name);
-        Ok(found.ok_or_else(|| self.refusal(format!("has no snapshot '{name}': those are named 'volume@snapshot'")))?)
+        found.ok_or_else(|| StreamError::NoSnapshot(name.to_string()))
     }
 
     async fn send(
@@ -126,8 +126,8 @@ impl Pool {
     ) -> Result<(), StreamError> {
         let (Some(piece), Some(read)) = (begun.pop_front(), under_way.first().await) else { return Ok(()) };
         let bytes = read.map_err(|status| {
-            let (byte, length) = (piece.first * BLOCK_BYTES as u64, piece.blocks * BLOCK_BYTES as u64);
-            self.refusal(format!("'{name}' cannot be read at byte {byte} ({length} bytes from there on): {status}"))
+            let (byte, bytes) = (piece.first * BLOCK_BYTES as u64, piece.blocks * BLOCK_BYTES as u64);
+            StreamError::NotRead { snapshot: name.to_string(), byte, bytes, status }
         })?;
         writer.blocks(piece, &bytes).await
     }

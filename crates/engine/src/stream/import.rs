@@ -128,10 +128,10 @@ impl Pool {
         let full = self.snapshot_name(volume, snapshot)?;
         if let Some(check) = options.check_name {
             let checked = check(volume).and_then(|()| check(snapshot));
-            checked.map_err(|reason| self.refusal(format!("{reason}; give the copy another name")))?;
+            checked.map_err(|reason| StreamError::BadName { name: full.clone(), reason })?;
         }
         if self.volume(&full).is_some() {
-            return Err(self.refusal(format!("already has a snapshot '{full}': give the new one another name")).into());
+            return Err(StreamError::SnapshotExists(full));
         }
         let (target, undo) = match header.since.is_nil() {
             true => self.begin_whole(reactor, volume, &header, options.now_s).await?,
@@ -168,11 +168,7 @@ impl Pool {
         now_s: u64,
     ) -> Result<(Arc<PoolVolume>, Undo), StreamError> {
         if self.volume(volume).is_some() {
-            let reason = format!(
-                "already has a volume '{volume}': the stream has all of '{}' and makes a new volume; give that another name",
-                header.name
-            );
-            return Err(self.refusal(reason).into());
+            return Err(StreamError::VolumeExists { volume: volume.to_string(), of: header.name.clone() });
         }
         let target = self.create_volume(reactor, volume, header.blocks, header.block_shift, now_s).await?;
         Ok((target, Undo::Delete))
@@ -185,26 +181,20 @@ impl Pool {
         header: &Header,
         roll_back: bool,
     ) -> Result<(Arc<PoolVolume>, Undo), StreamError> {
-        let target = self.live(volume)?;
-        let base = self.copy_of(reactor, volume, header.since).await?.ok_or_else(|| {
-            self.refusal(format!(
-                "volume '{volume}' has no copy of '{}', which the stream goes on from: import that one first",
-                header.since_name
-            ))
-        })?;
+        let (name, of_stream) = (volume.to_string(), header.since_name.clone());
+        let Ok(target) = self.live(volume) else {
+            return Err(StreamError::NoVolume { volume: name, since: of_stream });
+        };
+        let Some(base) = self.copy_of(reactor, volume, header.since).await? else {
+            return Err(StreamError::NoBase { volume: name, since: of_stream });
+        };
         if header.block_shift != target.identity().block_shift {
-            let reason = format!("volume '{volume}' has blocks of another size than '{}'", header.name);
-            return Err(self.refusal(reason).into());
+            return Err(StreamError::BlockSize { volume: name, of: header.name.clone() });
         }
         let is_other_size = target.shown().blocks() * BLOCK_BYTES as u64 != base.bytes;
         let changed = is_other_size || self.differs(reactor, volume, &base.name).await?;
         if changed && !roll_back {
-            let reason = format!(
-                "volume '{volume}' has changed since '{}', which the stream goes on from: allow the import to roll it back, or \
-                 import into a clone of that snapshot",
-                base.name
-            );
-            return Err(self.refusal(reason).into());
+            return Err(StreamError::Changed { volume: name, since: base.name });
         }
         if changed {
             self.roll_back_volume(reactor, volume, &base.name).await?;
@@ -254,10 +244,10 @@ impl Pool {
         let shift = BLOCK_BYTES.trailing_zeros() - header.block_shift as u32;
         let writer = Writer { reactor: reactor.clone(), channel, volume: target.clone(), shift };
         let (mut under_way, mut pending) = (Together::new(), 0);
-        let failed = |status| self.refusal(format!("volume '{}' cannot be written: {status}", target.name()));
+        let failed = |status| StreamError::NotWritten { volume: target.name().to_string(), status };
         let read = async {
             let mut order = Order::default();
-            while let Some((kind, record, bufs)) = self.next(reactor, puller, header, &mut order).await? {
+            while let Some((kind, record, bufs)) = Self::next(reactor, puller, header, &mut order).await? {
                 if pending == WRITES {
                     under_way.first().await.unwrap_or(Ok(())).map_err(failed)?;
                     pending -= 1;
@@ -272,7 +262,7 @@ impl Pool {
         // Even after an error: what is undone then must not be written to any more.
         while let Some(written) = under_way.first().await {
             if let (Ok(_), Err(status)) = (&ended, written) {
-                ended = Err(failed(status).into());
+                ended = Err(failed(status));
             }
         }
         ended
@@ -280,7 +270,6 @@ impl Pool {
 
     /// The next record with blocks and its payload; `None` at the end.
     async fn next(
-        &self,
         reactor: &Rc<Reactor>,
         puller: &mut Puller<'_, impl StreamSource>,
         header: &Header,
@@ -298,7 +287,7 @@ impl Pool {
         match record.kind {
             RecordKind::Blocks(kind) => {
                 let bufs = in_buffers(reactor, &payload).await;
-                let bufs = bufs.map_err(|status| self.refusal(format!("has no memory for an import: {status}")))?;
+                let bufs = bufs.map_err(StreamError::NoMemory)?;
                 Ok(Some((kind, record, bufs)))
             }
             RecordKind::End => Ok(None),

@@ -12,6 +12,7 @@ pub use verify::{StreamAbout, StreamVerifier};
 
 use crate::error::PoolError;
 use crate::format::Malformed;
+use bdev::Status;
 use thiserror::Error;
 
 /// Takes a stream.
@@ -65,6 +66,83 @@ pub enum StreamError {
     /// Who wrote it could not go on.
     #[error("who wrote the stream could not go on: {0}")]
     Source(String),
+    /// There is no such snapshot to write.
+    #[error("the pool has no snapshot '{0}': those are named 'volume@snapshot'")]
+    NoSnapshot(String),
+    /// Blocks of the snapshot that is to be written cannot be read.
+    #[error("'{snapshot}' cannot be read at byte {byte} ({bytes} bytes from there on): {status}")]
+    NotRead {
+        /// The snapshot.
+        snapshot: String,
+        /// Where they begin.
+        byte: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// How the read ended.
+        status: Status,
+    },
+    /// The copy cannot have this name.
+    #[error("the copy cannot be named '{name}': {reason}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// There is a snapshot of the copy's name.
+    #[error("the pool already has a snapshot '{0}'")]
+    SnapshotExists(String),
+    /// There is a volume of the name of the one that is to be made.
+    #[error("the pool already has a volume '{volume}': the stream has all of '{of}' and makes a new one")]
+    VolumeExists {
+        /// The volume.
+        volume: String,
+        /// What the stream has.
+        of: String,
+    },
+    /// There is no volume to go on from.
+    #[error("the pool has no volume '{volume}', and the stream goes on from '{since}'")]
+    NoVolume {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        since: String,
+    },
+    /// The volume does not have what the stream goes on from.
+    #[error("volume '{volume}' has no copy of '{since}', which the stream goes on from")]
+    NoBase {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        since: String,
+    },
+    /// The volume's blocks have another size than those of the stream.
+    #[error("volume '{volume}' has blocks of another size than '{of}'")]
+    BlockSize {
+        /// The volume.
+        volume: String,
+        /// What the stream has.
+        of: String,
+    },
+    /// Somebody has written to the volume.
+    #[error("volume '{volume}' has changed since '{since}', which the stream goes on from")]
+    Changed {
+        /// The volume.
+        volume: String,
+        /// The snapshot.
+        since: String,
+    },
+    /// The volume that takes the stream cannot be written.
+    #[error("volume '{volume}' cannot be written: {status}")]
+    NotWritten {
+        /// The volume.
+        volume: String,
+        /// How the write ended.
+        status: Status,
+    },
+    /// There are no buffers for it.
+    #[error("there is no memory for it: {0}")]
+    NoMemory(Status),
 }
 
 /// What a stream carried.
