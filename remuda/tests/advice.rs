@@ -317,3 +317,41 @@ fn where_a_node_differs_from_its_file_is_listed() {
     std::fs::write(node.config(), "[node]\nreactrs = 1\n").unwrap();
     assert_eq!(diff(&node)["file"], json!("wrong"));
 }
+
+/// What of the definition of a pool there cannot be, and words of why.
+const IMPOSSIBLE: [(&str, &str); 6] = [
+    ("shards = 64", "64 shards: these devices have room for 1 to 1"),
+    (
+        "shape = 'shaped'\nwrite_unit = '12KiB'",
+        "a unit of writes of 12 KiB: expected a power of two from 4 to 1024 KiB",
+    ),
+    ("shape = 'shaped'\nband = '12MiB'", "a band of 12288 KiB: expected a power of two from 4096 to"),
+    ("shape = 'shaped'\nband = '256MiB'", "bands of 262144 KiB: the capacity device gives each of 1 shards"),
+    ("shape = 'shaped'\ngrow_to = '256MiB'", "room to grow to 256 MiB: the capacity device has 512 already"),
+    ("shape = 'shaped'\ngrow_to = '64TiB'", "beside a log of at least 64 MiB it has to hold the index"),
+];
+
+#[test]
+fn a_check_of_the_file_refuses_what_the_node_does_not_make() {
+    for (lines, words) in IMPOSSIBLE {
+        let node = node(&format!("{POOL}{lines}\n"));
+        let closed = node.json(&["pool", "show", "hot"]);
+        let problem = closed["problems"][0].as_str().unwrap();
+        assert!(closed["state"] == json!("closed") && problem.contains(words), "{lines}: {problem}");
+        let check = remuda(&["config", "check", &node.config()]);
+        assert!(check.code == 7 && check.err.contains(words), "{lines}: {}{}", check.out, check.err);
+        assert!(check.err.contains("the node would start, and what is named here would stay closed"), "{}", check.err);
+    }
+    // Once it is there, it is as it was made.
+    let mut node = node(POOL);
+    node.kill();
+    let text = std::fs::read_to_string(node.config()).unwrap();
+    std::fs::write(node.config(), text.replace("[pool.hot]\n", "[pool.hot]\nshards = 64\nshape = 'shaped'\n")).unwrap();
+    assert_eq!(remuda(&["config", "check", &node.config()]).code, 0);
+    node.restart();
+    let shown = node.json(&["pool", "show", "hot"]);
+    assert_eq!((&shown["state"], &shown["open"]["layout"]), (&json!("open"), &json!({ "shape": "hot" })));
+    assert!(shown["problems"].to_string().contains("defined as a shaped pool, and was made a hot one"), "{shown}");
+    refused(&node, &["pool", "set", "hot", "--reinsertion", "80"], 2, "it has no bands");
+    refused(&node, &["device", "resize", "log", "128MiB"], 5, "which keeps its size");
+}

@@ -23,6 +23,8 @@ fn a_pool_of_its_own_is_loaded_and_verified() {
     let run = remuda(&["bench", "device", "--kind", "pool", "log_sise=1GiB"]);
     assert_eq!(run.code, 2, "{}", run.out);
     assert!(run.err.contains("log_size"), "{}", run.err);
+    let run = remuda(&["bench", "device", "--kind", "pool", "reinsertion=50"]);
+    assert!(run.code == 2 && run.err.contains("'reinsertion' is for shaped pools"), "{}{}", run.out, run.err);
 }
 
 #[test]

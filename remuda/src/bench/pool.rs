@@ -4,6 +4,7 @@
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::key_values;
 use crate::config::diagnostic::Problems;
+use crate::config::pool::{REINSERTION, read_upkeep, refuse_keys_of_shaped};
 use crate::config::section::{Form, Key, Section, key};
 use crate::config::value;
 use crate::config::{DeviceDef, DeviceParams};
@@ -25,12 +26,7 @@ pub const KEYS: &[Key] = &[
     key("capacity_size", Form::Size, "1GiB", "Bytes of it."),
     key("shards", Form::Count(1, 64), "by size", "Parts that work on their own, dealt out to the jobs' reactors."),
     key("map_cache", Form::Size, "16 MiB per TiB", "Memory for pages of the map."),
-    key(
-        "reinsertion",
-        Form::Count(0, engine::REINSERTION_PERCENT_MAX as u64),
-        "50, under pressure",
-        "Shaped: reinserted bytes for each hundred written.",
-    ),
+    key("reinsertion", REINSERTION.form, "50, under pressure", "Shaped: reinserted bytes for each hundred written."),
     key("force", Form::Flag, "false", "Take files and drives that hold something; it is lost."),
 ];
 
@@ -59,6 +55,7 @@ impl PoolSpec {
         section.check_unknown(|_| None);
         let text = |section: &mut Section<'_>, name| section.text(name).map(|text| text.value);
         let size = |section: &mut Section<'_>, name| section.size(name).map(|size| size.value);
+        let upkeep = read_upkeep(&mut section);
         let spec = PoolSpec {
             shaped: section.choice("shape").is_some_and(|shape| shape.value == Shape::Shaped.name()),
             size: size(&mut section, "size"),
@@ -68,10 +65,13 @@ impl PoolSpec {
             capacity: text(&mut section, "capacity"),
             capacity_size: size(&mut section, "capacity_size").unwrap_or(1 << 30),
             shards: section.count("shards").map(|shards| shards.value as u16),
-            map_cache: size(&mut section, "map_cache"),
-            reinsertion: section.count("reinsertion").map(|percent| percent.value as u32),
+            map_cache: upkeep.map_cache,
+            reinsertion: upkeep.reinsertion.map(u32::from),
             force: section.flag("force").is_some_and(|flag| flag.value),
         };
+        if !spec.shaped {
+            refuse_keys_of_shaped(&mut section, &["reinsertion"]);
+        }
         if spec.log.is_some() && spec.log_pmem.is_some() {
             section.wrong(None, "log", "give 'log' or 'log_pmem', not both", None);
         }

@@ -13,6 +13,7 @@ pub mod namespace;
 mod places;
 pub mod pool;
 mod pool_fit;
+mod pool_plan;
 pub mod reference;
 pub mod section;
 mod subsystem;
@@ -26,12 +27,13 @@ pub use device::{DeviceDef, DeviceEntry, DeviceParams};
 pub use diagnostic::{BadConfig, Problems, Source, nearest};
 pub use namespace::{NAMESPACE, check_uuid};
 pub use places::{default_socket, default_state_dir};
-pub use pool::{LogDef, PlacementDef, PoolDef, PoolEntry};
+pub use pool::{LogDef, POOL_VOLUME_BYTES_MAX, PlacementDef, PoolDef, PoolEntry};
 pub use pool_fit::{VOLATILE_LOG, check_memory_log};
 pub use section::{UNITS_HINT, show_duration_ns};
 pub use subsystem::{SUBSYSTEM, SubsystemEntry, check_ascii, check_nqn};
 pub use vhost::{VHOST, VhostEntry};
 
+use base::ByteSize;
 use limit::LimitEntry;
 use section::{Form, Key, Section, key};
 use std::net::SocketAddr;
@@ -278,6 +280,7 @@ impl Config {
             check::check(config, problems);
             listeners::look(config, problems);
             pool_fit::check_sizes(config, problems);
+            pool_plan::check_plans(config, problems);
             pool_fit::check_logs(config, problems);
         });
         checked.map_err(|bad| {
@@ -750,6 +753,16 @@ fn read_pool_volume(
     }
     if !section.has("size") {
         section.missing("size");
+    }
+    if let Some(size) = &size
+        && size.value > POOL_VOLUME_BYTES_MAX
+    {
+        let message = format!(
+            "{} is more than the {} that a volume has at most",
+            ByteSize(size.value),
+            ByteSize(POOL_VOLUME_BYTES_MAX)
+        );
+        section.wrong(size.span.clone(), "size", message, None);
     }
     let block_size = section.size("block_size");
     if let Some(size) = &block_size

@@ -5,15 +5,18 @@ use super::diagnostic::Problems;
 use super::section::{Form, Key, Section, key};
 use super::value::{Data, Located, Span, Table};
 use engine::layout::{OVERPROVISION_MAX, OVERPROVISION_MIN};
+use engine::{CreateOptions, Shape};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// Bytes that the sizes of bands are multiples of.
 const BLOCK: u64 = engine::BLOCK_BYTES as u64;
 
+/// Largest volume in a pool: an extent has a 32-bit number.
+pub const POOL_VOLUME_BYTES_MAX: u64 = u32::MAX as u64 * engine::EXTENT_BLOCKS as u64 * BLOCK;
+
 /// Most shards of a pool; what the devices have room for is found out when it is made.
 const SHARDS_MAX: u64 = engine::SHARDS_MAX as u64;
-
-const REINSERTION_MAX: u64 = engine::REINSERTION_PERCENT_MAX as u64;
 
 const SHARDS: Key = key(
     "shards",
@@ -50,7 +53,7 @@ const MAP_CACHE: Key =
     key("map_cache", Form::Size, "16 MiB per TiB of capacity", "Memory for pages of the map, over all shards.");
 pub const REINSERTION: Key = key(
     "reinsertion",
-    Form::Count(0, REINSERTION_MAX),
+    Form::Count(0, engine::REINSERTION_PERCENT_MAX as u64),
     "50, while writers wait for the capacity device",
     "Shaped: bytes, of each hundred that are written, that may go to the log once more, to keep what is written often off the capacity \
      device.",
@@ -178,8 +181,14 @@ pub enum PlacementDef {
 }
 
 impl PlacementDef {
-    fn is_hot(&self) -> bool {
+    /// Blocks are placed where they belong.
+    pub fn is_hot(&self) -> bool {
         *self == PlacementDef::Hot
+    }
+
+    /// The shape that it asks for.
+    pub fn shape(&self) -> Shape {
+        if self.is_hot() { Shape::Hot } else { Shape::Shaped }
     }
 }
 
@@ -189,6 +198,25 @@ impl PoolDef {
         match &self.log {
             LogDef::Device(name) => Some(name),
             LogDef::Pmem { .. } => None,
+        }
+    }
+
+    /// How it is made, if it has to be.
+    pub fn create_options(&self, pool: Option<Uuid>) -> CreateOptions {
+        let options = CreateOptions { name: self.name.clone(), shards: self.shards, pool, ..CreateOptions::default() };
+        match self.placement {
+            PlacementDef::Hot => options,
+            PlacementDef::Shaped { overprovision, write_unit, band, grow_to } => {
+                let blocks = |bytes: u64| (bytes / BLOCK).min(u32::MAX as u64) as u32;
+                CreateOptions {
+                    shape: Shape::Shaped,
+                    overprovision,
+                    unit_blocks: write_unit.map(blocks),
+                    band_blocks: band.map(blocks),
+                    grow_to_blocks: grow_to.map(|bytes| bytes / BLOCK),
+                    ..options
+                }
+            }
         }
     }
 
@@ -203,11 +231,18 @@ impl PoolDef {
 pub struct PoolEntry {
     /// The definition.
     pub def: PoolDef,
+    /// Where its name stands.
+    pub name_span: Option<Span>,
     /// Where its log is named.
     pub log_span: Option<Span>,
     /// Where its capacity device is named.
     pub capacity_span: Option<Span>,
+    /// Where the values stand from which it is planned.
+    pub spans: [(&'static str, Option<Span>); PLANNED.len()],
 }
+
+/// Keys of what a pool is planned from, beside its devices.
+const PLANNED: [&str; 5] = ["shards", "overprovision", "write_unit", "band", "grow_to"];
 
 /// Reads one `[pool.NAME]`; `None` when something is wrong, all of which has been noted.
 pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems) -> Option<PoolEntry> {
@@ -224,17 +259,52 @@ pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems)
     }
     let log = read_log(&mut section);
     let capacity = section.need_text("capacity");
-    let shards = section.count("shards").map(|shards| shards.value as u16);
-    let map_cache = section.size("map_cache").map(|size| size.value);
-    let reinsertion = section.count("reinsertion").map(|percent| percent.value as u16);
-    let placement = read_placement(&mut section);
+    let Make { shards, upkeep: Upkeep { map_cache, reinsertion }, placement } = read_make(&mut section);
+    let span_of = |section: &mut Section<'_>, key| section.raw(key).and_then(|value| value.span.clone());
+    let spans = PLANNED.map(|key| (key, span_of(&mut section, key)));
     if problems.list.len() > before {
         return None;
     }
     let ((log, log_span), capacity) = (log?, capacity?);
-    let (name, capacity_name) = (name.value.clone(), capacity.value);
+    let (name, name_span, capacity_name) = (name.value.clone(), name.span.clone(), capacity.value);
     let def = PoolDef { name, log, capacity: capacity_name, shards, map_cache, reinsertion, placement };
-    Some(PoolEntry { def, log_span, capacity_span: capacity.span })
+    Some(PoolEntry { def, name_span, log_span, capacity_span: capacity.span, spans })
+}
+
+/// How a pool is made, and what of it can be changed later.
+struct Make {
+    shards: Option<u16>,
+    upkeep: Upkeep,
+    placement: PlacementDef,
+}
+
+/// What can be said of a pool each time that it is opened.
+pub struct Upkeep {
+    /// Bytes of memory for pages of the map.
+    pub map_cache: Option<u64>,
+    /// Bytes that may be reinserted into the log for each hundred that are written.
+    pub reinsertion: Option<u16>,
+}
+
+fn read_make(section: &mut Section<'_>) -> Make {
+    let shards = section.count("shards").map(|shards| shards.value as u16);
+    Make { shards, upkeep: read_upkeep(section), placement: read_placement(section) }
+}
+
+/// Reads what can be changed of a pool.
+pub fn read_upkeep(section: &mut Section<'_>) -> Upkeep {
+    Upkeep {
+        map_cache: section.size("map_cache").map(|size| size.value),
+        reinsertion: section.count("reinsertion").map(|percent| percent.value as u16),
+    }
+}
+
+/// Refuses keys that say nothing of a pool without bands.
+pub fn refuse_keys_of_shaped(section: &mut Section<'_>, names: &[&str]) {
+    for name in names.iter().filter(|name| section.has(name)).copied().collect::<Vec<_>>() {
+        let help = "write shape = \"shaped\" for a pool with bands";
+        section.wrong(None, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));
+    }
 }
 
 fn read_placement(section: &mut Section<'_>) -> PlacementDef {
@@ -255,12 +325,7 @@ fn read_placement(section: &mut Section<'_>) -> PlacementDef {
         let (write_unit, band) = (write_unit.map(|size| size.value), band.map(|size| size.value));
         return PlacementDef::Shaped { overprovision, write_unit, band, grow_to };
     }
-    for name in ["reinsertion", "overprovision", "write_unit", "band", "grow_to"] {
-        if section.has(name) {
-            let help = "write shape = \"shaped\" for a pool with bands";
-            section.wrong(None, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));
-        }
-    }
+    refuse_keys_of_shaped(section, &["reinsertion", "overprovision", "write_unit", "band", "grow_to"]);
     PlacementDef::Hot
 }
 
@@ -339,10 +404,7 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolR
         }
     };
     let capacity = section.need_text("capacity");
-    let shards = section.count("shards").map(|shards| shards.value as u16);
-    let map_cache = section.size("map_cache").map(|size| size.value);
-    let reinsertion = section.count("reinsertion").map(|percent| percent.value as u16);
-    let placement = read_placement(&mut section);
+    let Make { shards, upkeep: Upkeep { map_cache, reinsertion }, placement } = read_make(&mut section);
     let force = section.flag("force").is_some_and(|flag| flag.value);
     let cache = read_cache(&mut section, capacity.as_ref(), placement.is_hot());
     if problems.list.len() > before {

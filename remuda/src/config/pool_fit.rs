@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-const LOG_MIN: u64 = LOG_BLOCKS_MIN * BLOCK_BYTES as u64;
-const CAPACITY_MIN: u64 = CAPACITY_BLOCKS_MIN * BLOCK_BYTES as u64;
+pub(super) const LOG_MIN: u64 = LOG_BLOCKS_MIN * BLOCK_BYTES as u64;
+pub(super) const CAPACITY_MIN: u64 = CAPACITY_BLOCKS_MIN * BLOCK_BYTES as u64;
 
 /// What to do about a log in memory that loses its contents.
 pub const VOLATILE_LOG: &str = "for a log that keeps them, name a file on a DAX file system (mount -o dax), or a 'file' device \
@@ -41,7 +41,7 @@ pub(super) fn check_sizes(config: &Config, problems: &mut Problems) {
 }
 
 /// Bytes that a device has at most, as far as the file says; what stands on others has no more than these.
-fn size_at_most(config: &Config, name: &str) -> Option<u64> {
+pub(super) fn size_at_most(config: &Config, name: &str) -> Option<u64> {
     Sizes { config, known: BTreeMap::new() }.at_most(name)
 }
 

@@ -235,6 +235,32 @@ fn devices_that_are_too_small_for_a_pool_are_named_with_what_it_needs() {
 }
 
 #[test]
+fn pools_that_cannot_be_made_are_found_as_the_engine_plans_them() {
+    let device = |name: &str, size: &str| MEM.replace("'m'", &format!("'{name}'")).replace("1MiB", size);
+    let with = |more: &str, capacity: &str, keys: &str| {
+        let devices = [device("l", "64MiB"), device("c", "512MiB"), more.to_string()].concat();
+        format!("{devices}[pool.p]\nlog = 'l'\ncapacity = '{capacity}'\n{keys}\n")
+    };
+    let shaped = |keys: &str| with("", "c", &format!("shape = 'shaped'\n{keys}"));
+    let good = [with("", "c", "shards = 1"), shaped("write_unit = '128KiB'\nband = '8MiB'")];
+    good.iter().for_each(|text| assert!(Config::parse_and_look("/x/node.toml", text.clone()).is_ok(), "{text}"));
+    assert_looked(&with("", "c", "shards = 2"), "12:10:", &["pool 'p' cannot be made: 2 shards", "room for 1 to 1"]);
+    assert_looked(&shaped("write_unit = '12KiB'"), "13:14:", &["a unit of writes of 12 KiB", "a power of two"]);
+    assert_looked(&shaped("band = '12MiB'"), "13:8:", &["a band of 12288 KiB", "a power of two"]);
+    assert_looked(&shaped("grow_to = '256MiB'"), "13:11:", &["has 512 already"]);
+    assert_looked(&shaped("grow_to = '64TiB'"), "10:7:", &["the index of a shaped pool"]);
+    // Of what stands on others only the most that it can have is known.
+    let mirror = format!("{}[[device]]\nname = 'a'\nkind = 'mirror'\ndevices = ['c', 'd']\n", device("d", "512MiB"));
+    assert_looked(&with(&mirror, "a", "shards = 2"), "20:10:", &["room for 1 to 1"]);
+    let grow = with(&mirror, "a", "shape = 'shaped'\ngrow_to = '500MiB'");
+    assert!(Config::parse_and_look("/x/node.toml", grow).is_ok());
+    let zoned = "[[device]]\nname = 'z'\nkind = 'zoned'\ndevice = 'c'\nzone_size = '4MiB'\n";
+    assert_looked(&with(zoned, "z", ""), "16:12:", &["device 'z' is zoned", "'zone-bands'"]);
+    let much = format!("{}[[volume]]\nname = 'v'\npool = 'p'\nsize = '16383PiB'\n", good[0]);
+    assert!(problems(&much)[0].contains("more than the"), "{:?}", problems(&much));
+}
+
+#[test]
 fn sizes_are_looked_at_once_also_around_a_cycle() {
     let device = |name: &str| {
         let below = ["a", "b", "c"].map(|name| format!("'{name}'")).join(", ");

@@ -9,18 +9,16 @@ use super::snapshots::is_snapshot;
 use super::state::{Origin, ShownVolume};
 use super::view::VolumeView;
 use super::{NewSize, Node};
-use crate::config::{PoolVolumeEntry, UNITS_HINT};
+use crate::config::{POOL_VOLUME_BYTES_MAX as SIZE_MAX, PoolVolumeEntry, UNITS_HINT};
 use base::ByteSize;
 use bdev::BlockDevice;
-use engine::{EXTENT_BLOCKS, PoolVolume};
+use engine::PoolVolume;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use uuid::Uuid;
 
 /// The engine's block; sizes are multiples of it.
 const BLOCK: u64 = engine::BLOCK_BYTES as u64;
-/// Largest volume: an extent has a 32-bit number.
-const SIZE_MAX: u64 = u32::MAX as u64 * EXTENT_BLOCKS as u64 * BLOCK;
 
 /// An open volume of a pool.
 pub(super) struct PoolVolumeSlot {

@@ -19,8 +19,7 @@ use crate::sys;
 use base::ByteSize;
 use bdev::BlockDevice;
 use engine::{
-    CreateOptions, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape,
-    SuperblockError,
+    Grounds, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape, SuperblockError,
 };
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -38,25 +37,6 @@ pub(super) struct PoolSlot {
     pub(super) check: Arc<Mutex<CheckRun>>,
     /// Giving up its log: what is under way, or was done last.
     pub(super) forget: ForgetRun,
-}
-
-/// How the pool is made, if it has to be.
-fn create_options(def: &PoolDef, pool: Option<Uuid>) -> CreateOptions {
-    let options = CreateOptions { name: def.name.clone(), shards: def.shards, pool, ..CreateOptions::default() };
-    match def.placement {
-        PlacementDef::Hot => options,
-        PlacementDef::Shaped { overprovision, write_unit, band, grow_to } => {
-            let blocks = |bytes: u64| (bytes / engine::BLOCK_BYTES as u64).min(u32::MAX as u64) as u32;
-            CreateOptions {
-                shape: Shape::Shaped,
-                overprovision,
-                unit_blocks: write_unit.map(blocks),
-                band_blocks: band.map(blocks),
-                grow_to_blocks: grow_to.map(|bytes| bytes / engine::BLOCK_BYTES as u64),
-                ..options
-            }
-        }
-    }
 }
 
 impl PoolSlot {
@@ -234,7 +214,7 @@ impl Node {
             reinsertion_percent: def.reinsertion.map(u32::from),
             tuning: None,
         };
-        let create = create_options(def, None);
+        let create = def.create_options(None);
         let opened = on_reactor_async(self.reactors.first(), move |reactor| async move {
             let refuse = |error| pool_refused(&create.name, error, &next);
             let capacity = &devices.capacity;
@@ -456,7 +436,7 @@ impl Node {
         let (def, name) = (&making.pool, making.pool.name.clone());
         let mut made = MadeFile::for_log(&def.log);
         let (devices, lock) = self.pool_devices(def, true)?;
-        let options = create_options(def, Some(making.pool_id));
+        let options = def.create_options(Some(making.pool_id));
         let created = on_reactor_async(self.reactors.first(), move |reactor| async move {
             Pool::create(&reactor, &devices, &options, seconds_now(), force).await
         });
