@@ -207,6 +207,13 @@ fn a_scrub_names_the_volume_and_the_block_that_is_bad() {
     assert!(shown.out.contains("remuda pool scrub hot --status"), "{}", shown.out);
     let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_pool_scrub_bad_blocks{pool=\"hot\",shard=\"0\"} 1\n"), "{metrics}");
+    // What a snapshot has is bad in the volume as well, which shows it.
+    node.ok(&["snapshot", "create", "v@s"]);
+    let run = node.run(&["pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+    let (own, shown) = (format!("volume 'v@s': LBA {}", bad[0]["lba"]), format!("volume 'v': LBA {}", bad[0]["lba"]));
+    assert!(run.out.contains(&own) && run.out.contains(&shown), "{}", run.out);
+    assert!(run.out.contains("shown from 'v@s'") && run.out.contains("1 blocks corrupt"), "{}", run.out);
+    node.ok(&["snapshot", "delete", "v@s"]);
     // Writing mends.
     let fill = ["--rw", "write", "--fill", "--bs", "64k", "--range", "16MiB", "--time", "10ms", "--warmup", "0s"];
     assert_eq!(bench(&node, &fill).code, 0);

@@ -77,8 +77,39 @@ fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
         assert!(scrubs.iter().all(|scrub| scrub.completed == 1 && scrub.extents_done == scrub.extents_total));
         assert_eq!(scrubs.iter().map(|scrub| scrub.good_blocks).sum::<u64>(), 7);
         assert_eq!((scrubs[0].bad.len(), scrubs[1].corrupt_blocks), (0, 1));
-        assert_eq!(scrubs[1].bad, [BadRun { volume: 1, first: 1, blocks: 1, lost: false }]);
+        assert_eq!(scrubs[1].bad, [BadRun { volume: 1, first: 1, blocks: 1, lost: false, of: None }]);
         pool.scrub(&tank.reactor, 1).await;
+        pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn a_scrub_names_who_shows_what_a_snapshot_has_and_is_bad() {
+    let reactor = reactor();
+    let tank = Tank::filled(&reactor);
+    reactor.block_on(async move {
+        let region = *tank.superblock().await.shard_regions(1).next().unwrap();
+        tank.capacity.flip(region.data_start(), 0);
+        tank.capacity.flip(region.data_start() + 1, 0);
+        let pool = tank.open().await.unwrap();
+        pool.snapshot(&tank.reactor, &[("v", "s")], 0).await.unwrap();
+        pool.clone_volume(&tank.reactor, "v@s", "c", 0).await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        tank.write(&volume, 1, 3).await;
+        pool.scrub(&tank.reactor, u64::MAX).await;
+        let scrub = loop {
+            let scrub = pool.status(&tank.reactor).await.shards.swap_remove(1).scrub;
+            if !scrub.running {
+                break scrub;
+            }
+            tank.reactor.yield_now().await;
+        };
+        let layer = |name| pool.volume(name).unwrap().layer();
+        let snapshot = layer("v@s");
+        let bad = |volume, blocks, of| BadRun { volume, first: 0, blocks, lost: false, of };
+        let (own, clone) = (bad(layer("v"), 1, Some(snapshot)), bad(layer("c"), 2, Some(snapshot)));
+        assert_eq!(scrub.bad, [bad(snapshot, 2, None), own, clone]);
+        assert_eq!(scrub.corrupt_blocks, 2, "what is shown counts once");
         pool.close(&tank.reactor).await;
     });
 }

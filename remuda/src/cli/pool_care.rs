@@ -241,7 +241,8 @@ fn scrub_text(name: &str, scrub: &ScrubView) -> String {
     for bad in scrub.bad.iter().take(BAD_SHOWN_MAX) {
         let (what, size) = (if bad.lost { "lost" } else { "corrupt" }, ByteSize(bad.block_size as u64));
         let last = bad.lba + bad.blocks - 1;
-        text += &format!("\n  volume '{}': LBA {} to {last} (blocks of {size}) {what}", bad.volume, bad.lba);
+        let shared = bad.of.as_ref().map_or(String::new(), |of| format!(", shown from '{of}'"));
+        text += &format!("\n  volume '{}': LBA {} to {last} (blocks of {size}) {what}{shared}", bad.volume, bad.lba);
     }
     let hidden = scrub.bad.len().saturating_sub(BAD_SHOWN_MAX);
     if hidden > 0 {
@@ -251,7 +252,7 @@ fn scrub_text(name: &str, scrub: &ScrubView) -> String {
         text += &format!("\n  and {} blocks that are not listed", output::count(scrub.bad_left_off));
     }
     if !scrub.bad.is_empty() {
-        text += "\nrestore these blocks from a copy; writing them mends them";
+        text += "\nrestore these blocks from a copy; writing them mends them, each volume by itself: a snapshot keeps what it has";
     }
     text
 }

@@ -155,18 +155,28 @@ pub struct BadRunView {
     pub block_size: u32,
     /// They are known to be lost; otherwise they do not match their checksums or cannot be read.
     pub lost: bool,
+    /// The volume or snapshot that has them, where this one only shows what that has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
 }
 
 impl ScrubView {
     pub(super) fn of(status: &PoolStatus, pool: &Pool) -> ScrubView {
         let volumes = pool.volumes();
+        let named = |layer: u32| volumes.iter().find(|volume| volume.layer() == layer);
+        let name_of = |layer: u32| {
+            named(layer).map_or_else(|| format!("number {layer}"), |volume| volume.identity().name.clone())
+        };
         let run = |bad: &BadRun| {
             let volume = volumes.iter().find(|volume| volume.layer() == bad.volume);
             let shift = volume.map_or(12, |volume| volume.identity().block_shift);
             let name = volume.map_or_else(|| format!("number {}", bad.volume), |volume| volume.identity().name.clone());
             let (lba, blocks) = (bad.first << (12 - shift), (bad.blocks as u64) << (12 - shift));
-            BadRunView { volume: name, lba, blocks, block_size: 1 << shift, lost: bad.lost }
+            let (volume, of) = (name_of(bad.volume), bad.of.map(name_of));
+            BadRunView { volume, lba, blocks, block_size: 1 << shift, lost: bad.lost, of }
         };
+        // Who has been deleted shows nothing to anybody.
+        let is_told = |bad: &&BadRun| bad.of.is_none() || named(bad.volume).is_some();
         let mut view = ScrubView::default();
         let (mut running, mut listed) = (false, 0);
         for scrub in status.shards.iter().map(|shard| &shard.scrub) {
@@ -177,8 +187,9 @@ impl ScrubView {
             view.corrupt_blocks += scrub.corrupt_blocks;
             view.lost_blocks += scrub.lost_blocks;
             view.healed_blocks += scrub.healed_blocks;
-            view.bad.extend(scrub.bad.iter().map(run));
-            listed += scrub.bad.iter().map(|bad| bad.blocks as u64).sum::<u64>();
+            view.bad.extend(scrub.bad.iter().filter(is_told).map(run));
+            let own = scrub.bad.iter().filter(|bad| bad.of.is_none());
+            listed += own.map(|bad| bad.blocks as u64).sum::<u64>();
         }
         view.bad.sort_by(|one, other| (&one.volume, one.lba).cmp(&(&other.volume, other.lba)));
         view.bad_left_off = (view.corrupt_blocks + view.lost_blocks).saturating_sub(listed);

@@ -56,6 +56,15 @@ impl Lineage {
         newest
     }
 
+    /// The layers that lie over one, in order, and up to which block they show it.
+    pub(crate) fn over(&self, layer: u32) -> Vec<(u32, u64)> {
+        let all = self.below.borrow();
+        let over = all.iter().filter(|(_, below)| below.layer == layer);
+        let mut over: Vec<(u32, u64)> = over.map(|(above, below)| (*above, below.blocks)).collect();
+        over.sort_unstable();
+        over
+    }
+
     /// The layers below one that show through at its block `start`, the nearest first.
     pub(crate) fn through(&self, layer: u32, start: u64) -> impl Iterator<Item = u32> + '_ {
         let mut layer = layer;
@@ -77,6 +86,7 @@ mod tests {
         let through = |start| lineage.through(5, start).collect::<Vec<_>>();
         assert_eq!((through(0), through(50), through(100)), (vec![3, 1], vec![3], vec![]));
         lineage.lay(5, Some(Below { layer: 1, blocks: 50 }));
+        assert_eq!((lineage.over(1), lineage.over(3)), (vec![(3, 50), (5, 50)], vec![]));
         assert_eq!(through(0), [1]);
         lineage.lay(5, None);
         assert!(through(0).is_empty() && lineage.below(3).is_some());

@@ -43,6 +43,7 @@ mod scrub;
 mod settled;
 mod shadow;
 mod shape;
+mod shown_by;
 mod slack;
 mod take_over;
 mod trim;

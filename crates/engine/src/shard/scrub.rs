@@ -29,6 +29,8 @@ pub struct BadRun {
     pub blocks: u32,
     /// They are known to be lost; otherwise they cannot be read or do not match their checksums.
     pub lost: bool,
+    /// The one that has these blocks, where the volume only shows them.
+    pub of: Option<u32>,
 }
 
 /// How far a scrub of a shard is, and what it has found.
@@ -48,7 +50,7 @@ pub struct ScrubStatus {
     pub lost_blocks: u64,
     /// Blocks that were damaged in one version and were written anew from another, while it ran.
     pub healed_blocks: u64,
-    /// The first [`SCRUB_FINDINGS_MAX`] runs of bad blocks.
+    /// The first [`SCRUB_FINDINGS_MAX`] runs of bad blocks; each followed by those that show them.
     pub bad: Vec<BadRun>,
     /// Scrubs that came to their end since the pool was opened.
     pub completed: u64,
@@ -130,7 +132,7 @@ impl Shard {
             {
                 return true;
             }
-            let bytes = self.note_scrubbed(owner, verified);
+            let bytes = self.note_scrubbed(owner, verified).await;
             self.scrub_pause(bytes + bytes_of_versions).await;
             if scrub.cancelled.get() {
                 // What was healed is not found again.
@@ -157,24 +159,43 @@ impl Shard {
     }
 
     /// Counts and lists what was found in an extent; the bytes that were read.
-    fn note_scrubbed(&self, owner: Descriptor, verified: Verified) -> u64 {
-        let base = owner.vextent as u64 * EXTENT_BLOCKS as u64;
-        let mut status = self.scrub.status.borrow_mut();
-        status.good_blocks += verified.good as u64;
+    async fn note_scrubbed(self: &Rc<Self>, owner: Descriptor, verified: Verified) -> u64 {
+        self.scrub.status.borrow_mut().good_blocks += verified.good as u64;
         let mut blocks_read = verified.good as u64;
         for (kind, runs) in [(BadBlock::Corrupt, verified.corrupt), (BadBlock::Lost, verified.lost)] {
             let lost = kind == BadBlock::Lost;
             for run in runs {
-                let blocks = run.len() as u32;
-                let total = if lost { &mut status.lost_blocks } else { &mut status.corrupt_blocks };
-                *total += blocks as u64;
-                blocks_read += blocks as u64;
-                if status.bad.len() < SCRUB_FINDINGS_MAX {
-                    status.bad.push(BadRun { volume: owner.volume, first: base + run.start as u64, blocks, lost });
+                let blocks = run.len() as u64;
+                blocks_read += blocks;
+                let has_room = {
+                    let mut status = self.scrub.status.borrow_mut();
+                    let total = if lost { &mut status.lost_blocks } else { &mut status.corrupt_blocks };
+                    *total += blocks;
+                    status.bad.len() < SCRUB_FINDINGS_MAX
+                };
+                if has_room {
+                    self.list_bad(owner, run, lost).await;
                 }
             }
         }
         blocks_read * BLOCK_BYTES as u64
+    }
+
+    /// Lists a run of an extent, and who shows it.
+    async fn list_bad(self: &Rc<Self>, Descriptor { volume, vextent, .. }: Descriptor, run: Range<u32>, lost: bool) {
+        let base = vextent as u64 * EXTENT_BLOCKS as u64;
+        let bad = |volume, run: &Range<u32>, of| BadRun {
+            volume,
+            first: base + run.start as u64,
+            blocks: run.len() as u32,
+            lost,
+            of,
+        };
+        let shown = self.shown_by(volume, vextent, run.clone()).await;
+        let shown = shown.iter().map(|(above, part)| bad(*above, part, Some(volume)));
+        let list = &mut self.scrub.status.borrow_mut().bad;
+        let room = SCRUB_FINDINGS_MAX.saturating_sub(list.len());
+        list.extend(std::iter::once(bad(volume, &run, None)).chain(shown).take(room));
     }
 
     /// Waits for as long as these bytes take at the scrub's pace.
