@@ -203,7 +203,13 @@ fn an_array_and_the_pool_on_it_grow_while_they_are_used() {
         (array(node)["size"].as_u64().unwrap(), pool["open"]["capacity_bytes"].as_u64().unwrap())
     };
     let before = sizes(&node);
-    refused(&node, &["pool", "grow", "cold"], 2, "make the device larger first: remuda device resize array");
+    let layout = node.json(&["pool", "show", "cold"])["open"]["layout"].clone();
+    let (unit, row) = (layout["write_unit_bytes"].as_u64().unwrap(), layout["row_bytes"].as_u64().unwrap());
+    assert!(layout["shape"] == json!("shaped") && layout["parity_members"] == json!(3), "{layout}");
+    assert!(unit.is_multiple_of(row) && layout["band_bytes"].as_u64().unwrap().is_multiple_of(unit), "{layout}");
+    let shown = node.run(&["pool", "status", "cold"]).out;
+    assert!(shown.contains("shaped: bands of ") && shown.contains(" on 2 of 3 members"), "{shown}");
+    refused(&node, &["pool", "grow", "cold"], 6, "make the device larger first: remuda device resize array");
     refused(&node, &["device", "resize", "array", "64MiB"], 5, "stands on it, and a pool does not shrink");
     node.ok(&["device", "resize", "array", "600MiB"]);
     node.ok(&["pool", "grow", "cold"]);

@@ -374,22 +374,7 @@ impl Forgetting<'_> {
     }
 
     fn too_small(&self, extents: u64) -> PoolError {
-        let (superblock, shards) = (&self.superblock, self.superblock.shards as u64);
-        let bytes = |blocks: u64| blocks * shards * BLOCK_BYTES as u64;
-        let mib = match superblock.shape {
-            Shape::Hot => {
-                // Metadata and alignment beside: one part in 256, and 2 MiB per shard.
-                let bytes = bytes(extents * EXTENT_BLOCKS as u64);
-                ((bytes + bytes / 256) >> 20) + 2 * shards + 1
-            }
-            // The bands that extents come with.
-            Shape::Shaped => {
-                let layout = &superblock.bands;
-                let created = superblock.shard_regions(0).next().map_or(1, |region| region.extents.max(1)) as u64;
-                let bands = (extents * layout.bands as u64).div_ceil(created) + 1;
-                (bytes(bands * layout.band_blocks as u64) >> 20) + 1
-            }
-        };
+        let mib = growth_mib(&self.superblock, extents);
         self.refuse(Grounds::Room, format!(
             "has too little free space to note what is lost; make the capacity device '{}' {mib} MiB larger and try again",
             self.devices.capacity.name()
@@ -463,6 +448,26 @@ impl Forgetting<'_> {
 
     fn io(&self, action: &'static str, status: Status) -> PoolError {
         PoolError::Io { pool: self.superblock.name.clone(), action, status }
+    }
+}
+
+/// MiB by which the capacity device has to become larger, so that each shard gets so many extents more.
+pub(crate) fn growth_mib(superblock: &Superblock, extents: u64) -> u64 {
+    let shards = superblock.shards as u64;
+    let bytes = |blocks: u64| blocks * shards * BLOCK_BYTES as u64;
+    match superblock.shape {
+        Shape::Hot => {
+            // Metadata and alignment beside: one part in 256, and 2 MiB per shard.
+            let bytes = bytes(extents * EXTENT_BLOCKS as u64);
+            ((bytes + bytes / 256) >> 20) + 2 * shards + 1
+        }
+        // The bands that extents come with.
+        Shape::Shaped => {
+            let layout = &superblock.bands;
+            let created = superblock.shard_regions(0).next().map_or(1, |region| region.extents.max(1)) as u64;
+            let bands = (extents * layout.bands as u64).div_ceil(created) + 1;
+            (bytes(bands * layout.band_blocks as u64) >> 20) + 1
+        }
     }
 }
 

@@ -51,8 +51,8 @@ pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
 pub use meta::{Meta, MetaError, MetaStats, Object};
 pub use pool::{
-    Changes, FlattenState, FlattenStatus, OpenOptions, Pool, PoolAudit, PoolDevices, PoolRecovery, SnapshotInfo,
-    VolumeInfo,
+    Changes, FlattenState, FlattenStatus, OpenOptions, Pool, PoolAudit, PoolDevices, PoolLayout, PoolRecovery,
+    SnapshotInfo, VolumeInfo,
 };
 pub use shard::heat::{Heat, PERCENT_MAX as REINSERTION_PERCENT_MAX};
 pub use shard::log_policy;

@@ -7,13 +7,12 @@ use crate::check::{self, CheckOptions, CheckReport};
 use crate::error::{Grounds, PoolError};
 use crate::forget::{self, ForgetProgress, ForgottenLog};
 use crate::format::catalog::{VolumeEntry, VolumeState, catalog_entries_max};
-use crate::format::superblock::{Role, Superblock};
+use crate::format::superblock::{Role, Shape, Superblock};
 use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
 use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta};
 use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
-use crate::status::{PoolStatus, ShardStatus};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
 use crate::volume::{PoolVolume, Shown, VolumeIdentity};
@@ -30,6 +29,7 @@ use uuid::Uuid;
 mod changes;
 mod control;
 mod flatten;
+mod glance;
 mod pair;
 mod reap;
 mod snapshots;
@@ -83,6 +83,19 @@ pub struct PoolRecovery {
     /// Copies of superblocks and of the catalog that were not valid, and were written anew from the other one. A crash can leave
     /// one; more come from a device that is failing.
     pub repaired_copies: u64,
+}
+
+/// How a pool lies on its devices: fixed when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolLayout {
+    /// How blocks are placed.
+    pub shape: Shape,
+    /// Of a shaped pool: bytes of a band.
+    pub band_bytes: Option<u64>,
+    /// Of a shaped pool: bytes of which writes to the capacity device are multiples.
+    pub write_unit_bytes: Option<u64>,
+    /// Of a shaped pool on a device that is written in whole rows: bytes of a row, without its parity.
+    pub row_bytes: Option<u64>,
 }
 
 /// What an audit of a pool found, in memory alone: a damaged block is found by reading it.
@@ -281,6 +294,7 @@ async fn open_shard(
 /// An open pool.
 pub struct Pool {
     shared: Arc<PoolShared>,
+    layout: PoolLayout,
     recovery: PoolRecovery,
     capacity: Arc<dyn BlockDevice>,
     capacity_blocks: AtomicU64,
@@ -489,6 +503,7 @@ impl Pool {
             log: devices.log.clone(),
             log_blocks: AtomicU64::new(superblock.log_blocks),
             volumes: Mutex::default(),
+            layout: PoolLayout::of(&superblock, &info),
             shared: shared.clone(),
         };
         let opened = pool.open_shards(reactor, devices, options, &superblock, &catalog).await;
@@ -586,6 +601,11 @@ impl Pool {
     /// A shard that lives on this reactor.
     pub(crate) fn shard_here(&self, reactor: &Reactor, number: u16) -> Option<Rc<Shard>> {
         self.shared.table(reactor).get(number)
+    }
+
+    /// How it lies on its devices.
+    pub fn layout(&self) -> PoolLayout {
+        self.layout
     }
 
     /// Its name.
@@ -690,31 +710,6 @@ impl Pool {
     /// As [`OpenOptions::reinsertion_percent`], from now on.
     pub async fn set_reinsertion(&self, reactor: &Rc<Reactor>, percent: Option<u32>) {
         self.shared.on_shards(reactor, move |shard| async move { shard.set_reinsertion(percent) }).await;
-    }
-
-    /// How it is now.
-    pub async fn status(&self, reactor: &Rc<Reactor>) -> PoolStatus {
-        let shards = self.shared.on_shards(reactor, |shard| async move { ShardStatus::of(&shard) }).await;
-        let (going, going_extents) = self.going(reactor).await;
-        let flattening = self.flattenings(reactor).await;
-        let volumes: Vec<bool> = self.volumes().iter().map(|volume| volume.identity().is_snapshot).collect();
-        let snapshots = volumes.iter().filter(|is_snapshot| **is_snapshot).count();
-        let capacity_bytes = self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64;
-        PoolStatus {
-            name: self.shared.name.clone(),
-            uuid: self.shared.uuid,
-            capacity_bytes,
-            unused_bytes: self.capacity.info().bytes().saturating_sub(capacity_bytes),
-            log_bytes: self.log_blocks.load(Relaxed) * BLOCK_BYTES as u64,
-            log_durable: self.shared.log_durable,
-            volumes: volumes.len() - snapshots,
-            snapshots,
-            going,
-            going_extents,
-            flattening,
-            recovery: self.recovery,
-            shards: shards.into_iter().flatten().collect(),
-        }
     }
 
     /// Who has which extent, and everything that contradicts itself; see [`PoolAudit`].

@@ -1,6 +1,6 @@
 //! What a pool tells about itself.
 
-use crate::pool::{FlattenStatus, PoolRecovery};
+use crate::pool::{FlattenStatus, PoolLayout, PoolRecovery};
 use crate::shard::{ScrubStatus, Shard};
 use crate::units::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -13,6 +13,8 @@ pub struct PoolStatus {
     pub name: String,
     /// Its identity.
     pub uuid: Uuid,
+    /// How it lies on its devices.
+    pub layout: PoolLayout,
     /// Bytes of the capacity device that it uses.
     pub capacity_bytes: u64,
     /// Bytes by which that has become larger since: [`Pool::grow`](crate::Pool::grow) takes them into use.
@@ -33,6 +35,9 @@ pub struct PoolStatus {
     pub flattening: Vec<(String, FlattenStatus)>,
     /// What opening it took.
     pub recovery: PoolRecovery,
+    /// Bytes by which the capacity device would have to become larger before the log could be given up now: what of thin volumes
+    /// is lost with it takes extents that there are not. 0: none.
+    pub forget_growth_bytes: u64,
     /// Its shards.
     pub shards: Vec<ShardStatus>,
 }

@@ -291,7 +291,9 @@ fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
     let tank = Tank::new(&reactor, 6);
     reactor.block_on(async move {
         let pool = tank.open().await.unwrap();
+        assert_eq!(pool.status(&tank.reactor).await.forget_growth_bytes, 0, "nothing is in the log alone");
         tank.write(&pool.volume("v").unwrap(), 3, 1).await;
+        let foreseen = pool.status(&tank.reactor).await.forget_growth_bytes;
         pool.close(&tank.reactor).await;
         let tank = without_log(&tank);
         let before = tank.capacity.image();
@@ -299,6 +301,7 @@ fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
         assert!(error.contains("MiB larger and try again"), "{error}");
         assert_eq!(tank.capacity.image(), before);
         let mib: u64 = error.split(" MiB larger").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert_eq!(foreseen, mib << 20, "the open pool has said so");
         tank.capacity.enlarge(1024 * 8 + mib * 256);
         let done = forget(&tank).await.unwrap();
         assert_eq!((done.slices, done.lost_extents), (1, 16));

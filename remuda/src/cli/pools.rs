@@ -9,7 +9,7 @@ use super::{Context, output, understood};
 use crate::config::diagnostic::counted;
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::flatten::FlattenView;
-use crate::node::pool_view::{PoolNumbers, PoolView, ShardNumbers};
+use crate::node::pool_view::{LayoutView, PoolNumbers, PoolView, ShardNumbers};
 use crate::simulate::{self, SimulateArgs};
 use base::ByteSize;
 use clap::{ArgGroup, Args, Subcommand};
@@ -332,12 +332,42 @@ fn estimate(numbers: &ShardNumbers) -> String {
         .map_or("time not measured yet".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
 }
 
-fn lost_with_log(numbers: &ShardNumbers) -> String {
-    match numbers.dirty_slices {
+fn lost_with_log(open: &PoolNumbers) -> String {
+    let growth = match open.forget_log_growth_bytes {
+        0 => String::new(),
+        bytes => format!(
+            "; to give it up, the capacity device would have to be {} larger: what is lost of thin volumes is noted in extents that \
+             there are not",
+            ByteSize(bytes)
+        ),
+    };
+    match open.total.dirty_slices {
         None => "would be the pool lost: mirror the log device".to_string(),
         Some(0) => "would take nothing".to_string(),
-        Some(slices) => format!("would take up to {} slices of 64 MiB", output::count(slices)),
+        Some(slices) => format!("would take up to {} slices of 64 MiB{growth}", output::count(slices)),
     }
+}
+
+/// How it is made, or would be.
+fn shape(pool: &PoolView) -> String {
+    match &pool.open {
+        Some(open) => layout(&open.layout),
+        None => format!("{}, as it is defined", pool.definition.placement.shape().name()),
+    }
+}
+
+fn layout(layout: &LayoutView) -> String {
+    let mut text = layout.shape.clone();
+    if let (Some(band), Some(unit)) = (layout.band_bytes, layout.write_unit_bytes) {
+        text += &format!(": bands of {}, written in units of {}", ByteSize(band), ByteSize(unit));
+    }
+    if let Some(row) = layout.row_bytes {
+        text += &format!(", rows of {}", ByteSize(row));
+    }
+    if let Some(members) = layout.parity_members {
+        text += &format!(" on {} of {members} members, parity on the other one", members.saturating_sub(1));
+    }
+    text
 }
 
 fn facts(pool: &PoolView) -> String {
@@ -346,6 +376,7 @@ fn facts(pool: &PoolView) -> String {
         ("state", pool.state.clone()),
         ("log", log_text(&pool.definition.log)),
         ("capacity", pool.definition.capacity.clone()),
+        ("shape", shape(pool)),
         ("origin", format!("{:?}", pool.origin).to_lowercase()),
     ];
     facts.extend(pool.forgetting.map(|steps| ("giving up its log", steps.words())));
@@ -384,7 +415,7 @@ fn facts(pool: &PoolView) -> String {
             ("opened", recovered(open)),
             ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
             ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
-            ("a lost log now", lost_with_log(total)),
+            ("a lost log now", lost_with_log(open)),
             (
                 "blocks",
                 format!(
@@ -597,6 +628,7 @@ fn settle(context: &Context, name: &str) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    Ok(())
 }
 
 /// Asks for the pool's name before it is destroyed.

@@ -5,7 +5,7 @@ use super::rates::{Between, Counts, Latency, Rates};
 use crate::log::Line;
 use crate::node::flatten::FlattenWord;
 use crate::node::look::Look;
-use crate::node::pool_view::{PoolNumbers, PoolView, ScrubState, ShardNumbers};
+use crate::node::pool_view::{LayoutView, PoolNumbers, PoolView, ScrubState, ShardNumbers};
 use crate::node::view::{ConnectedHost, DeviceView, MirrorView, ReactorView, SubsystemView, VolumeView};
 use serde::Serialize;
 use std::time::Duration;
@@ -91,6 +91,7 @@ struct Pool {
 
 #[derive(Serialize)]
 struct PoolFacts {
+    layout: LayoutView,
     volumes: usize,
     capacity_bytes: u64,
     settling: bool,
@@ -255,11 +256,12 @@ fn reactor(then: Option<&ReactorView>, now: &ReactorView) -> Reactor {
 
 fn pool(view: PoolView) -> Pool {
     let numbers = view.open.map(|open| {
-        let PoolNumbers { volumes, capacity_bytes, settling, scrub, recovered_ns, total, shards, .. } = open;
+        let PoolNumbers { layout, volumes, capacity_bytes, settling, scrub, recovered_ns, total, shards, .. } = open;
         let flattening = open.flattening.into_iter();
         let flattening = flattening.map(|of| Flattening { share: of.share(), volume: of.volume, state: of.state });
         let scrub_share = (scrub.extents_total > 0).then(|| scrub.extents_done as f64 / scrub.extents_total as f64);
         PoolFacts {
+            layout,
             volumes,
             capacity_bytes,
             settling,

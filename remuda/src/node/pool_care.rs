@@ -6,7 +6,7 @@ use super::pool_view::{PoolView, ScrubView};
 use super::pools::{object, pool_refused};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
-use crate::config::{LogDef, PlacementDef};
+use crate::config::LogDef;
 use base::ByteSize;
 use engine::{PlanError, PoolError};
 
@@ -15,10 +15,11 @@ impl Node {
     pub async fn pool_grow(&mut self, name: &str) -> Result<PoolView, Refusal> {
         self.check_running()?;
         let open = self.open_pool_of(name)?;
-        let def = &self.pool_slot(name)?.def;
+        let slot = self.pool_slot(name)?;
+        let def = &slot.def;
         let capacity = def.capacity.clone();
         // The index of a shaped pool grows on the log device.
-        let names = if def.placement == PlacementDef::Hot { vec![capacity.as_str()] } else { def.devices() };
+        let names = if slot.is_hot() { vec![capacity.as_str()] } else { def.devices() };
         let kind = self.open_device(&capacity)?.kind();
         let mut devices = Vec::new();
         for name in names {
@@ -63,7 +64,7 @@ impl Node {
         slot.check_free()?;
         let def = &slot.def;
         let is_log = matches!(&def.log, LogDef::Device(log) if log == device);
-        if is_log && def.placement == PlacementDef::Hot {
+        if is_log && slot.is_hot() {
             let next = format!("to use another, destroy pool '{pool}' and make it anew");
             return Err(Refusal::conflict(
                 below,

@@ -5,9 +5,9 @@ use super::pool_log::ForgetLogSteps;
 use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
 use super::view::FlashCacheView;
-use crate::config::{LogDef, PlacementDef, PoolDef};
+use crate::config::{LogDef, PoolDef};
 use bdev::BlockDevice;
-use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolStatus, PoolVolume, ShardStatus};
+use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolLayout, PoolStatus, PoolVolume, Shape, ShardStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +47,9 @@ pub struct PoolView {
 pub struct PoolNumbers {
     /// Identity.
     pub uuid: Uuid,
+    /// How it lies on its devices, whatever its definition says by now.
+    #[serde(default)]
+    pub layout: LayoutView,
     /// Volumes.
     pub volumes: usize,
     /// Snapshots of these.
@@ -88,6 +91,10 @@ pub struct PoolNumbers {
     /// Copies of its superblocks and its catalog that were found damaged then, and written anew from the other one.
     #[serde(default)]
     pub repaired_copies: u64,
+    /// Bytes by which the capacity device would have to become larger before `pool forget-log` could give up the log now: what of
+    /// thin volumes would be lost with it takes extents that there are not.
+    #[serde(default)]
+    pub forget_log_growth_bytes: u64,
     /// Log records replayed per second then; nothing was measured when there were too few.
     pub replay_rate: Option<f64>,
     /// Everything is being moved to the capacity device.
@@ -101,6 +108,32 @@ pub struct PoolNumbers {
     pub total: ShardNumbers,
     /// Shards by number.
     pub shards: Vec<ShardNumbers>,
+}
+
+/// How a pool lies on its devices: fixed when it was made. All but the shape is of shaped pools alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutView {
+    /// `hot` or `shaped`.
+    pub shape: String,
+    /// Bytes of a band.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub band_bytes: Option<u64>,
+    /// Bytes of which writes to the capacity device are multiples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_unit_bytes: Option<u64>,
+    /// Bytes of a row of the capacity device, without its parity, where that is written in whole rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_bytes: Option<u64>,
+    /// Members of the parity device that the capacity device is; one of them has the parity of each row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parity_members: Option<usize>,
+}
+
+impl LayoutView {
+    fn of(layout: PoolLayout) -> LayoutView {
+        let PoolLayout { shape, band_bytes, write_unit_bytes, row_bytes } = layout;
+        LayoutView { shape: shape.name().to_string(), band_bytes, write_unit_bytes, row_bytes, parity_members: None }
+    }
 }
 
 /// How far the scrub of a pool is.
@@ -168,9 +201,7 @@ impl ScrubView {
             named(layer).map_or_else(|| format!("number {layer}"), |volume| volume.identity().name.clone())
         };
         let run = |bad: &BadRun| {
-            let volume = volumes.iter().find(|volume| volume.layer() == bad.volume);
-            let shift = volume.map_or(12, |volume| volume.identity().block_shift);
-            let name = volume.map_or_else(|| format!("number {}", bad.volume), |volume| volume.identity().name.clone());
+            let shift = named(bad.volume).map_or(12, |volume| volume.identity().block_shift);
             let (lba, blocks) = (bad.first << (12 - shift), (bad.blocks as u64) << (12 - shift));
             let (volume, of) = (name_of(bad.volume), bad.of.map(name_of));
             BadRunView { volume, lba, blocks, block_size: 1 << shift, lost: bad.lost, of }
@@ -412,6 +443,7 @@ impl PoolNumbers {
         plain.iter().for_each(|shard| total.add(shard));
         PoolNumbers {
             uuid: status.uuid,
+            layout: LayoutView::of(status.layout),
             volumes: status.volumes,
             snapshots: status.snapshots,
             provisioned_bytes: written.map(|volume| volume.info().bytes()).sum(),
@@ -428,6 +460,7 @@ impl PoolNumbers {
             recovered_blocks: recovery.log_blocks,
             recovered_ns: recovery.elapsed_ns,
             repaired_copies: recovery.repaired_copies,
+            forget_log_growth_bytes: status.forget_growth_bytes,
             replay_rate,
             settling,
             full_shards: full_shards(&status.shards, volumes),
@@ -451,7 +484,7 @@ impl PoolNumbers {
         if let Some(trouble) = &self.total.trouble {
             let devices = match &def.log {
                 // The index of a shaped pool is on its log device.
-                LogDef::Device(log) if def.placement != PlacementDef::Hot => {
+                LogDef::Device(log) if self.layout.shape != Shape::Hot.name() => {
                     format!("devices '{}' and '{log}'", def.capacity)
                 }
                 _ => format!("device '{}'", def.capacity),
@@ -474,6 +507,14 @@ impl PoolNumbers {
                     "volume '{volume}' cannot be flattened: {trouble}; remuda volume flatten {volume} --status"
                 ));
             }
+        }
+        let wanted = def.placement.shape().name();
+        if self.layout.shape != wanted {
+            let (name, shape) = (&def.name, &self.layout.shape);
+            problems.push(format!(
+                "it is defined as a {wanted} pool, and was made a {shape} one, which it stays: write shape = \"{shape}\" in its \
+                 definition, or make a new pool and copy its volumes ('remuda pool show {name}' has its layout)"
+            ));
         }
         if self.total.unusable_extents > 0 {
             let unusable = self.total.unusable_extents;
@@ -616,7 +657,11 @@ mod tests {
 
     #[test]
     fn what_fails_nobody_is_told_apart_from_what_does() {
-        let mut open = PoolNumbers { shards: vec![ShardNumbers::default(); 2], ..PoolNumbers::default() };
+        let mut open = PoolNumbers {
+            shards: vec![ShardNumbers::default(); 2],
+            layout: LayoutView { shape: "hot".into(), ..LayoutView::default() },
+            ..PoolNumbers::default()
+        };
         let (problems, failing) = judged(&open);
         assert!(
             problems.iter().any(|line| line.contains("power loss")) && failing.is_empty(),

@@ -14,7 +14,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
-use crate::config::{DeviceDef, LogDef, PlacementDef, PoolDef, VOLATILE_LOG};
+use crate::config::{DeviceDef, LogDef, PoolDef, VOLATILE_LOG};
 use crate::sys;
 use base::ByteSize;
 use bdev::BlockDevice;
@@ -56,6 +56,12 @@ impl PoolSlot {
             return Err(Refusal::conflict(object(name), cause, next));
         }
         Ok(())
+    }
+
+    /// Whether it places blocks where they belong, as it was made; as it is defined, where that is not known.
+    pub(super) fn is_hot(&self) -> bool {
+        let shape = self.live.as_ref().map_or(self.def.placement.shape(), |open| open.pool.layout().shape);
+        shape == Shape::Hot
     }
 
     /// Whether it stands on a device, or will when its log has been given up.
@@ -335,10 +341,16 @@ impl Node {
         };
         let mut view = PoolView::of(slot, status);
         for device in slot.def.devices() {
-            if let Ok(found) = self.device_show(device)
-                && found.parity.is_some_and(|parity| parity.degraded)
-            {
-                view.problems.push(format!("device '{device}' is {}; see 'remuda device show {device}'", found.state));
+            let Some((parity, state)) =
+                self.device_show(device).ok().and_then(|found| Some((found.parity?, found.state)))
+            else {
+                continue;
+            };
+            if let Some(open) = view.open.as_mut().filter(|_| *device == slot.def.capacity) {
+                open.layout.parity_members = Some(parity.members.len());
+            }
+            if parity.degraded {
+                view.problems.push(format!("device '{device}' is {state}; see 'remuda device show {device}'"));
             }
         }
         let capacity = self.devices.get(&slot.def.capacity).and_then(|device| device.live.as_ref().ok());
@@ -551,7 +563,7 @@ impl Node {
     pub async fn pool_set(&mut self, name: &str, reinsertion: Option<u16>) -> Result<PoolView, Refusal> {
         self.check_running()?;
         let slot = self.pool_slot(name)?;
-        if slot.def.placement == PlacementDef::Hot {
+        if slot.is_hot() {
             let cause = "it has no bands to keep blocks off: only shaped pools reinsert into their log";
             return Err(Refusal::invalid(object(name), cause, "see 'remuda pool create --help' for the shapes"));
         }

@@ -141,18 +141,6 @@ impl Pool {
         .await
     }
 
-    /// Those that are under way or have failed, by volume.
-    pub(super) async fn flattenings(&self, reactor: &Rc<Reactor>) -> Vec<(String, FlattenStatus)> {
-        let all = |control: Rc<Control>| async move {
-            let told =
-                |found: &&Rc<Flattening>| matches!(found.state.get(), FlattenState::Running | FlattenState::Failed);
-            let flattenings = control.flattenings.borrow();
-            Ok(flattenings.iter().filter(told).map(|found| (found.name.clone(), found.status())).collect())
-        };
-        // Of a pool that is closed there are none.
-        self.on_control(reactor, all).await.unwrap_or_default()
-    }
-
     /// Waits for its end.
     pub async fn flattened(&self, reactor: &Rc<Reactor>, volume: &str) -> Result<FlattenStatus, PoolError> {
         let (name, uuid) = (volume.to_string(), self.live(volume)?.identity().uuid);
@@ -164,7 +152,7 @@ impl Pool {
         .await
     }
 
-    async fn on_control<T, F>(
+    pub(super) async fn on_control<T, F>(
         &self,
         reactor: &Rc<Reactor>,
         work: impl FnOnce(Rc<Control>) -> F + Send + 'static,
@@ -180,6 +168,13 @@ impl Pool {
 }
 
 impl Control {
+    /// Those that are under way or have failed, by volume.
+    pub(super) fn flattenings_told(&self) -> Vec<(String, FlattenStatus)> {
+        let told = |found: &&Rc<Flattening>| matches!(found.state.get(), FlattenState::Running | FlattenState::Failed);
+        let flattenings = self.flattenings.borrow();
+        flattenings.iter().filter(told).map(|found| (found.name.clone(), found.status())).collect()
+    }
+
     fn flattening_of(&self, uuid: Uuid) -> Option<Rc<Flattening>> {
         self.flattenings.borrow().iter().find(|flattening| flattening.uuid == uuid).cloned()
     }

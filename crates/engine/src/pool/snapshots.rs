@@ -277,27 +277,6 @@ impl Pool {
         reactor.call_on(self.shared.control, tree).await
     }
 
-    /// Deleted layers that have not gone yet, and extents that they still have.
-    pub(super) async fn going(&self, reactor: &Rc<Reactor>) -> (usize, u64) {
-        let shared = self.shared.clone();
-        let going = move |there: Rc<Reactor>| async move {
-            let control = Control::of(&there, &shared).ok()?;
-            let catalog = control.catalog.borrow();
-            let going = catalog.volumes.values().filter(|entry| entry.state == VolumeState::Deleting);
-            Some(going.map(|entry| entry.id).collect::<Arc<[u32]>>())
-        };
-        let Some(layers) = reactor.call_on(self.shared.control, going).await.filter(|layers| !layers.is_empty()) else {
-            return (0, 0);
-        };
-        let count = |shard: Rc<Shard>, layers: Arc<[u32]>| async move { shard.extents_held(&layers) };
-        let extents = self.shared.on_all_shards(reactor, layers.clone(), count).await;
-        (layers.len(), extents.into_iter().flatten().sum())
-    }
-
-    pub(crate) fn refusal(&self, reason: String) -> PoolError {
-        self.shared.refuse(reason)
-    }
-
     pub(crate) fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
         self.volume(name).ok_or_else(|| self.shared.refuse(Grounds::Missing, format!("has no volume '{name}'")))
     }

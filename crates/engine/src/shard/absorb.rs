@@ -76,11 +76,6 @@ impl Shard {
         Ok(is_last)
     }
 
-    /// Extents that any of the layers has.
-    pub(crate) fn extents_held(&self, layers: &[u32]) -> u64 {
-        layers.iter().map(|layer| self.index.held_by(*layer) as u64).sum()
-    }
-
     /// The layers that have extents, and how many.
     pub(crate) fn held(&self) -> Vec<(u32, u32)> {
         self.index.held()

@@ -561,11 +561,6 @@ impl Index {
         }
     }
 
-    /// How many extents a volume has.
-    pub(crate) fn held_by(&self, volume: u32) -> u32 {
-        self.state.borrow().places.held_by(volume)
-    }
-
     /// The volumes that have extents, and how many.
     pub(crate) fn held(&self) -> Vec<(u32, u32)> {
         self.state.borrow().places.held()

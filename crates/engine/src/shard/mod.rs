@@ -24,6 +24,7 @@ mod gc;
 pub(crate) mod heat;
 mod house;
 mod index;
+mod lacks;
 mod lineage;
 mod locks;
 mod log_map;

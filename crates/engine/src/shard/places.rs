@@ -252,6 +252,7 @@ impl Places {
     }
 
     /// How many extents a volume has.
+    #[cfg(test)]
     pub(crate) fn held_by(&self, volume: u32) -> u32 {
         self.held.get(&volume).copied().unwrap_or(0)
     }

@@ -257,12 +257,14 @@ function poolCard() {
     problems.hidden = pool.problems.length === 0;
     open.hidden = !pool.numbers;
     if (!pool.numbers) return;
-    const { total, capacity_bytes, volumes, scrub, scrub_share, recovered_ns, flattening } = pool.numbers;
+    const { layout, total, capacity_bytes, volumes, scrub, scrub_share, recovered_ns, flattening } = pool.numbers;
     fill.update(total.log_fill, `${percent(total.log_fill)} of ${bytes(total.log_bytes)}`, level(total.log_fill));
     const share = total.extents ? 1 - total.free_extents / total.extents : 0;
     used.update(share, `${percent(share)} of ${bytes(capacity_bytes)}, ${bytes(total.free_bytes)} free`, level(share));
     const scrubbed = scrub_share == null ? "" : ` (${percent(scrub_share)})`;
     const rows = [
+      ["Shape", layout.shape],
+      ...(layout.band_bytes ? [["Bands", `${bytes(layout.band_bytes)}, written in units of ${bytes(layout.write_unit_bytes)}`]] : []),
       ["Dirty", bytes(total.dirty_bytes)],
       ["Volumes", count(volumes)],
       ["Log written per byte", factor(total.log_amplification)],
