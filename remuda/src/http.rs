@@ -218,7 +218,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 34] = [
+const SHARD_SERIES: [ShardSeries; 35] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -228,6 +228,9 @@ const SHARD_SERIES: [ShardSeries; 34] = [
     ("remuda_pool_user_write_bytes_total", "counter", "Bytes written by hosts.", |shard| shard.user_write_bytes),
     ("remuda_pool_user_read_bytes_total", "counter", "Bytes read by hosts.", |shard| shard.user_read_bytes),
     ("remuda_pool_log_hit_bytes_total", "counter", "Bytes read from the log.", |shard| shard.log_hit_bytes),
+    ("remuda_pool_flattened_bytes_total", "counter", "Bytes written by flattening volumes.", |shard| {
+        shard.flattened_bytes
+    }),
     ("remuda_pool_log_write_bytes_total", "counter", "Bytes written to the log device.", |shard| shard.log_write_bytes),
     (
         "remuda_pool_capacity_write_bytes_total",

@@ -212,6 +212,22 @@ impl PoolShared {
         A: Clone + Send + 'static,
         F: Future<Output = T> + 'static,
     {
+        self.on_all_shards_telling(reactor, argument, make, |_| {}).await
+    }
+
+    /// The same, which tells of each as it ends: the others may take long.
+    async fn on_all_shards_telling<T, A, F>(
+        &self,
+        reactor: &Rc<Reactor>,
+        argument: A,
+        make: impl Fn(Rc<Shard>, A) -> F + Copy + Send + 'static,
+        mut tell: impl FnMut(&Option<T>),
+    ) -> Vec<Option<T>>
+    where
+        T: Send + 'static,
+        A: Clone + Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
         let mut running = Together::new();
         for number in 0..self.homes.len() as u16 {
             let argument = argument.clone();
@@ -219,6 +235,7 @@ impl PoolShared {
         }
         let mut results = Vec::new();
         while let Some(result) = running.first().await {
+            tell(&result);
             results.push(result);
         }
         results

@@ -80,6 +80,8 @@ pub struct ShardStatus {
     pub log_hit_bytes: u64,
     /// Of the bytes written, those that went past the log.
     pub bypassed_bytes: u64,
+    /// Bytes that flattening has written beside them: what volumes showed of others and is their own now.
+    pub flattened_bytes: u64,
     /// Bytes written to the log device.
     pub log_write_bytes: u64,
     /// Bytes written to the capacity device: data and metadata.
@@ -181,6 +183,7 @@ impl ShardStatus {
             user_read_bytes: counters.user_read_bytes.get(),
             log_hit_bytes: counters.log_hit_bytes.get(),
             bypassed_bytes: counters.bypassed_bytes.get(),
+            flattened_bytes: counters.flattened_bytes.get(),
             log_write_bytes: log.medium_bytes + if is_shaped { index_bytes } else { 0 },
             capacity_write_bytes: match is_shaped {
                 true => bands.write_bytes + shadow_bytes,

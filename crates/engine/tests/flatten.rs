@@ -85,6 +85,8 @@ fn a_flattened_clone_and_its_snapshots_need_nothing_of_what_they_came_from() {
         assert_eq!((status.extents_done, status.extents_total, status.lost_blocks), (3, 3, 0));
         // 1 and what was trimmed are the clone's own, and 40 is a hole: 0, 2, 900 and 3000 are copied.
         assert_eq!(status.copied_bytes, 4 * 4096);
+        let shards = tank.pool.status(&tank.reactor).await.shards;
+        assert_eq!(shards.iter().map(|shard| shard.flattened_bytes).sum::<u64>(), 4 * 4096);
         expect(&tank, &all).await;
         assert_eq!(clone_of(&tank, "c").await, None);
         tank.reopen(settles).await;
@@ -358,8 +360,9 @@ fn only_clones_are_flattened() {
             ("v@s", Grounds::Value, "'v@s' is a snapshot, not a volume"),
             ("w", Grounds::Missing, "has no volume 'w'"),
         ] {
-            let refused = tank.pool.flatten(&there, name).await.unwrap_err().to_string();
-            assert!(refused.contains(text), "{refused}");
+            let refused = tank.pool.flatten(&there, name).await.unwrap_err();
+            assert!(matches!(refused, PoolError::Refused { grounds, .. } if grounds == expected), "{refused:?}");
+            assert!(refused.to_string().contains(text), "{refused}");
         }
         tank.pool.close(&there).await;
     });
@@ -387,6 +390,34 @@ fn what_cannot_be_read_is_lost_in_the_clone_as_well_and_counted() {
         }
         tank.write(&clone, 1, 8).await;
         assert_eq!(tank.read(&clone, 1).await, Ok(8));
+        pool.close(&there).await;
+    });
+}
+
+#[test]
+fn a_shard_that_fails_is_told_of_while_others_go_on() {
+    let reactor = reactor();
+    let tank = tank::Tank::filled(&reactor);
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        // Shard 1 has three extents of the volume, and this one is the other's.
+        let region = *tank.superblock().await.shard_regions(0).next().unwrap();
+        let pool = tank.open().await.unwrap();
+        pool.snapshot(&there, &[("v", "s")], 0).await.unwrap();
+        pool.clone_volume(&there, "v@s", "c", 0).await.unwrap();
+        tank.capacity.refuse_reads(region.data_start() + 7, 3);
+        pool.flatten(&there, "c").await.unwrap();
+        let told = loop {
+            let status = pool.flatten_status(&there, "c").await.unwrap().unwrap();
+            if status.trouble.is_some() {
+                break status;
+            }
+            assert_eq!(status.state, FlattenState::Running);
+            there.yield_now().await;
+        };
+        assert!(told.state == FlattenState::Running && told.extents_done < 3, "{told:?}");
+        pool.stop_flatten(&there, "c").await.unwrap();
+        assert_eq!(pool.flattened(&there, "c").await.unwrap().state, FlattenState::Stopped);
         pool.close(&there).await;
     });
 }

@@ -412,6 +412,7 @@ fn facts(pool: &PoolView) -> String {
                 "write amplification",
                 format!("log {}, capacity {}", ratio(total.log_amplification), ratio(total.capacity_amplification)),
             ),
+            ("copied by flattening", ByteSize(total.flattened_bytes).to_string()),
             ("opened", recovered(open)),
             ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
             ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
@@ -432,6 +433,9 @@ fn facts(pool: &PoolView) -> String {
         ]);
         if open.unused_bytes < pool_care::UNUSED_TOLD {
             facts.retain(|(name, _)| *name != "not used");
+        }
+        if total.flattened_bytes == 0 {
+            facts.retain(|(name, _)| *name != "copied by flattening");
         }
         if open.repaired_copies == 0 {
             facts.retain(|(name, _)| *name != "repaired copies");

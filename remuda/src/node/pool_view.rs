@@ -259,6 +259,9 @@ pub struct ShardNumbers {
     pub user_read_bytes: u64,
     /// Of those, read from the log.
     pub log_hit_bytes: u64,
+    /// Bytes that flattening has written: what volumes showed of others and is their own now.
+    #[serde(default)]
+    pub flattened_bytes: u64,
     /// Bytes written to the log device.
     pub log_write_bytes: u64,
     /// Bytes written to the capacity device.
@@ -293,9 +296,9 @@ pub struct ShardNumbers {
     /// Bytes of headers and padding written to bands.
     #[serde(default)]
     pub padding_bytes: u64,
-    /// Bytes to the log per byte written by hosts.
+    /// Bytes to the log per byte written by hosts or by flattening.
     pub log_amplification: Option<f64>,
-    /// Bytes to the capacity device per byte written by hosts.
+    /// Bytes to the capacity device per byte written by hosts or by flattening.
     pub capacity_amplification: Option<f64>,
     /// Checkpoints made.
     pub checkpoints: u64,
@@ -344,6 +347,7 @@ impl ShardNumbers {
             user_write_bytes: shard.user_write_bytes,
             user_read_bytes: shard.user_read_bytes,
             log_hit_bytes: shard.log_hit_bytes,
+            flattened_bytes: shard.flattened_bytes,
             log_write_bytes: shard.log_write_bytes,
             capacity_write_bytes: shard.capacity_write_bytes,
             bands: shard.bands.bands as u64,
@@ -385,6 +389,7 @@ impl ShardNumbers {
         self.user_write_bytes += shard.user_write_bytes;
         self.user_read_bytes += shard.user_read_bytes;
         self.log_hit_bytes += shard.log_hit_bytes;
+        self.flattened_bytes += shard.flattened_bytes;
         self.log_write_bytes += shard.log_write_bytes;
         self.capacity_write_bytes += shard.capacity_write_bytes;
         self.bands += shard.bands;
@@ -415,8 +420,10 @@ impl ShardNumbers {
     fn with_ratios(mut self, replay_rate: Option<f64>) -> ShardNumbers {
         let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
         self.log_fill = share(self.log_bytes.saturating_sub(self.log_free_bytes), self.log_bytes).unwrap_or(0.0);
-        self.log_amplification = share(self.log_write_bytes, self.user_write_bytes);
-        self.capacity_amplification = share(self.capacity_write_bytes, self.user_write_bytes);
+        // What flattening copies takes the same way as what hosts write.
+        let written = self.user_write_bytes + self.flattened_bytes;
+        self.log_amplification = share(self.log_write_bytes, written);
+        self.capacity_amplification = share(self.capacity_write_bytes, written);
         self.band_valid_share = share(self.band_valid_bytes, self.band_total_bytes);
         self.recovery_estimate_ns = replay_rate.map(|rate| (self.replay_records as f64 / rate * 1e9) as u64);
         self
@@ -676,6 +683,27 @@ mod tests {
         assert_eq!((judged(&open).1.len(), open.state()), (2, "trouble"));
         open.log_durable = true;
         assert!(judged(&open).0.is_empty());
+        open.layout.shape = "shaped".into();
+        let (problems, _) = judged(&open);
+        assert!(problems.len() == 1 && problems[0].contains("defined as a hot pool, and was made a shaped one"));
+    }
+
+    #[test]
+    fn what_flattening_copies_is_no_amplification_of_what_hosts_write() {
+        let of = |user_write_bytes, flattened_bytes| {
+            let numbers = ShardNumbers {
+                user_write_bytes,
+                flattened_bytes,
+                log_write_bytes: 110,
+                capacity_write_bytes: 120,
+                ..ShardNumbers::default()
+            };
+            let numbers = numbers.with_ratios(None);
+            (numbers.log_amplification, numbers.capacity_amplification)
+        };
+        assert_eq!(of(0, 100), (Some(1.1), Some(1.2)));
+        assert_eq!(of(10, 90), of(100, 0));
+        assert_eq!(of(0, 0), (None, None));
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl Control {
             }
             let before = flattening.progress.blocks();
             flattening.layer.set(Some(layer));
-            let ended = self.flatten_layer(layer, &flattening.progress).await;
+            let ended = self.flatten_layer(layer, flattening).await;
             flattening.layer.set(None);
             self.idle.notify_all();
             let Err(error) = ended else { continue };
@@ -310,13 +310,22 @@ impl Control {
     }
 
     /// Gives a layer what it shows of those below it, and says so when it has all of that; it may be halted before.
-    async fn flatten_layer(&self, layer: u32, progress: &Arc<FlattenProgress>) -> Result<(), PoolError> {
+    async fn flatten_layer(&self, layer: u32, flattening: &Flattening) -> Result<(), PoolError> {
+        let progress = &flattening.progress;
         progress.begin();
         let flatten =
             move |shard: Rc<Shard>, progress: Arc<FlattenProgress>| async move { shard.flatten(layer, progress).await };
+        let failed = |status| self.shared.io_error("copy what a clone shows of others", status);
+        // The other shards go on, and may take long.
+        let tell = |ended: &Option<Result<bool, Status>>| {
+            if let Some(Err(status)) = ended
+                && !self.is_ending(flattening)
+            {
+                flattening.trouble.replace(Some(failed(*status).to_string()));
+            }
+        };
         let mut is_done = true;
-        for ended in self.shared.on_all_shards(&self.reactor, progress.clone(), flatten).await {
-            let failed = |status| self.shared.io_error("copy what a clone shows of others", status);
+        for ended in self.shared.on_all_shards_telling(&self.reactor, progress.clone(), flatten, tell).await {
             is_done &= ended.unwrap_or(Err(Status::Gone)).map_err(failed)?;
         }
         if !is_done {

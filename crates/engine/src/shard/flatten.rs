@@ -11,7 +11,7 @@
 use super::data::{copy_out, one};
 use super::index::Place;
 use super::slack::{Hurry, Slack};
-use super::{BLOCK, Defect, Shard, Target};
+use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Class, Record};
 use crate::meta::Page;
 use crate::together::Together;
@@ -236,7 +236,7 @@ impl Shard {
             ended = ended.and(appended.result.map(|_| ()));
         }
         ended?;
-        progress.copied(copied.iter().filter(|copied| **copied).count() as u64);
+        self.note_copied(copied.iter().filter(|copied| **copied).count() as u64, progress);
         let covered = run.blocks().zip(stakes).filter(|(_, stake)| *stake == Stake::Covered);
         for (index, _) in covered {
             self.copy_needed(run, index, extent, progress).await?;
@@ -271,10 +271,16 @@ impl Shard {
     ) -> Result<(), Status> {
         let target = Target { offset: index * BLOCK, bytes: BLOCK, ..run };
         match self.write_again(target, extent * EXTENT_BLOCKS + index).await? {
-            true => progress.copied(1),
+            true => self.note_copied(1, progress),
             false => _ = progress.lost_blocks.fetch_add(1, Relaxed),
         }
         Ok(())
+    }
+
+    /// Counts blocks that are the layer's own by now.
+    fn note_copied(&self, blocks: u64, progress: &FlattenProgress) {
+        progress.copied(blocks);
+        add(&self.counters.flattened_bytes, blocks * BLOCK_BYTES as u64);
     }
 
     /// Refuses to take an extent that is left to writers.

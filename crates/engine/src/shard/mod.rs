@@ -142,6 +142,7 @@ pub(crate) struct Counters {
     pub(crate) destaged_bytes: Cell<u64>,
     pub(crate) reinserted_bytes: Cell<u64>,
     pub(crate) bypassed_bytes: Cell<u64>,
+    pub(crate) flattened_bytes: Cell<u64>,
     pub(crate) corrupt_blocks: Cell<u64>,
     pub(crate) healed_blocks: Cell<u64>,
     pub(crate) rescued_blocks: Cell<u64>,
