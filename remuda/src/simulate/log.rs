@@ -113,7 +113,7 @@ impl LogModel {
             Some(heat) => old.into_iter().partition(|block| heat.reinserts(*block)),
             None => (Vec::new(), old),
         };
-        if due.len() < least as usize && (!due.is_empty() || again.is_empty()) {
+        if !log_policy::takes_old_alone(due.len() as u32, again.len() as u32, least) {
             // Not worth a turn of their own: the others go with them, but what is written often.
             let is_hot = |block: &u32| self.heat.as_ref().is_some_and(|heat| heat.is_hot(*block));
             let (hot, others): (Vec<u32>, Vec<u32>) = stays.into_iter().partition(is_hot);

@@ -34,8 +34,24 @@ const LOG_PARTS: [(u64, u64); 4] = [(1, 4), (1, 2), (2, 1), (4, 1)];
 /// Sizes of a read cache, as parts of the capacity.
 const CACHE_PARTS: [u64; 4] = [64, 32, 16, 8];
 const CACHES_MAX: usize = 16;
-/// Accesses between two looks whether somebody wants an end.
-const LOOK_EVERY: u64 = 1 << 16;
+/// Longest part of an access that is simulated before somebody who wants an end is looked for.
+const PIECE_BYTES: u64 = 64 << 20;
+
+/// How much is simulated at most.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// Blocks of the pool's volumes.
+    blocks: u64,
+    /// Work of all passes, see [`Simulation::take_work`].
+    work: u64,
+}
+
+/// Work that takes about an hour.
+const BOUNDS: Bounds = Bounds { blocks: BLOCKS_MAX, work: 1 << 34 };
+/// Groups of which none is simulated that are passed over in the time that a simulated block takes.
+const GROUPS_PER_WORK: u64 = 16;
+/// The least work of an access.
+const ACCESS_WORK: u64 = 1;
 
 #[derive(Args)]
 pub struct SimulateArgs {
@@ -156,6 +172,8 @@ pub struct Simulation {
     due: Vec<u32>,
     touched: Vec<Touch>,
     passes: u32,
+    work_left: u64,
+    interrupt: Arc<AtomicBool>,
 }
 
 /// What a run gives.
@@ -172,6 +190,10 @@ pub struct Outcome {
 enum Stop {
     Full,
     NoRoom,
+    /// It takes more work than is done.
+    TooLong,
+    /// Somebody wants an end.
+    Interrupted,
 }
 
 pub fn run(context: &Context, args: &SimulateArgs) -> Result<(), Failure> {
@@ -181,7 +203,7 @@ pub fn run(context: &Context, args: &SimulateArgs) -> Result<(), Failure> {
     if args.cache.len() > CACHES_MAX {
         return Err(usage(format!("--cache: at most {CACHES_MAX} sizes")));
     }
-    let outcome = simulate(args, BLOCKS_MAX)?;
+    let outcome = simulate(args, BOUNDS)?;
     if context.json {
         output::print_json(&report::to_json(args, &outcome));
     } else {
@@ -194,8 +216,7 @@ fn usage(text: String) -> Failure {
     Failure::new(Exit::Usage, text)
 }
 
-/// Simulates at most about so many blocks.
-fn simulate(args: &SimulateArgs, blocks_max: u64) -> Result<Outcome, Failure> {
+fn simulate(args: &SimulateArgs, bounds: Bounds) -> Result<Outcome, Failure> {
     let interrupt = Arc::new(AtomicBool::new(false));
     let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, interrupt.clone());
     let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupt.clone());
@@ -207,7 +228,7 @@ fn simulate(args: &SimulateArgs, blocks_max: u64) -> Result<Outcome, Failure> {
     let first = open()?;
     let format = first.format_name();
     let mut first = Some(first);
-    let mut simulation = Simulation::new(args, blocks_max)?;
+    let mut simulation = Simulation::new(args, bounds, interrupt)?;
     simulation.fill(args.filled);
     for pass in 1.. {
         simulation.begin_pass();
@@ -215,12 +236,7 @@ fn simulate(args: &SimulateArgs, blocks_max: u64) -> Result<Outcome, Failure> {
         let is_steady = simulation.is_steady();
         // The first one is gone on with: what has been read of a pipe does not come again.
         let mut trace = first.take().map_or_else(open, Ok)?;
-        let mut accesses = 0u64;
         while let Some(access) = trace.next().map_err(failed)? {
-            accesses += 1;
-            if accesses.is_multiple_of(LOOK_EVERY) && interrupt.load(Ordering::Relaxed) {
-                return Err(Failure::quiet(Exit::Interrupted));
-            }
             if let Err(stop) = simulation.perform(&access) {
                 return Err(simulation.failure(&trace, &stop));
             }
@@ -276,8 +292,8 @@ fn plan(args: &SimulateArgs, blocks_max: u64) -> Result<Plan, Failure> {
 }
 
 impl Simulation {
-    fn new(args: &SimulateArgs, blocks_max: u64) -> Result<Simulation, Failure> {
-        let plan = plan(args, blocks_max)?;
+    fn new(args: &SimulateArgs, bounds: Bounds, interrupt: Arc<AtomicBool>) -> Result<Simulation, Failure> {
+        let plan = plan(args, bounds.blocks)?;
         let space = Space::new(plan.volume_bytes / BLOCK, plan.shift);
         let scaled = |bytes: u64| bytes >> plan.shift;
         let shape = BandShape {
@@ -316,6 +332,8 @@ impl Simulation {
             due: Vec::new(),
             touched: Vec::new(),
             passes: 0,
+            work_left: bounds.work,
+            interrupt,
             space,
             plan,
         })
@@ -368,14 +386,45 @@ impl Simulation {
         };
         *count += 1;
         *bytes += access.bytes;
+        if access.bytes > self.plan.volume_bytes {
+            return Err(Stop::Full);
+        }
+        // Of repeated reads nothing is counted.
+        if access.kind == Kind::Read && self.passes > 1 {
+            return self.take_work(ACCESS_WORK);
+        }
+        let mut at = 0;
+        loop {
+            let offset = access.offset + at;
+            let bytes = (PIECE_BYTES - offset % PIECE_BYTES).min(access.bytes - at);
+            let piece = Access { offset, bytes, ..*access };
+            self.perform_piece(&piece)?;
+            at += piece.bytes;
+            if at == access.bytes {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Pays for what is about to be done: an access of a few bytes and one of many are not the same.
+    fn take_work(&mut self, work: u64) -> Result<(), Stop> {
+        if self.interrupt.load(Ordering::Relaxed) {
+            return Err(Stop::Interrupted);
+        }
+        self.work_left = self.work_left.checked_sub(work).ok_or(Stop::TooLong)?;
+        Ok(())
+    }
+
+    fn perform_piece(&mut self, access: &Access) -> Result<(), Stop> {
+        self.take_work(ACCESS_WORK + access.bytes / (BLOCK * u64::from(GROUP_BLOCKS)) / GROUPS_PER_WORK)?;
         let mut touched = std::mem::take(&mut self.touched);
         touched.clear();
         self.space.touches(access, |touch| touched.push(touch)).map_err(|Full| Stop::Full)?;
+        self.take_work(touched.len() as u64)?;
         let mut ended = Ok(());
         match access.kind {
             Kind::Write => ended = self.write(&touched),
-            Kind::Read if self.passes == 1 => self.read(&touched),
-            Kind::Read => {}
+            Kind::Read => self.read(&touched),
             Kind::Trim => self.trim(&touched),
         }
         self.touched = touched;
@@ -430,12 +479,25 @@ impl Simulation {
     }
 
     fn failure(&self, trace: &Trace, stop: &Stop) -> Failure {
+        if matches!(stop, Stop::Interrupted) {
+            return Failure::quiet(Exit::Interrupted);
+        }
         let volume = ByteSize(self.plan.volume_bytes);
         let cause = match stop {
             Stop::Full => format!(
-                "up to here it touches {}, and volumes of this pool have {volume}: give it a larger --capacity",
-                ByteSize(self.space.touched_bytes())
+                "up to here it touches {} or more, and volumes of this pool have {volume}: give it a larger --capacity",
+                ByteSize(self.space.touched_bytes().max(volume.0))
             ),
+            Stop::TooLong => {
+                let done = self.trace.write_bytes + self.trace.read_bytes + self.trace.trim_bytes;
+                format!(
+                    "up to here pass {} has come to {}, and to simulate more would take hours: take a shorter part of the trace, or \
+                     fewer --passes",
+                    self.passes,
+                    ByteSize(done)
+                )
+            }
+            Stop::Interrupted => String::new(),
             Stop::NoRoom => "no band is worth collecting: give it a larger --overprovision or --capacity".to_string(),
         };
         Failure::new(Exit::Failed, trace.error_here(cause).to_string())

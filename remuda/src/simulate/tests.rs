@@ -32,7 +32,7 @@ fn iolog(count: u32, mut choose: impl FnMut(&mut Rng) -> u64) -> tempfile::Named
 
 fn outcome(trace: &Path, more: &str) -> serde_json::Value {
     let args = args(trace, &format!("{POOL} {more}"));
-    report::to_json(&args, &simulate(&args, BLOCKS_MAX).unwrap())
+    report::to_json(&args, &simulate(&args, BOUNDS).unwrap())
 }
 
 fn number(value: &serde_json::Value, pointer: &str) -> f64 {
@@ -74,7 +74,7 @@ fn an_empty_pool_collects_less_than_a_full_one() {
 #[test]
 fn a_pool_that_is_too_small_or_cannot_be_is_refused_with_the_reason() {
     let trace = iolog(100_000, |rng| rng.below(1 << 20));
-    let text = |more: &str| simulate(&args(trace.path(), more), BLOCKS_MAX).err().expect("refused").message;
+    let text = |more: &str| simulate(&args(trace.path(), more), BOUNDS).err().expect("refused").message;
     let full = text(POOL);
     assert!(full.contains("line ") && full.contains("give it a larger --capacity"), "{full}");
     let small = text("--capacity 1MiB --log 72MiB");
@@ -89,8 +89,8 @@ fn a_pool_that_is_too_small_or_cannot_be_is_refused_with_the_reason() {
 fn a_sample_predicts_what_the_whole_does() {
     let trace = iolog(150_000, |rng| rng.below(BLOCKS) * rng.below(BLOCKS) / BLOCKS);
     let args = args(trace.path(), POOL);
-    let of = |blocks_max| {
-        let outcome = simulate(&args, blocks_max).unwrap();
+    let of = |blocks| {
+        let outcome = simulate(&args, Bounds { blocks, ..BOUNDS }).unwrap();
         let found = report::to_json(&args, &outcome);
         let pool = ["capacity", "from_log", "nand_without_pool"];
         (found["sampled_one_in"].clone(), pool.map(|what| number(&found, &format!("/write_amplification/{what}"))))
@@ -115,7 +115,25 @@ fn a_pipe_is_played_once_from_its_first_byte() {
         std::thread::spawn(move || std::fs::write(path, text).unwrap())
     };
     let args = args(&path, POOL);
-    let found = report::to_json(&args, &simulate(&args, BLOCKS_MAX).unwrap());
+    let found = report::to_json(&args, &simulate(&args, BOUNDS).unwrap());
     writer.join().unwrap();
     assert_eq!((&found["trace"]["writes"], &found["passes"]), (&2_000.into(), &1.into()));
+}
+
+#[test]
+fn few_lines_of_much_are_refused_before_they_take_long() {
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let head = "fio version 2 iolog\n/dev/a add\n/dev/a open\n";
+    let refused = |body: &str, bounds| {
+        std::fs::write(trace.path(), format!("{head}{body}")).unwrap();
+        simulate(&args(trace.path(), POOL), bounds).err().expect("refused").message
+    };
+    let huge = refused(&format!("/dev/a trim 0 {}\n", 1u64 << 44), BOUNDS);
+    assert!(huge.contains("line 4: ") && huge.contains("give it a larger --capacity"), "{huge}");
+    let few = Bounds { work: 1 << 17, ..BOUNDS };
+    let write = format!("/dev/a write 0 {}\n", 200 << 20);
+    let long = refused(&write.repeat(1000), few);
+    assert!(long.contains("line 6: ") && long.contains("pass 1") && long.contains("--passes"), "{long}");
+    let reads = format!("/dev/a read 0 {}\n", 200 << 20);
+    assert!(refused(&reads.repeat(1000), few).contains("fewer --passes"));
 }

@@ -23,6 +23,12 @@ pub fn old_blocks_min(most: u32, whole: u32, valid: u32) -> u32 {
     (least as u32).clamp(1, most.max(1))
 }
 
+/// Whether what is old of an extent is destaged without what is young of it: `due` blocks go to the bands, `reinserted` ones to the
+/// head of the log, and `least` are worth a turn of their own.
+pub fn takes_old_alone(due: u32, reinserted: u32, least: u32) -> bool {
+    due >= least || due == 0 && reinserted > 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,5 +38,11 @@ mod tests {
         let of = |valid| old_blocks_min(32, 1000, valid);
         assert_eq!([0, 400, 500, 750, 875, 990, 1000, 1001].map(of), [32, 32, 32, 16, 8, 1, 1, 1]);
         assert_eq!(old_blocks_min(1, 0, 0), 1);
+    }
+
+    #[test]
+    fn old_blocks_go_alone_where_they_are_many_or_all_stay_in_the_log() {
+        let of = |due, reinserted| takes_old_alone(due, reinserted, 8);
+        assert_eq!([of(8, 0), of(7, 0), of(7, 9), of(0, 1), of(0, 0)], [true, false, false, true, false]);
     }
 }

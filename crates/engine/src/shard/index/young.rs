@@ -10,7 +10,7 @@
 use super::super::Defect;
 use super::super::dirty::{BlockSet, DirtyExtent};
 use super::super::heat::Heat;
-use super::super::log_policy::AGES;
+use super::super::log_policy::{AGES, takes_old_alone};
 use super::{Index, State};
 use crate::units::{EXTENT_BLOCKS, LogTail};
 
@@ -85,7 +85,7 @@ impl State {
         }
         let due = old.without(&taken.reinserted);
         taken.dirty.blocks = match heat {
-            _ if due.count() >= least || due.is_empty() && !taken.reinserted.is_empty() => due,
+            _ if takes_old_alone(due.count(), taken.reinserted.count(), least) => due,
             None => all,
             Some(heat) => {
                 let mut due = all.without(&taken.reinserted);
