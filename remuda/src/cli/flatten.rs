@@ -1,14 +1,11 @@
 //! `remuda volume flatten`.
 
 use super::exit::{Exit, Failure};
-use super::{Context, output, understood};
+use super::{Context, output, poll};
 use crate::node::flatten::{FlattenView, FlattenWord};
 use base::ByteSize;
 use clap::Args;
 use serde_json::json;
-use std::time::Duration;
-
-const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Args)]
 pub struct FlattenArgs {
@@ -27,17 +24,14 @@ pub struct FlattenArgs {
 
 pub fn flatten(context: &Context, args: &FlattenArgs) -> Result<(), Failure> {
     let name = json!({ "name": args.name });
-    let mut raw = match (args.stop, args.status) {
+    let first = match (args.stop, args.status) {
         (true, _) => context.call("volume.flatten_stop", name.clone())?,
         (_, true) => context.call("volume.flatten_status", name.clone())?,
         _ => context.call("volume.flatten", name.clone())?,
     };
-    let mut view: FlattenView = understood(raw.clone())?;
-    while (args.wait || args.stop) && view.state == FlattenWord::Running {
-        std::thread::sleep(PAUSE);
-        raw = context.call("volume.flatten_status", name.clone())?;
-        view = understood(raw.clone())?;
-    }
+    let waits = args.wait || args.stop;
+    let is_over = |view: &FlattenView| !waits || view.state != FlattenWord::Running;
+    let (raw, view) = poll::until_told(context, first, ("volume.flatten_status", name), is_over)?;
     if context.json {
         output::print_json(&raw);
     } else {

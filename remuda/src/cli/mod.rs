@@ -15,6 +15,7 @@ mod limit;
 mod objects;
 pub mod out_file;
 pub mod output;
+mod poll;
 mod pool_care;
 mod pools;
 mod referrals;

@@ -1,7 +1,7 @@
 //! `remuda pool check`, `scrub`, `grow` and `forget-log`: what an operator does when something is, or may be, wrong.
 
 use super::exit::{Exit, Failure};
-use super::{Context, output, understood};
+use super::{Context, output, poll, understood};
 use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
 use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
 use crate::node::{ForgetLogProgress, LogLoss, UnfoundView};
@@ -13,7 +13,6 @@ use serde_json::json;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-const PAUSE: Duration = Duration::from_millis(50);
 /// How often it is told how far something is where nobody sees a line that changes.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// Runs of bad blocks that are shown; all that are known are in the JSON.
@@ -134,13 +133,12 @@ fn check_by_node(context: &Context, name: &str, options: CheckOptions) -> Result
         }
         _ => failure,
     })?;
-    loop {
+    let ask = || {
         let progress: CheckProgress = understood(context.call("pool.check_report", json!({ "name": name }))?)?;
-        match progress.report {
-            Some(report) if !progress.running => return Ok(report),
-            _ => std::thread::sleep(PAUSE),
-        }
-    }
+        Ok(progress.report.filter(|_| !progress.running))
+    };
+    let report = poll::until(ask, Option::is_some)?;
+    Ok(report.expect("it is over when there is a report"))
 }
 
 async fn check_resting(
@@ -198,18 +196,14 @@ fn check_text(report: &CheckView, repair: bool) -> String {
 
 pub fn scrub(context: &Context, args: &ScrubArgs) -> Result<(), Failure> {
     let name = json!({ "name": args.name });
-    let mut raw = match (args.stop, args.status, args.rate) {
+    let first = match (args.stop, args.status, args.rate) {
         (true, ..) => context.call("pool.scrub_stop", name.clone())?,
         (_, true, _) => context.call("pool.scrub_status", name.clone())?,
         (_, _, Some(rate)) => context.call("pool.scrub", json!({ "name": args.name, "rate": rate.0 }))?,
         (_, _, None) => context.call("pool.scrub", name.clone())?,
     };
-    let mut scrub: ScrubView = understood(raw.clone())?;
-    while args.wait && scrub.state == ScrubState::Running {
-        std::thread::sleep(PAUSE);
-        raw = context.call("pool.scrub_status", name.clone())?;
-        scrub = understood(raw.clone())?;
-    }
+    let is_over = |scrub: &ScrubView| !args.wait || scrub.state != ScrubState::Running;
+    let (raw, scrub) = poll::until_told(context, first, ("pool.scrub_status", name), is_over)?;
     if context.json {
         output::print_json(&raw);
     } else {
@@ -319,18 +313,18 @@ fn wait_until_forgotten(context: &Context, name: &str) -> Result<LogLoss, Failur
     let line = if is_seen { indicatif::ProgressBar::no_length() } else { indicatif::ProgressBar::hidden() };
     line.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is right"));
     let mut told = Instant::now();
-    let ended = loop {
-        let progress: ForgetLogProgress = match context.call("pool.forget_log_report", json!({ "name": name })) {
-            Ok(progress) => understood(progress)?,
-            Err(failure) if failure.exit == Exit::Unreachable => {
+    let ask = || {
+        let asked = context.call("pool.forget_log_report", json!({ "name": name }));
+        let asked = asked.map_err(|failure| match failure.exit {
+            Exit::Unreachable => {
                 let next = format!("start it again and see 'remuda pool show {name}'; the command may be repeated");
                 let message = format!("the node has ended while the log of pool '{name}' was being given up; {next}");
-                break Err(Failure::new(Exit::Unreachable, message));
+                Failure::new(Exit::Unreachable, message)
             }
-            Err(failure) => break Err(failure),
-        };
-        match progress {
-            ForgetLogProgress { running: false, report: Some(loss), .. } => break Ok(loss),
+            _ => failure,
+        });
+        match understood(asked?)? {
+            ForgetLogProgress { running: false, report: Some(loss), .. } => Ok(Some(loss)),
             progress => {
                 let text = forget_text(name, &progress);
                 if !is_seen && !context.json && told.elapsed() >= TOLD_EVERY {
@@ -338,12 +332,13 @@ fn wait_until_forgotten(context: &Context, name: &str) -> Result<LogLoss, Failur
                     told = Instant::now();
                 }
                 line.set_message(text);
+                Ok(None)
             }
         }
-        std::thread::sleep(PAUSE);
     };
+    let ended = poll::until(ask, Option::is_some);
     line.finish_and_clear();
-    ended
+    Ok(ended?.expect("it is over when there is a report"))
 }
 
 fn forget_text(name: &str, progress: &ForgetLogProgress) -> String {

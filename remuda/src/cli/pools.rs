@@ -5,7 +5,7 @@ use super::exit::{Exit, Failure};
 use super::flatten;
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::watch::{Shown, Watch};
-use super::{Context, output, understood};
+use super::{Context, output, poll, understood};
 use crate::config::diagnostic::counted;
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::flatten::FlattenView;
@@ -610,27 +610,20 @@ fn top(context: &Context, name: Option<String>, watch: &Watch) -> Result<(), Fai
 }
 
 fn settle(context: &Context, name: &str) -> Result<(), Failure> {
-    const PAUSE: Duration = Duration::from_millis(50);
-    context.call("pool.settle", json!({ "name": name }))?;
-    loop {
-        let (raw, pools) = fetch(context, &Some(name.to_string()))?;
-        let Some(open) = pools.first().and_then(|pool| pool.open.as_ref()) else {
-            return Err(Failure::new(Exit::Failed, format!("pool '{name}' was closed meanwhile")));
-        };
-        if open.settling {
-            std::thread::sleep(PAUSE);
-            continue;
-        }
-        let failed = pools[0].problems.iter().find(|problem| problem.starts_with("the last settle failed"));
-        if let Some(problem) = failed {
-            return Err(Failure::new(Exit::Failed, format!("pool '{name}': {problem}")));
-        }
-        if context.json {
-            output::print_json(&raw[0]);
-        } else {
-            output::print_line(&format!("pool '{name}' is settled: nothing is in the log alone"));
-        }
-        return Ok(());
+    let first = context.call("pool.settle", json!({ "name": name }))?;
+    let is_over = |pool: &PoolView| pool.open.as_ref().is_none_or(|open| !open.settling);
+    let (raw, pool) = poll::until_told(context, first, ("pool.show", json!({ "name": name })), is_over)?;
+    if pool.open.is_none() {
+        return Err(Failure::new(Exit::Failed, format!("pool '{name}' was closed meanwhile")));
+    }
+    let failed = pool.problems.iter().find(|problem| problem.starts_with("the last settle failed"));
+    if let Some(problem) = failed {
+        return Err(Failure::new(Exit::Failed, format!("pool '{name}': {problem}")));
+    }
+    if context.json {
+        output::print_json(&raw);
+    } else {
+        output::print_line(&format!("pool '{name}' is settled: nothing is in the log alone"));
     }
     Ok(())
 }
