@@ -316,7 +316,7 @@ mod tests {
     fn one_that_was_put_back_from_a_copy_does_not_stand_in_for_one_that_is_away() {
         let mut found = all([9, 5, 9], [InSync; 3]);
         let before = superblock(0, 8, [InSync; 3]).unwrap().as_base();
-        found.iter_mut().flatten().filter(|own| own.generation == 9).for_each(|own| own.base = before.clone());
+        found.iter_mut().flatten().filter(|own| own.generation == 9).for_each(|own| own.base = before);
         found[1].as_mut().unwrap().base = superblock(0, 4, [InSync; 3]).unwrap().as_base();
         assert_eq!(states(&found), Ok(vec![InSync, Rebuilding, InSync]));
         found[2] = None;

@@ -1,7 +1,7 @@
 //! What of a shard may have been in a log alone: the slices that its dirty journal names. Of a journal that cannot be had nothing
 //! tells which these were (a log that could tell would not be given up), so it is every slice of the shard.
 
-use crate::error::PoolError;
+use crate::error::{Grounds, PoolError};
 use crate::format::dirty::DirtySlice;
 use crate::format::superblock::{SHARD_EXTENTS_MAX, Superblock};
 use crate::meta::journal::read_newer;
@@ -58,7 +58,7 @@ pub(super) fn all_slices(
             "the dirty journal of shard {shard} is damaged, so all that volumes may have there counts as lost; that is {extents} \
              extents of 4 MiB, and a shard has room to note {SHARD_EXTENTS_MAX}: restore the capacity device from a backup"
         );
-        return Err(PoolError::Refused { pool: superblock.name.clone(), reason });
+        return Err(PoolError::Refused { pool: superblock.name.clone(), grounds: Grounds::Devices, reason });
     }
     Ok(of_volumes.into_iter().flat_map(|(id, slices)| slices.slices().map(move |slice| (id, slice))).collect())
 }
