@@ -15,7 +15,7 @@
 //! | I3 counts are what is counted | the audit: dirty blocks, free extents, and no extent without an owner |
 //! | I4 nothing leads to what is free | the audit: log map, deltas and destage of free extents |
 //! | I5 the newest record wins, replay is idempotent | `hot-pool-images` recovers twice; every opening raises the epoch durably, which is judged wherever a pool is opened; order and numbers of records: `engine-log` |
-//! | I6 upkeep always has room and ends | `hot-pool-full`: the work ends although log and capacity are full |
+//! | I6 upkeep always has room and ends | `hot-pool-full`, `shaped-pool-full`: the work ends although log and capacity are full |
 //! | I7 write rule of zones | not for hot pools: they write in place, on devices without zones |
 //! | I8 reported write amplification | not for hot pools: nothing is collected, and no such figure is told |
 //! | I9 wear budget | not for hot pools: there is no cache that admits |
