@@ -123,7 +123,7 @@ fn every_checker_catches_its_mutation() {
         ("shaped-pool-changes", Mutation::OverlapBands),
         ("hot-pool-full", Mutation::NoReserve),
         ("hot-pool-full", Mutation::LeakExtents),
-        ("shaped-pool-full", Mutation::NoReserve),
+        ("shaped-pool-full", Mutation::FreeEarly),
         ("shaped-pool-full", Mutation::LeakExtents),
         ("hot-pool-forget", Mutation::SkipJournal),
         ("hot-pool-forget", Mutation::RetireEarly),
