@@ -189,22 +189,19 @@ fn behind(found: &[Option<Superblock>], index: usize, candidate: &Superblock) ->
     found[index].as_ref().map_or(0, |own| candidate.generation.saturating_sub(own.generation))
 }
 
-/// An attempt that rules, in which the one member that is far behind it, and never had what it was made on, counts as failed:
-/// it was put back from a copy while another is away, or has failed.
+/// An attempt that rules, in which members count as failed that are older than what it was made on and never had it: they were put
+/// back from copies, several, or one while another is away or has failed.
 fn without_put_back(found: &[Option<Superblock>], attempt: &Superblock) -> Superblock {
-    let mut attempt = attempt.clone();
-    let is_old = |index: &usize| {
-        let record = &attempt.members[*index];
-        let is_in_use = record.state != MemberState::Failed && is_who(found, *index, record);
-        let knows = |own: &Superblock| own.base == attempt.base || own.as_base() == attempt.base;
-        let is_before = |own: &Superblock| own.generation < attempt.base.generation && !knows(own);
-        is_in_use && behind(found, *index, &attempt) > 1 && found[*index].as_ref().is_some_and(is_before)
-    };
-    let old: Vec<usize> = (0..found.len()).filter(is_old).collect();
-    if let [index] = old[..] {
-        attempt.members[index].state = MemberState::Failed;
+    let mut ruling = attempt.clone();
+    let knows = |own: &Superblock| own.base == attempt.base || own.as_base() == attempt.base;
+    let is_before = |own: &Superblock| own.generation < attempt.base.generation && !knows(own);
+    for (index, record) in ruling.members.iter_mut().enumerate() {
+        let is_here = is_who(found, index, record) && behind(found, index, attempt) > 1;
+        if is_here && found[index].as_ref().is_some_and(is_before) {
+            record.state = MemberState::Failed;
+        }
     }
-    attempt
+    ruling
 }
 
 #[cfg(test)]
@@ -321,6 +318,11 @@ mod tests {
         assert_eq!(states(&found), Ok(vec![InSync, Rebuilding, InSync]));
         found[2] = None;
         assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
+        // Nor do two.
+        found[2] = found[1].clone();
+        let own = found[2].as_mut().unwrap();
+        own.member_index = 2;
+        assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
     }
 
     /// Members of a device, as they are over many lives.
@@ -399,7 +401,7 @@ mod tests {
         }
     }
 
-    /// The same while nobody refuses, and one member is put back from a copy of a life before: beside all others, beside one
+    /// The same while nobody refuses, and members are put back from copies of a life before: beside all others, beside one
     /// that has failed, or while another is away.
     #[test]
     fn no_member_that_was_put_back_from_a_copy_is_current() {
@@ -416,8 +418,11 @@ mod tests {
                     assert!(history.write(&mut current, &vec![false; count], life));
                 }
             }
-            let (member, (disks, has)) = (rng.below(count as u64) as usize, &copies[rng.below(5) as usize]);
-            (history.disks[member], history.has[member]) = (disks[member].clone(), has[member]);
+            let (disks, has) = &copies[rng.below(5) as usize];
+            for _ in 0..rng.between(1, 2) {
+                let member = rng.below(count as u64) as usize;
+                (history.disks[member], history.has[member]) = (disks[member].clone(), has[member]);
+            }
             let away = rng.below(count as u64 + 1) as usize;
             // Where nobody is left who knows of later writes, nobody can tell.
             if (0..count).any(|n| n != away && history.has[n] == history.last) {
