@@ -33,7 +33,7 @@ use crate::log_device::OpenLog;
 use crate::meta::journal::has_room;
 use crate::meta::media::Media;
 use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, Object, UNUSABLE};
-use crate::pool::{Older, PoolDevices, check_writable, find_older, next_epoch, read_start};
+use crate::pool::{PoolDevices, check_writable, find_older, next_epoch, read_start};
 use crate::rebuild::{CACHE_BYTES, Failed, Places, Rebuild, band_reads};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Status};
@@ -208,19 +208,20 @@ impl Forgetting<'_> {
     /// Whether its own log may be given up for a new one on the same device.
     async fn judge_own_log(&self, log: &OpenLog, found: &Superblock, force: bool) -> Result<(), PoolError> {
         let (name, capacity) = (self.devices.log.name(), self.devices.capacity.name());
-        let reason = match find_older(self.reactor, &self.superblock, found, log).await {
+        let media = Media::new(self.reactor, self.capacity.clone(), &self.info)?;
+        let reason = match find_older(self.reactor, &self.superblock, found, &media, log).await {
             // Whatever is said here: nothing would say any more that what the pool then shows is old.
-            Some(Older { role: Role::Capacity, seen, newest }) => {
+            Some(older) if older.role == Role::Capacity => {
+                let how = older.how(&format!("its log '{name}'"));
                 let reason = format!(
-                    "'{capacity}' is an older copy of its capacity device: it has seen {seen} openings of the pool, its log '{name}' \
-                     {newest}; without the log the pool would show what is old: bring the newer one back, and open the pool"
+                    "'{capacity}' is an older copy of its capacity device: {how}; without the log the pool would show what is old: bring the newer one back, and open the pool"
                 );
                 return Err(self.refuse(Grounds::Devices, reason));
             }
             _ if force => return Ok(()),
-            Some(Older { role: Role::Log, seen, newest }) => format!(
-                "'{name}' is an older copy of its log: it has seen {seen} openings of the pool, '{capacity}' {newest}; bring the newer \
-                 one back, or, if that is lost, give it up with --force"
+            Some(older) => format!(
+                "'{name}' is an older copy of its log: {}; bring the newer one back, or, if that is lost, give it up with --force",
+                older.how(&format!("'{capacity}'"))
             ),
             None if !self.is_readable(log).await => return Ok(()),
             None => match self.shard_without_journal().await? {

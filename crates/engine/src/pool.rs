@@ -11,6 +11,7 @@ use crate::format::superblock::{Role, Shape, Superblock};
 use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
+use crate::meta::media::Media;
 use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta};
 use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::together::Together;
@@ -470,7 +471,8 @@ impl Pool {
         };
         check_role(&log_super, Role::Log, devices.log.name())?;
         check_pair(&superblock, &log_super, devices)?;
-        check_none_is_older(reactor, &superblock, &log_super, devices, &log).await?;
+        let media = Media::new(reactor, capacity.clone(), &info)?;
+        check_none_is_older(reactor, &superblock, &log_super, devices, &media, &log).await?;
         check_writable(&superblock, devices.capacity.name())?;
         check_writable(&log_super, devices.log.name())?;
         // Raised on both before anything is appended, so that no record of this opening looks like one of another.

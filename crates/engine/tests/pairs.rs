@@ -219,3 +219,54 @@ fn what_may_not_be_given_up_is_said_of_an_older_copy_of_either_device() {
         });
     }
 }
+
+#[test]
+fn a_copy_of_the_same_opening_is_an_older_one_when_a_checkpoint_has_left_it_behind() {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let old = Tank::filled_as(&reactor, is_shaped);
+        reactor.block_on(async move {
+            let tank = old.fork();
+            let pool = tank.open().await.unwrap();
+            let volume = pool.volume("v").unwrap();
+            // So often that the log comes round.
+            let used = async |byte| {
+                for block in 0..1200 {
+                    tank.write(&volume, block % 300, byte).await;
+                    if block % 100 == 99 {
+                        pool.settle(&tank.reactor).await.unwrap();
+                    }
+                }
+            };
+            used(5).await;
+            let before = tank.fork();
+            used(6).await;
+            let now = tank.fork();
+            let [older_log, older_capacity] = now.with_older(&before);
+            let behind = if is_shaped { older_log } else { older_capacity };
+            let report = untouched(&behind).await;
+            let [finding] = of_superblocks(&report)[..] else { panic!("{report:?}") };
+            let what = if is_shaped { "log" } else { "capacity" };
+            assert!(
+                finding.object == format!("{what} device") && finding.meaning.contains("later in opening"),
+                "{finding}"
+            );
+            let refused = behind.open().await.err().expect("it is older").to_string();
+            assert!(refused.contains("is an older copy of its"), "{refused}");
+            if !is_shaped {
+                let forgotten = Pool::forget_log(&behind.reactor, &behind.devices(), true, &Default::default())
+                    .await
+                    .err()
+                    .expect("nothing would be known of what is old")
+                    .to_string();
+                assert!(forgotten.contains("is an older copy of its capacity device"), "{forgotten}");
+            }
+            // As it was, both open; so does what a crash leaves.
+            for whole in [before, now] {
+                let pool = whole.open().await.unwrap();
+                pool.close(&whole.reactor).await;
+            }
+            pool.close(&tank.reactor).await;
+        });
+    }
+}

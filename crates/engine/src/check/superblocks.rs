@@ -260,16 +260,16 @@ impl Checker {
     /// Neither device is an older copy of what it was. If one is, nothing may be repaired by what the two say together.
     async fn is_as_new(&mut self, capacity: &Superblock, log: &Superblock) -> bool {
         let Some((_, open_log)) = &self.log else { return true };
-        let Some(older) = find_older(&self.reactor, capacity, log, open_log).await else { return true };
+        let Some(older) = find_older(&self.reactor, capacity, log, &self.media, open_log).await else { return true };
         self.older_device(older);
         false
     }
 
-    fn older_device(&mut self, Older { role, seen, newest }: Older) {
-        let meaning = format!(
-            "it is an older copy of what it was: it has seen {seen} openings of the pool, the other device {newest}; the pool does not \
-             open, and the log is not looked at"
-        );
+    fn older_device(&mut self, older: Older) {
+        let how = older.how("the other device");
+        let meaning =
+            format!("it is an older copy of what it was: {how}; the pool does not open, and the log is not looked at");
+        let role = older.role;
         let advice = match role {
             Role::Log => "bring the newer one back, or, if that is lost, give it up with 'pool forget-log --force'",
             Role::Capacity => "bring the newer one back",

@@ -2,11 +2,14 @@
 
 use super::PoolDevices;
 use crate::error::{Grounds, PoolError};
-use crate::format::superblock::{Role, Superblock, SuperblockError};
+use crate::format::root::Root;
+use crate::format::segment::Segment;
+use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
 use crate::holds::Holds;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
-use crate::meta::MetaError;
+use crate::meta::media::Media;
+use crate::meta::{MetaError, read_root};
 use reactor::Reactor;
 use std::rc::Rc;
 
@@ -56,25 +59,39 @@ pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &Pool
 pub(crate) struct Older {
     pub(crate) role: Role,
     /// Openings of the pool that it has seen.
-    pub(crate) seen: u32,
+    seen: u32,
     /// Openings that the other device has seen.
-    pub(crate) newest: u32,
+    newest: u32,
+}
+
+impl Older {
+    /// How that shows, said of the device; `other` is the name of the other one.
+    pub(crate) fn how(&self, other: &str) -> String {
+        match (self.seen, self.newest) {
+            (seen, newest) if seen < newest => {
+                format!("it has seen {seen} openings of the pool, {other} {newest}")
+            }
+            (seen, _) => format!("{other} goes on from what was written later in opening {seen} of the pool"),
+        }
+    }
 }
 
 /// Finds the one of a pool's devices that is an older copy. Each opening raises the epoch on the log device, then on the capacity
 /// device, and appends nothing before that: so the log is never behind, and has no segment of an epoch that the capacity device has
-/// not seen.
+/// not seen. Of copies of one opening, those tell that a later checkpoint has left behind.
 pub(crate) async fn find_older(
     reactor: &Rc<Reactor>,
     capacity: &Superblock,
     log: &Superblock,
+    media: &Media,
     open_log: &OpenLog,
 ) -> Option<Older> {
-    if log.epoch < capacity.epoch {
-        return Some(Older { role: Role::Log, seen: log.epoch, newest: capacity.epoch });
+    let newest = capacity.epoch;
+    if log.epoch < newest {
+        return Some(Older { role: Role::Log, seen: log.epoch, newest });
     }
     // Otherwise a crash may have come between the two.
-    if log.epoch > capacity.epoch {
+    if log.epoch > newest {
         for shard in 0..capacity.shards {
             let medium = open_log.medium(reactor, capacity.segment_start(shard, 0));
             let geometry = LogGeometry::of(capacity, shard);
@@ -86,7 +103,57 @@ pub(crate) async fn find_older(
             }
         }
     }
+    let log_media = Media::new(reactor, open_log.channel.clone(), &open_log.info).ok()?;
+    for shard in 0..capacity.shards {
+        let role = match capacity.shadow() {
+            Some(shadow) if is_before_shadow(&log_media, capacity, media, &shadow, shard).await => Role::Log,
+            None if capacity.shape == Shape::Hot && is_before_log(media, capacity, &log_media, shard).await => {
+                Role::Capacity
+            }
+            _ => continue,
+        };
+        return Some(Older { role, seen: newest, newest });
+    }
     None
+}
+
+/// Whether the index of a shaped pool, on the log device, is older than its shadow: that has what a durable root of the index had, so
+/// it begins replay at the same place at the latest.
+async fn is_before_shadow(
+    log_media: &Media,
+    capacity: &Superblock,
+    media: &Media,
+    shadow: &Superblock,
+    shard: u16,
+) -> bool {
+    let [first, second] = roots(media, shadow, shard).await;
+    let Some(shadow) = first.into_iter().chain(second).max_by_key(|root| root.generation) else { return false };
+    newest_root(log_media, capacity, shard).await.is_some_and(|root| root.tail < shadow.tail)
+}
+
+/// Whether the log of a hot pool has used again what its root, on the capacity device, still needs: no segment is used again before a
+/// durable root begins replay behind it.
+async fn is_before_log(media: &Media, capacity: &Superblock, log_media: &Media, shard: u16) -> bool {
+    let Some(root) = newest_root(media, capacity, shard).await else { return false };
+    let place = (root.tail.segment % capacity.segments as u64) as u32;
+    let Ok(bytes) = log_media.read_bytes(capacity.segment_start(shard, place), 1).await else { return false };
+    Segment::decode(&bytes).and_then(Result::ok).is_some_and(|found| {
+        let is_its = found.pool == capacity.pool_prefix() && found.shard == shard;
+        // A log that was given up may have later ones, of openings before.
+        is_its && found.epoch >= capacity.epoch && found.sequence > root.tail.segment
+    })
+}
+
+/// The newer copy of a root, where both are as they should be: of a damaged one nothing can be told.
+async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Option<Root> {
+    let [first, second] = roots(media, superblock, shard).await;
+    let (first, second) = (first?, second?);
+    Some(if second.generation > first.generation { second } else { first })
+}
+
+async fn roots(media: &Media, superblock: &Superblock, shard: u16) -> [Option<Root>; 2] {
+    let of_copy = async |copy| read_root(media, superblock, shard, copy).await.ok();
+    [of_copy(0).await, of_copy(1).await]
 }
 
 /// Refuses a device that is an [older](find_older) copy of what it was.
@@ -95,18 +162,17 @@ pub(super) async fn check_none_is_older(
     capacity: &Superblock,
     log: &Superblock,
     devices: &PoolDevices,
+    media: &Media,
     open_log: &OpenLog,
 ) -> Result<(), PoolError> {
-    let Some(Older { role, seen, newest }) = find_older(reactor, capacity, log, open_log).await else { return Ok(()) };
+    let Some(older) = find_older(reactor, capacity, log, media, open_log).await else { return Ok(()) };
     let (log_name, name) = (devices.log.name(), devices.capacity.name());
-    let (device, what, other, else_what) = match role {
+    let (device, what, other, else_what) = match older.role {
         Role::Log => (log_name, "log", name, ", or, if that is lost, give it up with 'pool forget-log --force'"),
         Role::Capacity => (name, "capacity device", log_name, ""),
     };
-    let reason = format!(
-        "'{device}' is an older copy of its {what}: it has seen {seen} openings of the pool, '{other}' {newest}; bring the newer one \
-         back{else_what}"
-    );
+    let how = older.how(&format!("'{other}'"));
+    let reason = format!("'{device}' is an older copy of its {what}: {how}; bring the newer one back{else_what}");
     Err(PoolError::Refused { pool: capacity.name.clone(), grounds: Grounds::Devices, reason })
 }
 
