@@ -47,7 +47,7 @@ use uuid::Uuid;
 const SEGMENTS_BEYOND: u64 = 1 << 32;
 const RECORDS_BEYOND: u64 = 1 << 33;
 /// The same since the last checkpoint of a shadow, which under load may be long ago: an exbibyte of small writes.
-const BEYOND_SHADOW: u64 = 1 << 48;
+pub(crate) const BEYOND_SHADOW: u64 = 1 << 48;
 
 /// What a volume loses with a log.
 #[derive(Clone, Debug, PartialEq, Eq)]

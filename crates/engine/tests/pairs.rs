@@ -256,8 +256,7 @@ fn a_copy_of_the_same_opening_is_an_older_one_when_a_checkpoint_has_left_it_behi
             if !is_shaped {
                 let forgotten = Pool::forget_log(&behind.reactor, &behind.devices(), true, &Default::default())
                     .await
-                    .err()
-                    .expect("nothing would be known of what is old")
+                    .expect_err("nothing would be known of what is old")
                     .to_string();
                 assert!(forgotten.contains("is an older copy of its capacity device"), "{forgotten}");
             }

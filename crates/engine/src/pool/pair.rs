@@ -2,6 +2,7 @@
 
 use super::PoolDevices;
 use crate::error::{Grounds, PoolError};
+use crate::forget::BEYOND_SHADOW;
 use crate::format::root::Root;
 use crate::format::segment::Segment;
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
@@ -118,7 +119,7 @@ pub(crate) async fn find_older(
 }
 
 /// Whether the index of a shaped pool, on the log device, is older than its shadow: that has what a durable root of the index had, so
-/// it begins replay at the same place at the latest.
+/// it begins replay at the same place at the latest. One that begins far beyond is of a log that has not been given up to the end.
 async fn is_before_shadow(
     log_media: &Media,
     capacity: &Superblock,
@@ -128,7 +129,8 @@ async fn is_before_shadow(
 ) -> bool {
     let [first, second] = roots(media, shadow, shard).await;
     let Some(shadow) = first.into_iter().chain(second).max_by_key(|root| root.generation) else { return false };
-    newest_root(log_media, capacity, shard).await.is_some_and(|root| root.tail < shadow.tail)
+    let Some(root) = newest_root(log_media, capacity, shard).await else { return false };
+    root.tail < shadow.tail && shadow.tail.lsn.saturating_sub(root.tail.lsn) < BEYOND_SHADOW
 }
 
 /// Whether the log of a hot pool has used again what its root, on the capacity device, still needs: no segment is used again before a
