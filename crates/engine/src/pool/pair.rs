@@ -119,7 +119,7 @@ pub(crate) async fn find_older(
 }
 
 /// Whether the index of a shaped pool, on the log device, is older than its shadow: that has what a durable root of the index had, so
-/// it begins replay at the same place at the latest. One that begins far beyond is of a log that has not been given up to the end.
+/// it begins replay at the same place at the latest. One that begins far beyond is of a log that was not given up to the end.
 async fn is_before_shadow(
     log_media: &Media,
     capacity: &Superblock,
@@ -130,7 +130,7 @@ async fn is_before_shadow(
     let [first, second] = roots(media, shadow, shard).await;
     let Some(shadow) = first.into_iter().chain(second).max_by_key(|root| root.generation) else { return false };
     let Some(root) = newest_root(log_media, capacity, shard).await else { return false };
-    root.tail < shadow.tail && shadow.tail.lsn.saturating_sub(root.tail.lsn) < BEYOND_SHADOW
+    root.tail < shadow.tail && shadow.tail.lsn.saturating_sub(root.tail.lsn) < BEYOND_SHADOW / 2
 }
 
 /// Whether the log of a hot pool has used again what its root, on the capacity device, still needs: no segment is used again before a
