@@ -6,14 +6,13 @@
 //! opening has not seen what that appended.
 
 use super::Checker;
-use crate::format::root::Root;
 use crate::format::segment::Segment;
 use crate::format::superblock::{Shape, Superblock};
 use crate::log::{self, LogGeometry};
 use crate::meta::catalog::load_copy;
 use crate::meta::journal::latest_opening;
 use crate::meta::media::Media;
-use crate::meta::{log_known, read_root};
+use crate::meta::{log_known, read_roots};
 
 impl Checker {
     /// The latest opening of which the capacity device has anything; `None`: it has nothing of this pool.
@@ -26,11 +25,9 @@ impl Checker {
         };
         let mut seen = None;
         for shard in 0..superblock.shards {
-            for copy in 0..2 {
-                if let Some(with_roots) = with_roots {
-                    let root = read_root(&self.media, with_roots, shard, copy).await;
-                    seen = seen.max(root.ok().map(|root| root.epoch));
-                }
+            if let Some(with_roots) = with_roots {
+                let roots = read_roots(&self.media, with_roots, shard).await;
+                seen = seen.max(roots.into_iter().flatten().map(|root| root.epoch).max());
             }
             seen = seen.max(latest_opening(&self.media, superblock, shard).await);
         }
@@ -51,7 +48,7 @@ impl Checker {
                     continue;
                 };
                 let found = Segment::decode(&bytes).and_then(Result::ok);
-                let is_its = |found: &Segment| found.pool == superblock.pool_prefix() && found.shard == shard;
+                let is_its = |found: &Segment| found.is_of(superblock.pool_prefix(), shard);
                 newest = found.filter(is_its).map_or(newest, |found| newest.max(found.epoch));
             }
         }
@@ -64,11 +61,8 @@ impl Checker {
         let roots = if capacity.shape == Shape::Shaped { self.log_media.as_ref() } else { Some(&self.media) };
         let Some(roots) = roots else { return false };
         for shard in 0..capacity.shards {
-            let mut best: Option<Root> = None;
-            for copy in 0..2 {
-                let root = read_root(roots, capacity, shard, copy).await.ok();
-                best = best.into_iter().chain(root).max_by_key(|root| root.generation);
-            }
+            let found = read_roots(roots, capacity, shard).await;
+            let best = found.into_iter().flatten().max_by_key(|root| root.generation);
             let Some(root) = best.filter(|root| root.epoch == capacity.epoch && root.log.is_closed) else {
                 return false;
             };

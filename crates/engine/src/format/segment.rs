@@ -98,6 +98,11 @@ const _: () =
     assert!(std::mem::offset_of!(RawSegment, pool) == 40 && std::mem::offset_of!(RawGroup, durable_lsn) == 40);
 
 impl Segment {
+    /// Whether it belongs to a shard's log of the pool with this [prefix](crate::format::superblock::Superblock::pool_prefix).
+    pub(crate) fn is_of(&self, pool: [u8; 8], shard: u16) -> bool {
+        self.pool == pool && self.shard == shard
+    }
+
     pub(crate) fn encode(&self) -> [u8; UNIT] {
         let mut raw = RawSegment {
             magic: SEGMENT_MAGIC,

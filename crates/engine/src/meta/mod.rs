@@ -622,6 +622,12 @@ async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Resu
     best.ok_or_else(|| error.expect("a copy is valid or has an error"))
 }
 
+/// Both copies of a root, as far as they are valid.
+pub(crate) async fn read_roots(media: &Media, superblock: &Superblock, shard: u16) -> [Option<Root>; 2] {
+    let of_copy = async |copy| read_root(media, superblock, shard, copy).await.ok();
+    [of_copy(0).await, of_copy(1).await]
+}
+
 /// One copy of a root.
 pub(crate) async fn read_root(media: &Media, superblock: &Superblock, shard: u16, copy: u8) -> Result<Root, MetaError> {
     let (object, block) = (Object::Root { shard }, superblock.root_copy(shard, copy));

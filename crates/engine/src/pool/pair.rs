@@ -10,7 +10,7 @@ use crate::holds::Holds;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
 use crate::meta::media::Media;
-use crate::meta::{MetaError, read_root};
+use crate::meta::{MetaError, read_roots};
 use reactor::Reactor;
 use std::rc::Rc;
 
@@ -105,9 +105,10 @@ pub(crate) async fn find_older(
         }
     }
     let log_media = Media::new(reactor, open_log.channel.clone(), &open_log.info).ok()?;
+    let shadow = capacity.shadow();
     for shard in 0..capacity.shards {
-        let role = match capacity.shadow() {
-            Some(shadow) if is_before_shadow(&log_media, capacity, media, &shadow, shard).await => Role::Log,
+        let role = match &shadow {
+            Some(shadow) if is_before_shadow(&log_media, capacity, media, shadow, shard).await => Role::Log,
             None if capacity.shape == Shape::Hot && is_before_log(media, capacity, &log_media, shard).await => {
                 Role::Capacity
             }
@@ -127,8 +128,8 @@ async fn is_before_shadow(
     shadow: &Superblock,
     shard: u16,
 ) -> bool {
-    let [first, second] = roots(media, shadow, shard).await;
-    let Some(shadow) = first.into_iter().chain(second).max_by_key(|root| root.generation) else { return false };
+    let shadows = read_roots(media, shadow, shard).await;
+    let Some(shadow) = shadows.into_iter().flatten().max_by_key(|root| root.generation) else { return false };
     let Some(root) = newest_root(log_media, capacity, shard).await else { return false };
     root.tail < shadow.tail && shadow.tail.lsn.saturating_sub(root.tail.lsn) < BEYOND_SHADOW / 2
 }
@@ -140,22 +141,18 @@ async fn is_before_log(media: &Media, capacity: &Superblock, log_media: &Media, 
     let place = (root.tail.segment % capacity.segments as u64) as u32;
     let Ok(bytes) = log_media.read_bytes(capacity.segment_start(shard, place), 1).await else { return false };
     Segment::decode(&bytes).and_then(Result::ok).is_some_and(|found| {
-        let is_its = found.pool == capacity.pool_prefix() && found.shard == shard;
         // A log that was given up may have later ones, of openings before.
-        is_its && found.epoch >= capacity.epoch && found.sequence > root.tail.segment
+        found.is_of(capacity.pool_prefix(), shard)
+            && found.epoch >= capacity.epoch
+            && found.sequence > root.tail.segment
     })
 }
 
 /// The newer copy of a root, where both are as they should be: of a damaged one nothing can be told.
 async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Option<Root> {
-    let [first, second] = roots(media, superblock, shard).await;
+    let [first, second] = read_roots(media, superblock, shard).await;
     let (first, second) = (first?, second?);
     Some(if second.generation > first.generation { second } else { first })
-}
-
-async fn roots(media: &Media, superblock: &Superblock, shard: u16) -> [Option<Root>; 2] {
-    let of_copy = async |copy| read_root(media, superblock, shard, copy).await.ok();
-    [of_copy(0).await, of_copy(1).await]
 }
 
 /// Refuses a device that is an [older](find_older) copy of what it was.

@@ -277,7 +277,7 @@ impl Headers {
             }
         };
         // Headers of another pool are what was on the device before.
-        let ours = segment.pool == geometry.pool && segment.shard == geometry.shard;
+        let ours = segment.is_of(geometry.pool, geometry.shard);
         if ours && geometry.place_of(segment.sequence) == place {
             self.segments.push(segment);
         }
