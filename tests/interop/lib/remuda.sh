@@ -186,8 +186,8 @@ node_set_tls_key() { # HOST KEY [grace]
     remuda host allow "$NQN" "$1" --tls-key "$KEYS/$2" ${3:+--grace 1h}
 }
 
-# Our own host against any target; every block read is checked.
+# Our own host against any target; every block read is checked. What hangs is ended, so that it costs minutes and not the hour.
 host_bench() { # ADDR PORT NQN SECONDS [ARG...]
     local addr=$1 port=$2 nqn=$3 seconds=$4; shift 4
-    "$REMUDA" bench nvmf --addr "$addr" --port "$port" --nqn "$nqn" --rw randrw --bs 4k --qd 16 --time "${seconds}s" --verify --json "$@"
+    timeout -k 5 $((seconds + 180)) "$REMUDA" bench nvmf --addr "$addr" --port "$port" --nqn "$nqn" --rw randrw --bs 4k --qd 16 --time "${seconds}s" --verify --json "$@"
 }
