@@ -190,6 +190,7 @@ pub async fn build(
         DeviceSpec::Parity(options) => {
             let parity = Arc::new(ParityDevice::open(reactor, name, children, options).await?);
             parity.rebuild_in_background(reactor);
+            parity.compare_in_background(reactor);
             Built::Parity(parity)
         }
         DeviceSpec::Linear(extents) => {

@@ -77,6 +77,7 @@ impl Rack {
         let opened = ParityDevice::open(reactor, "parity", members, &self.array.options(create)).await;
         let parity = Arc::new(opened.map_err(|error| error.to_string())?);
         self.bays.look(&parity);
+        parity.compare_in_background(reactor);
         if create {
             self.made_blocks.set(parity.info().blocks);
         }

@@ -43,6 +43,10 @@ pub fn show_device(device: DeviceView) -> String {
     if let Some(parity) = device.parity {
         let (row, head) = (ByteSize(parity.row_bytes), ByteSize(parity.head_bytes));
         text += &format!("\nrows        {row} of data each, behind {head}\n");
+        if parity.head_uncompared_bytes > 0 {
+            let left = ByteSize(parity.head_uncompared_bytes);
+            text += &format!("head        {left} of it are still to be compared after a crash, in the background\n");
+        }
         if let Some(rebuild) = &parity.rebuild {
             let (done, all) = (ByteSize(rebuild.done_bytes), ByteSize(rebuild.done_bytes + rebuild.left_bytes));
             let left = rebuild.left_s.map_or(String::new(), |left| format!(", {left} s left"));

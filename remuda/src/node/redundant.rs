@@ -138,6 +138,7 @@ pub(super) fn parity_view(device: &str, status: &ParityStatus, names: &[String])
         reconstructed_reads: status.reconstructed_reads,
         lost_blocks: status.lost_blocks,
         head_bytes: status.head_bytes,
+        head_uncompared_bytes: status.head_uncompared_bytes,
         row_bytes: status.row_bytes,
     };
     (view, state)

@@ -85,6 +85,9 @@ pub struct ParityView {
     pub lost_blocks: u64,
     /// Bytes that are the same on all members, where anything can be written.
     pub head_bytes: u64,
+    /// Those of them that are still to be compared after a crash.
+    #[serde(default)]
+    pub head_uncompared_bytes: u64,
     /// Bytes of data in a row.
     pub row_bytes: u64,
 }

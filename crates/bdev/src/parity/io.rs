@@ -13,7 +13,6 @@ use reactor::{Buf, IoFuture, SgList};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::*;
 
 pub(super) struct ParityChannel(pub(super) Rc<Inner>);
 
@@ -87,7 +86,7 @@ impl Inner {
     pub(super) fn can_read(&self, piece: &Piece) -> bool {
         match piece.row {
             Some(row) => self.shared.has(piece.member, row),
-            None => !self.shared.head_differs.load(Acquire),
+            None => !self.shared.unequal.is_in(piece.lba, piece.nblocks),
         }
     }
 
@@ -141,9 +140,7 @@ impl Inner {
         if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.opened.block_size).await {
             return io.done(status);
         }
-        if io.lba.0 < self.shared.geometry().head
-            && let Err(status) = self.agree().await
-        {
+        if let Err(status) = self.agree(io.lba.0, io.nblocks as u64).await {
             return io.done(status);
         }
         let (mut lba, mut rest) = (io.lba.0, std::mem::take(&mut io.bufs));
@@ -179,7 +176,7 @@ impl Inner {
 
     /// The same on all members that are written.
     async fn write_head(&self, io: &mut Io) -> Result<(), Status> {
-        self.agree().await?;
+        self.agree(io.lba.0, io.nblocks as u64).await?;
         let _alone = self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
         Box::pin(self.begin_head()).await?;
         let active = self.shared.active();
@@ -192,7 +189,7 @@ impl Inner {
         }
         let outcome = self.end_write(io, &active, parts).await;
         if outcome.is_err() {
-            self.shared.head_differs.store(true, Release);
+            self.shared.unequal.mark(io.lba.0, io.nblocks as u64);
         }
         outcome
     }

@@ -14,9 +14,9 @@
 //!   others. So is what a member cannot read, or what does not pass the checksums of a device below; it is rewritten then.
 //! - A row that was being written when the power failed reads as anything. Nothing else of the device does: rows share no
 //!   chunk, and no chunk is written for another row's sake.
-//! - The heads of all members in sync are equal when the device opens: after an unclean stop they are made so first, from
-//!   the first member that can be read. A write to the head that fails without any member being called failed is made
-//!   equal, whichever it is, before anything of the head is read.
+//! - The heads of all members in sync are equal in what is read of them: after an unclean stop each part is made so before
+//!   anything of it is read or written, from the first member that can be read, and the rest in the background. So is a part
+//!   in which a write failed without any member being called failed, whichever it is.
 //! - It grows by rows, which read as anything until they are written, in a new generation; begun only with all members in
 //!   sync, so that none is left behind that is too small.
 //! - A member that is being rebuilt gets every write. Rows below its watermark are whole on it; the watermark that is
@@ -27,6 +27,7 @@
 
 pub(crate) mod format;
 mod grow;
+mod head;
 mod io;
 mod join;
 mod links;
@@ -44,6 +45,7 @@ use crate::io::Status;
 use crate::range_lock::RangeLock;
 use format::Superblock;
 pub use format::{MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN};
+use head::Unequal;
 use io::ParityChannel;
 use links::Inner;
 use lost::LostRows;
@@ -115,6 +117,8 @@ pub struct ParityStatus {
     pub lost_blocks: u64,
     /// Bytes of the head.
     pub head_bytes: u64,
+    /// Those of them that are still to be compared after a crash.
+    pub head_uncompared_bytes: u64,
     /// Bytes of data in a row.
     pub row_bytes: u64,
 }
@@ -144,8 +148,8 @@ struct Shared {
     unrecorded: AtomicBool,
     /// The superblock calls the heads equal.
     clean: AtomicBool,
-    /// A write to the head failed and no member was called failed for it: members may differ.
-    head_differs: AtomicBool,
+    /// Of the head: after a crash all of it, and what was written when no member was called failed for a write that failed.
+    unequal: Unequal,
     rebuild_turn: RangeLock,
     join_turn: RangeLock,
     /// Rows that the member being rebuilt has; meaningless without one.
@@ -287,6 +291,7 @@ impl ParityDevice {
             reconstructed_reads: shared.reconstructed_reads.load(Relaxed),
             lost_blocks: shared.lost_blocks.load(Relaxed),
             head_bytes: bytes(shared.geometry().head),
+            head_uncompared_bytes: bytes(shared.unequal.blocks()),
             row_bytes: bytes(shared.geometry().row_blocks()),
         }
     }

@@ -3,6 +3,7 @@
 use super::format::{
     Base, FEATURES_KNOWN, KIND, MemberRecord, MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, Superblock,
 };
+use super::head::Unequal;
 use super::lost::LostRows;
 use super::meta::{self, Decided, Disagreement};
 use super::rows::Rows;
@@ -168,7 +169,7 @@ impl ParityDevice {
         Ok(device)
     }
 
-    /// Makes the decisions of `open` durable: equal heads, then a new generation on all members in use. And one more, so that a
+    /// Makes the decisions of `open` durable: a new generation on all members in use. And one more, so that a
     /// member that is put back from a copy made before is told from one that a crash has left behind.
     async fn begin(&self, reactor: &Rc<Reactor>, fresh: bool, was_clean: bool) -> Result<(), DeviceError> {
         let shared = &self.shared;
@@ -184,8 +185,7 @@ impl ParityDevice {
             inner.write_superblocks().await.map_err(failed("write its metadata"))?;
         }
         if !was_clean {
-            shared.head_differs.store(true, Release);
-            inner.agree().await.map_err(failed("make the heads of its members equal"))?;
+            shared.unequal.mark(0, shared.geometry().head);
         }
         Ok(())
     }
@@ -410,7 +410,7 @@ fn assemble(
     superblock: Superblock,
     options: &ParityOptions,
 ) -> Shared {
-    let geometry = superblock.geometry;
+    let (geometry, block_size) = (superblock.geometry, superblock.block_size as u64);
     let rebuilt = superblock.members.iter().find(|record| record.state == MemberState::Rebuilding);
     let member = |(device, record): (Option<Arc<dyn BlockDevice>>, &MemberRecord)| Member {
         device: Mutex::new(device),
@@ -433,7 +433,7 @@ fn assemble(
         superblock: Mutex::new(superblock),
         unrecorded: AtomicBool::new(false),
         clean: AtomicBool::new(false),
-        head_differs: AtomicBool::new(false),
+        unequal: Unequal::none(geometry.head, block_size),
         rebuild_turn: RangeLock::new(1),
         join_turn: RangeLock::new(1),
         rebuild_bytes_per_s: AtomicU64::new(0),

@@ -94,12 +94,12 @@ impl Inner {
     }
 
     /// Whether nothing is to be rebuilt any more.
-    fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.reactor.is_stopping() || self.shared.closing.load(Acquire)
     }
 
     /// Waits, unless all ends.
-    async fn rest(&self, pause_ns: u64) {
+    pub(super) async fn rest(&self, pause_ns: u64) {
         let until = self.reactor.clock_ns().saturating_add(pause_ns);
         while self.reactor.clock_ns() < until && !self.is_ending() {
             self.reactor.sleep_ns((until - self.reactor.clock_ns().min(until)).min(PAUSE_MAX_NS)).await;

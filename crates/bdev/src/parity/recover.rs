@@ -113,7 +113,7 @@ impl Inner {
     async fn recover_head(&self, piece: Piece, failure: Status, bufs: &mut SgList) -> Result<(), Status> {
         let _alone = self.shared.ranges.lock(piece.lba, piece.nblocks, true).await;
         // Somebody who waits for the range of a failed write comes later: no two members differ here unless it was noted.
-        if self.shared.head_differs.load(Acquire) {
+        if self.shared.unequal.is_in(piece.lba, piece.nblocks) {
             return Err(failure);
         }
         let (mut refused, mut status) = (MemberSet::new(), Status::Ok);

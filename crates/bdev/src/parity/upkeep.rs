@@ -1,4 +1,4 @@
-//! The upkeep of a parity device: superblocks, members that change state, and heads that are made equal.
+//! The upkeep of a parity device: superblocks, members that change state, and blocks of the head that are made equal.
 
 use super::format::{KIND, MemberState, PARITY_MEMBERS_MAX};
 use super::links::Inner;
@@ -140,26 +140,6 @@ impl Inner {
         superblock.clean = clean;
     }
 
-    /// Makes the heads equal where a failed write may have left them different.
-    pub(super) async fn agree(&self) -> Result<(), Status> {
-        if !self.shared.head_differs.load(Acquire) {
-            return Ok(());
-        }
-        let head = self.shared.geometry().head;
-        let _alone = self.shared.ranges.lock(0, head, true).await;
-        self.agree_held().await
-    }
-
-    /// The same for who holds the head.
-    pub(super) async fn agree_held(&self) -> Result<(), Status> {
-        if self.shared.head_differs.load(Acquire) {
-            Box::pin(self.equalise(0, self.shared.geometry().head)).await?;
-            self.flush().await?;
-            self.shared.head_differs.store(false, Release);
-        }
-        Ok(())
-    }
-
     /// Makes blocks of the head equal on all members in use, from the first one in sync that can read them; the caller holds
     /// the range. What is equal already is not written.
     pub(super) async fn equalise(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
@@ -220,10 +200,13 @@ impl Inner {
         done.io.bufs.pop().ok_or(Status::Invalid)
     }
 
+    /// As before a shutdown. Where much of the head is not compared yet the superblocks go on to say so.
     pub(super) async fn settle(&self) -> Result<(), Status> {
         self.flush().await?;
         let _alone = self.shared.ranges.lock(0, self.shared.geometry().head, true).await;
-        self.agree_held().await?;
+        if !self.agree_at_close().await? {
+            return Ok(());
+        }
         // Writes to the head have waited for this, so that all of them are flushed.
         self.flush().await?;
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;

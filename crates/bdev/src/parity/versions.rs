@@ -24,16 +24,14 @@ impl Inner {
     }
 
     async fn fill_version(&self, io: &mut Io) -> Result<(), Status> {
-        if io.lba.0 < self.shared.geometry().head {
-            self.agree().await?;
-        }
+        self.agree(io.lba.0, io.nblocks as u64).await?;
         let mut lba = io.lba.0;
         while lba < io.end() {
             let piece = self.piece(lba, io.end());
             let at = (lba - io.lba.0) as usize * self.shared.block_size();
             match piece.row {
                 Some(row) if io.arg == 1 => self.fill_computed(piece, row, at, &mut io.bufs).await?,
-                Some(_) => return Err(Status::Gone),
+                Some(_) => return Err(Status::Unsupported),
                 None => self.fill_from_head(piece, io.arg as usize, at, &mut io.bufs).await?,
             }
             lba += piece.nblocks;
@@ -53,9 +51,7 @@ impl Inner {
     /// and rewritten. Which of those that disagree is right is not known here: that is [`Status::Corrupt`]. So is a row that
     /// was never written, or was being written when the power failed.
     pub(super) async fn verify(&self, io: &Io) -> Result<(), Status> {
-        if io.lba.0 < self.shared.geometry().head {
-            self.agree().await?;
-        }
+        self.agree(io.lba.0, io.nblocks as u64).await?;
         let mut lba = io.lba.0;
         while lba < io.end() {
             let piece = self.piece(lba, io.end());
