@@ -42,7 +42,8 @@ pub struct DeviceInfo {
     pub rows: Option<RowInfo>,
     /// How many versions of its blocks a read can ask for; 1 where there is only the usual read. That is version 0; the others
     /// are what the device keeps, or can compute, apart from each other, so that whoever can tell wrong bytes from right ones
-    /// finds right ones wherever they are. A version that these blocks do not have, or not now, ends as [`Status::Gone`].
+    /// finds right ones wherever they are. One that there is not of these blocks ends as
+    /// [`Status::Unsupported`], one that cannot be had now as [`Status::Gone`].
     pub versions: u8,
 }
 

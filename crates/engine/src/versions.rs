@@ -4,7 +4,7 @@ use bdev::Status;
 use std::ops::Range;
 
 /// What `read` gives of the first version that is right, and its number. It gives `None`, or [`Status::Corrupt`], of one that
-/// is wrong. `None`: all of them are.
+/// is wrong, and [`Status::Unsupported`] of one that there is not. `None`: all of them are wrong.
 ///
 /// # Errors
 /// [`Status::ReadError`]: none is right, and some version could not be had now, which may be.
@@ -16,7 +16,7 @@ pub(crate) async fn first_right<T>(
     for version in versions {
         match read(version).await {
             Ok(Some(right)) => return Ok(Some((right, version))),
-            Ok(None) | Err(Status::Corrupt) => {}
+            Ok(None) | Err(Status::Corrupt | Status::Unsupported) => {}
             Err(_) => none = Err(Status::ReadError),
         }
     }

@@ -260,6 +260,36 @@ fn what_a_snapshot_shows_is_healed_where_it_is() {
 }
 
 #[test]
+fn what_parity_cannot_give_back_is_counted_as_failed() {
+    with(
+        |reactor| async move { Stack::parity(&reactor).await },
+        |stack| async move {
+            let (pool, volume) = stack.filled(true).await;
+            let mut at = Vec::new();
+            for member in 0..4 {
+                at.extend(stack.places(member, 8).await.iter().map(|io| io.lba));
+            }
+            // All members of its row, in other bits.
+            for (nth, member) in stack.below.iter().enumerate() {
+                let channel = member.open_channel(&stack.reactor).unwrap();
+                for lba in &at {
+                    let buf = stack.reactor.pool().alloc(4096).await;
+                    let mut bufs = channel.submit(Io::read(*lba, 1, one(buf))).await.io.bufs;
+                    bufs[0].as_mut_slice()[nth] ^= 1;
+                    assert_eq!(channel.submit(Io::write(*lba, 1, bufs)).await.status, Status::Ok);
+                }
+            }
+            for _ in 0..3 {
+                assert_eq!(read(&stack.reactor, &volume, 7 * 7).await, Err(Status::Corrupt));
+            }
+            assert_eq!(stack.status(&pool).await.corrupt_blocks, 3);
+            drop(volume);
+            pool.close(&stack.reactor).await;
+        },
+    );
+}
+
+#[test]
 fn what_rots_in_every_version_is_an_error_and_stays_one() {
     with(
         |reactor| async move { Stack::mirror(&reactor, 4096).await },
