@@ -33,7 +33,7 @@ use crate::log_device::OpenLog;
 use crate::meta::journal::has_room;
 use crate::meta::media::Media;
 use crate::meta::{self, BLOCKS_LOST, Catalog, Descriptor, DirtyJournal, Meta, Object, UNUSABLE};
-use crate::pool::{PoolDevices, check_writable, find_older, next_epoch, read_start};
+use crate::pool::{PoolDevices, check_writable, find_older, next_epoch, read_start, went_apart};
 use crate::rebuild::{CACHE_BYTES, Failed, Places, Rebuild, band_reads};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Status};
@@ -208,6 +208,14 @@ impl Forgetting<'_> {
     /// Whether its own log may be given up for a new one on the same device.
     async fn judge_own_log(&self, log: &OpenLog, found: &Superblock, force: bool) -> Result<(), PoolError> {
         let (name, capacity) = (self.devices.log.name(), self.devices.capacity.name());
+        if went_apart(&self.superblock, found) {
+            let reason = format!(
+                "'{name}' is not the log that was in use with '{capacity}': both have seen {} openings of the pool, and not the same ones; \
+                 bring that log back, or, if it is lost, give it up with --force",
+                found.epoch
+            );
+            return if force { Ok(()) } else { Err(self.refuse(Grounds::Devices, reason)) };
+        }
         let media = Media::new(self.reactor, self.capacity.clone(), &self.info)?;
         let reason = match find_older(self.reactor, &self.superblock, found, &media, log).await {
             // Whatever is said here: nothing would say any more that what the pool then shows is old.

@@ -2,6 +2,7 @@
 
 use crate::format::superblock::{Role, SuperblockError};
 use crate::meta::{self, MetaError};
+use crate::remains::remains;
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
 use std::fmt;
@@ -26,6 +27,8 @@ pub enum Holds {
     },
     /// A part of a pool that this program cannot use, and why.
     UnusablePool(MetaError),
+    /// This part of a pool, without superblocks.
+    Remains(Role),
     /// What the table of [`bdev::what_is_on`] knows.
     Known(&'static str),
     /// Something else.
@@ -43,7 +46,8 @@ impl Holds {
             Ok(found) => Holds::Pool { name: found.name, pool: found.pool, role: found.role, other: found.other },
             Err(MetaError::Io { status, .. }) => return Err(status),
             Err(MetaError::Superblock(SuperblockError::NotAPool { .. }) | MetaError::BlockSize(_)) => {
-                bdev::what_is_on(&start).map_or(Holds::Unknown, Holds::Known)
+                let known = bdev::what_is_on(&start).map(Holds::Known);
+                known.or_else(|| remains(&start).map(Holds::Remains)).unwrap_or(Holds::Unknown)
             }
             Err(error) => Holds::UnusablePool(error),
         })
@@ -83,6 +87,9 @@ impl Holds {
                 _ => "that destroys this pool",
             }
             .to_string(),
+            Holds::Remains(_) => "that destroys for good what 'remuda pool check NAME --repair' may find again by the pool's other \
+                 device, or a backup of the first two blocks"
+                .to_string(),
             Holds::Known(what) => format!("that destroys {what} with all that is in it"),
             Holds::Unknown => "that destroys what is there".to_string(),
         }
@@ -98,6 +105,9 @@ impl fmt::Display for Holds {
                 write!(f, "the volumes of pool '{name}' ({pool}), whose capacity device it is")
             }
             Holds::UnusablePool(reason) => write!(f, "a part of a pool that cannot be used ({reason})"),
+            Holds::Remains(role) => {
+                write!(f, "what was the {} device of a pool, whose superblocks are gone", role.name())
+            }
             Holds::Known(what) => write!(f, "{what}"),
             Holds::Unknown => write!(f, "something unknown: its first 128 KiB are not zero"),
         }

@@ -7,8 +7,8 @@ use crate::format::catalog::catalog_bytes;
 use crate::format::dirty::DIRTY_ENTRIES;
 use crate::format::root::root_bytes;
 use crate::format::superblock::{
-    BandLayout, LOG_RESERVED_BLOCKS, LogKind, POOL_NAME_BYTES_MAX, REGION_ALIGN_BLOCKS, REGIONS_MAX, Region, Role,
-    SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, TABLE_DESCRIPTORS,
+    BandLayout, LOG_RESERVED_BLOCKS, LogKind, Opening, POOL_NAME_BYTES_MAX, REGION_ALIGN_BLOCKS, REGIONS_MAX, Region,
+    Role, SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, TABLE_DESCRIPTORS,
     UNIT_BLOCKS_MAX,
 };
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS};
@@ -239,7 +239,7 @@ pub enum PlanError {
     /// Too many shards for a zoned device.
     #[error("{shards} shards keep up to {needed} zones open, and the capacity device allows {open_max}: {}",
         if *.most > 0 { format!("make the pool with {most} shards or fewer (--shards {most})") }
-        else { "too few for any pool; use a device that allows 4 or more".to_string() })]
+        else { "too few for any pool; use a device that allows 3 or more".to_string() })]
     OpenZones {
         /// Allowed by the device.
         open_max: u32,
@@ -367,6 +367,7 @@ pub fn plan(
         other: identities.log,
         generation: 0,
         epoch: 0,
+        opening: Opening::default(),
         role: Role::Capacity,
         shape: options.shape,
         shards,

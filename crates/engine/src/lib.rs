@@ -20,6 +20,7 @@ pub mod measure;
 mod meta;
 mod pool;
 mod rebuild;
+mod remains;
 mod shard;
 mod shard_slices;
 mod status;
@@ -38,7 +39,7 @@ pub use forget::{
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 pub use format::superblock::{
-    BandLayout, LogKind, Region, Role, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError,
+    BandLayout, LogKind, Opening, Region, Role, SHARDS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, SuperblockError,
 };
 pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
 pub use half_made::{is_of_pool, pool_of_log, read_device_start, take_back, take_back_log};

@@ -38,7 +38,7 @@ mod snapshots;
 use control::{Control, ControlSlot};
 use pair::{check_none_is_older, check_pair, check_role, no_log};
 
-pub(crate) use pair::{Older, check_writable, find_older, next_epoch};
+pub(crate) use pair::{Older, check_writable, find_older, next_epoch, went_apart};
 
 pub use changes::Changes;
 pub use flatten::{FlattenState, FlattenStatus};
@@ -478,6 +478,7 @@ impl Pool {
         // Raised on both before anything is appended, so that no record of this opening looks like one of another.
         let epoch = next_epoch(&superblock, &log_super)?;
         superblock.epoch = epoch;
+        superblock.opening = superblock.opening.next(reactor.driver().random_u64());
         // A crash while the pool grew may have left the log device behind.
         log_super = Superblock {
             role: Role::Log,

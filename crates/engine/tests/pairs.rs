@@ -6,7 +6,7 @@ use bdev::BlockDevice;
 use common::disk::Disk;
 use common::tank::*;
 use common::*;
-use engine::{CheckOptions, CheckReport, Finding, Pool, PoolVolume, Severity};
+use engine::{CheckOptions, CheckReport, Finding, ForgottenLog, Holds, Pool, PoolError, PoolVolume, Severity};
 use std::sync::Arc;
 
 const REPAIR: CheckOptions = CheckOptions { payloads: true, data: true, repair: true };
@@ -17,6 +17,10 @@ async fn used_once_more(old: &Tank, block: u64) -> Tank {
     new.write(&pool.volume("v").unwrap(), block, 9).await;
     pool.close(&new.reactor).await;
     new
+}
+
+async fn forget_log(tank: &Tank, force: bool) -> Result<ForgottenLog, PoolError> {
+    Pool::forget_log(&tank.reactor, &tank.devices(), force, &Default::default()).await
 }
 
 /// Its first two blocks say something else now.
@@ -164,6 +168,70 @@ async fn is_restored(tank: &Tank, newest: u64) {
 }
 
 #[test]
+fn two_copies_of_a_pool_that_were_used_apart_are_not_mixed() {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let tank = Tank::filled_as(&reactor, is_shaped);
+        reactor.block_on(async move {
+            for openings in [1, 2] {
+                let (mut one, mut other) = (tank.fork(), tank.fork());
+                for opening in 0..openings {
+                    one = used_once_more(&one, opening).await;
+                    other = used_once_more(&other, 7 + opening).await;
+                }
+                for mixed in
+                    [Tank { log: other.log.fork(), ..one.fork() }, Tank { log: one.log.fork(), ..other.fork() }]
+                {
+                    let report = untouched(&mixed).await;
+                    let finding = report.findings.iter().find(|finding| finding.place == "both devices").unwrap();
+                    assert!(finding.meaning.contains("went on apart"), "{finding}");
+                    let refused = mixed.open().await.err().unwrap().to_string();
+                    assert!(refused.contains("went on apart: both have seen"), "{refused}");
+                    let kept = forget_log(&mixed, false).await.unwrap_err().to_string();
+                    assert!(kept.contains("is not the log that was in use with"), "{kept}");
+                }
+                // The log of the one that went on longer is ahead, as a crash may leave it, and of another opening.
+                let ahead = used_once_more(&other, 1).await;
+                let mixed = Tank { log: ahead.log, ..one.fork() };
+                let report = untouched(&mixed).await;
+                assert!(of_superblocks(&report)[0].meaning.contains("older copy"), "{report:?}");
+                let refused = mixed.open().await.err().unwrap().to_string();
+                assert!(refused.contains("is an older copy of its capacity device"), "{refused}");
+                one.open().await.unwrap().close(&one.reactor).await;
+                other.open().await.unwrap().close(&other.reactor).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_pool_whose_superblocks_are_all_gone_is_still_told_from_blank_devices() {
+    for is_shaped in [false, true] {
+        let reactor = reactor();
+        let tank = Tank::filled_as(&reactor, is_shaped);
+        reactor.block_on(async move {
+            let (log, capacity) = (&tank.log, &tank.capacity);
+            [log, capacity].into_iter().for_each(|device| wipe(device, 0));
+            let report = untouched(&tank).await;
+            let findings = of_superblocks(&report);
+            assert!(findings[0].meaning.contains("was the capacity device of a pool"), "{}", findings[0]);
+            assert!(findings.iter().all(|finding| finding.advice.contains("from a backup")), "{report:?}");
+            let swapped = Tank { log: capacity.fork(), capacity: log.fork(), ..tank.clone() };
+            let report = untouched(&swapped).await;
+            assert_eq!(of_superblocks(&report)[1].advice, "name the right device", "{report:?}");
+            let channel = capacity.open_channel(&tank.reactor).unwrap();
+            let holds = Holds::look(&tank.reactor, &channel, capacity.info()).await.unwrap();
+            assert_eq!(holds.to_string(), "what was the capacity device of a pool, whose superblocks are gone");
+            assert!(holds.in_use("d", "p").contains("'remuda pool check NAME --repair'"));
+            // A new one is not made over it.
+            let made =
+                Pool::create(&tank.reactor, &tank.devices(), &options(1), 0, false).await.unwrap_err().to_string();
+            assert!(made.contains("whose superblocks are gone"), "{made}");
+        });
+    }
+}
+
+#[test]
 fn a_blank_log_beside_its_capacity_device_is_one_finding_with_one_next_step() {
     for is_shaped in [false, true] {
         let reactor = reactor();
@@ -196,23 +264,20 @@ fn what_may_not_be_given_up_is_said_of_an_older_copy_of_either_device() {
         reactor.block_on(async move {
             let new = used_once_more(&old, 0).await;
             let [log, capacity] = new.with_older(&old);
-            let forget = async |tank: &Tank, force| {
-                Pool::forget_log(&tank.reactor, &tank.devices(), force, &Default::default()).await
-            };
-            let refused = forget(&log, false).await.unwrap_err().to_string();
+            let refused = forget_log(&log, false).await.unwrap_err().to_string();
             assert!(refused.contains("'log' is an older copy of its log: it has seen 2 openings"), "{refused}");
             assert!(
                 refused.contains("bring the newer one back, or, if that is lost, give it up with --force"),
                 "{refused}"
             );
-            forget(&log, true).await.unwrap();
+            forget_log(&log, true).await.unwrap();
             let pool = log.open().await.unwrap();
             let read = log.read(&pool.volume("v").unwrap(), 0).await;
             assert_eq!(read, Err(bdev::Status::ReadError), "newer than both devices");
             pool.close(&log.reactor).await;
             let before = capacity.capacity.image();
             for force in [false, true] {
-                let refused = forget(&capacity, force).await.unwrap_err().to_string();
+                let refused = forget_log(&capacity, force).await.unwrap_err().to_string();
                 assert!(refused.contains("'capacity' is an older copy of its capacity device"), "{refused}");
             }
             assert!(capacity.capacity.image() == before);

@@ -6,7 +6,8 @@ use super::{Checker, RESTORE};
 use crate::check::blocks_of;
 use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
 use crate::meta::media::Media;
-use crate::pool::{Older, find_older};
+use crate::pool::{Older, UNUSED_BYTES, find_older, went_apart};
+use crate::remains::remains;
 use crate::units::BLOCK_BYTES;
 use bdev::Status;
 
@@ -23,6 +24,8 @@ pub(super) struct Copies {
     blank: bool,
     /// None was ever a superblock, as far as can be seen.
     foreign: bool,
+    /// Which device of a pool this was, going by what follows the superblocks, if none of them is there.
+    remains: Option<Role>,
     /// Copies that are not valid, and why not.
     causes: Vec<(u64, String)>,
     /// Copies beside the newest valid one that are not the same, and what is to be said of them.
@@ -78,6 +81,7 @@ impl Checker {
             later: false,
             blank: true,
             foreign: true,
+            remains: None,
             causes: Vec::new(),
             stale: Vec::new(),
         };
@@ -110,6 +114,10 @@ impl Checker {
             return found;
         }
         let Some(best) = valid.iter().map(|(_, copy)| copy).max_by_key(|copy| copy.generation).cloned() else {
+            if found.foreign {
+                let start = media.read_bytes(0, UNUSED_BYTES / BLOCK_BYTES).await;
+                found.remains = start.ok().and_then(|start| remains(&start));
+            }
             return found;
         };
         let older = valid.iter().filter(|(_, copy)| copy.generation < best.generation).map(|(copy, _)| {
@@ -220,8 +228,21 @@ impl Checker {
     /// What is to be said of a device without a valid copy when the other one does not help.
     fn alone(&mut self, copies: &Copies) {
         let object = copies.object();
+        if let Some(role) = copies.remains {
+            let meaning = format!("{}; what follows them was the {} device of a pool", copies.gone(), role.name());
+            let advice = match role == copies.role {
+                true => {
+                    "bring back the first two blocks of this device or of the other one from a backup: nothing else says where all is"
+                }
+                false => "name the right device",
+            };
+            self.report.error(&object, BOTH_COPIES, meaning, advice);
+            return;
+        }
         if copies.blank {
-            self.report.error(&object, BOTH_COPIES, "the device is blank".to_string(), "name the right device");
+            let meaning = "the device is blank where a pool has its superblocks".to_string();
+            let advice = "name the right device; or, if it is this one, bring these blocks back from a backup";
+            self.report.error(&object, BOTH_COPIES, meaning, advice);
             return;
         }
         let advice = if copies.foreign { "name the right device" } else { RESTORE };
@@ -238,6 +259,16 @@ impl Checker {
             );
             let advice = "name the right log device, or use 'pool forget-log'";
             self.report.error("log device", BOTH_COPIES, meaning, advice);
+            return false;
+        }
+        if went_apart(capacity, log) {
+            let meaning = format!(
+                "they went on apart: both have seen {} openings of the pool, and not the same ones; one of them is of another copy of \
+                 the pool, and the log is not looked at",
+                capacity.epoch
+            );
+            let advice = "bring the one back that was in use with the other";
+            self.report.error("superblocks", "both devices", meaning, advice);
             return false;
         }
         let of_log = |superblock: &Superblock| {

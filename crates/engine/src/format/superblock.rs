@@ -230,6 +230,8 @@ pub struct Superblock {
     pub generation: u64,
     /// Raised by every open.
     pub epoch: u32,
+    /// Which opening that was.
+    pub opening: Opening,
     /// What this device is.
     pub role: Role,
     /// What the pool is.
@@ -272,6 +274,27 @@ pub struct Superblock {
     pub regions: Vec<Region>,
 }
 
+/// What an opening of a pool is known by. Copies of a pool that are used apart count their openings alike; these differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opening {
+    /// Chosen at random. 0: it is not known, since an older program opened the pool, or nobody did.
+    pub id: u64,
+    /// The last opening that the capacity device had seen before.
+    pub before: u64,
+}
+
+impl Opening {
+    /// The next one, after `self` of the capacity device.
+    pub(crate) fn next(self, random: u64) -> Opening {
+        Opening { id: random.max(1), before: self.id }
+    }
+}
+
+/// Whether two openings are known not to be the same.
+pub(crate) fn are_known_to_differ(one: u64, other: u64) -> bool {
+    one != 0 && other != 0 && one != other
+}
+
 /// Why a block is not a superblock that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SuperblockError {
@@ -302,7 +325,17 @@ struct RawRegion {
     extents: U32,
     shard: U16,
     bands: U32,
-    reserved: [u8; 2],
+    /// Not of the region: see [`RawSuperblock::spare`].
+    spare: [u8; 2],
+}
+
+/// What the spare bytes of the table's entries are together.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawSpare {
+    opening: U64,
+    opening_before: U64,
+    reserved: [u8; 2 * REGIONS_MAX - 16],
 }
 
 /// Whether a block is a superblock of this pool, whole or torn.
@@ -359,6 +392,19 @@ const _: () = assert!(std::mem::offset_of!(RawSuperblock, log_blocks) == 120);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, created_s) == 152);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, capacity_blocks) == 224);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, regions) == 256);
+
+impl RawSuperblock {
+    fn spare(&self) -> RawSpare {
+        let mut bytes = [0; 2 * REGIONS_MAX];
+        bytes.chunks_exact_mut(2).zip(&self.regions).for_each(|(two, region)| two.copy_from_slice(&region.spare));
+        zerocopy::transmute!(bytes)
+    }
+
+    fn set_spare(&mut self, spare: RawSpare) {
+        let bytes: [u8; 2 * REGIONS_MAX] = zerocopy::transmute!(spare);
+        bytes.chunks_exact(2).zip(&mut self.regions).for_each(|(two, region)| region.spare.copy_from_slice(two));
+    }
+}
 
 impl Superblock {
     /// What segments and roots carry of the pool's identity.
@@ -538,6 +584,8 @@ impl Superblock {
             (raw.first_extent, raw.extents) = (region.first_extent.into(), region.extents.into());
             raw.bands = region.bands.into();
         }
+        let Opening { id, before } = self.opening;
+        raw.set_spare(RawSpare { opening: id.into(), opening_before: before.into(), ..RawSpare::new_zeroed() });
         raw.crc = crc32c(raw.as_bytes()).into();
         block.copy_from_slice(raw.as_bytes());
     }
@@ -592,6 +640,7 @@ impl Superblock {
         if bands.is_odd() && raw.incompatible.get() & ODD_UNITS == 0 {
             return Err("the bands or the unit of writes are no powers of two");
         }
+        let spare = raw.spare();
         let used = raw.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         Ok(Superblock {
             read_only_features: raw.read_only.get(),
@@ -601,6 +650,7 @@ impl Superblock {
             other: Uuid::from_bytes(raw.other),
             generation: raw.generation.get(),
             epoch: raw.epoch.get(),
+            opening: Opening { id: spare.opening.get(), before: spare.opening_before.get() },
             role: match raw.role {
                 1 => Role::Log,
                 2 => Role::Capacity,

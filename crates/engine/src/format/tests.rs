@@ -2,7 +2,7 @@ use super::band::{BandEntry, BandState};
 use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
 use super::dirty::{DIRTY_ENTRIES, DirtyHeader, DirtyOwner, decode_dirty, encode_dirty, opening_shown};
 use super::root::{LogNote, Root, RootBands, TableRef, root_bytes};
-use super::superblock::{BandLayout, LogKind, Region, Role, Shape, Superblock, SuperblockError};
+use super::superblock::{BandLayout, LogKind, Opening, Region, Role, Shape, Superblock, SuperblockError};
 use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
 use crate::format::Malformed;
 use crate::units::{BLOCK_BYTES, LogTail};
@@ -20,6 +20,7 @@ fn superblock() -> Superblock {
         other: Uuid::from_u128(3),
         generation: 5,
         epoch: 6,
+        opening: Opening { id: 0x0123_4567_89ab_cdef, before: 7 },
         role: Role::Capacity,
         shape: Shape::Hot,
         shards: 2,
@@ -425,13 +426,15 @@ fn the_bytes_are_those_of_the_format() {
     encode_dirty(owner, DirtyHeader { generation: 3, sequence: 4, base: 5 }, &[(6, 7)], &mut dirty);
     let catalog = CatalogImage { generation: 8, next_id: 20, volumes: volumes() };
     let sums = [
-        crc32c(&encoded(&superblock())),
+        crc32c(&encoded(&Superblock { opening: Opening::default(), ..superblock() })),
         crc32c(&root().encode(POOL, 0)),
         crc32c(&catalog.encode(POOL)),
         crc32c(&table),
         crc32c(&dirty),
     ];
     assert_eq!(sums.map(|sum| format!("{sum:08x}")), GOLDEN);
+    let spare: Vec<u8> = encoded(&superblock())[256..].chunks(24).flat_map(|region| region[22..].to_vec()).collect();
+    assert_eq!(hex(&spare[..20]), "efcdab89674523010700000000000000".to_string() + "00000000");
     let table_start = "524d444154 41424c 0100 0000 02000000 0300000000000000".replace(' ', "");
     assert_eq!(hex(&table[..24]), table_start);
     assert_eq!(hex(&table[64..96]), "0100000002000000030000000200000000000000000000000000000000000000");

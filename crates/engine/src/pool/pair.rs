@@ -5,7 +5,7 @@ use crate::error::{Grounds, PoolError};
 use crate::forget::BEYOND_SHADOW;
 use crate::format::root::Root;
 use crate::format::segment::Segment;
-use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
+use crate::format::superblock::{Role, Shape, Superblock, SuperblockError, are_known_to_differ};
 use crate::holds::Holds;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
@@ -48,11 +48,26 @@ pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &Pool
             devices.capacity.name()
         ));
     }
+    if went_apart(capacity, log) {
+        return refuse(format!(
+            "'{}' and '{}' went on apart: both have seen {} openings of the pool, and not the same ones. One of them is of another copy of \
+             the pool; bring the one back that was in use with the other",
+            devices.log.name(),
+            devices.capacity.name(),
+            capacity.epoch
+        ));
+    }
     if capacity.log_kind != devices.log.kind() {
         let (is, wanted) = (capacity.log_kind, devices.log.kind());
         return refuse(format!("its log was made {is}, and is opened {wanted}"));
     }
     Ok(())
+}
+
+/// Whether the two have seen equally many openings of the pool, and not the same ones. Which of them is the one that is wanted does
+/// not show.
+pub(crate) fn went_apart(capacity: &Superblock, log: &Superblock) -> bool {
+    capacity.epoch == log.epoch && are_known_to_differ(capacity.opening.id, log.opening.id)
 }
 
 /// A device that is an older copy of what it was.
@@ -93,6 +108,9 @@ pub(crate) async fn find_older(
     }
     // Otherwise a crash may have come between the two.
     if log.epoch > newest {
+        if are_known_to_differ(log.opening.before, capacity.opening.id) {
+            return Some(Older { role: Role::Capacity, seen: newest, newest: log.epoch });
+        }
         for shard in 0..capacity.shards {
             let medium = open_log.medium(reactor, capacity.segment_start(shard, 0));
             let geometry = LogGeometry::of(capacity, shard);
