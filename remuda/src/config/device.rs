@@ -5,8 +5,8 @@ use super::section::{Form, Key, Section, key};
 use super::value::{Located, Span, Table};
 use serde::{Deserialize, Serialize};
 
-/// Largest number of children of a stripe or mirror.
-pub const CHILDREN_MAX: usize = 64;
+/// Largest number of children of a stripe.
+const STRIPE_CHILDREN_MAX: usize = 64;
 /// How long a remote target may be away unless told otherwise.
 pub const LOSS_TIMEOUT_NS: u64 = 600_000_000_000;
 const BLOCK_SIZE: Form = Form::Size;
@@ -86,7 +86,7 @@ const STRIPE: &[Key] = &[
     key("chunk", Form::Size, "128KiB", "Bytes on one device before the next one's turn."),
 ];
 const MIRROR: &[Key] = &[
-    key("devices", Form::TextList, "required", "The devices, at least two, of equal block size."),
+    key("devices", Form::TextList, "required", "The devices, two to eight, of equal block size."),
     key(
         "start_degraded",
         Form::Flag,
@@ -522,7 +522,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             DeviceParams::File { path: path.value, size: size.map(|size| size.value), block_size, direct }
         }
         "stripe" => {
-            children = need_children(section)?;
+            children = need_children(section, 2, STRIPE_CHILDREN_MAX)?;
             let chunk = section.size("chunk");
             let chunk_bytes = chunk.as_ref().map_or(128 << 10, |chunk| chunk.value);
             if !chunk_bytes.is_power_of_two() || !(4096..=16 << 20).contains(&chunk_bytes) {
@@ -532,7 +532,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             DeviceParams::Stripe { devices: names(&children), chunk: chunk_bytes }
         }
         "mirror" => {
-            children = need_children(section)?;
+            children = need_children(section, 2, bdev::LEGS_MAX)?;
             let start_degraded = section.flag("start_degraded").is_some_and(|flag| flag.value);
             DeviceParams::Mirror { devices: names(&children), start_degraded }
         }
@@ -705,13 +705,7 @@ pub(super) fn read_paths(section: &mut Section<'_>, first: &str, given: Vec<Loca
 }
 
 fn read_parity(section: &mut Section<'_>, children: &mut Vec<Located<String>>) -> Option<DeviceParams> {
-    *children = need_children(section)?;
-    let (least, most) = (bdev::PARITY_MEMBERS_MIN, bdev::PARITY_MEMBERS_MAX);
-    if !(least..=most).contains(&children.len()) {
-        let span = section.raw("devices").and_then(|value| value.span.clone());
-        let help = (children.len() == 2).then(|| "a mirror does with two".to_string());
-        section.wrong(span, "devices", format!("expected {least} to {most} devices, found {}", children.len()), help);
-    }
+    *children = need_children(section, bdev::PARITY_MEMBERS_MIN, bdev::PARITY_MEMBERS_MAX)?;
     let (chunk, head) = (section.size("chunk"), section.size("head"));
     let row = |chunk: u64| chunk.saturating_mul(children.len().saturating_sub(1) as u64);
     if let Some(chunk) = &chunk
@@ -741,15 +735,16 @@ fn need_child(section: &mut Section<'_>, children: &mut Vec<Located<String>>) ->
     Some(child.value)
 }
 
-fn need_children(section: &mut Section<'_>) -> Option<Vec<Located<String>>> {
+fn need_children(section: &mut Section<'_>, least: usize, most: usize) -> Option<Vec<Located<String>>> {
     if !section.has("devices") {
         section.missing("devices");
     }
     let children = section.texts("devices")?;
-    if !(2..=CHILDREN_MAX).contains(&children.len()) {
+    if !(least..=most).contains(&children.len()) {
         let span = section.raw("devices").and_then(|value| value.span.clone());
-        let message = format!("expected 2 to {CHILDREN_MAX} devices, found {}", children.len());
-        section.wrong(span, "devices", message, None);
+        let message = format!("expected {least} to {most} devices, found {}", children.len());
+        let help = (least > 2 && children.len() == 2).then(|| "a mirror does with two".to_string());
+        section.wrong(span, "devices", message, help);
     }
     for (index, child) in children.iter().enumerate() {
         if children[..index].iter().any(|other| other.value == child.value) {

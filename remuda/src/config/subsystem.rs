@@ -6,6 +6,8 @@ use super::host_key::{self, HostKeyEntry};
 use super::namespace::{NamespaceEntry, read_namespaces};
 use super::section::{Form, Key, Section, key};
 use super::value::{Located, Span, Table};
+use nvme::spec::Nqn;
+use nvme::spec::nqn::NQN_LEN_MAX;
 
 /// Keys of `[[subsystem]]`.
 pub const SUBSYSTEM: &[Key] = &[
@@ -118,7 +120,8 @@ pub(super) fn read_subsystem(table: &Table, span: Option<Span>, problems: &mut P
     })
 }
 
-/// NVMe qualified names: `nqn.yyyy-mm.reverse.domain:anything`, at most 223 bytes (NVMe base specification, 4.7).
+/// NVMe qualified names, `nqn.yyyy-mm.reverse.domain:anything` (NVMe base specification, 4.7): those that [`Nqn`] takes, and of
+/// these only what nobody mistypes.
 pub fn check_nqn(nqn: &str) -> Result<(), String> {
     let dated = nqn.strip_prefix("nqn.").is_some_and(|rest| {
         let (date, rest) = rest.split_at_checked(7).unwrap_or(("", ""));
@@ -129,13 +132,13 @@ pub fn check_nqn(nqn: &str) -> Result<(), String> {
         date_good && rest.strip_prefix('.').is_some_and(|domain| !domain.is_empty() && !domain.starts_with(':'))
     });
     let plain = nqn.bytes().all(|byte| byte.is_ascii_graphic());
-    if dated && plain && nqn.len() <= 223 {
-        return Ok(());
-    }
     let shown: String = nqn.chars().take(80).collect();
-    Err(format!(
-        "'{shown}' is not an NVMe name: expected something like nqn.2026-11.org.example:disks, at most 223 bytes"
-    ))
+    if !dated || !plain || nqn.len() > NQN_LEN_MAX {
+        return Err(format!(
+            "'{shown}' is not an NVMe name: expected something like nqn.2026-11.org.example:disks, at most {NQN_LEN_MAX} bytes"
+        ));
+    }
+    Nqn::new(nqn).map(|_| ()).map_err(|error| format!("'{shown}' is not an NVMe name: {error}"))
 }
 
 /// Printable ASCII of bounded length, for serial and model numbers.

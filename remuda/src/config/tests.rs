@@ -184,7 +184,17 @@ fn nvme_names_are_checked() {
     for good in ["nqn.2026-11.io.remuda:a", "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427"] {
         assert!(check_nqn(good).is_ok(), "{good}");
     }
-    for bad in ["", "x", "nqn.2026.x:y", "nqn.2026-13.x:y", "nqn.2026-11.", "nqn.2026-11.x: y", "nqn.2026-11é.x"] {
+    for bad in [
+        "",
+        "x",
+        "nqn.2026.x:y",
+        "nqn.2026-13.x:y",
+        "nqn.2026-11.",
+        "nqn.2026-11.x: y",
+        "nqn.2026-11é.x",
+        "nqn.2014-08.org.nvmexpress:uuid:a",
+        "nqn.2014-08.org.nvmexpress:uuid:...",
+    ] {
         assert!(check_nqn(bad).is_err(), "{bad}");
     }
     assert!(check_nqn(&format!("nqn.2026-11.x:{}", "y".repeat(223))).is_err());
