@@ -186,6 +186,9 @@ fn check_text(report: &CheckView, repair: bool) -> String {
     lines.push(match report.verdict {
         Verdict::Clean => format!("{name} is clean"),
         Verdict::Repaired => format!("{name} was repaired"),
+        Verdict::Damaged if report.pool.is_none() => {
+            "no pool was looked at: put right first what is said above".to_string()
+        }
         Verdict::Damaged if !repair => {
             format!("{name} is damaged; --repair restores what has a valid copy, and gives up what is named as lost")
         }

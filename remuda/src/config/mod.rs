@@ -49,8 +49,18 @@ pub const METRICS_DEFAULT: &str = "127.0.0.1:9420";
 
 /// Keys of `[node]`.
 pub const NODE: &[Key] = &[
-    key("state_dir", Form::Text, "$XDG_STATE_HOME/remuda", "Where the node keeps what it must remember."),
-    key("rpc_socket", Form::Text, "$XDG_RUNTIME_DIR/remuda.sock", "The socket that the command line talks to."),
+    key(
+        "state_dir",
+        Form::Text,
+        "$XDG_STATE_HOME/remuda",
+        "Where the node keeps what it must remember. Without that variable ~/.local/state/remuda, of root /var/lib/remuda.",
+    ),
+    key(
+        "rpc_socket",
+        Form::Text,
+        "$XDG_RUNTIME_DIR/remuda.sock",
+        "The socket that the command line talks to. Without that variable /tmp/remuda-UID.sock.",
+    ),
     key(
         "reactors",
         Form::Special("integer, or list of cores such as [0, 2]"),
