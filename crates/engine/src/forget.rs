@@ -44,7 +44,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// A shard's log holds fewer segments and records than that after any tail.
-const SEGMENTS_BEYOND: u64 = 1 << 32;
+pub(crate) const SEGMENTS_BEYOND: u64 = 1 << 32;
 const RECORDS_BEYOND: u64 = 1 << 33;
 /// The same since the last checkpoint of a shadow, which under load may be long ago: an exbibyte of small writes.
 pub(crate) const BEYOND_SHADOW: u64 = 1 << 48;

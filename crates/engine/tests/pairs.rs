@@ -286,6 +286,31 @@ fn what_may_not_be_given_up_is_said_of_an_older_copy_of_either_device() {
 }
 
 #[test]
+fn a_capacity_device_that_has_not_seen_an_opening_in_which_nothing_was_written_is_an_older_copy() {
+    let reactor = reactor();
+    let old = Tank::shaped_filled(&reactor);
+    reactor.block_on(async move {
+        let tank = old.fork();
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in 0..200 {
+            tank.write(&volume, block, 5).await;
+        }
+        // Killed, and opened again: what the log has goes to the capacity device, and the log begins behind it.
+        let killed = tank.fork();
+        let new = killed.fork();
+        let pool = new.open().await.unwrap();
+        pool.settle(&new.reactor).await.unwrap();
+        pool.close(&new.reactor).await;
+        let [_, older_capacity] = new.with_older(&killed);
+        let report = untouched(&older_capacity).await;
+        assert!(of_superblocks(&report)[0].meaning.contains("older copy"), "{report:?}");
+        let refused = older_capacity.open().await.err().expect("it is older").to_string();
+        assert!(refused.contains("'capacity' is an older copy of its capacity device"), "{refused}");
+    });
+}
+
+#[test]
 fn a_copy_of_the_same_opening_is_an_older_one_when_a_checkpoint_has_left_it_behind() {
     for is_shaped in [false, true] {
         let reactor = reactor();
@@ -308,22 +333,20 @@ fn a_copy_of_the_same_opening_is_an_older_one_when_a_checkpoint_has_left_it_behi
             used(6).await;
             let now = tank.fork();
             let [older_log, older_capacity] = now.with_older(&before);
-            let behind = if is_shaped { older_log } else { older_capacity };
-            let report = untouched(&behind).await;
-            let [finding] = of_superblocks(&report)[..] else { panic!("{report:?}") };
-            let what = if is_shaped { "log" } else { "capacity" };
-            assert!(
-                finding.object == format!("{what} device") && finding.meaning.contains("later in opening"),
-                "{finding}"
-            );
-            let refused = behind.open().await.err().expect("it is older").to_string();
-            assert!(refused.contains("is an older copy of its"), "{refused}");
-            if !is_shaped {
-                let forgotten = Pool::forget_log(&behind.reactor, &behind.devices(), true, &Default::default())
-                    .await
-                    .expect_err("nothing would be known of what is old")
-                    .to_string();
-                assert!(forgotten.contains("is an older copy of its capacity device"), "{forgotten}");
+            let behind = if is_shaped { vec![older_log] } else { vec![older_log, older_capacity] };
+            for (behind, what) in behind.iter().zip(["log", "capacity"]) {
+                let report = untouched(behind).await;
+                let [finding] = of_superblocks(&report)[..] else { panic!("{report:?}") };
+                assert!(
+                    finding.object == format!("{what} device") && finding.meaning.contains("later in opening"),
+                    "{finding}"
+                );
+                let refused = behind.open().await.err().expect("it is older").to_string();
+                assert!(refused.contains("is an older copy of its"), "{refused}");
+                if what == "capacity" {
+                    let forgotten = forget_log(behind, true).await.expect_err("nothing would be known of what is old");
+                    assert!(forgotten.to_string().contains("is an older copy of its capacity device"), "{forgotten}");
+                }
             }
             // As it was, both open; so does what a crash leaves.
             for whole in [before, now] {

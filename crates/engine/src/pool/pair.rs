@@ -2,7 +2,7 @@
 
 use super::PoolDevices;
 use crate::error::{Grounds, PoolError};
-use crate::forget::BEYOND_SHADOW;
+use crate::forget::{BEYOND_SHADOW, SEGMENTS_BEYOND};
 use crate::format::root::Root;
 use crate::format::segment::Segment;
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError, are_known_to_differ};
@@ -125,50 +125,73 @@ pub(crate) async fn find_older(
     let log_media = Media::new(reactor, open_log.channel.clone(), &open_log.info).ok()?;
     let shadow = capacity.shadow();
     for shard in 0..capacity.shards {
-        let role = match &shadow {
-            Some(shadow) if is_before_shadow(&log_media, capacity, media, shadow, shard).await => Role::Log,
-            None if capacity.shape == Shape::Hot && is_before_log(media, capacity, &log_media, shard).await => {
-                Role::Capacity
+        let role = match capacity.shape {
+            Shape::Hot => behind_in_hot(media, capacity, &log_media, shard).await,
+            Shape::Shaped => {
+                let roots = read_roots(&log_media, capacity, shard).await;
+                // No root is written before both devices have its epoch.
+                let latest = roots.iter().flatten().map(|root| root.epoch).max().unwrap_or(0);
+                if latest > newest {
+                    return Some(Older { role: Role::Capacity, seen: newest, newest: latest });
+                }
+                let is_before = match &shadow {
+                    Some(shadow) => is_before_shadow(newest_of(roots), media, shadow, shard).await,
+                    None => false,
+                };
+                is_before.then_some(Role::Log)
             }
-            _ => continue,
         };
-        return Some(Older { role, seen: newest, newest });
+        if let Some(role) = role {
+            return Some(Older { role, seen: newest, newest });
+        }
     }
     None
 }
 
 /// Whether the index of a shaped pool, on the log device, is older than its shadow: that has what a durable root of the index had, so
 /// it begins replay at the same place at the latest. One that begins far beyond is of a log that was not given up to the end.
-async fn is_before_shadow(
-    log_media: &Media,
-    capacity: &Superblock,
-    media: &Media,
-    shadow: &Superblock,
-    shard: u16,
-) -> bool {
+async fn is_before_shadow(root: Option<Root>, media: &Media, shadow: &Superblock, shard: u16) -> bool {
     let shadows = read_roots(media, shadow, shard).await;
     let Some(shadow) = shadows.into_iter().flatten().max_by_key(|root| root.generation) else { return false };
-    let Some(root) = newest_root(log_media, capacity, shard).await else { return false };
+    let Some(root) = root else { return false };
     root.tail < shadow.tail && shadow.tail.lsn.saturating_sub(root.tail.lsn) < BEYOND_SHADOW / 2
 }
 
-/// Whether the log of a hot pool has used again what its root, on the capacity device, still needs: no segment is used again before a
-/// durable root begins replay behind it.
-async fn is_before_log(media: &Media, capacity: &Superblock, log_media: &Media, shard: u16) -> bool {
-    let Some(root) = newest_root(media, capacity, shard).await else { return false };
-    let place = (root.tail.segment % capacity.segments as u64) as u32;
-    let Ok(bytes) = log_media.read_bytes(capacity.segment_start(shard, place), 1).await else { return false };
-    Segment::decode(&bytes).and_then(Result::ok).is_some_and(|found| {
-        // A log that was given up may have later ones, of openings before.
-        found.is_of(capacity.pool_prefix(), shard)
-            && found.epoch >= capacity.epoch
-            && found.sequence > root.tail.segment
-    })
+/// Which device of a hot pool is behind the other, going by where the root, on the capacity device, begins replay, and what
+/// segments the log has. It has the one where that is, unless that was just about to be begun, and those before it unless later
+/// ones have taken their places; and no segment is used again before a durable root begins replay behind it.
+async fn behind_in_hot(media: &Media, capacity: &Superblock, log_media: &Media, shard: u16) -> Option<Role> {
+    let root = newest_of(read_roots(media, capacity, shard).await)?;
+    let found = async |sequence: u64| {
+        let place = (sequence % capacity.segments as u64) as u32;
+        let bytes = log_media.read_bytes(capacity.segment_start(shard, place), 1).await.ok()?;
+        let found = Segment::decode(&bytes).and_then(Result::ok)?;
+        found.is_of(capacity.pool_prefix(), shard).then_some(found)
+    };
+    let tail = root.tail.segment;
+    let at_tail = found(tail).await;
+    // A log that was given up may have later ones, of openings before.
+    if at_tail.as_ref().is_some_and(|found| found.epoch >= capacity.epoch && found.sequence > tail) {
+        return Some(Role::Capacity);
+    }
+    if at_tail.is_some_and(|found| found.sequence == tail) {
+        return None;
+    }
+    let mut has_former = false;
+    for sequence in (0..tail).rev().take(capacity.segments as usize - 1) {
+        let former = found(sequence).await.filter(|found| found.sequence <= sequence);
+        // One that is damaged says nothing, so two are asked.
+        if former.as_ref().is_some_and(|former| former.sequence == sequence) && tail - sequence <= 2 {
+            return None;
+        }
+        // Of a log that was given up all are far behind.
+        has_former |= former.is_some_and(|former| tail - former.sequence < SEGMENTS_BEYOND / 2);
+    }
+    has_former.then_some(Role::Log)
 }
 
 /// The newer copy of a root, where both are as they should be: of a damaged one nothing can be told.
-async fn newest_root(media: &Media, superblock: &Superblock, shard: u16) -> Option<Root> {
-    let [first, second] = read_roots(media, superblock, shard).await;
+fn newest_of([first, second]: [Option<Root>; 2]) -> Option<Root> {
     let (first, second) = (first?, second?);
     Some(if second.generation > first.generation { second } else { first })
 }
