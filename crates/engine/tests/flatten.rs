@@ -2,11 +2,11 @@
 
 mod common;
 
-use bdev::Status;
+use bdev::{Delay, DelayDevice, Delays, Status};
 use common::beside::time_beside;
 use common::layered::{Tank, everywhere};
 use common::*;
-use engine::{FlattenState, FlattenStatus, Grounds, Pool, PoolError};
+use engine::{FlattenState, FlattenStatus, Grounds, LogDevice, Pool, PoolDevices, PoolError};
 use reactor::Reactor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -108,6 +108,41 @@ fn a_flattened_clone_and_its_snapshots_need_nothing_of_what_they_came_from() {
         tank.pool.delete_volume(&tank.reactor, "c").await.unwrap();
         assert_eq!(tank.free_extents().await, free);
         tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
+fn an_extent_whose_record_is_on_its_way_hides_nothing_of_what_lies_below() {
+    everywhere(|mut tank, settles| async move {
+        let reactor = tank.reactor.clone();
+        tank.pool.create_volume(&reactor, "v", 2048, 12, 0).await.unwrap();
+        for lba in 0..8 {
+            tank.write("v", lba, 1).await;
+        }
+        tank.snapshot("v", "s").await;
+        tank.pool.clone_volume(&reactor, "v@s", "c", 0).await.unwrap();
+        if settles {
+            tank.pool.settle(&reactor).await.unwrap();
+        }
+        tank.pool.close(&reactor).await;
+        // A log that takes its time.
+        let LogDevice::Block(log) = tank.devices.log.clone() else { panic!("a block log") };
+        let slow = Arc::new(DelayDevice::new("slow", log, Delays::default(), 1));
+        let devices = PoolDevices { log: LogDevice::Block(slow.clone()), capacity: tank.devices.capacity.clone() };
+        tank.pool = open(reactor.clone(), devices).await.unwrap();
+        slow.set(Delays { write: Delay { fixed_ns: 30_000_000, jitter_ns: 0 }, ..Delays::default() });
+        let (there, volume) = (reactor.clone(), tank.volume("c"));
+        let first = reactor.spawn_join(async move { write(&there, &volume, 700, 2).await });
+        reactor.yield_now().await;
+        assert_eq!(flatten(&tank, "c").await.state, FlattenState::Done);
+        assert_eq!(first.await, Status::Ok);
+        slow.set(Delays::default());
+        for _ in 0..2 {
+            let copied: Vec<(u64, u8)> = (0..8).map(|lba| (lba, 1)).chain([(8, 0), (700, 2)]).collect();
+            tank.expect("c", &copied).await;
+            tank.reopen(settles).await;
+        }
+        tank.pool.close(&reactor).await;
     });
 }
 

@@ -12,7 +12,7 @@ use crate::blocks::{Crew, is};
 use crate::raw_file::RawFile;
 use bdev::{BlockDevice, Channel, DeviceInfo, Done, FileDevice, FileDeviceOptions, Flags, Io, Lba, Op, Status};
 use engine::{
-    BLOCKS_LOST, Descriptor, DirtyJournal, HOLE, LOST, LogKind, LogTail, Meta, MetaError, Region, Role, Shape,
+    BLOCKS_LOST, Descriptor, DirtyJournal, HOLE, LOST, LogKind, LogTail, Meta, MetaError, Opening, Region, Role, Shape,
     Superblock, read_superblocks, write_superblock,
 };
 use reactor::{IoFuture, Reactor};
@@ -194,6 +194,7 @@ fn geometry(first: u32, second: u32, journal_blocks: u32) -> Superblock {
         other: uuid::Uuid::from_u128(3),
         generation: 0,
         epoch: 0,
+        opening: Opening::default(),
         role: Role::Capacity,
         shape: Shape::Hot,
         shards: 1,

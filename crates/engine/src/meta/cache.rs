@@ -147,6 +147,8 @@ fn value_without_page(descriptor: Descriptor) -> u32 {
     match descriptor.flags {
         flags if flags & BLOCKS_LOST != 0 => LOST,
         flags if flags & BLOCKS_INHERIT != 0 => INHERIT,
+        // The record that gives it to its volume is on its way. Until then nothing there hides what lies below.
+        _ if descriptor.is_free() => INHERIT,
         _ => HOLE,
     }
 }
