@@ -23,7 +23,8 @@ struct RawHeader {
     base: U32,
     epoch: U32,
     pool: [u8; 8],
-    reserved_c: [u8; 16],
+    log: [u8; 8],
+    index_root: U64,
 }
 
 const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -52,6 +53,23 @@ pub(crate) struct DirtyOwner {
     pub(crate) pool: Uuid,
     pub(crate) shard: u16,
     pub(crate) epoch: u32,
+    pub(crate) index: IndexNote,
+}
+
+/// How far the index of a shaped pool's shard was at least, on its log device, when a block was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IndexNote {
+    /// The first bytes of the log device's UUID.
+    pub(crate) log: [u8; 8],
+    /// The generation of a root that was durable; 0: not known.
+    pub(crate) root: u64,
+}
+
+impl IndexNote {
+    /// Of the log device of a pool, by what its capacity device says.
+    pub(crate) fn of(log: Uuid, root: u64) -> IndexNote {
+        IndexNote { log: pool_mark(log), root }
+    }
 }
 
 /// Fills a block. Panics on more than [`DIRTY_ENTRIES`].
@@ -68,7 +86,8 @@ pub(crate) fn encode_dirty(owner: DirtyOwner, header: DirtyHeader, entries: &[Di
         base: header.base.into(),
         epoch: owner.epoch.into(),
         pool: pool_mark(owner.pool),
-        reserved_c: [0; 16],
+        log: owner.index.log,
+        index_root: owner.index.root.into(),
     };
     block[HEADER_BYTES..].fill(0);
     for (bytes, (volume, slice)) in block[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES).zip(entries) {
@@ -112,4 +131,10 @@ pub(crate) fn opening_shown(block: &[u8], pool: Uuid, shard: u16) -> Option<u32>
     let (header, _) = decode_dirty(block, pool, shard).ok()?;
     let (raw, _) = RawHeader::read_from_prefix(block).ok()?;
     Some(raw.epoch.get().max((header.generation >> 32) as u32))
+}
+
+/// What a block of a journal, which has been decoded, notes of the index.
+pub(crate) fn index_noted(block: &[u8]) -> IndexNote {
+    let raw = RawHeader::read_from_prefix(block).map(|(raw, _)| raw);
+    raw.map_or(IndexNote::default(), |raw| IndexNote { log: raw.log, root: raw.index_root.get() })
 }

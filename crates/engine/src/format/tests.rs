@@ -1,6 +1,8 @@
 use super::band::{BandEntry, BandState};
 use super::catalog::{CatalogImage, VolumeEntry, VolumeState};
-use super::dirty::{DIRTY_ENTRIES, DirtyHeader, DirtyOwner, decode_dirty, encode_dirty, opening_shown};
+use super::dirty::{
+    DIRTY_ENTRIES, DirtyHeader, DirtyOwner, IndexNote, decode_dirty, encode_dirty, index_noted, opening_shown,
+};
 use super::root::{LogNote, Root, RootBands, TableRef, root_bytes};
 use super::superblock::{BandLayout, LogKind, Opening, Region, Role, Shape, Superblock, SuperblockError};
 use super::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE, decode_table, encode_table};
@@ -402,7 +404,7 @@ fn a_journal_block_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_doe
     let entries: Vec<_> = (0..DIRTY_ENTRIES as u32).map(|n| (n + 1, n * 7)).collect();
     let header = DirtyHeader { generation: 1 << 33, sequence: 4, base: 2 };
     let mut block = [9; BLOCK_BYTES];
-    let owner = DirtyOwner { pool: POOL, shard: 2, epoch: 3 };
+    let owner = DirtyOwner { pool: POOL, shard: 2, epoch: 3, index: IndexNote::of(POOL, 0x0102_0304) };
     encode_dirty(owner, header, &entries, &mut block);
     let (found, slices) = decode_dirty(&block, POOL, 2).unwrap();
     assert_eq!((found, slices.collect::<Vec<_>>()), (header, entries));
@@ -410,6 +412,7 @@ fn a_journal_block_survives_the_round_trip_and_no_flipped_bit_or_wrong_owner_doe
     no_flipped_bit_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
     no_cut_passes(&block, |bytes| decode_dirty(bytes, POOL, 2).is_ok());
     assert_eq!((opening_shown(&block, POOL, 2), opening_shown(&block, POOL, 1)), (Some(3), None));
+    assert_eq!((index_noted(&block), index_noted(&[0; BLOCK_BYTES])), (owner.index, IndexNote::default()));
     // By a program that did not note it: the generation is that of the opening that began the copy.
     encode_dirty(DirtyOwner { epoch: 0, ..owner }, header, &[], &mut block);
     assert_eq!(opening_shown(&block, POOL, 2), Some(2));
@@ -422,7 +425,7 @@ fn the_bytes_are_those_of_the_format() {
     let descriptor = Descriptor { volume: 1, vextent: 2, map_crc: 3, flags: 2 };
     encode_table(1, 2, 3, [descriptor].into_iter(), &mut table);
     let mut dirty = [0; BLOCK_BYTES];
-    let owner = DirtyOwner { pool: POOL, shard: 2, epoch: 0 };
+    let owner = DirtyOwner { pool: POOL, shard: 2, epoch: 0, index: IndexNote::default() };
     encode_dirty(owner, DirtyHeader { generation: 3, sequence: 4, base: 5 }, &[(6, 7)], &mut dirty);
     let catalog = CatalogImage { generation: 8, next_id: 20, volumes: volumes() };
     let sums = [

@@ -112,6 +112,11 @@ impl Meta {
         self.exclusively(move |meta| async move { meta.make_checkpoint(tail, failures).await }).await
     }
 
+    /// The generation of the durable root.
+    pub(crate) fn root_generation(&self) -> u64 {
+        self.progress.generation()
+    }
+
     /// Flushes that have failed. What was written when it was smaller, and not flushed before, may be lost although it can be
     /// read, whatever later flushes say.
     pub(crate) fn flush_failures(&self) -> u64 {

@@ -12,9 +12,10 @@ use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::Malformed;
 use crate::format::dirty::{
-    DIRTY_ENTRIES, DirtyHeader, DirtyOwner, DirtySlice, decode_dirty, encode_dirty, opening_shown,
+    DIRTY_ENTRIES, DirtyHeader, DirtyOwner, DirtySlice, IndexNote, decode_dirty, encode_dirty, index_noted,
+    opening_shown,
 };
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{Role, Superblock};
 use crate::units::BLOCK_BYTES;
 use bdev::{Channel, DeviceInfo, Status};
 use reactor::Reactor;
@@ -23,6 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// Mixes the one word that a key is; always the same, so runs can be repeated.
 #[derive(Default)]
@@ -63,6 +65,9 @@ const KEPT: u64 = u64::MAX - 2;
 /// In the place of a slice: a block without any is wanted.
 const NO_SLICE: u64 = 0;
 
+/// Roots of the index after which a block notes them, if none has been added for slices.
+const ROOTS_UNNOTED_MAX: u64 = 16;
+
 /// An addition that waits to be durable.
 struct Ticket {
     key: u64,
@@ -80,6 +85,11 @@ struct Position {
 pub struct DirtyJournal {
     media: Media,
     owner: DirtyOwner,
+    /// The log device, as notes have it.
+    log: [u8; 8],
+    /// What the next block says of the index, and what the last one says.
+    index: Cell<IndexNote>,
+    noted: Cell<IndexNote>,
     copies: [u64; 2],
     copy_blocks: u32,
     /// The durable set, and in which round each was asked for last; [`RETIRED`]: it may leave.
@@ -164,7 +174,7 @@ impl DirtyJournal {
         shard: u16,
     ) -> Result<Rc<DirtyJournal>, MetaError> {
         let media = Media::new(reactor, channel, &info)?;
-        let Newer { copy, header, slices } = match read_newer(&media, superblock, shard).await {
+        let Newer { copy, header, slices, index } = match read_newer(&media, superblock, shard).await {
             Ok(newer) => newer,
             // A copy that cannot be read says more than one that is invalid, as one of them usually is.
             Err([first @ MetaError::Io { .. }, _]) => return Err(first),
@@ -174,6 +184,9 @@ impl DirtyJournal {
         Ok(Rc::new(DirtyJournal {
             media,
             owner: owner_of(superblock, shard),
+            log: IndexNote::of(log_of(superblock), 0).log,
+            index: Cell::new(index),
+            noted: Cell::new(index),
             copies: [superblock.journal_copy(shard, 0), superblock.journal_copy(shard, 1)],
             copy_blocks: superblock.journal_blocks,
             slices: RefCell::new(slices.iter().map(|(volume, slice)| (key(*volume, *slice), Cell::new(0))).collect()),
@@ -227,12 +240,27 @@ impl DirtyJournal {
     /// Notes which opening of the pool this is, durably, unless something written since says so: before anything is appended to the
     /// log, so that the device shows that it is not an older copy even without its superblocks.
     pub(crate) async fn note_opening(self: &Rc<Self>) -> Result<(), Status> {
-        if self.block_writes.get() > 0 {
-            return Ok(());
-        }
+        if self.block_writes.get() > 0 { Ok(()) } else { self.add_block().await }
+    }
+
+    /// Adds a block, durably, with slices or without any.
+    async fn add_block(self: &Rc<Self>) -> Result<(), Status> {
         let ticket = Rc::new(Ticket { key: NO_SLICE, outcome: Cell::new(None) });
         self.waiting.borrow_mut().push(ticket.clone());
         self.finish(ticket).await
+    }
+
+    /// Blocks say from now on that a root of the index of this generation is durable on the log device: one that has none so new is an
+    /// older copy.
+    pub(crate) fn index_is_at(&self, root: u64) {
+        self.index.set(IndexNote { log: self.log, root });
+    }
+
+    /// Writes a block that says so, if it is long since one did.
+    pub(crate) async fn note_index(self: &Rc<Self>) -> Result<(), Status> {
+        let (index, noted) = (self.index.get(), self.noted.get());
+        let is_far = noted.log != index.log || index.root.saturating_sub(noted.root) >= ROOTS_UNNOTED_MAX;
+        if is_far { self.add_block().await } else { Ok(()) }
     }
 
     /// Says that nothing of the slice is in the log alone any more: no write to it that has asked [`contains`](Self::contains)
@@ -380,7 +408,8 @@ impl DirtyJournal {
         let Position { copy, mut header } = self.position.get();
         let entries: Vec<DirtySlice> = keys_of(batch).map(slice_of).collect();
         let mut bytes = [0; BLOCK_BYTES];
-        encode_dirty(self.owner, header, &entries, &mut bytes);
+        let index = self.index.get();
+        encode_dirty(DirtyOwner { index, ..self.owner }, header, &entries, &mut bytes);
         self.block_writes.set(self.block_writes.get() + 1);
         let block = self.copies[copy as usize] + header.sequence as u64;
         if let Err(status) = self.media.write_durably(block, &bytes).await {
@@ -389,6 +418,7 @@ impl DirtyJournal {
         }
         header.sequence += 1;
         self.position.set(Position { copy, header });
+        self.noted.set(index);
         self.insert(batch);
         Ok(())
     }
@@ -419,10 +449,12 @@ impl DirtyJournal {
         self.generation.set(self.generation.get() + 1);
         let copy = 1 - self.position.get().copy;
         let entries: Vec<DirtySlice> = keys.into_iter().map(slice_of).collect();
-        let (bytes, header) = encode_set(self.owner, self.generation.get(), &entries);
+        let index = self.index.get();
+        let (bytes, header) = encode_set(DirtyOwner { index, ..self.owner }, self.generation.get(), &entries);
         self.block_writes.set(self.block_writes.get() + base as u64);
         self.media.write_durably(self.copies[copy as usize], &bytes).await?;
         self.position.set(Position { copy, header });
+        self.noted.set(index);
         // Acknowledged when the former copy is invalid: whichever copy can be read later has everything that was acknowledged.
         self.media.write_durably(self.copies[1 - copy as usize], &[0; BLOCK_BYTES]).await?;
         self.closed.set(false);
@@ -436,8 +468,15 @@ fn keys_of(batch: &[Rc<Ticket>]) -> impl Iterator<Item = u64> {
     batch.iter().map(|ticket| ticket.key).filter(|key| *key != NO_SLICE)
 }
 
+fn log_of(superblock: &Superblock) -> Uuid {
+    match superblock.role {
+        Role::Capacity => superblock.other,
+        Role::Log => superblock.device,
+    }
+}
+
 fn owner_of(superblock: &Superblock, shard: u16) -> DirtyOwner {
-    DirtyOwner { pool: superblock.pool, shard, epoch: superblock.epoch }
+    DirtyOwner { pool: superblock.pool, shard, epoch: superblock.epoch, index: IndexNote::default() }
 }
 
 /// Whether a copy of a shard's journal has room for so many slices.
@@ -470,6 +509,8 @@ pub(crate) struct Newer {
     /// Of the block that would be added next.
     header: DirtyHeader,
     pub(crate) slices: Vec<DirtySlice>,
+    /// What its last block notes.
+    pub(crate) index: IndexNote,
 }
 
 /// The newer valid copy; usually one is valid: the other one was made invalid when this one was begun. When none is, what is wrong
@@ -477,7 +518,7 @@ pub(crate) struct Newer {
 pub(crate) async fn read_newer(media: &Media, superblock: &Superblock, shard: u16) -> Result<Newer, [MetaError; 2]> {
     let of_copy = async |copy| {
         let read = read_copy(media, superblock, shard, copy).await;
-        read.map(|(header, slices)| Newer { copy, header, slices })
+        read.map(|Copied { header, slices, index }| Newer { copy, header, slices, index })
     };
     match (of_copy(0).await, of_copy(1).await) {
         (Ok(first), Ok(second)) if second.header.generation > first.header.generation => Ok(second),
@@ -499,21 +540,24 @@ pub(crate) async fn latest_opening(media: &Media, superblock: &Superblock, shard
     latest
 }
 
-/// The slices of a copy, and the header of the block that would be added next: of the version of the device that has most of
-/// it, since a block that has rotted looks like the end.
-async fn read_copy(
-    media: &Media,
-    superblock: &Superblock,
-    shard: u16,
-    copy: u8,
-) -> Result<(DirtyHeader, Vec<DirtySlice>), MetaError> {
+/// What a copy says.
+struct Copied {
+    /// Of the block that would be added next.
+    header: DirtyHeader,
+    slices: Vec<DirtySlice>,
+    /// Of its last block.
+    index: IndexNote,
+}
+
+/// A copy, of the version of the device that has most of it, since a block that has rotted looks like the end.
+async fn read_copy(media: &Media, superblock: &Superblock, shard: u16, copy: u8) -> Result<Copied, MetaError> {
     let mut best = read_copy_of(media, 0, superblock, shard, copy).await;
     for version in 1..media.versions {
         let other = read_copy_of(media, version, superblock, shard, copy).await;
         let order = |found: &DirtyHeader| (found.generation, found.sequence);
         match (&best, &other) {
             (Err(_), Ok(_)) => best = other,
-            (Ok((one, _)), Ok((next, _))) if order(next) > order(one) => best = other,
+            (Ok(one), Ok(next)) if order(&next.header) > order(&one.header) => best = other,
             _ => {}
         }
     }
@@ -526,12 +570,12 @@ async fn read_copy_of(
     superblock: &Superblock,
     shard: u16,
     copy: u8,
-) -> Result<(DirtyHeader, Vec<DirtySlice>), MetaError> {
+) -> Result<Copied, MetaError> {
     /// Blocks read at once.
     const BATCH: u32 = 64;
     let (object, block) = (Object::Journal { shard }, superblock.journal_copy(shard, copy));
     let damaged = |reason| MetaError::Damaged { object, block, reason };
-    let mut slices = Vec::new();
+    let (mut slices, mut index) = (Vec::new(), IndexNote::default());
     let mut next: Option<DirtyHeader> = None;
     // The copy ends at the first block that does not belong to it. One that does after that is a sign of damage: blocks are
     // written one after the other.
@@ -548,11 +592,13 @@ async fn read_copy_of(
                         return Err(damaged(Malformed("it does not begin at its beginning")));
                     }
                     slices.extend(entries);
+                    index = index_noted(bytes);
                     next = Some(DirtyHeader { sequence: 1, ..header });
                 }
                 (Err(reason), None) => return Err(damaged(reason)),
                 (Ok((header, entries)), Some(expected)) if header == expected && !ended => {
                     slices.extend(entries);
+                    index = index_noted(bytes);
                     next = Some(DirtyHeader { sequence: header.sequence + 1, ..header });
                 }
                 (Ok((header, _)), Some(expected)) if header.generation == expected.generation => {
@@ -566,7 +612,7 @@ async fn read_copy_of(
         }
     }
     match next {
-        Some(next) if next.sequence >= next.base => Ok((next, slices)),
+        Some(header) if header.sequence >= header.base => Ok(Copied { header, slices, index }),
         _ => Err(damaged(Malformed("a part of the set with which it begins is not valid"))),
     }
 }

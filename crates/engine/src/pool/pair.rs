@@ -3,12 +3,14 @@
 use super::PoolDevices;
 use crate::error::{Grounds, PoolError};
 use crate::forget::{BEYOND_SHADOW, SEGMENTS_BEYOND};
+use crate::format::dirty::IndexNote;
 use crate::format::root::Root;
 use crate::format::segment::Segment;
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError, are_known_to_differ};
 use crate::holds::Holds;
 use crate::log::{self, LogGeometry};
 use crate::log_device::OpenLog;
+use crate::meta::journal::read_newer;
 use crate::meta::media::Media;
 use crate::meta::{MetaError, read_roots};
 use reactor::Reactor;
@@ -134,10 +136,12 @@ pub(crate) async fn find_older(
                 if latest > newest {
                     return Some(Older { role: Role::Capacity, seen: newest, newest: latest });
                 }
-                let is_before = match &shadow {
-                    Some(shadow) => is_before_shadow(newest_of(roots), media, shadow, shard).await,
-                    None => false,
-                };
+                let root = newest_of(roots);
+                let is_before = is_before_journal(root.as_ref(), media, capacity, shard).await
+                    || match &shadow {
+                        Some(shadow) => is_before_shadow(root.as_ref(), media, shadow, shard).await,
+                        None => false,
+                    };
                 is_before.then_some(Role::Log)
             }
         };
@@ -150,11 +154,18 @@ pub(crate) async fn find_older(
 
 /// Whether the index of a shaped pool, on the log device, is older than its shadow: that has what a durable root of the index had, so
 /// it begins replay at the same place at the latest. One that begins far beyond is of a log that was not given up to the end.
-async fn is_before_shadow(root: Option<Root>, media: &Media, shadow: &Superblock, shard: u16) -> bool {
+async fn is_before_shadow(root: Option<&Root>, media: &Media, shadow: &Superblock, shard: u16) -> bool {
     let shadows = read_roots(media, shadow, shard).await;
     let Some(shadow) = shadows.into_iter().flatten().max_by_key(|root| root.generation) else { return false };
     let Some(root) = root else { return false };
     root.tail < shadow.tail && shadow.tail.lsn.saturating_sub(root.tail.lsn) < BEYOND_SHADOW / 2
+}
+
+/// Whether the index of a shaped pool is older than what the dirty journal, on the capacity device, says of it.
+async fn is_before_journal(root: Option<&Root>, media: &Media, capacity: &Superblock, shard: u16) -> bool {
+    let (Some(root), Ok(journal)) = (root, read_newer(media, capacity, shard).await) else { return false };
+    let own = IndexNote::of(capacity.other, root.generation);
+    journal.index.log == own.log && journal.index.root > own.root
 }
 
 /// Which device of a hot pool is behind the other, going by where the root, on the capacity device, begins replay, and what

@@ -416,7 +416,13 @@ impl Shard {
 
     async fn checkpoint_alone(self: &Rc<Self>) -> Result<(), Status> {
         self.make_checkpoint().await?;
-        self.journal.compact().await
+        if self.meta.bands().is_none() {
+            return self.journal.compact().await;
+        }
+        // The index is on the other device.
+        self.journal.index_is_at(self.meta.root_generation());
+        self.journal.compact().await?;
+        self.journal.note_index().await
     }
 
     async fn make_checkpoint(self: &Rc<Self>) -> Result<(), Status> {
