@@ -73,6 +73,21 @@ const READS: OpSet = OpSet::of(&[Op::Read, Op::Flush, Op::Compare, Op::Verify]);
 const WRITES: OpSet = OpSet::of(&[Op::Write, Op::WriteZeroes, Op::CompareAndWrite, Op::Copy]);
 
 impl FileDevice {
+    /// What a regular file of so many bytes is, as far as that can be known before it is opened: its file system may allow
+    /// more.
+    pub fn plan(block_size: u32, bytes: u64) -> DeviceInfo {
+        let facts = FileInfo {
+            bytes,
+            align: 1,
+            atomic_bytes: 512,
+            direct: false,
+            is_block_device: false,
+            synchronous: false,
+            can_discard: false,
+        };
+        describe(&facts, READS.union(WRITES), block_size, bytes / u64::from(block_size.max(1)))
+    }
+
     /// Opens the file on the calling reactor, which keeps it (and its lock) until the device is dropped. Blocks: control
     /// path only.
     pub fn open(reactor: &Rc<Reactor>, name: &str, options: FileDeviceOptions) -> Result<FileDevice, DeviceError> {
@@ -137,6 +152,20 @@ impl FileDevice {
     }
 }
 
+#[inline]
+fn describe(facts: &FileInfo, ops: OpSet, block_size: u32, blocks: u64) -> DeviceInfo {
+    DeviceInfo {
+        ops,
+        atomic_write_blocks: u32::from(block_size <= facts.atomic_bytes),
+        optimal_io_blocks: (facts.align / block_size).max(1),
+        compare_and_write_blocks: BUF_BYTES_MAX as u32 / block_size,
+        volatile_cache: true,
+        unmap_reads_zero: !facts.is_block_device,
+        loans: true,
+        ..DeviceInfo::basic(block_size, blocks)
+    }
+}
+
 fn open_file(
     reactor: &Rc<Reactor>,
     name: &str,
@@ -168,16 +197,7 @@ impl Shared {
                 ops = ops.union(OpSet::of(&[Op::Unmap]));
             }
         }
-        DeviceInfo {
-            ops,
-            atomic_write_blocks: u32::from(self.options.block_size <= self.facts.atomic_bytes),
-            optimal_io_blocks: (self.facts.align / self.options.block_size).max(1),
-            compare_and_write_blocks: BUF_BYTES_MAX as u32 / self.options.block_size,
-            volatile_cache: true,
-            unmap_reads_zero: !self.facts.is_block_device,
-            loans: true,
-            ..DeviceInfo::basic(self.options.block_size, self.blocks.load(Ordering::Relaxed))
-        }
+        describe(&self.facts, ops, self.options.block_size, self.blocks.load(Ordering::Relaxed))
     }
 
     /// Whether writes that overlap in time could leave a block that is a part of each: where blocks are larger than what

@@ -73,7 +73,7 @@ pub use parity::{
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy, RateLimiter};
 pub use remote::RemoteDevice;
 pub use signs::{SIGN_BYTES, what_is_on};
-pub use spec::{Built, DeviceSpec, build};
+pub use spec::{Built, DeviceSpec, build, plan};
 pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};
 pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};

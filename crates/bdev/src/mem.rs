@@ -48,18 +48,23 @@ impl MemDevice {
         let shared = Arc::new(Shared { region, blocks, stripes: Stripes::default(), marks, zeroes });
         Ok(MemDevice { name: name.to_string(), block_size, shared })
     }
-}
 
-impl Shared {
-    fn info(&self, block_size: u32) -> DeviceInfo {
+    /// What a device of so many blocks is.
+    pub fn plan(block_size: u32, blocks: u64) -> DeviceInfo {
         DeviceInfo {
             ops: OpSet::BLOCKS.union(OpSet::of(&[Op::WriteUncorrectable])),
             unmap_reads_zero: true,
             loans: true,
             atomic_write_blocks: (1 << 20) / block_size,
             compare_and_write_blocks: (1 << 20) / block_size,
-            ..DeviceInfo::basic(block_size, self.blocks.load(Ordering::Relaxed))
+            ..DeviceInfo::basic(block_size, blocks)
         }
+    }
+}
+
+impl Shared {
+    fn info(&self, block_size: u32) -> DeviceInfo {
+        MemDevice::plan(block_size, self.blocks.load(Ordering::Relaxed))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::checksum::{ChecksumDevice, ChecksumOptions};
 use crate::delay::{DelayDevice, Delays};
-use crate::device::{BlockDevice, DeviceError};
+use crate::device::{BlockDevice, DeviceError, DeviceInfo};
 use crate::encrypt::{EncryptDevice, EncryptOptions, UserKey};
 use crate::error::{ErrorDevice, ErrorRule};
 use crate::file::{FileDevice, FileDeviceOptions};
@@ -161,26 +161,23 @@ pub async fn build(
     spec: &DeviceSpec,
     children: Vec<Option<Arc<dyn BlockDevice>>>,
 ) -> Result<Built, DeviceError> {
-    let blocks = |bytes: u64, block_size: u32| bytes / block_size.max(1) as u64;
     let child = || one(name, &children);
-    refuse_rows(name, spec, &children)?;
+    let present: Vec<_> = children.iter().flatten().map(|child| (child.name(), child.info())).collect();
+    let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
+    refuse_rows(spec, &present).map_err(refused)?;
     Ok(match spec {
         DeviceSpec::Mem { block_size, bytes, bytes_max } => {
-            let (now, max) = (blocks(*bytes, *block_size), blocks(*bytes_max, *block_size));
+            let (now, max) = (blocks_of(*bytes, *block_size), blocks_of(*bytes_max, *block_size));
             Built::Mem(Arc::new(MemDevice::new(name, *block_size, now, max)?))
         }
         DeviceSpec::Null { block_size, bytes, zero_reads } => {
-            Built::Null(Arc::new(NullDevice::new(name, *block_size, blocks(*bytes, *block_size), *zero_reads)?))
+            Built::Null(Arc::new(NullDevice::new(name, *block_size, blocks_of(*bytes, *block_size), *zero_reads)?))
         }
         DeviceSpec::File(options) => Built::File(Arc::new(FileDevice::open(reactor, name, options.clone())?)),
         DeviceSpec::Stripe { chunk_bytes } => {
-            let children = all(name, &children)?;
-            let block_size = children.first().map_or(1, |child| child.info().block_size as u64);
-            if !chunk_bytes.is_multiple_of(block_size) || *chunk_bytes / block_size > u32::MAX as u64 {
-                let reason = format!("chunks of {chunk_bytes} bytes are not whole blocks of {block_size}");
-                return Err(DeviceError::Config { device: name.to_string(), reason });
-            }
-            Built::Stripe(Arc::new(StripeDevice::new(name, children, (chunk_bytes / block_size) as u32)?))
+            let all = all(name, &children)?;
+            let chunk = chunk_blocks(*chunk_bytes, present.first().map(|(_, info)| info)).map_err(refused)?;
+            Built::Stripe(Arc::new(StripeDevice::new(name, all, chunk)?))
         }
         DeviceSpec::Mirror(options) => {
             let mirror = Arc::new(MirrorDevice::open(reactor, name, children, options).await?);
@@ -228,20 +225,61 @@ pub async fn build(
     })
 }
 
-/// Over a device that takes whole rows only what passes every operation on as it is can stand, apart from who plans with rows.
-fn refuse_rows(name: &str, spec: &DeviceSpec, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<(), DeviceError> {
-    let passes_on = matches!(
+/// What [`build`] makes of blank children like these, named; otherwise why it makes nothing. `None` where only who opens the
+/// device can tell.
+pub fn plan(spec: &DeviceSpec, children: &[(&str, DeviceInfo)]) -> Option<Result<DeviceInfo, String>> {
+    if let Err(reason) = refuse_rows(spec, children) {
+        return Some(Err(reason));
+    }
+    let infos: Vec<DeviceInfo> = children.iter().map(|(_, info)| *info).collect();
+    Some(match (spec, children) {
+        (DeviceSpec::Mem { block_size, bytes, .. }, _) => {
+            Ok(MemDevice::plan(*block_size, blocks_of(*bytes, *block_size)))
+        }
+        (DeviceSpec::File(options), _) => Ok(FileDevice::plan(options.block_size, options.create_bytes?)),
+        (DeviceSpec::Stripe { chunk_bytes }, _) => {
+            chunk_blocks(*chunk_bytes, infos.first()).and_then(|chunk| StripeDevice::plan(&infos, chunk))
+        }
+        (DeviceSpec::Mirror(options), _) => MirrorDevice::plan(&infos, options),
+        (DeviceSpec::Parity(options), _) => ParityDevice::plan(children, options),
+        (DeviceSpec::Checksum(_), [(_, child)]) => ChecksumDevice::plan(child),
+        (DeviceSpec::Encrypt { options, .. }, [(_, child)]) => EncryptDevice::plan(child, options),
+        (DeviceSpec::Zoned(options), [(_, child)]) => ZonedDevice::plan(child, options),
+        (DeviceSpec::ZoneBands(_), [head, zoned]) => ZoneBandsDevice::plan(*head, *zoned),
+        (spec, [(_, child)]) if passes_on(spec) => Ok(*child),
+        _ => return None,
+    })
+}
+
+/// Whether it does with every operation what the device below does with it.
+fn passes_on(spec: &DeviceSpec) -> bool {
+    matches!(
         spec,
         DeviceSpec::RateLimit(_) | DeviceSpec::Delay { .. } | DeviceSpec::Error { .. } | DeviceSpec::RemoteCore
-    );
-    match children.iter().flatten().find(|child| child.info().rows.is_some()) {
-        Some(child) if !passes_on => {
-            let child = child.name();
-            let reason = format!("'{child}' is written in whole rows alone; put a shaped pool on it");
-            Err(DeviceError::Config { device: name.to_string(), reason })
+    )
+}
+
+/// Over a device that takes whole rows only what passes every operation on as it is can stand, apart from who plans with rows.
+fn refuse_rows(spec: &DeviceSpec, children: &[(&str, DeviceInfo)]) -> Result<(), String> {
+    match children.iter().find(|(_, info)| info.rows.is_some()) {
+        Some((child, _)) if !passes_on(spec) => {
+            Err(format!("'{child}' is written in whole rows alone; put a shaped pool on it"))
         }
         _ => Ok(()),
     }
+}
+
+fn blocks_of(bytes: u64, block_size: u32) -> u64 {
+    bytes / block_size.max(1) as u64
+}
+
+/// Blocks of a stripe's chunk.
+fn chunk_blocks(chunk_bytes: u64, child: Option<&DeviceInfo>) -> Result<u32, String> {
+    let block_size = child.map_or(1, |info| info.block_size as u64);
+    if !chunk_bytes.is_multiple_of(block_size) || chunk_bytes / block_size > u32::MAX as u64 {
+        return Err(format!("chunks of {chunk_bytes} bytes are not whole blocks of {block_size}"));
+    }
+    Ok((chunk_bytes / block_size) as u32)
 }
 
 fn all(name: &str, children: &[Option<Arc<dyn BlockDevice>>]) -> Result<Vec<Arc<dyn BlockDevice>>, DeviceError> {

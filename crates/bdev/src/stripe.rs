@@ -60,24 +60,30 @@ impl StripeDevice {
         children: Vec<Arc<dyn BlockDevice>>,
         chunk_blocks: u32,
     ) -> Result<StripeDevice, DeviceError> {
-        let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+        let infos: Vec<DeviceInfo> = children.iter().map(|child| child.info()).collect();
+        let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
+        let base = StripeDevice::plan(&infos, chunk_blocks).map_err(refused)?;
+        let geometry = Geometry { width: children.len() as u64, chunk: chunk_blocks as u64 };
+        let blocks = Arc::new(AtomicU64::new(base.blocks));
+        Ok(StripeDevice { name: name.to_string(), children, geometry, base, blocks })
+    }
+
+    /// What stripes over these are; otherwise why there cannot be any.
+    pub fn plan(children: &[DeviceInfo], chunk_blocks: u32) -> Result<DeviceInfo, String> {
         if children.is_empty() || children.len() > STRIPE_CHILDREN_MAX || chunk_blocks == 0 {
-            return refuse(format!(
+            return Err(format!(
                 "{} children and chunks of {chunk_blocks} blocks: expected 1 to {STRIPE_CHILDREN_MAX} children and at least one block",
                 children.len()
             ));
         }
-        let infos: Vec<DeviceInfo> = children.iter().map(|child| child.info()).collect();
-        if infos.iter().any(|info| info.block_size != infos[0].block_size || info.zoned.is_some()) {
-            return refuse("children differ in block size, or are zoned".to_string());
+        if children.iter().any(|info| info.block_size != children[0].block_size || info.zoned.is_some()) {
+            return Err("children differ in block size, or are zoned".to_string());
         }
-        let geometry = Geometry { width: children.len() as u64, chunk: chunk_blocks as u64 };
-        let base = combine(&infos, chunk_blocks);
-        if base.blocks == 0 {
-            return refuse("the smallest child has no room for one chunk".to_string());
+        let planned = combine(children, chunk_blocks);
+        if planned.blocks == 0 {
+            return Err("the smallest child has no room for one chunk".to_string());
         }
-        let blocks = Arc::new(AtomicU64::new(base.blocks));
-        Ok(StripeDevice { name: name.to_string(), children, geometry, base, blocks })
+        Ok(planned)
     }
 }
 

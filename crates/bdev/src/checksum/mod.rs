@@ -81,6 +81,12 @@ struct Shared {
 }
 
 impl ChecksumDevice {
+    /// What a new device on such a child would be; otherwise why there cannot be one.
+    pub fn plan(child: &DeviceInfo) -> Result<DeviceInfo, String> {
+        check_child(child, "a checksum")?;
+        Ok(describe(child, &plan([0; 16], child)?))
+    }
+
     /// Opens (or creates) the checksums of `child`.
     pub async fn open(
         reactor: &Rc<Reactor>,
@@ -113,8 +119,7 @@ impl ChecksumDevice {
                 let mut id = [0; 16];
                 id[..8].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
                 id[8..].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
-                let plan = Superblock::plan(id, base.block_size, base.blocks);
-                let plan = plan.ok_or_else(|| refused("the child is too small".to_string()))?;
+                let plan = plan(id, &base).map_err(refused)?;
                 create(front, &base, &plan, options.assume_zero).await.map_err(failed("create checksums"))?;
                 plan
             }
@@ -157,6 +162,10 @@ impl ChecksumDevice {
         let child = self.shared.child.open_channel(reactor)?;
         Ok(Rc::new(Inner { shared: self.shared.clone(), reactor: reactor.clone(), child }))
     }
+}
+
+fn plan(id: [u8; 16], base: &DeviceInfo) -> Result<Superblock, String> {
+    Superblock::plan(id, base.block_size, base.blocks).ok_or_else(|| "the child is too small".to_string())
 }
 
 fn describe(base: &DeviceInfo, superblock: &Superblock) -> DeviceInfo {

@@ -97,6 +97,12 @@ struct Shared {
 }
 
 impl EncryptDevice {
+    /// What a new device on such a child would be; otherwise why there cannot be one.
+    pub fn plan(child: &DeviceInfo, options: &EncryptOptions) -> Result<DeviceInfo, String> {
+        let start = data_start(child)?;
+        Ok(describe(child, start, child.blocks - start, options))
+    }
+
     /// Opens (or creates) the encrypted volume on `child`.
     pub async fn open(
         reactor: &Rc<Reactor>,
@@ -108,11 +114,7 @@ impl EncryptDevice {
         let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let refuse = |reason: &str| Err(refused(reason.to_string()));
         let base = child.info();
-        check_child(&base, "encryption").map_err(refused)?;
-        let start = COPIES * unit_blocks(&base);
-        if base.blocks <= start {
-            return refuse("the child is too small");
-        }
+        let start = data_start(&base).map_err(refused)?;
         let channel = child.open_channel(reactor)?;
         let front = front(reactor, &*channel, &base);
         let mut found = front.read(Header::decode).await;
@@ -140,12 +142,7 @@ impl EncryptDevice {
             // One day it may be the only one that can be read, and what is written from now on would be noise under its key.
             return refuse("a copy of its header has another key, and cannot be overwritten; see to the device below");
         }
-        let info = behind(&base, header.data_start, header.data_blocks);
-        let passed: &[Op] =
-            if options.pass_unmap { &[Op::Unmap, Op::WriteUncorrectable] } else { &[Op::WriteUncorrectable] };
-        let ops = base.ops.intersection(OpSet::of(passed)).union(info.ops);
-        let ops = ops.union(OpSet::of(&[Op::CryptoErase]));
-        let info = DeviceInfo { ops, loans: true, streams: base.streams, versions: base.versions, ..info };
+        let info = describe(&base, header.data_start, header.data_blocks, options);
         let shared = Shared {
             name: name.to_string(),
             child,
@@ -204,6 +201,22 @@ impl EncryptDevice {
         let mark = Header { key: None, ..shared.header.clone() };
         front.write(&mark.encode()).await.map_err(failed)
     }
+}
+
+/// Where data begin on a child that can be encrypted.
+fn data_start(base: &DeviceInfo) -> Result<u64, String> {
+    check_child(base, "encryption")?;
+    let start = COPIES * unit_blocks(base);
+    if base.blocks <= start { Err("the child is too small".to_string()) } else { Ok(start) }
+}
+
+fn describe(base: &DeviceInfo, start: u64, blocks: u64, options: &EncryptOptions) -> DeviceInfo {
+    let info = behind(base, start, blocks);
+    let passed: &[Op] =
+        if options.pass_unmap { &[Op::Unmap, Op::WriteUncorrectable] } else { &[Op::WriteUncorrectable] };
+    let ops = base.ops.intersection(OpSet::of(passed)).union(info.ops);
+    let ops = ops.union(OpSet::of(&[Op::CryptoErase]));
+    DeviceInfo { ops, loans: true, streams: base.streams, versions: base.versions, ..info }
 }
 
 fn unit_blocks(base: &DeviceInfo) -> u64 {

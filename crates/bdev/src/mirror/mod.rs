@@ -176,6 +176,13 @@ impl Shared {
 }
 
 impl MirrorDevice {
+    /// What a new mirror of these legs would be; otherwise why there cannot be one.
+    pub fn plan(legs: &[DeviceInfo], options: &MirrorOptions) -> Result<DeviceInfo, String> {
+        refuse_legs(legs, legs.len())?;
+        let Plan { data_start, data_blocks, .. } = plan(legs, options)?;
+        Ok(combine(legs, legs.len(), data_start, data_blocks))
+    }
+
     /// Opens (or with [`MirrorOptions::create`] makes) the mirror of `legs`; `None` stands for an absent one. When
     /// [`status`](Self::status) says that regions remain to be copied, [`resync`](Self::resync) copies them; the mirror
     /// can be used meanwhile.
@@ -185,14 +192,10 @@ impl MirrorDevice {
         legs: Vec<Option<Arc<dyn BlockDevice>>>,
         options: &MirrorOptions,
     ) -> Result<MirrorDevice, DeviceError> {
-        let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+        let config = |reason: String| DeviceError::Config { device: name.to_string(), reason };
+        let refuse = |reason: String| Err(config(reason));
         let present: Vec<DeviceInfo> = legs.iter().flatten().map(|leg| leg.info()).collect();
-        if legs.len() > LEGS_MAX || present.is_empty() {
-            return refuse(format!("{} of {} legs here: expected 1 to {LEGS_MAX}", present.len(), legs.len()));
-        }
-        if present.iter().any(|info| info.block_size != present[0].block_size || info.zoned.is_some()) {
-            return refuse("legs differ in block size, or are zoned".to_string());
-        }
+        refuse_legs(&present, legs.len()).map_err(config)?;
         let mut channels = Vec::new();
         for leg in &legs {
             channels.push(leg.as_ref().map(|leg| leg.open_channel(reactor)).transpose()?);
@@ -213,7 +216,7 @@ impl MirrorDevice {
             if !options.force && seen.iter().any(|seen| !seen.blank) {
                 return refuse("a leg cannot be read; replace it, or create the mirror with force".to_string());
             }
-            plan(reactor, name, &present, options)?
+            new_superblock(reactor, &present, options).map_err(config)?
         } else {
             let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
             if let Some(superblock) = found.iter().flatten().find(|superblock| superblock.legs.len() != legs.len()) {
@@ -398,13 +401,27 @@ async fn look(
     Ok(Seen { superblock: found.newest, blank: found.blank, slot_first: found.first, damaged: found.damaged })
 }
 
-/// The geometry and identity of a new mirror.
-fn plan(
-    reactor: &Rc<Reactor>,
-    name: &str,
-    legs: &[DeviceInfo],
-    options: &MirrorOptions,
-) -> Result<Superblock, DeviceError> {
+/// Whether these, the ones of `count` that are present, can be the legs of a mirror at all.
+fn refuse_legs(present: &[DeviceInfo], count: usize) -> Result<(), String> {
+    if count > LEGS_MAX || present.is_empty() {
+        return Err(format!("{} of {count} legs here: expected 1 to {LEGS_MAX}", present.len()));
+    }
+    if present.iter().any(|info| info.block_size != present[0].block_size || info.zoned.is_some()) {
+        return Err("legs differ in block size, or are zoned".to_string());
+    }
+    Ok(())
+}
+
+/// Where things are on the legs of a new mirror, in blocks.
+struct Plan {
+    data_start: u64,
+    data_blocks: u64,
+    region_blocks: u64,
+    /// Of the bitmap.
+    pages: u32,
+}
+
+fn plan(legs: &[DeviceInfo], options: &MirrorOptions) -> Result<Plan, String> {
     let block_size = legs[0].block_size as u64;
     let leg_blocks = legs.iter().map(|info| info.blocks).min().expect("at least one leg");
     let unit = Slots::unit_blocks(legs[0].block_size);
@@ -418,9 +435,14 @@ fn plan(
     let align = if leg_blocks * block_size >= 64 << 20 { (1 << 20) / block_size } else { unit };
     let data_start = ((2 + pages) * unit).next_multiple_of(align.max(1));
     if data_start >= leg_blocks {
-        let reason = format!("{leg_blocks} blocks leave no room beside {data_start} blocks of metadata");
-        return Err(DeviceError::Config { device: name.to_string(), reason });
+        return Err(format!("{leg_blocks} blocks leave no room beside {data_start} blocks of metadata"));
     }
+    Ok(Plan { data_start, data_blocks: leg_blocks - data_start, region_blocks, pages: pages as u32 })
+}
+
+/// The geometry and identity of a new mirror.
+fn new_superblock(reactor: &Rc<Reactor>, legs: &[DeviceInfo], options: &MirrorOptions) -> Result<Superblock, String> {
+    let Plan { data_start, data_blocks, region_blocks, pages } = plan(legs, options)?;
     let id = || {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&reactor.driver().random_u64().to_le_bytes());
@@ -434,9 +456,9 @@ fn plan(
         block_size: legs[0].block_size,
         leg_index: 0,
         data_start,
-        data_blocks: leg_blocks - data_start,
+        data_blocks,
         region_blocks,
-        pages: pages as u32,
+        pages,
         legs: legs.iter().map(leg).collect(),
     })
 }
@@ -520,7 +542,7 @@ fn assemble(
     };
     Shared {
         name: name.to_string(),
-        info: combine(infos, &superblock),
+        info: combine(infos, superblock.legs.len(), superblock.data_start, superblock.data_blocks),
         legs: legs.into_iter().zip(&superblock.legs).map(leg).collect(),
         data_start: superblock.data_start,
         region_blocks: superblock.region_blocks,
@@ -536,7 +558,7 @@ fn assemble(
     }
 }
 
-fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
+fn combine(infos: &[DeviceInfo], legs: usize, data_start: u64, data_blocks: u64) -> DeviceInfo {
     let common = infos.iter().fold(OpSet::of(&Op::ALL), |ops, info| ops.intersection(info.ops));
     let mut ops = common.intersection(OPS);
     if common.contains(Op::Read) && common.contains(Op::Write) {
@@ -552,9 +574,9 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
     let basic = DeviceInfo {
         atomic_write_blocks: least(|info| info.atomic_write_blocks),
         atomic_boundary_blocks: boundary,
-        ..DeviceInfo::basic(superblock.block_size, superblock.data_blocks)
+        ..DeviceInfo::basic(infos[0].block_size, data_blocks)
     };
-    let (atomic_write_blocks, atomic_boundary_blocks) = basic.atomic_from(superblock.data_start);
+    let (atomic_write_blocks, atomic_boundary_blocks) = basic.atomic_from(data_start);
     DeviceInfo {
         ops,
         optimal_io_blocks: least(|info| info.optimal_io_blocks),
@@ -565,7 +587,7 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         volatile_cache: infos.iter().any(|info| info.volatile_cache),
         unmap_reads_zero,
         loans: infos.iter().all(|info| info.loans),
-        versions: versions_of(superblock.legs.len()),
+        versions: versions_of(legs),
         ..basic
     }
 }

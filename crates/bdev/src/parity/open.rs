@@ -94,6 +94,15 @@ impl Seen {
 }
 
 impl ParityDevice {
+    /// What a new device of these members would be; otherwise why there cannot be one.
+    pub fn plan(members: &[(&str, DeviceInfo)], options: &ParityOptions) -> Result<DeviceInfo, String> {
+        refuse_count(members.len())?;
+        members.iter().try_for_each(|(name, info)| suits(name, info))?;
+        let infos: Vec<DeviceInfo> = members.iter().map(|(_, info)| *info).collect();
+        let geometry = plan_rows(&infos, options)?;
+        Ok(combine(&infos, infos[0].block_size, &geometry))
+    }
+
     /// Opens (or with [`ParityOptions::create`] makes) the device of `members`; `None` stands for an absent one, of which
     /// there may be one. When [`status`](Self::status) says that something is to be rebuilt, [`rebuild`](Self::rebuild)
     /// does that; the device can be used meanwhile.
@@ -103,12 +112,10 @@ impl ParityDevice {
         members: Vec<Option<Arc<dyn BlockDevice>>>,
         options: &ParityOptions,
     ) -> Result<ParityDevice, DeviceError> {
-        let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
+        let config = |reason: String| DeviceError::Config { device: name.to_string(), reason };
+        let refuse = |reason: String| Err(config(reason));
         let present: Vec<DeviceInfo> = members.iter().flatten().map(|member| member.info()).collect();
-        if !(PARITY_MEMBERS_MIN..=PARITY_MEMBERS_MAX).contains(&members.len()) {
-            let (least, most) = (PARITY_MEMBERS_MIN, PARITY_MEMBERS_MAX);
-            return refuse(format!("it has {} members: expected {least} to {most}", members.len()));
-        }
+        refuse_count(members.len()).map_err(config)?;
         let creates = if options.create && options.force { Overwrite::All } else { Overwrite::Nothing };
         let (mut members, mut seen) = (members, Vec::new());
         for member in &members {
@@ -120,7 +127,6 @@ impl ParityDevice {
         let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         let fresh = options.create && (options.force || found.iter().all(Option::is_none));
         let mut put_back = None;
-        let config = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let mut superblock = if fresh {
             if let Some(index) = members.iter().position(Option::is_none) {
                 return refuse(format!("a new parity device needs all its members, and member {index} is absent"));
@@ -250,6 +256,26 @@ fn leave_out(
     Ok(())
 }
 
+fn refuse_count(members: usize) -> Result<(), String> {
+    let (least, most) = (PARITY_MEMBERS_MIN, PARITY_MEMBERS_MAX);
+    match (least..=most).contains(&members) {
+        true => Ok(()),
+        false => Err(format!("it has {members} members: expected {least} to {most}")),
+    }
+}
+
+/// Why a device can be no member, whatever it holds.
+fn suits(name: &str, info: &DeviceInfo) -> Result<(), String> {
+    let known_size = (512..=65_536).contains(&info.block_size) && info.block_size.is_power_of_two();
+    if !known_size || info.blocks < 4 * Slots::unit_blocks(info.block_size) {
+        return Err(format!("member '{name}' is too small"));
+    }
+    if info.zoned.is_some() || info.rows.is_some() || !info.ops.contains(Op::Read) || !info.ops.contains(Op::Write) {
+        return Err(format!("member '{name}' cannot be read and overwritten anywhere"));
+    }
+    Ok(())
+}
+
 /// Reads the superblock slots of a member. One valid slot suffices; a member without any that can be read is as good as absent.
 pub(super) async fn look(
     reactor: &Rc<Reactor>,
@@ -260,13 +286,9 @@ pub(super) async fn look(
     let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
     let (info, child) = (member.info(), member.name());
     let overwrites = overwrite == Overwrite::All;
-    let known_size = (512..=65_536).contains(&info.block_size) && info.block_size.is_power_of_two();
     let unfit = |why: String| Ok(Seen { unfit: Some(why), ..Seen::absent() });
-    if !known_size || info.blocks < 4 * Slots::unit_blocks(info.block_size) {
-        return unfit(format!("member '{child}' is too small"));
-    }
-    if info.zoned.is_some() || info.rows.is_some() || !info.ops.contains(Op::Read) || !info.ops.contains(Op::Write) {
-        return unfit(format!("member '{child}' cannot be read and overwritten anywhere"));
+    if let Err(why) = suits(child, &info) {
+        return unfit(why);
     }
     let channel: Rc<dyn Channel> = member.open_channel(reactor)?;
     let slots = Slots { reactor, channel: &*channel, block_size: info.block_size, kind: KIND };
@@ -370,7 +392,7 @@ fn plan_rows(members: &[DeviceInfo], options: &ParityOptions) -> Result<Rows, St
     let rows = least.saturating_sub(data_start).saturating_sub(head) / chunk;
     if rows == 0 {
         return Err(format!(
-            "members of {} KiB leave no room behind a head of {} KiB",
+            "members of {} KiB leave no room behind a head of {} KiB; give it larger ones, or a smaller head",
             least * block_size / 1024,
             head_bytes / 1024
         ));
@@ -423,7 +445,7 @@ fn assemble(
     };
     Shared {
         name: name.to_string(),
-        opened: combine(infos, &superblock),
+        opened: combine(infos, superblock.block_size, &geometry),
         layout: geometry,
         rows: AtomicU64::new(geometry.rows),
         members: members.into_iter().zip(&superblock.members).map(member).collect(),
@@ -448,13 +470,12 @@ fn assemble(
     }
 }
 
-fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
-    let geometry = &superblock.geometry;
+fn combine(infos: &[DeviceInfo], block_size: u32, geometry: &Rows) -> DeviceInfo {
     let common = infos.iter().fold(OpSet::of(&Op::ALL), |ops, info| ops.intersection(info.ops));
     let least = |value: fn(&DeviceInfo) -> u32| infos.iter().map(value).min().unwrap_or(1);
     let ops = if common.contains(Op::Unmap) { OPS.union(OpSet::of(&[Op::Unmap])) } else { OPS };
     let row_blocks = geometry.row_blocks();
-    let row_bytes = row_blocks * superblock.block_size as u64;
+    let row_bytes = row_blocks * block_size as u64;
     // As many rows as members take at once, in buffers of one size.
     let rows_at_once = (least(|info| info.max_io_blocks) as u64 / geometry.chunk).min(ROW_BYTES_MAX / row_bytes).max(1);
     DeviceInfo {
@@ -468,6 +489,6 @@ fn combine(infos: &[DeviceInfo], superblock: &Superblock) -> DeviceInfo {
         streams: infos.iter().map(|info| info.streams).min().unwrap_or(0),
         rows: Some(RowInfo { start: geometry.head, blocks: row_blocks as u32, zones: None }),
         versions: geometry.members as u8,
-        ..DeviceInfo::basic(superblock.block_size, geometry.blocks())
+        ..DeviceInfo::basic(block_size, geometry.blocks())
     }
 }

@@ -40,6 +40,9 @@ pub enum ZoneBandsDefect {
     WriteAhead,
 }
 
+/// A device by name, as far as it can be known before it is there.
+type Named<'a> = (&'a str, DeviceInfo);
+
 /// A device that is to be a part, and its label as far as it has one.
 struct Part<'a> {
     /// What it is for.
@@ -88,6 +91,16 @@ impl Part<'_> {
 }
 
 impl ZoneBandsDevice {
+    /// What a new device of a head and a zoned device would be, all of whose zones can be written; otherwise why there cannot be
+    /// one.
+    pub fn plan(head: Named<'_>, zoned: Named<'_>) -> Result<DeviceInfo, String> {
+        let zones = check_parts(&head, &zoned)?;
+        let (base, below) = (head.1, zoned.1);
+        let count = below.blocks / zones.zone_blocks;
+        let geometry = plan(&base, &below, &zones, count, zones.zone_capacity_blocks)?;
+        Ok(describe(&base, &below, &geometry, open_max(&zones)))
+    }
+
     /// Opens (or with [`ZoneBandsOptions::create`] makes) the device of a head and a zoned device.
     pub async fn open(
         reactor: &Rc<Reactor>,
@@ -98,7 +111,8 @@ impl ZoneBandsDevice {
     ) -> Result<ZoneBandsDevice, DeviceError> {
         let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let failed = |action| move |status| DeviceError::Io { device: name.to_string(), action, status };
-        let (base, zones) = check_parts(&head, &zoned).map_err(refused)?;
+        let base = head.info();
+        let zones = check_parts(&(head.name(), base), &(zoned.name(), zoned.info())).map_err(refused)?;
         let head_part = Part { role: "head", device: &head, channel: head.open_channel(reactor)?, kind: HEAD_LABEL };
         let zone_part =
             Part { role: "zoned device", device: &zoned, channel: zoned.open_channel(reactor)?, kind: ZONE_LABEL };
@@ -120,7 +134,7 @@ impl ZoneBandsDevice {
                 if !overwrites {
                     refuse_used(reactor, &head_part, &zone_part, &all).await.map_err(refused)?;
                 }
-                let geometry = plan(&base, &zoned.info(), &zones, &all).map_err(refused)?;
+                let geometry = plan(&base, &zoned.info(), &zones, count, least_capacity(&all)).map_err(refused)?;
                 let label = Label { id: random_id(reactor), features: 0, geometry };
                 make(reactor, &head_part, &zone_part, &label).await.map_err(failed("write its labels"))?;
                 let again = report(reactor, &*zone_part.channel, 0, count, zones.zone_blocks).await;
@@ -152,24 +166,22 @@ fn open_max(zones: &ZonedInfo) -> u32 {
     [zones.open_zones_max, zones.active_zones_max].into_iter().filter(|max| *max > 0).min().unwrap_or(0)
 }
 
-fn check_parts(head: &Arc<dyn BlockDevice>, zoned: &Arc<dyn BlockDevice>) -> Result<(DeviceInfo, ZonedInfo), String> {
-    let (base, below) = (head.info(), zoned.info());
-    check_child(&base, &format!("it writes to its head '{}' in place, and so", head.name()))?;
+fn check_parts((head, base): &Named<'_>, (zoned, below): &Named<'_>) -> Result<ZonedInfo, String> {
+    check_child(base, &format!("it writes to its head '{head}' in place, and so"))?;
     let Some(zones) = below.zoned else {
         return Err(format!(
-            "'{}' has no zones; give the small device that is written in place as 'head', and the zoned one as 'zones'",
-            zoned.name()
+            "'{zoned}' has no zones; give the small device that is written in place as 'head', and the zoned one as 'zones'"
         ));
     };
     let needed = [Op::Read, Op::Write, Op::Flush, Op::ZoneReset, Op::ZoneFinish, Op::ZoneReport];
     if let Some(op) = needed.into_iter().find(|op| !below.ops.contains(*op)) {
-        return Err(format!("the zoned device '{}' does not do '{}'", zoned.name(), op.name()));
+        return Err(format!("the zoned device '{zoned}' does not do '{}'", op.name()));
     }
     if base.block_size != below.block_size {
-        let (head, zoned, own, theirs) = (head.name(), zoned.name(), base.block_size, below.block_size);
+        let (own, theirs) = (base.block_size, below.block_size);
         return Err(format!("the head '{head}' has blocks of {own} bytes, the zoned device '{zoned}' of {theirs}"));
     }
-    Ok((base, zones))
+    Ok(zones)
 }
 
 /// The label to go on with; `None` when a device is to be made.
@@ -230,22 +242,32 @@ async fn refuse_used(reactor: &Rc<Reactor>, head: &Part<'_>, zoned: &Part<'_>, a
     }
 }
 
-fn plan(base: &DeviceInfo, below: &DeviceInfo, zones: &ZonedInfo, all: &[Zone]) -> Result<Geometry, String> {
+/// What every zone that is there can hold.
+fn least_capacity(all: &[Zone]) -> u64 {
+    let usable = all.iter().filter(|zone| zone.state != ZoneState::Offline);
+    usable.map(|zone| zone.capacity).min().unwrap_or(0)
+}
+
+/// The geometry of a new device, of `count` zones with a capacity of so many blocks at least.
+fn plan(
+    base: &DeviceInfo,
+    below: &DeviceInfo,
+    zones: &ZonedInfo,
+    count: u64,
+    capacity: u64,
+) -> Result<Geometry, String> {
     let block_size = base.block_size as u64;
     let unit = ROW_BYTES_MIN.max(block_size);
     let optimal = (below.optimal_io_blocks as u64 * block_size).next_multiple_of(unit);
     let row_bytes = if optimal > ROW_BYTES_MAX { unit } else { optimal };
     let row = row_bytes / block_size;
-    let usable = |zone: &&Zone| zone.state != ZoneState::Offline;
-    let capacity = all.iter().filter(usable).map(|zone| zone.capacity).min().unwrap_or(0);
     let zone = capacity.min(zones.zone_capacity_blocks) / row * row;
-    let used = (all.len() as u64).saturating_sub(LABEL_ZONES);
+    let used = count.saturating_sub(LABEL_ZONES);
     let label_bytes = ZONE_LABEL.copies * unit;
     if zone * block_size < label_bytes || used == 0 {
         let least = row_bytes.max(label_bytes) / 1024;
         return Err(format!(
-            "{} zones of {capacity} blocks: it takes two zones at least, each of {least} KiB or more",
-            all.len()
+            "{count} zones of {capacity} blocks: it takes two zones at least, each of {least} KiB or more"
         ));
     }
     let align = if base.bytes() >= ALIGN_FROM_BYTES { (1 << 20) / block_size } else { unit / block_size };

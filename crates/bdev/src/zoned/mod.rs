@@ -43,6 +43,8 @@ pub const ZONES_MAX: u64 = 1 << 18;
 pub const ZONE_EXTENSION_BYTES_MAX: u32 = 63 * EXTENSION_UNIT_BYTES;
 /// Extensions are whole multiples of this (ZNS 1.1, ZDES).
 const EXTENSION_UNIT_BYTES: u32 = 64;
+/// What stands on the child, to whoever is told that it cannot.
+const WHAT: &str = "a zoned device";
 /// Where there is room, data begins at a multiple of so many bytes.
 const DATA_ALIGN_BYTES: u64 = 1 << 20;
 /// Devices below this size begin their data right behind the table.
@@ -201,6 +203,12 @@ impl Shared {
 }
 
 impl ZonedDevice {
+    /// What a new device on such a child would be; otherwise why there cannot be one.
+    pub fn plan(child: &DeviceInfo, options: &ZonedOptions) -> Result<DeviceInfo, String> {
+        check_child(child, WHAT)?;
+        Ok(describe(child, &plan(child, options)?, options))
+    }
+
     /// Opens (or creates) the zones of `child`.
     pub async fn open(
         reactor: &Rc<Reactor>,
@@ -210,7 +218,7 @@ impl ZonedDevice {
     ) -> Result<ZonedDevice, DeviceError> {
         let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let base = child.info();
-        check_child(&base, "a zoned device").map_err(refused)?;
+        check_child(&base, WHAT).map_err(refused)?;
         let plan = plan(&base, options).map_err(refused)?;
         let channel = child.open_channel(reactor)?;
         let slots = Slots { reactor, channel: &*channel, block_size: base.block_size, kind: EXTENDED_SUPERBLOCK };
