@@ -59,7 +59,7 @@ pub struct CreateOptions {
     pub unit_blocks: Option<u32>,
     /// Of a shaped pool: blocks of the capacity device up to which the log device keeps room for the index of a pool that grows.
     pub grow_to_blocks: Option<u64>,
-    /// The rows of the capacity device; [`Pool::create`](crate::Pool::create) asks it.
+    /// The rows of the capacity device; [`Pool::plan`](crate::Pool::plan) fills them in.
     pub rows: Option<RowLayout>,
     /// Number of shards.
     pub shards: Option<u16>,

@@ -362,6 +362,24 @@ fn random_uuid(reactor: &Reactor) -> Uuid {
 }
 
 impl Pool {
+    /// Plans a pool on a log device and a capacity device, by name, that need not be there yet: their superblocks, as
+    /// [`create`](Self::create) writes them.
+    pub fn plan(
+        log: (&str, DeviceInfo),
+        capacity: (&str, DeviceInfo),
+        options: &CreateOptions,
+        identities: Identities,
+        created_s: u64,
+    ) -> Result<(Superblock, Superblock), PoolError> {
+        let name = &options.name;
+        refuse_rows(name, log.0, &log.1)?;
+        let rows = RowLayout::of(&capacity.1).map_err(|reason| unusable(name, Grounds::Devices, capacity.0, reason))?;
+        let options = CreateOptions { rows, ..options.clone() };
+        let blocks = |info: &DeviceInfo| info.bytes() / BLOCK_BYTES as u64;
+        let planned = layout::plan(blocks(&log.1), blocks(&capacity.1), &options, identities, created_s);
+        planned.map_err(|error| PoolError::Plan { pool: name.clone(), error })
+    }
+
     /// Makes a pool. Devices that hold anything are refused unless `force`.
     pub async fn create(
         reactor: &Rc<Reactor>,
@@ -393,14 +411,9 @@ impl Pool {
         }
         let [pool, log_id, capacity_id] = [(); 3].map(|_| random_uuid(reactor));
         let identities = Identities { pool: options.pool.unwrap_or(pool), log: log_id, capacity: capacity_id };
-        refuse_rows(name, devices.log.name(), &log.info)?;
-        let rows =
-            RowLayout::of(&info).map_err(|reason| unusable(name, Grounds::Devices, devices.capacity.name(), reason))?;
-        let options = CreateOptions { log_kind: devices.log.kind(), rows, ..options.clone() };
-        let capacity_blocks = info.bytes() / BLOCK_BYTES as u64;
-        let planned = layout::plan(devices.log.blocks(), capacity_blocks, &options, identities, created_s);
-        let (mut log_super, mut capacity_super) =
-            planned.map_err(|error| PoolError::Plan { pool: name.clone(), error })?;
+        let options = CreateOptions { log_kind: devices.log.kind(), ..options.clone() };
+        let (on_log, on_capacity) = ((devices.log.name(), log.info), (devices.capacity.name(), info));
+        let (mut log_super, mut capacity_super) = Pool::plan(on_log, on_capacity, &options, identities, created_s)?;
         // What an older pool has there must not be believed while it is being written over.
         meta::wipe_superblocks(reactor, capacity.clone(), info).await?;
         meta::wipe_superblocks(reactor, log.channel.clone(), log.info).await?;
