@@ -255,3 +255,20 @@ fn what_would_write_parts_of_rows_is_refused_with_what_to_do() {
         configured("[[device]]\nname = 'x'\nkind = 'mem'\nsize = '1GiB'\n[pool.p]\nlog = 'array'\ncapacity = 'x'\n");
     assert!(log.contains("name another device for the log"), "{log}");
 }
+
+#[test]
+fn a_check_of_the_file_says_of_a_pool_that_cannot_be_made_what_the_node_says() {
+    let unit = "a unit of writes of 64 KiB: expected a multiple of 128 KiB";
+    for (keys, cause) in
+        [("write_unit = '64KiB'", unit), ("band = '4100KiB'", "a band of 4100 KiB: expected a multiple")]
+    {
+        let pool = format!("[pool.cold]\nlog = 'log'\ncapacity = 'array'\nshape = 'shaped'\n{keys}\n");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.toml");
+        std::fs::write(&path, format!("{}{pool}", devices(3))).unwrap();
+        let check = remuda(&["config", "check", path.to_str().unwrap()]);
+        assert!(check.code != 0 && check.err.contains(cause), "{}{}", check.out, check.err);
+        let node = Node::start(&format!("{}{pool}", devices(3)));
+        assert!(node.log_line("pool 'cold'").contains(cause), "{}", node.log());
+    }
+}

@@ -1,5 +1,6 @@
 //! Whether the devices of a pool will do: large enough, and a log in memory that keeps what is stored in it.
 
+use super::device_plan::file_bytes;
 use super::diagnostic::Problems;
 use super::section::UNITS_HINT;
 use super::{Config, DeviceParams, LogDef};
@@ -67,12 +68,7 @@ impl Sizes<'_> {
         let config = self.config;
         let def = &config.devices.iter().find(|entry| entry.def.name == name)?.def;
         match &def.params {
-            // A file that is there already may be larger.
-            DeviceParams::File { path, size, .. } => {
-                let length =
-                    std::fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { u64::MAX });
-                size.map(|size| size.max(length))
-            }
+            DeviceParams::File { path, size, .. } => file_bytes(path, *size),
             DeviceParams::Mirror { devices, .. } => devices.iter().filter_map(|child| self.at_most(child)).min(),
             DeviceParams::FlashCache { devices, .. } => self.at_most(devices.first()?),
             DeviceParams::Stripe { devices, .. }

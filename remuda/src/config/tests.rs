@@ -27,6 +27,12 @@ fn assert_looked(text: &str, place: &str, parts: &[&str]) {
     assert_one(text, problems_by(Config::parse_and_look, text), place, parts);
 }
 
+fn assert_good(text: &str) {
+    if let Err(bad) = Config::parse_and_look("/x/node.toml", text.to_string()) {
+        panic!("{text}\n{}", bad.render());
+    }
+}
+
 fn assert_one(text: &str, found: Vec<String>, place: &str, parts: &[&str]) {
     let good = found.len() == 1 && found[0].starts_with(place) && parts.iter().all(|part| found[0].contains(part));
     assert!(good, "{text}\nexpected {place} {parts:?}\nfound {found:#?}");
@@ -232,7 +238,9 @@ fn devices_that_are_too_small_for_a_pool_are_named_with_what_it_needs() {
         let devices = [device("m", log), device("n", capacity), device("o", "1GiB"), mirror.to_string()].concat();
         format!("{devices}[pool.p]\nlog = 'm'\ncapacity = 'a'\n")
     };
-    assert!(Config::parse_and_look("/x/node.toml", file("64MiB", "256MiB")).is_ok());
+    assert_good(&file("64MiB", "257MiB"));
+    // Beside the mirror's own blocks.
+    assert_looked(&file("64MiB", "256MiB"), "19:12:", &["the capacity device has 255 MiB", "at least 256 MiB"]);
     assert_looked(&file("63MiB", "256MiB"), "18:7:", &["device 'm' has 63 MiB", "log of pool 'p' needs 64 MiB"]);
     assert_looked(&file("64MiB", "255MiB"), "19:12:", &["device 'a' has 255 MiB at most", "needs 256 MiB"]);
     assert_looked(&file("64MiB", "40960"), "19:12:", &["without a unit is bytes", "300MiB"]);
@@ -259,15 +267,108 @@ fn pools_that_cannot_be_made_are_found_as_the_engine_plans_them() {
     assert_looked(&shaped("band = '12MiB'"), "13:8:", &["a band of 12288 KiB", "a power of two"]);
     assert_looked(&shaped("grow_to = '256MiB'"), "13:11:", &["has 512 already"]);
     assert_looked(&shaped("grow_to = '64TiB'"), "10:7:", &["the index of a shaped pool"]);
-    // Of what stands on others only the most that it can have is known.
+    // What stands on others can have more than is known.
     let mirror = format!("{}[[device]]\nname = 'a'\nkind = 'mirror'\ndevices = ['c', 'd']\n", device("d", "512MiB"));
     assert_looked(&with(&mirror, "a", "shards = 2"), "20:10:", &["room for 1 to 1"]);
-    let grow = with(&mirror, "a", "shape = 'shaped'\ngrow_to = '500MiB'");
-    assert!(Config::parse_and_look("/x/node.toml", grow).is_ok());
+    // What it has is planned by the code that makes it.
+    let grow = |to: &str| with(&mirror, "a", &format!("shape = 'shaped'\ngrow_to = '{to}'"));
+    assert_good(&grow("511MiB"));
+    assert_looked(&grow("500MiB"), "21:11:", &["has 511 already"]);
     let zoned = "[[device]]\nname = 'z'\nkind = 'zoned'\ndevice = 'c'\nzone_size = '4MiB'\n";
     assert_looked(&with(zoned, "z", ""), "16:12:", &["device 'z' is zoned", "'zone-bands'"]);
     let much = format!("{}[[volume]]\nname = 'v'\npool = 'p'\nsize = '16383PiB'\n", good[0]);
     assert!(problems(&much)[0].contains("more than the"), "{:?}", problems(&much));
+}
+
+/// `[[device]]` of memory.
+fn mem(name: &str, size: &str) -> String {
+    MEM.replace("'m'", &format!("'{name}'")).replace("1MiB", size)
+}
+
+#[test]
+fn pools_over_rows_of_parity_are_planned_as_the_node_does() {
+    // The log has lines 1 to 4, the members 5 to 20, the array 21 to 25, the pool those from 26 on.
+    let on = |member: &str, array: &str, keys: &str| {
+        let members: String = ["a", "b", "c", "d"].map(|name| mem(name, member)).concat();
+        let array = format!("[[device]]\nname = 'p'\nkind = 'parity'\ndevices = ['a', 'b', 'c', 'd']\n{array}\n");
+        let log = mem("l", "64MiB");
+        format!("{log}{members}{array}[pool.p]\nlog = 'l'\ncapacity = 'p'\nshape = 'shaped'\n{keys}\n")
+    };
+    assert_good(&on("256MiB", "", "write_unit = '384KiB'\nband = '6MiB'"));
+    assert_looked(&on("256MiB", "", "write_unit = '64KiB'"), "30:14:", &["a unit of writes of 64 KiB", "192 KiB"]);
+    assert_good(&on("256MiB", "chunk = '16KiB'", "write_unit = '96KiB'"));
+    assert_looked(&on("256MiB", "", "band = '4MiB'"), "30:8:", &["a band of 4096 KiB", "a multiple of 192 KiB"]);
+    let small = "pool 'p' cannot be made: the capacity device has 255 MiB";
+    assert_looked(&on("94MiB", "", ""), "28:12:", &[small, "at least 256 MiB"]);
+    assert_looked(&on("256MiB", "head = '240MiB'", ""), "26:", &["pool 'p' cannot be made: bands of", "larger device"]);
+    assert_looked(&on("256MiB", "head = '256KiB'", ""), "28:12:", &["256 KiB in front of its rows", "larger head"]);
+    let none = "device 'p' cannot be made: members of 262144 KiB leave no room behind a head of 262144 KiB";
+    assert_looked(&on("256MiB", "head = '256MiB'", ""), "22:8:", &[none, "a smaller head"]);
+    // Also through what passes everything on.
+    let delayed = on("256MiB", "", "write_unit = '64KiB'").replace("capacity = 'p'", "capacity = 'slow'");
+    let delay = "[[device]]\nname = 'slow'\nkind = 'delay'\ndevice = 'p'\nread = '1ms'\n";
+    assert_looked(&format!("{delay}{delayed}"), "35:14:", &["a unit of writes of 64 KiB", "192 KiB"]);
+}
+
+#[test]
+fn members_that_are_files_are_planned_as_far_as_they_are_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let file = |name: &str, size: &str| {
+        format!("[[device]]\nname = '{name}'\nkind = 'file'\npath = '{}'\n{size}\n", path(name))
+    };
+    let on = |size: &str, keys: &str| {
+        let members: String = ["a", "b", "c"].map(|name| file(name, size)).concat();
+        let array = "[[device]]\nname = 'p'\nkind = 'parity'\ndevices = ['a', 'b', 'c']\n";
+        let log = mem("l", "64MiB");
+        format!("{log}{members}{array}[pool.p]\nlog = 'l'\ncapacity = 'p'\nshape = 'shaped'\n{keys}\n")
+    };
+    let wrong = "write_unit = '64KiB'";
+    assert_looked(&on("size = '256MiB'", wrong), "28:14:", &["a multiple of 128 KiB"]);
+    // Not there, and of an unknown size.
+    assert_good(&on("", wrong));
+    for name in ["a", "b", "c"] {
+        std::fs::File::create(path(name)).unwrap().set_len(256 << 20).unwrap();
+    }
+    assert_looked(&on("", wrong), "28:14:", &["a multiple of 128 KiB"]);
+    // What is there may have been made otherwise.
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(path("b"))
+        .map(|mut file| {
+            use std::io::Write;
+            file.write_all(&[1]).unwrap();
+        })
+        .unwrap();
+    assert_good(&on("", wrong));
+}
+
+#[test]
+fn pools_over_zones_are_planned_as_the_node_does() {
+    // The log has lines 1 to 4, the drive 5 to 8, the head 9 to 12, the zones 13 to 17, the bands 18 to 22.
+    let on = |drive: &str, head: &str, zones: &str, keys: &str| {
+        let devices = [mem("l", "256MiB"), mem("d", drive), mem("h", head)].concat();
+        let zones = format!("[[device]]\nname = 'z'\nkind = 'zoned'\ndevice = 'd'\n{zones}\n");
+        let bands = "[[device]]\nname = 'b'\nkind = 'zone-bands'\nhead = 'h'\nzones = 'z'\n";
+        format!("{devices}{zones}{bands}[pool.p]\nlog = 'l'\ncapacity = 'b'\nshape = 'shaped'\n{keys}\n")
+    };
+    let zoned = |keys: &str| on("1200MiB", "32MiB", "zone_size = '8MiB'", keys);
+    assert_good(&zoned("band = '8MiB'\nwrite_unit = '128KiB'"));
+    assert_looked(&zoned("band = '4MiB'"), "27:8:", &["on a zoned device a band is a zone, of 8192 KiB"]);
+    assert_looked(&zoned("write_unit = '96KiB'"), "27:14:", &["divides a zone's 8192 KiB"]);
+    let limited =
+        |keys: &str| on("1200MiB", "32MiB", "zone_size = '8MiB'", keys).replace("zone_size", "max_open = 4\nzone_size");
+    assert_good(&limited("shards = 1"));
+    assert_looked(&limited("shards = 2"), "28:10:", &["2 shards keep up to 5 zones open", "allows 4"]);
+    assert_looked(&on("1200MiB", "1MiB", "zone_size = '8MiB'", ""), "25:12:", &["in front of its rows", "larger head"]);
+    assert_looked(
+        &on("1200MiB", "32MiB", "zone_size = '256MiB'", ""),
+        "23:",
+        &["bands of 262144 KiB", "smaller bands"],
+    );
+    let large = on("1200MiB", "32MiB", "zone_size = '2GiB'", "");
+    assert_looked(&large, "14:8:", &["device 'z' cannot be made: the child is too small for a zone"]);
+    assert_looked(&on("1200MiB", "32MiB", "zone_size = '1GiB'", ""), "19:8:", &["1 zones", "two zones at least"]);
 }
 
 #[test]

@@ -8,12 +8,11 @@ use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
 use super::view::{DeviceView, FlashCacheView, LegView, MirrorView};
 use crate::config::host_key::{read_dhchap_key, read_tls_key};
-use crate::config::{DeviceDef, DeviceParams, check_file};
+use crate::config::{DeviceDef, DeviceParams, check_file, spec_of};
 use base::{ByteSize, Errno};
 use bdev::{
-    BlockDevice, Built, ChecksumOptions, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault,
-    FileDeviceOptions, Flags, FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet,
-    ParityOptions, StatsDevice, Status, When, ZoneBandsOptions, ZonedOptions,
+    BlockDevice, Built, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault, Flags,
+    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, StatsDevice, Status, When,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
@@ -205,42 +204,19 @@ fn counted(device: Arc<dyn BlockDevice>, handle: Handle) -> Opened {
 /// What a definition asks for, with its files read; the second may be it where the first is refused, since a change of key
 /// was under way.
 fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal> {
-    Ok(vec![match &def.params {
-        DeviceParams::Mem { size, size_max, block_size } => {
-            DeviceSpec::Mem { block_size: *block_size, bytes: *size, bytes_max: *size_max }
+    let spec = match (spec_of(&def.params, opener.make), &def.params) {
+        (Some(DeviceSpec::Mirror(options)), _) => {
+            let start_degraded = options.start_degraded || opener.start_degraded;
+            DeviceSpec::Mirror(MirrorOptions { start_degraded, prefer: opener.prefer, ..options })
         }
-        DeviceParams::Null { size, block_size } => {
-            DeviceSpec::Null { block_size: *block_size, bytes: *size, zero_reads: true }
+        (Some(DeviceSpec::FlashCache(options)), _) => {
+            DeviceSpec::FlashCache(FlashCacheOptions { id: opener.cache_id, ..options })
         }
-        DeviceParams::File { path, size, block_size, direct } => DeviceSpec::File(FileDeviceOptions {
-            create_bytes: size.filter(|_| opener.make),
-            block_size: block_size.unwrap_or(4096),
-            direct: *direct,
-            ..FileDeviceOptions::new(path)
-        }),
-        DeviceParams::Stripe { chunk, .. } => DeviceSpec::Stripe { chunk_bytes: *chunk },
-        DeviceParams::Mirror { start_degraded, .. } => {
-            let (start_degraded, prefer) = (*start_degraded || opener.start_degraded, opener.prefer);
-            DeviceSpec::Mirror(MirrorOptions {
-                create: opener.make,
-                start_degraded,
-                prefer,
-                ..MirrorOptions::default()
-            })
-        }
-        DeviceParams::Parity { chunk, head, rebuild_rate, .. } => DeviceSpec::Parity(ParityOptions {
-            create: opener.make,
-            chunk_bytes: chunk.unwrap_or(0),
-            head_bytes: head.unwrap_or(0),
-            rebuild_rate: rebuild_rate.unwrap_or(0),
-            ..ParityOptions::default()
-        }),
-        DeviceParams::Delay { .. } => DeviceSpec::Delay { delays: delays(&def.params), seed: 1 },
-        DeviceParams::Error { seed, .. } => DeviceSpec::Error { rules: error_rules(&def.params), seed: *seed },
-        DeviceParams::Checksum { .. } => {
-            DeviceSpec::Checksum(ChecksumOptions { create: opener.make, ..ChecksumOptions::default() })
-        }
-        DeviceParams::Encrypt { key_file, previous_key_file, .. } => {
+        (Some(spec), _) => spec,
+        (None, DeviceParams::Delay { .. }) => DeviceSpec::Delay { delays: delays(&def.params), seed: 1 },
+        (None, DeviceParams::Error { seed, .. }) => DeviceSpec::Error { rules: error_rules(&def.params), seed: *seed },
+        (None, DeviceParams::RateLimit { .. }) => DeviceSpec::RateLimit(limits(&def.params)),
+        (None, DeviceParams::Encrypt { key_file, previous_key_file, .. }) => {
             let options = EncryptOptions { create: opener.make, ..EncryptOptions::default() };
             let keys = std::iter::once(key_file).chain(previous_key_file).map(|path| crate::config::read_key(path));
             let (keys, unread): (Vec<_>, Vec<_>) = keys.partition(Result::is_ok);
@@ -252,33 +228,9 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
                 _ => Ok(specs),
             };
         }
-        DeviceParams::RateLimit { .. } => DeviceSpec::RateLimit(limits(&def.params)),
-        DeviceParams::Zoned { zone_size, capacity, max_open, max_active, extension, .. } => {
-            DeviceSpec::Zoned(ZonedOptions {
-                create: opener.make,
-                force: false,
-                zone_bytes: *zone_size,
-                capacity_bytes: *capacity,
-                open_zones_max: max_open.unwrap_or(0),
-                active_zones_max: max_active.unwrap_or(0),
-                extension_bytes: *extension,
-            })
-        }
-        DeviceParams::ZoneBands { .. } => {
-            DeviceSpec::ZoneBands(ZoneBandsOptions { create: opener.make, ..ZoneBandsOptions::default() })
-        }
-        DeviceParams::FlashCache { write_budget, endurance, pass_through, .. } => {
-            DeviceSpec::FlashCache(FlashCacheOptions {
-                create: opener.make,
-                write_budget: *write_budget,
-                endurance: *endurance,
-                without_cache: *pass_through,
-                id: opener.cache_id,
-                ..FlashCacheOptions::default()
-            })
-        }
-        DeviceParams::Nvmf { .. } => unreachable!("remote namespaces are opened by their own kind"),
-    }])
+        (None, _) => unreachable!("remote namespaces are opened by their own kind"),
+    };
+    Ok(vec![spec])
 }
 
 async fn open_nvmf(name: &str, params: &DeviceParams, opener: &Opener) -> Result<Arc<NvmfDevice>, Refusal> {
