@@ -344,3 +344,15 @@ fn a_log_in_memory_is_refused_unless_that_is_said() {
     let problems = node.json(&["pool", "show", "p"])["problems"].to_string();
     assert!(problems.contains("are wanted"), "{problems}");
 }
+
+#[test]
+fn a_pool_on_what_keeps_nothing_is_refused_and_one_in_memory_is_warned_of() {
+    let device = |name: &str, kind: &str| format!("[[device]]\nname = '{name}'\nkind = '{kind}'\nsize = '512MiB'\n");
+    let devices = ["null", "mem"].map(|kind| device(kind, kind)).concat();
+    let node = Node::start(&format!("{devices}{}[pool.p]\nlog = 'mem'\ncapacity = 'other'\n", device("other", "mem")));
+    node.log_line("pool 'p': its log is in memory (device 'mem')");
+    node.ok(&["device", "create", "log", "--kind", "mem", "size=64MiB"]);
+    let why = "device 'null' keeps nothing of what is written to it";
+    refused(&node, &["pool", "create", "q", "--log", "log", "--capacity", "null"], 2, why);
+    refused(&node, &["pool", "create", "q", "--log", "null", "--capacity", "log"], 2, why);
+}

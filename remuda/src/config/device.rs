@@ -14,7 +14,7 @@ const BLOCK_SIZE: Form = Form::Size;
 /// Kinds by name, each with a line about it and its keys.
 pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("mem", "Memory: fast, and empty after a restart.", MEM),
-    ("null", "Accepts writes and forgets them; reads return zeroes.", NULL),
+    ("null", "Accepts writes and forgets them; reads return zeroes. No pool can stand on it.", NULL),
     ("file", "A regular file or a block device.", FILE),
     ("stripe", "Spreads blocks over several devices.", STRIPE),
     ("mirror", "Keeps the same blocks on several devices.", MIRROR),
@@ -350,6 +350,26 @@ pub enum DeviceParams {
     },
 }
 
+impl DeviceParams {
+    /// Names of the devices it stands on.
+    pub fn children(&self) -> &[String] {
+        match self {
+            DeviceParams::Stripe { devices, .. }
+            | DeviceParams::Mirror { devices, .. }
+            | DeviceParams::Parity { devices, .. }
+            | DeviceParams::ZoneBands { devices }
+            | DeviceParams::FlashCache { devices, .. } => devices,
+            DeviceParams::Delay { device, .. }
+            | DeviceParams::Error { device, .. }
+            | DeviceParams::Checksum { device }
+            | DeviceParams::Encrypt { device, .. }
+            | DeviceParams::Zoned { device, .. }
+            | DeviceParams::RateLimit { device, .. } => std::slice::from_ref(device),
+            _ => &[],
+        }
+    }
+}
+
 impl DeviceDef {
     /// The kind's name.
     pub fn kind(&self) -> &'static str {
@@ -384,20 +404,7 @@ impl DeviceDef {
 
     /// Names of the devices it stands on.
     pub fn children(&self) -> &[String] {
-        match &self.params {
-            DeviceParams::Stripe { devices, .. }
-            | DeviceParams::Mirror { devices, .. }
-            | DeviceParams::Parity { devices, .. }
-            | DeviceParams::ZoneBands { devices }
-            | DeviceParams::FlashCache { devices, .. } => devices,
-            DeviceParams::Delay { device, .. }
-            | DeviceParams::Error { device, .. }
-            | DeviceParams::Checksum { device }
-            | DeviceParams::Encrypt { device, .. }
-            | DeviceParams::Zoned { device, .. }
-            | DeviceParams::RateLimit { device, .. } => std::slice::from_ref(device),
-            _ => &[],
-        }
+        self.params.children()
     }
 
     /// The path of the file that it needs.

@@ -7,6 +7,7 @@ mod check;
 pub mod device;
 mod device_plan;
 pub mod diagnostic;
+pub mod forgetful;
 pub mod host_key;
 pub mod limit;
 mod listeners;
@@ -293,6 +294,7 @@ impl Config {
             listeners::look(config, problems);
             pool_fit::check_sizes(config, problems);
             pool_plan::check_plans(config, problems);
+            forgetful::check(config, problems);
             pool_fit::check_logs(config, problems);
         });
         checked.map_err(|bad| {
@@ -344,7 +346,8 @@ impl Config {
             let warning = limit.rates.warning()?;
             Some(format!("{}:{line}: limit of {}: {warning}", self.source.path, limit.of.value))
         });
-        self.subsystems.iter().filter(keys_for_nothing).map(warning).chain(limits).collect()
+        let keys = self.subsystems.iter().filter(keys_for_nothing).map(warning);
+        keys.chain(limits).chain(self.warnings_of_pools()).collect()
     }
 }
 

@@ -241,6 +241,14 @@ pub struct PoolEntry {
     pub spans: [(&'static str, Option<Span>); PLANNED.len()],
 }
 
+impl PoolEntry {
+    /// The devices that it stands on, with the keys that name them and where these stand.
+    pub fn placed_devices(&self) -> Vec<(&'static str, &str, &Option<Span>)> {
+        let log = self.def.log_device().map(|device| ("log", device, &self.log_span));
+        log.into_iter().chain([("capacity", self.def.capacity.as_str(), &self.capacity_span)]).collect()
+    }
+}
+
 /// Keys of what a pool is planned from, beside its devices.
 const PLANNED: [&str; 5] = ["shards", "overprovision", "write_unit", "band", "grow_to"];
 

@@ -372,6 +372,56 @@ fn pools_over_zones_are_planned_as_the_node_does() {
 }
 
 #[test]
+fn pools_on_what_keeps_nothing_are_found() {
+    let null = |name: &str| mem(name, "512MiB").replace("'mem'", "'null'");
+    let pool = "[pool.p]\nlog = 'l'\ncapacity = 'c'\n";
+    let on = |devices: [String; 3]| format!("{}{pool}", devices.concat());
+    assert_looked(
+        &on([null("l"), mem("c", "512MiB"), String::new()]),
+        "10:7:",
+        &["pool 'p' cannot stand on it: device 'l' keeps nothing", "name a device that keeps"],
+    );
+    let stripe = "[[device]]\nname = 'c'\nkind = 'stripe'\ndevices = ['a', 'n']\n".to_string();
+    let over = |upper: &str| [mem("l", "64MiB"), mem("a", "512MiB"), null("n") + upper].concat() + pool;
+    assert_looked(&over(&stripe), "19:12:", &["device 'c' stands on 'n', which keeps nothing"]);
+    let mirror = over(&stripe.replace("'stripe'", "'mirror'"));
+    assert_good(&mirror);
+    assert!(
+        warnings(&mirror).iter().any(|warning| {
+            warning.starts_with("/x/node.toml:19: pool 'p': its capacity stands on device 'n' too, which keeps nothing")
+        }),
+        "{:?}",
+        warnings(&mirror)
+    );
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    Config::parse("/x/node.toml", text.to_string()).unwrap().warnings()
+}
+
+#[test]
+fn pools_in_memory_are_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| {
+        let path = dir.path().join(name).to_string_lossy().into_owned();
+        format!("[[device]]\nname = '{name}'\nkind = 'file'\npath = '{path}'\nsize = '512MiB'\n")
+    };
+    let pool = "[pool.p]\nlog = 'l'\ncapacity = 'c'\n";
+    assert_eq!(warnings(&[file("l"), file("c"), pool.into()].concat()), Vec::<String>::new());
+    let log = warnings(&[mem("l", "64MiB"), file("c"), pool.into()].concat());
+    let parts = ["/x/node.toml:11: pool 'p': its log is in memory (device 'l')", "empty after a restart", "are lost"];
+    assert_eq!(log.len(), 1, "{log:?}");
+    parts.iter().for_each(|part| assert!(log[0].contains(part), "{part}: {log:?}"));
+    let both = warnings(&[mem("l", "64MiB"), mem("c", "512MiB"), pool.into()].concat());
+    assert!(both.len() == 2 && both[1].contains(":11: pool 'p': its capacity is in memory (device 'c')"), "{both:?}");
+    // One leg keeps it, or none does.
+    let mirror = "[[device]]\nname = 'l'\nkind = 'mirror'\ndevices = ['x', 'y']\n".to_string();
+    let legs = |x: String, y: String| warnings(&[x, y, mirror.clone(), file("c"), pool.into()].concat());
+    assert_eq!(legs(mem("x", "128MiB"), file("y")), Vec::<String>::new());
+    assert!(legs(mem("x", "128MiB"), mem("y", "128MiB"))[0].contains("device 'x'"));
+}
+
+#[test]
 fn sizes_are_looked_at_once_also_around_a_cycle() {
     let device = |name: &str| {
         let below = ["a", "b", "c"].map(|name| format!("'{name}'")).join(", ");

@@ -14,6 +14,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
+use crate::config::forgetful::{KEEPS_NOTHING, forgotten, is_null, keeps_nothing};
 use crate::config::{DeviceDef, LogDef, PoolDef, VOLATILE_LOG};
 use crate::sys;
 use base::ByteSize;
@@ -267,6 +268,10 @@ impl Node {
 
     /// A device that a pool stands on, open.
     pub(super) fn device_below(&self, def: &PoolDef, device: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
+        let params = |name: &str| self.devices.get(name).map(|slot| &slot.def.params);
+        if let Some(null) = forgotten(&params, device, is_null) {
+            return Err(Refusal::invalid(object(&def.name), keeps_nothing(device, null), KEEPS_NOTHING));
+        }
         let found = self.open_device(device).map_err(|refusal| Refusal {
             object: object(&def.name),
             cause: format!("{}: {}", refusal.object, refusal.cause),
