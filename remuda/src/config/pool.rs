@@ -311,7 +311,8 @@ pub fn read_upkeep(section: &mut Section<'_>) -> Upkeep {
 pub fn refuse_keys_of_shaped(section: &mut Section<'_>, names: &[&str]) {
     for name in names.iter().filter(|name| section.has(name)).copied().collect::<Vec<_>>() {
         let help = "write shape = \"shaped\" for a pool with bands";
-        section.wrong(None, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));
+        let span = section.raw(name).and_then(|value| value.span.clone());
+        section.wrong(span, name, format!("'{name}' is for shaped pools"), Some(help.to_string()));
     }
 }
 

@@ -422,6 +422,16 @@ fn pools_in_memory_are_warned_of() {
 }
 
 #[test]
+fn keys_of_shaped_pools_in_others_are_pointed_at() {
+    let text = |key: &str| {
+        [mem("l", "64MiB"), mem("c", "512MiB"), format!("[pool.p]\nlog = 'l'\ncapacity = 'c'\n{key}\n")].concat()
+    };
+    for (key, place) in [("overprovision = 10", "12:17:"), ("band = '4MiB'", "12:8:"), ("grow_to = '1GiB'", "12:11:")] {
+        assert_problem(&text(key), place, &["is for shaped pools", "shape = \"shaped\""]);
+    }
+}
+
+#[test]
 fn sizes_are_looked_at_once_also_around_a_cycle() {
     let device = |name: &str| {
         let below = ["a", "b", "c"].map(|name| format!("'{name}'")).join(", ");
