@@ -36,6 +36,9 @@ pub(crate) fn check_writable(found: &Superblock, device: &str) -> Result<(), Poo
     }
 }
 
+/// So many segments that a log should have, and has not, make it an older copy: the one where replay begins may not have been begun.
+const MISSED_MIN: u64 = 3;
+
 /// Whether two devices are the log and the capacity device of one pool.
 pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) -> Result<(), PoolError> {
     let refuse =
@@ -168,6 +171,16 @@ async fn is_before_journal(root: Option<&Root>, media: &Media, capacity: &Superb
     journal.index.log == own.log && journal.index.root > own.root
 }
 
+/// What is in the place of a segment of the log.
+enum Found {
+    /// A segment of this shard.
+    Segment { sequence: u64, epoch: u32 },
+    /// Nothing was ever written there.
+    Blank,
+    /// Something else, or what has rotted.
+    Other,
+}
+
 /// Which device of a hot pool is behind the other, going by where the root, on the capacity device, begins replay, and what
 /// segments the log has. It has the one where that is, unless that was just about to be begun, and those before it unless later
 /// ones have taken their places; and no segment is used again before a durable root begins replay behind it.
@@ -175,28 +188,35 @@ async fn behind_in_hot(media: &Media, capacity: &Superblock, log_media: &Media, 
     let root = newest_of(read_roots(media, capacity, shard).await)?;
     let found = async |sequence: u64| {
         let place = (sequence % capacity.segments as u64) as u32;
-        let bytes = log_media.read_bytes(capacity.segment_start(shard, place), 1).await.ok()?;
-        let found = Segment::decode(&bytes).and_then(Result::ok)?;
-        found.is_of(capacity.pool_prefix(), shard).then_some(found)
+        let Ok(bytes) = log_media.read_bytes(capacity.segment_start(shard, place), 1).await else {
+            return Found::Other;
+        };
+        match Segment::decode(&bytes) {
+            Some(Ok(found)) if found.is_of(capacity.pool_prefix(), shard) => {
+                Found::Segment { sequence: found.sequence, epoch: found.epoch }
+            }
+            None if bytes.iter().all(|byte| *byte == 0) => Found::Blank,
+            _ => Found::Other,
+        }
     };
     let tail = root.tail.segment;
-    let at_tail = found(tail).await;
-    // A log that was given up may have later ones, of openings before.
-    if at_tail.as_ref().is_some_and(|found| found.epoch >= capacity.epoch && found.sequence > tail) {
-        return Some(Role::Capacity);
-    }
-    if at_tail.is_some_and(|found| found.sequence == tail) {
-        return None;
-    }
     let mut has_former = false;
-    for sequence in (0..tail).rev().take(capacity.segments as usize - 1) {
-        let former = found(sequence).await.filter(|found| found.sequence <= sequence);
-        // One that is damaged says nothing, so two are asked.
-        if former.as_ref().is_some_and(|former| former.sequence == sequence) && tail - sequence <= 2 {
-            return None;
+    for back in 0..capacity.segments as u64 {
+        let Some(wanted) = tail.checked_sub(back) else { break };
+        match found(wanted).await {
+            Found::Segment { sequence, .. } if sequence == wanted && back < MISSED_MIN => return None,
+            // A log that was given up may have later ones, of openings before.
+            Found::Segment { sequence, epoch } if sequence > wanted => {
+                let is_ahead = back == 0 && epoch >= capacity.epoch;
+                return is_ahead.then_some(Role::Capacity);
+            }
+            // Of a log that was given up all are far behind.
+            Found::Segment { sequence, .. } => has_former |= tail - sequence < SEGMENTS_BEYOND / 2,
+            Found::Blank => {}
+            // What is damaged says nothing, so all that should be there must be known not to be.
+            Found::Other if back < MISSED_MIN => return None,
+            Found::Other => {}
         }
-        // Of a log that was given up all are far behind.
-        has_former |= former.is_some_and(|former| tail - former.sequence < SEGMENTS_BEYOND / 2);
     }
     has_former.then_some(Role::Log)
 }
