@@ -12,8 +12,8 @@ use crate::blocks::{Crew, is};
 use crate::raw_file::RawFile;
 use bdev::{BlockDevice, Channel, DeviceInfo, Done, FileDevice, FileDeviceOptions, Flags, Io, Lba, Op, Status};
 use engine::{
-    BLOCKS_LOST, Descriptor, DirtyJournal, HOLE, LOST, LogKind, LogTail, Meta, MetaError, Opening, Region, Role, Shape,
-    Superblock, read_superblocks, write_superblock,
+    BLOCKS_LOST, Descriptor, DirtyJournal, HOLE, INHERIT, LOST, LogKind, LogTail, Meta, MetaError, Opening, Region,
+    Role, Shape, Superblock, read_superblocks, write_superblock,
 };
 use reactor::{IoFuture, Reactor};
 use sim::{Crash, DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
@@ -39,7 +39,7 @@ struct Known {
     values: [u32; SLOTS as usize],
 }
 
-const FREE: Known = Known { volume: 0, vextent: 0, lost: false, values: [HOLE; SLOTS as usize] };
+const FREE: Known = Known { volume: 0, vextent: 0, lost: false, values: [INHERIT; SLOTS as usize] };
 
 /// What a checkpoint may hold: its state when it began, and what was changed until it ended.
 #[derive(Clone)]
@@ -426,7 +426,11 @@ impl Setup {
                 lost: descriptor.flags & BLOCKS_LOST != 0,
                 values: std::array::from_fn(|slot| page.get(entry_index(slot as u32))),
             });
-            let rest = if descriptor.flags & BLOCKS_LOST != 0 { LOST } else { HOLE };
+            let rest = match descriptor.flags & BLOCKS_LOST {
+                _ if descriptor.is_free() => INHERIT,
+                0 => HOLE,
+                _ => LOST,
+            };
             let strange = (0..1024).find(|index| index % 255 > 0 && page.get(*index) != rest);
             self.sim.expect(strange.is_none(), || format!("entry {strange:?} of extent {extent} was never set"));
         }
