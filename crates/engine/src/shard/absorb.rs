@@ -60,9 +60,9 @@ impl Shard {
                 }
             }
         }
-        // Of deltas that destage has laid over what the layer has there is no record in a shaped pool: a map page that says so must
+        // Of deltas that destage has laid over what the layer has there may be no record in a shaped pool: a map page that says so must
         // be durable first. And slices leave the dirty journal only with checkpoints.
-        self.checkpoint().await?;
+        self.let_below_go().await?;
         for (vextent, _) in extents {
             slack.give_way(self).await;
             self.free_extent(layer, vextent).await?;

@@ -100,8 +100,8 @@ impl Shard {
             }
             progress.extents_done.fetch_add(1, Relaxed);
         }
-        // As in `absorb`: of deltas that destage has laid over what is below there is no record in a shaped pool.
-        self.checkpoint().await?;
+        // As in `absorb`: of deltas that destage has laid over what is below there may be no record in a shaped pool.
+        self.let_below_go().await?;
         Ok(true)
     }
 

@@ -329,6 +329,8 @@ pub(crate) struct Shard {
     first: LogTail,
     /// The turn in which destage last moved something.
     moved_in: Cell<u64>,
+    /// The last record when deltas were last laid over what lies below without a record; 0: never.
+    unlogged: std::cell::Cell<u64>,
     /// Blocks being merged in the background, so that none is merged twice.
     merging: RefCell<smallvec::SmallVec<[u32; 8]>>,
     /// See [`ShardTuning::lends`].

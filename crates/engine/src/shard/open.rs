@@ -272,6 +272,7 @@ impl Shard {
             held_back: Default::default(),
             streams: Default::default(),
             moved_in: std::cell::Cell::new(u64::MAX),
+            unlogged: Default::default(),
             merging: Default::default(),
             first: tail,
             lends,

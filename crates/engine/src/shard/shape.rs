@@ -3,11 +3,15 @@
 //!
 //! Nothing that a durable map page leads to is overwritten, so nothing has to be in the log as a whole block first: deltas are
 //! laid over their block on the way. No record tells of it either; until a checkpoint has the page, the log has the bytes.
+//!
+//! Not so where deltas lie over what lies below the layer, which may come to an end, in an extent that was allocated since where the
+//! durable checkpoint begins its replay. That may find it freed before, by its former owner, and then knows nothing of the map page that a
+//! later checkpoint has of it. So these are written to the log as whole blocks first.
 
 use super::data::{COPIES_AHEAD, copy_out, one};
 use super::destage::{Destaged, Moving, RUN_BLOCKS_MAX, Stop};
 use super::dirty::BlockSet;
-use super::index::Taken;
+use super::index::{Place, Taken};
 use super::log_map::{IN_PLACE, LogPlace};
 use super::{BLOCK, Shard, Target, add};
 use crate::bands::{Bands, Entry, Stream, Writer};
@@ -81,9 +85,13 @@ impl Shard {
         let mut load = Load { writer, moved: Vec::new() };
         let page = self.page_to_change(*extent).await?;
         let (mut logged, mut under): (Vec<Moving>, SmallVec<[u32; 8]>) = (Vec::new(), SmallVec::new());
+        let mut laid_in_log: SmallVec<[u32; 8]> = SmallVec::new();
         for index in due.iter() {
             match in_log(index) {
-                _ if self.index.has_chain(first + index) => under.push(first + index),
+                _ if self.index.has_chain(first + index) => match self.is_laid_in_log(*extent, first + index) {
+                    true => laid_in_log.push(index),
+                    false => under.push(first + index),
+                },
                 Some(moving) => logged.push(moving),
                 // It is a hole or lost now: then there is, or was, a later record.
                 None => {}
@@ -107,7 +115,7 @@ impl Shard {
         let blocks = (0..appended).filter(|index| places.get(*index).is_some()).count() as u64;
         add(&self.counters.destaged_bytes, blocks * BLOCK_BYTES as u64);
         self.owe_for(bands, blocks);
-        let all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty();
+        let all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty() && laid_in_log.is_empty();
         // Holes first: a block that was trimmed and then written again is in both.
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
@@ -138,7 +146,34 @@ impl Shard {
             // In the log, it is found out what is to become of it.
             self.merge(owner.volume, owner.vextent, block % EXTENT_BLOCKS).await?;
         }
+        for index in laid_in_log {
+            self.merge(owner.volume, owner.vextent, index).await?;
+        }
         waiting.map_or(Ok(if all { Destaged::Whole } else { Destaged::InPart }), Err)
+    }
+
+    /// Whether the deltas over a block are laid over it in the log. Where that has no room to spare they are not, and what lies below is
+    /// [needed](Self::let_below_go) for longer.
+    fn is_laid_in_log(&self, extent: u32, block: u32) -> bool {
+        let lies_below = self.index.below_deltas(block) == Place::Inherit;
+        if !lies_below || !self.index.is_named(extent, self.durable_tail()) {
+            return false;
+        }
+        let fill = self.fill();
+        let has_room = fill.bytes_free > 2 * fill.bytes_reserved;
+        if !has_room {
+            self.unlogged.set(self.index.last_lsn());
+        }
+        has_room
+    }
+
+    /// Makes sure that no replay needs what lies below a layer for what deltas were laid over it: before it may come to an end.
+    pub(super) async fn let_below_go(self: &Rc<Self>) -> Result<(), Status> {
+        self.checkpoint().await?;
+        while self.durable_tail().lsn <= self.unlogged.get() {
+            self.settle().await?;
+        }
+        Ok(())
     }
 
     /// Appends whole copies from the log. Which the log does not give back, and why others are to be tried again.
