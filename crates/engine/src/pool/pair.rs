@@ -210,8 +210,11 @@ async fn behind_in_hot(media: &Media, capacity: &Superblock, log_media: &Media, 
                 let is_ahead = back == 0 && epoch >= capacity.epoch;
                 return is_ahead.then_some(Role::Capacity);
             }
-            // Of a log that was given up all are far behind.
-            Found::Segment { sequence, .. } => has_former |= tail - sequence < SEGMENTS_BEYOND / 2,
+            // An opening that writes nothing may leave a number out, and within one all follow each other. Of a log that was given
+            // up all are far behind.
+            Found::Segment { sequence, epoch } => {
+                has_former |= epoch == capacity.epoch && tail - sequence < SEGMENTS_BEYOND / 2;
+            }
             Found::Blank => {}
             // What is damaged says nothing, so all that should be there must be known not to be.
             Found::Other if back < MISSED_MIN => return None,
