@@ -8,11 +8,12 @@ use crate::format::root::Root;
 use crate::format::segment::Segment;
 use crate::format::superblock::{Role, Shape, Superblock, SuperblockError, are_known_to_differ};
 use crate::holds::Holds;
-use crate::log::{self, LogGeometry};
+use crate::log::{self, LogGeometry, Medium};
 use crate::log_device::OpenLog;
 use crate::meta::journal::read_newer;
 use crate::meta::media::Media;
 use crate::meta::{MetaError, read_roots};
+use crate::units::LogTail;
 use reactor::Reactor;
 use std::rc::Rc;
 
@@ -36,8 +37,23 @@ pub(crate) fn check_writable(found: &Superblock, device: &str) -> Result<(), Poo
     }
 }
 
-/// So many segments that a log should have, and has not, make it an older copy: the one where replay begins may not have been begun.
+/// So many segments that a log should have, and has not, are looked into: the one where replay begins may not have been begun.
 const MISSED_MIN: u64 = 3;
+/// And so many records make it an older copy: fewer may have rotted at the end of a segment.
+const RECORDS_MISSED_MIN: u64 = 128;
+
+/// A log device that has been opened.
+struct LogParts<'a> {
+    reactor: &'a Rc<Reactor>,
+    open: &'a OpenLog,
+    media: &'a Media,
+}
+
+impl LogParts<'_> {
+    fn medium(&self, capacity: &Superblock, shard: u16) -> Medium {
+        self.open.medium(self.reactor, capacity.segment_start(shard, 0))
+    }
+}
 
 /// Whether two devices are the log and the capacity device of one pool.
 pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) -> Result<(), PoolError> {
@@ -131,7 +147,10 @@ pub(crate) async fn find_older(
     let shadow = capacity.shadow();
     for shard in 0..capacity.shards {
         let role = match capacity.shape {
-            Shape::Hot => behind_in_hot(media, capacity, &log_media, shard).await,
+            Shape::Hot => {
+                let log = LogParts { reactor, open: open_log, media: &log_media };
+                behind_in_hot(media, capacity, &log, shard).await
+            }
             Shape::Shaped => {
                 let roots = read_roots(&log_media, capacity, shard).await;
                 // No root is written before both devices have its epoch.
@@ -174,7 +193,7 @@ async fn is_before_journal(root: Option<&Root>, media: &Media, capacity: &Superb
 /// What is in the place of a segment of the log.
 enum Found {
     /// A segment of this shard.
-    Segment { sequence: u64, epoch: u32 },
+    Segment(Segment),
     /// Nothing was ever written there.
     Blank,
     /// Something else, or what has rotted.
@@ -182,46 +201,48 @@ enum Found {
 }
 
 /// Which device of a hot pool is behind the other, going by where the root, on the capacity device, begins replay, and what
-/// segments the log has. It has the one where that is, unless that was just about to be begun, and those before it unless later
-/// ones have taken their places; and no segment is used again before a durable root begins replay behind it.
-async fn behind_in_hot(media: &Media, capacity: &Superblock, log_media: &Media, shard: u16) -> Option<Role> {
+/// the log has. It has the segment where that is, unless that was just about to be begun, and all records before it as far as their places
+/// were not used again; and no segment is used again before a durable root begins replay behind it.
+async fn behind_in_hot(media: &Media, capacity: &Superblock, log: &LogParts<'_>, shard: u16) -> Option<Role> {
     let root = newest_of(read_roots(media, capacity, shard).await)?;
     let found = async |sequence: u64| {
         let place = (sequence % capacity.segments as u64) as u32;
-        let Ok(bytes) = log_media.read_bytes(capacity.segment_start(shard, place), 1).await else {
+        let Ok(bytes) = log.media.read_bytes(capacity.segment_start(shard, place), 1).await else {
             return Found::Other;
         };
         match Segment::decode(&bytes) {
-            Some(Ok(found)) if found.is_of(capacity.pool_prefix(), shard) => {
-                Found::Segment { sequence: found.sequence, epoch: found.epoch }
-            }
+            Some(Ok(found)) if found.is_of(capacity.pool_prefix(), shard) => Found::Segment(found),
             None if bytes.iter().all(|byte| *byte == 0) => Found::Blank,
             _ => Found::Other,
         }
     };
     let tail = root.tail.segment;
-    let mut has_former = false;
+    let mut newest: Option<Segment> = None;
     for back in 0..capacity.segments as u64 {
         let Some(wanted) = tail.checked_sub(back) else { break };
         match found(wanted).await {
-            Found::Segment { sequence, .. } if sequence == wanted && back < MISSED_MIN => return None,
+            Found::Segment(found) if found.sequence == wanted && back < MISSED_MIN => return None,
             // A log that was given up may have later ones, of openings before.
-            Found::Segment { sequence, epoch } if sequence > wanted => {
-                let is_ahead = back == 0 && epoch >= capacity.epoch;
+            Found::Segment(found) if found.sequence > wanted => {
+                let is_ahead = back == 0 && found.epoch >= capacity.epoch;
                 return is_ahead.then_some(Role::Capacity);
             }
-            // An opening that writes nothing may leave a number out, and within one all follow each other. Of a log that was given
-            // up all are far behind.
-            Found::Segment { sequence, epoch } => {
-                has_former |= epoch == capacity.epoch && tail - sequence < SEGMENTS_BEYOND / 2;
+            // Of a log that was given up all are far behind.
+            Found::Segment(found) if tail - found.sequence < SEGMENTS_BEYOND / 2 => {
+                newest = newest.into_iter().chain([found]).max_by_key(|found| found.sequence);
             }
-            Found::Blank => {}
             // What is damaged says nothing, so all that should be there must be known not to be.
             Found::Other if back < MISSED_MIN => return None,
-            Found::Other => {}
+            _ => {}
         }
     }
-    has_former.then_some(Role::Log)
+    // Numbers may have been left out, of segments that could not be written: only the records tell.
+    let newest = newest?;
+    let (medium, geometry) = (log.medium(capacity, shard), LogGeometry::of(capacity, shard));
+    let mut end_lsn = newest.first_lsn;
+    let from = LogTail { segment: newest.sequence, lsn: newest.first_lsn };
+    let read = log::survey(&medium, geometry, from.into(), &mut |_, placed| end_lsn = placed.lsn + 1).await.ok()?;
+    (read.lost.is_empty() && root.tail.lsn.saturating_sub(end_lsn) >= RECORDS_MISSED_MIN).then_some(Role::Log)
 }
 
 /// The newer copy of a root, where both are as they should be: of a damaged one nothing can be told.
