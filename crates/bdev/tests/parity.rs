@@ -2,112 +2,17 @@
 
 mod common;
 
+use MemberState::{Failed, InSync, Rebuilding};
 use bdev::{
-    BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Fault, Io, Lba,
-    MemDevice, MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
+    BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Io, Lba, MemDevice,
+    MemberState, MirrorOptions, Op, ParityOptions, Status, When::Nth,
 };
+use common::array::*;
 use common::*;
-use reactor::{Reactor, SgList};
+use reactor::SgList;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-type Members = Vec<Option<Arc<dyn BlockDevice>>>;
-
-fn create() -> ParityOptions {
-    ParityOptions { create: true, chunk_bytes: 8 << 10, head_bytes: 64 << 10, ..ParityOptions::default() }
-}
-
-async fn open(reactor: &Rc<Reactor>, members: &Members, options: ParityOptions) -> ParityDevice {
-    ParityDevice::open(reactor, "parity", members.clone(), &options).await.unwrap()
-}
-
-async fn refusal(reactor: &Rc<Reactor>, members: &Members, options: ParityOptions) -> String {
-    match ParityDevice::open(reactor, "parity", members.clone(), &options).await {
-        Ok(_) => panic!("it opened"),
-        Err(error) => error.to_string(),
-    }
-}
-
-fn faulty(count: usize) -> (Vec<Arc<ErrorDevice>>, Members) {
-    let device = |n| Arc::new(ErrorDevice::new(&format!("d{n}"), mem(&format!("m{n}"), 200), &[], 1).unwrap());
-    let devices: Vec<_> = (0..count).map(device).collect();
-    let members = devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockDevice>)).collect();
-    (devices, members)
-}
-
-fn fails(ops: &[Op], status: Status) -> ErrorRule {
-    ErrorRule::always(ops, Fault::Fail(status))
-}
-
-/// A byte that tells the block and the time of its writing.
-fn byte(lba: u64, round: u8) -> u8 {
-    (lba as u8).wrapping_mul(31) ^ round.wrapping_mul(85)
-}
-
-async fn write(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, nblocks: u32, round: u8) -> Status {
-    let channel = device.open_channel(reactor).unwrap();
-    let mut bufs = SgList::new();
-    for block in lba..lba + nblocks as u64 {
-        let mut buf = reactor.pool().alloc(4096).await;
-        buf.as_mut_slice().fill(byte(block, round));
-        bufs.push(buf);
-    }
-    let done = channel.submit(Io::write(Lba(lba), nblocks, bufs)).await;
-    assert!(done.io.bufs.iter().all(|buf| !buf.is_shared()), "buffers come back exclusive");
-    done.status
-}
-
-async fn read(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, nblocks: u32) -> Result<Vec<u8>, Status> {
-    let channel = device.open_channel(reactor).unwrap();
-    let mut bufs = SgList::new();
-    bufs.push(reactor.pool().alloc(nblocks as usize * 4096).await);
-    let done = channel.submit(Io::read(Lba(lba), nblocks, bufs)).await;
-    done.status.check()?;
-    let mut bytes = vec![0; nblocks as usize * 4096];
-    reactor::buf::sg_copy_to(&done.io.bufs, &mut bytes);
-    let block = |bytes: &[u8]| {
-        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixed block");
-        bytes[0]
-    };
-    Ok(bytes.chunks(4096).map(block).collect())
-}
-
-fn expected(lba: u64, nblocks: u32, round: u8) -> Result<Vec<u8>, Status> {
-    Ok((lba..lba + nblocks as u64).map(|block| byte(block, round)).collect())
-}
-
-/// Writes the head and the first rows.
-async fn fill(reactor: &Rc<Reactor>, device: &ParityDevice, rows: u64, round: u8) {
-    let info = device.info().rows.unwrap();
-    for lba in 0..info.start {
-        assert_eq!(write(reactor, device, lba, 1, round).await, Status::Ok);
-    }
-    for row in 0..rows {
-        let lba = info.start + row * info.blocks as u64;
-        assert_eq!(write(reactor, device, lba, info.blocks, round).await, Status::Ok, "row {row}");
-    }
-}
-
-/// Reads all that [`fill`] wrote, in pieces of several sizes.
-async fn check(reactor: &Rc<Reactor>, device: &ParityDevice, rows: u64, round: u8) {
-    let info = device.info().rows.unwrap();
-    let end = info.start + rows * info.blocks as u64;
-    for step in [1, 3, 7, 16] {
-        let mut lba = 0;
-        while lba < end {
-            let count = (end - lba).min(step) as u32;
-            assert_eq!(read(reactor, device, lba, count).await, expected(lba, count, round), "{count} from {lba}");
-            lba += count as u64;
-        }
-    }
-}
-
-fn states(device: &ParityDevice) -> Vec<MemberState> {
-    device.members().iter().map(|member| member.state).collect()
-}
-
-use MemberState::{Failed, InSync, Rebuilding};
 
 #[test]
 fn every_number_of_members_stores_and_computes_what_any_one_of_them_has() {
@@ -278,126 +183,6 @@ fn blocks_that_cannot_be_read_or_are_rotten_are_computed_and_rewritten() {
         devices[1].set_rules(&never).unwrap();
         check(&inner, &parity, 12, 1).await;
         assert_eq!(states(&parity), [InSync, Failed, InSync, InSync]);
-    });
-}
-
-#[test]
-fn the_heads_are_equal_after_any_crash_whichever_member_is_lost_then() {
-    let reactor = reactor();
-    let inner = reactor.clone();
-    reactor.block_on(async move {
-        for loser in 0..3 {
-            let (devices, members) = faulty(3);
-            let parity = open(&inner, &members, create()).await;
-            fill(&inner, &parity, 4, 1).await;
-            parity.settle(&inner).await.unwrap();
-            // Nobody was told that this was done, and one member lost it with the power.
-            devices[loser]
-                .set_rules(&[ErrorRule { lba: Lba(2), ..ErrorRule::always(&[Op::Write], Fault::Lose) }])
-                .unwrap();
-            assert_eq!(write(&inner, &parity, 7, 1, 2).await, Status::Ok);
-            drop(parity);
-            devices[loser].set_rules(&[]).unwrap();
-            let parity = open(&inner, &members, ParityOptions::default()).await;
-            let seen = read(&inner, &parity, 7, 1).await.unwrap();
-            for bad in &devices {
-                bad.set_rules(&[fails(&[Op::Read], Status::Gone)]).unwrap();
-                assert_eq!(read(&inner, &parity, 7, 1).await.unwrap(), seen);
-                bad.set_rules(&[]).unwrap();
-            }
-        }
-    });
-}
-
-#[test]
-fn nobody_waits_for_all_of_the_head_after_a_crash_and_what_is_read_is_equal() {
-    let reactor = reactor();
-    let inner = reactor.clone();
-    reactor.block_on(async move {
-        // Four parts of 64 blocks.
-        let large = ParityOptions { head_bytes: 1 << 20, ..create() };
-        let left = |parity: &ParityDevice| parity.status().head_uncompared_bytes >> 18;
-        for (loser, with) in [(0, "reads"), (1, "writes"), (2, "time"), (0, "versions"), (1, "verification")] {
-            let device = |n| Arc::new(ErrorDevice::new(&format!("d{n}"), mem(&format!("m{n}"), 500), &[], 1).unwrap());
-            let devices: Vec<_> = (0..3).map(device).collect();
-            let members: Members = devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockDevice>)).collect();
-            let parity = open(&inner, &members, large.clone()).await;
-            for lba in 0..256 {
-                assert_eq!(write(&inner, &parity, lba, 1, 1).await, Status::Ok);
-            }
-            assert_eq!(left(&parity), 0, "what is written is equal");
-            parity.settle(&inner).await.unwrap();
-            devices[loser]
-                .set_rules(&[ErrorRule { lba: Lba(2), ..ErrorRule::always(&[Op::Write], Fault::Lose) }])
-                .unwrap();
-            let lost = [7, 100, 101, 255];
-            for lba in lost {
-                assert_eq!(write(&inner, &parity, lba, 1, 2).await, Status::Ok);
-            }
-            drop(parity);
-            devices[loser].set_rules(&[]).unwrap();
-            let parity = Arc::new(open(&inner, &members, ParityOptions::default()).await);
-            assert_eq!(left(&parity), 4);
-            let begin = with == "time";
-            if begin {
-                parity.compare_in_background(&inner);
-                while left(&parity) > 0 {
-                    inner.sleep_ns(1_000_000).await;
-                }
-            }
-            for (lba, parts) in [(7, 3), (100, 2), (101, 2), (255, 1)] {
-                match with {
-                    "writes" => assert_eq!(write(&inner, &*parity, lba - 2, 1, 1).await, Status::Ok),
-                    "versions" => drop(read_version(&parity, &inner, lba, 1).await.unwrap()),
-                    "verification" => {
-                        let channel = parity.open_channel(&inner).unwrap();
-                        assert_eq!(channel.submit(Io::new(Op::Verify, Lba(lba), 1)).await.status, Status::Ok);
-                    }
-                    _ => {}
-                }
-                let seen = read(&inner, &*parity, lba, 1).await.unwrap();
-                assert_eq!(left(&parity), if begin { 0 } else { parts }, "{with} of {lba}");
-                for bad in &devices {
-                    bad.set_rules(&[fails(&[Op::Read], Status::Gone)]).unwrap();
-                    assert_eq!(read(&inner, &*parity, lba, 1).await.unwrap(), seen, "{with} of {lba}");
-                    bad.set_rules(&[]).unwrap();
-                }
-            }
-            // Over the border of two parts, one of which nobody has looked at.
-            assert!(read(&inner, &*parity, 190, 4).await.is_ok());
-            assert_eq!(left(&parity), 0);
-            parity.close(&inner).await.unwrap();
-            drop(parity);
-            assert_eq!(left(&open(&inner, &members, ParityOptions::default()).await), 0, "it was closed");
-        }
-    });
-}
-
-#[test]
-fn a_large_head_that_is_not_compared_yet_does_not_hold_up_the_end() {
-    let reactor = reactor();
-    let inner = reactor.clone();
-    reactor.block_on(async move {
-        let members: Members = (0..3).map(|n| Some(mem(&format!("m{n}"), 80 << 8))).collect();
-        let large = ParityOptions { head_bytes: 70 << 20, ..create() };
-        let parity = open(&inner, &members, large).await;
-        assert_eq!(write(&inner, &parity, 9000, 1, 1).await, Status::Ok);
-        parity.close(&inner).await.unwrap();
-        assert_eq!(parity.status().head_uncompared_bytes, (70 << 20) - (256 << 10), "more than is worth the wait");
-        drop(parity);
-        // So it is not called equal. What is compared in the background until the end is not compared once more.
-        let parity = Arc::new(open(&inner, &members, ParityOptions::default()).await);
-        assert_eq!(parity.status().head_uncompared_bytes, 70 << 20);
-        parity.compare_in_background(&inner);
-        while parity.status().head_uncompared_bytes > 30 << 20 {
-            inner.sleep_ns(1_000_000).await;
-        }
-        parity.close(&inner).await.unwrap();
-        assert_eq!(parity.status().head_uncompared_bytes, 0);
-        drop(parity);
-        let parity = open(&inner, &members, ParityOptions::default()).await;
-        assert_eq!(parity.status().head_uncompared_bytes, 0);
-        assert_eq!(read(&inner, &parity, 9000, 1).await, expected(9000, 1, 1));
     });
 }
 
@@ -881,14 +666,6 @@ fn layers_that_would_hide_rows_are_refused_and_others_pass_them_on() {
 }
 
 /// One block of a version, or how reading it ended.
-async fn read_version(device: &ParityDevice, reactor: &Rc<Reactor>, lba: u64, version: u8) -> Result<u8, Status> {
-    let channel = device.open_channel(reactor).unwrap();
-    let bufs = SgList::from_iter([reactor.pool().alloc(4096).await]);
-    let done = channel.submit(Io::read_version(Lba(lba), 1, version, bufs)).await;
-    assert_eq!((done.io.lba.0, done.io.arg), (lba, version as u64));
-    done.status.check().map(|()| done.io.bufs[0].as_slice()[0])
-}
-
 #[test]
 fn a_version_is_computed_from_the_others_and_a_verify_finds_what_disagrees() {
     let reactor = reactor();

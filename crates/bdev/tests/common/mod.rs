@@ -1,6 +1,7 @@
 //! A reactor for the calling thread, and places for test files.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
+pub mod array;
 mod run;
 
 pub use run::reactor;
