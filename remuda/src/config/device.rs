@@ -5,8 +5,6 @@ use super::section::{Form, Key, Section, key};
 use super::value::{Located, Span, Table};
 use serde::{Deserialize, Serialize};
 
-/// Largest number of children of a stripe.
-const STRIPE_CHILDREN_MAX: usize = 64;
 /// How long a remote target may be away unless told otherwise.
 pub const LOSS_TIMEOUT_NS: u64 = 600_000_000_000;
 const BLOCK_SIZE: Form = Form::Size;
@@ -529,7 +527,7 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             DeviceParams::File { path: path.value, size: size.map(|size| size.value), block_size, direct }
         }
         "stripe" => {
-            children = need_children(section, 2, STRIPE_CHILDREN_MAX)?;
+            children = need_children(section, 2, bdev::STRIPE_CHILDREN_MAX)?;
             let chunk = section.size("chunk");
             let chunk_bytes = chunk.as_ref().map_or(128 << 10, |chunk| chunk.value);
             if !chunk_bytes.is_power_of_two() || !(4096..=16 << 20).contains(&chunk_bytes) {
