@@ -42,19 +42,6 @@ const MISSED_MIN: u64 = 3;
 /// And so many records make it an older copy: fewer may have rotted at the end of a segment.
 const RECORDS_MISSED_MIN: u64 = 128;
 
-/// A log device that has been opened.
-struct LogParts<'a> {
-    reactor: &'a Rc<Reactor>,
-    open: &'a OpenLog,
-    media: &'a Media,
-}
-
-impl LogParts<'_> {
-    fn medium(&self, capacity: &Superblock, shard: u16) -> Medium {
-        self.open.medium(self.reactor, capacity.segment_start(shard, 0))
-    }
-}
-
 /// Whether two devices are the log and the capacity device of one pool.
 pub(super) fn check_pair(capacity: &Superblock, log: &Superblock, devices: &PoolDevices) -> Result<(), PoolError> {
     let refuse =
@@ -124,6 +111,7 @@ pub(crate) async fn find_older(
     open_log: &OpenLog,
 ) -> Option<Older> {
     let newest = capacity.epoch;
+    let medium_of = |shard| open_log.medium(reactor, capacity.segment_start(shard, 0));
     if log.epoch < newest {
         return Some(Older { role: Role::Log, seen: log.epoch, newest });
     }
@@ -133,8 +121,7 @@ pub(crate) async fn find_older(
             return Some(Older { role: Role::Capacity, seen: newest, newest: log.epoch });
         }
         for shard in 0..capacity.shards {
-            let medium = open_log.medium(reactor, capacity.segment_start(shard, 0));
-            let geometry = LogGeometry::of(capacity, shard);
+            let (medium, geometry) = (medium_of(shard), LogGeometry::of(capacity, shard));
             // What cannot be read is looked at when the shard opens.
             if let Ok(newest) = log::newest_epoch(&medium, &geometry).await
                 && newest > capacity.epoch
@@ -147,10 +134,7 @@ pub(crate) async fn find_older(
     let shadow = capacity.shadow();
     for shard in 0..capacity.shards {
         let role = match capacity.shape {
-            Shape::Hot => {
-                let log = LogParts { reactor, open: open_log, media: &log_media };
-                behind_in_hot(media, capacity, &log, shard).await
-            }
+            Shape::Hot => behind_in_hot(media, capacity, &log_media, &medium_of(shard), shard).await,
             Shape::Shaped => {
                 let roots = read_roots(&log_media, capacity, shard).await;
                 // No root is written before both devices have its epoch.
@@ -203,11 +187,17 @@ enum Found {
 /// Which device of a hot pool is behind the other, going by where the root, on the capacity device, begins replay, and what
 /// the log has. It has the segment where that is, unless that was just about to be begun, and all records before it as far as their places
 /// were not used again; and no segment is used again before a durable root begins replay behind it.
-async fn behind_in_hot(media: &Media, capacity: &Superblock, log: &LogParts<'_>, shard: u16) -> Option<Role> {
+async fn behind_in_hot(
+    media: &Media,
+    capacity: &Superblock,
+    log_media: &Media,
+    log_medium: &Medium,
+    shard: u16,
+) -> Option<Role> {
     let root = newest_of(read_roots(media, capacity, shard).await)?;
     let found = async |sequence: u64| {
         let place = (sequence % capacity.segments as u64) as u32;
-        let Ok(bytes) = log.media.read_bytes(capacity.segment_start(shard, place), 1).await else {
+        let Ok(bytes) = log_media.read_bytes(capacity.segment_start(shard, place), 1).await else {
             return Found::Other;
         };
         match Segment::decode(&bytes) {
@@ -238,10 +228,10 @@ async fn behind_in_hot(media: &Media, capacity: &Superblock, log: &LogParts<'_>,
     }
     // Numbers may have been left out, of segments that could not be written: only the records tell.
     let newest = newest?;
-    let (medium, geometry) = (log.medium(capacity, shard), LogGeometry::of(capacity, shard));
+    let geometry = LogGeometry::of(capacity, shard);
     let mut end_lsn = newest.first_lsn;
     let from = LogTail { segment: newest.sequence, lsn: newest.first_lsn };
-    let read = log::survey(&medium, geometry, from.into(), &mut |_, placed| end_lsn = placed.lsn + 1).await.ok()?;
+    let read = log::survey(log_medium, geometry, from.into(), &mut |_, placed| end_lsn = placed.lsn + 1).await.ok()?;
     (read.lost.is_empty() && root.tail.lsn.saturating_sub(end_lsn) >= RECORDS_MISSED_MIN).then_some(Role::Log)
 }
 

@@ -85,11 +85,12 @@ impl Shard {
         let mut load = Load { writer, moved: Vec::new() };
         let page = self.page_to_change(*extent).await?;
         let (mut logged, mut under): (Vec<Moving>, SmallVec<[u32; 8]>) = (Vec::new(), SmallVec::new());
-        let mut laid_in_log: SmallVec<[u32; 8]> = SmallVec::new();
+        // Blocks that become whole in the log, and are destaged later on.
+        let mut merged_first: SmallVec<[u32; 8]> = SmallVec::new();
         for index in due.iter() {
             match in_log(index) {
                 _ if self.index.has_chain(first + index) => match self.is_laid_in_log(*extent, first + index) {
-                    true => laid_in_log.push(index),
+                    true => merged_first.push(first + index),
                     false => under.push(first + index),
                 },
                 Some(moving) => logged.push(moving),
@@ -102,10 +103,10 @@ impl Shard {
             Ok(found) => found,
             Err(status) => (SmallVec::new(), Some(status)),
         };
-        let mut damaged = SmallVec::new();
         if waiting != Some(Status::NoSpace) {
             match self.load_merged(&mut load, owner, &under).await {
-                Ok(found) => damaged = found,
+                // In the log, it is found out what is to become of one that cannot be read.
+                Ok(damaged) => merged_first.extend(damaged),
                 Err(status) => waiting = Some(status),
             }
         }
@@ -115,7 +116,7 @@ impl Shard {
         let blocks = (0..appended).filter(|index| places.get(*index).is_some()).count() as u64;
         add(&self.counters.destaged_bytes, blocks * BLOCK_BYTES as u64);
         self.owe_for(bands, blocks);
-        let all = waiting.is_none() && unreadable.is_empty() && damaged.is_empty() && laid_in_log.is_empty();
+        let all = waiting.is_none() && unreadable.is_empty() && merged_first.is_empty();
         // Holes first: a block that was trimmed and then written again is in both.
         for (set, value) in [(&taken.holes, meta::HOLE), (&taken.lost, meta::LOST)] {
             set.iter().flat_map(|set| set.iter()).for_each(|index| page.set(index, value));
@@ -142,12 +143,8 @@ impl Shard {
         for lost in unreadable {
             self.give_up(owner, lost).await?;
         }
-        for block in damaged {
-            // In the log, it is found out what is to become of it.
+        for block in merged_first {
             self.merge(owner.volume, owner.vextent, block % EXTENT_BLOCKS).await?;
-        }
-        for index in laid_in_log {
-            self.merge(owner.volume, owner.vextent, index).await?;
         }
         waiting.map_or(Ok(if all { Destaged::Whole } else { Destaged::InPart }), Err)
     }
