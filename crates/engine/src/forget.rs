@@ -25,7 +25,9 @@ pub(crate) use unfound::Unfound;
 use crate::error::{Grounds, PoolError};
 use crate::format::dirty::{DIRTY_ENTRIES, DirtySlice};
 use crate::format::record::NUMBER_MAX;
-use crate::format::superblock::{LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, Shape, Superblock};
+use crate::format::superblock::{
+    LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, without_opening,
+};
 use crate::holds::Holds;
 use crate::layout::{self, PlanError};
 use crate::log::{self, LogGeometry};
@@ -495,17 +497,25 @@ fn note_lost(meta: &Meta, loss: Loss) {
 }
 
 /// Whether the start of a device holds nothing but what a crash in step 2 has left of a superblock: words of one of `ours`, apart
-/// from those that an earlier attempt wrote otherwise: checksum, identity of the device, generation, epoch, and what the pool
-/// has grown by since (segments, regions, size of the capacity device).
+/// from those that an earlier attempt wrote otherwise: checksum, identity of the device, generation, epoch, opening, and what the
+/// pool has grown by since (segments, regions, size of the capacity device).
 fn is_torn_copy(start: &[u8], ours: &[[u8; BLOCK_BYTES]]) -> bool {
     const OTHERWISE: [usize; 8] = [8, 56, 64, 88, 96, 104, 144, 224];
-    let (copies, rest) = start.split_at(2 * BLOCK_BYTES);
+    let (blocks, _) = start.as_chunks::<BLOCK_BYTES>();
+    let Some((copies, rest)) = blocks.split_at_checked(SUPERBLOCK_COPIES as usize) else { return false };
+    let comparable = |copy: &[u8; BLOCK_BYTES]| {
+        let mut copy = *copy;
+        without_opening(&mut copy);
+        copy
+    };
+    let ours: Vec<_> = ours.iter().map(comparable).collect();
     let is_ours = |(index, word): (usize, &[u8])| {
-        let at = index * 8 % BLOCK_BYTES;
+        let at = index * 8;
         let is_of_one = || ours.iter().any(|copy| *word == copy[at..at + 8]);
         OTHERWISE.contains(&at) || is_of_one() || word.iter().all(|byte| *byte == 0)
     };
-    rest.iter().all(|byte| *byte == 0) && copies.chunks_exact(8).enumerate().all(is_ours)
+    rest.iter().flatten().all(|byte| *byte == 0)
+        && copies.iter().map(comparable).all(|copy| copy.chunks_exact(8).enumerate().all(is_ours))
 }
 
 /// What all shards lose, by volume.
@@ -587,7 +597,8 @@ mod tests {
         start[512..1024].copy_from_slice(&ours[0][512..1024]);
         start[1024..1032].copy_from_slice(&ours[1][1024..1032]);
         start[BLOCK_BYTES + 56..BLOCK_BYTES + 72].fill(7);
-        assert!(is_torn_copy(&start, &ours), "a sector of one copy, and another identity");
+        start[BLOCK_BYTES + 256 + 22..][..2].fill(9);
+        assert!(is_torn_copy(&start, &ours), "a sector of one copy, another identity, another opening");
         let mut partitioned = start.clone();
         partitioned[510..512].copy_from_slice(&[0x55, 0xAA]);
         assert!(!is_torn_copy(&partitioned, &ours));

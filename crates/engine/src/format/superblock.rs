@@ -344,6 +344,12 @@ pub(crate) fn names_pool(block: &[u8], pool: Uuid) -> bool {
     block.starts_with(&MAGIC) && block[at..at + 16] == *pool.as_bytes()
 }
 
+/// Takes out of a block that is a superblock, whole or torn, by which opening it was written: every opening writes something else there.
+pub(crate) fn without_opening(block: &mut [u8; BLOCK_BYTES]) {
+    let raw: &mut RawSuperblock = zerocopy::transmute_mut!(block);
+    raw.set_spare(RawSpare { opening: U64::ZERO, opening_before: U64::ZERO, ..raw.spare() });
+}
+
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RawSuperblock {
