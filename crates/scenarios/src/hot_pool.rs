@@ -203,7 +203,7 @@ impl Plan {
         Ok(Arc::new(device))
     }
 
-    fn log_path(&self) -> String {
+    pub(crate) fn log_path(&self) -> String {
         if self.log_number == 0 { LOG.into() } else { format!("{LOG}{}", self.log_number) }
     }
 
@@ -423,6 +423,8 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
         Mutation::ForgetOwn => Some(Defect::ForgetOwn),
         Mutation::FlattenHalf => Some(Defect::FlattenHalf),
+        Mutation::HideEarly => Some(Defect::HideEarly),
+        Mutation::LayUnlogged => Some(Defect::LayUnlogged),
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
         _ => None,

@@ -157,14 +157,10 @@ impl Stage {
     ) -> Result<(), Failure> {
         let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
         self.live(world, plan.reactors, move |stage, reactor| async move {
-            match plan.open_and_keep(&reactor).await {
-                Ok(pool) => {
-                    let hands = stage.hands(pool, reactor);
-                    hands.read_all().await;
-                    main(stage, hands).await;
-                }
-                Err(error) => stage.expect(false, || format!("the pool does not open: {error}")),
-            }
+            let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
+            let Some(hands) = opened else { return };
+            hands.read_all().await;
+            main(stage, hands).await;
         })
     }
 

@@ -142,19 +142,11 @@ impl Stage {
         let crew = Crew::default();
         let stage = self.clone();
         let begun = move |reactor: Rc<Reactor>| async move {
-            let opened = plan.open_and_keep(&reactor).await;
-            let alive = stage.sim.alive(stage.node);
-            match opened {
-                Ok(pool) => {
-                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
-                    let block_shift = plan.block_shift;
-                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift };
-                    stage.make_up(&hands).await;
-                    hands.read_all().await;
-                    main(stage, hands).await;
-                }
-                Err(error) => stage.sim.expect(!alive, || format!("the pool does not open: {error}")),
-            }
+            let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
+            let Some(hands) = opened else { return };
+            stage.make_up(&hands).await;
+            hands.read_all().await;
+            main(stage, hands).await;
         };
         world.spawn(self.node, 0, |reactor| crew.member(begun(reactor)));
         world.run_until("the work on a full pool to end (I6)", LIFE_NS, |_| crew.is_done())

@@ -1,7 +1,7 @@
 //! Exactly what some places of a pool's volumes hold, for work whose operations never meet: an oracle that knows which
 //! operation must succeed, where the one for overlapping operations only knows what may be read.
 
-use crate::hot_pool::EXTENT_BLOCKS;
+use crate::hot_pool::{EXTENT_BLOCKS, Plan};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op, Status};
 use engine::Pool;
@@ -9,7 +9,7 @@ use reactor::{Reactor, SgList};
 use sim::oracle::{fill_cell, read_cell};
 use sim::{Handle, NodeId};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,6 +63,23 @@ impl Ledger {
 
     pub(crate) fn spots(&self) -> Vec<Spot> {
         self.spots.keys().copied().collect()
+    }
+
+    /// The volumes, by the numbers in their names.
+    pub(crate) fn volumes(&self) -> BTreeSet<u64> {
+        self.spots.keys().map(|spot| spot.volume).collect()
+    }
+
+    /// A volume begins as another one is.
+    pub(crate) fn copy(&mut self, of: u64, volume: u64) {
+        let copied = self.spots.iter().filter(|(spot, _)| spot.volume == of);
+        let copied: Vec<_> = copied.map(|(spot, known)| (Spot { volume, ..*spot }, known.clone())).collect();
+        self.spots.extend(copied);
+    }
+
+    /// A volume goes.
+    pub(crate) fn remove(&mut self, volume: u64) {
+        self.spots.retain(|spot, _| spot.volume != volume);
     }
 
     /// Those that a range of a volume has.
@@ -123,6 +140,26 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
+    /// Opens the pool in a new process. `None`: that has gone down meanwhile.
+    pub(crate) async fn open(
+        plan: &Plan,
+        reactor: &Rc<Reactor>,
+        ledger: Rc<RefCell<Ledger>>,
+        sim: &Handle,
+        node: NodeId,
+    ) -> Option<Hands> {
+        match plan.open_and_keep(reactor).await {
+            Ok(pool) => {
+                let (sim, reactor, block_shift) = (sim.clone(), reactor.clone(), plan.block_shift);
+                Some(Hands { ledger, sim, node, pool, reactor, block_shift })
+            }
+            Err(error) => {
+                sim.expect(!sim.alive(node), || format!("the pool does not open: {error}"));
+                None
+            }
+        }
+    }
+
     /// What a process that is going down believes to have done counts for nothing.
     pub(crate) fn is_alive(&self) -> bool {
         self.sim.alive(self.node)
@@ -171,8 +208,9 @@ impl Hands {
         bufs
     }
 
+    /// Of whatever volume, since clones have the cells of others: no two volumes are written with the same stamp.
     fn cell(&self, spot: Spot, index: usize) -> usize {
-        (spot.volume as usize) << 32 | (spot.first as usize + index)
+        spot.first as usize + index
     }
 
     /// Writes something new. A write that finds no space has written nothing; others that fail may have.

@@ -35,6 +35,7 @@ mod panics;
 mod parity_bays;
 mod parity_pool;
 mod pmem_log;
+mod pool_clones;
 mod pool_snapshots;
 mod pool_versions;
 mod raw_file;
@@ -211,6 +212,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a shaped pool over zones, some of which become read-only or go offline, within their limits, under kills, power cuts \
                 and failing disks; every write is where its zone goes on, and every acknowledged one is durable",
         run: zoned_pool::run,
+    },
+    Scenario {
+        name: "pool-clones",
+        about: "clones that are written to in part and in parallel while they are flattened and while their originals go, over slow \
+                devices, under kills and power cuts; nothing but writing changes what they read as",
+        run: pool_clones::run,
     },
     Scenario {
         name: "pool-snapshots",

@@ -61,7 +61,7 @@ fn seeds_that_found_defects_hold() {
         ("hot-pool", &[53, 1019]),
         ("hot-pool-full", &[5, 26]),
         ("hot-pool-rot", &[14, 37, 42, 420]),
-        ("hot-pool-forget", &[3]),
+        ("hot-pool-forget", &[3, 88]),
         ("shaped-pool-forget", &[2, 10, 54, 183]),
         ("zoned-pool", &[54]),
     ] {
@@ -165,6 +165,8 @@ fn every_checker_catches_its_mutation() {
         ("pool-snapshots", Mutation::AbsorbExtents),
         ("pool-snapshots", Mutation::ForgetOwn),
         ("pool-snapshots", Mutation::FlattenHalf),
+        ("pool-clones", Mutation::HideEarly),
+        ("pool-clones", Mutation::LayUnlogged),
         ("pool-versions", Mutation::OneVersion),
         ("pool-versions", Mutation::TrustVersion),
         ("pool-snapshots", Mutation::ForgetTrims),

@@ -281,6 +281,10 @@ pub enum Mutation {
     ForgetOwn,
     /// A scenario's own defect: where the engine flattens a volume it leaves out every second block.
     FlattenHalf,
+    /// A scenario's own defect: an extent of the engine hides what lies below it before its record is durable.
+    HideEarly,
+    /// A scenario's own defect: the engine lays deltas over what lies below a layer without a whole block in the log.
+    LayUnlogged,
     /// A scenario's own defect: the engine does not try another version of a block that is damaged.
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
@@ -317,7 +321,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 71] = [
+    pub const ALL: [Mutation; 73] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -373,6 +377,8 @@ impl Mutation {
         Mutation::AbsorbExtents,
         Mutation::ForgetOwn,
         Mutation::FlattenHalf,
+        Mutation::HideEarly,
+        Mutation::LayUnlogged,
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::SkipParity,

@@ -142,18 +142,23 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What every block of an extent is that has no map page.
-fn value_without_page(descriptor: Descriptor) -> u32 {
-    match descriptor.flags {
-        flags if flags & BLOCKS_LOST != 0 => LOST,
-        flags if flags & BLOCKS_INHERIT != 0 => INHERIT,
-        // The record that gives it to its volume is on its way. Until then nothing there hides what lies below.
-        _ if descriptor.is_free() => INHERIT,
-        _ => HOLE,
-    }
-}
-
 impl Meta {
+    /// What every block of an extent is that has no map page.
+    fn value_without_page(&self, descriptor: Descriptor) -> u32 {
+        match descriptor.flags {
+            flags if flags & BLOCKS_LOST != 0 => LOST,
+            flags if flags & BLOCKS_INHERIT != 0 => INHERIT,
+            // The record that gives it to its volume is on its way. Until then nothing there hides what lies below.
+            _ if descriptor.is_free() && !self.hides_early.get() => INHERIT,
+            _ => HOLE,
+        }
+    }
+
+    /// A free extent hides what lies below it, from now on: for tests of what watches over that.
+    pub(crate) fn hide_early(&self) {
+        self.hides_early.set(true);
+    }
+
     /// The extent's map page if it is in memory, else load it.
     #[inline]
     pub fn page(&self, extent: u32) -> Option<Page> {
@@ -207,7 +212,7 @@ impl Meta {
             }
             let descriptor = self.descriptor(extent);
             let Some(slot) = slot_of(descriptor) else {
-                return Ok(self.install(extent, Content::All(value_without_page(descriptor))));
+                return Ok(self.install(extent, Content::All(self.value_without_page(descriptor))));
             };
             count(&self.counters.loads);
             let block = self.map_block(extent, slot);

@@ -310,6 +310,8 @@ pub struct Meta {
     counters: Counters,
     /// See [`copy_tables_early`](Self::copy_tables_early).
     copies_early: Cell<bool>,
+    /// See [`hide_early`](Self::hide_early).
+    hides_early: Cell<bool>,
 }
 
 impl Meta {
@@ -407,6 +409,7 @@ impl Meta {
             reowned: reowned::Reowned::default(),
             counters: Counters::default(),
             copies_early: Cell::new(false),
+            hides_early: Cell::new(false),
         };
         Ok((Rc::new(meta), root.tail))
     }

@@ -258,6 +258,10 @@ pub enum Defect {
     ForgetOwn,
     /// Flattening a volume leaves out every second block that it shows of another one.
     FlattenHalf,
+    /// An extent hides what lies below it before the record that gives it to its volume is durable.
+    HideEarly,
+    /// Deltas over what lies below a layer are laid over it in no case in the log, whatever a replay then finds.
+    LayUnlogged,
     /// Of a block that is damaged no other version is tried.
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.

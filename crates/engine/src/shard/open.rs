@@ -218,6 +218,9 @@ impl Shard {
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
+        if tuning.defect == Some(Defect::HideEarly) {
+            meta.hide_early();
+        }
         let of_bands = match tuning.defect {
             Some(Defect::FreeEarly) => Some(BandDefect::FreeAtOnce),
             Some(Defect::TrustFlushes) => Some(BandDefect::TrustFlushes),

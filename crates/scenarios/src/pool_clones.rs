@@ -1,0 +1,337 @@
+//! `pool-clones`: clones that are written to in part and in parallel while they are flattened, and while what they were cloned
+//! from goes, over devices some of whose operations take long, crashed at any step.
+//!
+//! Volumes are cloned while nobody writes, so that it is known exactly what a clone begins with. From then on each place of each
+//! volume has one task that writes to it, and whatever is done to the layers below changes nothing of what it reads as.
+
+use crate::Run;
+use crate::blocks::Crew;
+use crate::crashes::SECOND_NS;
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, create, defect_of};
+use crate::ledger::{Hands, Ledger, Spot};
+use base::Rng;
+use bdev::{BlockDevice, Status};
+use engine::{CheckOptions, FlattenState, FlattenStatus, Pool, Severity};
+use reactor::Reactor;
+use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const EXTENT_BYTES: u64 = 4 << 20;
+const LIFE_NS: u64 = 300 * SECOND_NS;
+/// Volumes at the same time.
+const VOLUMES_MAX: usize = 4;
+/// Snapshots at the same time of volumes that are being written to.
+const SHOTS_MAX: usize = 3;
+/// Extents of a volume that are used, in two slices.
+const EXTENTS: [u64; 3] = [0, 1, 16];
+
+/// What outlives the processes.
+#[derive(Clone)]
+struct Stage {
+    plan: Plan,
+    sim: Handle,
+    node: NodeId,
+    ledger: Rc<RefCell<Ledger>>,
+    /// The number of the volume that was made last.
+    made: Rc<Cell<u64>>,
+    /// Snapshots that were made while others wrote.
+    shots: Rc<Cell<u64>>,
+    /// The volume that is being made or deleted: after a crash it may be there or not.
+    unsure: Rc<Cell<Option<u64>>>,
+}
+
+pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
+    let plan = Plan::pick(rng);
+    // Room for every extent of every layer.
+    let plan = Plan {
+        capacity_bytes: (plan.shards as u64 * 40 + 2) * EXTENT_BYTES,
+        block_shift: if rng.one_in(4) { 12 } else { 9 },
+        volumes: 1,
+        volumes_max: 40,
+        ..plan
+    };
+    let idle_ns = plan.idle_ns;
+    let plan = if rng.one_in(3) { plan } else { plan.shaped(rng) };
+    // Blocks move on at once, and there are few extents, so that each is soon used again.
+    let plan = Plan { idle_ns, ..plan };
+    world.handle().note(format!("{plan:?}"));
+    let node = world.add_node();
+    create(world, rng, plan, node)?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let per = 1u64 << (12 - plan.block_shift);
+    let mut places = vec![(0, per), (8 * per, 8 * per), (700 * per, per), ((EXTENT_BLOCKS - 1) * per, per)];
+    if per > 1 {
+        places.extend([(3 * per + 1, 1), (3 * per + 5, 2), (4 * per, 4), (5 * per + 7, 1), (701 * per + 2, 3)]);
+    }
+    let spots = Spot::in_extents(EXTENTS.into_iter().map(|extent| (0, extent)), &places, per);
+    let stage = Stage {
+        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
+        sim: world.handle(),
+        node,
+        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
+        made: Rc::default(),
+        shots: Rc::default(),
+        unsure: Rc::default(),
+    };
+    for round in 0..rng.between(1, 4) {
+        world.handle().note(format!("round {round}"));
+        let log = (!plan.mapped).then(|| plan.log_path());
+        for path in [Some(CAPACITY.to_string()), log].into_iter().flatten() {
+            let slow = if rng.one_in(3) { 0 } else { rng.between(2, 40) };
+            world.set_disk_faults(node, &path, DiskFaults { slow, ..DiskFaults::default() });
+        }
+        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        if !rng.one_in(4) {
+            world.crash_after_writes(node, rng.between(1, 400), crash);
+        }
+        let fork = rng.fork();
+        stage.life(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
+        if world.is_running(node) {
+            world.crash(node, crash);
+        }
+    }
+    world.heal();
+    stage.life(world, rng, |stage, hands| async move { stage.finish(hands).await })?;
+    world.crash(node, Crash::Kill);
+    stage.boot(world, 1, |stage, reactor| async move { stage.check_closed(reactor).await })
+}
+
+impl Stage {
+    fn boot<F: Future<Output = ()> + 'static>(
+        &self,
+        world: &mut World,
+        reactors: usize,
+        main: impl FnOnce(Stage, Rc<Reactor>) -> F,
+    ) -> Result<(), Failure> {
+        world.boot(self.node, reactors, World::reactor_config());
+        let crew = Crew::default();
+        world.spawn(self.node, 0, |reactor| crew.member(main(self.clone(), reactor)));
+        world.run_until("the work on clones to end", LIFE_NS, |_| crew.is_done())
+    }
+
+    /// One life of the process: opens the pool, reads everything, and goes on with `main`.
+    fn life<F: Future<Output = ()> + 'static>(
+        &self,
+        world: &mut World,
+        rng: &mut Rng,
+        main: impl FnOnce(Stage, Hands) -> F + 'static,
+    ) -> Result<(), Failure> {
+        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
+        self.boot(world, plan.reactors, move |stage, reactor| async move {
+            let hands = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
+            let Some(hands) = hands else { return };
+            stage.find_volumes(&hands);
+            hands.read_all().await;
+            stage.audit(&hands).await;
+            main(stage, hands).await;
+        })
+    }
+
+    /// After a crash: a volume that was being made or deleted is there or not.
+    fn find_volumes(&self, hands: &Hands) {
+        let there = |number: &u64| hands.pool.volume(&format!("v{number}")).is_some();
+        let known: BTreeSet<u64> = self.ledger.borrow().volumes();
+        for number in known.iter().filter(|number| !there(number)) {
+            let is_allowed = self.unsure.get() == Some(*number);
+            hands.expect(is_allowed, || format!("volume v{number} is missing"));
+            if hands.is_alive() {
+                self.ledger.borrow_mut().remove(*number);
+            }
+        }
+        let deleted = (0..=self.made.get()).find(|number| there(number) && !known.contains(number));
+        hands.expect(deleted.is_none(), || format!("volume v{deleted:?} was deleted, and is there"));
+        if hands.is_alive() {
+            self.unsure.set(None);
+        }
+    }
+
+    async fn work(self, hands: Hands, mut rng: Rng) {
+        for _ in 0..rng.between(1, 4) {
+            if !rng.one_in(4) {
+                self.branch(&hands, &mut rng).await;
+            }
+            if !hands.is_alive() {
+                return;
+            }
+            let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+            let goes = (volumes.len() > 1 && rng.one_in(2)).then(|| volumes[rng.below(volumes.len() as u64) as usize]);
+            let tasks = rng.between(1, 5);
+            let care = hands.reactor.spawn_join(self.clone().care(hands.clone(), goes, rng.fork()));
+            let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, goes, rng);
+            hands.share_out(tasks, &mut rng, work).await;
+            care.await;
+        }
+    }
+
+    /// Makes a clone of a volume as it is.
+    async fn branch(&self, hands: &Hands, rng: &mut Rng) {
+        let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+        if volumes.len() >= VOLUMES_MAX || !hands.is_alive() {
+            return;
+        }
+        let (of, number) = (volumes[rng.below(volumes.len() as u64) as usize], self.made.get() + 1);
+        self.made.set(number);
+        self.unsure.set(Some(number));
+        self.ledger.borrow_mut().copy(of, number);
+        let (volume, snapshot) = (format!("v{of}"), format!("s{number}"));
+        let made = hands.pool.snapshot(&hands.reactor, &[(&volume, &snapshot)], 0).await;
+        hands.expect(made.is_ok(), || format!("a snapshot cannot be made: {:?}", made.err()));
+        let (from, name) = (format!("{volume}@{snapshot}"), format!("v{number}"));
+        let made = hands.pool.clone_volume(&hands.reactor, &from, &name, 0).await;
+        hands.expect(made.is_ok(), || format!("a clone cannot be made: {:?}", made.err()));
+        if hands.is_alive() {
+            self.unsure.set(None);
+        }
+    }
+
+    async fn work_on(self, hands: Hands, task: u64, tasks: u64, goes: Option<u64>, mut rng: Rng) {
+        let spots = self.ledger.borrow().spots();
+        // Tasks have blocks of their own, so that several are at work in an extent, and extents that are trimmed as a whole.
+        let per = hands.per_block();
+        let mine = |spot: &Spot| goes != Some(spot.volume) && (spot.volume + spot.first / per) % tasks == task;
+        let mine: Vec<Spot> = spots.into_iter().filter(mine).collect();
+        for _ in 0..rng.between(5, 40) {
+            if !hands.is_alive() || mine.is_empty() {
+                return;
+            }
+            let spot = mine[rng.below(mine.len() as u64) as usize];
+            match rng.below(8) {
+                0..4 => {
+                    let status = hands.write(spot).await;
+                    hands.expect(status == Status::Ok, || format!("writing {spot:?} failed with '{status}'"));
+                }
+                4 | 5 => drop(hands.read(spot).await),
+                6 => {
+                    let status = hands.trim(spot.volume, spot.first, spot.blocks).await;
+                    hands.expect(status.is_ok(), || format!("trimming {spot:?} failed with '{status}'"));
+                }
+                _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
+            }
+        }
+    }
+
+    /// What is done to layers beside the work; a volume that goes is not worked on.
+    async fn care(self, hands: Hands, goes: Option<u64>, mut rng: Rng) {
+        for _ in 0..rng.between(1, 10) {
+            hands.reactor.sleep_ns(rng.below(2_000_000)).await;
+            match rng.below(12) {
+                0 => self.settle(&hands).await,
+                1..4 => self.flatten_one(&hands, &mut rng).await,
+                _ => self.shoot(&hands, &mut rng).await,
+            }
+        }
+        let Some(number) = goes.filter(|_| hands.is_alive()) else { return };
+        self.delete(&hands, number).await;
+    }
+
+    /// Makes a snapshot of a volume that is being written to, or deletes one of those: extents come, go and are given upwards.
+    async fn shoot(&self, hands: &Hands, rng: &mut Rng) {
+        let there = hands.pool.volumes();
+        let shots = there.iter().map(|volume| volume.name()).filter(|name| name.contains("@shot"));
+        let shots: Vec<&str> = shots.collect();
+        if shots.len() >= SHOTS_MAX || !shots.is_empty() && rng.one_in(2) {
+            let shot = shots[rng.below(shots.len() as u64) as usize];
+            let deleted = hands.pool.delete_snapshot(&hands.reactor, shot).await;
+            return hands.expect(deleted.is_ok(), || format!("{shot} cannot be deleted: {deleted:?}"));
+        }
+        let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+        let volume = format!("v{}", volumes[rng.below(volumes.len() as u64) as usize]);
+        let name = format!("shot{}", self.shots.replace(self.shots.get() + 1));
+        let made = hands.pool.snapshot(&hands.reactor, &[(&volume, &name)], 0).await;
+        hands.expect(made.is_ok(), || format!("a snapshot of {volume} cannot be made: {:?}", made.err()));
+    }
+
+    async fn settle(&self, hands: &Hands) {
+        let settled = hands.pool.settle(&hands.reactor).await;
+        hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
+    }
+
+    async fn delete(&self, hands: &Hands, number: u64) {
+        self.unsure.set(Some(number));
+        let deleted = hands.pool.delete_volume_and_snapshots(&hands.reactor, &format!("v{number}")).await;
+        hands.expect(deleted.is_ok(), || format!("v{number} cannot be deleted: {deleted:?}"));
+        if hands.is_alive() {
+            self.unsure.set(None);
+            self.ledger.borrow_mut().remove(number);
+        }
+    }
+
+    async fn clones(&self, hands: &Hands) -> Vec<String> {
+        let tree = hands.pool.tree(&hands.reactor).await;
+        let tree = tree.map_or_else(|_| Vec::new(), |(tree, _)| tree);
+        tree.into_iter().filter(|volume| volume.clone_of.is_some()).map(|volume| volume.name).collect()
+    }
+
+    async fn begin_to_flatten(&self, hands: &Hands, name: &str) {
+        let before = hands.pool.flatten_status(&hands.reactor, name).await;
+        let runs = matches!(before, Ok(Some(FlattenStatus { state: FlattenState::Running, .. })));
+        let begun = hands.pool.flatten(&hands.reactor, name).await;
+        hands.expect(runs || begun.is_ok(), || format!("{name} cannot be flattened: {begun:?}"));
+    }
+
+    /// Flattens a clone, to the end, for a moment, or without waiting for it.
+    async fn flatten_one(&self, hands: &Hands, rng: &mut Rng) {
+        let clones = self.clones(hands).await;
+        let Some(name) = clones.get(rng.below(clones.len().max(1) as u64) as usize) else { return };
+        self.begin_to_flatten(hands, name).await;
+        match rng.below(4) {
+            0 => {
+                hands.reactor.sleep_ns(rng.below(1_000_000)).await;
+                let stopped = hands.pool.stop_flatten(&hands.reactor, name).await;
+                hands.expect(stopped.is_ok(), || format!("{name} is not stopped: {stopped:?}"));
+                // It comes to its end soon, not at once.
+                let ended = hands.pool.flattened(&hands.reactor, name).await;
+                hands.expect(ended.is_ok(), || format!("{name} does not stop: {ended:?}"));
+            }
+            1 | 2 => {
+                let ended = hands.pool.flattened(&hands.reactor, name).await;
+                let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
+                hands.expect(is_done, || format!("{name} is not flattened: {ended:?}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// All clones become independent, all volumes but the last go, and that has what it had.
+    async fn finish(self, hands: Hands) {
+        for name in self.clones(&hands).await {
+            self.begin_to_flatten(&hands, &name).await;
+            let ended = hands.pool.flattened(&hands.reactor, &name).await;
+            let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
+            hands.expect(is_done, || format!("in the end {name} is not flattened: {ended:?}"));
+        }
+        hands.read_all().await;
+        let mut volumes = self.ledger.borrow().volumes();
+        volumes.pop_last();
+        for number in volumes {
+            self.delete(&hands, number).await;
+        }
+        let reaped = hands.pool.reap(&hands.reactor).await;
+        hands.expect(reaped.is_ok(), || format!("what was deleted does not go: {reaped:?}"));
+        hands.read_all().await;
+        self.settle(&hands).await;
+        hands.read_all().await;
+        self.audit(&hands).await;
+        hands.pool.close(&hands.reactor).await;
+    }
+
+    async fn audit(&self, hands: &Hands) {
+        let audit = hands.pool.audit(&hands.reactor).await;
+        let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
+        hands.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
+    }
+
+    async fn check_closed(self, reactor: Rc<Reactor>) {
+        let devices = self.plan.devices(&reactor).expect("the devices are there");
+        let options = CheckOptions { payloads: true, data: true, repair: false };
+        let report = Pool::check(&reactor, &devices.capacity, Some(&devices.log), options).await;
+        let wrong =
+            report.as_ref().map_or(None, |report| report.findings.iter().find(|one| one.severity > Severity::Note));
+        self.sim.expect(wrong.is_none() && report.is_ok(), || {
+            format!("a check of the closed pool finds: {wrong:?} {:?}", report.as_ref().err())
+        });
+    }
+}
