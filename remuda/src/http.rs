@@ -218,7 +218,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 35] = [
+const SHARD_SERIES: [ShardSeries; 36] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -278,7 +278,12 @@ const SHARD_SERIES: [ShardSeries; 35] = [
     ("remuda_pool_scrubbed_extents", "gauge", "Extents that the scrub has passed.", |shard| shard.scrubbed_extents),
     ("remuda_pool_scrub_bad_blocks", "gauge", "Blocks that the scrub could not read.", |shard| shard.scrub_bad_blocks),
     ("remuda_pool_scrubs_total", "counter", "Scrubs that came to their end.", |shard| shard.scrubs),
-    ("remuda_pool_trouble", "gauge", "1 while upkeep of a shard fails.", |shard| shard.trouble.is_some() as u64),
+    ("remuda_pool_trouble", "gauge", "1 while upkeep of a shard fails, or its log refuses writes.", |shard| {
+        (shard.trouble.is_some() || shard.log_trouble.is_some()) as u64
+    }),
+    ("remuda_pool_resting_segments", "gauge", "Segments of the log that are left alone after an error.", |shard| {
+        shard.resting_segments
+    }),
 ];
 
 type TrafficSeries = (&'static str, &'static str, fn(&TrafficView) -> u64);

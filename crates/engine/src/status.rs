@@ -113,6 +113,10 @@ pub struct ShardStatus {
     pub scrub: ScrubStatus,
     /// Why upkeep fails, while it does.
     pub trouble: Option<String>,
+    /// Why all writes to the log fail, while they do.
+    pub log_trouble: Option<String>,
+    /// Segments of the log that are left alone, since writing them failed just now or reading them did at opening.
+    pub resting_segments: u32,
 }
 
 /// How the bands of a shard are; all zero where there are none.
@@ -202,6 +206,8 @@ impl ShardStatus {
             memory_bytes: index.memory_bytes + meta.memory_bytes + shadow.memory_bytes + shard.heat_bytes(),
             scrub: shard.scrub_status(),
             trouble: shard.last_error().map(|status| status.to_string()),
+            log_trouble: shard.log().refusal().map(|status| status.to_string()),
+            resting_segments: log.resting,
         }
     }
 }

@@ -424,7 +424,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetOwn => Some(Defect::ForgetOwn),
         Mutation::FlattenHalf => Some(Defect::FlattenHalf),
         Mutation::HideEarly => Some(Defect::HideEarly),
-        Mutation::LayUnlogged => Some(Defect::LayUnlogged),
+        Mutation::RestForGood => Some(Defect::RestForGood),
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
         _ => None,

@@ -27,6 +27,7 @@ mod hot_pool_images;
 mod hot_pool_rot;
 mod hot_pool_stall;
 mod ledger;
+mod log_refusals;
 mod lossy;
 mod mirror_crash;
 mod net_streams;
@@ -212,6 +213,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a shaped pool over zones, some of which become read-only or go offline, within their limits, under kills, power cuts \
                 and failing disks; every write is where its zone goes on, and every acknowledged one is durable",
         run: zoned_pool::run,
+    },
+    Scenario {
+        name: "log-refusals",
+        about: "a pool whose log device refuses writes for a while, some or all; nothing acknowledged is lost, and when it takes \
+                writes again so does the pool, with all of its log",
+        run: log_refusals::run,
     },
     Scenario {
         name: "pool-clones",

@@ -166,7 +166,7 @@ fn every_checker_catches_its_mutation() {
         ("pool-snapshots", Mutation::ForgetOwn),
         ("pool-snapshots", Mutation::FlattenHalf),
         ("pool-clones", Mutation::HideEarly),
-        ("pool-clones", Mutation::LayUnlogged),
+        ("log-refusals", Mutation::RestForGood),
         ("pool-versions", Mutation::OneVersion),
         ("pool-versions", Mutation::TrustVersion),
         ("pool-snapshots", Mutation::ForgetTrims),

@@ -283,8 +283,8 @@ pub enum Mutation {
     FlattenHalf,
     /// A scenario's own defect: an extent of the engine hides what lies below it before its record is durable.
     HideEarly,
-    /// A scenario's own defect: the engine lays deltas over what lies below a layer without a whole block in the log.
-    LayUnlogged,
+    /// A scenario's own defect: the engine does not use a segment of the log again to which a write has failed.
+    RestForGood,
     /// A scenario's own defect: the engine does not try another version of a block that is damaged.
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
@@ -378,7 +378,7 @@ impl Mutation {
         Mutation::ForgetOwn,
         Mutation::FlattenHalf,
         Mutation::HideEarly,
-        Mutation::LayUnlogged,
+        Mutation::RestForGood,
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::SkipParity,

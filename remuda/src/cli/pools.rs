@@ -489,7 +489,7 @@ fn shards(open: &PoolNumbers) -> String {
             output::count(shard.replay_records),
             output::count(shard.checkpoints),
             output::count(shard.waits),
-            shard.trouble.clone().unwrap_or("-".to_string()),
+            shard.log_trouble.as_ref().or(shard.trouble.as_ref()).cloned().unwrap_or("-".to_string()),
         ]
     });
     let headings = [

@@ -332,6 +332,10 @@ pub struct ShardNumbers {
     pub scrubs: u64,
     /// Why upkeep fails, while it does.
     pub trouble: Option<String>,
+    /// Why all writes to the log fail, while they do.
+    pub log_trouble: Option<String>,
+    /// Segments of the log that are left alone, since writing them failed just now or reading them did when the pool was opened.
+    pub resting_segments: u64,
 }
 
 impl ShardNumbers {
@@ -373,6 +377,8 @@ impl ShardNumbers {
             scrub_bad_blocks: shard.scrub.corrupt_blocks + shard.scrub.lost_blocks,
             scrubs: shard.scrub.completed,
             trouble: shard.trouble.clone(),
+            log_trouble: shard.log_trouble.clone(),
+            resting_segments: shard.resting_segments as u64,
             ..ShardNumbers::default()
         }
     }
@@ -415,6 +421,8 @@ impl ShardNumbers {
         self.scrub_bad_blocks += shard.scrub_bad_blocks;
         self.scrubs += shard.scrubs;
         self.trouble = self.trouble.take().or_else(|| shard.trouble.clone());
+        self.log_trouble = self.log_trouble.take().or_else(|| shard.log_trouble.clone());
+        self.resting_segments += shard.resting_segments;
     }
 
     fn with_ratios(mut self, replay_rate: Option<f64>) -> ShardNumbers {
@@ -480,7 +488,7 @@ impl PoolNumbers {
     /// How an open pool is, in a word.
     fn state(&self) -> &'static str {
         match () {
-            () if self.total.trouble.is_some() => "trouble",
+            () if self.total.trouble.is_some() || self.total.log_trouble.is_some() => "trouble",
             () if !self.full_shards.is_empty() => "full",
             () => "open",
         }
@@ -488,7 +496,23 @@ impl PoolNumbers {
 
     /// What is wrong: what hosts notice to `failing`, everything else to `problems`.
     fn judge(&self, def: &PoolDef, problems: &mut Vec<String>, failing: &mut Vec<String>) {
-        if let Some(trouble) = &self.total.trouble {
+        let log = match &def.log {
+            LogDef::Device(log) => format!("device '{log}'"),
+            LogDef::Pmem { path, .. } => format!("'{path}'"),
+        };
+        if let Some(trouble) = &self.total.log_trouble {
+            failing.push(format!(
+                "its log refuses writes: {trouble}; writes of hosts fail, and one is tried every second until it takes them again: \
+                 see to {log}"
+            ));
+        } else if self.total.resting_segments > 0 {
+            problems.push(format!(
+                "{} segments of its log are left alone for a while: writing them failed, or reading them did when it was opened; if that \
+                 goes on, replace {log}",
+                self.total.resting_segments
+            ));
+        }
+        if let (Some(trouble), None) = (&self.total.trouble, &self.total.log_trouble) {
             let devices = match &def.log {
                 // The index of a shaped pool is on its log device.
                 LogDef::Device(log) if self.layout.shape != Shape::Hot.name() => {
@@ -681,6 +705,14 @@ mod tests {
         assert_eq!((problems.len(), failing.len(), open.state()), (1, 1, "full"));
         open.total.trouble = Some("write error".into());
         assert_eq!((judged(&open).1.len(), open.state()), (2, "trouble"));
+        open.total.resting_segments = 3;
+        assert!(judged(&open).0.iter().any(|line| line.contains("3 segments of its log are left alone")));
+        // What cannot be moved for want of a log is its trouble alone.
+        open.total.log_trouble = Some("no space left on the device".into());
+        let (problems, failing) = judged(&open);
+        assert_eq!((problems.len(), failing.len(), open.state()), (1, 2, "trouble"));
+        assert!(failing[0].contains("refuses writes: no space left on the device"), "{failing:?}");
+        (open.total.resting_segments, open.total.log_trouble) = (0, None);
         open.log_durable = true;
         assert!(judged(&open).0.is_empty());
         open.layout.shape = "shaped".into();

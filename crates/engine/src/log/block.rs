@@ -5,7 +5,7 @@
 //! ```
 //! While groups are under way, records gather. In a log that is filling, small groups do not start beside others: each has a
 //! header block of its own, which takes room and wears the drive. A group that is done waits for those before it. When a write
-//! fails, the segment takes no more; once nothing of it is under way, it is retired and all records that were not delivered go
+//! fails, the segment takes no more; once nothing of it is under way, it is left alone and all records that were not delivered go
 //! back to the front of their queues and into the next segment.
 //!
 //! A segment is closed when the next record does not fit. Only when all its groups are delivered, the next is opened (so its
@@ -55,6 +55,8 @@ pub(super) struct BlockState {
     /// The summary of the segment before is being written.
     pub(super) sealing: bool,
     spare: Option<Buf>,
+    /// No group begins until a [pause](Log::pause) is over.
+    pauses: bool,
     /// Somebody waits for pool memory on behalf of the log.
     starved: bool,
     pub(super) spare_entries: Vec<Vec<Entry>>,
@@ -69,6 +71,7 @@ impl BlockState {
             summary: Summary::default(),
             sealing: false,
             spare: reactor.pool().try_alloc(SPARE_BYTES),
+            pauses: false,
             starved: false,
             spare_entries: Vec::new(),
             spare_lists: Vec::new(),
@@ -160,7 +163,7 @@ impl Log {
     pub(super) fn start_group(self: &Rc<Self>) -> bool {
         let plan = {
             let state = self.state.borrow();
-            let failing = state.open.as_ref().is_some_and(|open| open.failed);
+            let failing = state.block.pauses || state.open.as_ref().is_some_and(|open| open.failed);
             let waiting = state.queues.iter().any(|queue| !queue.is_empty());
             if failing || !waiting || state.block.in_flight.len() >= GROUPS_IN_FLIGHT_MAX || state.block.starved {
                 return false;
@@ -187,14 +190,13 @@ impl Log {
     /// Closes the current segment and opens another for the record that waits first.
     fn next_segment(self: &Rc<Self>) -> bool {
         let class = {
-            let state = self.state.borrow();
-            let internal = !state.queues[Class::Internal as usize].is_empty();
+            let internal = !self.state.borrow().queues[Class::Internal as usize].is_empty();
             let class = if internal { Class::Internal } else { Class::User };
-            if state.ring.is_exhausted(class) {
-                drop(state);
+            if self.is_exhausted(class) {
                 self.refuse(class);
                 return true;
             }
+            let state = self.state.borrow();
             if !state.block.is_idle() {
                 return false;
             }
@@ -226,11 +228,22 @@ impl Log {
             let state = &mut *self.state.borrow_mut();
             let queue = std::mem::take(&mut state.queues[class as usize]);
             state.queued_bytes -= queue.iter().map(Entry::bytes_max).sum::<u64>();
-            (queue, state.failure)
+            (queue, state.refusals.status())
         };
         for entry in refused {
             self.finish(entry.slot, Appended { result: Err(status), payload: entry.payload });
         }
+    }
+
+    /// Begins no group for so long.
+    pub(super) fn pause(self: &Rc<Self>, pause_ns: u64) {
+        self.state.borrow_mut().block.pauses = true;
+        let log = self.clone();
+        self.medium.reactor().spawn(async move {
+            log.medium.reactor().sleep_ns(pause_ns).await;
+            log.state.borrow_mut().block.pauses = false;
+            log.arm();
+        });
     }
 
     /// Memory for the headers of a group, with a block for the segment's header in front when it is the first.

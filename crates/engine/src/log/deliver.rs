@@ -35,6 +35,7 @@ impl Log {
         let state = &mut *self.state.borrow_mut();
         let group = state.block.in_flight.pop_front_if(|group| group.outcome == Some(Status::Ok))?;
         state.block.first_group += 1;
+        self.count_success(state);
         state.stats.groups += 1;
         state.stats.medium_bytes += group.medium_bytes;
         state.stats.appended_records += group.entries.len() as u64;
@@ -60,7 +61,7 @@ impl Log {
         self.state.borrow_mut().block.spare_entries.push(entries);
     }
 
-    /// When a write of the segment failed and none is under way any more: retires the segment, and puts the records that
+    /// When a write of the segment failed and none is under way any more: leaves the segment, and puts the records that
     /// were not delivered back where they came from, in order.
     fn take_back(self: &Rc<Self>) {
         let mut without_payload = Vec::new();
@@ -83,7 +84,10 @@ impl Log {
             }
             status
         };
-        self.retire(status);
+        let pause_ns = self.leave_failed(status);
+        if pause_ns > 0 {
+            self.pause(pause_ns);
+        }
         // A device that keeps the buffers of a failed write leaves nothing to try again with.
         for entry in without_payload {
             self.finish(entry.slot, Appended { result: Err(status), payload: entry.payload });

@@ -34,7 +34,7 @@ impl Log {
                             self.sink.reclaimed(segment);
                         }
                         if let Err(errno) = self.store_segment_header() {
-                            self.retire(Status::of_errno(errno, Op::Write));
+                            self.leave_failed(Status::of_errno(errno, Op::Write));
                         }
                     }
                     Opening::Full => {
@@ -60,7 +60,7 @@ impl Log {
                     self.summarize(record, placed.lsn, start..start + bytes);
                     return Some(Ok(placed));
                 }
-                Err(errno) => self.retire(Status::of_errno(errno, Op::Write)),
+                Err(errno) => drop(self.leave_failed(Status::of_errno(errno, Op::Write))),
             }
         }
     }
@@ -161,6 +161,7 @@ impl Log {
         let start = open.used;
         open.used += bytes;
         state.next_lsn += 1;
+        self.count_success(state);
         state.stats.appended_records += 1;
         state.stats.user_bytes += payload_bytes;
         state.stats.medium_bytes += bytes;

@@ -15,6 +15,7 @@ mod block;
 mod deliver;
 mod mapped;
 mod read;
+mod refusals;
 mod ring;
 mod scan;
 mod slots;
@@ -38,6 +39,7 @@ use reactor::buf::sg_len;
 use reactor::driver::PmemId;
 use reactor::sync::Notify;
 use reactor::{Buf, IoFuture, Reactor, SgList, TurnEnd};
+use refusals::Refusals;
 use ring::Ring;
 use slots::Slots;
 use std::cell::{Cell, RefCell};
@@ -190,7 +192,7 @@ pub struct Appended {
 pub struct Room {
     /// Segments that may be written, the one being written not among them.
     pub segments_free: u32,
-    /// Segments that are not retired.
+    /// Segments that may be written, or will be after a release.
     pub segments_total: u32,
     /// Bytes that the free segments and the rest of the current one hold at least, headers included, beyond what waits.
     pub bytes_free: u64,
@@ -215,8 +217,8 @@ pub struct LogStats {
     pub errors: u64,
     /// Segments opened.
     pub segments: u64,
-    /// Segments that are out of use after a failed write.
-    pub retired: u32,
+    /// Segments that are left alone for a while, after a failed write.
+    pub resting: u32,
     /// Appends that had to wait for space.
     pub waits: u64,
 }
@@ -264,8 +266,7 @@ struct State {
     /// Records that wait, by class, and the log bytes that they will take at most.
     queues: [VecDeque<Entry>; 2],
     queued_bytes: u64,
-    /// How the last failed write ended: what writers are told when no segment is left.
-    failure: Status,
+    refusals: Refusals,
     stats: LogStats,
     block: BlockState,
     /// Of a mapped log.
@@ -318,7 +319,7 @@ impl Log {
             open: None,
             queues: Default::default(),
             queued_bytes: 0,
-            failure: Status::NoSpace,
+            refusals: Refusals::new(),
             stats: LogStats::default(),
             block,
             pages: SummaryPages::new(&geometry),
@@ -344,6 +345,11 @@ impl Log {
     /// records are durable.
     pub fn store_summaries_early(&self) {
         self.summaries_early.set(true);
+    }
+
+    /// For tests of the tests: from now on a segment to which a write has failed is not used again.
+    pub fn rest_for_good(&self) {
+        self.state.borrow_mut().ring.rest_for_good();
     }
 
     /// Refuses all appends from now on, with `Gone`. What waits or is under way goes on.
@@ -475,10 +481,10 @@ impl Log {
         state.ring.is_full(Class::Internal) && !state.queues[Class::Internal as usize].is_empty()
     }
 
-    /// Whether it is cramped and likely to stay so: segments are out of use, or records had to be refused since the last release.
+    /// Whether it is cramped and likely to stay so: segments are left alone after failed writes, or records had to be refused since the last release.
     pub fn is_hopeless(&self) -> bool {
         let state = self.state.borrow();
-        state.ring.is_full(Class::Internal) && (state.ring.retired() > 0 || self.refused.get())
+        state.ring.is_full(Class::Internal) && (state.ring.resting() > 0 || self.refused.get())
     }
 
     /// Whether records had to be refused since the last release.
@@ -512,7 +518,15 @@ impl Log {
     /// Counters.
     pub fn stats(&self) -> LogStats {
         let state = self.state.borrow();
-        LogStats { retired: state.ring.retired(), ..state.stats }
+        LogStats { resting: state.ring.resting(), ..state.stats }
+    }
+
+    /// Whether appends of users fail at present, and how, since the medium refuses writes. An attempt now and then finds out whether it
+    /// takes some again.
+    pub fn refusal(&self) -> Option<Status> {
+        let state = self.state.borrow();
+        let is_refused = state.refusals.is_refused() || state.ring.is_exhausted(Class::User);
+        is_refused.then(|| state.refusals.status())
     }
 
     /// Waits until every append made before this call has ended.
@@ -586,10 +600,10 @@ impl Log {
 
     /// Takes the next segment of the ring for `class`, and tells the index what is overwritten by that.
     fn open_next(&self, class: Class) -> Opening {
-        let state = &mut *self.state.borrow_mut();
-        if state.ring.is_exhausted(class) {
-            return Opening::Never(state.failure);
+        if self.is_exhausted(class) {
+            return Opening::Never(self.state.borrow().refusals.status());
         }
+        let state = &mut *self.state.borrow_mut();
         let Some(next) = state.ring.open(class) else { return Opening::Full };
         let first_lsn = state.next_lsn;
         let used = BLOCK_BYTES as u64;
@@ -598,20 +612,37 @@ impl Log {
         Opening::Opened(next.overwritten)
     }
 
-    /// The current segment is not used again; the next record goes to another.
-    fn retire(&self, status: Status) {
-        let state = &mut *self.state.borrow_mut();
+    /// A write to the current segment succeeded.
+    #[inline]
+    fn count_success(&self, state: &mut State) {
+        if state.refusals.worked() {
+            state.ring.wake_all();
+            tracing::warn!(shard = self.geometry.shard, "the log device takes writes again");
+        }
+    }
+
+    /// Whether no release helps records of `class` on: they are refused.
+    fn is_exhausted(&self, class: Class) -> bool {
+        let (state, now_ns) = (&mut *self.state.borrow_mut(), self.medium.reactor().now_ns());
+        state.ring.wake(class, now_ns);
+        state.refusals.holds(now_ns) || state.ring.is_exhausted(class)
+    }
+
+    /// A write to the current segment failed: it is left alone for a while, and the next record goes to another. How long that has to
+    /// wait, ns.
+    fn leave_failed(&self, status: Status) -> u64 {
+        let (state, now_ns) = (&mut *self.state.borrow_mut(), self.medium.reactor().now_ns());
         let open = state.open.take().expect("only the current segment fails");
-        state.ring.retire(open.sequence);
+        state.ring.rest(open.sequence, now_ns);
         state.stats.errors += 1;
-        state.failure = status;
-        tracing::warn!(
-            shard = self.geometry.shard,
-            segment = open.sequence,
-            %status,
-            left = state.ring.usable(),
-            "a log write failed; the segment is out of use until the pool is opened again"
-        );
+        let pause_ns = state.refusals.failed(status, now_ns);
+        let (shard, segment, left) = (self.geometry.shard, open.sequence, state.ring.usable());
+        if state.refusals.has_just_begun() {
+            tracing::warn!(shard, %status, "the log device refuses writes; one is tried every second");
+        } else if !state.refusals.is_refused() {
+            tracing::warn!(shard, segment, %status, left, "a log write failed; its segment is left alone for a while");
+        }
+        pause_ns
     }
 }
 

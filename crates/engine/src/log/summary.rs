@@ -49,7 +49,7 @@ impl Log {
             let state = &mut *self.state.borrow_mut();
             assert!(state.block.is_idle());
             let Some(open) = state.open.take() else {
-                // What a retired segment left.
+                // What a segment that failed left.
                 state.block.summary.clear();
                 return;
             };

@@ -554,7 +554,7 @@ fn a_failed_write_moves_its_records_to_the_next_segment_in_order() {
     for round in 0..4 {
         reactor.block_on(append_all(log.clone(), reactor.clone(), round, 6));
     }
-    assert_eq!((log.stats().errors, log.stats().retired, log.room().segments_total), (1, 1, 5));
+    assert_eq!((log.stats().errors, log.stats().resting, log.room().segments_total), (1, 1, 5));
     let records = notes.placed.take();
     assert_eq!((records.len(), records[0].1.segment), (24, 1));
     assert!(records[23].1.segment > 1);

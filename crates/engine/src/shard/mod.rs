@@ -260,8 +260,8 @@ pub enum Defect {
     FlattenHalf,
     /// An extent hides what lies below it before the record that gives it to its volume is durable.
     HideEarly,
-    /// Deltas over what lies below a layer are laid over it in no case in the log, whatever a replay then finds.
-    LayUnlogged,
+    /// A segment of the log to which a write has failed is not used again until the pool is opened again.
+    RestForGood,
     /// Of a block that is damaged no other version is tried.
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.

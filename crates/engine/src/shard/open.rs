@@ -235,8 +235,10 @@ impl Shard {
         if let Some(bands) = meta.bands().filter(|_| writes) {
             bands.adopt_zones().await;
         }
-        if tuning.defect == Some(Defect::SummaryEarly) {
-            log.store_summaries_early();
+        match tuning.defect {
+            Some(Defect::SummaryEarly) => log.store_summaries_early(),
+            Some(Defect::RestForGood) => log.rest_for_good(),
+            _ => {}
         }
         let lends = tuning.lends.unwrap_or_else(|| capacity.writes_at_once());
         let marks = tuning.marks.unwrap_or(if meta.bands().is_some() { pace::IN_BANDS } else { pace::IN_PLACE });

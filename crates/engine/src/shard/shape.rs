@@ -13,7 +13,7 @@ use super::destage::{Destaged, Moving, RUN_BLOCKS_MAX, Stop};
 use super::dirty::BlockSet;
 use super::index::{Place, Taken};
 use super::log_map::{IN_PLACE, LogPlace};
-use super::{BLOCK, Defect, Shard, Target, add};
+use super::{BLOCK, Shard, Target, add};
 use crate::bands::{Bands, Entry, Stream, Writer};
 use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
@@ -152,7 +152,7 @@ impl Shard {
     /// Whether the deltas over a block are laid over it in the log. Where that has no room to spare they are not, and what lies below is
     /// [needed](Self::let_below_go) for longer.
     fn is_laid_in_log(&self, extent: u32, block: u32) -> bool {
-        let lies_below = self.index.below_deltas(block) == Place::Inherit && !self.is_broken(Defect::LayUnlogged);
+        let lies_below = self.index.below_deltas(block) == Place::Inherit;
         if !lies_below || !self.index.is_named(extent, self.durable_tail()) {
             return false;
         }

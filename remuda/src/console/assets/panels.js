@@ -239,7 +239,7 @@ const shardColumns = [
   { title: "Free extents", number: true, cell: ({ free_extents, extents }) => `${count(free_extents)} of ${count(extents)}` },
   { title: "To replay", number: true, cell: ({ replay_records }) => `${count(replay_records)} records` },
   { title: "Waiting", number: true, cell: ({ waiting_writes }) => count(waiting_writes) },
-  { title: "Upkeep", wide: true, cell: ({ trouble }) => (trouble ? { text: trouble, tone: "bad" } : "fine") },
+  { title: "Upkeep", wide: true, cell: ({ trouble, log_trouble: log }) => (log || trouble ? { text: log || trouble, tone: "bad" } : "fine") },
 ];
 
 function poolCard() {
