@@ -151,6 +151,8 @@ fn snapshots_go_through_files_into_other_pools() {
     refused(&node, &["snapshot", "import", "w", "--pool", "hot", "-i", &path("none")], 1, "check the path");
     refused(&node, &["snapshot", "import", "v", "--roll-back", "-i", &one], 5, "hosts may use it");
     refused(&node, &["snapshot", "export", "v@x", "-o", &path("none.snap")], 4, "no such object");
+    let backwards = ["snapshot", "export", "v@one", "--since", "v@two", "-o", &path("none.snap")];
+    refused(&node, &backwards, 2, "is not below");
     node.ok(&["snapshot", "import", "w", "--pool", "hot", "--input", &one]);
     node.ok(&["snapshot", "import", "w", "--input", &two]);
     assert_eq!(names(&node.json(&["snapshot", "list", "w"])), ["w@one", "w@two"]);

@@ -122,7 +122,7 @@ impl StreamSource for Source {
 
 impl Node {
     /// Begins to write a snapshot as a stream: all of it or, with `since`, what differs from that one.
-    pub fn snapshot_export(
+    pub async fn snapshot_export(
         &mut self,
         name: &str,
         since: Option<&str>,
@@ -140,6 +140,10 @@ impl Node {
                 cause,
                 "name an older snapshot of the same volume",
             ));
+        }
+        if since.is_some() {
+            // Whether it can be told what differs, before anything is sent.
+            self.snapshot_diff(name, since, 0, 1).await?;
         }
         let open = self.open_pool_of(&pool)?;
         let size = self.pool_volumes.get(name).map_or(0, |slot| slot.volume.info().bytes());

@@ -787,7 +787,7 @@ async fn dispatch(
             let from = params.offset.unwrap_or(0);
             answer(node.snapshot_diff(&params.snapshot, params.since.as_deref(), from, CHANGES_MAX).await?)
         }
-        "snapshot.export" => answer(node.snapshot_export(&params.snapshot, params.since.as_deref(), transfer)?),
+        "snapshot.export" => answer(node.snapshot_export(&params.snapshot, params.since.as_deref(), transfer).await?),
         "snapshot.import" => {
             node.snapshot_import(&params.target, params.pool.as_deref(), params.flag, transfer).map(done)
         }
