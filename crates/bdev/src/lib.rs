@@ -33,6 +33,7 @@ mod mem_zeroes;
 mod mirror;
 pub mod model_ssd;
 mod null;
+mod openings;
 mod parity;
 mod parts;
 mod range_lock;

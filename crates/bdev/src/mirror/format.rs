@@ -1,5 +1,6 @@
 //! What a mirror keeps on each leg: two superblock slots and the dirty-region bitmap. See `docs/formats/mirror.md`.
 
+use crate::openings::{Openings, RawOpenings};
 use crate::slots::{HEADER_BYTES, Kind, Stamp, UNIT_BYTES, Unit};
 use base::crc32c;
 use zerocopy::byteorder::little_endian::{U32, U64};
@@ -67,6 +68,7 @@ struct RawSuperblock {
     pages: U32,
     reserved_2: U32,
     legs: [RawLeg; LEGS_MAX],
+    openings: RawOpenings,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -78,8 +80,9 @@ struct RawLeg {
     reserved: [u8; 7],
 }
 
-const _: () = assert!(size_of::<RawSuperblock>() == 296 && size_of::<RawLeg>() == 32);
+const _: () = assert!(size_of::<RawSuperblock>() == 808 && size_of::<RawLeg>() == 32);
 const _: () = assert!(HEADER_BYTES + std::mem::offset_of!(RawSuperblock, legs) == 80);
+const _: () = assert!(HEADER_BYTES + std::mem::offset_of!(RawSuperblock, openings) == 336);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LegRecord {
@@ -110,6 +113,8 @@ pub(super) struct Superblock {
     pub(super) region_blocks: u64,
     pub(super) pages: u32,
     pub(super) legs: Vec<LegRecord>,
+    /// Those that have led to this generation.
+    pub(super) openings: Openings,
 }
 
 impl Superblock {
@@ -130,6 +135,7 @@ impl Superblock {
             pages: self.pages.into(),
             reserved_2: U32::ZERO,
             legs,
+            openings: self.openings.encode(),
         };
         KIND.seal(Stamp { id: self.mirror_id, generation: self.generation }, raw.as_bytes())
     }
@@ -162,6 +168,7 @@ impl Superblock {
             region_blocks: raw.region_blocks.get(),
             pages,
             legs: raw.legs[..leg_count].iter().map(leg).collect::<Option<Vec<_>>>()?,
+            openings: Openings::decode(&raw.openings),
         })
     }
 }
@@ -225,6 +232,9 @@ mod tests {
     use crate::slots::Content;
 
     fn example() -> Superblock {
+        let mut openings = Openings::default();
+        openings.begin(70, 5);
+        openings.begin(76, 6);
         let leg = |n| LegRecord { id: [n; 16], state: LegState::InSync, failed_generation: n as u64 };
         Superblock {
             mirror_id: [9; 16],
@@ -236,6 +246,7 @@ mod tests {
             region_blocks: 16,
             pages: 1,
             legs: vec![leg(1), leg(2), leg(3)],
+            openings,
         }
     }
 
@@ -245,6 +256,11 @@ mod tests {
         let Content::Record(stamp, body) = KIND.open(&bytes) else { panic!("no record") };
         assert_eq!(Superblock::decode(stamp, body), Some(example()));
         assert_eq!(Superblock::decode(stamp, &body[..200]), None);
+        // As a program of before openings writes it.
+        let older = Superblock { openings: Openings::default(), ..example() }.encode(1);
+        assert!(
+            older[336..].iter().all(|byte| *byte == 0) && bytes[..8] == older[..8] && bytes[16..336] == older[16..336]
+        );
         // The number of legs, their index, the pages.
         for at in [44, 45, 72] {
             let mut wrong = bytes;

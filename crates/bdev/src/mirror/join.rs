@@ -39,6 +39,8 @@ impl MirrorDevice {
             (None, Some(device)) => self.fitted(leg, device).map_err(refused)?,
             (None, None) => return Err(refused(format!("leg {leg} is absent"))),
         };
+        let mut legs: Vec<_> = shared.legs.iter().map(|leg| leg.device.get().cloned()).collect();
+        legs[leg] = Some(device.clone());
         // Before anything is held up: a leg that does not answer must not stop the others.
         let channel = device.open_channel(reactor)?;
         let options = MirrorOptions { create: overwrite, force: overwrite, ..MirrorOptions::default() };
@@ -51,7 +53,7 @@ impl MirrorDevice {
         let state = {
             let meta = shared.meta.lock().expect("nothing panics while holding the metadata");
             meta::arriving(&meta.superblock, seen.superblock.as_ref(), seen.blank, leg, overwrite)
-                .map_err(|why| refused(explain(&why)))?
+                .map_err(|why| refused(explain(&why, &legs, true)))?
         };
         // Only the first device of a leg stays; it is the same one otherwise.
         let _ = shared.legs[leg].device.set(device);

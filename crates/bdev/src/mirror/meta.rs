@@ -32,7 +32,8 @@ pub(super) enum Disagreement {
 ///
 /// The newest superblock rules. A leg that it calls in sync has every acknowledged write, whatever the leg's own
 /// generation: a write is acknowledged only after every leg that missed it was called failed, durably, on the others. Unless it was
-/// put back from a copy: since each opening writes two generations, that leg is two behind, and filled anew.
+/// put back from a copy: since each opening writes two generations, that leg is two behind, and filled anew. A leg that took part in
+/// openings that the newest superblock does not know was used apart, as one was that calls the leg of that superblock failed.
 pub(super) fn decide(
     found: &[Option<Superblock>],
     blank: &[bool],
@@ -60,16 +61,16 @@ pub(super) fn decide(
                 if !same {
                     return Err(Disagreement::WrongLeg(index));
                 }
-                let calls_ruler_failed =
-                    own.legs[index].state == LegState::InSync && lost_sight(own, newest, index, ruler);
-                if index != ruler && calls_ruler_failed && prefer.is_none() {
+                let went_on_alone = own.legs[index].state == LegState::InSync
+                    && (lost_sight(own, newest, index, ruler) || went_apart(own, newest));
+                if index != ruler && went_on_alone && prefer.is_none() {
                     return Err(Disagreement::SplitBrain(ruler, index));
                 }
                 // No leg in sync misses two generations, unless two crashes in a row were each in the midst of writing one.
-                let is_copy = index != ruler && own.generation.abs_diff(newest.generation) > 1;
+                let is_copy = own.generation.abs_diff(newest.generation) > 1 || is_elsewhere(own, newest);
                 leg.state = match leg.state {
-                    LegState::InSync if is_copy => LegState::RecoveringFull,
-                    _ => returning(leg, own, index, calls_ruler_failed),
+                    LegState::InSync if index != ruler && (is_copy || went_on_alone) => LegState::RecoveringFull,
+                    _ => returning(leg, own, newest, went_on_alone),
                 };
             }
             None => {
@@ -110,10 +111,11 @@ pub(super) fn arriving(
         Some(own) => {
             let in_use = (0..current.legs.len()).filter(|leg| current.legs[*leg].state == LegState::InSync);
             let went_on_alone = own.legs[index].state == LegState::InSync;
-            let without = in_use.into_iter().find(|leg| went_on_alone && lost_sight(own, current, index, *leg));
+            let lost_sight = |leg: usize| lost_sight(own, current, index, leg) || went_apart(own, current);
+            let without = in_use.into_iter().find(|leg| went_on_alone && lost_sight(*leg));
             match without {
                 Some(leg) if !overwrite => Err(Disagreement::SplitBrain(leg, index)),
-                without => Ok(returning(&current.legs[index], own, index, without.is_some())),
+                without => Ok(returning(&current.legs[index], own, current, without.is_some())),
             }
         }
     }
@@ -145,18 +147,26 @@ fn lost_sight(own: &Superblock, newest: &Superblock, index: usize, ruler: usize)
     }
 }
 
+/// Whether a leg, by its `own` superblock, took part in an opening that the ruling one does not know: of copies of the legs, each was
+/// used. So it may have acknowledged writes.
+fn went_apart(own: &Superblock, newest: &Superblock) -> bool {
+    own.openings.differ_at(&newest.openings, own.openings.settled(own.generation))
+}
+
+/// Whether a leg has a generation of an opening that the ruling superblock does not know: what it has missed is in no bitmap.
+fn is_elsewhere(own: &Superblock, newest: &Superblock) -> bool {
+    own.openings.differ_at(&newest.openings, own.generation)
+}
+
 /// What becomes of a leg that is here.
-fn returning(record: &LegRecord, own: &Superblock, index: usize, went_on_alone: bool) -> LegState {
+fn returning(record: &LegRecord, own: &Superblock, newest: &Superblock, went_on_alone: bool) -> LegState {
+    let is_same = own.legs[own.leg_index].id == record.id && !went_on_alone && !is_elsewhere(own, newest);
+    // Writes since the failure are in the bitmap, if this is the leg as it was when it failed, or later.
+    let failed_at = own.generation.saturating_add(1);
     match record.state {
         LegState::InSync => LegState::InSync,
-        // Writes since the failure are in the bitmap, if this is the leg as it was when it failed.
-        LegState::Failed | LegState::RecoveringDirty
-            if own.legs[index].id == record.id
-                && !went_on_alone
-                && (record.state == LegState::RecoveringDirty || own.generation + 1 == record.failed_generation) =>
-        {
-            LegState::RecoveringDirty
-        }
+        LegState::Failed if is_same && failed_at == record.failed_generation => LegState::RecoveringDirty,
+        LegState::RecoveringDirty if is_same && failed_at >= record.failed_generation => LegState::RecoveringDirty,
         _ => LegState::RecoveringFull,
     }
 }
@@ -164,6 +174,7 @@ fn returning(record: &LegRecord, own: &Superblock, index: usize, went_on_alone: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::openings::Openings;
 
     fn superblock(index: usize, generation: u64, states: &[LegState]) -> Option<Superblock> {
         let leg = |(n, state): (usize, &LegState)| {
@@ -180,6 +191,7 @@ mod tests {
             region_blocks: 10,
             pages: 1,
             legs: states.iter().enumerate().map(leg).collect(),
+            openings: Openings::default(),
         })
     }
 
@@ -283,6 +295,80 @@ mod tests {
         // Called failed by a mirror that had other writes in between.
         current.legs[1].failed_generation = 0;
         assert_eq!(arrives(&current, &short_away, false), Ok(RecoveringFull));
+    }
+
+    /// A leg of two, in sync with the other, after these openings: the first generation of each, and its number.
+    fn opened(index: usize, generation: u64, openings: &[(u64, u64)]) -> Option<Superblock> {
+        let mut own = superblock(index, generation, &[InSync, InSync]);
+        openings.iter().for_each(|(first, id)| own.as_mut().unwrap().openings.begin(*first, *id));
+        own
+    }
+
+    #[test]
+    fn legs_of_copies_that_were_used_apart_are_refused_however_often_each_was() {
+        for (first, second) in [(1, 1), (2, 2), (1, 2), (3, 1), (1, 9), (2, 3)] {
+            let after = |openings: u64, number: u64| -> Vec<(u64, u64)> {
+                (0..=openings).map(|n| (1 + 2 * n, if n == 0 { 7 } else { number + n })).collect()
+            };
+            let found = [opened(0, 2 + 2 * first, &after(first, 100)), opened(1, 2 + 2 * second, &after(second, 200))];
+            let ruler = if first > second { 0 } else { 1 };
+            assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::SplitBrain(ruler, 1 - ruler)));
+            for prefer in [0, 1] {
+                let mut expected = [RecoveringFull; 2];
+                expected[prefer] = InSync;
+                assert_eq!(states(decide(&found, &[false; 2], false, Some(prefer))), expected);
+            }
+            // While the mirror is in use without it, too.
+            let current =
+                Superblock { generation: 9 + found[0].as_ref().unwrap().generation, ..found[0].clone().unwrap() };
+            let mut current = Superblock { legs: superblock(0, 9, &[InSync, Failed]).unwrap().legs, ..current };
+            current.openings.begin(current.generation - 1, 5);
+            assert_eq!(arriving(&current, found[1].as_ref(), false, 1, false), Err(Disagreement::SplitBrain(0, 1)));
+            assert_eq!(arriving(&current, found[1].as_ref(), false, 1, true), Ok(RecoveringFull));
+        }
+    }
+
+    #[test]
+    fn a_leg_of_a_fork_that_acknowledged_nothing_is_filled_anew_and_never_from_a_bitmap() {
+        // A crash after the first superblock of an opening that the other leg never heard of.
+        for generation in [12, 13] {
+            let found = [opened(0, 11, &[(1, 7), (11, 8)]), opened(1, generation, &[(1, 7), (11, 9)])];
+            assert_eq!(states(decide(&found, &[false; 2], false, None)), [RecoveringFull, InSync]);
+        }
+        // It failed just one generation later than the one that it has, by the count.
+        let mut other = opened(1, 12, &[(1, 7), (9, 9), (11, 10)]);
+        let record = &mut other.as_mut().unwrap().legs[0];
+        (record.state, record.failed_generation) = (Failed, 11);
+        let same = [opened(0, 10, &[(1, 7), (9, 9)]), other.clone()];
+        assert_eq!(states(decide(&same, &[false; 2], false, None)), [RecoveringDirty, InSync]);
+        let apart = [opened(0, 10, &[(1, 7), (9, 8)]), other.clone()];
+        assert_eq!(decide(&apart, &[false; 2], false, None), Err(Disagreement::SplitBrain(1, 0)));
+        let openings = &mut other.as_mut().unwrap().openings;
+        *openings = Openings::default();
+        [(1, 7), (10, 9), (11, 10)].iter().for_each(|(first, id)| openings.begin(*first, *id));
+        let void = [opened(0, 10, &[(1, 7), (10, 8)]), other];
+        assert_eq!(states(decide(&void, &[false; 2], false, None)), [RecoveringFull, InSync]);
+    }
+
+    #[test]
+    fn openings_that_are_not_known_tell_nothing() {
+        // An older program opened it last, on one side or on both.
+        let found = [opened(0, 11, &[]), opened(1, 12, &[(12, 9)])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
+        let found = [opened(0, 12, &[(3, 7)]), opened(1, 12, &[])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, InSync]);
+    }
+
+    #[test]
+    fn a_leg_put_back_from_a_copy_while_it_is_caught_up_is_caught_up_only_if_the_bitmap_goes_back_so_far() {
+        let mut ruling = superblock(0, 15, &[InSync, RecoveringDirty]);
+        ruling.as_mut().unwrap().legs[1].failed_generation = 11;
+        for (generation, expected) in
+            [(14, RecoveringDirty), (12, RecoveringDirty), (10, RecoveringDirty), (9, RecoveringFull)]
+        {
+            let found = [ruling.clone(), superblock(1, generation, &[InSync, InSync])];
+            assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, expected], "{generation}");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod upkeep;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Op, OpSet};
+use crate::openings::Openings;
 use crate::range_lock::RangeLock;
 use crate::slots::{self, Slots, UNIT_BYTES};
 use format::{BitmapPage, KIND, LegRecord, PAGE_REGIONS, PAGES_MAX, Superblock};
@@ -209,7 +210,7 @@ impl MirrorDevice {
         }
         let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         let fresh = options.create && (options.force || found.iter().all(Option::is_none));
-        let superblock = if fresh {
+        let mut superblock = if fresh {
             if legs.iter().any(Option::is_none) {
                 return refuse("a new mirror needs all its legs".to_string());
             }
@@ -223,13 +224,14 @@ impl MirrorDevice {
                 return refuse(format!("it has {} legs, {} are given", superblock.legs.len(), legs.len()));
             }
             meta::decide(&found, &blank, options.start_degraded, options.prefer)
-                .map_err(|why| DeviceError::Config { device: name.to_string(), reason: explain(&why) })?
+                .map_err(|why| config(explain(&why, &legs, false)))?
         };
         if present.iter().any(|info| {
             superblock.block_size != info.block_size || info.blocks < superblock.data_start + superblock.data_blocks
         }) {
             return refuse("a leg is smaller than the mirror, or has another block size".to_string());
         }
+        superblock.openings.begin(superblock.generation + 1, reactor.driver().random_u64());
         let pages = if fresh {
             vec![BitmapPage::filled(!options.assume_clean); superblock.pages as usize]
         } else {
@@ -460,24 +462,38 @@ fn new_superblock(reactor: &Rc<Reactor>, legs: &[DeviceInfo], options: &MirrorOp
         region_blocks,
         pages,
         legs: legs.iter().map(leg).collect(),
+        openings: Openings::default(),
     })
 }
 
-fn explain(why: &Disagreement) -> String {
+/// `legs` are the devices, in order, as far as they are here; those of a mirror in use, where one is to be taken in.
+fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], in_use: bool) -> String {
+    let name = |leg: &usize| match legs.get(*leg).and_then(Option::as_ref) {
+        Some(device) => format!("leg '{}'", device.name()),
+        None => format!("leg {leg}"),
+    };
     match why {
+        Disagreement::SplitBrain(a, b) if in_use => format!(
+            "{} and {} were used without each other and differ; rejoin it with --overwrite to give up what it holds",
+            name(b),
+            name(a)
+        ),
         Disagreement::SplitBrain(a, b) => format!(
-            "legs {a} and {b} were used without each other and differ; choose whose data survive: open the mirror with \
-             prefer = {a} or prefer = {b} (the other leg is overwritten)"
+            "{} and {} were used without each other and differ; choose whose data survive: open the mirror with --prefer and the name of \
+             that leg (the other one is overwritten)",
+            name(a),
+            name(b)
         ),
         Disagreement::MayBeStale(leg) => format!(
-            "leg {leg} is absent or wiped and may have newer writes than the others; bring it back, or set \
-             start_degraded = true to go on without it"
+            "{} is absent or wiped and may have newer writes than the others; bring it back, or open the mirror with --degraded, or set \
+             start_degraded = true, to go on without it",
+            name(leg)
         ),
         Disagreement::WrongLeg(leg) => {
-            format!("leg {leg} belongs to another mirror or another place; check the order of the legs")
+            format!("{} belongs to another mirror or another place; check the order of the legs", name(leg))
         }
         Disagreement::Unreadable(leg) => {
-            format!("leg {leg} has no superblock that can be read; replace it, or overwrite it")
+            format!("{} has no superblock that can be read; replace it, or overwrite it", name(leg))
         }
         Disagreement::NothingInSync => {
             "none of these legs holds a complete mirror; set create = true to make a new one".to_string()

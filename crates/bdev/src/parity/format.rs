@@ -1,6 +1,7 @@
 //! What a parity device keeps on each member: two superblock slots. See `docs/formats/parity.md`.
 
 use super::rows::Rows;
+use crate::openings::{Openings, RawOpenings, are_known_to_differ};
 use crate::slots::{CHECKSUM_AT, HEADER_BYTES, Kind, Slots, Stamp, Unit};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -70,6 +71,7 @@ struct RawSuperblock {
     base_generation: U64,
     base_print: U32,
     reserved_3: U32,
+    openings: RawOpenings,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -81,8 +83,9 @@ struct RawMember {
     reserved: [u8; 7],
 }
 
-const _: () = assert!(size_of::<RawSuperblock>() == 576 && size_of::<RawMember>() == 32);
+const _: () = assert!(size_of::<RawSuperblock>() == 1088 && size_of::<RawMember>() == 32);
 const _: () = assert!(HEADER_BYTES + std::mem::offset_of!(RawSuperblock, members) == 88);
+const _: () = assert!(HEADER_BYTES + std::mem::offset_of!(RawSuperblock, openings) == 616);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemberRecord {
@@ -97,8 +100,19 @@ pub(super) struct MemberRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Base {
     pub(super) generation: u64,
-    /// Checksum of the first member's copy.
+    /// Checksum of the first member's copy without its openings: so programs of before these find the same.
     pub(super) print: u32,
+    /// Which opening it is of; 0 when that is not known.
+    pub(super) opening: u64,
+}
+
+impl Base {
+    /// Whether both are one superblock, for all that is known.
+    pub(super) fn is(&self, other: &Base) -> bool {
+        self.generation == other.generation
+            && self.print == other.print
+            && !are_known_to_differ(self.opening, other.opening)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,17 +128,23 @@ pub(super) struct Superblock {
     pub(super) clean: bool,
     pub(super) geometry: Rows,
     pub(super) members: Vec<MemberRecord>,
+    /// Those that have led to this generation.
+    pub(super) openings: Openings,
 }
 
 impl Superblock {
     /// What the superblocks that are made while this one rules stand on.
     pub(super) fn as_base(&self) -> Base {
-        let unit = self.encode(0);
-        let print = &unit[CHECKSUM_AT..CHECKSUM_AT + 4];
-        Base { generation: self.generation, print: u32::from_le_bytes(print.try_into().expect("four bytes")) }
+        let unit = self.encode_with(0, &Openings::default());
+        let print = u32::from_le_bytes(unit[CHECKSUM_AT..CHECKSUM_AT + 4].try_into().expect("four bytes"));
+        Base { generation: self.generation, print, opening: self.openings.at(self.generation) }
     }
 
     pub(super) fn encode(&self, member_index: usize) -> Unit {
+        self.encode_with(member_index, &self.openings)
+    }
+
+    fn encode_with(&self, member_index: usize, openings: &Openings) -> Unit {
         let empty = RawMember { id: [0; 16], rebuilt_rows: U64::ZERO, state: 0, reserved: [0; 7] };
         let mut members = [empty; PARITY_MEMBERS_MAX];
         for (raw, member) in members.iter_mut().zip(&self.members) {
@@ -146,6 +166,7 @@ impl Superblock {
             base_generation: self.base.generation.into(),
             base_print: self.base.print.into(),
             reserved_3: U32::ZERO,
+            openings: openings.encode(),
         };
         KIND.seal(Stamp { id: self.array_id, generation: self.generation }, raw.as_bytes())
     }
@@ -181,16 +202,19 @@ impl Superblock {
         if lacking > 1 || members.iter().any(|member| member.rebuilt_rows > geometry.rows) {
             return None;
         }
+        let (openings, base_generation) = (Openings::decode(&raw.openings), raw.base_generation.get());
+        let opening = openings.at(base_generation);
         Some(Superblock {
             array_id: stamp.id,
             generation: stamp.generation,
-            base: Base { generation: raw.base_generation.get(), print: raw.base_print.get() },
+            base: Base { generation: base_generation, print: raw.base_print.get(), opening },
             features: raw.features.get(),
             block_size: raw.block_size.get(),
             member_index,
             clean: raw.flags & CLEAN != 0,
             geometry,
             members,
+            openings,
         })
     }
 }
@@ -223,16 +247,20 @@ mod tests {
         let member = |n| MemberRecord { id: [n; 16], state: MemberState::InSync, rebuilt_rows: 0 };
         let mut members: Vec<_> = (1..5).map(member).collect();
         (members[2].state, members[2].rebuilt_rows) = (MemberState::Rebuilding, 77);
+        let mut openings = Openings::default();
+        openings.begin(70, 6);
+        openings.begin(77, 7);
         Superblock {
             array_id: [9; 16],
             generation: 77,
-            base: Base { generation: 76, print: 5 },
+            base: Base { generation: 76, print: 5, opening: 6 },
             features: 0,
             block_size: 4096,
             member_index: 1,
             clean: true,
             geometry: Rows { members: 4, chunk: 16, data_start: 256, head: 4096, rows: 1000 },
             members,
+            openings,
         }
     }
 
@@ -282,6 +310,11 @@ mod tests {
         assert_eq!(hex(64..88), "00010000000000000010000000000000e803000000000000");
         assert_eq!(hex(600..608), "4c00000000000000");
         assert_eq!(hex(608..616), "0500000000000000");
+        assert_eq!(hex(616..648), "07000000000000004d0000000000000006000000000000004600000000000000");
+        assert!(bytes[648..].iter().all(|byte| *byte == 0));
+        // What programs of before openings know a superblock by.
+        let older = Superblock { openings: Openings::default(), ..example() };
+        assert_eq!(Base { opening: 7, ..older.as_base() }, example().as_base());
         assert_eq!(hex(152..184), "030303030303030303030303030303034d000000000000000300000000000000");
     }
 }

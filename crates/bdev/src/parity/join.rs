@@ -1,6 +1,7 @@
 //! Giving the place of a failed or absent member to a device, while the parity device is used.
 
 use super::format::{MemberState, Superblock};
+use super::meta::went_apart;
 use super::open::{Overwrite, Seen, fits, look, random_id};
 use super::{Inner, ParityDevice};
 use crate::device::{BlockDevice, DeviceError};
@@ -96,6 +97,9 @@ fn may_go(current: &Superblock, seen: &Seen, member: usize, name: &str) -> Resul
         }
         Some(own) if own.member_index != member => {
             Err(format!("'{name}' is member {} of this device; {way}", own.member_index))
+        }
+        Some(own) if went_apart(own, current) => {
+            Err(format!("'{name}' was used without the other members, as a part of a copy of the device; {way}"))
         }
         Some(_) => Ok(()),
     }

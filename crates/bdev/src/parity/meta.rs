@@ -25,6 +25,8 @@ pub(super) enum Disagreement {
     Swapped(usize, usize),
     /// Members of another geometry, though they carry the same identity.
     Differs(usize),
+    /// The two were used without each other: as parts of copies of the device.
+    Apart(usize, usize),
     /// The device has so many members.
     Count(usize),
     /// These members lack data; one can be done without.
@@ -35,9 +37,10 @@ impl Disagreement {
     /// The member that does not fit.
     pub(super) fn index(&self) -> Option<usize> {
         match self {
-            Disagreement::Foreign(index) | Disagreement::Swapped(index, _) | Disagreement::Differs(index) => {
-                Some(*index)
-            }
+            Disagreement::Foreign(index)
+            | Disagreement::Swapped(index, _)
+            | Disagreement::Differs(index)
+            | Disagreement::Apart(index, _) => Some(*index),
             _ => None,
         }
     }
@@ -88,6 +91,10 @@ pub(super) fn decide(found: &[Option<Superblock>], blank: &[bool]) -> Result<Dec
             unfit.push(Disagreement::Differs(index));
         }
     }
+    for (index, other) in used_apart(&found) {
+        found[index] = None;
+        unfit.push(Disagreement::Apart(index, other));
+    }
     let found = &found[..];
     let (mut decided, put_back) = ruling(found).ok_or(Disagreement::Nothing)?;
     // What is written next must look newer than all that was ever attempted.
@@ -121,13 +128,43 @@ fn prevailing(found: &[Option<Superblock>]) -> Option<[u8; 16]> {
     ids.rev().max_by_key(|id| count(*id))
 }
 
+/// The last generation that was in force for certain, as a superblock knows it.
+fn in_force(own: &Superblock) -> u64 {
+    match own.openings.at(own.generation) == own.base.opening {
+        true => own.base.generation,
+        false => own.openings.settled(own.base.generation),
+    }
+}
+
+/// Whether two members were used without each other, as parts of copies of the device: they know different openings of the last generation
+/// that both know to have been in force.
+pub(super) fn went_apart(one: &Superblock, other: &Superblock) -> bool {
+    one.openings.differ_at(&other.openings, in_force(one).min(in_force(other)))
+}
+
+/// The members that were used apart from most, each with one of those. Of parts that are as large, the one with the newest member stays.
+fn used_apart(found: &[Option<Superblock>]) -> Vec<(usize, usize)> {
+    let apart_from = |one: &Superblock| -> Vec<usize> {
+        let is_apart = |index: &usize| found[*index].as_ref().is_some_and(|own| went_apart(own, one));
+        (0..found.len()).filter(is_apart).collect()
+    };
+    let parts = found.iter().enumerate().filter_map(|(index, own)| Some((index, own.as_ref()?)));
+    let parts = parts.map(|(index, own)| (apart_from(own), Reverse(own.generation), index));
+    // One whose history is not known is apart from none.
+    let parts = parts.filter(|(apart, ..)| !apart.is_empty());
+    let Some((apart, _, stays)) = parts.min_by_key(|(apart, generation, _)| (apart.len(), *generation)) else {
+        return Vec::new();
+    };
+    apart.into_iter().map(|index| (index, stays)).collect()
+}
+
 /// The superblock that rules: the newest one that is not refuted. Nothing older than what any was made on; and where what
 /// they were made on has been overwritten everywhere, by attempts alone, the newest of these: nothing has been acknowledged
 /// since. Its base is what superblocks that are made now stand on. And the member that was put back from a copy, if one was.
 fn ruling(found: &[Option<Superblock>]) -> Option<(Superblock, Option<usize>)> {
     let own = || found.iter().flatten();
     let base = own().map(|own| own.base.generation).max()?;
-    let stands_on = |candidate: &Superblock| own().any(|own| own.base == candidate.as_base());
+    let stands_on = |candidate: &Superblock| own().any(|own| own.base.is(&candidate.as_base()));
     let is_late = |candidate: &Superblock| match candidate.generation.cmp(&base) {
         Ordering::Less => false,
         Ordering::Equal => stands_on(candidate),
@@ -154,7 +191,8 @@ fn is_who(found: &[Option<Superblock>], index: usize, record: &MemberRecord) -> 
 
 /// Whether a member has had a superblock: it carries it, or one that was made on it.
 fn has_had(own: &Superblock, candidate: &Superblock) -> bool {
-    own.as_base() == candidate.as_base() || own.base == candidate.as_base()
+    let candidate = candidate.as_base();
+    own.as_base().is(&candidate) || own.base.is(&candidate)
 }
 
 /// A superblock that may have been in force; `None` when members that it calls in use prove that it never was.
@@ -190,14 +228,22 @@ fn behind(found: &[Option<Superblock>], index: usize, candidate: &Superblock) ->
 }
 
 /// An attempt that rules, in which members count as failed that are older than what it was made on and never had it: they were put
-/// back from copies, several, or one while another is away or has failed.
+/// back from copies, several, or one while another is away or has failed. And those that had a generation of another opening in its place.
 fn without_put_back(found: &[Option<Superblock>], attempt: &Superblock) -> Superblock {
     let mut ruling = attempt.clone();
-    let knows = |own: &Superblock| own.base == attempt.base || own.as_base() == attempt.base;
-    let is_before = |own: &Superblock| own.generation < attempt.base.generation && !knows(own);
+    let base = attempt.base;
+    let knows = |own: &Superblock| own.base.is(&base) || own.as_base().is(&base);
+    // Whoever attempts anything after a generation that was in force knows it, and takes a later one.
+    let (certain, differs_at) =
+        (in_force(attempt), |own: &Superblock, at| own.openings.differ_at(&attempt.openings, at));
+    let is_elsewhere = |own: &Superblock| {
+        let had_another = [own.generation, own.base.generation].contains(&base.generation);
+        (had_another && differs_at(own, base.generation)) || (own.generation >= certain && differs_at(own, certain))
+    };
     for (index, record) in ruling.members.iter_mut().enumerate() {
-        let is_here = is_who(found, index, record) && behind(found, index, attempt) > 1;
-        if is_here && found[index].as_ref().is_some_and(is_before) {
+        let is_before = |own: &Superblock| own.generation < base.generation && behind(found, index, attempt) > 1;
+        let never_had_it = |own: &Superblock| !knows(own) && (is_before(own) || is_elsewhere(own));
+        if is_who(found, index, record) && found[index].as_ref().is_some_and(never_had_it) {
             record.state = MemberState::Failed;
         }
     }
@@ -208,7 +254,10 @@ fn without_put_back(found: &[Option<Superblock>], attempt: &Superblock) -> Super
 mod tests {
     use super::super::format::Base;
     use super::*;
+    use crate::openings::Openings;
     use MemberState::{Failed, InSync, Rebuilding};
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     fn superblock(index: usize, generation: u64, states: [MemberState; 3]) -> Option<Superblock> {
         let member = |(n, state)| MemberRecord { id: [n as u8; 16], state, rebuilt_rows: 0 };
@@ -222,6 +271,7 @@ mod tests {
             clean: false,
             geometry: Rows { members: 3, chunk: 4, data_start: 2, head: 8, rows: 10 },
             members: states.into_iter().enumerate().map(member).collect(),
+            openings: Openings::default(),
         })
     }
 
@@ -325,13 +375,24 @@ mod tests {
         assert_eq!(states(&found), Err(Disagreement::Lost(vec![1, 2])));
     }
 
+    fn shown(found: &[Option<Superblock>]) -> String {
+        let show = |own: &Superblock| {
+            let states: Vec<_> = own.members.iter().map(|record| record.state).collect();
+            format!("generation {} on {:?}, {states:?}, {:?}", own.generation, own.base, own.openings)
+        };
+        found.iter().map(|own| own.as_ref().map_or("\n-".to_string(), |own| format!("\n{}", show(own)))).collect()
+    }
+
     /// Members of a device, as they are over many lives.
+    #[derive(Clone)]
     struct History {
         disks: Vec<Option<Superblock>>,
         /// The last life whose writes each member has.
         has: Vec<u64>,
         /// The last life that acknowledged any.
         last: u64,
+        /// Of all copies of it.
+        openings: Rc<Cell<u64>>,
     }
 
     impl History {
@@ -343,7 +404,8 @@ mod tests {
                     own.members.push(MemberRecord { id: [3; 16], state: InSync, rebuilt_rows: 0 });
                 }
             }
-            History { disks, has: vec![0; count], last: 0 }
+            disks.iter_mut().flatten().for_each(|own| own.openings.begin(1, 1));
+            History { disks, has: vec![0; count], last: 0, openings: Rc::new(Cell::new(1)) }
         }
 
         /// Opens the device without one; who is in sync has all that was acknowledged.
@@ -351,12 +413,41 @@ mod tests {
             let count = self.disks.len();
             let seen: Vec<_> = (0..count).map(|n| self.disks[n].clone().filter(|_| n != away)).collect();
             let decided = decide(&seen, &vec![false; count]);
-            assert!(decided.is_ok() || away < count || may_fail, "all are here: {decided:?} {seen:#?}");
-            let current = decided.ok()?.superblock;
+            assert!(decided.is_ok() || away < count || may_fail, "all are here: {decided:?} {}", shown(&seen));
+            let decided = decided.ok()?;
+            assert_eq!(decided.unfit, [], "{}", shown(&seen));
+            let mut current = decided.superblock;
             for (n, record) in current.members.iter().enumerate().filter(|(_, record)| record.state == InSync) {
-                assert_eq!(self.has[n], self.last, "member {n} is stale: {record:?} {seen:#?}");
+                assert_eq!(self.has[n], self.last, "member {n} is stale: {record:?} {}", shown(&seen));
             }
+            self.openings.set(self.openings.get() + 1);
+            current.openings.begin(current.generation + 1, self.openings.get());
             Some(current)
+        }
+
+        /// Opens it with all members, or all but one; a crash may come at the first superblock or later.
+        fn live(&mut self, rng: &mut base::Rng, life: u64) {
+            let count = self.disks.len();
+            let away = if rng.one_in(3) { rng.below(count as u64) as usize } else { count };
+            let Some(mut current) = self.open(away, false) else { return };
+            if rng.one_in(4) {
+                current.generation += 1;
+                let in_use = (0..count).filter(|n| current.members[*n].state == InSync);
+                for n in in_use.take(rng.below(count as u64) as usize) {
+                    self.disks[n] = Some(Superblock { member_index: n, ..current.clone() });
+                }
+                return;
+            }
+            // Nothing is acknowledged before the second.
+            let before = (self.has.clone(), self.last);
+            self.write(&mut current, &vec![false; count], life);
+            if rng.one_in(4) {
+                (self.has, self.last) = before;
+                return;
+            }
+            for _ in 0..rng.between(1, 3) {
+                self.write(&mut current, &vec![false; count], life);
+            }
         }
 
         /// Writes superblocks to those in use, some of whom refuse; whether one came into force.
@@ -429,6 +520,37 @@ mod tests {
                 history.open(away, true);
             }
         }
+    }
+
+    /// Copies of a device that are used apart, each for some lives that may end in a crash: members of several make one only where those
+    /// that count are of one copy, and have all that it acknowledged.
+    #[test]
+    fn no_members_of_copies_that_were_used_apart_are_current_together() {
+        let mut rng = base::Rng::new(9);
+        let (mut opened, mut refused) = (0, 0);
+        for _ in 0..40_000 {
+            let count = 3 + rng.below(2) as usize;
+            let mut common = History::new(count);
+            for _ in 0..rng.below(3) {
+                common.live(&mut rng, 0);
+            }
+            let mut copies = [common.clone(), common];
+            for (copy, life) in copies.iter_mut().zip([1, 2]) {
+                (0..rng.between(1, 3)).for_each(|_| copy.live(&mut rng, life));
+            }
+            let of: Vec<usize> = (0..count).map(|_| rng.below(2) as usize).collect();
+            let mixed: Vec<_> = (0..count).map(|n| copies[of[n]].disks[n].clone()).collect();
+            let Ok(decided) = decide(&mixed, &vec![false; count]) else {
+                refused += 1;
+                continue;
+            };
+            let lives = decided.superblock.members.iter().enumerate().filter(|(_, record)| record.state == InSync);
+            let lives: Vec<u64> = lives.map(|(n, _)| copies[of[n]].has[n]).collect();
+            let last = lives.iter().copied().max().unwrap();
+            assert!(lives.iter().all(|life| *life == last), "{of:?} {lives:?} {}", shown(&mixed));
+            opened += 1;
+        }
+        assert!(opened > 1_000 && refused > 1_000, "{opened} {refused}");
     }
 
     #[test]

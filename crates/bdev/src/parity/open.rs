@@ -11,6 +11,7 @@ use super::{Member, OlderCopy, ParityDevice, ROW_BYTES_MAX, Shared};
 use crate::blank::{EDGE_BYTES, is_blank};
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
 use crate::io::{Op, OpSet};
+use crate::openings::Openings;
 use crate::range_lock::RangeLock;
 use crate::slots::{self, Slots, UNIT_BYTES};
 use reactor::Reactor;
@@ -163,6 +164,7 @@ impl ParityDevice {
             }
         }
         let newest = superblock.generation;
+        superblock.openings.begin(newest + 1, reactor.driver().random_u64());
         let device = ParityDevice { shared: Arc::new(assemble(name, members, &present, superblock, options)) };
         for (index, (member, seen)) in device.shared.members.iter().zip(&seen).enumerate() {
             member.slot_first.store(seen.slot_first, Release);
@@ -355,6 +357,7 @@ fn plan(
         clean: false,
         geometry,
         members: (0..members.len()).map(member).collect(),
+        openings: Openings::default(),
     })
 }
 
@@ -414,6 +417,11 @@ pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>
         }
         Disagreement::Swapped(index, other) => format!(
             "{} is member {other} of this device; give its members in the order in which it was made",
+            name(index)
+        ),
+        Disagreement::Apart(index, other) => format!(
+            "{} and {} were used without each other, as parts of copies of the device, and differ; give it members that were used together",
+            name(other),
             name(index)
         ),
         Disagreement::Differs(index) => format!("{} has another geometry than the others; replace it", name(index)),
