@@ -5,7 +5,9 @@ use crate::cli::exit::{Exit, Failure};
 use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef};
 use crate::node::pool_check::mapped_log_of;
 use crate::node::reactors::{END_MAX_NS, Reactors};
-use crate::node::{Opened, Opener, Refusal, RefusalKind, StateView, close_device, open_device, prepare_memory};
+use crate::node::{
+    Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, open_device, prepare_memory,
+};
 use bdev::BlockDevice;
 use engine::LogDevice;
 use reactor::{PoolConfig, ReactorConfig};
@@ -124,7 +126,7 @@ pub struct RestingDevices {
 impl RestingDevices {
     /// Opens them. A log that another process uses is an error, one that is missing is not.
     pub async fn open(pool: &RestingPool, opener: &Opener) -> Result<RestingDevices, Refusal> {
-        let mut all = open_with_children(&pool.def.capacity, &pool.devices, opener).await?;
+        let mut all = open_with_children(&pool.def.capacity, &pool.devices, opener).await.map_err(as_it_is)?;
         let capacity = all.last().expect("the device itself is there").device.clone();
         let (log, lock) = match &pool.def.log {
             LogDef::Device(name) => match open_with_children(name, &pool.devices, opener).await {

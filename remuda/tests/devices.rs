@@ -283,6 +283,38 @@ fn a_leg_that_failed_comes_back_by_command_and_one_with_writes_of_its_own_only_b
     assert_eq!(node.terminate(), Some(0));
 }
 
+#[test]
+fn a_leg_that_holds_a_file_system_is_named_and_done_without_when_told() {
+    let mut node = Node::start(&format!(
+        "[nvmf]\nlisten = ['127.0.0.1:0']\n\
+         [[device]]\nname = 'a'\nkind = 'file'\npath = 'a.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'b'\nkind = 'file'\npath = 'b.img'\nsize = '12MiB'\n\
+         [[device]]\nname = 'pair'\nkind = 'mirror'\ndevices = ['a', 'b']\n{}",
+        export("pair")
+    ));
+    until(&node, "pair", is_whole);
+    works(&node);
+    assert_eq!(node.terminate(), Some(0));
+    let mut foreign = std::fs::read(node.path("b.img")).unwrap();
+    foreign[..8192].fill(0);
+    foreign[0x438..0x43A].copy_from_slice(b"\x53\xEF");
+    std::fs::write(node.path("b.img"), &foreign).unwrap();
+    node.restart();
+    let state = node.json(&["device", "show", "pair"])["state"].to_string();
+    let words = ["leg 'b' holds an ext2, ext3 or ext4 file system", "--degraded"];
+    assert!(words.iter().all(|word| state.contains(word)), "{state}");
+    assert_eq!(node.run(&["device", "open", "pair"]).code, 5);
+    node.ok(&["device", "open", "pair", "--degraded"]);
+    works(&node);
+    let refused = node.run(&["device", "rejoin", "pair", "b"]);
+    assert!(refused.code == 5 && refused.err.contains("--overwrite"), "{}", refused.err);
+    assert!(std::fs::read(node.path("b.img")).unwrap() == foreign, "it is not written to");
+    node.ok(&["device", "rejoin", "pair", "b", "--overwrite"]);
+    until(&node, "pair", is_whole);
+    works(&node);
+    assert_eq!(node.terminate(), Some(0));
+}
+
 fn encrypted(origin: &str) -> Node {
     let safe = "[[device]]\nname = 'safe'\nkind = 'encrypt'\ndevice = 'f'\nkey_file = 'one.key'\n";
     let keys = [("one.key", &*"5a".repeat(32)), ("two.key", &*"6b".repeat(32)), ("three.key", &*"7c".repeat(32))];

@@ -223,12 +223,30 @@ fn an_array_and_the_pool_on_it_grow_while_they_are_used() {
     assert_eq!(sizes(&node), grown);
     works(&node);
     is_right(&node);
-    refused(&node, &["device", "resize", "array", "700MiB"], 2, "member 2 has failed: replace it");
+    refused(&node, &["device", "resize", "array", "700MiB"], 5, "member 2 has failed: replace it");
     // A new drive has to be as large as the others are by now.
     new_drive(&node, "d2.img");
     node.run(&["device", "open", "d2"]);
     assert_ne!(node.run(&["device", "rejoin", "array", "d2"]).code, 0);
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn a_member_that_is_too_small_and_one_that_has_failed_end_commands_each_with_its_code() {
+    let mut node = node(3);
+    works(&node);
+    assert_eq!(node.terminate(), Some(0));
+    let d1 = std::fs::OpenOptions::new().write(true).open(node.path("d1.img")).unwrap();
+    d1.set_len(DRIVE_BYTES / 2).unwrap();
+    let check = remuda(&["pool", "check", "cold", "--config", &node.config()]);
+    assert_eq!(check.code, 6, "{}{}", check.out, check.err);
+    assert!(check.err.contains("member 'd1'") && check.err.contains("are needed"), "{}", check.err);
+    std::fs::remove_file(node.path("d1.img")).unwrap();
+    node.restart();
+    let resize = node.run(&["device", "resize", "array", "1GiB"]);
+    assert_eq!(resize.code, 5, "{}", resize.err);
+    assert!(resize.err.contains("has failed"), "{}", resize.err);
+    assert_eq!(node.terminate(), Some(0));
 }
 
 #[test]

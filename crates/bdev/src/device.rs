@@ -276,6 +276,22 @@ pub enum DeviceError {
         /// What is wrong and what would be right.
         reason: String,
     },
+    /// A device is too small for what it is to hold.
+    #[error("device '{device}': {reason}")]
+    TooSmall {
+        /// The device's name.
+        device: String,
+        /// Which one, what it has and what is needed.
+        reason: String,
+    },
+    /// How things are does not allow it.
+    #[error("device '{device}': {reason}")]
+    State {
+        /// The device's name.
+        device: String,
+        /// What stands in the way, and what to do about it.
+        reason: String,
+    },
 }
 
 /// A device: shared by all reactors, reached through a channel on each.

@@ -1,9 +1,19 @@
 //! What is on a device, told by what other programs, and our own devices, keep near its start to be known by.
 
+use crate::device::{Channel, DeviceInfo};
+use crate::io::{Io, Lba};
+use crate::steps;
 use crate::{checksum, encrypt, flash_cache, mirror, parity, slots, zone_bands, zoned};
+use reactor::{Reactor, SgList};
+use std::rc::Rc;
 
 /// Bytes from the start of a device in which everything here is known by; what begins latest is Btrfs, at 64 KiB.
 pub const SIGN_BYTES: usize = 128 << 10;
+
+/// What a leg of a mirror is called.
+pub(crate) const MIRROR_LEG: &str = "a leg of a Remuda mirror";
+/// What a member of a parity device is called.
+pub(crate) const PARITY_MEMBER: &str = "a member of a Remuda parity device";
 
 struct Sign {
     /// A byte offset from the start of the device.
@@ -47,8 +57,8 @@ static FOREIGN: &[Sign] = &[
 
 /// Our own, in either of the first two units.
 static OWN: &[Sign] = &[
-    sign(0, &mirror::format::KIND.magic, "a leg of a Remuda mirror"),
-    sign(0, &parity::format::KIND.magic, "a member of a Remuda parity device"),
+    sign(0, &mirror::format::KIND.magic, MIRROR_LEG),
+    sign(0, &parity::format::KIND.magic, PARITY_MEMBER),
     sign(0, &zone_bands::format::HEAD_LABEL.magic, "the head of a Remuda zone-bands device"),
     sign(0, &zone_bands::format::ZONE_LABEL.magic, "the zones of a Remuda zone-bands device"),
     sign(0, &flash_cache::format::LABEL.magic, "the flash of a Remuda flash cache"),
@@ -64,6 +74,27 @@ pub fn what_is_on(start: &[u8]) -> Option<&'static str> {
     let is_at = |at: usize, bytes: &[u8]| start.get(at..at + bytes.len()) == Some(bytes);
     let own = OWN.iter().find(|sign| [0, slots::UNIT_BYTES].iter().any(|unit| is_at(unit + sign.at, sign.bytes)));
     own.or_else(|| FOREIGN.iter().find(|sign| is_at(sign.at, sign.bytes))).map(|sign| sign.name)
+}
+
+/// In words, what a device holds that is no valid `own`; as far as its start can be read.
+pub(crate) async fn in_place_of(own: &str, reactor: &Rc<Reactor>, channel: &dyn Channel, info: &DeviceInfo) -> String {
+    let end = (SIGN_BYTES as u64).div_ceil(info.block_size as u64).min(info.blocks);
+    let (mut start, mut at) = (Vec::new(), 0);
+    while at < end {
+        let count = (end - at).min(info.max_io_blocks.max(1) as u64) as u32;
+        let Ok(buf) = steps::alloc(reactor, count as usize * info.block_size as usize).await else { break };
+        let done = channel.submit(Io::read(Lba(at), count, SgList::from_iter([buf]))).await;
+        if !done.status.is_ok() {
+            break;
+        }
+        done.io.bufs.iter().for_each(|buf| start.extend_from_slice(buf.as_slice()));
+        at += count as u64;
+    }
+    match what_is_on(&start) {
+        Some(found) if found == own => format!("what was {own}, damaged"),
+        Some(found) => found.to_string(),
+        None => "other data".to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -597,3 +597,86 @@ fn repairing_an_unreadable_block_does_not_spread_the_rot_of_its_neighbours() {
         assert_eq!(read_version(&inner, &mirror, 25, 1).await, Some(1));
     });
 }
+
+/// Writes bytes over what a device has there.
+async fn overwrite(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, at: usize, bytes: &[u8]) {
+    let mut blocks = copy_of(reactor, device).await;
+    let (block, within) = (at / 4096, at % 4096);
+    blocks[block][within..within + bytes.len()].copy_from_slice(bytes);
+    put_back(reactor, device, &blocks).await;
+}
+
+#[test]
+fn a_leg_that_holds_something_else_counts_as_absent_and_is_never_written_over() {
+    for (at, bytes, holds) in [
+        (0x438, &b"\x53\xEF"[..], "an ext2, ext3 or ext4 file system"),
+        (0, &[0x77; 64], "other data"),
+        (100, &[0x77; 64], "what was a leg of a Remuda mirror, damaged"),
+    ] {
+        let reactor = reactor();
+        let inner = reactor.clone();
+        reactor.block_on(async move {
+            let (a, b) = (mem("a", 600), mem("b", 600));
+            let legs = [Some(a), Some(b.clone())];
+            let mirror = open(&inner, &legs, create()).await;
+            assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+            drop(mirror);
+            if holds != "what was a leg of a Remuda mirror, damaged" {
+                overwrite(&inner, &b, 0, &[0; 4096]).await;
+                overwrite(&inner, &b, 4096, &[0; 4096]).await;
+            }
+            overwrite(&inner, &b, at, bytes).await;
+            overwrite(&inner, &b, 4096 + 100, &[1]).await;
+            let before = copy_of(&inner, &b).await;
+            for options in
+                [MirrorOptions::default(), MirrorOptions { prefer: Some(0), ..MirrorOptions::default() }, create()]
+            {
+                let refused = MirrorDevice::open(&inner, "m", legs.to_vec(), &options).await.err().unwrap().to_string();
+                let expected = [&format!("leg 'b' holds {holds}"), "--degraded"];
+                assert!(expected.iter().all(|part| refused.contains(part)), "{refused}");
+            }
+            let mirror = open(&inner, &legs, DEGRADED).await;
+            let leg = &mirror.status().legs[1];
+            assert_eq!((leg.state, leg.name.as_deref()), (LegState::Failed, None));
+            assert_eq!(write(&inner, &mirror, 5, 2).await, Status::Ok);
+            mirror.settle(&inner).await.unwrap();
+            drop(mirror);
+            // The other one knows now that it failed, as of any that is absent.
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            let refused = mirror.join(&inner, 1, Some(b.clone()), false).await.unwrap_err().to_string();
+            assert!(refused.contains("leg 'b' holds") && refused.contains("--overwrite"), "{refused}");
+            assert!(copy_of(&inner, &b).await == before, "it is not written to");
+            mirror.join(&inner, 1, Some(b.clone()), true).await.unwrap();
+            mirror.resync(&inner, 0).await.unwrap();
+            assert_eq!((read_stable(&inner, &mirror, 5).await, mirror.status().degraded), (2, false));
+        });
+    }
+}
+
+#[test]
+fn a_leg_that_was_cut_short_counts_as_absent() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    reactor.block_on(async move {
+        let devices = [mem("a", 600), mem("b", 600)];
+        let mirror = open(&inner, &devices.clone().map(Some), create()).await;
+        assert_eq!(write(&inner, &mirror, 5, 1).await, Status::Ok);
+        drop(mirror);
+        for blocks in [300, 2] {
+            let short = mem("b", blocks);
+            put_back(&inner, &short, &copy_of(&inner, &devices[1]).await[..blocks as usize]).await;
+            let legs = [Some(devices[0].clone()), Some(short)];
+            let refused =
+                MirrorDevice::open(&inner, "m", legs.to_vec(), &MirrorOptions::default()).await.err().unwrap();
+            assert!(matches!(refused, DeviceError::TooSmall { .. }), "{refused:?}");
+            let refused = refused.to_string();
+            assert!(refused.contains("leg 'b'") && refused.contains("--degraded"), "{refused}");
+            let copies = [Some(devices[0].clone()), legs[1].clone()];
+            let whole = copy_of(&inner, &devices[0]).await;
+            let mirror = open(&inner, &copies, DEGRADED).await;
+            assert_eq!((read(&inner, &mirror, 5).await, mirror.legs()[1].name.clone()), (Ok(1), None));
+            drop(mirror);
+            put_back(&inner, &devices[0], &whole).await;
+        }
+    });
+}

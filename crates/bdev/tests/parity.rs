@@ -5,7 +5,7 @@ mod common;
 use MemberState::{Failed, InSync, Rebuilding};
 use bdev::{
     BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Io, Lba, MemDevice,
-    MemberState, MirrorOptions, Op, ParityOptions, Status, When::Nth,
+    MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
 };
 use common::array::*;
 use common::*;
@@ -321,14 +321,16 @@ fn it_grows_with_its_members_while_all_are_in_sync() {
         assert_eq!(parity.info().blocks, grown);
         assert_eq!(read(&inner, &parity, last, row as u32).await, expected(last, row as u32, 8));
         check(&inner, &parity, 20, 1).await;
-        let refused = parity.resize(&inner, grown + row).await.unwrap_err().to_string();
+        let refused = parity.resize(&inner, grown + row).await.unwrap_err();
+        assert!(matches!(refused, DeviceError::State { .. }), "{refused:?}");
+        let refused = refused.to_string();
         assert!(refused.contains("member 2 has failed: replace it"), "{refused}");
         parity.refresh(&inner).await.unwrap();
         // A replacement has to have room for what it has become.
         assert!(parity.join(&inner, 2, Some(mem("small", 300)), false).await.is_err());
         parity.join(&inner, 2, Some(mem("new", 700)), false).await.unwrap();
         let refused = parity.resize(&inner, grown + row).await.unwrap_err().to_string();
-        assert!(refused.contains("member 2 is being rebuilt"), "{refused}");
+        assert!(refused.contains("member 'new' is being rebuilt"), "{refused}");
         parity.rebuild(&inner).await.unwrap();
         check(&inner, &parity, 20, 1).await;
         assert_eq!(read(&inner, &parity, last, row as u32).await, expected(last, row as u32, 8));
@@ -617,7 +619,7 @@ fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
         assert!(why.contains("it has 3 members, 4 are given"), "{why}");
         assert!(refusal(&inner, &members[..2].to_vec(), create()).await.contains("expected 3 to 16"));
         let blank: Members = (0..3).map(|n| Some(mem(&format!("b{n}"), 200))).collect();
-        assert!(refusal(&inner, &blank, ParityOptions::default()).await.contains("create = true"));
+        assert!(refusal(&inner, &blank, ParityOptions::default()).await.contains("a node, which makes one"));
         let large = ParityOptions { chunk_bytes: 1 << 20, ..create() };
         assert!(refusal(&inner, &blank, large).await.contains("512 KiB at most with 3 members"));
         // What is there is not given up for a new one, unless that is what was asked for.
@@ -638,6 +640,28 @@ fn foreign_swapped_missing_and_used_members_are_refused_by_name() {
         joined(&others[1], true).await.unwrap();
         parity.rebuild(&inner).await.unwrap();
         check(&inner, &parity, 4, 1).await;
+    });
+}
+
+#[test]
+fn a_member_that_was_cut_short_is_named() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    reactor.block_on(async move {
+        let devices: Vec<_> = (0..3).map(|n| mem(&format!("m{n}"), 200)).collect();
+        let mut members: Members = devices.iter().cloned().map(Some).collect();
+        drop(open(&inner, &members, create()).await);
+        let short = mem("m1", 100);
+        put_back(&inner, &short, &copy_of(&inner, &devices[1]).await[..100]).await;
+        members[1] = Some(short);
+        let options = ParityOptions::default();
+        let Err(refused) = ParityDevice::open(&inner, "p", members.clone(), &options).await else {
+            panic!("it opened")
+        };
+        assert!(matches!(refused, DeviceError::TooSmall { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("member 'm1' has 100 blocks"), "{refused}");
+        members[1] = None;
+        assert_eq!(states(&open(&inner, &members, options).await), [InSync, Failed, InSync]);
     });
 }
 

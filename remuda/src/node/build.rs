@@ -434,6 +434,8 @@ pub fn refused(object: String, error: DeviceError) -> Refusal {
             Refusal::new(RefusalKind::of(status), object, format!("cannot {action}: {status}"), "")
         }
         DeviceError::Config { reason, .. } => Refusal::invalid(object, reason, ""),
+        DeviceError::TooSmall { reason, .. } => Refusal::new(RefusalKind::NoSpace, object, reason, ""),
+        DeviceError::State { reason, .. } => Refusal::conflict(object, reason, ""),
     }
 }
 

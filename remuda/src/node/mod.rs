@@ -53,7 +53,7 @@ mod window;
 mod zones;
 
 pub use awaited::Arrival;
-pub use build::{Opened, Opener, close as close_device, open_device};
+pub use build::{Opened, Opener, as_it_is, close as close_device, open_device};
 pub use export::Exporter;
 pub use host_keys::NewHostKeys;
 pub use legs::Joined;

@@ -2,7 +2,7 @@
 
 use super::format::{BitmapPage, LegRecord, LegState};
 use super::io::Inner;
-use super::{DIRTY, MirrorDevice, MirrorOptions, NEEDS_SYNC, Seen, explain, look, meta};
+use super::{DIRTY, MirrorDevice, MirrorOptions, NEEDS_SYNC, Seen, explain, lacks_room, look, meta};
 use crate::device::{BlockDevice, DeviceError, DeviceInfo};
 use crate::fit::fit;
 use crate::io::Status;
@@ -32,11 +32,11 @@ impl MirrorDevice {
             return Err(refused(format!("there is no leg {leg}, the last one is leg {}", shared.legs.len() - 1)));
         }
         if shared.leg_state(leg) != LegState::Failed {
-            return Err(refused(format!("leg {leg} is in use already")));
+            return Err(refused(format!("{} is in use already", shared.leg_name(leg))));
         }
         let device = match (shared.legs[leg].device.get(), device) {
             (Some(device), _) => device.clone(),
-            (None, Some(device)) => self.fitted(leg, device).map_err(refused)?,
+            (None, Some(device)) => self.fitted(device).map_err(refused)?,
             (None, None) => return Err(refused(format!("leg {leg} is absent"))),
         };
         let mut legs: Vec<_> = shared.legs.iter().map(|leg| leg.device.get().cloned()).collect();
@@ -45,6 +45,10 @@ impl MirrorDevice {
         let channel = device.open_channel(reactor)?;
         let options = MirrorOptions { create: overwrite, force: overwrite, ..MirrorOptions::default() };
         let seen = look(reactor, &shared.name, &*channel, &device, &options).await?;
+        if let Some(unfit) = &seen.unfit {
+            let way = if unfit.lacks_room { "" } else { "; rejoin it with --overwrite to give up what it holds" };
+            return Err(refused(format!("{}{way}", unfit.why)));
+        }
         let inner = self.inner(reactor)?;
         // With the whole device held no write and no copy is under way. So every region that the leg lacks is marked dirty,
         // and no copy that began without it can take a mark away.
@@ -65,14 +69,15 @@ impl MirrorDevice {
     }
 
     /// A device for a leg that the mirror was opened without, so that it keeps what the mirror promises.
-    fn fitted(&self, leg: usize, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, String> {
+    fn fitted(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, String> {
         let (promised, info) = (&self.shared.info, device.info());
         let needed = self.shared.data_start + promised.blocks;
-        if info.block_size != promised.block_size || info.blocks < needed || info.zoned.is_some() {
-            return Err(format!(
-                "leg {leg} has {} blocks of {} bytes, {needed} of {} are needed",
-                info.blocks, info.block_size, promised.block_size
-            ));
+        if let Some(why) = lacks_room(&*device, promised.block_size, needed) {
+            return Err(why);
+        }
+        let name = device.name();
+        if info.zoned.is_some() {
+            return Err(format!("leg '{name}' is zoned"));
         }
         let same_boundary = |info: &DeviceInfo| {
             info.atomic_boundary_blocks == 0 || info.atomic_boundary_blocks == promised.atomic_boundary_blocks
@@ -81,7 +86,7 @@ impl MirrorDevice {
         if info.atomic_write_blocks < atomic || (atomic > 1 && !same_boundary(&info)) {
             let less = info.atomic_write_blocks;
             return Err(format!(
-                "leg {leg} writes {less} blocks at once, and the mirror was opened with a promise of {atomic}; open it again"
+                "leg '{name}' writes {less} blocks at once, and the mirror was opened with a promise of {atomic}; open it again"
             ));
         }
         Ok(fit(device, promised))

@@ -26,7 +26,8 @@ use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
 use crate::range_lock::RangeLock;
-use crate::slots::{self, Slots, UNIT_BYTES};
+use crate::signs;
+use crate::slots::{self, Found, Slots, UNIT_BYTES};
 use format::{BitmapPage, KIND, LegRecord, PAGE_REGIONS, PAGES_MAX, Superblock};
 pub use format::{LEGS_MAX, LegState};
 use io::{Inner, MirrorChannel};
@@ -147,6 +148,14 @@ impl Shared {
         LegState::of_code(self.legs[leg].state.load(Acquire)).expect("only states are stored")
     }
 
+    /// As messages call it.
+    fn leg_name(&self, leg: usize) -> String {
+        match self.legs[leg].device.get() {
+            Some(device) => format!("leg '{}'", device.name()),
+            None => format!("leg {leg}"),
+        }
+    }
+
     fn legs_where(&self, wanted: impl Fn(LegState) -> bool) -> LegSet {
         (0..self.legs.len()).filter(|leg| wanted(self.leg_state(*leg))).collect()
     }
@@ -195,8 +204,11 @@ impl MirrorDevice {
     ) -> Result<MirrorDevice, DeviceError> {
         let config = |reason: String| DeviceError::Config { device: name.to_string(), reason };
         let refuse = |reason: String| Err(config(reason));
-        let present: Vec<DeviceInfo> = legs.iter().flatten().map(|leg| leg.info()).collect();
-        refuse_legs(&present, legs.len()).map_err(config)?;
+        let mut legs = legs;
+        let infos_of = |legs: &[Option<Arc<dyn BlockDevice>>]| -> Vec<DeviceInfo> {
+            legs.iter().flatten().map(|leg| leg.info()).collect()
+        };
+        refuse_legs(&infos_of(&legs), legs.len()).map_err(config)?;
         let mut channels = Vec::new();
         for leg in &legs {
             channels.push(leg.as_ref().map(|leg| leg.open_channel(reactor)).transpose()?);
@@ -214,22 +226,21 @@ impl MirrorDevice {
             if legs.iter().any(Option::is_none) {
                 return refuse("a new mirror needs all its legs".to_string());
             }
-            if !options.force && seen.iter().any(|seen| !seen.blank) {
-                return refuse("a leg cannot be read; replace it, or create the mirror with force".to_string());
-            }
-            new_superblock(reactor, &present, options).map_err(config)?
+            refuse_used(name, &legs, &seen, options)?;
+            new_superblock(reactor, &infos_of(&legs), options).map_err(config)?
         } else {
             let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
             if let Some(superblock) = found.iter().flatten().find(|superblock| superblock.legs.len() != legs.len()) {
                 return refuse(format!("it has {} legs, {} are given", superblock.legs.len(), legs.len()));
             }
-            meta::decide(&found, &blank, options.start_degraded, options.prefer)
-                .map_err(|why| config(explain(&why, &legs, false)))?
+            let decided = meta::decide(&found, &blank, options.start_degraded, options.prefer);
+            decided.map_err(|why| closed(name, &why, &legs, &seen))?
         };
-        if present.iter().any(|info| {
-            superblock.block_size != info.block_size || info.blocks < superblock.data_start + superblock.data_blocks
-        }) {
-            return refuse("a leg is smaller than the mirror, or has another block size".to_string());
+        leave_out(name, &mut legs, &mut channels, &seen);
+        let needed = superblock.data_start + superblock.data_blocks;
+        let too_small = |leg: &Arc<dyn BlockDevice>| lacks_room(&**leg, superblock.block_size, needed);
+        if let Some(reason) = legs.iter().flatten().find_map(too_small) {
+            return Err(DeviceError::TooSmall { device: name.to_string(), reason });
         }
         superblock.openings.begin(superblock.generation + 1, reactor.driver().random_u64());
         let pages = if fresh {
@@ -237,6 +248,7 @@ impl MirrorDevice {
         } else {
             load_pages(reactor, &channels, &found, &superblock).await
         };
+        let present = infos_of(&legs);
         let device = MirrorDevice { shared: Arc::new(assemble(name, legs, &present, superblock, pages)) };
         for (leg, seen) in device.shared.legs.iter().zip(&seen) {
             leg.slot_first.store(seen.slot_first, Release);
@@ -363,15 +375,28 @@ struct Seen {
     slot_first: u64,
     /// Slots that hold no valid superblock.
     damaged: u64,
+    /// Why it cannot be a leg as it is; it counts as absent then.
+    unfit: Option<Unfit>,
+}
+
+struct Unfit {
+    why: String,
+    /// It has too few blocks, or others; what it holds does not matter.
+    lacks_room: bool,
 }
 
 impl Seen {
     fn absent() -> Seen {
-        Seen { superblock: None, blank: false, slot_first: 0, damaged: 0 }
+        Seen { superblock: None, blank: false, slot_first: 0, damaged: 0, unfit: None }
+    }
+
+    fn unfit(why: String, lacks_room: bool) -> Seen {
+        Seen { unfit: Some(Unfit { why, lacks_room }), ..Seen::absent() }
     }
 }
 
-/// Reads the superblock slots of a leg. One valid slot suffices; a leg without any that can be read is as good as absent.
+/// Reads the superblock slots of a leg. One valid slot suffices; a leg without any that can be read, or that holds something else, is as
+/// good as absent.
 async fn look(
     reactor: &Rc<Reactor>,
     name: &str,
@@ -380,9 +405,10 @@ async fn look(
     options: &MirrorOptions,
 ) -> Result<Seen, DeviceError> {
     let refuse = |reason: String| Err(DeviceError::Config { device: name.to_string(), reason });
-    let block_size = leg.info().block_size;
-    if leg.info().blocks < 4 * Slots::unit_blocks(block_size) {
-        return refuse(format!("leg '{}' is too small for a mirror", leg.name()));
+    let info = leg.info();
+    let block_size = info.block_size;
+    if info.blocks < 4 * Slots::unit_blocks(block_size) {
+        return Ok(Seen::unfit(format!("leg '{}' is too small for a mirror", leg.name()), true));
     }
     let found = Slots { reactor, channel, block_size, kind: KIND }.read(Superblock::decode).await;
     if let Some(status) = found.unreadable {
@@ -394,13 +420,85 @@ async fn look(
     }
     let foreign = found.newest.is_none() && !found.blank && found.unreadable.is_none();
     if foreign && !overwrites {
-        return refuse(format!(
-            "leg '{}' holds other data; wipe its first {} KiB, or create the mirror with force",
-            leg.name(),
-            KIND.copies * UNIT_BYTES as u64 / 1024
-        ));
+        let holds = signs::in_place_of(signs::MIRROR_LEG, reactor, channel, &info).await;
+        return Ok(Seen::unfit(format!("leg '{}' holds {holds}", leg.name()), false));
     }
-    Ok(Seen { superblock: found.newest, blank: found.blank, slot_first: found.first, damaged: found.damaged })
+    let needed = |own: &Superblock| (own.block_size, own.data_start + own.data_blocks);
+    let room = found.newest.as_ref().filter(|_| !overwrites).map(needed);
+    if let Some(why) = room.and_then(|(block_size, blocks)| lacks_room(&**leg, block_size, blocks)) {
+        return Ok(Seen::unfit(why, true));
+    }
+    let Found { newest, blank, first, damaged, .. } = found;
+    Ok(Seen { superblock: newest, blank, slot_first: first, damaged, unfit: None })
+}
+
+/// Why a leg cannot hold so many blocks of this size, metadata included.
+fn lacks_room(leg: &dyn BlockDevice, block_size: u32, blocks: u64) -> Option<String> {
+    let (info, name) = (leg.info(), leg.name());
+    let suffices = info.block_size == block_size && info.blocks >= blocks;
+    let (has, size) = (info.blocks, info.block_size);
+    (!suffices).then(|| format!("leg '{name}' has {has} blocks of {size} bytes, {blocks} of {block_size} are needed"))
+}
+
+/// A new mirror is made of blank legs, unless it is forced.
+fn refuse_used(
+    name: &str,
+    legs: &[Option<Arc<dyn BlockDevice>>],
+    seen: &[Seen],
+    options: &MirrorOptions,
+) -> Result<(), DeviceError> {
+    let device = name.to_string();
+    for (leg, seen) in legs.iter().flatten().zip(seen) {
+        let reason = match &seen.unfit {
+            Some(Unfit { why, lacks_room: true }) => {
+                return Err(DeviceError::TooSmall { device, reason: why.clone() });
+            }
+            Some(Unfit { why, .. }) => {
+                let kib = KIND.copies * UNIT_BYTES as u64 / 1024;
+                format!("{why}; wipe its first {kib} KiB, or create the mirror with force")
+            }
+            None if !seen.blank && !options.force => {
+                format!("leg '{}' cannot be read; replace it, or create the mirror with force", leg.name())
+            }
+            None => continue,
+        };
+        return Err(DeviceError::Config { device, reason });
+    }
+    Ok(())
+}
+
+/// Why a mirror stays closed. A leg that is there, and not what belongs there, is named with what it holds.
+fn closed(name: &str, why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], seen: &[Seen]) -> DeviceError {
+    let device = name.to_string();
+    let unfit = |leg: usize| seen[leg].unfit.as_ref();
+    if let Disagreement::MayBeStale(leg) = why
+        && let Some(Unfit { why, lacks_room }) = unfit(*leg)
+    {
+        let reason = format!(
+            "{why}, and what belongs there may have newer writes than the other legs; bring it back, or open the mirror with --degraded, or \
+             set start_degraded = true, to go on without it"
+        );
+        return match lacks_room {
+            true => DeviceError::TooSmall { device, reason },
+            false => DeviceError::Config { device, reason },
+        };
+    }
+    let others = (0..seen.len()).filter_map(|leg| Some(unfit(leg)?.why.clone()));
+    let reasons: Vec<String> = std::iter::once(explain(why, legs, false)).chain(others).collect();
+    DeviceError::Config { device, reason: reasons.join("; ") }
+}
+
+/// Takes out legs that hold something else, or are too small: they count as absent, and are not written to.
+fn leave_out(
+    name: &str,
+    legs: &mut [Option<Arc<dyn BlockDevice>>],
+    channels: &mut [Option<Rc<dyn Channel>>],
+    seen: &[Seen],
+) {
+    for (index, unfit) in seen.iter().enumerate().filter_map(|(index, seen)| Some((index, seen.unfit.as_ref()?))) {
+        tracing::warn!(mirror = name, leg = index, "{}; the mirror goes on without it", unfit.why);
+        (legs[index], channels[index]) = (None, None);
+    }
 }
 
 /// Whether these, the ones of `count` that are present, can be the legs of a mirror at all.
@@ -496,7 +594,7 @@ fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], in_use: bo
             format!("{} has no superblock that can be read; replace it, or overwrite it", name(leg))
         }
         Disagreement::NothingInSync => {
-            "none of these legs holds a complete mirror; set create = true to make a new one".to_string()
+            "none of these legs holds a complete mirror; name the right ones, or open it in a node, which makes one of blank legs".to_string()
         }
     }
 }

@@ -104,7 +104,9 @@ impl ParityDevice {
             MemberState::Rebuilding => "is being rebuilt: wait for that, and grow the device then",
             _ => "has failed: replace it, and grow the device when it has been rebuilt",
         };
-        Err(self.refused(format!("it grows only with all its members in sync, and member {member} {state}")))
+        let name = self.shared.member_name(member);
+        let reason = format!("it grows only with all its members in sync, and {name} {state}");
+        Err(DeviceError::State { device: self.shared.name.clone(), reason })
     }
 
     fn refused(&self, reason: String) -> DeviceError {

@@ -35,7 +35,8 @@ impl ParityDevice {
             )));
         }
         if shared.state(member) != MemberState::Failed {
-            return Err(refused(format!("member {member} is in use; one that has not failed is not replaced")));
+            let name = shared.member_name(member);
+            return Err(refused(format!("{name} is in use; one that has not failed is not replaced")));
         }
         let device = device.or_else(|| shared.members[member].device());
         let Some(device) = device else { return Err(refused(format!("member {member} is absent"))) };

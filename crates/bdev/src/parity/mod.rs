@@ -220,6 +220,14 @@ impl Shared {
         MemberState::of_code(self.members[member].state.load(Acquire)).expect("only states are stored")
     }
 
+    /// As messages call it.
+    fn member_name(&self, member: usize) -> String {
+        match self.members[member].device() {
+            Some(device) => format!("member '{}'", device.name()),
+            None => format!("member {member}"),
+        }
+    }
+
     fn members_where(&self, wanted: impl Fn(MemberState) -> bool) -> MemberSet {
         (0..self.members.len()).filter(|member| wanted(self.state(*member))).collect()
     }

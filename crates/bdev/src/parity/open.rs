@@ -13,6 +13,7 @@ use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
 use crate::range_lock::RangeLock;
+use crate::signs;
 use crate::slots::{self, Slots, UNIT_BYTES};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -138,7 +139,8 @@ impl ParityDevice {
                 return refuse(if options.force { why } else { why + &way });
             }
             if let Some(index) = seen.iter().position(|seen| !seen.blank && !options.force) {
-                return refuse(format!("member {index} cannot be read; replace it, or create the device with force"));
+                let name = member_name(index, &members);
+                return refuse(format!("{name} cannot be read; replace it, or create the device with force"));
             }
             let superblock = plan(reactor, name, &present, options)?;
             for member in members.iter().flatten() {
@@ -151,7 +153,7 @@ impl ParityDevice {
                 let unfit: Vec<&str> = seen.iter().filter_map(|seen| seen.unfit.as_deref()).collect();
                 config([explain(&why, &members)].iter().map(String::as_str).chain(unfit).collect::<Vec<_>>().join("; "))
             })?;
-            leave_out(name, &mut members, &mut seen, &mut decided).map_err(config)?;
+            leave_out(name, &mut members, &mut seen, &mut decided)?;
             put_back = decided.put_back;
             decided.superblock
         };
@@ -232,12 +234,13 @@ fn leave_out(
     members: &mut [Option<Arc<dyn BlockDevice>>],
     seen: &mut [Seen],
     decided: &mut Decided,
-) -> Result<(), String> {
+) -> Result<(), DeviceError> {
     let unfit = |index: usize| decided.unfit.iter().find(|unfit| unfit.index() == Some(index));
     for index in 0..members.len() {
         let Some(member) = &members[index] else { continue };
         let is_used = decided.superblock.members[index].state != MemberState::Failed;
         let too_small = fits(&decided.superblock, &**member).err();
+        let lacks_room = too_small.is_some();
         let why = match (unfit(index), seen[index].unfit.take()) {
             (Some(unfit), _) => Some(explain(unfit, members)),
             (None, Some(why)) => Some(why),
@@ -246,7 +249,13 @@ fn leave_out(
         // A blank one is done without as well, and one that was put back.
         let holds_data = is_used && seen[index].superblock.is_some() && decided.put_back != Some(index);
         match why {
-            Some(why) if holds_data => return Err(why),
+            Some(reason) if holds_data => {
+                let device = name.to_string();
+                return Err(match lacks_room {
+                    true => DeviceError::TooSmall { device, reason },
+                    false => DeviceError::Config { device, reason },
+                });
+            }
             Some(why) => {
                 tracing::warn!(parity = name, member = index, "{why}; the device goes on without it");
                 (members[index], seen[index]) = (None, Seen::absent());
@@ -313,7 +322,8 @@ pub(super) async fn look(
     }
     let foreign = found.newest.is_none() && !found.blank && found.unreadable.is_none();
     if foreign && !overwrites {
-        return unfit(format!("member '{child}' holds other data"));
+        let holds = signs::in_place_of(signs::PARITY_MEMBER, reactor, &*channel, &info).await;
+        return unfit(format!("member '{child}' holds {holds}"));
     }
     let newest = found.newest.filter(|_| unknown == 0);
     Ok(Seen { superblock: newest, blank: found.blank, slot_first: found.first, damaged: found.damaged, unfit: None })
@@ -403,14 +413,18 @@ fn plan_rows(members: &[DeviceInfo], options: &ParityOptions) -> Result<Rows, St
     Ok(Rows { members: count, chunk, data_start, head, rows })
 }
 
-pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>>]) -> String {
-    let name = |index: &usize| match &members[*index] {
+fn member_name(index: usize, members: &[Option<Arc<dyn BlockDevice>>]) -> String {
+    match &members[index] {
         Some(member) => format!("member {index} ('{}')", member.name()),
         None => format!("member {index} (absent)"),
-    };
+    }
+}
+
+pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>>]) -> String {
+    let name = |index: &usize| member_name(*index, members);
     match why {
         Disagreement::Nothing => {
-            "none of its members holds anything of it; set create = true to make a new one".to_string()
+            "none of its members holds anything of it; name the right ones, or open it in a node, which makes one of blank members".to_string()
         }
         Disagreement::Foreign(index) => {
             format!("{} belongs to another parity device; name the right device", name(index))
