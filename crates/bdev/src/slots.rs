@@ -147,7 +147,9 @@ impl<T> Found<T> {
         match (self.newest.take(), self.unreadable) {
             (Some(newest), _) => Ok(Some(newest)),
             (None, Some(status)) => Err(format!("no copy of its {what} can be read ({status}); replace the medium")),
-            (None, None) if !create => Err(format!("the child has no {what}; set create = true to make one")),
+            (None, None) if !create => Err(format!(
+                "the child has no {what}; name the right one, or open it in a node, which makes one on a blank child"
+            )),
             (None, None) if !self.blank => Err("the child holds other data; wipe it, or create with force".to_string()),
             (None, None) => Ok(None),
         }
@@ -347,6 +349,11 @@ mod tests {
         for (found, reason) in refusals {
             assert!(found.choose(true, false, "header").unwrap_err().contains(reason));
         }
-        assert!(found(None, true, None, None).choose(false, false, "header").unwrap_err().contains("create = true"));
+        assert!(
+            found(None, true, None, None)
+                .choose(false, false, "header")
+                .unwrap_err()
+                .contains("a node, which makes one")
+        );
     }
 }

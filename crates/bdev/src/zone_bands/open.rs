@@ -214,7 +214,8 @@ fn agree(
         )),
         (Found::Unreadable(status), _) => Err(format!("no label of the head '{head}' can be read ({status})")),
         _ if !options.create => Err(format!(
-            "neither the head '{head}' nor the zoned device '{zoned}' has a label; set create = true to make a device of them"
+            "neither the head '{head}' nor the zoned device '{zoned}' has a label; name the right ones, or open it in a node, which makes one of \
+             blank ones"
         )),
         _ => Ok(None),
     }
