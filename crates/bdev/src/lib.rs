@@ -67,6 +67,7 @@ pub use mem::MemDevice;
 pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, MirrorStatus};
 pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
+pub use openings::are_known_to_differ;
 pub use parity::{
     MemberState, MemberStatus, OlderCopy, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, ParityDefect, ParityDevice,
     ParityOptions, ParityStatus, RebuildStatus,

@@ -92,8 +92,8 @@ impl Openings {
     }
 }
 
-/// Whether two openings, of which 0 is one that is not known, are not the same.
-pub(crate) fn are_known_to_differ(one: u64, other: u64) -> bool {
+/// Whether two openings, by their random numbers, are known not to be the same; 0 is one that is not known.
+pub fn are_known_to_differ(one: u64, other: u64) -> bool {
     one != 0 && other != 0 && one != other
 }
 

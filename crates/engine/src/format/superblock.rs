@@ -290,11 +290,6 @@ impl Opening {
     }
 }
 
-/// Whether two openings are known not to be the same.
-pub(crate) fn are_known_to_differ(one: u64, other: u64) -> bool {
-    one != 0 && other != 0 && one != other
-}
-
 /// Why a block is not a superblock that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SuperblockError {

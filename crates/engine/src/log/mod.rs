@@ -445,11 +445,10 @@ impl Log {
         if self.medium.is_mapped() { self.geometry.segment_bytes() / 256 } else { 0 }
     }
 
-    /// The first place that the next record to become visible can get: every visible record is before it.
+    /// Every visible record is before it, and every later one has this number, or a greater one, in this segment, or a later one.
     pub fn next(&self) -> LogTail {
-        let state = self.state.borrow();
-        let segment = state.open.as_ref().map_or_else(|| state.ring.next_sequence(), |open| open.sequence);
-        LogTail { segment, lsn: state.block.first_in_flight().unwrap_or(state.next_lsn) }
+        let lsn = self.state.borrow().block.first_in_flight();
+        LogTail { segment: self.segment_ahead(), lsn: lsn.unwrap_or(self.state.borrow().next_lsn) }
     }
 
     /// No record that is not visible yet lies, or will lie, in a segment before this one.
@@ -481,7 +480,8 @@ impl Log {
         state.ring.is_full(Class::Internal) && !state.queues[Class::Internal as usize].is_empty()
     }
 
-    /// Whether it is cramped and likely to stay so: segments are left alone after failed writes, or records had to be refused since the last release.
+    /// Whether it is cramped and likely to stay so: segments are left alone after failed writes, or records had to be refused since
+    /// the last release.
     pub fn is_hopeless(&self) -> bool {
         let state = self.state.borrow();
         state.ring.is_full(Class::Internal) && (state.ring.resting() > 0 || self.refused.get())

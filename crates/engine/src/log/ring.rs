@@ -127,7 +127,7 @@ impl Ring {
         self.next
     }
 
-    pub(super) fn next_sequence(&self) -> u64 {
+    fn next_sequence(&self) -> u64 {
         let mut candidates = self.next..self.next + self.places.len() as u64;
         candidates.find(|sequence| self.places[self.place(*sequence)].is_free()).unwrap_or(self.next)
     }

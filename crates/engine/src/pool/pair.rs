@@ -6,7 +6,7 @@ use crate::forget::{BEYOND_SHADOW, SEGMENTS_BEYOND};
 use crate::format::dirty::IndexNote;
 use crate::format::root::Root;
 use crate::format::segment::Segment;
-use crate::format::superblock::{Role, Shape, Superblock, SuperblockError, are_known_to_differ};
+use crate::format::superblock::{Role, Shape, Superblock, SuperblockError};
 use crate::holds::Holds;
 use crate::log::{self, LogGeometry, Medium};
 use crate::log_device::OpenLog;
@@ -14,6 +14,7 @@ use crate::meta::journal::read_newer;
 use crate::meta::media::Media;
 use crate::meta::{MetaError, read_roots};
 use crate::units::LogTail;
+use bdev::are_known_to_differ;
 use reactor::Reactor;
 use std::rc::Rc;
 
