@@ -2,7 +2,7 @@
 
 mod common;
 
-use bdev::{Delay, DelayDevice, Delays, Status};
+use bdev::{BlockDevice, Delay, DelayDevice, Delays, Status};
 use common::beside::time_beside;
 use common::layered::{Tank, everywhere};
 use common::*;
@@ -472,4 +472,58 @@ fn time_to_flatten(has_user: bool) -> u64 {
 fn it_gives_way_to_users() {
     let (beside, alone) = (time_to_flatten(true), time_to_flatten(false));
     assert!(beside > 2 * alone, "{beside} ns beside a user, {alone} ns when nobody else is there");
+}
+
+#[test]
+fn what_was_laid_over_what_is_below_outlives_that_though_a_replay_finds_the_extent_freed() {
+    let reactor = reactor();
+    let tank = tank::Tank::shaped(&reactor, 24);
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        let volume = |name: &str| -> Arc<dyn BlockDevice> { pool.volume(name).unwrap() };
+        pool.create_volume(&there, "b", 3000, 9, 0).await.unwrap();
+        for sector in 0..16 {
+            assert_eq!(write(&there, &volume("b"), sector, 1).await, Status::Ok);
+        }
+        pool.snapshot(&there, &[("b", "s")], 0).await.unwrap();
+        pool.clone_volume(&there, "b@s", "c", 0).await.unwrap();
+        // A block in each shard.
+        let pins = [0, 16 * 1024];
+        for block in pins {
+            assert_eq!(write(&there, &volume("v"), block, 3).await, Status::Ok);
+        }
+        // It has all that is left, so that the clone gets one of its extents.
+        pool.create_volume(&there, "rest", 400 * 1024, 12, 0).await.unwrap();
+        for extent in 0..400 {
+            let status = write(&there, &volume("rest"), extent * 1024, 7).await;
+            assert!(matches!(status, Status::Ok | Status::NoSpace), "{status}");
+        }
+        pool.settle(&there).await.unwrap();
+        // As long as these cannot be read every replay begins with them.
+        for block in pins {
+            assert_eq!(write(&there, &volume("v"), block, 77).await, Status::Ok);
+        }
+        let pinned = tank.log.image().into_iter().filter(|(_, bytes)| bytes.iter().all(|byte| *byte == 77));
+        let pinned: Vec<u64> = pinned.map(|(block, _)| block).collect();
+        assert_eq!(pinned.len(), pins.len());
+        pinned.iter().for_each(|block| tank.log.refuse_reads(*block, u64::MAX));
+        pool.delete_volume(&there, "rest").await.unwrap();
+        pool.reap(&there).await.unwrap();
+        assert_eq!(write(&there, &volume("c"), 3, 2).await, Status::Ok);
+        assert!(pool.settle(&there).await.is_err());
+        pool.flatten(&there, "c").await.unwrap();
+        assert_eq!(pool.flattened(&there, "c").await.unwrap().state, FlattenState::Done);
+        pool.delete_volume_and_snapshots(&there, "b").await.unwrap();
+        pool.reap(&there).await.unwrap();
+        let crashed = tank.fork();
+        let again = crashed.open().await.unwrap();
+        let clone: Arc<dyn BlockDevice> = again.volume("c").unwrap();
+        for sector in 0..16 {
+            let expected = if sector == 3 { 2 } else { 1 };
+            assert_eq!(read(&there, &clone, sector).await, Ok(expected), "sector {sector}");
+        }
+        again.close(&there).await;
+        pool.close(&there).await;
+    });
 }
