@@ -680,3 +680,41 @@ fn a_leg_that_was_cut_short_counts_as_absent() {
         }
     });
 }
+
+#[test]
+fn what_was_read_after_a_write_failed_stays_whichever_leg_is_lost_then() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    reactor.block_on(async move {
+        let ((last, a), (late, b)) = (faulty("a"), faulty("b"));
+        let legs = [a, b];
+        let mirror = open(&inner, &legs, create()).await;
+        let fails = ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError));
+        late.set_rules(&[fails]).unwrap();
+        for lba in [7, 300] {
+            assert_eq!(write(&inner, &mirror, lba, 2).await, Status::Ok);
+        }
+        drop(mirror);
+        late.set_rules(&[]).unwrap();
+        let mirror = Arc::new(open(&inner, &legs, MirrorOptions::default()).await);
+        let data_start = 600 - mirror.info().blocks;
+        assert_eq!(mirror.status().legs[1].state, LegState::RecoveringDirty);
+        assert_eq!(mirror.status().resync_left_regions, 2);
+        let (copier, reactor) = (mirror.clone(), inner.clone());
+        let resync = inner.spawn_join(async move { copier.resync(&reactor, 50_000_000).await.unwrap() });
+        while mirror.status().resync_left_regions == 2 {
+            inner.yield_now().await;
+        }
+        // Its region has been copied. Now the leg that is caught up has the write, and the other one has not.
+        let here = ErrorRule { lba: Lba(data_start + 7), blocks: 1, when: When::Nth(1), ..fails };
+        last.set_rules(&[here]).unwrap();
+        assert_eq!(write(&inner, &*mirror, 7, 3).await, Status::WriteError);
+        assert_eq!(read(&inner, &*mirror, 7).await, Ok(2));
+        resync.await;
+        assert_eq!(mirror.status().legs[1].state, LegState::InSync);
+        last.set_rules(&[fails]).unwrap();
+        assert_eq!(write(&inner, &*mirror, 500, 9).await, Status::Ok);
+        assert_eq!(mirror.status().legs[0].state, LegState::Failed);
+        assert_eq!(read_stable(&inner, &*mirror, 7).await, 2);
+    });
+}

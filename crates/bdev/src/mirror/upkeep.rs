@@ -260,7 +260,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Legs that have been given everything become legs in sync; not those that have joined again meanwhile.
+    /// Legs that have been given everything become legs in sync; not those that have joined again meanwhile, and none while a write that
+    /// failed on the legs in sync may have reached only these: what is read of it until then must stay, whichever leg is lost.
     async fn promote(&self, covered: &[(usize, u32)]) -> Result<(), Status> {
         let shared = &self.shared;
         if covered.is_empty() {
@@ -268,6 +269,9 @@ impl Inner {
         }
         self.flush().await?;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
+        if shared.regions.iter().any(|region| region.load(Acquire) & NEEDS_SYNC != 0) {
+            return Ok(());
+        }
         for (leg, joins) in covered {
             if shared.leg_state(*leg) != LegState::Failed && shared.legs[*leg].joins.load(Acquire) == *joins {
                 self.set_state(*leg, LegState::InSync);
