@@ -84,6 +84,39 @@ fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
 }
 
 #[test]
+fn what_is_bad_in_a_row_is_one_range() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 48);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        // Over the ends of what is read at once, and of an extent.
+        for block in [31, 32, 1023, 1024] {
+            tank.write(&volume, block, 1).await;
+        }
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        let full = tank.capacity.image().into_iter().filter(|(_, bytes)| bytes.iter().all(|byte| *byte == 1));
+        full.for_each(|(block, _)| tank.capacity.flip(block, 0));
+        let pool = tank.open().await.unwrap();
+        pool.scrub(&tank.reactor, u64::MAX).await;
+        let scrubs: Vec<_> = loop {
+            let shards = pool.status(&tank.reactor).await.shards;
+            if shards.iter().all(|shard| !shard.scrub.running) {
+                break shards.into_iter().flat_map(|shard| shard.scrub.bad).collect();
+            }
+            tank.reactor.yield_now().await;
+        };
+        let bad = |first| BadRun { volume: 1, first, blocks: 2, lost: false, of: None };
+        assert_eq!(scrubs, [bad(31), bad(1023)]);
+        pool.close(&tank.reactor).await;
+        let options = engine::CheckOptions { payloads: true, data: true, repair: false };
+        let findings = tank.check(options).await.findings;
+        assert!(findings.iter().any(|finding| finding.meaning.ends_with(": 31-32, 1023-1023")), "{findings:?}");
+    });
+}
+
+#[test]
 fn a_scrub_names_who_shows_what_a_snapshot_has_and_is_bad() {
     let reactor = reactor();
     let tank = Tank::filled(&reactor);

@@ -194,6 +194,15 @@ impl Shard {
         let shown = self.shown_by(volume, vextent, run.clone()).await;
         let shown = shown.iter().map(|(above, part)| bad(*above, part, Some(volume)));
         let list = &mut self.scrub.status.borrow_mut().bad;
+        if shown.len() == 0
+            && let Some(last) = list.last_mut()
+            && (last.volume, last.lost, last.of) == (volume, lost, None)
+            && last.first + last.blocks as u64 == base + run.start as u64
+            && let Some(blocks) = last.blocks.checked_add(run.len() as u32)
+        {
+            last.blocks = blocks;
+            return;
+        }
         let room = SCRUB_FINDINGS_MAX.saturating_sub(list.len());
         list.extend(std::iter::once(bad(volume, &run, None)).chain(shown).take(room));
     }

@@ -34,16 +34,21 @@ impl Verified {
             BadBlock::Corrupt => &mut self.corrupt,
             BadBlock::Lost => &mut self.lost,
         };
-        match runs.last_mut() {
-            Some(run) if run.end == index => run.end += 1,
-            _ => runs.push(index..index + 1),
-        }
+        join(runs, index..index + 1);
     }
 
+    /// Adds what was found of blocks behind those.
     fn append(&mut self, other: Verified) {
         self.good += other.good;
-        self.corrupt.extend(other.corrupt);
-        self.lost.extend(other.lost);
+        other.corrupt.into_iter().for_each(|run| join(&mut self.corrupt, run));
+        other.lost.into_iter().for_each(|run| join(&mut self.lost, run));
+    }
+}
+
+fn join(runs: &mut Vec<Range<u32>>, run: Range<u32>) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start => last.end = run.end,
+        _ => runs.push(run),
     }
 }
 
