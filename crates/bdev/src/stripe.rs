@@ -10,6 +10,7 @@ use crate::io::{Done, Io, Op, OpSet};
 use crate::parts::Parts;
 use crate::split;
 use crate::steps::{self, Medium};
+use base::ByteSize;
 use reactor::{IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -149,7 +150,15 @@ impl BlockDevice for StripeDevice {
         IoFuture::new(async move {
             let row = self.geometry.chunk * self.geometry.width;
             if blocks == 0 || !blocks.is_multiple_of(row) {
-                let reason = format!("{blocks} blocks are not a multiple of {row} (chunk times children)");
+                let size = |blocks: u64| ByteSize(blocks.saturating_mul(self.base.block_size as u64));
+                let below = (blocks / row).max(1) * row;
+                let reason = format!(
+                    "a stripe has whole rows of {} (chunk times children), and {} is not: {} or {} would be",
+                    size(row),
+                    size(blocks),
+                    size(below),
+                    size(below.saturating_add(row))
+                );
                 return Err(DeviceError::Config { device: self.name.clone(), reason });
             }
             if blocks < self.blocks.load(Ordering::Relaxed) {
