@@ -51,6 +51,21 @@ pub(crate) fn nothing_beside(_: Rc<Reactor>, _: Arc<dyn BlockDevice>) -> Working
     Box::pin(async {})
 }
 
+/// One life of a process on `node`: `main` runs on reactor 0, to its end or that of the process.
+pub(crate) fn live<F: Future<Output = ()> + 'static>(
+    world: &mut World,
+    node: NodeId,
+    reactors: usize,
+    what: &'static str,
+    max_ns: u64,
+    main: impl FnOnce(Rc<Reactor>) -> F,
+) -> Result<(), Failure> {
+    world.boot(node, reactors, World::reactor_config());
+    let crew = Crew::default();
+    world.spawn(node, 0, |reactor| crew.member(main(reactor)));
+    world.run_until(what, max_ns, |_| crew.is_done())
+}
+
 /// Starts a process on `node` and opens the device in it; `None` when it does not open.
 pub(crate) fn start(
     world: &mut World,

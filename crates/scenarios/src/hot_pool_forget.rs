@@ -7,8 +7,7 @@
 //! room to note the losses says by how much its device has to grow, and that suffices.
 
 use crate::Run;
-use crate::blocks::Crew;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
@@ -133,10 +132,8 @@ impl Stage {
         reactors: usize,
         main: impl FnOnce(Stage, Rc<Reactor>) -> F,
     ) -> Result<(), Failure> {
-        world.boot(self.node, reactors, World::reactor_config());
-        let crew = Crew::default();
-        world.spawn(self.node, 0, |reactor| crew.member(main(self.clone(), reactor)));
-        world.run_until("the process to end its work", LIFE_NS, |_| crew.is_done())
+        let stage = self.clone();
+        live(world, self.node, reactors, "the process to end its work", LIFE_NS, |reactor| main(stage, reactor))
     }
 
     fn hands(&self, pool: Arc<Pool>, reactor: Rc<Reactor>) -> Hands {
@@ -273,9 +270,7 @@ impl Stage {
         }
         hands.read_all().await;
         self.settle(&hands, None).await;
-        let audit = hands.pool.audit(&hands.reactor).await;
-        let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
-        hands.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
+        hands.audit().await;
         hands.pool.close(&hands.reactor).await;
     }
 

@@ -9,8 +9,7 @@
 //! collector has nothing but what no extent can take.
 
 use crate::Run;
-use crate::blocks::Crew;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
@@ -138,8 +137,6 @@ impl Stage {
         main: impl FnOnce(Stage, Hands) -> F + 'static,
     ) -> Result<(), Failure> {
         let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
-        world.boot(self.node, plan.reactors, World::reactor_config());
-        let crew = Crew::default();
         let stage = self.clone();
         let begun = move |reactor: Rc<Reactor>| async move {
             let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
@@ -148,8 +145,7 @@ impl Stage {
             hands.read_all().await;
             main(stage, hands).await;
         };
-        world.spawn(self.node, 0, |reactor| crew.member(begun(reactor)));
-        world.run_until("the work on a full pool to end (I6)", LIFE_NS, |_| crew.is_done())
+        live(world, self.node, plan.reactors, "the work on a full pool to end (I6)", LIFE_NS, begun)
     }
 
     /// After a crash: volumes whose deletion had begun are made again, and what is taken for certain is.

@@ -5,8 +5,7 @@
 //! device that works again everything is there that was acknowledged.
 
 use crate::Run;
-use crate::blocks::Crew;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{Plan, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
@@ -69,8 +68,7 @@ impl Stage {
         main: impl FnOnce(Stage, Hands) -> F + 'static,
     ) -> Result<(), Failure> {
         let plan = Plan { reactors: rng.between(1, 3) as usize, flushes, ..self.plan };
-        world.boot(self.node, plan.reactors, World::reactor_config());
-        let (crew, stage) = (Crew::default(), self.clone());
+        let stage = self.clone();
         let begun = move |reactor: Rc<Reactor>| async move {
             match plan.open_and_keep(&reactor).await {
                 Ok(pool) => {
@@ -82,8 +80,7 @@ impl Stage {
                 Err(error) => stage.sim.expect(flushes > 0, || format!("the pool does not open: {error}")),
             }
         };
-        world.spawn(self.node, 0, |reactor| crew.member(begun(reactor)));
-        world.run_until("everybody to have an answer (I6)", LIFE_NS, |_| crew.is_done())
+        live(world, self.node, plan.reactors, "everybody to have an answer (I6)", LIFE_NS, begun)
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -130,8 +127,7 @@ impl Stage {
         hands.read_all().await;
         let settled = hands.pool.settle(&hands.reactor).await;
         hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
-        let audit = hands.pool.audit(&hands.reactor).await;
-        hands.expect(audit.as_ref().is_ok_and(|audit| audit.problems.is_empty()), || format!("the audit: {audit:?}"));
+        hands.audit().await;
         hands.pool.close(&hands.reactor).await;
     }
 }

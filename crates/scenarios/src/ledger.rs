@@ -182,6 +182,13 @@ impl Hands {
         self.sim.expect(holds || !self.is_alive(), text);
     }
 
+    /// Nothing that the pool knows contradicts itself.
+    pub(crate) async fn audit(&self) {
+        let audit = self.pool.audit(&self.reactor).await;
+        let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
+        self.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
+    }
+
     /// Host blocks in one of 4 KiB.
     pub(crate) fn per_block(&self) -> u64 {
         1 << (12 - self.block_shift)

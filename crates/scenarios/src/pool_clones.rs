@@ -5,8 +5,7 @@
 //! volume has one task that writes to it, and whatever is done to the layers below changes nothing of what it reads as.
 
 use crate::Run;
-use crate::blocks::Crew;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
@@ -106,10 +105,8 @@ impl Stage {
         reactors: usize,
         main: impl FnOnce(Stage, Rc<Reactor>) -> F,
     ) -> Result<(), Failure> {
-        world.boot(self.node, reactors, World::reactor_config());
-        let crew = Crew::default();
-        world.spawn(self.node, 0, |reactor| crew.member(main(self.clone(), reactor)));
-        world.run_until("the work on clones to end", LIFE_NS, |_| crew.is_done())
+        let stage = self.clone();
+        live(world, self.node, reactors, "the work on clones to end", LIFE_NS, |reactor| main(stage, reactor))
     }
 
     /// One life of the process: opens the pool, reads everything, and goes on with `main`.
@@ -125,7 +122,7 @@ impl Stage {
             let Some(hands) = hands else { return };
             stage.find_volumes(&hands);
             hands.read_all().await;
-            stage.audit(&hands).await;
+            hands.audit().await;
             main(stage, hands).await;
         })
     }
@@ -314,14 +311,8 @@ impl Stage {
         hands.read_all().await;
         self.settle(&hands).await;
         hands.read_all().await;
-        self.audit(&hands).await;
+        hands.audit().await;
         hands.pool.close(&hands.reactor).await;
-    }
-
-    async fn audit(&self, hands: &Hands) {
-        let audit = hands.pool.audit(&hands.reactor).await;
-        let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
-        hands.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
     }
 
     async fn check_closed(self, reactor: Rc<Reactor>) {
