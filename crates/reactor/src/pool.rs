@@ -1,8 +1,11 @@
 //! The buffer pool of one reactor: size classes of page-aligned memory under one byte limit.
 //!
-//! Arenas are mapped when first needed and kept. A buffer may be freed on any thread; frees on foreign threads come home
-//! through a queue. When the limit is reached `try_alloc` says no and the caller waits or pushes back; the pool never
-//! grows past its limit.
+//! Arenas are mapped when first needed and stay, because drivers register their memory. An arena consists of parts; a part, or
+//! several that follow one another for the largest class, is cut into slots of one class when that has none free. So a pool of
+//! which little is wanted has one arena for all sizes. At the limit a part whose slots are all free is cut anew for another class.
+//!
+//! A buffer may be freed on any thread; frees on foreign threads come home through a queue. When the limit is reached
+//! `try_alloc` says no and the caller waits or pushes back; the pool never grows past its limit.
 
 use crate::arena::Mapping;
 use crate::buf::{Buf, Owner};
@@ -17,8 +20,12 @@ use std::task::Waker;
 pub const CLASS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// The largest single buffer.
 pub const BUF_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
-/// Memory mapped at a time (a whole number of every class).
+/// Memory mapped at a time: whole groups.
 const ARENA_BYTES: usize = 2 << 20;
+/// What is cut into slots of one class at a time, but for the largest, which takes a group.
+const PART_BYTES: usize = 256 << 10;
+/// Parts that follow one another and have room for the largest buffer.
+const GROUP_PARTS: usize = BUF_BYTES_MAX / PART_BYTES;
 
 /// Limits of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +44,26 @@ impl Default for PoolConfig {
 struct Slot {
     owner: Owner,
     class: u8,
+    /// Its index in [`PoolShared::parts`]; the first one for the largest class.
+    part: u32,
     start: NonNull<u8>,
     /// Counted once by every buffer that is out, so that the pool outlives them.
     pool: *const PoolShared,
+}
+
+/// A part of an arena.
+struct Part {
+    start: NonNull<u8>,
+    /// None while it is cut for no class; the first of a group has the slot of the largest class, the others none.
+    slots: Box<[Slot]>,
+    /// It is of a group that is one buffer.
+    in_group: bool,
+}
+
+impl Part {
+    fn is_spare(&self) -> bool {
+        self.slots.is_empty() && !self.in_group
+    }
 }
 
 struct PoolShared {
@@ -49,7 +73,8 @@ struct PoolShared {
     freed_elsewhere: SegQueue<SlotPtr>,
     waiters: UnsafeCell<Vec<Waker>>,
     arenas: UnsafeCell<Vec<Mapping>>,
-    slots: UnsafeCell<Vec<Box<[Slot]>>>,
+    /// Those of all arenas, in order.
+    parts: UnsafeCell<Vec<Part>>,
     /// Whom to wake when a buffer is freed on another thread.
     exec: OnceLock<Arc<ExecShared>>,
 }
@@ -102,7 +127,7 @@ impl BufPool {
             freed_elsewhere: SegQueue::new(),
             waiters: UnsafeCell::new(Vec::new()),
             arenas: UnsafeCell::default(),
-            slots: UnsafeCell::default(),
+            parts: UnsafeCell::default(),
             exec: OnceLock::new(),
         };
         BufPool {
@@ -181,57 +206,89 @@ impl BufPool {
         self.bytes_carved.get()
     }
 
-    /// Maps one more arena and cuts it into slots of `class`; false at the limit.
+    /// Cuts memory that is spare into slots of `class`, or that of one more arena; false when there is none.
     fn carve(&self, class: usize) -> bool {
-        if self.bytes_carved.get() + ARENA_BYTES > self.bytes_max {
-            return self.recycle_arena_of_other_class(class);
-        }
-        let Some(mapping) = Mapping::anonymous(ARENA_BYTES) else { return false };
-        if let Some(hook) = &*self.on_new_arena.borrow() {
-            hook(mapping.start(), ARENA_BYTES);
-        }
-        let step = CLASS_BYTES[class];
-        let slots: Box<[Slot]> = (0..ARENA_BYTES / step)
-            .map(|i| Slot {
-                owner: Owner::new(release_slot),
-                class: class as u8,
-                // SAFETY: i * step is inside the arena.
-                start: unsafe { mapping.start().add(i * step) },
-                pool: Arc::as_ptr(&self.shared),
-            })
-            .collect();
         // SAFETY: owner thread; nothing else borrows these cells during this call.
-        unsafe {
-            let free = &mut (&mut (*self.shared.free.get()))[class];
-            (*self.shared.slots.get()).push(slots);
-            let slots = (&(*self.shared.slots.get())).last().expect("just pushed");
-            free.extend(slots.iter().rev().map(NonNull::from));
-            (*self.shared.arenas.get()).push(mapping);
+        let (free, parts) = unsafe { (&mut *self.shared.free.get(), &mut *self.shared.parts.get()) };
+        let whole = CLASS_BYTES[class] > PART_BYTES;
+        let Some(first) = spare(parts, whole).or_else(|| self.map_arena(parts)).or_else(|| recycle(free, parts, class))
+        else {
+            return false;
+        };
+        let (start, bytes) = (parts[first].start, if whole { BUF_BYTES_MAX } else { PART_BYTES });
+        let step = CLASS_BYTES[class];
+        let slots = (0..bytes / step).map(|i| Slot {
+            owner: Owner::new(release_slot),
+            class: class as u8,
+            part: first as u32,
+            // SAFETY: i * step is inside the part, or its group.
+            start: unsafe { start.add(i * step) },
+            pool: Arc::as_ptr(&self.shared),
+        });
+        parts[first].slots = slots.collect();
+        if whole {
+            parts[first..first + GROUP_PARTS].iter_mut().for_each(|part| part.in_group = true);
         }
-        self.bytes_carved.set(self.bytes_carved.get() + ARENA_BYTES);
+        free[class].extend(parts[first].slots.iter().rev().map(NonNull::from));
         true
     }
 
-    /// At the limit: gives an arena whose slots are all free to `class`, so that a burst of one size cannot starve another.
-    fn recycle_arena_of_other_class(&self, class: usize) -> bool {
-        // SAFETY: owner thread; nothing else borrows these cells during this call.
-        let (free, slots, arenas) =
-            unsafe { (&mut *self.shared.free.get(), &mut *self.shared.slots.get(), &mut *self.shared.arenas.get()) };
-        for index in 0..slots.len() {
-            let old = slots[index][0].class as usize;
-            let range = slots[index].as_ptr_range();
-            let inside = |slot: &NonNull<Slot>| range.contains(&(slot.as_ptr() as *const Slot));
-            if old == class || free[old].iter().filter(|slot| inside(slot)).count() != slots[index].len() {
-                continue;
-            }
-            free[old].retain(|slot| !inside(slot));
-            drop(slots.swap_remove(index));
-            drop(arenas.swap_remove(index));
-            self.bytes_carved.set(self.bytes_carved.get() - ARENA_BYTES);
-            return self.carve(class);
+    /// Maps one more arena, whose parts are spare; the first of them. `None` at the limit.
+    fn map_arena(&self, parts: &mut Vec<Part>) -> Option<usize> {
+        if self.bytes_carved.get() + ARENA_BYTES > self.bytes_max {
+            return None;
         }
-        false
+        let mapping = Mapping::anonymous(ARENA_BYTES)?;
+        if let Some(hook) = &*self.on_new_arena.borrow() {
+            hook(mapping.start(), ARENA_BYTES);
+        }
+        let first = parts.len();
+        // SAFETY: every part is inside the arena.
+        let start = |index: usize| unsafe { mapping.start().add(index * PART_BYTES) };
+        let part = |index: usize| Part { start: start(index), slots: Box::default(), in_group: false };
+        parts.extend((0..ARENA_BYTES / PART_BYTES).map(part));
+        // SAFETY: owner thread; nothing else borrows this cell during this call.
+        unsafe { (*self.shared.arenas.get()).push(mapping) };
+        self.bytes_carved.set(self.bytes_carved.get() + ARENA_BYTES);
+        Some(first)
     }
+}
+
+/// The first part of a spare group, or a spare part: of a group that is in use already, if there is one.
+fn spare(parts: &[Part], whole: bool) -> Option<usize> {
+    let of_group = |(group, parts): (usize, &[Part])| {
+        let spare = parts.iter().position(Part::is_spare)?;
+        let all = parts.iter().all(Part::is_spare);
+        (all || !whole).then_some((all, group * GROUP_PARTS + spare))
+    };
+    // Groups in use come first.
+    parts.chunks(GROUP_PARTS).enumerate().filter_map(of_group).min().map(|(_, first)| first)
+}
+
+/// At the limit: makes a part, or a group, spare whose slots are all free, so that a burst of one size cannot starve another; its
+/// first part.
+fn recycle(free: &mut [Vec<NonNull<Slot>>], parts: &mut [Part], class: usize) -> Option<usize> {
+    let mut held: Vec<usize> = parts.iter().map(|part| part.slots.len()).collect();
+    // SAFETY: free slots are alive, and referred to by the free lists alone.
+    free.iter().flatten().for_each(|slot| held[unsafe { slot.as_ref() }.part as usize] -= 1);
+    let is_whole = |class: usize| CLASS_BYTES[class] > PART_BYTES;
+    let of_other = |part: &Part| part.slots.first().is_some_and(|slot| slot.class as usize != class);
+    let group_of = |part: usize| part - part % GROUP_PARTS..part - part % GROUP_PARTS + GROUP_PARTS;
+    let given: Vec<usize> = if is_whole(class) {
+        let is_at_rest = |group: &usize| group_of(*group).all(|part| held[part] == 0 && !parts[part].in_group);
+        group_of((0..parts.len()).step_by(GROUP_PARTS).find(is_at_rest)?).collect()
+    } else {
+        let part = (0..parts.len()).find(|part| held[*part] == 0 && of_other(&parts[*part]))?;
+        if parts[part].in_group { group_of(part).collect() } else { vec![part] }
+    };
+    for list in free {
+        // SAFETY: as above.
+        list.retain(|slot| !given.contains(&(unsafe { slot.as_ref() }.part as usize)));
+    }
+    for part in &given {
+        (parts[*part].slots, parts[*part].in_group) = (Box::default(), false);
+    }
+    given.first().copied()
 }
 
 #[cfg(test)]
@@ -253,6 +310,45 @@ mod tests {
         let pool = BufPool::new(PoolConfig { bytes_max: ARENA_BYTES });
         drop(std::iter::from_fn(|| pool.try_alloc(4096)).collect::<Vec<_>>());
         assert_eq!(pool.try_alloc(1 << 20).map(|b| b.len()), Some(1 << 20));
+    }
+
+    #[test]
+    fn a_little_of_every_size_takes_one_arena() {
+        let pool = BufPool::new(PoolConfig::default());
+        let held: Vec<Buf> = CLASS_BYTES.iter().filter_map(|bytes| pool.try_alloc(*bytes)).collect();
+        assert_eq!((held.len(), pool.bytes_mapped()), (CLASS_BYTES.len(), ARENA_BYTES));
+    }
+
+    #[test]
+    fn no_two_buffers_overlap_and_all_memory_serves_every_size() {
+        let pool = BufPool::new(PoolConfig { bytes_max: 2 * ARENA_BYTES });
+        let (mut held, mut rng) = (Vec::<(Buf, u64)>::new(), base::Rng::new(1));
+        let mut below = |limit: usize| rng.below(limit as u64) as usize;
+        let right = |(buf, tag): &(Buf, u64)| {
+            let words = buf.as_slice().chunks_exact(8).step_by(512);
+            words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).all(|word| word == *tag)
+        };
+        for tag in 0..20_000u64 {
+            match pool.try_alloc(CLASS_BYTES[below(CLASS_BYTES.len())]) {
+                Some(mut buf) => {
+                    buf.as_mut_slice().chunks_exact_mut(8).step_by(512).for_each(|word| {
+                        word.copy_from_slice(&tag.to_le_bytes());
+                    });
+                    held.push((buf, tag));
+                }
+                None => (0..=below(held.len())).for_each(|_| {
+                    let one = held.swap_remove(below(held.len()));
+                    assert!(right(&one), "{} bytes", one.0.len());
+                }),
+            }
+            if tag % 1_000 == 0 {
+                held.clear();
+                for bytes in CLASS_BYTES {
+                    let all: Vec<Buf> = std::iter::from_fn(|| pool.try_alloc(bytes)).collect();
+                    assert_eq!(all.len(), 2 * ARENA_BYTES / bytes);
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The Linux driver in the real world: sockets, files, timers, messages between cores, sleep and wake.
 
 use reactor::linux::{Runtime, RuntimeConfig};
-use reactor::{File, FileOptions, PollPolicy, Reactor, ReactorConfig, SgList, Signal, TcpListener, TcpStream};
+use reactor::{
+    File, FileOptions, PollPolicy, PoolConfig, Reactor, ReactorConfig, SgList, Signal, TcpListener, TcpStream,
+};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,6 +92,33 @@ fn files_hold_what_was_written_direct_and_buffered() {
             assert!(matches!(File::open(&reactor, &path, &options).map(|_| ()), Err(base::Errno::EBUSY)));
         });
     }
+}
+
+#[test]
+fn files_are_read_into_the_memory_that_is_there_however_often_buffers_change_their_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file").to_str().unwrap().to_string();
+    let pool = PoolConfig { bytes_max: 2 << 20 };
+    let reactor = ReactorConfig { pool, policy: PollPolicy::Sleep, ..ReactorConfig::default() };
+    let runtime = Runtime::start(&RuntimeConfig { cores: vec![None], reactor, ..RuntimeConfig::default() }).unwrap();
+    on(&runtime, 0, |reactor| async move {
+        let options = FileOptions { write: true, create_bytes: Some(1 << 20), direct: true, lock: false };
+        let file = File::open(&reactor, &path, &options).unwrap();
+        let exhaust = |bytes: usize| std::iter::from_fn(|| reactor.pool().try_alloc(bytes)).collect::<Vec<_>>().len();
+        // A ring has room for 1,024 registrations.
+        for _ in 0..1_100 {
+            assert_eq!((exhaust(4096), exhaust(1 << 20)), (512, 2));
+        }
+        let mut buf = reactor.pool().try_alloc(1 << 20).unwrap();
+        buf.as_mut_slice().fill(7);
+        let done = file.write(0, SgList::from_iter([buf]), true).await;
+        assert_eq!(done.result, Ok(1 << 20));
+        let mut bufs = done.bufs;
+        bufs[0].as_mut_slice().fill(9);
+        let done = file.read(0, bufs).await;
+        assert_eq!(done.result, Ok(1 << 20));
+        assert!(done.bufs[0].as_slice().iter().all(|byte| *byte == 7));
+    });
 }
 
 #[test]

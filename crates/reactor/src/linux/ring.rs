@@ -92,7 +92,7 @@ impl Ring {
         }
         let index = self.arenas.len() as u32;
         let iovec = libc::iovec { iov_base: start as *mut _, iov_len: bytes };
-        // SAFETY: the pool keeps arenas mapped; a recycled arena's registration pins pages that are merely unused.
+        // SAFETY: the pool keeps arenas mapped as long as it is there; after that a registration pins pages that are merely unused.
         match unsafe { self.uring.submitter().register_buffers_update(index, &[iovec], None) } {
             Ok(_) => {
                 self.arenas.push((start as usize, bytes, index as u16));
