@@ -70,20 +70,11 @@ impl BlockSet {
     }
 }
 
-/// What the log knows about one extent and its map page does not.
-///
-/// Three lines of the cache, of which a write touches the first and that with its block.
+/// What the log knows about one extent and its map page does not, as it was when it was taken.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))]
 pub(crate) struct DirtyExtent {
     extent: u32,
-    destaging: bool,
-    /// The destage leaves some of it.
-    is_left: bool,
-    /// The first record that is not in the map page.
     first: LogTail,
-    /// While it is being destaged: the first record that the destage leaves, or that has come since.
-    since: Option<LogTail>,
     /// Blocks that are holes now.
     pub(crate) holes: Option<Box<BlockSet>>,
     /// Blocks that are lost now.
@@ -92,14 +83,43 @@ pub(crate) struct DirtyExtent {
     pub(crate) blocks: BlockSet,
 }
 
-const _: () = assert!(std::mem::offset_of!(DirtyExtent, blocks) == 64 && size_of::<DirtyExtent>() == 192);
+/// Blocks that an extent has beside its state; the slab of sets has those of extents with more.
+const FEW: usize = 4;
+const NO_BLOCK: u16 = u16::MAX;
+const NO_RECORD: LogTail = LogTail { segment: u64::MAX, lsn: u64::MAX };
+
+/// The same, of an extent that is dirty: a line of the cache, so that many extents with a block or two each take little memory.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Live {
+    /// The first record that is not in the map page.
+    first: LogTail,
+    /// While it is being destaged: the first record that the destage leaves, or that has come since.
+    since: LogTail,
+    pub(crate) holes: Option<Box<BlockSet>>,
+    pub(crate) lost: Option<Box<BlockSet>>,
+    /// The blocks, unless there are `many`.
+    few: [u16; FEW],
+    /// The blocks are in the set of this slot.
+    many: bool,
+    destaging: bool,
+    /// The destage leaves some of it.
+    is_left: bool,
+}
+
+const _: () = assert!(size_of::<Live>() == 64);
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct DirtyExtents {
-    /// Per extent its index in `slab`, or none.
+    /// Per extent its slot, or none.
     index: Vec<u32>,
-    slab: Vec<DirtyExtent>,
+    /// Per slot what is in it.
+    slab: Vec<Live>,
+    /// Per slot that may ever be used the bits of its blocks, when it has many; zero otherwise, and mostly never touched.
+    sets: Vec<[u64; WORDS]>,
+    /// Slots from here on have never had many blocks.
+    sets_used: usize,
     free: Vec<u32>,
     /// By first record. An entry holds while the extent is queued with that very record.
     queue: VecDeque<(u32, LogTail)>,
@@ -114,64 +134,82 @@ pub(crate) struct DirtyExtents {
 impl DirtyExtents {
     pub(crate) fn new(extents: u32) -> DirtyExtents {
         // Room for all is asked for at once and not touched: growing would copy it again and again, in a replay above all.
-        let slab = Vec::with_capacity(extents as usize);
-        DirtyExtents { index: vec![NONE; extents as usize], slab, ..DirtyExtents::default() }
+        let (slab, sets) = (Vec::with_capacity(extents as usize), vec![[0; WORDS]; extents as usize]);
+        DirtyExtents { index: vec![NONE; extents as usize], slab, sets, ..DirtyExtents::default() }
     }
 
     /// More extents exist.
     pub(crate) fn grow(&mut self, extents: u32) {
         self.index.resize(extents as usize, NONE);
         self.slab.reserve_exact(extents as usize - self.slab.len());
+        // Not resized: that would touch all of it.
+        let mut sets = vec![[0; WORDS]; extents as usize];
+        sets[..self.sets_used].copy_from_slice(&self.sets[..self.sets_used]);
+        self.sets = sets;
     }
 
     #[inline]
-    pub(crate) fn get(&self, extent: u32) -> Option<&DirtyExtent> {
+    fn slot(&self, extent: u32) -> Option<usize> {
         match self.index[extent as usize] {
             NONE => None,
-            slot => Some(&self.slab[slot as usize]),
+            slot => Some(slot as usize),
         }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, extent: u32) -> Option<&Live> {
+        self.slot(extent).map(|slot| &self.slab[slot])
+    }
+
+    pub(crate) fn get_mut(&mut self, extent: u32) -> Option<&mut Live> {
+        self.slot(extent).map(|slot| &mut self.slab[slot])
+    }
+
+    /// Whether a block's newest bytes (or checksum) are in the log map, or in a chain of deltas.
+    #[inline]
+    pub(crate) fn has(&self, block: u32) -> bool {
+        self.slot(block / EXTENT_BLOCKS).is_some_and(|slot| {
+            let (state, index) = (&self.slab[slot], block % EXTENT_BLOCKS);
+            if state.many { bit(&self.sets[slot], index) } else { state.few.contains(&(index as u16)) }
+        })
     }
 
     /// The block is marked soon: where the extent's state is, is wanted, and where that goes if it has none yet.
     #[inline]
     pub(crate) fn prefetch_slot(&self, block: u32) {
         reactor::prefetch(&self.index[(block / EXTENT_BLOCKS) as usize]);
-        if let Some(state) = self.free.last().and_then(|slot| self.slab.get(*slot as usize)) {
-            state.prefetch(block);
+        if let Some(slot) = self.free.last() {
+            self.prefetch_at(*slot as usize, block);
         }
     }
 
     /// The block is marked soon.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
-        let slot = self.index[(block / EXTENT_BLOCKS) as usize];
-        if let Some(state) = self.slab.get(slot as usize) {
-            state.prefetch(block);
+        if let Some(slot) = self.slot(block / EXTENT_BLOCKS) {
+            self.prefetch_at(slot, block);
         }
     }
 
-    pub(crate) fn get_mut(&mut self, extent: u32) -> Option<&mut DirtyExtent> {
-        match self.index[extent as usize] {
-            NONE => None,
-            slot => Some(&mut self.slab[slot as usize]),
+    #[inline]
+    fn prefetch_at(&self, slot: usize, block: u32) {
+        reactor::prefetch(&self.slab[slot]);
+        if slot < self.sets_used {
+            reactor::prefetch(&self.sets[slot][(block % EXTENT_BLOCKS) as usize / 64]);
         }
     }
 
-    /// The state of an extent that record `at` says something about.
-    pub(crate) fn touch(&mut self, extent: u32, at: LogTail) -> &mut DirtyExtent {
+    /// The slot of an extent that record `at` says something about.
+    fn touch(&mut self, extent: u32, at: LogTail) -> usize {
         let mut slot = self.index[extent as usize];
         if slot == NONE {
             slot = match self.free.pop() {
                 Some(slot) => {
-                    // The rest is as it was forgotten: empty.
-                    let state = &mut self.slab[slot as usize];
-                    debug_assert!(state.blocks.is_empty() && state.has_blocks_alone());
-                    (state.extent, state.first, state.since) = (extent, at, None);
-                    (state.destaging, state.is_left) = (false, false);
+                    self.slab[slot as usize] = Live::new(at);
                     slot
                 }
                 None => {
-                    self.slab.push(DirtyExtent::new(extent, at));
+                    self.slab.push(Live::new(at));
                     self.slab.len() as u32 - 1
                 }
             };
@@ -179,21 +217,65 @@ impl DirtyExtents {
             self.queue.push_back((extent, at));
         }
         let state = &mut self.slab[slot as usize];
-        if state.destaging && state.since.is_none() {
-            state.since = Some(at);
+        if state.destaging && state.since == NO_RECORD {
+            state.since = at;
         }
-        state
+        slot as usize
     }
 
     /// Forgets an extent (it is free now, or settled).
     pub(crate) fn forget(&mut self, extent: u32) {
         let slot = std::mem::replace(&mut self.index[extent as usize], NONE);
         if slot != NONE {
+            self.empty(slot as usize);
             let state = &mut self.slab[slot as usize];
-            (state.holes, state.lost, state.blocks) = (None, None, BlockSet::EMPTY);
+            (state.holes, state.lost) = (None, None);
             self.free.push(slot);
             self.under_way.retain(|other| *other != extent);
         }
+    }
+
+    fn empty(&mut self, slot: usize) {
+        let state = &mut self.slab[slot];
+        if state.many {
+            self.sets[slot] = [0; WORDS];
+        }
+        (state.many, state.few) = (false, [NO_BLOCK; FEW]);
+    }
+
+    /// The dirty blocks of a slot.
+    fn set_of(&self, slot: usize) -> BlockSet {
+        let state = &self.slab[slot];
+        if state.many {
+            return BlockSet(self.sets[slot]);
+        }
+        let mut set = BlockSet::EMPTY;
+        state.few.iter().filter(|index| **index != NO_BLOCK).for_each(|index| set.insert(*index as u32));
+        set
+    }
+
+    /// Adds a block to a slot, counted; the state of its extent.
+    #[inline]
+    fn add(&mut self, slot: usize, index: u32) -> &mut Live {
+        let (state, set) = (&mut self.slab[slot], &mut self.sets[slot]);
+        let fresh = if state.many {
+            !bit(set, index)
+        } else if state.few.contains(&(index as u16)) {
+            false
+        } else if let Some(room) = state.few.iter_mut().find(|other| **other == NO_BLOCK) {
+            *room = index as u16;
+            true
+        } else {
+            state.few.iter().for_each(|other| set[*other as usize / 64] |= 1 << (other % 64));
+            state.many = true;
+            self.sets_used = self.sets_used.max(slot + 1);
+            true
+        };
+        if state.many {
+            set[index as usize / 64] |= 1 << (index % 64);
+        }
+        self.blocks += fresh as u64;
+        state
     }
 
     /// The queued extent whose record is the oldest, to be destaged now; what it had is returned as a copy.
@@ -202,10 +284,13 @@ impl DirtyExtents {
         let (queued, left) = (self.queue.front(), self.left.front());
         let is_left = left.is_some_and(|(_, first)| queued.is_none_or(|(_, other)| first < other));
         let (extent, _) = if is_left { self.left.pop_front() } else { self.queue.pop_front() }?;
-        let state = self.get_mut(extent).expect("what is queued is dirty");
+        let slot = self.slot(extent).expect("what is queued is dirty");
+        let blocks = self.set_of(slot);
+        let state = &mut self.slab[slot];
         state.destaging = true;
-        (state.since, state.is_left) = (None, false);
-        let copy = state.clone();
+        (state.since, state.is_left) = (NO_RECORD, false);
+        let (first, holes, lost) = (state.first, state.holes.clone(), state.lost.clone());
+        let copy = DirtyExtent { extent, first, holes, lost, blocks };
         self.under_way.push(extent);
         Some((extent, copy))
     }
@@ -214,7 +299,7 @@ impl DirtyExtents {
     /// whatever comes of the destage.
     pub(crate) fn leave(&mut self, extent: u32, from: LogTail) {
         if let Some(state) = self.get_mut(extent) {
-            (state.since, state.is_left) = (Some(from), true);
+            (state.since, state.is_left) = (from, true);
         }
     }
 
@@ -235,16 +320,19 @@ impl DirtyExtents {
     /// A destage has ended. With `done` what is left dates from after its start; otherwise from before.
     pub(crate) fn settle(&mut self, extent: u32, done: bool) {
         self.under_way.retain(|other| *other != extent);
-        let Some(state) = self.get_mut(extent) else { return };
+        let Some(slot) = self.slot(extent) else { return };
+        let no_blocks = self.set_of(slot).is_empty();
+        let state = &mut self.slab[slot];
         state.destaging = false;
-        let since = state.since.take();
-        let clean = state.blocks.is_empty() && state.holes.is_none() && state.lost.is_none();
+        let since = std::mem::replace(&mut state.since, NO_RECORD);
+        let clean = no_blocks && state.holes.is_none() && state.lost.is_none();
         if done && clean {
             self.forget(extent);
             return;
         }
         if done {
-            state.first = since.expect("what is dirty after a destage was left or written since");
+            assert!(since != NO_RECORD, "what is dirty after a destage was left or written since");
+            state.first = since;
         }
         let (first, is_left) = (state.first, state.is_left);
         let follows = |queue: &VecDeque<(u32, LogTail)>| queue.back().is_none_or(|(_, last)| *last <= first);
@@ -279,7 +367,8 @@ impl DirtyExtents {
 
     /// How many blocks are dirty when that is not what is counted.
     pub(crate) fn miscounted(&self) -> Option<u64> {
-        let dirty = self.extents().filter_map(|extent| self.get(extent)).map(|state| state.blocks.count() as u64).sum();
+        let slots = self.extents().filter_map(|extent| self.slot(extent));
+        let dirty = slots.map(|slot| self.set_of(slot).count() as u64).sum();
         (dirty != self.blocks).then_some(dirty)
     }
 
@@ -300,7 +389,8 @@ impl DirtyExtents {
     /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.index.capacity() * 4
-            + self.slab.len() * size_of::<DirtyExtent>()
+            + self.slab.len() * size_of::<Live>()
+            + self.sets_used * size_of::<BlockSet>()
             + (self.queue.capacity() + self.left.capacity()) * 24
     }
 
@@ -313,87 +403,110 @@ impl DirtyExtents {
     #[inline]
     pub(crate) fn mark(&mut self, block: u32, at: LogTail) {
         let index = block % EXTENT_BLOCKS;
-        let state = self.touch(block / EXTENT_BLOCKS, at);
-        let fresh = !state.blocks.contains(index);
-        state.blocks.insert(index);
+        let slot = self.touch(block / EXTENT_BLOCKS, at);
+        let state = self.add(slot, index);
         if let Some(holes) = &mut state.holes {
             holes.remove(index);
         }
         if let Some(lost) = &mut state.lost {
             lost.remove(index);
         }
-        self.blocks += fresh as u64;
     }
 
     /// These blocks are in the log map, whether they have been destaged or not, and are to be destaged from record `tail` on.
     pub(crate) fn mark_again(&mut self, blocks: &[u32], tail: LogTail) {
         for block in blocks {
-            let state = self.touch(block / EXTENT_BLOCKS, tail);
+            let slot = self.touch(block / EXTENT_BLOCKS, tail);
+            let state = self.add(slot, block % EXTENT_BLOCKS);
             // One that is older already stays so: the tail may have moved on past it.
             state.first = state.first.min(tail);
             if state.destaging {
                 // Whatever the destage does: it does not do this.
-                state.since = Some(state.since.map_or(tail, |since| since.min(tail)));
+                state.since = state.since.min(tail);
             }
-            let fresh = !state.blocks.contains(block % EXTENT_BLOCKS);
-            state.blocks.insert(block % EXTENT_BLOCKS);
-            self.blocks += fresh as u64;
         }
         // In their order again.
-        let queued = self.extents().filter_map(|extent| self.get(extent)).filter(|state| !state.destaging);
-        let mut queue: Vec<_> = queued.map(|state| (state.extent, state.first)).collect();
+        let queued = self.extents().filter_map(|extent| Some((extent, self.get(extent)?)));
+        let queued = queued.filter(|(_, state)| !state.destaging);
+        let mut queue: Vec<_> = queued.map(|(extent, state)| (extent, state.first)).collect();
         queue.sort_by_key(|(_, first)| *first);
         (self.queue, self.left) = (queue.into(), VecDeque::new());
     }
 
     /// There are bytes over the block from record `at` on; what is below stays as it is.
     pub(crate) fn mark_over(&mut self, block: u32, at: LogTail) {
-        let index = block % EXTENT_BLOCKS;
-        let state = self.touch(block / EXTENT_BLOCKS, at);
-        let fresh = !state.blocks.contains(index);
-        state.blocks.insert(index);
-        self.blocks += fresh as u64;
+        let slot = self.touch(block / EXTENT_BLOCKS, at);
+        self.add(slot, block % EXTENT_BLOCKS);
+    }
+
+    /// The block is a hole from record `at` on.
+    pub(crate) fn mark_hole(&mut self, block: u32, at: LogTail) {
+        let (slot, index) = (self.touch(block / EXTENT_BLOCKS, at), block % EXTENT_BLOCKS);
+        let state = &mut self.slab[slot];
+        state.holes.get_or_insert_with(Default::default).insert(index);
+        if let Some(lost) = &mut state.lost {
+            lost.remove(index);
+        }
+    }
+
+    /// The block is lost from record `at` on.
+    pub(crate) fn mark_lost(&mut self, block: u32, at: LogTail) {
+        let (slot, index) = (self.touch(block / EXTENT_BLOCKS, at), block % EXTENT_BLOCKS);
+        let state = &mut self.slab[slot];
+        state.lost.get_or_insert_with(Default::default).insert(index);
+        if let Some(holes) = &mut state.holes {
+            holes.remove(index);
+        }
     }
 
     /// The block is no longer dirty.
     pub(crate) fn unmark(&mut self, block: u32) {
-        let index = block % EXTENT_BLOCKS;
-        let Some(state) = self.get_mut(block / EXTENT_BLOCKS) else { return };
-        let was = state.blocks.contains(index);
-        state.blocks.remove(index);
+        let Some(slot) = self.slot(block / EXTENT_BLOCKS) else { return };
+        let (state, set, index) = (&mut self.slab[slot], &mut self.sets[slot], block % EXTENT_BLOCKS);
+        let was = if state.many {
+            let was = bit(set, index);
+            set[index as usize / 64] &= !(1 << (index % 64));
+            was
+        } else {
+            let found = state.few.iter_mut().find(|other| **other == index as u16);
+            found.map(|other| *other = NO_BLOCK).is_some()
+        };
         self.blocks -= was as u64;
     }
 
     /// All dirty blocks of an extent are no longer.
     pub(crate) fn unmark_all(&mut self, extent: u32) {
-        let Some(state) = self.get_mut(extent) else { return };
-        let count = state.blocks.count() as u64;
-        state.blocks = BlockSet::EMPTY;
-        self.blocks -= count;
+        let Some(slot) = self.slot(extent) else { return };
+        self.blocks -= self.set_of(slot).count() as u64;
+        self.empty(slot);
+    }
+}
+
+#[inline]
+fn bit(set: &[u64; WORDS], index: u32) -> bool {
+    set[index as usize / 64] & (1 << (index % 64)) != 0
+}
+
+impl Live {
+    fn new(first: LogTail) -> Live {
+        let (holes, lost, few) = (None, None, [NO_BLOCK; FEW]);
+        Live { first, since: NO_RECORD, holes, lost, few, many: false, destaging: false, is_left: false }
+    }
+
+    /// Whether the block is a hole that the map page does not know.
+    #[inline]
+    pub(crate) fn is_hole(&self, index: u32) -> bool {
+        self.holes.as_ref().is_some_and(|holes| holes.contains(index))
+    }
+
+    /// Whether the block is lost, and the map page does not know.
+    #[inline]
+    pub(crate) fn is_lost(&self, index: u32) -> bool {
+        self.lost.as_ref().is_some_and(|lost| lost.contains(index))
     }
 }
 
 impl DirtyExtent {
-    fn new(extent: u32, first: LogTail) -> DirtyExtent {
-        DirtyExtent {
-            extent,
-            destaging: false,
-            is_left: false,
-            first,
-            since: None,
-            holes: None,
-            lost: None,
-            blocks: BlockSet::EMPTY,
-        }
-    }
-
-    /// The block is marked soon.
-    #[inline]
-    fn prefetch(&self, block: u32) {
-        reactor::prefetch(self);
-        reactor::prefetch(&self.blocks.0[(block % EXTENT_BLOCKS) as usize / 64]);
-    }
-
     /// The extent.
     pub(crate) fn extent(&self) -> u32 {
         self.extent
@@ -492,6 +605,42 @@ mod tests {
         assert_eq!(dirty.take().expect("dirty").0, 0, "before what was written after what it has left");
         dirty.settle(0, false);
         assert_eq!(dirty.tail(), Some(at(20)));
+    }
+
+    #[test]
+    fn few_and_many_blocks_are_the_same_as_in_one_set() {
+        let (mut dirty, mut rng) = (DirtyExtents::new(4), base::Rng::new(1));
+        let mut model = std::collections::BTreeSet::<u32>::new();
+        for lsn in 1..40_000 {
+            let spread = [6, 40, 1024][rng.below(3) as usize];
+            let block = rng.below(4) as u32 * EXTENT_BLOCKS + rng.below(spread) as u32;
+            let extent = block / EXTENT_BLOCKS;
+            match rng.below(40) {
+                0 => {
+                    dirty.unmark_all(extent);
+                    dirty.forget(extent);
+                    model.retain(|other| other / EXTENT_BLOCKS != extent);
+                }
+                1 => dirty.grow(4),
+                2..20 => {
+                    dirty.unmark(block);
+                    model.remove(&block);
+                }
+                _ => {
+                    dirty.mark(block, at(lsn));
+                    model.insert(block);
+                }
+            }
+            assert_eq!((dirty.has(block), dirty.blocks()), (model.contains(&block), model.len() as u64));
+            if lsn % 100 == 0
+                && let Some((extent, taken)) = dirty.take()
+            {
+                let expected = model.range(extent * EXTENT_BLOCKS..(extent + 1) * EXTENT_BLOCKS);
+                assert!(taken.blocks.iter().map(|index| extent * EXTENT_BLOCKS + index).eq(expected.copied()));
+                dirty.settle(extent, false);
+                assert_eq!(dirty.miscounted(), None);
+            }
+        }
     }
 
     #[test]

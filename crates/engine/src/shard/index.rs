@@ -6,6 +6,7 @@
 //! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
 //! yet, the map page.
 
+mod named;
 mod spoken;
 mod watch;
 mod young;
@@ -13,13 +14,14 @@ mod young;
 pub(crate) use young::{Keeps, Taken};
 
 use super::Defect;
-use super::dirty::{BlockSet, DirtyExtent, DirtyExtents};
+use super::dirty::{BlockSet, DirtyExtent, DirtyExtents, Live};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};
 use super::places::{FixedState, Places};
 use crate::bands::BandAt;
 use crate::log::{Placed, Record, Sink};
 use crate::meta::{self, Descriptor, Meta, Replacement};
 use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
+use named::Named;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -83,8 +85,7 @@ struct State {
     starts: VecDeque<LogTail>,
     /// Extents that must not be used any more.
     unusable: u32,
-    /// Extents of which records since the last checkpoint say whose they are: the last such record.
-    named: HashMap<u32, u64, FixedState>,
+    named: Named,
     /// Extents that volumes had and have no more: what lay below them shows, or lies elsewhere.
     uncovered: u64,
     /// The last record, and where the log was then.
@@ -143,7 +144,7 @@ impl Index {
             sequences,
             starts: VecDeque::new(),
             unusable,
-            named: HashMap::default(),
+            named: Named::new(extents),
             uncovered: 0,
             last: LogTail { segment: tail.segment, lsn: tail.lsn.saturating_sub(1) },
             watch: watch::Watch::default(),
@@ -208,10 +209,10 @@ impl Index {
         }
         let (extent, index) = (extent_of(block), block % EXTENT_BLOCKS);
         if let Some(dirty) = state.dirty.get(extent) {
-            if dirty.holes.as_ref().is_some_and(|holes| holes.contains(index)) {
+            if dirty.is_hole(index) {
                 return Place::Hole;
             }
-            if dirty.lost.as_ref().is_some_and(|lost| lost.contains(index)) {
+            if dirty.is_lost(index) {
                 return Place::Lost;
             }
         }
@@ -256,12 +257,8 @@ impl Index {
         let is_in_log = |block: u32| {
             state.map.get(block).is_some() || !state.chains.is_empty() && state.chains.contains_key(&block)
         };
-        let is_in = |set: &Option<Box<BlockSet>>| {
-            set.as_ref().is_some_and(|set| blocks.clone().any(|index| set.contains(index)))
-        };
-        if blocks.clone().any(|index| is_in_log(first + index))
-            || state.dirty.get(extent).is_some_and(|dirty| is_in(&dirty.holes) || is_in(&dirty.lost))
-        {
+        let is_bare = |dirty: &Live| blocks.clone().any(|index| dirty.is_hole(index) || dirty.is_lost(index));
+        if blocks.clone().any(|index| is_in_log(first + index)) || state.dirty.get(extent).is_some_and(is_bare) {
             return None;
         }
         match self.meta.page(extent) {
@@ -289,9 +286,6 @@ impl Index {
         let state = &mut *self.state.borrow_mut();
         let mut again = Vec::new();
         let dirty = state.dirty.get(page.extent());
-        let is_in = |set: Option<&Option<Box<BlockSet>>>, index| {
-            set.and_then(Option::as_deref).is_some_and(|set: &BlockSet| set.contains(index))
-        };
         let mut lost = 0;
         for index in 0..EXTENT_BLOCKS {
             let block = page.extent() * EXTENT_BLOCKS + index;
@@ -300,14 +294,14 @@ impl Index {
                 if state.segment_at(place.at, self.segment_units) >= tail.segment {
                     again.push(block);
                 } else {
-                    lost += !dirty.is_some_and(|dirty| dirty.blocks.contains(index)) as u32;
+                    lost += !state.dirty.has(block) as u32;
                 }
             } else if let Some(place) = logged {
                 // In place it may still be an older one: then the log has it, and goes before the page.
                 page.set(index, meta::stored_crc(place.crc));
-            } else if is_in(dirty.map(|dirty| &dirty.holes), index) {
+            } else if dirty.is_some_and(|dirty| dirty.is_hole(index)) {
                 page.set(index, meta::HOLE);
-            } else if !is_in(dirty.map(|dirty| &dirty.lost), index) && !state.chains.contains_key(&block) {
+            } else if !dirty.is_some_and(|dirty| dirty.is_lost(index)) && !state.chains.contains_key(&block) {
                 lost += 1;
             }
         }
@@ -395,6 +389,7 @@ impl Index {
             memory_bytes: state.map.memory_bytes()
                 + state.dirty.memory_bytes()
                 + state.places.memory_bytes()
+                + state.named.memory_bytes()
                 + state.segments.iter().map(|blocks| blocks.capacity() * 4).sum::<usize>(),
         }
     }
@@ -542,7 +537,6 @@ impl Index {
     /// A checkpoint is durable whose replay begins at `tail`.
     pub(crate) fn checkpointed(&self, tail: LogTail) {
         let mut state = self.state.borrow_mut();
-        state.named.retain(|_, lsn| *lsn >= tail.lsn);
         while state.starts.front().is_some_and(|start| start.segment <= tail.segment) {
             state.starts.pop_front();
         }
@@ -581,6 +575,7 @@ impl Index {
         let mut state = self.state.borrow_mut();
         state.places.grow(extents);
         state.dirty.grow(extents);
+        state.named.grow(extents);
     }
 
     // --- destage ----------------------------------------------------------------------------------------------------
@@ -598,9 +593,8 @@ impl Index {
     /// Whether the log has something of a block that its map page does not know.
     pub(crate) fn is_dirty(&self, block: u32) -> bool {
         let (state, index) = (self.state.borrow(), block % EXTENT_BLOCKS);
-        let has = |set: &Option<Box<BlockSet>>| set.as_ref().is_some_and(|set| set.contains(index));
-        let dirty = state.dirty.get(extent_of(block));
-        dirty.is_some_and(|dirty| dirty.blocks.contains(index) || has(&dirty.holes) || has(&dirty.lost))
+        let is_bare = |dirty: &Live| dirty.is_hole(index) || dirty.is_lost(index);
+        state.dirty.has(block) || state.dirty.get(extent_of(block)).is_some_and(is_bare)
     }
 
     /// Whether a block is a hole, or whole in the log, and its map page does not know: nobody reads any more what that leads to, nor
@@ -614,9 +608,8 @@ impl Index {
         }
         let tail = self.meta.durable_tail();
         let is_whole = || logged().is_some_and(|place| state.segment_at(place.at, self.segment_units) > tail.segment);
-        let Some(dirty) = state.dirty.get(extent_of(block)) else { return false };
-        let is_hole = || dirty.holes.as_ref().is_some_and(|holes| holes.contains(index));
-        dirty.blocks.contains(index) && is_whole() || is_hole()
+        let is_hole = || state.dirty.get(extent_of(block)).is_some_and(|dirty| dirty.is_hole(index));
+        state.dirty.has(block) && is_whole() || is_hole()
     }
 
     /// The block as in `place` is where placement puts it, and the map page says so.
@@ -723,7 +716,7 @@ impl State {
 
     /// See [`Index::is_named`].
     fn is_named(&self, extent: u32, tail: LogTail) -> bool {
-        self.named.get(&extent).is_some_and(|lsn| *lsn >= tail.lsn)
+        self.named.is_named(extent, tail.lsn)
     }
 
     /// A record about an extent was refused, and may be in the log all the same, as the last one.
@@ -804,11 +797,7 @@ impl Sink for Index {
                 state.name_ownerless(&self.meta, *first, placed.lsn);
                 for block in *first..*first + *blocks {
                     state.drop_block(block);
-                    let dirty = state.dirty.touch(extent_of(block), here);
-                    dirty.holes.get_or_insert_with(Default::default).insert(block % EXTENT_BLOCKS);
-                    if let Some(lost) = &mut dirty.lost {
-                        lost.remove(block % EXTENT_BLOCKS);
-                    }
+                    state.dirty.mark_hole(block, here);
                 }
             }
             Record::Allocate { extent, volume, vextent, over } => {
@@ -827,7 +816,7 @@ impl Sink for Index {
             Record::Move { extent, volume, vextent, former } => {
                 state.give(&self.meta, *extent, *volume, *vextent, 0);
                 state.free(&self.meta, *former, true, self.defect);
-                state.named.extend([(*extent, placed.lsn), (*former, placed.lsn)]);
+                [*extent, *former].into_iter().for_each(|extent| state.named.insert(extent, placed.lsn));
             }
             Record::HandOver { extent, volume, vextent } => {
                 let owner = self.meta.descriptor(*extent);
@@ -858,11 +847,7 @@ impl Sink for Index {
                 state.name_ownerless(&self.meta, *first, placed.lsn);
                 for block in *first..*first + *blocks {
                     state.drop_block(block);
-                    let dirty = state.dirty.touch(extent_of(block), here);
-                    dirty.lost.get_or_insert_with(Default::default).insert(block % EXTENT_BLOCKS);
-                    if let Some(holes) = &mut dirty.holes {
-                        holes.remove(block % EXTENT_BLOCKS);
-                    }
+                    state.dirty.mark_lost(block, here);
                 }
             }
         }
@@ -876,11 +861,10 @@ impl Sink for Index {
         let mut blocks = std::mem::take(&mut state.segments[place as usize]);
         for block in blocks.drain(..) {
             let Some(found) = state.map.get(block).filter(|found| units.contains(&found.at.0)) else { continue };
-            let dirty = state.dirty.get(extent_of(block));
             // Deltas over a settled base keep the block dirty, not the base.
             let whole = !state.chains.contains_key(&block);
             assert!(
-                !(whole && dirty.is_some_and(|dirty| dirty.blocks.contains(block % EXTENT_BLOCKS))),
+                !(whole && state.dirty.has(block)),
                 "log segment {segment} holds block {block} at {found:?}, which is nowhere else"
             );
             state.map.remove(block);

@@ -6,7 +6,7 @@ impl Index {
     /// Extents of volumes, {volume, its extent}, of which the log says something that the checkpoint does not.
     pub(crate) fn spoken_for(&self) -> Vec<(u32, u32)> {
         let state = self.state.borrow();
-        let extents = state.dirty.extents().chain(state.named.keys().copied());
+        let extents = state.dirty.extents().chain(state.named.extents());
         let owners = extents.map(|extent| self.meta.descriptor(extent)).filter(|owner| !owner.is_free());
         owners.map(|owner| (owner.volume, owner.vextent)).collect()
     }
