@@ -153,10 +153,20 @@ pub fn space(directory: &Path) -> io::Result<Space> {
 }
 
 /// Gives a file the space for its first `bytes` bytes, and that length if it is shorter. What it holds stays as it is.
-/// On a file system that cannot do that, nothing happens.
+/// On a file system that cannot do that, nothing happens; nor where there is too little room, which is an error.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    if has_all_pages(file, bytes)? {
+    let (found, system) = (file.metadata()?, file_system(file)?);
+    let held = found.blocks() * 512;
+    let has_all = found.len() >= bytes && held >= found.len();
+    // In memory the space of a file is counted exactly, and to ask for what is there already takes a quarter of a microsecond for
+    // each page: that is most of what a restart with a large log takes.
+    if has_all && system.f_type as i64 == TMPFS {
         return Ok(());
+    }
+    // Asking would take what there is, and keep it.
+    let lacks = bytes.saturating_sub(held);
+    if found.is_file() && lacks > system.f_bfree as u64 * system.f_bsize as u64 {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let bytes = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     loop {
@@ -168,24 +178,22 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR) => continue,
             Some(libc::EOPNOTSUPP) => return Ok(()),
+            // XFS wants room for all of it, what is there already included.
+            Some(libc::ENOSPC) if has_all => return Ok(()),
             _ => return Err(error),
         }
     }
 }
 
-/// Whether a file is in memory and has all of its pages. There the space of a file is counted exactly, and to ask for what is
-/// there already takes a quarter of a microsecond for each page: that is most of what a restart with a large log takes.
-fn has_all_pages(file: &File, bytes: u64) -> io::Result<bool> {
+fn file_system(file: &File) -> io::Result<libc::statfs> {
     // SAFETY: an all-zero statfs is a valid value, the descriptor is open as long as `file` is, and fstatfs fills a local.
-    let kind = unsafe {
+    unsafe {
         let mut found: libc::statfs = std::mem::zeroed();
         if libc::fstatfs(file.as_raw_fd(), &mut found) != 0 {
             return Err(io::Error::last_os_error());
         }
-        found.f_type as i64
-    };
-    let found = file.metadata()?;
-    Ok(kind == TMPFS && found.len() >= bytes && found.blocks() >= found.len().div_ceil(512))
+        Ok(found)
+    }
 }
 
 /// Takes a file out of the page cache as far as nobody has it mapped; what is not on media yet is written first.
@@ -231,6 +239,14 @@ mod tests {
             assert_eq!(&found, b"kept");
             assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
         }
+    }
+
+    #[test]
+    fn what_has_no_room_takes_none() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(1 << 50).unwrap();
+        assert_eq!(reserve(&file, 1 << 50).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ring's flags tell in user space whether entering the kernel is worth it. Socket readiness comes from multishot polls on
 //! the same ring, so one wait covers files, sockets, timers and wake-ups.
 
+mod bus;
 mod files;
 mod pmem;
 mod ring;

@@ -1,5 +1,7 @@
-//! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile.
+//! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile. Where the
+//! system cannot give a page, whoever asks for it gets an error ([`bus`](super::bus)).
 
+use super::bus::{NONE_MISSED, Watch};
 use super::{check, last_errno};
 use crate::arena::Mapping;
 use crate::buf::{Buf, Region};
@@ -7,18 +9,54 @@ use crate::checked_stores::CheckedStores;
 use crate::driver::{PmemId, PmemInfo};
 use crate::stores::{Stores, store_fence};
 use base::Errno;
+use std::cell::Cell;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 struct Mapped {
+    name: String,
     start: NonNull<u8>,
     info: PmemInfo,
+    /// See [`Watch::missed`].
+    missed: &'static AtomicUsize,
+    /// None of memory that no file is behind.
+    watch: Option<Arc<Watched>>,
+    /// Accesses that failed.
+    failures: Cell<u64>,
     /// Keeps it mapped, as its loans do.
     region: Region,
+}
+
+impl Mapped {
+    /// Whether these bytes, which were touched just now, are in pages that were there.
+    #[cold]
+    fn look_for_missed(&self, offset: u64, len: usize) -> Result<(), Errno> {
+        if !self.watch.as_ref().is_some_and(|watched| watched.watch.touches(offset, len)) {
+            return Ok(());
+        }
+        self.failures.set(self.failures.get() + 1);
+        if self.failures.get().is_power_of_two() {
+            tracing::error!(
+                "mapped memory '{}' has no page for bytes {offset} to {}: the file was cut short, its file system is full, or \
+                 the medium is damaged ({} such accesses)",
+                self.name,
+                offset + len as u64,
+                self.failures.get()
+            );
+        }
+        Err(Errno::EIO)
+    }
+}
+
+/// A file's mapping, unmapped when nobody watches it any more.
+struct Watched {
+    watch: Watch,
+    _mapping: Mapping,
 }
 
 #[derive(Default)]
@@ -32,7 +70,21 @@ impl Pmem {
     pub(super) fn open(&mut self, path: Option<&str>, bytes: u64) -> Result<(PmemId, PmemInfo), Errno> {
         let mapped = match path {
             Some(path) => map_file(path, bytes)?,
-            None => map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?,
+            None => {
+                let mapping = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+                let (start, info) = (mapping.start(), PmemInfo { bytes, durable: false });
+                // SAFETY: mapped until the Arc goes, and used by raw copies only.
+                let region = unsafe { Region::from_raw(start, bytes as usize, Arc::new(mapping)) };
+                Mapped {
+                    name: "memory".to_string(),
+                    start,
+                    info,
+                    missed: &NONE_MISSED,
+                    watch: None,
+                    failures: Cell::default(),
+                    region,
+                }
+            }
         };
         let info = mapped.info;
         self.open.push(Some(mapped));
@@ -50,9 +102,23 @@ impl Pmem {
 
     pub(super) fn read(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno> {
         let (source, _) = self.range(pmem, offset, target.len())?;
-        // SAFETY: `source` is inside the mapping, which `target` cannot overlap.
-        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
-        Ok(())
+        self.watched(pmem, offset, target.len(), || {
+            // SAFETY: `source` is inside the mapping, which `target` cannot overlap.
+            unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        })
+    }
+
+    /// Touches these bytes; an error when the system could not give them.
+    #[inline]
+    fn watched(&self, pmem: PmemId, offset: u64, len: usize, touch: impl FnOnce()) -> Result<(), Errno> {
+        let mapped = self.open.get(pmem.0 as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)?;
+        if mapped.missed.load(Relaxed) != 0
+            && let Some(watched) = &mapped.watch
+        {
+            watched.watch.mend(offset, len)?;
+        }
+        touch();
+        if mapped.missed.load(Relaxed) == 0 { Ok(()) } else { mapped.look_for_missed(offset, len) }
     }
 
     pub(super) fn expect(&self, pmem: PmemId, offset: u64, len: usize) {
@@ -80,8 +146,7 @@ impl Pmem {
     pub(super) fn store(&self, pmem: PmemId, offset: u64, source: &[u8]) -> Result<(), Errno> {
         let (target, durable) = self.target(pmem, offset, source)?;
         // SAFETY: `target` is inside the mapping, and `source` apart from it.
-        unsafe { self.stores.copy(source, target, durable) };
-        Ok(())
+        self.watched(pmem, offset, source.len(), || unsafe { self.stores.copy(source, target, durable) })
     }
 
     pub(super) fn store_checked(
@@ -92,9 +157,10 @@ impl Pmem {
         crcs: &mut [u32],
     ) -> Result<(), Errno> {
         let (target, durable) = self.target(pmem, offset, source)?;
-        // SAFETY: `target` is inside the mapping, and `source` apart from it.
-        unsafe { self.checked_stores.copy(source, target, durable, crcs) };
-        Ok(())
+        self.watched(pmem, offset, source.len(), || {
+            // SAFETY: `target` is inside the mapping, and `source` apart from it.
+            unsafe { self.checked_stores.copy(source, target, durable, crcs) };
+        })
     }
 
     pub(super) fn fence(&self, _pmem: PmemId) {
@@ -108,7 +174,7 @@ impl Pmem {
     }
 }
 
-fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
+fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapping, Errno> {
     let len = usize::try_from(bytes).map_err(|_| Errno::ENOMEM)?;
     // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
@@ -117,11 +183,7 @@ fn map(bytes: u64, flags: i32, fd: i32) -> Result<Mapped, Errno> {
     }
     let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
     // SAFETY: mapped just now, with this length.
-    let mapping = unsafe { Mapping::adopt(start, len) };
-    // SAFETY: mapped until the Arc goes, and used by raw copies only.
-    let region = unsafe { Region::from_raw(start, len, Arc::new(mapping)) };
-    let durable = flags & libc::MAP_SYNC != 0;
-    Ok(Mapped { start, info: PmemInfo { bytes, durable }, region })
+    Ok(unsafe { Mapping::adopt(start, len) })
 }
 
 /// Whether memory at a path keeps what is stored there through a power loss, as [`Pmem::open`] would find it; of a file that
@@ -158,8 +220,18 @@ fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
     let fd = check(unsafe { libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into())?;
     // SAFETY: a fresh descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd.as_raw_fd())
-        .or_else(|_| map(bytes, libc::MAP_SHARED, fd.as_raw_fd()))
+    let kept = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+    let (mapping, flags) = match map(bytes, kept, fd.as_raw_fd()) {
+        Ok(mapping) => (mapping, kept),
+        Err(_) => (map(bytes, libc::MAP_SHARED, fd.as_raw_fd())?, libc::MAP_SHARED),
+    };
+    let (start, len) = (mapping.start(), bytes as usize);
+    let watched = Arc::new(Watched { watch: Watch::new(start.as_ptr(), len, flags, fd), _mapping: mapping });
+    // SAFETY: mapped until the Arc goes, and used by raw copies only.
+    let region = unsafe { Region::from_raw(start, len, watched.clone()) };
+    let info = PmemInfo { bytes, durable: flags == kept };
+    let missed = watched.watch.missed();
+    Ok(Mapped { name: path.to_string(), start, info, missed, watch: Some(watched), failures: Cell::default(), region })
 }
 
 #[cfg(test)]
@@ -193,6 +265,38 @@ mod tests {
         drop(loan);
         pmem.close(id);
         assert_eq!(pmem.store_checked(id, 0, &source, &mut crcs), Err(Errno::EBADF));
+    }
+
+    #[test]
+    fn a_page_that_is_not_there_is_an_error_and_comes_back_with_the_file() {
+        const PAGE: u64 = 4096;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        // More pages than are counted one by one.
+        let bytes = 200 * PAGE;
+        let file = std::fs::File::create_new(&path).unwrap();
+        file.set_len(bytes).unwrap();
+        let mut pmem = Pmem::default();
+        let (id, _) = pmem.open(path.to_str(), bytes).unwrap();
+        let source = vec![7; bytes as usize];
+        pmem.store(id, 0, &source).unwrap();
+        let loan = pmem.loan(id, 10 * PAGE, PAGE as usize).unwrap();
+        file.set_len(4 * PAGE).unwrap();
+        let (mut page, mut crcs) = ([0; PAGE as usize], [0; 1]);
+        for _ in 0..2 {
+            assert_eq!(pmem.read(id, 4 * PAGE, &mut page), Err(Errno::EIO));
+            assert_eq!(pmem.store(id, 7 * PAGE - 1, &source[..2]), Err(Errno::EIO));
+            assert_eq!(pmem.store_checked(id, 9 * PAGE, &source[..PAGE as usize], &mut crcs), Err(Errno::EIO));
+            assert_eq!(pmem.read(id, 0, &mut vec![0; bytes as usize]), Err(Errno::EIO));
+            assert_eq!((loan.as_slice()[0], pmem.read(id, 3 * PAGE, &mut page), page[5]), (0, Ok(()), 7));
+        }
+        file.set_len(bytes).unwrap();
+        assert_eq!((pmem.read(id, 4 * PAGE, &mut page), page[5]), (Ok(()), 0));
+        pmem.store(id, 4 * PAGE, &source[..PAGE as usize]).unwrap();
+        assert_eq!((pmem.read(id, 4 * PAGE, &mut page), page[5]), (Ok(()), 7));
+        assert_eq!(std::fs::read(&path).unwrap()[4 * PAGE as usize], 7);
+        pmem.close(id);
+        assert_eq!(loan.as_slice().len() as u64, PAGE);
     }
 
     #[test]
