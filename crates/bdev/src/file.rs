@@ -112,6 +112,9 @@ impl FileDevice {
         let blocks = facts.bytes / options.block_size as u64;
         if blocks == 0 {
             return refuse(match facts.bytes {
+                0 if facts.is_block_device => {
+                    format!("'{}' is a block device without a medium; look at the system's log", options.path)
+                }
                 0 => format!("'{}' is empty; give a size to create it with", options.path),
                 bytes => format!("'{}' has {bytes} bytes, which is less than a block", options.path),
             });

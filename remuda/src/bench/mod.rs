@@ -107,6 +107,7 @@ Examples:
 Examples:
   remuda bench restart
   remuda bench restart --log block --log-size 8GiB --capacity 1000GiB --json
+  remuda bench restart --shape warm --flash 100GiB --capacity 1000GiB
   remuda bench restart --cold --dir /var/tmp")]
     Restart(restart::RestartArgs),
     /// Open many connections to a node and measure the memory that they take

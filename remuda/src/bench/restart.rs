@@ -1,4 +1,4 @@
-//! `remuda bench restart`: what hosts wait for when a node with a hot pool is killed under load and started again.
+//! `remuda bench restart`: what hosts wait for when a node with a pool is killed under load and started again.
 //!
 //! The whole of it: a child node on files of its own, a volume over NVMe/TCP, writes until the log is as full as destaging
 //! keeps it, SIGKILL in the middle of more, and the time from the start of the next process to the first answers.
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const PORT_FIRST: u16 = 14_620;
 const NQN: &str = "nqn.2026-11.io.remuda:restart";
 const VOLUME: &str = "restart";
-const POOL: &str = "hot";
+const POOL: &str = "pool";
 const BLOCK: u64 = 4096;
 const EXTENT: u64 = engine::EXTENT_BLOCKS as u64 * BLOCK;
 const SLICE_EXTENTS: u64 = engine::SLICE_EXTENTS as u64;
@@ -37,6 +37,28 @@ const LOAD_MAX: Duration = Duration::from_secs(900);
 /// Writes on top of that before the node is killed in the middle of them.
 const WRITES_UNDER_KILL: u64 = 2_000;
 
+/// How the pool keeps blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum Placing {
+    /// In place
+    Hot,
+    /// In bands, as on QLC
+    Shaped,
+    /// In place, with a read cache on flash
+    Warm,
+}
+
+impl Placing {
+    fn name(self) -> &'static str {
+        match self {
+            Placing::Hot => "hot",
+            Placing::Shaped => "shaped",
+            Placing::Warm => "warm",
+        }
+    }
+}
+
 /// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
@@ -49,6 +71,12 @@ enum LogForm {
 
 #[derive(Args)]
 pub struct RestartArgs {
+    /// How the pool keeps blocks
+    #[arg(long, value_enum, default_value = "hot")]
+    shape: Placing,
+    /// Bytes of flash of a warm pool
+    #[arg(long, default_value = "16GiB")]
+    flash: ByteSize,
     /// How the log is written
     #[arg(long, value_enum, default_value = "mapped")]
     log: LogForm,
@@ -126,9 +154,21 @@ impl Bench<'_> {
             LogForm::Block => (device_text("log", log_size.0), "log = \"log\"".to_string()),
         };
         let shards = shards.map_or(String::new(), |shards| format!("shards = {shards}\n"));
+        let (cache, pool) = match self.args.shape {
+            Placing::Hot => (String::new(), "capacity = \"disk\"\n"),
+            Placing::Shaped => (String::new(), "capacity = \"disk\"\nshape = \"shaped\"\n"),
+            Placing::Warm => (
+                format!(
+                    "{}[[device]]\nname = \"cached\"\nkind = \"flash-cache\"\ndevice = \"disk\"\nflash = \"flash\"\nwrite_budget = \
+                     \"1000TiB\"\n\n",
+                    device_text("flash", self.args.flash.0)
+                ),
+                "capacity = \"cached\"\n",
+            ),
+        };
         format!(
             "[node]\nstate_dir = \"state\"\nrpc_socket = \"node.sock\"\nmetrics_listen = \"off\"\n\n[nvmf]\nlisten = \
-             [\"127.0.0.1:{}\"]\n\n{device}{}[pool.{POOL}]\n{log}\ncapacity = \"disk\"\n{shards}",
+             [\"127.0.0.1:{}\"]\n\n{device}{}{cache}[pool.{POOL}]\n{log}\n{pool}{shards}",
             self.port,
             device_text("disk", capacity.0)
         )
@@ -158,6 +198,11 @@ impl Bench<'_> {
         node.call("subsystem.add_namespace", json!({ "nqn": NQN, "volume": VOLUME, "nsid": 1 }))?;
         let mut host = attach()?;
         write_each(&mut host, (0..used).map(|extent| extent * EXTENT))?;
+        if self.args.shape == Placing::Warm {
+            // From the slow device, and so into the cache.
+            node.call("pool.settle", json!({ "name": POOL }))?;
+            each(&mut host, (0..used).map(|extent| extent * EXTENT), read)?;
+        }
         let mut rng = Rng::new(5);
         let mut restarts = Vec::new();
         for _ in 0..self.args.runs {
@@ -183,7 +228,7 @@ impl Bench<'_> {
             node.kill();
             drop(host);
             if self.args.cold {
-                for name in ["log.img", "disk.img"] {
+                for name in ["log.img", "disk.img", "flash.img"].iter().filter(|name| self.dir.join(name).exists()) {
                     sys::drop_cached(&self.dir.join(name)).map_err(|error| text(&error))?;
                 }
             }
@@ -191,18 +236,18 @@ impl Bench<'_> {
             node = self.start()?;
             let ready = began.elapsed();
             host = attach()?;
-            host.submit(Command { id: 0, op: Op::Read, lba: 0, data: vec![0; BLOCK as usize] });
+            read(&mut host, 0);
             check(&host.answer()?)?;
-            let read = began.elapsed();
+            let first_read = began.elapsed();
             write(&mut host, (used / 2) * EXTENT);
             check(&host.answer()?)?;
-            let (write, cpu) = (began.elapsed(), Duration::from_nanos(sys::cpu_ns_of(node.pid())));
+            let (first_write, cpu) = (began.elapsed(), Duration::from_nanos(sys::cpu_ns_of(node.pid())));
             let open = node.call("pool.show", json!({ "name": POOL }))?["open"].clone();
             let number = |key: &str| open[key].as_u64().unwrap_or(0);
             restarts.push(Restart {
                 ready,
-                read,
-                write,
+                read: first_read,
+                write: first_write,
                 opening: Duration::from_nanos(number("recovered_ns")),
                 cpu,
                 records: number("recovered_records"),
@@ -245,11 +290,19 @@ fn make_room(host: &mut Host) -> Result<(), Failure> {
     if host.in_flight() >= DEPTH { check(&host.answer()?) } else { Ok(()) }
 }
 
+fn read(host: &mut Host, byte: u64) {
+    host.submit(Command { id: byte, op: Op::Read, lba: byte / host.block_size, data: vec![0; BLOCK as usize] });
+}
+
 /// Writes a block at each of these bytes, and waits for all.
 fn write_each(host: &mut Host, bytes: impl Iterator<Item = u64>) -> Result<(), Failure> {
+    each(host, bytes, write)
+}
+
+fn each(host: &mut Host, bytes: impl Iterator<Item = u64>, submit: fn(&mut Host, u64)) -> Result<(), Failure> {
     for byte in bytes {
         make_room(host)?;
-        write(host, byte);
+        submit(host, byte);
     }
     while host.in_flight() > 0 {
         check(&host.answer()?)?;
@@ -270,6 +323,7 @@ fn to_json(args: &RestartArgs, restarts: &[Restart]) -> Value {
         })
     });
     json!({
+        "shape": args.shape.name(),
         "log": if args.log == LogForm::Mapped { "mapped" } else { "block" },
         "log_size": args.log_size.0,
         "capacity": args.capacity.0,
@@ -298,7 +352,11 @@ fn to_text(args: &RestartArgs, restarts: &[Restart]) -> String {
     let how = if args.cold { "with its files out of the page cache" } else { "killed under load" };
     let kind = if args.log == LogForm::Mapped { "mapped" } else { "block" };
     format!(
-        "{table}\n\nfrom process start, {how}; {kind} log {}, capacity {}, {} % of it allocated",
-        args.log_size, args.capacity, args.allocated
+        "{table}\n\nfrom process start, {how}; {} pool, {kind} log {}, capacity {}{}, {} % of it allocated",
+        args.shape.name(),
+        args.log_size,
+        args.capacity,
+        if args.shape == Placing::Warm { format!(", flash {}", args.flash) } else { String::new() },
+        args.allocated
     )
 }

@@ -153,7 +153,13 @@ impl Node {
         let replacement = self.replacement(name, number, leg).await;
         let (above, device) = match &replacement {
             Some((above, opened)) => (above.clone(), opened.device.clone()),
-            None => self.leg_of(name, number)?,
+            None => {
+                if self.slot(leg)?.live.is_err() {
+                    // It may be right again; why it is not is told as of now.
+                    self.device_open(leg, false, None).await?;
+                }
+                self.leg_of(name, number)?
+            }
         };
         let joined = join(self.reactors.first(), above, number, device, overwrite).await?;
         joined.map_err(|error| build::refused_as_it_is(format!("device '{name}'"), error))?;

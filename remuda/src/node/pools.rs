@@ -674,9 +674,8 @@ impl Node {
     }
 }
 
-/// Locks the file or device of a log in memory and sees that it is large enough and has all of its space: a mapping past
-/// the end of a file, or of a hole that the file system has no room for, is noticed only by the signal that ends the
-/// process.
+/// Locks the file or device of a log in memory and sees that it is large enough and has all of its space: what a mapping has past
+/// the end of a file, or of a hole that the file system has no room for, would fail one access after the other.
 pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<File, Refusal> {
     let next = || try_again(pool);
     let failed = |what: &str, error: std::io::Error| {
@@ -688,7 +687,11 @@ pub fn prepare_memory(pool: &str, path: &str, size: u64, make: bool) -> Result<F
     match file.try_lock() {
         Ok(()) => {}
         Err(std::fs::TryLockError::WouldBlock) => {
-            return Err(Refusal::conflict(object(pool), format!("{path} is in use by another process"), next()));
+            return Err(Refusal::conflict(
+                object(pool),
+                format!("{path} is in use already, by another pool or device of this node or by another process"),
+                next(),
+            ));
         }
         Err(std::fs::TryLockError::Error(error)) => return Err(failed("lock", error)),
     }
