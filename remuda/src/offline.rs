@@ -1,15 +1,15 @@
 //! Devices without a node: those of a configuration file (and of what a node has made at run time), opened for a command that
-//! works on a pool that is at rest. Nothing that is missing is made.
+//! works on a pool that is at rest. Nothing that is missing is made, and for a command that only looks nothing is written at all.
 
 use crate::cli::exit::{Exit, Failure};
 use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef};
 use crate::node::pool_check::mapped_log_of;
 use crate::node::reactors::{END_MAX_NS, Reactors};
 use crate::node::{
-    Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, open_device, prepare_memory,
+    Handle, Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, lacking, open_device, prepare_memory,
 };
-use bdev::BlockDevice;
-use engine::LogDevice;
+use bdev::{BlockDevice, OpenFor, ReadOnlyDevice};
+use engine::{Finding, LogDevice};
 use reactor::{PoolConfig, ReactorConfig};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -44,42 +44,81 @@ impl Offline {
         self.runtime.block_on(future)
     }
 
-    /// How devices are opened.
-    pub fn opener(&self) -> Opener {
-        Opener { make: false, ..Opener::without_node(self.reactor()) }
+    /// How devices are opened for a purpose.
+    pub fn opener(&self, purpose: OpenFor) -> Opener {
+        Opener { make: false, purpose, ..Opener::without_node(self.reactor()) }
     }
 }
 
 /// Definitions of devices by name.
 pub type Definitions = BTreeMap<String, DeviceDef>;
 
-/// Opens a device after those below it; returns all of them, itself last. A mirror or a parity device does without a part that is
-/// missing.
-pub async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener) -> Result<Vec<Opened>, Refusal> {
-    let known = defs.keys().map(String::as_str);
-    let def = defs.get(name).ok_or_else(|| Refusal::not_found("device", name, known))?;
-    let (mut all, mut children) = (Vec::new(), Vec::new());
-    for (place, child) in def.children().iter().enumerate() {
-        match Box::pin(open_with_children(child, defs, opener)).await {
-            Ok(opened) => {
-                children.push(opened.last().map(|opened| opened.device.clone()));
-                all.extend(opened);
-            }
-            Err(_) if def.may_lack(place) => children.push(None),
-            Err(refusal) => return Err(refusal),
-        }
-    }
-    all.push(open_device(def, children, opener).await?);
-    Ok(all)
+/// Devices that are open, each behind those below it.
+#[derive(Default)]
+pub struct Stack {
+    all: Vec<Opened>,
+    /// What some of them lack.
+    lacking: Vec<Finding>,
 }
 
-/// Closes what [`open_with_children`] has opened; the first failure is returned.
-pub async fn close_all(all: &[Opened], reactor: &reactor::ReactorHandle) -> Result<(), Refusal> {
-    let mut ended = Ok(());
-    for opened in all.iter().rev() {
-        ended = ended.and(close_device(reactor, opened).await);
+impl Stack {
+    /// The topmost device.
+    fn device(&self) -> Arc<dyn BlockDevice> {
+        self.all.last().expect("the device itself is there").device.clone()
     }
-    ended
+
+    fn append(&mut self, mut other: Stack) {
+        self.all.append(&mut other.all);
+        self.lacking.append(&mut other.lacking);
+    }
+
+    /// Closes them; the first failure is returned. What was only looked at has nothing to bring to rest.
+    async fn close(&self, opener: &Opener) -> Result<(), Refusal> {
+        let mut ended = Ok(());
+        let is_used = |opened: &&Opened| opener.purpose == OpenFor::Use || matches!(opened.handle, Handle::Nvmf(_));
+        for opened in self.all.iter().rev().filter(is_used) {
+            ended = ended.and(close_device(&opener.reactor, opened).await);
+        }
+        ended
+    }
+}
+
+/// Opens a device after those below it. To be looked at, a mirror, a parity device or a flash cache does without a part that is
+/// missing; to be used only if the opener says so, since the part is given up then.
+async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener) -> Result<Stack, Refusal> {
+    let known = defs.keys().map(String::as_str);
+    let def = defs.get(name).ok_or_else(|| Refusal::not_found("device", name, known))?;
+    let (mut stack, mut children, mut closed) = (Stack::default(), Vec::new(), BTreeMap::new());
+    for (place, child) in def.children().iter().enumerate() {
+        match Box::pin(open_with_children(child, defs, opener)).await {
+            Ok(below) => {
+                children.push(Some(below.device()));
+                stack.append(below);
+            }
+            // One that somebody else has is not missing.
+            Err(refusal) if !opener.may_lack(def, place) || refusal.kind == RefusalKind::Conflict => return Err(refusal),
+            Err(refusal) if opener.purpose == OpenFor::Use && !opener.start_degraded => {
+                let next = "bring it back; or add --degraded to go on without it: it is given up then, and filled anew when it is back";
+                return Err(Refusal::failed(format!("device '{name}'"), format!("'{child}' is absent: {refusal}"), next));
+            }
+            Err(refusal) => {
+                children.push(None);
+                closed.insert(child.as_str(), refusal.to_string());
+            }
+        }
+    }
+    let opened = open_device(def, children, opener).await?;
+    stack.lacking.extend(lacking(def, &opened, |child| closed.get(child).cloned()));
+    stack.all.push(opened);
+    Ok(stack)
+}
+
+/// What a check is given of a device: one that is only looked at refuses writes.
+fn given(device: Arc<dyn BlockDevice>, opener: &Opener) -> Arc<dyn BlockDevice> {
+    match opener.purpose {
+        OpenFor::Use => device,
+        OpenFor::Inspect => Arc::new(ReadOnlyDevice::new(device)),
+    }
 }
 
 /// A pool at rest, as its node knows it.
@@ -119,20 +158,20 @@ pub struct RestingDevices {
     pub capacity: Arc<dyn BlockDevice>,
     /// Its log, or why there is none.
     pub log: Result<LogDevice, Refusal>,
-    all: Vec<Opened>,
+    stack: Stack,
     _lock: Option<File>,
 }
 
 impl RestingDevices {
     /// Opens them. A log that another process uses is an error, one that is missing is not.
     pub async fn open(pool: &RestingPool, opener: &Opener) -> Result<RestingDevices, Refusal> {
-        let mut all = open_with_children(&pool.def.capacity, &pool.devices, opener).await.map_err(as_it_is)?;
-        let capacity = all.last().expect("the device itself is there").device.clone();
+        let mut stack = open_with_children(&pool.def.capacity, &pool.devices, opener).await.map_err(as_it_is)?;
+        let capacity = given(stack.device(), opener);
         let (log, lock) = match &pool.def.log {
             LogDef::Device(name) => match open_with_children(name, &pool.devices, opener).await {
-                Ok(opened) => {
-                    let log = opened.last().expect("the device itself is there").device.clone();
-                    all.extend(opened);
+                Ok(below) => {
+                    let log = given(below.device(), opener);
+                    stack.append(below);
                     (Ok(LogDevice::Block(log)), None)
                 }
                 Err(refusal) => (Err(refusal), None),
@@ -145,13 +184,18 @@ impl RestingDevices {
                 Err(refusal) => (Err(refusal), None),
             },
         };
-        RestingDevices { capacity, log, all, _lock: lock }.unless_in_use()
+        RestingDevices { capacity, log, stack, _lock: lock }.unless_in_use()
     }
 
     /// The same for paths: files or drives.
     pub async fn open_paths(capacity: &str, log: Option<&str>, opener: &Opener) -> Result<RestingDevices, Refusal> {
-        let mut all = vec![open_device(&file(capacity), Vec::new(), opener).await?];
-        let capacity = all[0].device.clone();
+        let open = async |path: &str| {
+            let def = file(path);
+            let defs = Definitions::from([(def.name.clone(), def)]);
+            open_with_children(path, &defs, opener).await
+        };
+        let mut stack = open(capacity).await?;
+        let capacity = given(stack.device(), opener);
         let missing = || Refusal::failed("log device", "it is not named", "name it with --log PATH");
         let (log, lock) = match log {
             None => (Err(missing()), None),
@@ -165,16 +209,17 @@ impl RestingDevices {
                         (Err(Refusal { object: format!("log {path}"), next: String::new(), ..refusal }), None)
                     }
                 },
-                None => match open_device(&file(path), Vec::new(), opener).await {
-                    Ok(opened) => {
-                        all.push(opened.clone());
-                        (Ok(LogDevice::Block(opened.device)), None)
+                None => match open(path).await {
+                    Ok(below) => {
+                        let log = given(below.device(), opener);
+                        stack.append(below);
+                        (Ok(LogDevice::Block(log)), None)
                     }
                     Err(refusal) => (Err(refusal), None),
                 },
             },
         };
-        RestingDevices { capacity, log, all, _lock: lock }.unless_in_use()
+        RestingDevices { capacity, log, stack, _lock: lock }.unless_in_use()
     }
 
     fn unless_in_use(self) -> Result<RestingDevices, Refusal> {
@@ -184,9 +229,14 @@ impl RestingDevices {
         }
     }
 
-    /// Closes them.
-    pub async fn close(&self, reactor: &reactor::ReactorHandle) -> Result<(), Refusal> {
-        close_all(&self.all, reactor).await
+    /// What devices below the pool lack, as they were opened.
+    pub fn lacking(&self) -> Vec<Finding> {
+        self.stack.lacking.clone()
+    }
+
+    /// Closes them; `opener` is the one that they were opened by.
+    pub async fn close(&self, opener: &Opener) -> Result<(), Refusal> {
+        self.stack.close(opener).await
     }
 }
 

@@ -24,6 +24,7 @@ pub mod flash_cache;
 mod flush_line;
 mod front;
 mod hold;
+mod inspect;
 pub mod io;
 mod linear;
 mod mem;
@@ -34,6 +35,7 @@ mod mirror;
 pub mod model_ssd;
 mod null;
 mod openings;
+mod overlay;
 mod parity;
 mod parts;
 mod range_lock;
@@ -61,6 +63,7 @@ pub use filter::{Filter, Policy};
 pub use flash_cache::{FlashCacheCounts, FlashCacheDevice, FlashCacheOptions, FlashCacheStatus};
 pub use flush_line::FlushLine;
 pub use hold::HOLD_LOOK_NS;
+pub use inspect::{OpenFor, ReadOnlyDevice, ReadOnlyPolicy, inspected};
 pub use io::{Done, Flags, Io, Lba, Op, OpSet, Status};
 pub use linear::{EXTENTS_MAX, Extent, LinearDevice};
 pub use mem::MemDevice;
@@ -68,6 +71,7 @@ pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, Mir
 pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
 pub use openings::are_known_to_differ;
+pub use overlay::{KEPT_BYTES_MAX, OverlayDevice};
 pub use parity::{
     MemberState, MemberStatus, OlderCopy, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN, ParityDefect, ParityDevice,
     ParityOptions, ParityStatus, RebuildStatus,
@@ -75,7 +79,7 @@ pub use parity::{
 pub use rate_limit::{Limits, RateLimitDevice, RateLimitPolicy, RateLimiter};
 pub use remote::RemoteDevice;
 pub use signs::{SIGN_BYTES, what_is_on};
-pub use spec::{Built, DeviceSpec, build, plan};
+pub use spec::{Built, DeviceSpec, build, build_for, plan};
 pub use stats::{DeviceCounts, DeviceStats, LatencyClass, OpCounts, StatsDevice};
 pub use stripe::{STRIPE_CHILDREN_MAX, StripeDevice};
 pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};

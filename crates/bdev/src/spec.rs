@@ -10,6 +10,7 @@ use crate::encrypt::{EncryptDevice, EncryptOptions, UserKey};
 use crate::error::{ErrorDevice, ErrorRule};
 use crate::file::{FileDevice, FileDeviceOptions};
 use crate::flash_cache::{FlashCacheDevice, FlashCacheOptions};
+use crate::inspect::{OpenFor, inspected};
 use crate::linear::{Extent, LinearDevice};
 use crate::mem::MemDevice;
 use crate::mirror::{MirrorDevice, MirrorOptions};
@@ -113,6 +114,7 @@ pub enum Built {
     ZoneBands(Arc<ZoneBandsDevice>),
     FlashCache(Arc<FlashCacheDevice>),
     RemoteCore(Arc<RemoteDevice>),
+    Inspected(Arc<dyn BlockDevice>),
 }
 
 impl Built {
@@ -135,6 +137,7 @@ impl Built {
             Built::ZoneBands(device) => device.clone(),
             Built::FlashCache(device) => device.clone(),
             Built::RemoteCore(device) => device.clone(),
+            Built::Inspected(device) => device.clone(),
         }
     }
 
@@ -161,6 +164,41 @@ pub async fn build(
     spec: &DeviceSpec,
     children: Vec<Option<Arc<dyn BlockDevice>>>,
 ) -> Result<Built, DeviceError> {
+    let built = open(reactor, name, spec, children).await?;
+    match &built {
+        Built::Mirror(mirror) => mirror.resync_in_background(reactor),
+        Built::Parity(parity) => {
+            parity.rebuild_in_background(reactor);
+            parity.compare_in_background(reactor);
+        }
+        _ => {}
+    }
+    Ok(built)
+}
+
+/// The same for a purpose. Of a device that is opened to be looked at all children have to be opened so too.
+pub async fn build_for(
+    purpose: OpenFor,
+    reactor: &Rc<Reactor>,
+    name: &str,
+    spec: &DeviceSpec,
+    children: Vec<Option<Arc<dyn BlockDevice>>>,
+) -> Result<Built, DeviceError> {
+    if purpose == OpenFor::Use {
+        return build(reactor, name, spec, children).await;
+    }
+    let is_lowest = children.is_empty();
+    let built = open(reactor, name, &spec.for_inspection(), children).await?;
+    Ok(if is_lowest { Built::Inspected(inspected(built.device())) } else { built })
+}
+
+/// Opens a device, or makes it.
+async fn open(
+    reactor: &Rc<Reactor>,
+    name: &str,
+    spec: &DeviceSpec,
+    children: Vec<Option<Arc<dyn BlockDevice>>>,
+) -> Result<Built, DeviceError> {
     let child = || one(name, &children);
     let present: Vec<_> = children.iter().flatten().map(|child| (child.name(), child.info())).collect();
     let refused = |reason: String| DeviceError::Config { device: name.to_string(), reason };
@@ -180,15 +218,10 @@ pub async fn build(
             Built::Stripe(Arc::new(StripeDevice::new(name, all, chunk)?))
         }
         DeviceSpec::Mirror(options) => {
-            let mirror = Arc::new(MirrorDevice::open(reactor, name, children, options).await?);
-            mirror.resync_in_background(reactor);
-            Built::Mirror(mirror)
+            Built::Mirror(Arc::new(MirrorDevice::open(reactor, name, children, options).await?))
         }
         DeviceSpec::Parity(options) => {
-            let parity = Arc::new(ParityDevice::open(reactor, name, children, options).await?);
-            parity.rebuild_in_background(reactor);
-            parity.compare_in_background(reactor);
-            Built::Parity(parity)
+            Built::Parity(Arc::new(ParityDevice::open(reactor, name, children, options).await?))
         }
         DeviceSpec::Linear(extents) => {
             Built::Linear(Arc::new(LinearDevice::new(name, all(name, &children)?, extents.clone())?))

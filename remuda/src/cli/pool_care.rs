@@ -2,11 +2,12 @@
 
 use super::exit::{Exit, Failure};
 use super::{Context, output, poll, understood};
-use crate::node::pool_check::{CheckProgress, CheckView, Verdict, check_on};
+use crate::node::pool_check::{CheckProgress, CheckView, Checked, Verdict, check_on};
 use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
-use crate::node::{ForgetLogProgress, LogLoss, UnfoundView};
+use crate::node::{ForgetLogProgress, LogLoss, Opener, UnfoundView};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
+use bdev::OpenFor;
 use clap::{ArgGroup, Args};
 use engine::CheckOptions;
 use serde_json::json;
@@ -36,6 +37,10 @@ pub struct CheckArgs {
     /// neither of their places has: whatever of a volume these may have described is lost (a check without this names it)
     #[arg(long)]
     repair: bool,
+    /// Repair although a part of a mirror, of a parity device or of a flash cache below the pool is absent. It is given up, as by a
+    /// node that starts without it
+    #[arg(long, requires_all = ["repair", "config"])]
+    degraded: bool,
     /// Verify what every log record carries
     #[arg(long)]
     payloads: bool,
@@ -91,21 +96,24 @@ pub struct ForgetLogArgs {
 
 pub fn check(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
     let options = CheckOptions { payloads: args.payloads, data: args.data, repair: args.repair };
+    let purpose = if args.repair { OpenFor::Use } else { OpenFor::Inspect };
     let report = match (&args.name, &args.config, &args.capacity) {
         (Some(name), None, None) => check_by_node(context, name, options)?,
         (Some(name), Some(config), _) => {
             let pool = RestingPool::find(name, config)?;
             let offline = Offline::start()?;
+            let opener = Opener { start_degraded: args.degraded, ..offline.opener(purpose) };
             offline.block_on(async {
-                let devices = RestingDevices::open(&pool, &offline.opener()).await?;
-                check_resting(&offline, Some(name.clone()), devices, options).await
+                let devices = RestingDevices::open(&pool, &opener).await?;
+                check_resting(&opener, Some(name.clone()), devices, options).await
             })?
         }
         (name, _, Some(capacity)) => {
             let offline = Offline::start()?;
             offline.block_on(async {
-                let devices = RestingDevices::open_paths(capacity, args.log.as_deref(), &offline.opener()).await?;
-                check_resting(&offline, name.clone(), devices, options).await
+                let opener = offline.opener(purpose);
+                let devices = RestingDevices::open_paths(capacity, args.log.as_deref(), &opener).await?;
+                check_resting(&opener, name.clone(), devices, options).await
             })?
         }
         (None, ..) => return Err(Failure::new(Exit::Usage, "name the pool, or its devices with --capacity and --log")),
@@ -118,7 +126,7 @@ pub fn check(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
     match report.verdict {
         Verdict::Clean => Ok(()),
         Verdict::Repaired => Err(Failure::quiet(Exit::Repaired)),
-        Verdict::Damaged => Err(Failure::quiet(Exit::Damaged)),
+        Verdict::Degraded | Verdict::Damaged => Err(Failure::quiet(Exit::Damaged)),
     }
 }
 
@@ -142,7 +150,7 @@ fn check_by_node(context: &Context, name: &str, options: CheckOptions) -> Result
 }
 
 async fn check_resting(
-    offline: &Offline,
+    opener: &Opener,
     name: Option<String>,
     devices: RestingDevices,
     options: CheckOptions,
@@ -150,9 +158,10 @@ async fn check_resting(
     if let Err(refusal) = &devices.log {
         eprintln!("checking without the log: {refusal}");
     }
-    let log = devices.log.clone().ok();
-    let checked = check_on(offline.reactor(), name, devices.capacity.clone(), log, options).await;
-    let closed = devices.close(offline.reactor()).await;
+    let (log, lacking) = (devices.log.clone().ok(), devices.lacking());
+    let what = Checked { name, capacity: devices.capacity.clone(), log, lacking };
+    let checked = check_on(&opener.reactor, what, options).await;
+    let closed = devices.close(opener).await;
     let report = checked?;
     closed?;
     Ok(report)
@@ -186,6 +195,7 @@ fn check_text(report: &CheckView, repair: bool) -> String {
     lines.push(match report.verdict {
         Verdict::Clean => format!("{name} is clean"),
         Verdict::Repaired => format!("{name} was repaired"),
+        Verdict::Degraded => format!("{name} is whole, and a device below it is degraded: see above"),
         Verdict::Damaged if report.pool.is_none() => {
             "no pool was looked at: put right first what is said above".to_string()
         }

@@ -12,7 +12,7 @@ use crate::config::{DeviceDef, DeviceParams, check_file, spec_of};
 use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault, Flags,
-    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, StatsDevice, Status, When,
+    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpenFor, OpSet, StatsDevice, Status, When,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
@@ -35,6 +35,8 @@ pub struct Opener {
     pub file: Option<KnownFile>,
     /// What is missing is made: files, and the metadata of filters on blank devices.
     pub make: bool,
+    /// What for: where it is to look, nothing is written.
+    pub purpose: OpenFor,
     /// A mirror goes on without legs that are absent, although they may have newer writes.
     pub start_degraded: bool,
     /// The leg of a mirror whose data survive where legs were used without each other.
@@ -52,10 +54,18 @@ impl Opener {
             known: None,
             file: None,
             make: true,
+            purpose: OpenFor::Use,
             start_degraded: false,
             prefer: None,
             cache_id: None,
         }
+    }
+
+    /// Whether a device can be opened without the child at this place. To be looked at, a flash cache can be without its flash whatever
+    /// is to happen in use.
+    pub fn may_lack(&self, def: &DeviceDef, place: usize) -> bool {
+        let is_cache = matches!(def.params, DeviceParams::FlashCache { .. });
+        def.may_lack(place) || (self.purpose == OpenFor::Inspect && is_cache && place == 1)
     }
 
     /// For devices that belong to no node.
@@ -123,10 +133,14 @@ pub async fn open_device(
 ) -> Result<Opened, Refusal> {
     let name = def.name.as_str();
     if let DeviceParams::Nvmf { .. } = def.params {
-        let device = open_nvmf(name, &def.params, opener).await?;
-        return Ok(counted(device.clone(), Handle::Nvmf(device)));
+        let remote = open_nvmf(name, &def.params, opener).await?;
+        let (device, handle): (Arc<dyn BlockDevice>, _) = (remote.clone(), Handle::Nvmf(remote));
+        return Ok(match opener.purpose {
+            OpenFor::Use => counted(device, handle),
+            OpenFor::Inspect => Opened { device: bdev::inspected(device), stats: None, handle },
+        });
     }
-    if children.iter().enumerate().any(|(place, child)| child.is_none() && !def.may_lack(place)) {
+    if children.iter().enumerate().any(|(place, child)| child.is_none() && !opener.may_lack(def, place)) {
         return Err(Refusal::failed(object(name), "a device below it is not open", ""));
     }
     if let DeviceParams::File { path, size, .. } = &def.params {
@@ -134,12 +148,13 @@ pub async fn open_device(
     }
     let (specs, device_name) = (specs_of(def, opener)?, name.to_string());
     let size = def.size().filter(|_| opener.make);
+    let purpose = opener.purpose;
     let patience_ns = if opener.make { LOCK_PATIENCE_NS } else { 0 };
     let built = on_reactor_async(&opener.reactor, move |reactor| async move {
-        let mut built = build_patiently(&reactor, &device_name, &specs[0], children.clone(), patience_ns).await;
+        let mut built = build_patiently(purpose, &reactor, &device_name, &specs[0], children.clone(), patience_ns).await;
         for spec in &specs[1..] {
             if matches!(built, Err(DeviceError::Config { .. })) {
-                let other = build_patiently(&reactor, &device_name, spec, children.clone(), patience_ns).await;
+                let other = build_patiently(purpose, &reactor, &device_name, spec, children.clone(), patience_ns).await;
                 built = other.or(built);
             }
         }
@@ -310,6 +325,7 @@ const LOCK_PAUSE_NS: u64 = 500_000;
 /// Builds a device. A file may still be locked by a node that was killed a moment ago: the kernel ends a dead process's I/O
 /// under way in the background and only then lets go of its files.
 async fn build_patiently(
+    purpose: OpenFor,
     reactor: &Rc<Reactor>,
     name: &str,
     spec: &DeviceSpec,
@@ -318,7 +334,7 @@ async fn build_patiently(
 ) -> Result<Built, DeviceError> {
     let deadline_ns = reactor.clock_ns() + patience_ns;
     loop {
-        match bdev::build(reactor, name, spec, children.clone()).await {
+        match bdev::build_for(purpose, reactor, name, spec, children.clone()).await {
             Err(DeviceError::Os { errno: Errno::EBUSY, .. }) if reactor.clock_ns() < deadline_ns => {
                 reactor.sleep_ns(LOCK_PAUSE_NS).await;
             }

@@ -1,11 +1,12 @@
 //! Checking a pool that is not open: by its node, which has the devices, or without one.
 
 use super::Node;
+use super::lacking::lacking;
 use super::pools::{UNPOISONED, object, pool_refused};
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use bdev::BlockDevice;
-use engine::{CheckOptions, CheckReport, LogDevice, LogKind, Pool, Severity};
+use engine::{CheckOptions, CheckReport, Finding, LogDevice, LogKind, Pool, Severity};
 use reactor::{Reactor, ReactorHandle};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,6 +21,8 @@ pub enum Verdict {
     Clean,
     /// What was wrong has been put right.
     Repaired,
+    /// Nothing is wrong in the pool that has not been put right; a device below it lacks a part, or has one that lacks data.
+    Degraded,
     /// Something is wrong.
     Damaged,
 }
@@ -75,14 +78,16 @@ pub struct CheckProgress {
 }
 
 impl CheckView {
-    fn of(report: &CheckReport) -> CheckView {
+    /// What was found in a pool, and before that what the devices below it lack.
+    fn of(report: &CheckReport, lacking: &[Finding]) -> CheckView {
         let repaired = report.findings.iter().any(|finding| finding.repaired);
         let verdict = match report.is_sound() {
+            true if !lacking.is_empty() => Verdict::Degraded,
             true if repaired => Verdict::Repaired,
             true => Verdict::Clean,
             false => Verdict::Damaged,
         };
-        let findings = report.findings.iter().map(|finding| FindingView {
+        let findings = lacking.iter().chain(&report.findings).map(|finding| FindingView {
             severity: match finding.severity {
                 Severity::Note => "note",
                 Severity::Warning => "warning",
@@ -123,14 +128,25 @@ impl CheckView {
     }
 }
 
-/// Checks the pool on these devices, which must be `name`'s if there is a name.
+/// What is checked.
+pub struct Checked {
+    /// The name that the pool must have, if any.
+    pub name: Option<String>,
+    /// What its blocks end up on.
+    pub capacity: Arc<dyn BlockDevice>,
+    /// `None` when it is missing.
+    pub log: Option<LogDevice>,
+    /// What the devices below lack.
+    pub lacking: Vec<Finding>,
+}
+
+/// Checks the pool on these devices.
 pub async fn check_devices(
     reactor: Rc<Reactor>,
-    name: Option<String>,
-    capacity: Arc<dyn BlockDevice>,
-    log: Option<LogDevice>,
+    checked: Checked,
     options: CheckOptions,
 ) -> Result<CheckView, Refusal> {
+    let Checked { name, capacity, log, lacking } = checked;
     let shown = name.clone().unwrap_or_else(|| capacity.name().to_string());
     let refuse = |error| pool_refused(&shown, error, "check the device");
     let channel = capacity.open_channel(&reactor).map_err(|error| refuse(error.into()))?;
@@ -145,7 +161,7 @@ pub async fn check_devices(
         ));
     }
     let report = Pool::check(&reactor, &capacity, log.as_ref(), options).await.map_err(refuse)?;
-    Ok(CheckView::of(&report))
+    Ok(CheckView::of(&report, &lacking))
 }
 
 impl Node {
@@ -173,18 +189,27 @@ impl Node {
                 (None, None)
             }
         };
+        let lacking = def.devices().into_iter().flat_map(|device| self.lacking_below(device)).collect();
         let run = self.pool_slot(name)?.check.clone();
         *run.lock().expect(UNPOISONED) = CheckRun { running: true, outcome: None };
-        let (name, ended) = (name.to_string(), run.clone());
+        let (checked, ended) = (Checked { name: Some(name.to_string()), capacity, log, lacking }, run.clone());
         self.reactors.first().run(move |reactor| {
             let there = reactor.clone();
             reactor.spawn(async move {
-                let outcome = check_devices(there, Some(name), capacity, log, options).await;
+                let outcome = check_devices(there, checked, options).await;
                 drop(lock);
                 *ended.lock().expect(UNPOISONED) = CheckRun { running: false, outcome: Some(outcome) };
             });
         });
         Ok(CheckProgress { running: true, report: None })
+    }
+
+    /// What a device and those below it lack.
+    fn lacking_below(&self, name: &str) -> Vec<Finding> {
+        let Some(slot) = self.devices.get(name) else { return Vec::new() };
+        let closed = |child: &str| self.devices.get(child)?.live.as_ref().err().cloned();
+        let own = slot.live.iter().flat_map(|opened| lacking(&slot.def, opened, closed));
+        slot.def.children().iter().flat_map(|child| self.lacking_below(child)).chain(own).collect()
     }
 
     /// How far the check of a pool is, and what it found.
@@ -216,10 +241,8 @@ pub async fn mapped_log_of(reactor: &ReactorHandle, capacity: Arc<dyn BlockDevic
 /// As [`check_devices`], from another thread.
 pub async fn check_on(
     reactor: &ReactorHandle,
-    name: Option<String>,
-    capacity: Arc<dyn BlockDevice>,
-    log: Option<LogDevice>,
+    checked: Checked,
     options: CheckOptions,
 ) -> Result<CheckView, Refusal> {
-    on_reactor_async(reactor, move |reactor| check_devices(reactor, name, capacity, log, options)).await?
+    on_reactor_async(reactor, move |reactor| check_devices(reactor, checked, options)).await?
 }

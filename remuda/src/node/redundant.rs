@@ -81,7 +81,7 @@ impl Redundant {
 }
 
 /// Why a member lacks data, and what puts that right, if it holds an older copy.
-fn behind(device: &str, member: &MemberStatus, name: &str) -> Option<String> {
+pub(super) fn behind(device: &str, member: &MemberStatus, name: &str) -> Option<String> {
     let OlderCopy { generation, newest } = member.older?;
     let then = match member.state {
         MemberState::Failed => format!("'remuda device rejoin {device} {name}' fills it anew"),

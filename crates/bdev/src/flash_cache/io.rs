@@ -91,6 +91,7 @@ impl Inner {
         self.shared.with(|state| {
             let is_used = state.uses_flash(now_ns);
             let ring = &mut state.ring;
+            let admits = self.shared.admits && !state.is_clean;
             if !is_used {
                 ring.counts.misses += io.nblocks as u64;
                 return Plan::Slow(SmallVec::new());
@@ -123,7 +124,7 @@ impl Inner {
             ring.counts.misses += io.nblocks as u64;
             let mut wanted = SmallVec::new();
             for (nth, lba) in range.enumerate() {
-                if ring.find(lba) == Found::Nowhere && ring.wants(lba, now_ns) && !state.is_clean {
+                if ring.find(lba) == Found::Nowhere && ring.wants(lba, now_ns) && admits {
                     wanted.extend(state.trust.ticket(lba).map(|ticket| (nth as u32, ticket)));
                 }
             }

@@ -77,6 +77,8 @@ pub struct FlashCacheOptions {
     pub endurance: Option<u64>,
     /// Go on without the flash device if it is absent or cannot be used; what it has is void then.
     pub without_cache: bool,
+    /// Blocks that are read are let in. Without it flash is read alone: for who only looks.
+    pub admits: bool,
     /// Bytes of a segment, fixed when it is made.
     pub segment_bytes: u64,
     /// Bytes per mark, fixed when it is made; 0 chooses (1 MiB, more on very large devices).
@@ -95,6 +97,7 @@ impl Default for FlashCacheOptions {
             write_budget: u64::MAX,
             endurance: None,
             without_cache: false,
+            admits: true,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             region_bytes: 0,
             id: None,
@@ -207,6 +210,7 @@ struct Shared {
     anchor_turn: RangeLock,
     page_turns: RangeLock,
     flushes: Arc<FlushLine>,
+    admits: bool,
     skips_marks: bool,
     skips_verify: bool,
     waits_for_ever: bool,
@@ -383,6 +387,7 @@ impl FlashCacheDevice {
             anchor_turn: RangeLock::new(1),
             page_turns: RangeLock::new(1),
             flushes: Arc::default(),
+            admits: options.admits,
             skips_marks: options.defect == Some(FlashCacheDefect::SkipMarks),
             skips_verify: options.defect == Some(FlashCacheDefect::SkipVerify),
             waits_for_ever: options.defect == Some(FlashCacheDefect::WaitForEver),
