@@ -6,7 +6,8 @@ use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef};
 use crate::node::pool_check::mapped_log_of;
 use crate::node::reactors::{END_MAX_NS, Reactors};
 use crate::node::{
-    Handle, Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, lacking, open_device, prepare_memory,
+    Handle, Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, lacking, open_device,
+    prepare_memory,
 };
 use bdev::{BlockDevice, OpenFor, ReadOnlyDevice};
 use engine::{Finding, LogDevice};
@@ -96,10 +97,16 @@ async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener) -> 
                 stack.append(below);
             }
             // One that somebody else has is not missing.
-            Err(refusal) if !opener.may_lack(def, place) || refusal.kind == RefusalKind::Conflict => return Err(refusal),
+            Err(refusal) if !opener.may_lack(def, place) || refusal.kind == RefusalKind::Conflict => {
+                return Err(refusal);
+            }
             Err(refusal) if opener.purpose == OpenFor::Use && !opener.start_degraded => {
                 let next = "bring it back; or add --degraded to go on without it: it is given up then, and filled anew when it is back";
-                return Err(Refusal::failed(format!("device '{name}'"), format!("'{child}' is absent: {refusal}"), next));
+                return Err(Refusal::conflict(
+                    format!("device '{name}'"),
+                    format!("'{child}' is absent: {refusal}"),
+                    next,
+                ));
             }
             Err(refusal) => {
                 children.push(None);

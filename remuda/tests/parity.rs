@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pools::{NQN, bench, refused};
+use common::pools::{NQN, bench, look, look_is_clean, look_is_degraded, refused};
 use common::{Node, remuda};
 use serde_json::{Value, json};
 
@@ -289,4 +289,51 @@ fn a_check_of_the_file_says_of_a_pool_that_cannot_be_made_what_the_node_says() {
         let node = Node::start(&format!("{}{pool}", devices(3)));
         assert!(node.log_line("pool 'cold'").contains(cause), "{}", node.log());
     }
+}
+
+#[test]
+fn a_check_that_does_not_repair_changes_nothing_and_tells_of_an_absent_member() {
+    let mut node = node(3);
+    works(&node);
+    let (d1, away) = (node.path("d1.img"), node.path("d1.away"));
+    for kill in [false, true] {
+        works(&node);
+        if kill {
+            node.kill();
+        } else {
+            assert_eq!(node.terminate(), Some(0), "{}", node.log());
+        }
+        look_is_clean(&node, "cold");
+        std::fs::rename(&d1, &away).unwrap();
+        let said = look_is_degraded(&node, "cold");
+        for part in ["member 'd1' (parity 'array')", "d1.img", "bring it back", "remuda device rejoin array d1"] {
+            assert!(said.contains(part), "{said}");
+        }
+        let text = remuda(&["pool", "check", "cold", "--config", &node.config()]);
+        assert!(text.code == 9 && text.out.contains("a device below it is degraded"), "{}{}", text.out, text.err);
+        // To repair would be to give it up.
+        let refused = look(&node, "cold", &["--repair"]);
+        assert_eq!(refused.code, 5, "{}{}", refused.out, refused.err);
+        let message = refused.json()["error"]["message"].to_string();
+        assert!(message.contains("'d1' is absent") && message.contains("--degraded"), "{message}");
+        std::fs::rename(&away, &d1).unwrap();
+        look_is_clean(&node, "cold");
+        node.restart();
+        assert_eq!(states(&node), ["in sync"; 3], "{}", node.log());
+        is_right(&node);
+    }
+    // Done without as was asked for, it is behind the others from then on, and a check says so.
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+    std::fs::rename(&d1, &away).unwrap();
+    let repair = ["--json", "pool", "check", "cold", "--config", &node.config(), "--repair", "--degraded"];
+    let run = remuda(&repair);
+    assert_eq!((run.code, &run.json()["verdict"]), (9, &json!("degraded")), "{}{}", run.out, run.err);
+    std::fs::rename(&away, &d1).unwrap();
+    let said = look_is_degraded(&node, "cold");
+    assert!(said.contains("holds an older copy of the data") && said.contains("device rejoin array d1"), "{said}");
+    node.restart();
+    assert_eq!(states(&node), ["in sync", "failed", "in sync"]);
+    node.ok(&["device", "rejoin", "array", "d1"]);
+    until_whole(&node);
+    is_right(&node);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
+use common::pools::{DEVICES, NQN, POOL, bench, look, look_is_clean, look_is_degraded, node, node_on, refused};
 use common::{Node, Run, remuda};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -81,6 +81,73 @@ fn a_check_without_a_node_tells_clean_repaired_and_damaged_apart() {
     assert_eq!(run.code, 4, "{}", run.err);
     let run = remuda(&["pool", "check"]);
     assert_eq!(run.code, 2, "{}", run.err);
+}
+
+/// Stops a node in the midst of writes, or after them.
+fn stopped(node: &mut Node, kill: bool) {
+    let fill =
+        ["--rw", "randwrite", "--bs", "16k", "--range", "16MiB", "--time", "300ms", "--warmup", "0s", "--qd", "8"];
+    let run = bench(node, &fill);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    if kill {
+        node.kill();
+    } else {
+        assert_eq!(node.terminate(), Some(0), "{}", node.log());
+    }
+}
+
+#[test]
+fn a_check_that_does_not_repair_changes_nothing_after_a_stop_and_after_a_kill() {
+    for pool in [POOL, &format!("{POOL}shape = 'shaped'\n")] {
+        let mut node = filled(pool);
+        for kill in [false, true] {
+            stopped(&mut node, kill);
+            look_is_clean(&node, "hot");
+            let before = (read(&node.path("big.img")), read(&node.path("log.img")));
+            let (big, log) = (text(&node.path("big.img")), text(&node.path("log.img")));
+            let run = remuda(&["pool", "check", "--capacity", &big, "--log", &log, "--payloads", "--data"]);
+            assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+            assert!(before == (read(&node.path("big.img")), read(&node.path("log.img"))));
+            node.restart();
+        }
+    }
+}
+
+#[test]
+fn a_check_on_mirrors_changes_nothing_and_tells_of_an_absent_leg() {
+    let leg = |name: &str, size: &str| {
+        format!("[[device]]\nname = '{name}'\nkind = 'file'\npath = '{name}.img'\nsize = '{size}'\n")
+    };
+    let mirror = |name: &str, size: &str| {
+        let (one, other) = (format!("{name}-0"), format!("{name}-1"));
+        let legs = leg(&one, size) + &leg(&other, size);
+        format!("{legs}[[device]]\nname = '{name}'\nkind = 'mirror'\ndevices = ['{one}', '{other}']\n")
+    };
+    let devices = mirror("log", "64MiB") + &mirror("big", "256MiB");
+    let mut node = node_on(&devices, &format!("{POOL}[[volume]]\nname = 'v'\npool = 'hot'\nsize = '64MiB'\n"));
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    let legs = |node: &Node, mirror: &str| {
+        let legs = node.json(&["device", "show", mirror])["mirror"]["legs"].as_array().unwrap().clone();
+        legs.iter().map(|leg| leg["state"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    for (kill, out) in [(false, "big-1"), (true, "big-0"), (true, "log-1"), (false, "log-0")] {
+        stopped(&mut node, kill);
+        look_is_clean(&node, "hot");
+        let (path, away) = (node.path(&format!("{out}.img")), node.path("away"));
+        std::fs::rename(&path, &away).unwrap();
+        let said = look_is_degraded(&node, "hot");
+        let whole = &out[..3];
+        assert!(said.contains(&format!("leg '{out}' (mirror '{whole}')")), "{said}");
+        assert!(said.contains(&format!("{out}.img")) && said.contains("bring it back"), "{said}");
+        let run = look(&node, "hot", &["--repair"]);
+        let message = run.json()["error"]["message"].to_string();
+        assert!(run.code == 5 && message.contains("--degraded"), "{}{}", run.out, run.err);
+        std::fs::rename(&away, &path).unwrap();
+        look_is_clean(&node, "hot");
+        node.restart();
+        assert_eq!([legs(&node, "big"), legs(&node, "log")], [["in sync"; 2]; 2], "{}", node.log());
+        node.ok(&["pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+    }
 }
 
 #[test]

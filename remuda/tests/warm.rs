@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::pools::{DEVICES, NQN, bench, node_on, refused};
+use common::pools::{DEVICES, NQN, bench, look_is_clean, look_is_degraded, node_on, refused};
 use common::{Node, remuda};
 use serde_json::{Value, json};
 use std::os::unix::fs::FileExt;
@@ -112,6 +112,40 @@ fn it_grows_with_its_disk() {
     assert_eq!(size(&node), before + (512 << 20));
     load(&node, "randrw", &["--verify"]);
     until_hits(&mut node);
+}
+
+#[test]
+fn a_check_that_does_not_repair_changes_nothing_and_costs_no_cache() {
+    let mut node = node();
+    load(&node, "randwrite", &[]);
+    let (flash, away) = (node.path("flash.img"), node.path("flash.away"));
+    for kill in [false, true] {
+        until_hits(&mut node);
+        let cached = cache(&node)["cached_bytes"].as_u64().unwrap();
+        assert!(cached > 1 << 20, "{cached}");
+        if kill {
+            node.kill();
+        } else {
+            assert_eq!(node.terminate(), Some(0), "{}", node.log());
+        }
+        look_is_clean(&node, "w");
+        std::fs::rename(&flash, &away).unwrap();
+        let said = look_is_degraded(&node, "w");
+        for part in ["flash device 'flash' (flash-cache 'w-cache')", "flash.img", "bring it back"] {
+            assert!(said.contains(part), "{said}");
+        }
+        // Another one in its place is no reason to forget it either.
+        std::fs::write(&flash, vec![0x55; 128 << 20]).unwrap();
+        let said = look_is_degraded(&node, "w");
+        assert!(said.contains("does not hold what belongs there"), "{said}");
+        std::fs::rename(&away, &flash).unwrap();
+        look_is_clean(&node, "w");
+        node.restart();
+        let found = cache(&node)["cached_bytes"].as_u64().unwrap();
+        // What was in memory when it was killed is not on flash.
+        assert!(if kill { found > cached / 2 } else { found >= cached }, "{found} of {cached}");
+        load(&node, "randrw", &["--verify"]);
+    }
 }
 
 /// Whether the starts of the devices are zero.

@@ -30,9 +30,10 @@ pub enum OpenFor {
 
 /// A device at the bottom of others that are only looked at: it takes no write.
 pub fn inspected(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
-    match device.info().zoned {
-        None => Arc::new(OverlayDevice::new(device)),
-        Some(_) => Arc::new(ReadOnlyDevice::new(device)),
+    let info = device.info();
+    match info.zoned.is_none() && info.rows.is_none() {
+        true => Arc::new(OverlayDevice::new(device)),
+        false => Arc::new(ReadOnlyDevice::new(device)),
     }
 }
 

@@ -114,6 +114,7 @@ pub enum Built {
     ZoneBands(Arc<ZoneBandsDevice>),
     FlashCache(Arc<FlashCacheDevice>),
     RemoteCore(Arc<RemoteDevice>),
+    /// One at the bottom of others, of any kind, that is only looked at.
     Inspected(Arc<dyn BlockDevice>),
 }
 

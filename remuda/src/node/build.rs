@@ -12,7 +12,8 @@ use crate::config::{DeviceDef, DeviceParams, check_file, spec_of};
 use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault, Flags,
-    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpenFor, OpSet, StatsDevice, Status, When,
+    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, OpenFor, StatsDevice, Status,
+    When,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
@@ -151,7 +152,8 @@ pub async fn open_device(
     let purpose = opener.purpose;
     let patience_ns = if opener.make { LOCK_PATIENCE_NS } else { 0 };
     let built = on_reactor_async(&opener.reactor, move |reactor| async move {
-        let mut built = build_patiently(purpose, &reactor, &device_name, &specs[0], children.clone(), patience_ns).await;
+        let mut built =
+            build_patiently(purpose, &reactor, &device_name, &specs[0], children.clone(), patience_ns).await;
         for spec in &specs[1..] {
             if matches!(built, Err(DeviceError::Config { .. })) {
                 let other = build_patiently(purpose, &reactor, &device_name, spec, children.clone(), patience_ns).await;

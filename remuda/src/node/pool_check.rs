@@ -239,10 +239,6 @@ pub async fn mapped_log_of(reactor: &ReactorHandle, capacity: Arc<dyn BlockDevic
 }
 
 /// As [`check_devices`], from another thread.
-pub async fn check_on(
-    reactor: &ReactorHandle,
-    checked: Checked,
-    options: CheckOptions,
-) -> Result<CheckView, Refusal> {
+pub async fn check_on(reactor: &ReactorHandle, checked: Checked, options: CheckOptions) -> Result<CheckView, Refusal> {
     on_reactor_async(reactor, move |reactor| check_devices(reactor, checked, options)).await?
 }
