@@ -182,6 +182,7 @@ impl Metrics {
         render_parities(&mut out, &objects.devices);
         render_flash_caches(&mut out, &objects.devices);
         render_pools(&mut out, &objects.pools);
+        render_written(&mut out, &objects.pools);
         render_flattening(&mut out, &objects.pools);
         render_vhosts(&mut out, &objects.vhosts);
         render_counted(&mut out, &objects.counted);
@@ -218,7 +219,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 36] = [
+const SHARD_SERIES: [ShardSeries; 38] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -257,6 +258,10 @@ const SHARD_SERIES: [ShardSeries; 36] = [
     ),
     ("remuda_pool_padding_bytes_total", "counter", "Headers and padding written to bands.", |shard| {
         shard.padding_bytes
+    }),
+    ("remuda_pool_gc_debt_bytes", "gauge", "Bytes that garbage collection is behind.", |shard| shard.gc_debt_bytes),
+    ("remuda_pool_gc_debt_limit_bytes", "gauge", "The debt at which writers are slowed down.", |shard| {
+        shard.gc_debt_max_bytes
     }),
     ("remuda_pool_checkpoints_total", "counter", "Checkpoints made.", |shard| shard.checkpoints),
     ("remuda_pool_replay_records", "gauge", "Records that a crash now would have replayed.", |shard| {
@@ -506,6 +511,28 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
                 let _ = writeln!(out, "{name}{{pool=\"{}\",shard=\"{number}\"}} {}", pool.name, value(shard));
             }
         }
+    }
+}
+
+/// What open pools have written: by what it was, and by device.
+fn render_written(out: &mut String, pools: &[PoolView]) {
+    let open = || pools.iter().filter_map(|pool| Some((&pool.name, pool.open.as_ref()?)));
+    let name = "remuda_pool_stream_write_bytes_total";
+    let _ = writeln!(out, "# HELP {name} Bytes written to a pool's devices, by what they were.\n# TYPE {name} counter");
+    for (pool, view) in open().flat_map(|(pool, open)| open.streams.iter().map(move |view| (pool, view))) {
+        let (to, stream) = (&view.to, &view.stream);
+        let _ = writeln!(out, "{name}{{pool=\"{pool}\",to=\"{to}\",stream=\"{stream}\"}} {}", view.bytes);
+    }
+    let name = "remuda_pool_device_write_bytes_total";
+    let _ = writeln!(out, "# HELP {name} Bytes written to a device below a pool.\n# TYPE {name} counter");
+    for (pool, view) in open().flat_map(|(pool, open)| open.devices.iter().map(move |view| (pool, view))) {
+        let Some(bytes) = view.bytes else { continue };
+        let (device, of) = (view.device.replace('\\', "\\\\").replace('"', "\\\""), &view.of);
+        let (kind, depth) = (&view.kind, view.depth);
+        let _ = writeln!(
+            out,
+            "{name}{{pool=\"{pool}\",of=\"{of}\",name=\"{device}\",kind=\"{kind}\",depth=\"{depth}\"}} {bytes}"
+        );
     }
 }
 

@@ -113,7 +113,7 @@ fn print(name: &str, measured: &Measured, before: &ShardStatus, after: &ShardSta
         us(99.9),
         latency.max() as f64 / 1e3,
         after.log_free_bytes as f64 * 100.0 / after.log_bytes as f64,
-        (after.capacity_write_bytes - before.capacity_write_bytes) as f64 / 1e9,
+        (after.streams.capacity.total() - before.streams.capacity.total()) as f64 / 1e9,
         after.checkpoints - before.checkpoints,
         after.waits - before.waits,
         after.memory_bytes as f64 / 1e6,

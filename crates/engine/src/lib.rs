@@ -18,6 +18,7 @@ pub mod log;
 mod log_device;
 pub mod measure;
 mod meta;
+mod meter;
 mod pool;
 mod rebuild;
 mod remains;
@@ -60,7 +61,7 @@ pub use shard::log_policy;
 pub use shard::{
     BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
 };
-pub use status::{BandStatus, PoolStatus, ShardStatus};
+pub use status::{BandStatus, CapacityStreams, LogStreams, PoolStatus, ShardStatus, WriteStreams};
 pub use stream::{
     CheckName, ImportOptions, Imported, StreamAbout, StreamError, StreamSink, StreamSource, StreamTotals,
     StreamVerifier,

@@ -3,6 +3,7 @@
 use crate::error::{Grounds, PoolError};
 use crate::format::superblock::LogKind;
 use crate::log::Medium;
+use crate::meter::{Meter, Metered};
 use crate::units::BLOCK_BYTES;
 use base::Errno;
 use bdev::{BlockDevice, Channel, DeviceInfo, Done, Io, Op, Status};
@@ -99,6 +100,11 @@ pub(crate) struct OpenLog {
 }
 
 impl OpenLog {
+    /// The same, whose writes of blocks are counted.
+    pub(crate) fn metered(self, written: &Meter) -> OpenLog {
+        OpenLog { channel: Metered::over(self.channel, self.info.block_size, written), ..self }
+    }
+
     /// The part of a shard, whose segments begin at `first_block`; good for as long as this is open.
     pub(crate) fn medium(&self, reactor: &Rc<Reactor>, first_block: u64) -> Medium {
         let reactor = reactor.clone();

@@ -13,6 +13,7 @@ use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
 use crate::meta::media::Media;
 use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta};
+use crate::meter::Metered;
 use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
@@ -35,7 +36,7 @@ mod pair;
 mod reap;
 mod snapshots;
 
-use control::{Control, ControlSlot};
+use control::{Control, ControlSlot, ControlWrites};
 use pair::{check_none_is_older, check_pair, check_role, no_log};
 
 pub(crate) use pair::{Older, check_writable, find_older, next_epoch, went_apart};
@@ -466,14 +467,15 @@ impl Pool {
     ) -> Result<Arc<Pool>, PoolError> {
         let began_ns = reactor.clock_ns();
         let info = devices.capacity.info();
-        let capacity = devices.capacity.open_channel(reactor)?;
+        let written = ControlWrites::default();
+        let capacity = Metered::over(devices.capacity.open_channel(reactor)?, info.block_size, &written.capacity);
         let (mut superblock, damaged) = meta::survey_superblocks(reactor, capacity.clone(), info).await?;
         check_role(&superblock, Role::Capacity, devices.capacity.name())?;
         let name = superblock.name.clone();
         if let Some(reason) = layout::rows_fault(&superblock, &info) {
             return Err(unusable(&name, Grounds::Devices, devices.capacity.name(), &reason));
         }
-        let log = devices.log.open(reactor, &name)?;
+        let log = devices.log.open(reactor, &name)?.metered(&written.log);
         let found = meta::survey_superblocks(reactor, log.channel.clone(), log.info).await;
         let (mut log_super, damaged_of_log) = match found {
             Ok(found) => found,
@@ -562,6 +564,7 @@ impl Pool {
             is_flattening_one: Cell::new(false),
             idle: Notify::default(),
             closing: Cell::new(false),
+            written,
         });
         *reactor.kept_or(shared.instance, ControlSlot::default).0.borrow_mut() = Some(control.clone());
         reactor.spawn(async move {

@@ -1,7 +1,8 @@
 //! What a pool tells about itself.
 
+use crate::bands::Stream;
 use crate::pool::{FlattenStatus, PoolLayout, PoolRecovery};
-use crate::shard::{ScrubStatus, Shard};
+use crate::shard::{Defect, ScrubStatus, Shard};
 use crate::units::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -82,10 +83,9 @@ pub struct ShardStatus {
     pub bypassed_bytes: u64,
     /// Bytes that flattening has written beside them: what volumes showed of others and is their own now.
     pub flattened_bytes: u64,
-    /// Bytes written to the log device.
-    pub log_write_bytes: u64,
-    /// Bytes written to the capacity device: data and metadata.
-    pub capacity_write_bytes: u64,
+    /// Bytes written to both devices, by what they were. Those of the superblocks and of the catalog, which are all shards', count
+    /// with the first.
+    pub streams: WriteStreams,
     /// Bands, of a shaped pool.
     pub bands: BandStatus,
     /// Checkpoints made.
@@ -119,6 +119,97 @@ pub struct ShardStatus {
     pub resting_segments: u32,
 }
 
+/// Bytes written to a pool's devices since it was opened, by what they were. A write that failed does not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteStreams {
+    /// To the log device.
+    pub log: LogStreams,
+    /// To the capacity device.
+    pub capacity: CapacityStreams,
+}
+
+/// Bytes written to the log device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStreams {
+    /// What hosts and flattening wrote, and deltas merged into whole blocks.
+    pub data: u64,
+    /// Blocks that are written often, once more.
+    pub reinserted: u64,
+    /// Headers of records and segments, summaries, padding.
+    pub headers: u64,
+    /// Map and table pages of a shaped pool.
+    pub index: u64,
+    /// Superblocks, and the roots of a shaped pool.
+    pub metadata: u64,
+}
+
+/// Bytes written to the capacity device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CapacityStreams {
+    /// What hosts and flattening wrote, and extents that moved away from places that refuse writes.
+    pub data: u64,
+    /// What was still needed of bands that were collected.
+    pub collected: u64,
+    /// Headers of stripes, and padding.
+    pub padding: u64,
+    /// Map and table pages, which a shaped pool has on the log device.
+    pub index: u64,
+    /// Pages of a shaped pool's shadow of that.
+    pub shadow: u64,
+    /// Roots, dirty journals, superblocks and the catalog.
+    pub metadata: u64,
+}
+
+impl LogStreams {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.data + self.reinserted + self.headers + self.index + self.metadata
+    }
+}
+
+impl CapacityStreams {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.data + self.collected + self.padding + self.index + self.shadow + self.metadata
+    }
+}
+
+impl WriteStreams {
+    fn of(shard: &Shard) -> WriteStreams {
+        let (log, meta, shadow) = (shard.log().stats(), shard.meta().stats(), shard.shadow_stats());
+        let counters = shard.counters();
+        let reinserted = counters.reinserted_bytes.get().min(log.user_bytes);
+        let on_log = LogStreams {
+            data: log.user_bytes - reinserted,
+            reinserted,
+            headers: log.medium_bytes - log.user_bytes + shard.opening_log_bytes(),
+            ..LogStreams::default()
+        };
+        let journal = if shard.is_broken(Defect::MiscountWrites) { 0 } else { shard.journal_bytes() };
+        let Some(bands) = shard.meta().bands() else {
+            let capacity = CapacityStreams {
+                data: counters.destaged_bytes.get() + counters.bypassed_bytes.get(),
+                index: meta.page_bytes,
+                metadata: meta.root_bytes + journal,
+                ..CapacityStreams::default()
+            };
+            return WriteStreams { log: on_log, capacity };
+        };
+        let (stats, bytes) = (bands.stats(), |blocks: u64| blocks * BLOCK_BYTES as u64);
+        WriteStreams {
+            log: LogStreams { index: meta.page_bytes, metadata: meta.root_bytes, ..on_log },
+            capacity: CapacityStreams {
+                data: bytes(stats.data_blocks[Stream::User as usize]),
+                collected: bytes(stats.data_blocks[Stream::Moved as usize]),
+                padding: bytes(stats.stripes + stats.padding_blocks + stats.rewritten_blocks),
+                shadow: shadow.page_bytes,
+                metadata: shadow.root_bytes + journal,
+                index: 0,
+            },
+        }
+    }
+}
+
 /// How the bands of a shard are; all zero where there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BandStatus {
@@ -142,6 +233,10 @@ pub struct BandStatus {
     pub padding_bytes: u64,
     /// Bytes written to bands in all.
     pub write_bytes: u64,
+    /// Bytes that the collector has to move for what has been destaged, while fewer bands are free than there should be.
+    pub debt_bytes: u64,
+    /// The debt at which destage waits for the collector, and writers with it.
+    pub debt_max_bytes: u64,
 }
 
 impl BandStatus {
@@ -149,6 +244,7 @@ impl BandStatus {
         let Some(bands) = shard.meta().bands() else { return BandStatus::default() };
         let (room, stats) = (bands.room(), bands.stats());
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let (debt_blocks, debt_max_blocks) = shard.gc_debt(bands);
         BandStatus {
             bands: room.bands,
             free: room.free,
@@ -158,8 +254,10 @@ impl BandStatus {
             total_bytes: bytes(room.total_blocks),
             collected_bytes: bytes(shard.collected_blocks()),
             reinserted_bytes: shard.counters().reinserted_bytes.get(),
-            padding_bytes: bytes(stats.stripes + stats.padding_blocks),
+            padding_bytes: bytes(stats.stripes + stats.padding_blocks + stats.rewritten_blocks),
             write_bytes: stats.bytes(),
+            debt_bytes: bytes(debt_blocks),
+            debt_max_bytes: bytes(debt_max_blocks),
         }
     }
 }
@@ -169,11 +267,7 @@ impl ShardStatus {
         let (index, counters, room) = (shard.index_stats(), shard.counters(), shard.log().room());
         let (log, meta) = (shard.log().stats(), shard.meta().stats());
         let (waiting_writes, waits) = shard.waits();
-        let (bands, is_shaped) = (BandStatus::of(shard), shard.meta().bands().is_some());
-        let page_blocks = 1 + is_shaped as u64;
-        let index_bytes = (meta.page_writes * page_blocks + meta.table_writes) * BLOCK_BYTES as u64;
         let shadow = shard.shadow_stats();
-        let shadow_bytes = (shadow.page_writes + shadow.table_writes) * BLOCK_BYTES as u64;
         ShardStatus {
             number: shard.number(),
             log_bytes: room.bytes_total,
@@ -188,12 +282,8 @@ impl ShardStatus {
             log_hit_bytes: counters.log_hit_bytes.get(),
             bypassed_bytes: counters.bypassed_bytes.get(),
             flattened_bytes: counters.flattened_bytes.get(),
-            log_write_bytes: log.medium_bytes + if is_shaped { index_bytes } else { 0 },
-            capacity_write_bytes: match is_shaped {
-                true => bands.write_bytes + shadow_bytes,
-                false => counters.destaged_bytes.get() + counters.bypassed_bytes.get() + index_bytes,
-            },
-            bands,
+            streams: WriteStreams::of(shard),
+            bands: BandStatus::of(shard),
             checkpoints: meta.checkpoints,
             replay_records: shard.replay_records(),
             dirty_slices: shard.dirty_slices(),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 const BLOCK: u64 = 4096;
 
 async fn logged(pool: &Pool, reactor: &Rc<Reactor>) -> u64 {
-    pool.status(reactor).await.shards.iter().map(|shard| shard.log_write_bytes).sum()
+    pool.status(reactor).await.shards.iter().map(|shard| shard.streams.log.total()).sum()
 }
 
 #[test]

@@ -5,14 +5,15 @@ use super::exit::{Exit, Failure};
 use super::flatten;
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
 use super::watch::{Shown, Watch};
-use super::{Context, output, poll, understood};
+use super::{Context, output, poll, pool_written, understood};
 use crate::config::diagnostic::counted;
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::flatten::FlattenView;
-use crate::node::pool_view::{LayoutView, PoolNumbers, PoolView, ShardNumbers};
+use crate::node::pool_view::{LayoutView, PoolNumbers, PoolView, ShardNumbers, WARM};
 use crate::simulate::{self, SimulateArgs};
 use base::ByteSize;
 use clap::{ArgGroup, Args, Subcommand};
+use engine::Shape;
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -279,11 +280,11 @@ fn reinsertion_text(percent: Option<u16>) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn ratio(value: Option<f64>) -> String {
+pub(super) fn ratio(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.2}"))
 }
 
@@ -327,9 +328,7 @@ fn recovered(open: &PoolNumbers) -> String {
 }
 
 fn estimate(numbers: &ShardNumbers) -> String {
-    numbers
-        .recovery_estimate_ns
-        .map_or("time not measured yet".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
+    numbers.recovery_estimate_ns.map_or("-".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
 }
 
 fn lost_with_log(open: &PoolNumbers) -> String {
@@ -351,21 +350,32 @@ fn lost_with_log(open: &PoolNumbers) -> String {
 /// How it is made, or would be.
 fn shape(pool: &PoolView) -> String {
     match &pool.open {
-        Some(open) => layout(&open.layout),
-        None => format!("{}, as it is defined", pool.definition.placement.shape().name()),
+        Some(open) => layout(&open.layout, pool.cache.as_deref()),
+        None => {
+            let shape = match (pool.definition.placement.shape(), &pool.cache) {
+                (Shape::Hot, Some(_)) => WARM,
+                (shape, _) => shape.name(),
+            };
+            format!("{shape}, as it is defined")
+        }
     }
 }
 
-fn layout(layout: &LayoutView) -> String {
+fn layout(layout: &LayoutView, cache: Option<&str>) -> String {
     let mut text = layout.shape.clone();
     if let (Some(band), Some(unit)) = (layout.band_bytes, layout.write_unit_bytes) {
         text += &format!(": bands of {}, written in units of {}", ByteSize(band), ByteSize(unit));
+    } else if cache.is_some() {
+        text += ": in place";
     }
     if let Some(row) = layout.row_bytes {
         text += &format!(", rows of {}", ByteSize(row));
     }
     if let Some(members) = layout.parity_members {
         text += &format!(" on {} of {members} members, parity on the other one", members.saturating_sub(1));
+    }
+    if let Some(cache) = cache {
+        text += &format!(", reads cached on '{cache}'");
     }
     text
 }
@@ -406,12 +416,10 @@ fn facts(pool: &PoolView) -> String {
             ("not used", format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name)),
             ("unusable extents", output::count(total.unusable_extents)),
             ("bands", bands(total)),
+            ("gc debt", pool_written::debt(total)),
             ("reinsertion", reinsertion_text(pool.definition.reinsertion)),
             ("log fill", log(total)),
-            (
-                "write amplification",
-                format!("log {}, capacity {}", ratio(total.log_amplification), ratio(total.capacity_amplification)),
-            ),
+            ("write amplification", pool_written::amplification(open)),
             ("copied by flattening", ByteSize(total.flattened_bytes).to_string()),
             ("opened", recovered(open)),
             ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
@@ -446,7 +454,7 @@ fn facts(pool: &PoolView) -> String {
             facts.retain(|(name, _)| *name != "being deleted");
         }
         if total.bands == 0 {
-            facts.retain(|(name, _)| !matches!(*name, "bands" | "reinsertion"));
+            facts.retain(|(name, _)| !matches!(*name, "bands" | "gc debt" | "reinsertion"));
         }
         if open.settling {
             facts.push(("settling", format!("{} left", ByteSize(total.dirty_bytes))));
@@ -473,7 +481,10 @@ fn bands(numbers: &ShardNumbers) -> String {
 }
 
 fn show(pool: PoolView) -> String {
-    facts(&pool)
+    match &pool.open {
+        Some(open) => format!("{}\n\n{}", facts(&pool), pool_written::tables(open)),
+        None => facts(&pool),
+    }
 }
 
 fn shards(open: &PoolNumbers) -> String {
@@ -524,7 +535,7 @@ fn status(context: &Context, name: Option<String>) -> Result<(), Failure> {
             return "no pools; 'remuda pool create --help' has examples".to_string();
         }
         let texts = pools.iter().map(|pool| match &pool.open {
-            Some(open) => format!("{}\n\n{}", facts(pool), shards(open)),
+            Some(open) => format!("{}\n\n{}\n\n{}", facts(pool), pool_written::tables(open), shards(open)),
             None => facts(pool),
         });
         texts.collect::<Vec<_>>().join("\n\n")
@@ -544,6 +555,13 @@ fn rates(before: &[PoolView], after: &[PoolView], elapsed: Duration) -> Vec<(Str
         let per_second = |of: fn(&ShardNumbers) -> u64| {
             (of(&now.total).saturating_sub(of(&then.total)) as f64 / seconds).round() as u64
         };
+        // What flattening copies takes the same way as what hosts write.
+        let written = |numbers: &ShardNumbers| numbers.user_write_bytes + numbers.flattened_bytes;
+        let for_each = |of: fn(&ShardNumbers) -> u64| {
+            let since = |of: &dyn Fn(&ShardNumbers) -> u64| of(&now.total).saturating_sub(of(&then.total));
+            let written = since(&written);
+            (written > 0).then(|| since(&of) as f64 / written as f64)
+        };
         let numbers = json!({
             "name": pool.name,
             "state": pool.state,
@@ -556,6 +574,17 @@ fn rates(before: &[PoolView], after: &[PoolView], elapsed: Duration) -> Vec<(Str
             "write_bytes_per_second": per_second(|numbers| numbers.user_write_bytes),
             "log_bytes_per_second": per_second(|numbers| numbers.log_write_bytes),
             "capacity_bytes_per_second": per_second(|numbers| numbers.capacity_write_bytes),
+            "log_amplification": for_each(|numbers| numbers.log_write_bytes),
+            "capacity_amplification": for_each(|numbers| numbers.capacity_write_bytes),
+            "bands": now.total.bands,
+            "free_bands": now.total.free_bands,
+            "pending_bands": now.total.pending_bands,
+            "band_valid_share": now.total.band_valid_share,
+            "collected_bytes_per_second": per_second(|numbers| numbers.collected_bytes),
+            "reinserted_bytes_per_second": per_second(|numbers| numbers.reinserted_bytes),
+            "gc_debt_bytes": now.total.gc_debt_bytes,
+            "gc_debt_max_bytes": now.total.gc_debt_max_bytes,
+            "gc_debt_share": now.total.gc_debt_share,
             "flash_cache": pool.flash_cache,
         });
         (pool.name.clone(), numbers)
@@ -577,6 +606,8 @@ fn top_text(rates: &[(String, Value)], pools: &[PoolView]) -> String {
             bytes("write_bytes_per_second"),
             bytes("log_bytes_per_second"),
             bytes("capacity_bytes_per_second"),
+            ratio(numbers["log_amplification"].as_f64()),
+            ratio(numbers["capacity_amplification"].as_f64()),
             numbers["waiting_writes"].to_string(),
         ]
     });
@@ -591,9 +622,12 @@ fn top_text(rates: &[(String, Value)], pools: &[PoolView]) -> String {
         ">WRITTEN/S",
         ">LOG/S",
         ">CAPACITY/S",
+        ">WA LOG",
+        ">WA CAPACITY",
         ">WAITING",
     ];
     let mut text = output::table(&headings, rows.collect());
+    text.extend(pool_written::top_bands(rates).map(|bands| format!("\n\n{bands}")));
     for (pool, cache) in pools.iter().filter_map(|pool| Some((pool, pool.flash_cache.as_ref()?))) {
         text += &format!("\npool '{}': {}", pool.name, cache::line(cache));
     }

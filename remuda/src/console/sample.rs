@@ -92,6 +92,9 @@ struct Pool {
 #[derive(Serialize)]
 struct PoolFacts {
     layout: LayoutView,
+    /// The flash cache that reads go through.
+    cache: Option<String>,
+    drives_amplification: Option<f64>,
     volumes: usize,
     capacity_bytes: u64,
     settling: bool,
@@ -262,6 +265,8 @@ fn pool(view: PoolView) -> Pool {
         let scrub_share = (scrub.extents_total > 0).then(|| scrub.extents_done as f64 / scrub.extents_total as f64);
         PoolFacts {
             layout,
+            cache: view.cache,
+            drives_amplification: open.drives_amplification,
             volumes,
             capacity_bytes,
             settling,

@@ -39,6 +39,7 @@ pub struct Shaped {
     from_log: u64,
     collected: u64,
     padding: u64,
+    metadata: u64,
     bands: u64,
     free_bands: u64,
     pending_bands: u64,
@@ -78,29 +79,30 @@ pub fn show(demo: &Demo, node: &ChildNode, host: &mut Host, phases: &mut Vec<Pha
     let mut memory = Memory::new(4, 0, blocks);
     fill(demo, host, &mut memory)?;
     host.take_latencies();
-    let before = numbers(node)?.total;
-    let (written, elapsed) = load(demo, node, host, &mut memory, before.collected_bytes)?;
+    let before = numbers(node)?;
+    let (written, elapsed) = load(demo, node, host, &mut memory, before.total.collected_bytes)?;
     phases.push(Phase::new("shaped: writes, 4 KiB, QD 32", written, elapsed, host.take_latencies()));
     host.flush()?;
-    let after = numbers(node)?.total;
+    let after = numbers(node)?;
     let bar = demo.bar(blocks * host.block_size, "verifying");
     let began = Instant::now();
     let blocks_checked = demo.check_blocks(host, &memory, 0, blocks, &bar)?;
     bar.finish_and_clear();
     let bytes = blocks * host.block_size;
     phases.push(Phase::new("shaped: verify, 256 KiB", bytes, began.elapsed(), host.take_latencies()));
-    let (collected, padding) =
-        (after.collected_bytes - before.collected_bytes, after.padding_bytes - before.padding_bytes);
+    let on_capacity =
+        |stream: &str| after.stream_bytes("capacity", stream).saturating_sub(before.stream_bytes("capacity", stream));
     Ok(Shaped {
         volume_bytes: bytes,
         written,
-        log_bytes: after.log_write_bytes - before.log_write_bytes,
-        from_log: (after.capacity_write_bytes - before.capacity_write_bytes).saturating_sub(collected + padding),
-        collected,
-        padding,
-        bands: after.bands,
-        free_bands: after.free_bands,
-        pending_bands: after.pending_bands,
+        log_bytes: after.total.log_write_bytes - before.total.log_write_bytes,
+        from_log: on_capacity("data"),
+        collected: on_capacity("collected"),
+        padding: on_capacity("padding"),
+        metadata: on_capacity("shadow") + on_capacity("metadata"),
+        bands: after.total.bands,
+        free_bands: after.total.free_bands,
+        pending_bands: after.total.pending_bands,
         blocks_checked,
     })
 }
@@ -163,7 +165,7 @@ impl Shaped {
     }
 
     fn capacity_bytes(&self) -> u64 {
-        self.from_log + self.collected + self.padding
+        self.from_log + self.collected + self.padding + self.metadata
     }
 
     /// For programs.
@@ -174,6 +176,7 @@ impl Shaped {
             "write_amplification": {
                 "capacity": self.per_byte(self.capacity_bytes()), "from_log": self.per_byte(self.from_log),
                 "collected": self.per_byte(self.collected), "headers_and_padding": self.per_byte(self.padding),
+                "metadata": self.per_byte(self.metadata),
                 "log_device": self.per_byte(self.log_bytes),
             },
             "bands": self.bands, "free_bands": self.free_bands, "pending_bands": self.pending_bands,
@@ -205,11 +208,12 @@ impl Shaped {
             (
                 "capacity device wrote",
                 format!(
-                    "{} bytes for each of these: {} from the log, {} collected, {} headers and padding",
+                    "{} bytes for each of these: {} from the log, {} collected, {} headers and padding, {} metadata",
                     each(self.capacity_bytes()),
                     each(self.from_log),
                     each(self.collected),
-                    each(self.padding)
+                    each(self.padding),
+                    each(self.metadata)
                 ),
             ),
             ("log device wrote", format!("{} bytes for each, the index included", each(self.log_bytes))),

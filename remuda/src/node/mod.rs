@@ -32,6 +32,7 @@ pub mod pool_check;
 mod pool_log;
 pub mod pool_view;
 mod pool_volumes;
+pub mod pool_written;
 mod pools;
 pub mod reactors;
 pub mod redundant;

@@ -2,6 +2,7 @@
 
 use super::flatten::FlattenView;
 use super::pool_log::ForgetLogSteps;
+use super::pool_written::{DeviceWrittenView, StreamView, streams};
 use super::pools::{PoolSlot, UNPOISONED};
 use super::state::Origin;
 use super::view::FlashCacheView;
@@ -12,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// The shape of a pool that is hot but for a flash cache.
+pub const WARM: &str = "warm";
 
 const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * engine::BLOCK_BYTES as u64;
 
@@ -34,10 +38,13 @@ pub struct PoolView {
     pub definition: PoolDef,
     /// Its numbers while it is open.
     pub open: Option<PoolNumbers>,
+    /// The flash cache that reads of its capacity device go through, if there is one: that makes it a warm pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// How far giving up its log is, while that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forgetting: Option<ForgetLogSteps>,
-    /// The flash cache that is its capacity device, if it is one.
+    /// How that cache does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_cache: Option<FlashCacheView>,
 }
@@ -104,6 +111,16 @@ pub struct PoolNumbers {
     pub full_shards: Vec<u16>,
     /// The scrub that runs, or was the last one; without its list.
     pub scrub: ScrubView,
+    /// Bytes written to its devices since it was opened, by what they were.
+    #[serde(default)]
+    pub streams: Vec<StreamView>,
+    /// Bytes written to each device below it since then, as these count them.
+    #[serde(default)]
+    pub devices: Vec<DeviceWrittenView>,
+    /// Where the capacity device is made of others: bytes that all of these have got, per byte written by hosts or by flattening.
+    /// With parity, that is among them; of a mirror, all legs are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drives_amplification: Option<f64>,
     /// All shards together.
     pub total: ShardNumbers,
     /// Shards by number.
@@ -113,7 +130,7 @@ pub struct PoolNumbers {
 /// How a pool lies on its devices: fixed when it was made. All but the shape is of shaped pools alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutView {
-    /// `hot` or `shaped`.
+    /// `hot`, `shaped`, or `warm`: in place as hot, with reads cached on flash.
     pub shape: String,
     /// Bytes of a band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -296,6 +313,15 @@ pub struct ShardNumbers {
     /// Bytes of headers and padding written to bands.
     #[serde(default)]
     pub padding_bytes: u64,
+    /// Bytes that garbage collection has to move for what has been destaged, while fewer bands are free than there should be.
+    #[serde(default)]
+    pub gc_debt_bytes: u64,
+    /// The debt at which destage waits for it, and writers with that.
+    #[serde(default)]
+    pub gc_debt_max_bytes: u64,
+    /// The debt as a share of that; of a pool, in the shard where it is largest.
+    #[serde(default)]
+    pub gc_debt_share: Option<f64>,
     /// Bytes to the log per byte written by hosts or by flattening.
     pub log_amplification: Option<f64>,
     /// Bytes to the capacity device per byte written by hosts or by flattening.
@@ -307,7 +333,7 @@ pub struct ShardNumbers {
     /// Slices, of 64 MiB, that would be lost with the log device now; none given: everything would be.
     #[serde(default)]
     pub dirty_slices: Option<u64>,
-    /// How long that would take, by the measured rate.
+    /// How long that would take, by the measured rate, or by a usual one until there is that.
     pub recovery_estimate_ns: Option<u64>,
     /// Blocks that failed their checksum.
     pub corrupt_blocks: u64,
@@ -352,8 +378,8 @@ impl ShardNumbers {
             user_read_bytes: shard.user_read_bytes,
             log_hit_bytes: shard.log_hit_bytes,
             flattened_bytes: shard.flattened_bytes,
-            log_write_bytes: shard.log_write_bytes,
-            capacity_write_bytes: shard.capacity_write_bytes,
+            log_write_bytes: shard.streams.log.total(),
+            capacity_write_bytes: shard.streams.capacity.total(),
             bands: shard.bands.bands as u64,
             free_bands: shard.bands.free as u64,
             pending_bands: shard.bands.pending as u64,
@@ -363,6 +389,9 @@ impl ShardNumbers {
             collected_bytes: shard.bands.collected_bytes,
             reinserted_bytes: shard.bands.reinserted_bytes,
             padding_bytes: shard.bands.padding_bytes,
+            gc_debt_bytes: shard.bands.debt_bytes,
+            gc_debt_max_bytes: shard.bands.debt_max_bytes,
+            gc_debt_share: share(shard.bands.debt_bytes, shard.bands.debt_max_bytes),
             checkpoints: shard.checkpoints,
             replay_records: shard.replay_records,
             dirty_slices: shard.dirty_slices,
@@ -407,6 +436,11 @@ impl ShardNumbers {
         self.collected_bytes += shard.collected_bytes;
         self.reinserted_bytes += shard.reinserted_bytes;
         self.padding_bytes += shard.padding_bytes;
+        self.gc_debt_bytes += shard.gc_debt_bytes;
+        self.gc_debt_max_bytes += shard.gc_debt_max_bytes;
+        // Nothing is less than anything.
+        self.gc_debt_share =
+            if shard.gc_debt_share > self.gc_debt_share { shard.gc_debt_share } else { self.gc_debt_share };
         self.checkpoints += shard.checkpoints;
         self.replay_records += shard.replay_records;
         self.dirty_slices = self.dirty_slices.zip(shard.dirty_slices).map(|(all, of_shard)| all + of_shard);
@@ -425,24 +459,38 @@ impl ShardNumbers {
         self.resting_segments += shard.resting_segments;
     }
 
-    fn with_ratios(mut self, replay_rate: Option<f64>) -> ShardNumbers {
-        let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    fn with_ratios(mut self, replay_rate: f64) -> ShardNumbers {
         self.log_fill = share(self.log_bytes.saturating_sub(self.log_free_bytes), self.log_bytes).unwrap_or(0.0);
         // What flattening copies takes the same way as what hosts write.
         let written = self.user_write_bytes + self.flattened_bytes;
         self.log_amplification = share(self.log_write_bytes, written);
         self.capacity_amplification = share(self.capacity_write_bytes, written);
         self.band_valid_share = share(self.band_valid_bytes, self.band_total_bytes);
-        self.recovery_estimate_ns = replay_rate.map(|rate| (self.replay_records as f64 / rate * 1e9) as u64);
+        self.recovery_estimate_ns = Some((self.replay_records as f64 / replay_rate * 1e9) as u64);
         self
     }
 }
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// Until the pool's own rate of replay has been measured: ns for a record of a log in memory, and of one on a device; above what
+/// `docs/performance.md` has, of which a small machine may fall short.
+const REPLAY_MAPPED_NS: f64 = 300.0;
+const REPLAY_BLOCK_NS: f64 = 500.0;
 
 /// Records from which on the time to open a pool says something about the rate of replay.
 const RATE_RECORDS_MIN: u64 = 1000;
 
 impl PoolNumbers {
-    fn of(status: PoolStatus, settling: bool, scrub: ScrubView, volumes: &[Arc<PoolVolume>]) -> PoolNumbers {
+    fn of(
+        status: PoolStatus,
+        log: &LogDef,
+        settling: bool,
+        scrub: ScrubView,
+        volumes: &[Arc<PoolVolume>],
+    ) -> PoolNumbers {
         let held = status.held();
         let allocated = volumes.iter().map(|volume| {
             (volume.name().to_string(), held.get(&volume.layer()).map_or(0, |extents| extents * EXTENT_BYTES))
@@ -453,6 +501,8 @@ impl PoolNumbers {
         let recovery = status.recovery;
         let measured = recovery.records >= RATE_RECORDS_MIN && recovery.elapsed_ns > 0;
         let replay_rate = measured.then(|| recovery.records as f64 * 1e9 / recovery.elapsed_ns as f64);
+        let usual_ns = if matches!(log, LogDef::Pmem { .. }) { REPLAY_MAPPED_NS } else { REPLAY_BLOCK_NS };
+        let rate = replay_rate.unwrap_or(1e9 / usual_ns);
         let plain: Vec<ShardNumbers> = status.shards.iter().map(ShardNumbers::of).collect();
         let mut total = ShardNumbers { dirty_slices: Some(0), ..ShardNumbers::default() };
         plain.iter().for_each(|shard| total.add(shard));
@@ -480,8 +530,11 @@ impl PoolNumbers {
             settling,
             full_shards: full_shards(&status.shards, volumes),
             scrub,
-            total: total.with_ratios(replay_rate),
-            shards: plain.into_iter().map(|shard| shard.with_ratios(replay_rate)).collect(),
+            streams: streams(&status.shards, total.user_write_bytes + total.flattened_bytes),
+            devices: Vec::new(),
+            drives_amplification: None,
+            total: total.with_ratios(rate),
+            shards: plain.into_iter().map(|shard| shard.with_ratios(rate)).collect(),
         }
     }
 
@@ -612,6 +665,14 @@ impl PoolView {
         problems.iter().map(|problem| format!("pool '{}' ({}): {problem}", self.name, self.state))
     }
 
+    /// Reads of its capacity device go through this flash cache. What is hot but for that is warm.
+    pub(super) fn reads_cached_on(&mut self, cache: &str) {
+        self.cache = Some(cache.to_string());
+        if let Some(open) = self.open.as_mut().filter(|open| open.layout.shape == Shape::Hot.name()) {
+            open.layout.shape = WARM.to_string();
+        }
+    }
+
     /// A pool's definition, with the numbers that it gave if it is open.
     pub(super) fn of(slot: &PoolSlot, status: Option<PoolStatus>) -> PoolView {
         let (mut problems, mut failing) = (Vec::new(), Vec::new());
@@ -631,7 +692,7 @@ impl PoolView {
         problems.extend(settle_error.map(|error| format!("the last settle failed: {error}")));
         let open = status.zip(slot.live.as_ref().ok()).map(|(status, open)| {
             let scrub = ScrubView { bad: Vec::new(), ..ScrubView::of(&status, &open.pool) };
-            PoolNumbers::of(status, settling, scrub, &open.pool.volumes())
+            PoolNumbers::of(status, &slot.def.log, settling, scrub, &open.pool.volumes())
         });
         let closed = match (slot.check.lock().expect(UNPOISONED).running, forgetting) {
             (true, _) => "checking",
@@ -655,6 +716,7 @@ impl PoolView {
             origin: slot.origin,
             definition: slot.def.clone(),
             open,
+            cache: None,
             forgetting,
             flash_cache: None,
         }
@@ -730,7 +792,7 @@ mod tests {
                 capacity_write_bytes: 120,
                 ..ShardNumbers::default()
             };
-            let numbers = numbers.with_ratios(None);
+            let numbers = numbers.with_ratios(1.0);
             (numbers.log_amplification, numbers.capacity_amplification)
         };
         assert_eq!(of(0, 100), (Some(1.1), Some(1.2)));

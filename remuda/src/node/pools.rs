@@ -10,6 +10,7 @@ use super::pool_advice::Reread;
 use super::pool_check::CheckRun;
 use super::pool_log::ForgetRun;
 use super::pool_view::PoolView;
+use super::pool_written::{self, Before};
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
@@ -78,6 +79,8 @@ pub(super) struct OpenPool {
     pub(super) settling: Arc<Mutex<Settling>>,
     /// It has been asked for its status, and has not answered yet.
     asked: Arc<AtomicBool>,
+    /// What the devices below it had counted when it was opened.
+    before: Arc<Before>,
     /// Keeps other nodes from mapping the same log.
     _lock: Option<Arc<File>>,
 }
@@ -222,6 +225,7 @@ impl Node {
             tuning: None,
         };
         let create = def.create_options(None);
+        let counting = self.counting_below(&def.devices());
         let opened = on_reactor_async(self.reactors.first(), move |reactor| async move {
             let refuse = |error| pool_refused(&create.name, error, &next);
             let capacity = &devices.capacity;
@@ -247,16 +251,18 @@ impl Node {
                     return Err(Refusal::failed(object(&create.name), cause, next));
                 }
             }
+            let before = pool_written::read_all(&counting);
             let pool = Pool::open(&reactor, &devices, &options).await.map_err(refuse)?;
             made.keep();
-            Ok(pool)
+            Ok((pool, before))
         });
-        let pool = opened.await??;
+        let (pool, before) = opened.await??;
         let recovery = pool.recovery();
         let volumes = pool.volumes().iter().filter(|volume| !volume.identity().is_snapshot).count();
         tracing::info!(pool = %name, volumes, records = recovery.records,
             milliseconds = recovery.elapsed_ns / 1_000_000, "pool open");
-        Ok(OpenPool { pool, settling: Arc::default(), asked: Arc::default(), _lock: lock.map(Arc::new) })
+        let before = Arc::new(before);
+        Ok(OpenPool { pool, settling: Arc::default(), asked: Arc::default(), before, _lock: lock.map(Arc::new) })
     }
 
     /// The devices of a pool as the engine wants them. With `make`, a log in a file that is missing is made.
@@ -358,10 +364,15 @@ impl Node {
                 view.problems.push(format!("device '{device}' is {state}; see 'remuda device show {device}'"));
             }
         }
-        let capacity = self.devices.get(&slot.def.capacity).and_then(|device| device.live.as_ref().ok());
-        view.flash_cache = capacity.and_then(flash_cache_view);
+        if let Ok(open) = &slot.live {
+            self.tell_written(slot, &open.before, &mut view);
+        }
+        let Some(cached_on) = self.flash_cache_below(&slot.def.capacity) else { return view };
+        view.reads_cached_on(cached_on);
+        let cache = self.devices.get(cached_on).and_then(|device| device.live.as_ref().ok());
+        view.flash_cache = cache.and_then(flash_cache_view);
         if let Some(cache) = view.flash_cache.as_ref().filter(|cache| cache.mode != "on") {
-            let (device, mode) = (&slot.def.capacity, &cache.mode);
+            let (device, mode) = (cached_on, &cache.mode);
             let advice = match mode.as_str() {
                 "hanging" => "it is used again by itself when it answers",
                 _ => "replace it, and restart the node",

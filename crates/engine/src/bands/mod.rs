@@ -159,6 +159,8 @@ pub(crate) struct BandStats {
     pub(crate) stripes: u64,
     /// Blocks of padding among them.
     pub(crate) padding_blocks: u64,
+    /// Blocks of stripes that were written again after a flush that failed.
+    pub(crate) rewritten_blocks: u64,
     /// Bands that were chosen to be drained.
     pub(crate) victims: u64,
     /// Headers that could not be read, or were not what they should be.
@@ -172,10 +174,10 @@ pub(crate) struct BandStats {
 }
 
 impl BandStats {
-    /// Bytes written: data, headers and padding.
+    /// Bytes written: data, headers and padding, and what was written again.
     pub(crate) fn bytes(&self) -> u64 {
         let data: u64 = self.data_blocks.iter().sum();
-        (data + self.stripes + self.padding_blocks) * BLOCK_BYTES as u64
+        (data + self.stripes + self.padding_blocks + self.rewritten_blocks) * BLOCK_BYTES as u64
     }
 }
 

@@ -171,7 +171,9 @@ impl Bands {
         if !self.is_whole(&bufs, stripe.sequence) {
             return Err(Status::Corrupt);
         }
-        self.medium.write(first, 0, bufs).await.0.check()
+        self.medium.write(first, 0, bufs).await.0.check()?;
+        self.count(|stats| stats.rewritten_blocks += u64::from(stripe.blocks));
+        Ok(())
     }
 
     /// Whether it is the stripe that was written: a drive may have dropped that, and read as before.

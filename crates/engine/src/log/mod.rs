@@ -31,6 +31,7 @@ pub(crate) use scan::{newest_epoch, survey};
 use crate::format::record::{NUMBER_MAX, salt};
 use crate::format::segment::Segment;
 use crate::format::superblock::Superblock;
+use crate::meter::{Meter, Metered};
 use crate::units::{BLOCK_BYTES, LogAt, LogTail, RECORD_BLOCKS_MAX};
 use base::Errno;
 use bdev::{Channel, DeviceInfo, Status};
@@ -121,6 +122,17 @@ impl Medium {
     fn reactor(&self) -> &Rc<Reactor> {
         match self {
             Medium::Mapped { reactor, .. } | Medium::Block { reactor, .. } => reactor,
+        }
+    }
+
+    /// The same, whose writes are counted; those to memory are not.
+    pub(crate) fn metered(&self, written: &Meter) -> Medium {
+        match self.clone() {
+            Medium::Block { reactor, channel, info, first_block } => {
+                let channel = Metered::over(channel, info.block_size, written);
+                Medium::Block { reactor, channel, info, first_block }
+            }
+            mapped => mapped,
         }
     }
 

@@ -349,6 +349,11 @@ impl DirtyJournal {
         self.slices.borrow().len()
     }
 
+    /// Bytes written since opening.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.media.written().durable()
+    }
+
     /// Blocks written since opening.
     pub fn block_writes(&self) -> u64 {
         self.block_writes.get()

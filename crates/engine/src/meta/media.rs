@@ -5,6 +5,7 @@ use crate::units::BLOCK_BYTES;
 use crate::versions::first_right;
 use bdev::{Channel, DeviceInfo, Done, Flags, Io, Lba, Status};
 use reactor::{BUF_BYTES_MAX, Begun, Buf, IoFuture, Reactor, SgList};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Most bytes of one transfer of many blocks.
@@ -12,6 +13,27 @@ const TRANSFER_BYTES_MAX: usize = BUF_BYTES_MAX / 4;
 
 /// A read that has been begun, or what it gave at once.
 pub(crate) type PartRead = Result<Done, Begun<dyn Channel, Done>>;
+
+/// Bytes that were written; of what failed, none.
+#[derive(Default)]
+pub(crate) struct Written {
+    /// Pages, which a flush makes durable.
+    pages: Cell<u64>,
+    /// What is durable at once: roots, journals, and what is made durable once more.
+    durable: Cell<u64>,
+}
+
+impl Written {
+    /// Those of pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.get()
+    }
+
+    /// All others.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.get()
+    }
+}
 
 /// See the module.
 #[derive(Clone)]
@@ -30,6 +52,7 @@ pub(crate) struct Media {
     loans: bool,
     /// Versions of its blocks that a read can ask for.
     pub(crate) versions: u8,
+    written: Rc<Written>,
 }
 
 impl Media {
@@ -41,12 +64,18 @@ impl Media {
         let transfer_blocks = (info.max_io_blocks as usize >> shift).clamp(1, TRANSFER_BYTES_MAX / BLOCK_BYTES);
         let (reactor, blocks) = (reactor.clone(), info.blocks >> shift);
         let DeviceInfo { volatile_cache: cached, loans, versions, .. } = *info;
-        Ok(Media { reactor, channel, shift, transfer_blocks, blocks, cached, loans, versions })
+        let written = Rc::default();
+        Ok(Media { reactor, channel, shift, transfer_blocks, blocks, cached, loans, versions, written })
     }
 
     /// Whether completed writes may be lost.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached
+    }
+
+    /// What it and its clones have written.
+    pub(crate) fn written(&self) -> &Written {
+        &self.written
     }
 
     /// A buffer of so many blocks.
@@ -148,7 +177,10 @@ impl Media {
 
     /// Writes a buffer of whole blocks; it is durable after the next [`flush`](Self::flush).
     pub(crate) async fn write(&self, block: u64, buf: Buf) -> Result<(), Status> {
-        self.write_with(block, buf, Flags::NONE).await
+        let bytes = buf.len() as u64;
+        self.write_with(block, buf, Flags::NONE).await?;
+        self.written.pages.set(self.written.pages.get() + bytes);
+        Ok(())
     }
 
     async fn write_with(&self, block: u64, buf: Buf, flags: Flags) -> Result<(), Status> {
@@ -175,6 +207,7 @@ impl Media {
             buf.as_mut_slice()[..part.len()].copy_from_slice(part);
             buf.as_mut_slice()[part.len()..].fill(0);
             self.write_with(at, buf, flags).await?;
+            self.written.durable.set(self.written.durable.get() + (blocks * BLOCK_BYTES) as u64);
             at += blocks as u64;
         }
         Ok(())

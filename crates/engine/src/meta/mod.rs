@@ -255,6 +255,10 @@ pub struct MetaStats {
     pub loads: u64,
     /// Parts of map pages read instead of them.
     pub glances: u64,
+    /// Bytes of map and table pages written.
+    pub page_bytes: u64,
+    /// Bytes of roots written, and of what was made durable once more.
+    pub root_bytes: u64,
     /// Map pages written.
     pub page_writes: u64,
     /// Table pages written.
@@ -516,6 +520,8 @@ impl Meta {
             dirty_pages: self.cache.dirty_pages(),
             loads: counters.loads.get(),
             glances: counters.glances.get(),
+            page_bytes: self.media.written().pages(),
+            root_bytes: self.media.written().durable(),
             page_writes: counters.page_writes.get(),
             table_writes: counters.table_writes.get(),
             checkpoints: counters.checkpoints.get(),

@@ -8,6 +8,7 @@ use crate::format::superblock::{Role, Superblock};
 use crate::layout;
 use crate::log_device::OpenLog;
 use crate::meta::{self, Catalog};
+use crate::meter::Meter;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS, VOLUME_BLOCKS_MAX};
 use crate::volume::Shown;
 use bdev::{Channel, DeviceInfo, Status};
@@ -40,6 +41,14 @@ pub(super) struct Control {
     pub(super) idle: Notify,
     /// Nothing is changed any more.
     pub(super) closing: Cell<bool>,
+    pub(super) written: ControlWrites,
+}
+
+/// Bytes written to superblocks and catalog, on both devices.
+#[derive(Default)]
+pub(super) struct ControlWrites {
+    pub(super) log: Meter,
+    pub(super) capacity: Meter,
 }
 
 #[derive(Default)]

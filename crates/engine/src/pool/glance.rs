@@ -24,6 +24,8 @@ struct Known {
     /// Flattenings, by volume, that are under way or have failed.
     flattening: Vec<(String, FlattenStatus)>,
     superblock: Superblock,
+    /// Bytes of superblocks and catalog written to the log device and to the capacity device.
+    written: (u64, u64),
 }
 
 impl PoolLayout {
@@ -54,6 +56,10 @@ impl Pool {
         let looked = self.shared.on_all_shards(reactor, sizes, look).await;
         let (mut shards, lacks): (Vec<ShardStatus>, Vec<u64>) = looked.into_iter().flatten().unzip();
         shards.sort_by_key(|shard| shard.number);
+        if let (Some(first), Some(known)) = (shards.first_mut(), &known) {
+            first.streams.log.metadata += known.written.0;
+            first.streams.capacity.metadata += known.written.1;
+        }
         let lacks = lacks.into_iter().max().unwrap_or(0);
         let volumes: Vec<bool> = self.volumes().iter().map(|volume| volume.identity().is_snapshot).collect();
         let snapshots = volumes.iter().filter(|is_snapshot| **is_snapshot).count();
@@ -98,6 +104,7 @@ impl Pool {
                 sizes: counting.map(|entry| (entry.id, entry.blocks)).collect(),
                 flattening: control.flattenings_told(),
                 superblock: control.superblock.borrow().clone(),
+                written: (control.written.log.get(), control.written.capacity.get()),
             })
         };
         self.on_control(reactor, look).await

@@ -262,6 +262,16 @@ impl Shard {
         self.missing_bands(bands) > 0
     }
 
+    /// Blocks that are owed, as far as bands are missing, and at how many destage waits for the collector.
+    pub(crate) fn gc_debt(&self, bands: &Bands) -> (u64, u64) {
+        let owed = if self.missing_bands(bands) > 0 { self.gc.owed.get().max(0) as u64 } else { 0 };
+        let most = match self.takes_turns() {
+            true => u64::from(bands.band_data_blocks()),
+            false => AHEAD_BLOCKS as u64,
+        };
+        (owed, most)
+    }
+
     /// Whether bands wait for a checkpoint and are missed.
     pub(super) fn bands_are_missed(&self, bands: &Bands) -> bool {
         let room = bands.room();

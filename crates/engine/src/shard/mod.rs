@@ -57,6 +57,7 @@ use crate::format::superblock::Superblock;
 use crate::log::Log;
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
+use crate::meter::Meter;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
 use bdev::{Channel, DeviceInfo, Io, Lba, Status};
 use index::Index;
@@ -143,6 +144,8 @@ pub(crate) struct Counters {
     pub(crate) reinserted_bytes: Cell<u64>,
     pub(crate) bypassed_bytes: Cell<u64>,
     pub(crate) flattened_bytes: Cell<u64>,
+    /// Bytes that opening the log has written to a block log.
+    opening_log_bytes: Meter,
     pub(crate) corrupt_blocks: Cell<u64>,
     pub(crate) healed_blocks: Cell<u64>,
     pub(crate) rescued_blocks: Cell<u64>,
@@ -266,6 +269,8 @@ pub enum Defect {
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.
     TrustVersion,
+    /// Metadata is left out of what is told to have been written.
+    MiscountWrites,
 }
 
 impl Default for ShardTuning {
@@ -372,6 +377,16 @@ impl Shard {
         self.gc.moved_blocks.get()
     }
 
+    /// Bytes written to the dirty journal.
+    pub(crate) fn journal_bytes(&self) -> u64 {
+        self.journal.written_bytes()
+    }
+
+    /// Bytes that opening the log has written.
+    pub(crate) fn opening_log_bytes(&self) -> u64 {
+        self.counters.opening_log_bytes.get()
+    }
+
     /// As [`ShardTuning::reinsertion_percent`], from now on.
     pub(crate) fn set_reinsertion(&self, percent: Option<u32>) {
         self.heat.iter().for_each(|heat| heat.set_percent(percent));
@@ -409,7 +424,7 @@ impl Shard {
         make(Lba(block * scale as u64), blocks * scale)
     }
 
-    fn is_broken(&self, defect: Defect) -> bool {
+    pub(crate) fn is_broken(&self, defect: Defect) -> bool {
         self.tuning.defect == Some(defect)
     }
 }

@@ -13,6 +13,7 @@ use crate::format::superblock::Superblock;
 use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
+use crate::meter::Meter;
 use crate::units::{Below, EXTENT_BLOCKS, SLICE_EXTENTS, extent_of};
 use bdev::{Channel, DeviceInfo};
 use reactor::Reactor;
@@ -158,6 +159,8 @@ impl Shard {
         let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, .. } = parts;
         let (tuning, capacity_name) = (parts.tuning, parts.capacity_name);
         let medium = parts.log.medium(&reactor, parts.first_log_block);
+        let opening_log_bytes = Meter::default();
+        let found_on = medium.metered(&opening_log_bytes);
         let (on_log, on_capacity) = ((parts.log.channel.clone(), parts.log.info), (capacity.clone(), capacity_info));
         let ((index_channel, index_info), bands) = superblock.shape.index_and_bands(on_log, on_capacity);
         let cache = tuning.map_cache_bytes;
@@ -182,8 +185,8 @@ impl Shard {
             replay.take(record, placed);
         };
         let head = match writes {
-            true => log::scan(&medium, geometry, known, &mut visit).await?,
-            false => log::survey(&medium, geometry, known, &mut visit).await?,
+            true => log::scan(&found_on, geometry, known, &mut visit).await?,
+            false => log::survey(&found_on, geometry, known, &mut visit).await?,
         };
         let former = replay.finish();
         if let Some(lsn) = misfit {
@@ -265,7 +268,7 @@ impl Shard {
             patience: Default::default(),
             locks: Default::default(),
             freezer: Default::default(),
-            counters: Counters::default(),
+            counters: Counters { opening_log_bytes, ..Counters::default() },
             house: Default::default(),
             gc: Default::default(),
             heat,

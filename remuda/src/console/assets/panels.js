@@ -257,18 +257,19 @@ function poolCard() {
     problems.hidden = pool.problems.length === 0;
     open.hidden = !pool.numbers;
     if (!pool.numbers) return;
-    const { layout, total, capacity_bytes, volumes, scrub, scrub_share, recovered_ns, flattening } = pool.numbers;
+    const { layout, total, capacity_bytes, volumes, scrub, scrub_share, recovered_ns, flattening, cache, drives_amplification } = pool.numbers;
     fill.update(total.log_fill, `${percent(total.log_fill)} of ${bytes(total.log_bytes)}`, level(total.log_fill));
     const share = total.extents ? 1 - total.free_extents / total.extents : 0;
     used.update(share, `${percent(share)} of ${bytes(capacity_bytes)}, ${bytes(total.free_bytes)} free`, level(share));
     const scrubbed = scrub_share == null ? "" : ` (${percent(scrub_share)})`;
     const rows = [
-      ["Shape", layout.shape],
+      ["Shape", cache ? `${layout.shape}, reads cached on ${cache}` : layout.shape],
       ...(layout.band_bytes ? [["Bands", `${bytes(layout.band_bytes)}, written in units of ${bytes(layout.write_unit_bytes)}`]] : []),
       ["Dirty", bytes(total.dirty_bytes)],
       ["Volumes", count(volumes)],
       ["Log written per byte", factor(total.log_amplification)],
       ["Capacity written per byte", factor(total.capacity_amplification)],
+      ...(drives_amplification == null ? [] : [["All of its drives, per byte", factor(drives_amplification)]]),
       ["Recovery now would take", total.recovery_estimate_ns == null ? `${count(total.replay_records)} records` : `about ${duration(total.recovery_estimate_ns)}`],
       ["Last opened in", duration(recovered_ns)],
       ["Writes waiting", count(total.waiting_writes)],
@@ -276,6 +277,7 @@ function poolCard() {
       ["Scrub", `${scrub}${scrubbed}`],
       ["Blocks lost or bad", count(total.lost_blocks + total.corrupt_blocks)],
       ...(total.bands ? [["Bands free", `${count(total.free_bands)} of ${count(total.bands)}`]] : []),
+      ...(total.bands ? [["GC debt", `${bytes(total.gc_debt_bytes)}, ${percent(total.gc_debt_share ?? 0)} of what slows writers`]] : []),
       ...flattening.map(({ volume, share, state }) => [`Flattening ${volume}`, `${state}, ${percent(share)}`]),
     ];
     const create = ([term]) => element("div", "", element("dt", "", term), element("dd"));
