@@ -54,7 +54,7 @@ pub fn facts(cache: &FlashCacheView) -> Vec<(&'static str, String)> {
     let size = |bytes: u64| ByteSize(bytes).to_string();
     let budget = cache.write_budget_bytes.max(1) as f64;
     let used = cache.written_day_bytes as f64 / budget * 100.0;
-    vec![
+    let mut facts = vec![
         (
             "flash cache",
             format!("{}, {} of {} in use", cache.mode, size(cache.cached_bytes), size(cache.capacity_bytes)),
@@ -89,15 +89,43 @@ pub fn facts(cache: &FlashCacheView) -> Vec<(&'static str, String)> {
             ),
         ),
         ("cache memory", size(cache.memory_bytes)),
-    ]
+    ];
+    if let Some(filling) = filling(cache) {
+        facts.insert(1, ("filling", filling));
+    }
+    facts
+}
+
+/// How fast a cache fills that is not full yet, so that few hits and many refusals are not taken for a fault.
+fn filling(cache: &FlashCacheView) -> Option<String> {
+    let seconds = cache.full_in_seconds?;
+    let share = cache.cached_bytes as f64 * 100.0 / cache.capacity_bytes.max(1) as f64;
+    Some(format!(
+        "{share:.1} %; the budget gives {}/s, so that it is full in about {} at the earliest. Until then few reads hit, and what the \
+         budget refuses is let in later",
+        ByteSize(cache.budget_bytes_per_second() as u64),
+        about(seconds)
+    ))
+}
+
+/// A time to the precision of an estimate.
+fn about(seconds: u64) -> String {
+    match seconds {
+        0..7_200 => format!("{} min", seconds.div_ceil(60)),
+        7_200..172_800 => format!("{} h", seconds.div_ceil(3_600)),
+        _ => format!("{} days", seconds.div_ceil(86_400)),
+    }
 }
 
 /// The same in a line, for those who watch.
 pub fn line(cache: &FlashCacheView) -> String {
     let hits = hit_ratio(cache).map_or("-".to_string(), |ratio| format!("{:.1} %", ratio * 100.0));
     let (written, budget) = (ByteSize(cache.written_day_bytes), ByteSize(cache.write_budget_bytes));
+    let filling = cache
+        .full_in_seconds
+        .map_or(String::new(), |seconds| format!("filling, full in about {} at the earliest; ", about(seconds)));
     format!(
-        "flash cache {}: {hits} of reads hit, {written} of {budget} written in 24 hours; {}",
+        "flash cache {}: {filling}{hits} of reads hit, {written} of {budget} written in 24 hours; {}",
         cache.mode,
         forecast(cache)
     )

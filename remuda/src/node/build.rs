@@ -570,7 +570,7 @@ pub fn flash_cache_view(opened: &Opened) -> Option<FlashCacheView> {
     let Handle::Local(Built::FlashCache(cache)) = &opened.handle else { return None };
     let status = cache.status(crate::sys::monotonic_ns());
     let (counts, bytes) = (status.counts, |blocks: u64| blocks * u64::from(status.block_size));
-    Some(FlashCacheView {
+    let view = FlashCacheView {
         mode: status.mode.name().to_string(),
         hit_bytes: bytes(counts.hits),
         miss_bytes: bytes(counts.misses),
@@ -588,7 +588,9 @@ pub fn flash_cache_view(opened: &Opened) -> Option<FlashCacheView> {
         write_errors: counts.write_errors,
         late: counts.late,
         memory_bytes: status.memory_bytes,
-    })
+        full_in_seconds: None,
+    };
+    Some(FlashCacheView { full_in_seconds: view.filling(), ..view })
 }
 
 fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {

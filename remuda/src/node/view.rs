@@ -171,6 +171,28 @@ pub struct FlashCacheView {
     pub late: u64,
     /// Bytes of memory for index, sketch and marks.
     pub memory_bytes: u64,
+    /// While it fills for the first time, or anew: seconds until it is full, if all that its budget gives is written. Longer where
+    /// less is read often enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_in_seconds: Option<u64>,
+}
+
+impl FlashCacheView {
+    /// Bytes that the budget gives each second.
+    pub fn budget_bytes_per_second(&self) -> f64 {
+        self.write_budget_bytes as f64 / 86_400.0
+    }
+
+    /// Whether it fills, and how long that takes at least. Once everything that it can hold has been written, it is as full as
+    /// what is read and written leaves it, unless it was emptied.
+    pub(crate) fn filling(&self) -> Option<u64> {
+        let is_first =
+            self.written_total_bytes < self.capacity_bytes && self.cached_bytes < self.capacity_bytes / 10 * 9;
+        let was_emptied = self.cached_bytes < self.capacity_bytes / 4;
+        let left = self.capacity_bytes.saturating_sub(self.cached_bytes);
+        let rate = self.budget_bytes_per_second();
+        (self.mode == "on" && (is_first || was_emptied) && rate > 0.0).then(|| (left as f64 / rate) as u64)
+    }
 }
 
 /// A mirror in use.
