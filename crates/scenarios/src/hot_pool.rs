@@ -427,6 +427,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::RestForGood => Some(Defect::RestForGood),
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
+        Mutation::MiscountWrites => Some(Defect::MiscountWrites),
         _ => None,
     }
 }

@@ -17,7 +17,7 @@
 //! | I5 the newest record wins, replay is idempotent | `hot-pool-images` recovers twice; every opening raises the epoch durably, which is judged wherever a pool is opened; order and numbers of records: `engine-log` |
 //! | I6 upkeep always has room and ends | `hot-pool-full`, `shaped-pool-full`: the work ends although log and capacity are full |
 //! | I7 write rule of zones | not for hot pools: they write in place, on devices without zones |
-//! | I8 reported write amplification | not for hot pools: nothing is collected, and no such figure is told |
+//! | I8 reported write amplification | here, at rest: what the pool says that it has written to each device is what this has got since it was opened |
 //! | I9 wear budget | not for hot pools: there is no cache that admits |
 //! | I10 no bytes that their checksum does not confirm | `hot-pool-rot`, and `hot-pool` on disks that misdirect and lose writes, too; the scrub here finds nothing where nothing is wrong |
 //! | I11 adoption of shared memory | not built |
@@ -27,11 +27,11 @@ use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
 use crate::crashed;
 use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working};
-use crate::hot_pool::{Plan, create, defect_of, view};
+use crate::hot_pool::{CAPACITY, Plan, create, defect_of, view};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::BlockDevice;
-use engine::{CheckOptions, Pool, PoolDevices, PoolError};
+use engine::{CheckOptions, Pool, PoolDevices, PoolError, WriteStreams};
 use reactor::Reactor;
 use sim::{Crash, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
@@ -43,6 +43,9 @@ const GROWTHS_MAX: u64 = 3;
 const EXTENT_BYTES: u64 = 4 << 20;
 /// What a shard of a shaped pool grows by at a time, at most, in bytes of so many extents.
 const SHAPED_GROWTH_EXTENTS_MAX: u64 = 5;
+/// Between two looks at what was written, and how many there are until upkeep must have come to rest.
+const REST_NS: u64 = SECOND_NS / 10;
+const RESTS_MAX: usize = 50;
 /// Bytes a second of a scrub that does not wait.
 const SCRUB_FAST: u64 = 1 << 40;
 
@@ -51,6 +54,16 @@ const SCRUB_FAST: u64 = 1 << 40;
 struct InUse {
     pool: Arc<Pool>,
     capacity: Arc<dyn BlockDevice>,
+    /// What this process had written before it opened the pool.
+    before: Written,
+}
+
+/// Bytes that have reached the disks of the log and of the capacity device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Written {
+    /// None where the log is in memory.
+    log: u64,
+    capacity: u64,
 }
 
 /// What outlives the processes.
@@ -150,13 +163,14 @@ impl Stage {
             self.check(&reactor, &devices, rng).await?;
         }
         let capacity = devices.capacity.clone();
+        let before = self.written();
         let pool = plan.open(&reactor, devices).await?;
         crashed::audit(&self.judge, &reactor, &pool).await;
         let found = sides::find(&reactor, &pool).await?;
         let judged = self.sides.borrow().judge(&found);
         self.expect(judged.is_ok(), || format!("after a crash: {judged:?}"));
         self.sides.borrow_mut().settle(&found);
-        self.in_use.replace(Some(InUse { pool: pool.clone(), capacity }));
+        self.in_use.replace(Some(InUse { pool: pool.clone(), capacity, before }));
         view(&plan, &pool)
     }
 
@@ -201,7 +215,7 @@ impl Stage {
     }
 
     async fn change_once(&self, reactor: &Rc<Reactor>, rng: &mut Rng) {
-        let Some(InUse { pool, capacity }) = self.in_use.borrow().clone() else { return };
+        let Some(InUse { pool, capacity, .. }) = self.in_use.borrow().clone() else { return };
         match rng.below(6) {
             0 | 1 => {
                 let settled = pool.settle(reactor).await;
@@ -238,7 +252,7 @@ impl Stage {
 
     /// Without faults: a scrub of what is left finds nothing at all.
     async fn close(&self, reactor: Rc<Reactor>) {
-        let Some(InUse { pool, .. }) = self.in_use.take() else { return };
+        let Some(InUse { pool, before, .. }) = self.in_use.take() else { return };
         let found = sides::find(&reactor, &pool).await;
         let judged = found.and_then(|found| self.sides.borrow().judge(&found));
         self.expect(judged.is_ok(), || format!("in the end: {judged:?}"));
@@ -258,7 +272,36 @@ impl Stage {
         let settled = pool.settle(&reactor).await;
         self.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
         crashed::audit(&self.judge, &reactor, &pool).await;
+        self.judge_written(&reactor, &pool, before).await;
         pool.close(&reactor).await;
+    }
+
+    fn written(&self) -> Written {
+        let (sim, node) = (&self.judge.sim, self.judge.node);
+        Written { log: sim.written(node, &self.plan.log_path()), capacity: sim.written(node, CAPACITY) }
+    }
+
+    /// I8: what the pool says that it has written is what its disks have got. A write counts here when it reaches the disk, and
+    /// there when it has been answered, so that both are compared when upkeep has come to rest, which it does.
+    async fn judge_written(&self, reactor: &Rc<Reactor>, pool: &Pool, before: Written) {
+        let mut seen = None;
+        for _ in 0..RESTS_MAX {
+            let status = pool.status(reactor).await;
+            let sum = |of: fn(&WriteStreams) -> u64| status.shards.iter().map(|shard| of(&shard.streams)).sum::<u64>();
+            let log = if self.plan.mapped { 0 } else { sum(|streams| streams.log.total()) };
+            let told = Written { log, capacity: sum(|streams| streams.capacity.total()) };
+            let now = self.written();
+            let got = Written { log: now.log - before.log, capacity: now.capacity - before.capacity };
+            if told == got {
+                return;
+            }
+            seen = Some((told, got));
+            reactor.sleep_ns(REST_NS).await;
+        }
+        self.expect(false, || {
+            let (told, got) = seen.expect("it was looked at");
+            format!("I8: the pool says that it has written {told:?}, and its disks have got {got:?}")
+        });
     }
 
     /// As [`check`](Self::check), with everything that can be looked at; the pool has been closed.

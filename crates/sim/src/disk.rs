@@ -97,6 +97,8 @@ pub struct Disk {
     pub(crate) locked_by: Option<u64>,
     /// Writes applied so far, the count that crash points refer to.
     pub(crate) writes_applied: u64,
+    /// Driver -> bytes of its writes that have reached the disk.
+    pub(crate) written: BTreeMap<usize, u64>,
 }
 
 impl Disk {
@@ -114,6 +116,7 @@ impl Disk {
             read_only: false,
             locked_by: None,
             writes_applied: 0,
+            written: BTreeMap::new(),
         }
     }
 

@@ -289,6 +289,8 @@ pub enum Mutation {
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
     TrustVersion,
+    /// A scenario's own defect: the engine leaves its metadata out of what it says that it has written.
+    MiscountWrites,
     /// A scenario's own defect: a parity device writes rows without their parity.
     SkipParity,
     /// A scenario's own defect: a parity device does not record that a member has failed.
@@ -321,7 +323,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 73] = [
+    pub const ALL: [Mutation; 74] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -381,6 +383,7 @@ impl Mutation {
         Mutation::RestForGood,
         Mutation::OneVersion,
         Mutation::TrustVersion,
+        Mutation::MiscountWrites,
         Mutation::SkipParity,
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,

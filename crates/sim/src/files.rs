@@ -390,6 +390,7 @@ impl State {
                 let part = self.rng.between(1, (data.len() / unit) as u64 - 1) as usize * unit;
                 self.event("op {} transfers {} bytes only", [id, part as u64, 0, 0]);
                 self.disks[disk].0.write(offset, &data[..part], durable);
+                *self.disks[disk].0.written.entry(op.driver).or_default() += part as u64;
                 (op.finished, op.outcome) = (true, Ok(part));
                 return true;
             }
@@ -410,6 +411,7 @@ impl State {
         };
         self.disks[disk].0.write(offset + op.applied as u64, &data[op.applied..op.applied + part], durable);
         self.disks[disk].0.writes_applied += 1;
+        *self.disks[disk].0.written.entry(op.driver).or_default() += part as u64;
         self.event("op {} has written {} bytes from {}", [id, part as u64, op.applied as u64, 0]);
         op.applied += part;
         if op.applied == data.len() {

@@ -74,6 +74,15 @@ impl Handle {
         self.0.borrow().drivers.iter().any(|driver| driver.node == node && driver.alive)
     }
 
+    /// Bytes that the node's process, if it runs, has written to a disk: those that have reached it, by writes that did not fail.
+    pub fn written(&self, node: NodeId, path: &str) -> u64 {
+        let state = self.0.borrow();
+        let Some(disk) = state.nodes[node.0].disks.get(path) else { return 0 };
+        let drivers = state.drivers.iter().enumerate();
+        let drivers = drivers.filter(|(_, driver)| driver.node == node && driver.alive);
+        drivers.filter_map(|(number, _)| state.disks[*disk].0.written.get(&number)).sum()
+    }
+
     /// An independent generator.
     pub fn rng(&self) -> Rng {
         self.0.borrow_mut().rng.fork()
