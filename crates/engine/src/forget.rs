@@ -532,7 +532,7 @@ fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
     all.lost_extents = lost.len() as u64;
     lost.sort_unstable();
     for of_volume in lost.chunk_by(|one, next| one.0 == next.0) {
-        let Some(entry) = catalog.volumes.get(&of_volume[0].0) else { continue };
+        let Some(entry) = catalog.get(of_volume[0].0) else { continue };
         let blocks = of_volume.iter().map(|(_, vextent)| {
             let first = *vextent as u64 * EXTENT_BLOCKS as u64;
             entry.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64)
@@ -557,7 +557,7 @@ fn loss(meta: &Meta, extents: u32, dirty: &BTreeSet<DirtySlice>, catalog: &Catal
             if descriptor.flags & UNUSABLE == 0 {
                 loss.free.push(extent);
             }
-        } else if !catalog.volumes.contains_key(&descriptor.volume) {
+        } else if catalog.get(descriptor.volume).is_none() {
             loss.freed.push(extent);
         } else if let Some(first) = holders.get(&key) {
             doubled.insert(*first);
@@ -574,7 +574,7 @@ fn loss(meta: &Meta, extents: u32, dirty: &BTreeSet<DirtySlice>, catalog: &Catal
     // Slots of an extent that is freed here are still the durable root's until the checkpoint; the store sees to that.
     loss.free.extend(&loss.freed);
     for (volume, slice) in dirty {
-        let Some(entry) = catalog.volumes.get(volume).filter(|entry| catalog.counts(entry)) else {
+        let Some(entry) = catalog.get(*volume).filter(|entry| catalog.counts(entry)) else {
             continue;
         };
         let end = entry.blocks.div_ceil(EXTENT_BLOCKS as u64).min(u32::MAX as u64) as u32;

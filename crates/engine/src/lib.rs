@@ -47,7 +47,8 @@ pub use half_made::{is_of_pool, pool_of_log, read_device_start, take_back, take_
 pub use holds::Holds;
 pub use layout::{CreateOptions, PlanError};
 pub use log_device::LogDevice;
-pub use meta::catalog::Catalog;
+pub use meta::catalog::{Catalog, Edit};
+pub use meta::catalog_store::CatalogStore;
 pub use meta::journal::DirtyJournal;
 pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};

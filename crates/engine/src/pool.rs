@@ -12,7 +12,7 @@ use crate::holds::Holds;
 use crate::layout::{self, CreateOptions, Identities, RowLayout};
 use crate::log_device::LogDevice;
 use crate::meta::media::Media;
-use crate::meta::{self, Catalog, Damage, DirtyJournal, Meta};
+use crate::meta::{self, Catalog, CatalogStore, Damage, DirtyJournal, Edit, Meta};
 use crate::meter::Metered;
 use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::together::Together;
@@ -25,7 +25,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use uuid::Uuid;
 
 mod changes;
@@ -35,15 +35,18 @@ mod glance;
 mod pair;
 mod reap;
 mod snapshots;
+mod table;
+mod tree;
 
 use control::{Control, ControlSlot, ControlWrites};
 use pair::{check_none_is_older, check_pair, check_role, no_log};
+use table::Volumes;
 
 pub(crate) use pair::{Older, check_writable, find_older, next_epoch, went_apart};
 
 pub use changes::Changes;
 pub use flatten::{FlattenState, FlattenStatus};
-pub use snapshots::{SnapshotInfo, VolumeInfo};
+pub use tree::{SnapshotInfo, VolumeInfo};
 
 /// Bytes at the start of a device that must be zero for it to count as unused; Btrfs begins at 64 KiB.
 pub(crate) const UNUSED_BYTES: usize = 128 << 10;
@@ -319,8 +322,7 @@ pub struct Pool {
     capacity_blocks: AtomicU64,
     log: LogDevice,
     log_blocks: AtomicU64,
-    /// By their uppermost layers.
-    volumes: Mutex<BTreeMap<u32, Arc<PoolVolume>>>,
+    volumes: Mutex<Volumes>,
 }
 
 fn unusable(pool: &str, grounds: Grounds, device: &str, reason: &str) -> PoolError {
@@ -427,7 +429,7 @@ impl Pool {
             }
             DirtyJournal::format(reactor, capacity.clone(), info, &capacity_super, shard).await?;
         }
-        Catalog::default().store(reactor, capacity.clone(), info, &capacity_super).await?;
+        CatalogStore::new(reactor, capacity.clone(), info, &capacity_super)?.store(&Edit::default()).await?;
         // The capacity device last: only with it is this a pool.
         meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
         meta::write_superblock(reactor, capacity, info, &mut capacity_super).await?;
@@ -509,14 +511,17 @@ impl Pool {
         let mut repaired = Repaired { pool: &name, copies: 0 };
         damaged_of_log.iter().for_each(|damage| repaired.tell(devices.log.name(), damage));
         damaged.iter().for_each(|damage| repaired.tell(devices.capacity.name(), damage));
-        let (mut catalog, damage) = Catalog::survey(reactor, capacity.clone(), info, &superblock).await?;
+        let (mut store, catalog, damage) = CatalogStore::open(reactor, capacity.clone(), info, &superblock).await?;
         if let Some(damage) = damage {
-            match catalog.store(reactor, capacity.clone(), info, &superblock).await {
+            match store.store(&Edit::default()).await {
                 Ok(()) => repaired.tell(devices.capacity.name(), &damage),
-                Err(error) => tracing::warn!(
-                    "pool '{name}': device '{}': {damage}, and it cannot be written again from its other copy: {error}",
-                    devices.capacity.name()
-                ),
+                Err(error) => {
+                    store.renew(&catalog);
+                    tracing::warn!(
+                        "pool '{name}': device '{}': {damage}, and it cannot be written again from its other copy: {error}",
+                        devices.capacity.name()
+                    );
+                }
             }
         }
         let repaired_copies = repaired.copies;
@@ -547,9 +552,10 @@ impl Pool {
             return Err(error);
         }
         pool.recovery.elapsed_ns = reactor.clock_ns() - began_ns;
-        let volumes = catalog.volumes.values().filter(|entry| entry.state != VolumeState::Deleting);
-        *pool.volumes.lock().expect(UNPOISONED) =
-            volumes.map(|entry| (entry.id, Arc::new(volume_of(&shared, entry)))).collect();
+        let volumes = catalog.volumes().values().filter(|entry| entry.state != VolumeState::Deleting);
+        for entry in volumes {
+            pool.known_volumes().insert(entry.id, Arc::new(volume_of(&shared, entry)));
+        }
         let control = Rc::new(Control {
             reactor: reactor.clone(),
             shared: shared.clone(),
@@ -558,6 +564,7 @@ impl Pool {
             log,
             superblock: RefCell::new(superblock),
             catalog: RefCell::new(catalog),
+            store: Cell::new(Some(store)),
             busy: Cell::new(false),
             reaping: Cell::new(false),
             flattenings: RefCell::default(),
@@ -584,7 +591,7 @@ impl Pool {
         catalog: &Catalog,
     ) -> Result<(), PoolError> {
         let devices = &devices.watched();
-        let layers = meta::catalog::layers(&catalog.volumes);
+        let layers = meta::catalog::layers(catalog.volumes());
         let shards = superblock.shards as usize;
         let cache = options.map_cache_bytes.unwrap_or((superblock.capacity_blocks / 16) as usize) / shards;
         let tuning = options.tuning.unwrap_or_default();
@@ -661,12 +668,21 @@ impl Pool {
 
     /// Its volumes.
     pub fn volumes(&self) -> Vec<Arc<PoolVolume>> {
-        self.volumes.lock().expect(UNPOISONED).values().cloned().collect()
+        self.known_volumes().all().cloned().collect()
+    }
+
+    /// How many volumes, and how many snapshots, there are.
+    pub fn volume_counts(&self) -> (usize, usize) {
+        self.known_volumes().counts()
     }
 
     /// A volume by name.
     pub fn volume(&self, name: &str) -> Option<Arc<PoolVolume>> {
-        self.volumes().into_iter().find(|volume| volume.identity().name == name)
+        self.known_volumes().of_name(name).cloned()
+    }
+
+    fn known_volumes(&self) -> MutexGuard<'_, Volumes> {
+        self.volumes.lock().expect("nothing panics while holding the list of volumes")
     }
 
     /// Creates a volume of `blocks` blocks of 4 KiB, all zeroes, that hosts see in blocks of `1 << block_shift` bytes.
@@ -689,7 +705,7 @@ impl Pool {
         };
         let entry = reactor.call_on(self.shared.control, create).await?;
         let volume = Arc::new(volume_of(&self.shared, &entry));
-        self.volumes.lock().expect(UNPOISONED).insert(entry.id, volume.clone());
+        self.known_volumes().insert(entry.id, volume.clone());
         Ok(volume)
     }
 
@@ -754,7 +770,7 @@ impl Pool {
         let shared = self.shared.clone();
         let ids = move |there: Rc<Reactor>| async move {
             let control = Control::of(&there, &shared)?;
-            let ids: Vec<u32> = control.catalog.borrow().volumes.keys().copied().collect();
+            let ids: Vec<u32> = control.catalog.borrow().volumes().keys().copied().collect();
             Ok::<_, PoolError>(ids)
         };
         let ids = reactor.call_on(self.shared.control, ids).await?;
@@ -803,8 +819,6 @@ impl Pool {
         reactor.call_on(self.shared.control, forget).await;
     }
 }
-
-const UNPOISONED: &str = "nothing panics while holding the list of volumes";
 
 /// Volumes for which the catalog has room.
 fn volumes_max(superblock: &Superblock) -> u64 {

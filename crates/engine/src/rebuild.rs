@@ -250,7 +250,7 @@ impl Rebuild {
             self.go_on().await?;
             let Descriptor { volume, vextent, .. } = self.meta.descriptor(extent);
             // What is being deleted, and nobody shows, is no loss.
-            let entry = catalog.volumes.get(&volume).filter(|entry| catalog.counts(entry));
+            let entry = catalog.get(volume).filter(|entry| catalog.counts(entry));
             let Some(entry) = entry.filter(|_| self.shadow.descriptor(extent).flags & MAP_PAGE != 0) else { continue };
             let (page, shadow) = (self.page(&self.meta, extent).await?, self.shadow_of(extent).await?);
             let named = |index| shadow.as_ref().is_none_or(|shadow| shadow.get(index) < INHERIT);

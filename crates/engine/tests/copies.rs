@@ -7,8 +7,8 @@ use common::reactor;
 use common::store::*;
 use common::tank::Tank;
 use engine::{
-    Catalog, CheckOptions, DirtyJournal, MetaError, Superblock, SuperblockError, VolumeEntry, VolumeState,
-    read_superblocks, wipe_superblocks, write_superblock,
+    Catalog, CatalogStore, CheckOptions, DirtyJournal, Edit, MetaError, Superblock, SuperblockError, VolumeEntry,
+    VolumeState, read_superblocks, wipe_superblocks, write_superblock,
 };
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
@@ -74,9 +74,9 @@ fn a_catalog_is_found_again_and_damage_to_one_copy_loses_nothing() {
         let error = Catalog::load(&reactor, channel.clone(), info, &superblock).await.unwrap_err();
         assert!(matches!(error, MetaError::Damaged { .. }), "{error}");
         let mut catalog = Catalog::default();
+        let mut store = CatalogStore::new(&reactor, channel.clone(), info, &superblock).unwrap();
         for round in 0..40 {
-            let id = catalog.next_id;
-            catalog.next_id += 1;
+            let id = catalog.next_id();
             let volume = VolumeEntry {
                 id,
                 state: VolumeState::Live,
@@ -90,20 +90,20 @@ fn a_catalog_is_found_again_and_damage_to_one_copy_loses_nothing() {
                 overlap: 0,
                 origin: id,
             };
-            catalog.volumes.insert(id, volume);
-            catalog.store(&reactor, channel.clone(), info, &superblock).await.unwrap();
+            let mut edit = Edit::default();
+            edit.put(volume);
+            store.store(&edit).await.unwrap();
+            catalog.apply(edit);
             let loaded = Catalog::load(&reactor, channel.clone(), info, &superblock).await.unwrap();
-            assert_eq!((&loaded.volumes, loaded.next_id), (&catalog.volumes, catalog.next_id));
-            if round % 3 == 0 {
-                catalog = loaded;
-            }
+            assert_eq!(loaded, catalog);
+            store.renew(&loaded);
             overwrite(&pool, superblock.catalog_copy((round % 2) as u8) + round % 2, 0xAA).await;
             let loaded = Catalog::load(&reactor, channel.clone(), info, &superblock).await.unwrap();
-            assert_eq!(loaded.volumes, catalog.volumes, "copy {} is damaged", round % 2);
+            assert_eq!(loaded, catalog, "copy {} is damaged", round % 2);
         }
-        let full = (1..100_000).map(|id| (id, catalog.volumes[&1].clone())).collect();
-        catalog.volumes = full;
-        let error = catalog.store(&reactor, channel, info, &superblock).await.unwrap_err();
+        let mut full = Edit::default();
+        (1..100_000).for_each(|id| full.put(VolumeEntry { id, ..catalog.volumes()[&1].clone() }));
+        let error = store.store(&full).await.unwrap_err();
         assert!(matches!(error, MetaError::CatalogFull { volumes: 99_999, .. }), "{error}");
     });
 }

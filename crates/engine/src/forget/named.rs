@@ -48,7 +48,7 @@ pub(super) fn all_slices(
     superblock: &Superblock,
     shard: u16,
 ) -> Result<BTreeSet<DirtySlice>, PoolError> {
-    let counted = catalog.volumes.values().filter(|entry| catalog.counts(entry));
+    let counted = catalog.volumes().values().filter(|entry| catalog.counts(entry));
     let of_volumes = counted.map(|entry| (entry.id, ShardSlices::of(entry, shard, superblock.shards as u32)));
     let of_volumes: Vec<(u32, ShardSlices)> = of_volumes.collect();
     let extents: u64 = of_volumes.iter().map(|(_, slices)| slices.extent_count()).sum();

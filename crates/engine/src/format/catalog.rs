@@ -1,7 +1,6 @@
 //! The catalog: the volumes of a pool. Bytes: `docs/formats/pool.md`.
 
 use crate::format::Malformed;
-use base::crc32c;
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -79,8 +78,12 @@ struct RawEntry {
     reserved_b: [u8; 56],
 }
 
-const HEADER_BYTES: usize = size_of::<RawHeader>();
-const ENTRY_BYTES: usize = size_of::<RawEntry>();
+/// Bytes of the header.
+pub(crate) const CATALOG_HEADER_BYTES: usize = size_of::<RawHeader>();
+/// Bytes of an entry.
+pub(crate) const CATALOG_ENTRY_BYTES: usize = size_of::<RawEntry>();
+use CATALOG_ENTRY_BYTES as ENTRY_BYTES;
+use CATALOG_HEADER_BYTES as HEADER_BYTES;
 const _: () = assert!(HEADER_BYTES == 64 && ENTRY_BYTES == 256);
 
 /// What one copy of the catalog holds.
@@ -111,46 +114,11 @@ pub(crate) fn catalog_bytes_used(block: &[u8]) -> Option<u64> {
 impl CatalogImage {
     /// Its bytes. Panics on a name that is too long: whoever makes volumes checks it.
     pub(crate) fn encode(&self, pool: Uuid) -> Vec<u8> {
-        let header = RawHeader {
-            magic: MAGIC,
-            crc: U32::ZERO,
-            reserved_a: U32::ZERO,
-            pool: pool.into_bytes(),
-            generation: self.generation.into(),
-            entries: (self.volumes.len() as u32).into(),
-            next_id: self.next_id.into(),
-            reserved_b: [0; 16],
-        };
-        let mut bytes = header.as_bytes().to_vec();
-        for volume in &self.volumes {
-            let mut name = [0; VOLUME_NAME_BYTES_MAX];
-            name[..volume.name.len()].copy_from_slice(volume.name.as_bytes());
-            let raw = RawEntry {
-                id: volume.id.into(),
-                state: match volume.state {
-                    VolumeState::Live => 1,
-                    VolumeState::Deleting => 2,
-                    VolumeState::Snapshot => 3,
-                },
-                reserved_a: 0,
-                block_shift: volume.block_shift.into(),
-                blocks: volume.blocks.into(),
-                uuid: volume.uuid.into_bytes(),
-                created_s: volume.created_s.into(),
-                name,
-                overlap: volume.overlap.into(),
-                parent: volume.parent.into(),
-                // Its own number is left out: so it is in pools that have no layers.
-                origin: if volume.origin == volume.id { 0 } else { volume.origin }.into(),
-                // As is what it holds, where that is its own.
-                content: if volume.content == volume.uuid { Uuid::nil() } else { volume.content }.into_bytes(),
-                reserved_b: [0; 56],
-            };
-            bytes.extend(raw.as_bytes());
-        }
-        let crc = crc32c(&bytes);
-        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        let entries: Vec<u8> = self.volumes.iter().flat_map(encode_entry).collect();
+        let header = encode_header(pool, self.generation, self.volumes.len() as u32, self.next_id, |header| {
+            base::crc::crc32c_slices([header, &entries])
+        });
+        [&header[..], &entries].concat()
     }
 
     /// The catalog at the start of `bytes`, its blocks.
@@ -189,6 +157,56 @@ impl CatalogImage {
         }
         Ok(CatalogImage { generation: header.generation.get(), next_id, volumes })
     }
+}
+
+/// The header of a catalog; `sum` gives the checksum of it and the entries, from its bytes without one.
+pub(crate) fn encode_header(
+    pool: Uuid,
+    generation: u64,
+    entries: u32,
+    next_id: u32,
+    sum: impl FnOnce(&[u8]) -> u32,
+) -> [u8; HEADER_BYTES] {
+    let header = RawHeader {
+        magic: MAGIC,
+        crc: U32::ZERO,
+        reserved_a: U32::ZERO,
+        pool: pool.into_bytes(),
+        generation: generation.into(),
+        entries: entries.into(),
+        next_id: next_id.into(),
+        reserved_b: [0; 16],
+    };
+    let crc = sum(header.as_bytes()).into();
+    zerocopy::transmute!(RawHeader { crc, ..header })
+}
+
+/// The bytes of an entry. Panics on a name that is too long: whoever makes volumes checks it.
+pub(crate) fn encode_entry(volume: &VolumeEntry) -> [u8; ENTRY_BYTES] {
+    let mut name = [0; VOLUME_NAME_BYTES_MAX];
+    name[..volume.name.len()].copy_from_slice(volume.name.as_bytes());
+    let raw = RawEntry {
+        id: volume.id.into(),
+        state: match volume.state {
+            VolumeState::Live => 1,
+            VolumeState::Deleting => 2,
+            VolumeState::Snapshot => 3,
+        },
+        reserved_a: 0,
+        block_shift: volume.block_shift.into(),
+        blocks: volume.blocks.into(),
+        uuid: volume.uuid.into_bytes(),
+        created_s: volume.created_s.into(),
+        name,
+        overlap: volume.overlap.into(),
+        parent: volume.parent.into(),
+        // Its own number is left out: so it is in pools that have no layers.
+        origin: if volume.origin == volume.id { 0 } else { volume.origin }.into(),
+        // As is what it holds, where that is its own.
+        content: if volume.content == volume.uuid { Uuid::nil() } else { volume.content }.into_bytes(),
+        reserved_b: [0; 56],
+    };
+    zerocopy::transmute!(raw)
 }
 
 fn decode_entry(bytes: &[u8]) -> Result<VolumeEntry, Malformed> {

@@ -199,7 +199,15 @@ impl Media {
 
     /// Writes `bytes`, the last block filled with zeroes, durably.
     pub(crate) async fn write_durably(&self, block: u64, bytes: &[u8]) -> Result<(), Status> {
-        let flags = if self.cached { Flags::FUA } else { Flags::NONE };
+        self.write_bytes_with(block, bytes, if self.cached { Flags::FUA } else { Flags::NONE }).await
+    }
+
+    /// The same; they are durable after the next [`flush`](Self::flush).
+    pub(crate) async fn write_bytes(&self, block: u64, bytes: &[u8]) -> Result<(), Status> {
+        self.write_bytes_with(block, bytes, Flags::NONE).await
+    }
+
+    async fn write_bytes_with(&self, block: u64, bytes: &[u8], flags: Flags) -> Result<(), Status> {
         let mut at = block;
         for part in bytes.chunks(self.transfer_blocks * BLOCK_BYTES) {
             let blocks = part.len().div_ceil(BLOCK_BYTES);
@@ -209,6 +217,10 @@ impl Media {
             self.write_with(at, buf, flags).await?;
             self.written.durable.set(self.written.durable.get() + (blocks * BLOCK_BYTES) as u64);
             at += blocks as u64;
+            // A device in memory answers at once.
+            if self.reactor.is_turn_long() {
+                self.reactor.yield_now().await;
+            }
         }
         Ok(())
     }

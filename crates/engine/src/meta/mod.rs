@@ -13,6 +13,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod catalog;
+pub(crate) mod catalog_store;
 mod checkpoint;
 mod damage;
 pub(crate) mod glance;
@@ -26,7 +27,8 @@ pub(crate) mod superblocks;
 pub(crate) mod table_copies;
 
 pub use crate::format::table::{BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, MAP_PAGE, UNUSABLE};
-pub use catalog::Catalog;
+pub use catalog::{Catalog, Edit};
+pub use catalog_store::CatalogStore;
 pub(crate) use damage::Damage;
 pub use journal::DirtyJournal;
 pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};

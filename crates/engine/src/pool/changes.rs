@@ -78,10 +78,10 @@ impl Control {
         let catalog = self.catalog.borrow();
         let (mut layers, mut shown) = (vec![upper.0], upper.1);
         let lower_layer = lower.map(|(layer, _)| layer);
-        let mut entry = catalog.volumes.get(&upper.0)?;
+        let mut entry = catalog.get(upper.0)?;
         while entry.parent != 0 && Some(entry.parent) != lower_layer {
             shown = shown.min(entry.overlap);
-            entry = catalog.volumes.get(&entry.parent)?;
+            entry = catalog.get(entry.parent)?;
             layers.push(entry.id);
         }
         if lower.is_some() && entry.parent == 0 {

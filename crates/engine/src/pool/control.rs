@@ -7,7 +7,7 @@ use crate::format::catalog::{VolumeEntry, VolumeState};
 use crate::format::superblock::{Role, Superblock};
 use crate::layout;
 use crate::log_device::OpenLog;
-use crate::meta::{self, Catalog};
+use crate::meta::{self, Catalog, CatalogStore, Edit};
 use crate::meter::Meter;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, SLICE_EXTENTS, VOLUME_BLOCKS_MAX};
 use crate::volume::Shown;
@@ -31,6 +31,8 @@ pub(super) struct Control {
     pub(super) log: OpenLog,
     pub(super) superblock: RefCell<Superblock>,
     pub(super) catalog: RefCell<Catalog>,
+    /// Where it is stored; whoever changes it has it.
+    pub(super) store: Cell<Option<CatalogStore>>,
     /// One change at a time.
     pub(super) busy: Cell<bool>,
     /// Layers that go, go one at a time; changes are made meanwhile.
@@ -96,34 +98,49 @@ impl Control {
         Some(Alone { busy, idle: &self.idle })
     }
 
-    /// Makes a changed catalog durable, or leaves the old one.
-    pub(super) async fn change(&self, change: impl FnOnce(&mut Catalog)) -> Result<(), PoolError> {
-        let mut next = self.catalog.borrow().clone();
-        change(&mut next);
-        let superblock = self.superblock.borrow().clone();
-        if self.closing.get() {
+    /// Makes changes of the catalog durable, or leaves it as it is. Whoever asks for them has their turn.
+    pub(super) async fn change(&self, edit: Edit) -> Result<(), PoolError> {
+        debug_assert!(self.busy.get(), "one changes it at a time");
+        let store = self.store.take().filter(|_| !self.closing.get());
+        let Some(mut store) = store else {
             return Err(self.shared.refuse(Grounds::State, "it is being closed".to_string()));
-        }
-        let Err(error) = next.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await else {
-            *self.catalog.borrow_mut() = next;
+        };
+        let changed = self.change_in(&mut store, edit).await;
+        self.store.set(Some(store));
+        changed
+    }
+
+    async fn change_in(&self, store: &mut CatalogStore, edit: Edit) -> Result<(), PoolError> {
+        let Err(error) = store.store(&edit).await else {
+            self.catalog.borrow_mut().apply(edit);
             return Ok(());
         };
         // It may be found all the same: what is used on must not be deleted by that.
-        let mut former = self.catalog.borrow().clone();
-        former.supersede(&next);
-        match former.store(&self.reactor, self.capacity.clone(), self.capacity_info, &superblock).await {
-            Ok(()) => *self.catalog.borrow_mut() = former,
-            Err(again) => {
-                let pool = &self.shared.name;
-                tracing::error!("pool '{pool}': {error}, nor can it be taken back: {again}; after a crash it may hold");
-                self.catalog.borrow_mut().supersede(&next);
-            }
+        store.renew(&self.catalog.borrow());
+        if let Err(again) = store.store(&Edit::default()).await {
+            let pool = &self.shared.name;
+            tracing::error!("pool '{pool}': {error}, nor can it be taken back: {again}; after a crash it may hold");
         }
         Err(error.into())
     }
 
+    /// Refuses when the catalog has no room for so many more.
+    pub(super) fn check_room(&self, more: usize) -> Result<(), PoolError> {
+        let most = volumes_max(&self.superblock.borrow());
+        if (self.catalog.borrow().len() + more) as u64 > most {
+            let going = self.catalog.borrow().going().len();
+            let going = if going == 0 { String::new() } else { format!(" ({going} deleted ones have not gone yet)") };
+            let reason = format!(
+                "has room for {most} volumes and snapshots together, and not for {more} more{going}: delete some; a pool gets its \
+                 limit when it is created"
+            );
+            return Err(self.shared.refuse(Grounds::Room, reason));
+        }
+        Ok(())
+    }
+
     pub(super) fn entry(&self, id: u32) -> Result<VolumeEntry, PoolError> {
-        let found = self.catalog.borrow().volumes.get(&id).cloned();
+        let found = self.catalog.borrow().get(id).cloned();
         found.ok_or_else(|| self.shared.refuse(Grounds::Missing, format!("has no volume number {id}")))
     }
 
@@ -136,18 +153,11 @@ impl Control {
         created_s: u64,
     ) -> Result<VolumeEntry, PoolError> {
         let _alone = self.alone().await;
-        let (taken, full, id) = {
-            let catalog = self.catalog.borrow();
-            let taken = catalog.is_taken(name);
-            (taken, catalog.volumes.len() as u64 >= volumes_max(&self.superblock.borrow()), catalog.next_id)
-        };
-        if taken {
+        if self.catalog.borrow().is_taken(name) {
             return Err(self.shared.refuse(Grounds::State, format!("already has a volume '{name}'")));
         }
-        if full {
-            let most = volumes_max(&self.superblock.borrow());
-            return Err(self.shared.refuse(Grounds::Room, format!("has {most} volumes, and room for no more")));
-        }
+        self.check_room(1)?;
+        let id = self.catalog.borrow().next_id();
         self.check_size(blocks)?;
         let entry = VolumeEntry {
             id,
@@ -162,12 +172,9 @@ impl Control {
             overlap: 0,
             origin: id,
         };
-        let added = entry.clone();
-        self.change(|catalog| {
-            catalog.next_id = id + 1;
-            catalog.volumes.insert(id, added);
-        })
-        .await?;
+        let mut edit = Edit::default();
+        edit.put(entry.clone());
+        self.change(edit).await?;
         Ok(entry)
     }
 
@@ -194,12 +201,9 @@ impl Control {
             }
         }
         let overlap = former.overlap.min(blocks);
-        self.change(|catalog| {
-            if let Some(entry) = catalog.volumes.get_mut(&id) {
-                (entry.blocks, entry.overlap) = (blocks, overlap);
-            }
-        })
-        .await?;
+        let mut edit = Edit::default();
+        edit.put(VolumeEntry { blocks, overlap, ..former.clone() });
+        self.change(edit).await?;
         if blocks < old {
             self.lay(&VolumeEntry { overlap, ..former }).await;
             let first = blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
@@ -271,11 +275,11 @@ impl Control {
     /// What a crash in the middle of a change has left to do.
     pub(super) async fn tidy_up(&self) -> Result<(), PoolError> {
         let _waiting = self.shared.hurry.wait();
-        let volumes: Vec<VolumeEntry> = self.catalog.borrow().volumes.values().cloned().collect();
-        for entry in volumes.iter().filter(|entry| entry.state == VolumeState::Live) {
+        let volumes: Vec<u32> = self.catalog.borrow().live().map(|entry| entry.id).collect();
+        for id in volumes {
             let _alone = self.alone().await;
             // It may have another layer by now, or another size.
-            let Ok(now) = self.entry(entry.id) else { continue };
+            let Ok(now) = self.entry(id) else { continue };
             if now.state == VolumeState::Live {
                 let first = now.blocks.div_ceil(EXTENT_BLOCKS as u64) as u32;
                 let status = self.shared.free_from(&self.reactor, now.id, first).await;

@@ -16,14 +16,15 @@
 
 use super::control::Control;
 use super::reap::{CLOSE_LOOK_NS, RETRY_NS};
-use super::snapshots::volume_part;
 use super::{Grounds, Pool, PoolError};
-use crate::format::catalog::{VolumeEntry, VolumeState};
+use crate::format::catalog::VolumeEntry;
+use crate::meta::Edit;
 use crate::shard::{FlattenProgress, Shard};
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use bdev::Status;
 use reactor::Reactor;
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -202,12 +203,9 @@ impl Control {
         }
         let flattening = Rc::new(Flattening::new(uuid, name));
         let mut all = self.flattenings.borrow_mut();
-        let is_there = |other: &VolumeEntry, uuid| other.state == VolumeState::Live && other.uuid == uuid;
         let catalog = self.catalog.borrow();
-        all.retain(|other| {
-            other.is_running()
-                || other.uuid != uuid && catalog.volumes.values().any(|entry| is_there(entry, other.uuid))
-        });
+        let is_there = |uuid| catalog.live().any(|entry| entry.uuid == uuid);
+        all.retain(|other| other.is_running() || other.uuid != uuid && is_there(other.uuid));
         all.push(flattening.clone());
         let (control, status) = (self.clone(), flattening.status());
         self.reactor.spawn(async move { control.run_flattening(&flattening).await });
@@ -282,31 +280,28 @@ impl Control {
     /// The lowest layer of the volume, or of a snapshot of it, that lies over one of another volume.
     fn lowest_own(&self, uuid: Uuid) -> Result<Option<u32>, PoolError> {
         let catalog = self.catalog.borrow();
-        let is_it = |entry: &&VolumeEntry| entry.state == VolumeState::Live && entry.uuid == uuid;
-        let Some(volume) = catalog.volumes.values().find(is_it) else {
+        let Some(volume) = catalog.live().find(|entry| entry.uuid == uuid) else {
             return Err(self.shared.refuse(Grounds::Missing, "the volume has been deleted meanwhile".to_string()));
         };
-        let is_own = |entry: &VolumeEntry| {
-            entry.id == volume.id || entry.state == VolumeState::Snapshot && volume_part(&entry.name) == volume.name
-        };
+        let mut own: BTreeMap<u32, &VolumeEntry> =
+            catalog.snapshots(&volume.name).map(|entry| (entry.id, entry)).collect();
+        own.insert(volume.id, volume);
         let is_lowest = |entry: &&VolumeEntry| {
-            let mut below = catalog.volumes.get(&entry.parent);
+            let mut below = catalog.get(entry.parent);
             let is_over_others = below.is_some();
-            while let Some(other) = below.filter(|other| !is_own(other)) {
-                below = catalog.volumes.get(&other.parent);
+            while let Some(other) = below.filter(|other| !own.contains_key(&other.id)) {
+                below = catalog.get(other.parent);
             }
             is_over_others && below.is_none()
         };
-        Ok(catalog.volumes.values().filter(|entry| is_own(entry)).find(is_lowest).map(|entry| entry.id))
+        Ok(own.values().copied().find(is_lowest).map(|entry| entry.id))
     }
 
     /// Whether a layer that goes is, or is about to be, given to this one.
     fn is_given_something(&self, layer: u32) -> bool {
         let catalog = self.catalog.borrow();
-        let below = catalog.volumes.get(&layer).and_then(|entry| catalog.volumes.get(&entry.parent));
-        let is_going =
-            |below: &VolumeEntry| below.state == VolumeState::Deleting && catalog.over(below.id).count() == 1;
-        self.reaping.get() && below.is_some_and(is_going)
+        let below = catalog.get(layer).map(|entry| entry.parent);
+        self.reaping.get() && below.is_some_and(|below| catalog.going_under(1).contains(&below))
     }
 
     /// Gives a layer what it shows of those below it, and says so when it has all of that; it may be halted before.
@@ -332,12 +327,11 @@ impl Control {
             return Ok(());
         }
         let _alone = self.alone().await;
-        self.change(|catalog| {
-            if let Some(entry) = catalog.volumes.get_mut(&layer) {
-                (entry.parent, entry.overlap) = (0, 0);
-            }
-        })
-        .await?;
+        let mut edit = Edit::default();
+        if let Ok(entry) = self.entry(layer) {
+            edit.put(VolumeEntry { parent: 0, overlap: 0, ..entry });
+        }
+        self.change(edit).await?;
         self.lay(&self.entry(layer)?).await;
         Ok(())
     }
@@ -359,10 +353,10 @@ impl Control {
     }
 
     /// Has no layer flattened that goes, or that something is given to: waits until what is under way has ended.
-    pub(super) async fn unflattened(&self, layers: [Option<u32>; 2]) {
+    pub(super) async fn unflattened(&self, layers: &BTreeSet<u32>) {
         let is_one = |flattening: &Rc<Flattening>| {
             let layer = flattening.layer.get();
-            layer.is_some() && layers.contains(&layer)
+            layer.is_some_and(|layer| layers.contains(&layer))
         };
         let is_any = || self.flattenings.borrow().iter().any(is_one);
         self.flattenings.borrow().iter().filter(|flattening| is_one(flattening)).for_each(|it| it.progress.halt());

@@ -4,13 +4,13 @@ use super::control::Control;
 use super::flatten::FlattenStatus;
 use super::{Pool, PoolError, PoolLayout};
 use crate::forget::growth_mib;
-use crate::format::catalog::VolumeState;
 use crate::format::superblock::{Shape, Superblock};
 use crate::shard::Shard;
 use crate::status::{PoolStatus, ShardStatus};
 use crate::units::BLOCK_BYTES;
 use bdev::DeviceInfo;
 use reactor::Reactor;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// What the control part knows.
 struct Known {
     /// Deleted layers that have not gone yet.
-    going: Vec<u32>,
+    going: BTreeSet<u32>,
     /// Layers whose blocks count, and their sizes in blocks.
     sizes: Arc<[(u32, u64)]>,
     /// Flattenings, by volume, that are under way or have failed.
@@ -61,8 +61,7 @@ impl Pool {
             first.streams.capacity.metadata += known.written.1;
         }
         let lacks = lacks.into_iter().max().unwrap_or(0);
-        let volumes: Vec<bool> = self.volumes().iter().map(|volume| volume.identity().is_snapshot).collect();
-        let snapshots = volumes.iter().filter(|is_snapshot| **is_snapshot).count();
+        let (volumes, snapshots) = self.volume_counts();
         let capacity_bytes = self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64;
         let unused_bytes = self.capacity.info().bytes().saturating_sub(capacity_bytes);
         let growth = |known: &Known| match lacks {
@@ -81,7 +80,7 @@ impl Pool {
             unused_bytes,
             log_bytes: self.log_blocks.load(Relaxed) * BLOCK_BYTES as u64,
             log_durable: self.shared.log_durable,
-            volumes: volumes.len() - snapshots,
+            volumes,
             snapshots,
             going_extents: going_extents.map(|(_, extents)| u64::from(*extents)).sum(),
             going: going.len(),
@@ -97,10 +96,9 @@ impl Pool {
     async fn known(&self, reactor: &Rc<Reactor>) -> Result<Known, PoolError> {
         let look = |control: Rc<Control>| async move {
             let catalog = control.catalog.borrow();
-            let going = catalog.volumes.values().filter(|entry| entry.state == VolumeState::Deleting);
-            let counting = catalog.volumes.values().filter(|entry| catalog.counts(entry));
+            let counting = catalog.volumes().values().filter(|entry| catalog.counts(entry));
             Ok(Known {
-                going: going.map(|entry| entry.id).collect(),
+                going: catalog.going().clone(),
                 sizes: counting.map(|entry| (entry.id, entry.blocks)).collect(),
                 flattening: control.flattenings_told(),
                 superblock: control.superblock.borrow().clone(),

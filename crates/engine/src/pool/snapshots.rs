@@ -6,55 +6,20 @@
 //! and nothing is read, whatever the volumes hold.
 
 use super::control::Control;
-use super::{Grounds, Pool, PoolError, UNPOISONED, random_uuid, volume_of, volumes_max};
+use super::{Grounds, Pool, PoolError, random_uuid, volume_of};
 use crate::format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 use crate::format::superblock::{Role, Superblock};
-use crate::meta;
+use crate::meta::catalog::{SNAPSHOT_MARK, volume_part};
+use crate::meta::{self, Edit};
 use crate::shard::{Shard, Succession};
-use crate::units::{BLOCK_BYTES, Below};
+use crate::units::Below;
 use crate::volume::{PoolVolume, Shown};
 use bdev::Status;
 use reactor::Reactor;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
-
-/// Between the name of a volume and that of its snapshot.
-const SNAPSHOT_MARK: char = '@';
-
-/// A volume of a pool, with its snapshots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeInfo {
-    /// Its name.
-    pub name: String,
-    /// Its name to hosts.
-    pub uuid: Uuid,
-    /// Size in bytes.
-    pub bytes: u64,
-    /// When it was created, seconds since 1970.
-    pub created_s: u64,
-    /// The snapshot that it is a clone of, while it shows one that is not its own.
-    pub clone_of: Option<String>,
-    /// Its snapshots, the oldest first.
-    pub snapshots: Vec<SnapshotInfo>,
-}
-
-/// A snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotInfo {
-    /// Its name: `volume@snapshot`.
-    pub name: String,
-    /// Its name to hosts.
-    pub uuid: Uuid,
-    /// Names what it holds: equal to that of the snapshot in another pool that it is a copy of, else to its own uuid.
-    pub content: Uuid,
-    /// Size in bytes of the volume when it was made.
-    pub bytes: u64,
-    /// When it was made, seconds since 1970.
-    pub created_s: u64,
-    /// Volumes and snapshots that show it, its own volume's among them.
-    pub users: usize,
-}
 
 /// A volume that is to have a snapshot.
 struct Wanted {
@@ -124,10 +89,10 @@ impl Pool {
         let make =
             move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.snapshot(all, created_s).await };
         let made = reactor.call_on(self.shared.control, make).await?;
-        let mut volumes = self.volumes.lock().expect(UNPOISONED);
+        let mut volumes = self.known_volumes();
         let mut snapshots = Vec::new();
         for (snapshot, layer) in made {
-            if let Some(volume) = volumes.remove(&snapshot.id) {
+            if let Some(volume) = volumes.remove(snapshot.id) {
                 volumes.insert(layer, volume);
             }
             let volume = Arc::new(volume_of(&self.shared, &snapshot));
@@ -158,7 +123,7 @@ impl Pool {
         };
         let entry = reactor.call_on(self.shared.control, make).await?;
         let volume = Arc::new(volume_of(&self.shared, &entry));
-        self.volumes.lock().expect(UNPOISONED).insert(entry.id, volume.clone());
+        self.known_volumes().insert(entry.id, volume.clone());
         Ok(volume)
     }
 
@@ -195,8 +160,8 @@ impl Pool {
             Ok::<_, PoolError>(layer)
         };
         let layer = reactor.call_on(self.shared.control, roll).await?;
-        let mut volumes = self.volumes.lock().expect(UNPOISONED);
-        volumes.remove(&former);
+        let mut volumes = self.known_volumes();
+        volumes.remove(former);
         volumes.insert(layer, volume);
         Ok(())
     }
@@ -240,7 +205,9 @@ impl Pool {
         let shared = self.shared.clone();
         let delete = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.let_go(&going).await };
         reactor.call_on(self.shared.control, delete).await?;
-        self.volumes.lock().expect(UNPOISONED).retain(|layer, _| !layers.contains(layer));
+        let mut volumes = self.known_volumes();
+        layers.iter().for_each(|layer| _ = volumes.remove(*layer));
+        drop(volumes);
         Ok(layers)
     }
 
@@ -270,13 +237,6 @@ impl Pool {
         reactor.call_on(self.shared.control, reap).await
     }
 
-    /// The volumes, each with its snapshots, by name; and how many deleted ones have not gone yet.
-    pub async fn tree(&self, reactor: &Rc<Reactor>) -> Result<(Vec<VolumeInfo>, usize), PoolError> {
-        let shared = self.shared.clone();
-        let tree = move |there: Rc<Reactor>| async move { Ok::<_, PoolError>(Control::of(&there, &shared)?.tree()) };
-        reactor.call_on(self.shared.control, tree).await
-    }
-
     pub(crate) fn of_name(&self, name: &str) -> Result<Arc<PoolVolume>, PoolError> {
         self.volume(name).ok_or_else(|| self.shared.refuse(Grounds::Missing, format!("has no volume '{name}'")))
     }
@@ -292,8 +252,12 @@ impl Pool {
 
     fn snapshots_of(&self, name: &str) -> Vec<Arc<PoolVolume>> {
         let is_its =
-            |volume: &Arc<PoolVolume>| volume.identity().is_snapshot && volume_part(&volume.identity().name) == name;
-        self.volumes().into_iter().filter(is_its).collect()
+            |volume: &&Arc<PoolVolume>| volume.identity().is_snapshot && volume_part(&volume.identity().name) == name;
+        let mut found: Vec<Arc<PoolVolume>> =
+            self.known_volumes().of_prefix(format!("{name}{SNAPSHOT_MARK}")).filter(is_its).cloned().collect();
+        // The oldest first.
+        found.sort_unstable_by_key(|volume| volume.layer());
+        found
     }
 
     pub(crate) fn snapshot_name(&self, volume: &str, snapshot: &str) -> Result<String, PoolError> {
@@ -323,17 +287,12 @@ impl Pool {
     }
 }
 
-/// The volume in the name of a snapshot.
-pub(super) fn volume_part(name: &str) -> &str {
-    name.rsplit_once(SNAPSHOT_MARK).map_or("", |(volume, _)| volume)
-}
-
 impl Control {
     /// Lays a new layer over each; the snapshots, and the numbers of the new layers.
     async fn snapshot(&self, all: Vec<Wanted>, created_s: u64) -> Result<Vec<(VolumeEntry, u32)>, PoolError> {
         let _alone = self.alone().await;
         self.check_room(all.len())?;
-        let mut next = self.catalog.borrow().next_id;
+        let mut next = self.catalog.borrow().next_id();
         let (mut made, mut successions) = (Vec::new(), Vec::new());
         for wanted in &all {
             if self.catalog.borrow().is_taken(&wanted.name) {
@@ -351,14 +310,12 @@ impl Control {
             next += 1;
         }
         self.use_layers().await?;
-        self.change(|catalog| {
-            for (snapshot, over) in &made {
-                catalog.volumes.insert(snapshot.id, snapshot.clone());
-                catalog.volumes.insert(over.id, over.clone());
-            }
-            catalog.next_id = next;
-        })
-        .await?;
+        let mut edit = Edit::default();
+        for (snapshot, over) in &made {
+            edit.put(snapshot.clone());
+            edit.put(over.clone());
+        }
+        self.change(edit).await?;
         self.succeed(successions).await?;
         Ok(made.into_iter().map(|(snapshot, over)| (snapshot, over.id)).collect())
     }
@@ -377,15 +334,12 @@ impl Control {
         }
         let source = self.entry(layer)?;
         self.expect_state(&source, VolumeState::Snapshot)?;
-        let id = self.catalog.borrow().next_id;
+        let id = self.catalog.borrow().next_id();
         let (state, overlap) = (VolumeState::Live, source.blocks);
         let entry = VolumeEntry { id, state, name, uuid, content: uuid, created_s, parent: layer, overlap, ..source };
-        let added = entry.clone();
-        self.change(|catalog| {
-            catalog.next_id = id + 1;
-            catalog.volumes.insert(id, added);
-        })
-        .await?;
+        let mut edit = Edit::default();
+        edit.put(entry.clone());
+        self.change(edit).await?;
         self.lay(&entry).await;
         Ok(entry)
     }
@@ -397,17 +351,12 @@ impl Control {
         let (volume, snapshot) = (self.entry(former)?, self.entry(below)?);
         self.expect_state(&volume, VolumeState::Live)?;
         self.expect_state(&snapshot, VolumeState::Snapshot)?;
-        let id = self.catalog.borrow().next_id;
+        let id = self.catalog.borrow().next_id();
         let blocks = snapshot.blocks;
-        let over = VolumeEntry { id, parent: below, overlap: blocks, blocks, ..volume };
-        self.change(|catalog| {
-            catalog.next_id = id + 1;
-            if let Some(former) = catalog.volumes.get_mut(&former) {
-                former.state = VolumeState::Deleting;
-            }
-            catalog.volumes.insert(id, over);
-        })
-        .await?;
+        let mut edit = Edit::default();
+        edit.put(VolumeEntry { state: VolumeState::Deleting, ..volume.clone() });
+        edit.put(VolumeEntry { id, parent: below, overlap: blocks, blocks, ..volume });
+        self.change(edit).await?;
         shown.shrink_to(blocks);
         let succession = Succession { from: former, to: id, below: Below { layer: below, blocks } };
         self.succeed(vec![(succession, shown.clone())]).await?;
@@ -418,24 +367,23 @@ impl Control {
     /// Has the layers go, which are in these states; volumes only with all of their snapshots.
     async fn let_go(&self, going: &[(u32, VolumeState)]) -> Result<(), PoolError> {
         let _alone = self.alone().await;
-        let is_going = |layer: u32| going.iter().any(|(other, _)| *other == layer);
+        let layers: BTreeSet<u32> = going.iter().map(|(layer, _)| *layer).collect();
+        let mut edit = Edit::default();
         for (layer, state) in going {
             let entry = self.entry(*layer)?;
             self.expect_state(&entry, *state)?;
             let catalog = self.catalog.borrow();
-            let mut snapshots = catalog.volumes.values().filter(|other| other.state == VolumeState::Snapshot);
-            let left = snapshots.find(|other| volume_part(&other.name) == entry.name && !is_going(other.id));
-            if let Some(left) = left.filter(|_| *state == VolumeState::Live) {
+            let is_volume = *state == VolumeState::Live;
+            let left = catalog.snapshots(&entry.name).find(|other| is_volume && !layers.contains(&other.id));
+            if let Some(left) = left {
                 return Err(self
                     .shared
                     .refuse(Grounds::State, format!("volume '{}' has a new snapshot '{}'", entry.name, left.name)));
             }
+            drop(catalog);
+            edit.put(VolumeEntry { state: VolumeState::Deleting, ..entry });
         }
-        self.change(|catalog| {
-            let entries = catalog.volumes.values_mut().filter(|entry| is_going(entry.id));
-            entries.for_each(|entry| entry.state = VolumeState::Deleting);
-        })
-        .await
+        self.change(edit).await
     }
 
     fn expect_state(&self, entry: &VolumeEntry, state: VolumeState) -> Result<(), PoolError> {
@@ -443,15 +391,6 @@ impl Control {
             return Ok(());
         }
         Err(self.shared.refuse(Grounds::State, format!("'{}' has been deleted, or has changed meanwhile", entry.name)))
-    }
-
-    fn check_room(&self, more: usize) -> Result<(), PoolError> {
-        let most = volumes_max(&self.superblock.borrow());
-        if (self.catalog.borrow().volumes.len() + more) as u64 > most {
-            let reason = format!("has room for {most} volumes and snapshots, and not for {more} more: delete some");
-            return Err(self.shared.refuse(Grounds::Room, reason));
-        }
-        Ok(())
     }
 
     /// Says on both devices that there may be layers, before there are: older programs must not open the pool any more.
@@ -493,43 +432,5 @@ impl Control {
         let thaw = |shard: Rc<Shard>, all: Arc<[Succession]>| async move { shard.thaw(&all) };
         self.shared.on_all_shards(&self.reactor, successions, thaw).await;
         Ok(())
-    }
-
-    fn tree(&self) -> (Vec<VolumeInfo>, usize) {
-        let catalog = self.catalog.borrow();
-        let of_state = |state| catalog.volumes.values().filter(move |entry| entry.state == state);
-        let mut tree: Vec<VolumeInfo> = of_state(VolumeState::Live)
-            .map(|entry| {
-                let is_its = |other: &VolumeEntry| {
-                    other.state == VolumeState::Snapshot && volume_part(&other.name) == entry.name
-                };
-                let snapshots = catalog.volumes.values().filter(|other| is_its(other));
-                let mut below = catalog.volumes.get(&entry.parent);
-                while let Some(other) = below.filter(|other| other.state == VolumeState::Deleting || is_its(other)) {
-                    below = catalog.volumes.get(&other.parent);
-                }
-                VolumeInfo {
-                    name: entry.name.clone(),
-                    uuid: entry.uuid,
-                    bytes: entry.blocks * BLOCK_BYTES as u64,
-                    created_s: entry.created_s,
-                    clone_of: below.map(|other| other.name.clone()),
-                    snapshots: snapshots.map(|entry| info_of(entry, catalog.over(entry.id).count())).collect(),
-                }
-            })
-            .collect();
-        tree.sort_by(|one, other| one.name.cmp(&other.name));
-        (tree, of_state(VolumeState::Deleting).count())
-    }
-}
-
-fn info_of(entry: &VolumeEntry, users: usize) -> SnapshotInfo {
-    SnapshotInfo {
-        name: entry.name.clone(),
-        uuid: entry.uuid,
-        content: entry.content,
-        bytes: entry.blocks * BLOCK_BYTES as u64,
-        created_s: entry.created_s,
-        users,
     }
 }

@@ -76,6 +76,14 @@ impl Shard {
         Ok(is_last)
     }
 
+    /// Of these layers, those that have extents here; and what users have moved so far, by which is told whether there are any.
+    pub(crate) async fn look_at_going(self: &Rc<Self>, layers: &[u32]) -> (Vec<u32>, u64) {
+        // Extents that are being handed over are the layer's then.
+        self.log.barrier().await;
+        let held = layers.iter().copied().filter(|layer| self.index.held_by(*layer) > 0).collect();
+        (held, self.moved_by_users())
+    }
+
     /// The layers that have extents, and how many.
     pub(crate) fn held(&self) -> Vec<(u32, u32)> {
         self.index.held()

@@ -68,6 +68,11 @@ impl Shard {
         self.freezer.thawed.notify_all();
     }
 
+    /// Says what lies below these layers from now on, `None`: nothing. A few of them: it is done in one turn.
+    pub(crate) fn lay_all(&self, layers: &[(u32, Option<Below>)]) {
+        layers.iter().for_each(|(layer, below)| self.lineage.lay(*layer, *below));
+    }
+
     /// Says what lies below a layer from now on, `None`: nothing.
     pub(crate) fn lay(&self, layer: u32, below: Option<Below>) {
         self.lineage.lay(layer, below);

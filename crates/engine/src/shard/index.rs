@@ -560,6 +560,11 @@ impl Index {
         self.state.borrow().places.held()
     }
 
+    /// How many extents a volume has.
+    pub(crate) fn held_by(&self, volume: u32) -> u32 {
+        self.state.borrow().places.held_by(volume)
+    }
+
     /// Extents `range` of a volume: (extent of the volume, extent of the shard).
     pub(crate) fn extents_of(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
         self.state.borrow().places.of_volume(volume, range)

@@ -80,7 +80,7 @@ pub(crate) use open::{ShardParts, fits};
 pub use pace::Marks;
 pub(crate) use patience::{PATIENCE_NS, TRIES_MIN};
 pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
-pub(crate) use slack::Hurry;
+pub(crate) use slack::{Hurry, pause_ns};
 pub(crate) use verify::BadBlock;
 
 /// A block in offsets and lengths inside of an extent.

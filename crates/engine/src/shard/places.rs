@@ -252,7 +252,6 @@ impl Places {
     }
 
     /// How many extents a volume has.
-    #[cfg(test)]
     pub(crate) fn held_by(&self, volume: u32) -> u32 {
         self.held.get(&volume).copied().unwrap_or(0)
     }
@@ -272,6 +271,9 @@ impl Places {
     /// Extents `range` of a volume, in order: (extent of the volume, extent of the shard).
     pub(crate) fn of_volume(&self, volume: u32, range: Range<u32>) -> Vec<(u32, u32)> {
         let mut found: Vec<(u32, u32)> = Vec::new();
+        if self.held_by(volume) == 0 {
+            return found;
+        }
         let groups = range.start / GROUP_EXTENTS..range.end.div_ceil(GROUP_EXTENTS);
         for (_, slice, extents) in self.slices_of(|owner, group| owner == volume && groups.contains(&group)) {
             found.extend(extents.held(slice).filter(|(vextent, _)| range.contains(vextent)));

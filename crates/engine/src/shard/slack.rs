@@ -32,7 +32,7 @@ impl Hurry {
         std::mem::forget(self.wait());
     }
 
-    fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 }
@@ -44,6 +44,11 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// How long work that nobody waits for pauses when it has taken so long and others are at it.
+pub(crate) fn pause_ns(worked_ns: u64) -> u64 {
+    (worked_ns * PAUSE_SHARE).min(PAUSE_MAX_NS)
 }
 
 /// Background work of a shard, which gives way between its parts.
@@ -73,7 +78,7 @@ impl Slack {
         if is_alone || self.hurry.is_on() || shard.full.is_full() || shard.is_stopping() {
             self.reactor.yield_now().await;
         } else {
-            self.reactor.sleep_ns((worked_ns * PAUSE_SHARE).min(PAUSE_MAX_NS)).await;
+            self.reactor.sleep_ns(pause_ns(worked_ns)).await;
         }
         self.began_ns.set(self.reactor.clock_ns());
         self.moved.set(moved);
@@ -81,7 +86,7 @@ impl Slack {
 }
 
 impl Shard {
-    fn moved_by_users(&self) -> u64 {
+    pub(super) fn moved_by_users(&self) -> u64 {
         self.counters.user_write_bytes.get().wrapping_add(self.counters.user_read_bytes.get())
     }
 }

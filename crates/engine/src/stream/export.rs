@@ -81,8 +81,7 @@ impl Pool {
 
     /// A snapshot in the catalog.
     pub(super) async fn snapshot_info(&self, reactor: &Rc<Reactor>, name: &str) -> Result<SnapshotInfo, StreamError> {
-        let (tree, _) = self.tree(reactor).await?;
-        let found = tree.into_iter().flat_map(|volume| volume.snapshots).find(|snapshot| snapshot.name == name);
+        let found = self.snapshot_infos(reactor, vec![name.to_string()]).await?.pop();
         found.ok_or_else(|| StreamError::NoSnapshot(name.to_string()))
     }
 
