@@ -34,7 +34,7 @@ pub const SEGMENTS_MIN: u32 = 32;
 pub const SEGMENT_BLOCKS_MIN: u32 = MIB_BLOCKS as u32;
 /// See [`SEGMENT_BLOCKS_MIN`].
 pub const SEGMENT_BLOCKS_MAX: u32 = 16 * MIB_BLOCKS as u32;
-/// Most volumes that may be asked for: a catalog of 16 MiB, written whole.
+/// Most volumes that may be asked for: a catalog of 16 MiB, twice.
 pub const VOLUMES_MAX: u32 = 65_536;
 /// Shards that are planned unless told otherwise.
 const SHARDS_DEFAULT_MAX: u64 = 8;
@@ -496,8 +496,9 @@ fn plan_segment(shard_log: u64, asked: Option<u32>) -> Result<u32, PlanError> {
 
 fn plan_catalog(capacity_blocks: u64, asked: Option<u32>) -> Result<u32, PlanError> {
     let blocks = |volumes: u32| catalog_bytes(volumes as u64).div_ceil(BLOCK_BYTES as u64) as u32;
-    // 4,096 from 1 GiB on: 0.2 % of the space in two copies.
-    let usual = (capacity_blocks / (GIB_BLOCKS / 4_096)).clamp(1, 4_096) as u32;
+    // 4,096 from 1 GiB on, 0.2 % of the space in two copies; from 256 GiB on 16 for each GiB.
+    let least = (capacity_blocks / (GIB_BLOCKS / 4_096)).clamp(1, 4_096);
+    let usual = least.max(capacity_blocks / (GIB_BLOCKS / 16)).min(VOLUMES_MAX as u64) as u32;
     // At most about 3 % of the space.
     let most = (usual as u64 * 16).min(VOLUMES_MAX as u64) as u32;
     match asked {

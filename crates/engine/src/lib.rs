@@ -45,7 +45,7 @@ pub use format::superblock::{
 pub use format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE, MAP_SLOT_1, UNUSABLE};
 pub use half_made::{is_of_pool, pool_of_log, read_device_start, take_back, take_back_log};
 pub use holds::Holds;
-pub use layout::{CreateOptions, PlanError};
+pub use layout::{CreateOptions, PlanError, VOLUMES_MAX};
 pub use log_device::LogDevice;
 pub use meta::catalog::{Catalog, Edit};
 pub use meta::catalog_store::CatalogStore;

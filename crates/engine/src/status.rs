@@ -28,8 +28,12 @@ pub struct PoolStatus {
     pub volumes: usize,
     /// Number of snapshots.
     pub snapshots: usize,
+    /// Volumes and snapshots, those that are being deleted among them, that there is room for.
+    pub volumes_max: u64,
     /// Deleted volumes and snapshots that have not gone yet.
     pub going: usize,
+    /// Of these, those that nothing lies over and whose turn it is: 0 when all that nobody shows have gone.
+    pub going_unshown: usize,
     /// Extents that these still have.
     pub going_extents: u64,
     /// Flattenings, by volume, that are under way or have failed.

@@ -37,6 +37,20 @@ impl Edit {
         self.0.insert(id, None);
     }
 
+    /// How many volumes change.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The same in parts of so many changes.
+    pub(crate) fn parts(mut self, most: usize) -> impl Iterator<Item = Edit> {
+        std::iter::from_fn(move || {
+            let next = self.0.keys().nth(most).copied();
+            let rest = next.map_or_else(BTreeMap::new, |next| self.0.split_off(&next));
+            Some(Edit(std::mem::replace(&mut self.0, rest))).filter(|part| !part.0.is_empty())
+        })
+    }
+
     /// What changes, by number; `None`: it is there no more.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, Option<&VolumeEntry>)> {
         self.0.iter().map(|(id, entry)| (*id, entry.as_ref()))
@@ -173,8 +187,13 @@ impl Catalog {
 
     /// The snapshots of a volume, by name.
     pub fn snapshots(&self, volume: &str) -> impl Iterator<Item = &VolumeEntry> {
+        self.snapshots_from(volume, format!("{volume}{SNAPSHOT_MARK}"), 0)
+    }
+
+    /// The same from a name and number on.
+    pub(crate) fn snapshots_from(&self, volume: &str, name: String, id: u32) -> impl Iterator<Item = &VolumeEntry> {
         let prefix = format!("{volume}{SNAPSHOT_MARK}");
-        let from = self.names.range((prefix.clone(), 0)..);
+        let from = self.names.range((name, id)..);
         let named = from.take_while(move |(name, _)| name.starts_with(&prefix)).map(|(_, id)| &self.volumes[id]);
         let part_bytes = volume.len();
         named.filter(move |entry| entry.state == VolumeState::Snapshot && volume_part(&entry.name).len() == part_bytes)

@@ -33,6 +33,10 @@ const WHOLE_BLOCKS: usize = 8;
 const GAP_BLOCKS: usize = 8;
 /// Bytes that are moved or summed up between two looks at the clock.
 const STEP_BYTES: usize = 256 << 10;
+/// Entries that are changed between two.
+const STEP: usize = 32;
+/// Changes after which it may be faster to sum up all entries.
+const LARGE: usize = 64;
 
 /// See the module.
 pub struct CatalogStore {
@@ -132,7 +136,7 @@ impl CatalogStore {
         let failed = |block| move |status| MetaError::Io { action: "write", object: Object::Catalog, block, status };
         let holding = self.copies[self.copy as usize];
         if !self.is_settled {
-            self.media.settle(holding, self.blocks as usize).await.map_err(failed(holding))?;
+            self.media.settle(holding, self.image.len().div_ceil(BLOCK_BYTES)).await.map_err(failed(holding))?;
             self.is_settled = true;
         }
         self.generation += 1;
@@ -204,13 +208,21 @@ impl CatalogStore {
     async fn change(&mut self, edit: &Edit) -> BTreeSet<usize> {
         let mut blocks: BTreeSet<usize> = [0].into();
         let (mut removed, mut added) = (Vec::new(), Vec::new());
-        for (id, entry) in &edit.0 {
+        // So many are summed up faster all together.
+        let is_large = edit.len() > LARGE && edit.len() * 8 > self.entries();
+        for (number, (id, entry)) in edit.0.iter().enumerate() {
+            if number % STEP == STEP - 1 {
+                self.give_way().await;
+            }
             match (self.rank(*id), entry) {
-                (Ok(rank), Some(entry)) => blocks.extend(self.replace(rank, entry)),
+                (Ok(rank), Some(entry)) => blocks.extend(self.replace(rank, entry, !is_large)),
                 (Ok(rank), None) => removed.push(rank),
                 (Err(rank), Some(entry)) => added.push((rank, entry)),
                 (Err(_), None) => {}
             }
+        }
+        if is_large && removed.is_empty() {
+            self.sum_up().await;
         }
         let before = self.image.len();
         let mut moved_from = (!removed.is_empty()).then(|| Self::at(removed[0]));
@@ -232,6 +244,7 @@ impl CatalogStore {
         if let Some(from) = moved_from {
             blocks.extend(blocks_of(from..self.image.len().max(from + 1)));
         }
+        debug_assert_eq!(self.crc, crc32c(&self.image[HEADER..]), "it follows from what has changed");
         // A block that is not in use any more may keep what it had.
         let used = self.image.len().max(HEADER).div_ceil(BLOCK_BYTES);
         if self.image.len() < before {
@@ -246,13 +259,15 @@ impl CatalogStore {
         blocks
     }
 
-    fn replace(&mut self, rank: usize, entry: &VolumeEntry) -> Range<usize> {
+    fn replace(&mut self, rank: usize, entry: &VolumeEntry, sums: bool) -> Range<usize> {
         let (at, bytes) = (Self::at(rank), encode_entry(entry));
         let behind = (self.image.len() - at - ENTRY) as u64;
         let former = &mut self.image[at..at + ENTRY];
-        // Checksums of equally many bytes differ by what follows from the difference of the bytes alone.
-        let difference = crc32c(former) ^ crc32c(&bytes);
-        self.crc ^= crc32c_combined(difference, 0, behind);
+        if sums {
+            // Checksums of equally many bytes differ by what follows from the difference of the bytes alone.
+            let difference = crc32c(former) ^ crc32c(&bytes);
+            self.crc ^= crc32c_combined(difference, 0, behind);
+        }
         former.copy_from_slice(&bytes);
         blocks_of(at..at + ENTRY)
     }

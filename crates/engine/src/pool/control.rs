@@ -22,6 +22,9 @@ use uuid::Uuid;
 /// How long closing waits for changes that are under way.
 const CLOSE_WAIT_NS: u64 = 2_000_000_000;
 
+/// Changes of the catalog in memory between two looks at the clock; more than layers go together.
+const CHANGES_PER_STEP: usize = 512;
+
 /// The control part of a pool, on its reactor.
 pub(super) struct Control {
     pub(super) reactor: Rc<Reactor>,
@@ -112,7 +115,11 @@ impl Control {
 
     async fn change_in(&self, store: &mut CatalogStore, edit: Edit) -> Result<(), PoolError> {
         let Err(error) = store.store(&edit).await else {
-            self.catalog.borrow_mut().apply(edit);
+            // Whoever looks meanwhile sees some of it; whoever changes anything waits.
+            for part in edit.parts(CHANGES_PER_STEP) {
+                self.catalog.borrow_mut().apply(part);
+                self.give_way().await;
+            }
             return Ok(());
         };
         // It may be found all the same: what is used on must not be deleted by that.

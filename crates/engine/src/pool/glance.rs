@@ -2,7 +2,7 @@
 
 use super::control::Control;
 use super::flatten::FlattenStatus;
-use super::{Pool, PoolError, PoolLayout};
+use super::{Pool, PoolError, PoolLayout, volumes_max};
 use crate::forget::growth_mib;
 use crate::format::superblock::{Shape, Superblock};
 use crate::shard::Shard;
@@ -15,10 +15,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Layers that are looked at between two looks at the clock.
+const LAYERS_PER_STEP: usize = 256;
+
 /// What the control part knows.
 struct Known {
     /// Deleted layers that have not gone yet.
     going: BTreeSet<u32>,
+    /// How many of them nothing lies over.
+    unshown: usize,
     /// Layers whose blocks count, and their sizes in blocks.
     sizes: Arc<[(u32, u64)]>,
     /// Flattenings, by volume, that are under way or have failed.
@@ -69,6 +74,8 @@ impl Pool {
             lacks => growth_mib(&known.superblock, lacks) << 20,
         };
         let growth = known.as_ref().map_or(0, growth);
+        let going_unshown = known.as_ref().map_or(0, |known| known.unshown);
+        let volumes_max = known.as_ref().map_or(0, |known| volumes_max(&known.superblock));
         let (going, flattening) = known.map_or_else(Default::default, |known| (known.going, known.flattening));
         let is_going = |(layer, _): &&(u32, u32)| going.contains(layer);
         let going_extents = shards.iter().flat_map(|shard| &shard.held).filter(is_going);
@@ -81,9 +88,11 @@ impl Pool {
             log_bytes: self.log_blocks.load(Relaxed) * BLOCK_BYTES as u64,
             log_durable: self.shared.log_durable,
             volumes,
+            volumes_max,
             snapshots,
             going_extents: going_extents.map(|(_, extents)| u64::from(*extents)).sum(),
             going: going.len(),
+            going_unshown,
             flattening,
             recovery: self.recovery,
             // What the device has become larger by is taken into use for that.
@@ -95,16 +104,36 @@ impl Pool {
     /// Asks the control part, once.
     async fn known(&self, reactor: &Rc<Reactor>) -> Result<Known, PoolError> {
         let look = |control: Rc<Control>| async move {
+            let (mut sizes, mut next) = (Vec::new(), 0);
+            while let Some(from) = control.add_sizes(next, &mut sizes) {
+                next = from;
+                control.give_way().await;
+            }
             let catalog = control.catalog.borrow();
-            let counting = catalog.volumes().values().filter(|entry| catalog.counts(entry));
             Ok(Known {
                 going: catalog.going().clone(),
-                sizes: counting.map(|entry| (entry.id, entry.blocks)).collect(),
+                unshown: catalog.going_under(0).len(),
+                sizes: sizes.into(),
                 flattening: control.flattenings_told(),
                 superblock: control.superblock.borrow().clone(),
                 written: (control.written.log.get(), control.written.capacity.get()),
             })
         };
         self.on_control(reactor, look).await
+    }
+}
+
+impl Control {
+    /// Sizes of some layers whose blocks count, from a number on; the number to go on from.
+    fn add_sizes(&self, from: u32, sizes: &mut Vec<(u32, u64)>) -> Option<u32> {
+        let catalog = self.catalog.borrow();
+        let mut last = None;
+        for entry in catalog.volumes().range(from..).take(LAYERS_PER_STEP).map(|(_, entry)| entry) {
+            if catalog.counts(entry) {
+                sizes.push((entry.id, entry.blocks));
+            }
+            last = Some(entry.id + 1);
+        }
+        last
     }
 }

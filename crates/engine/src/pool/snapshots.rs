@@ -21,6 +21,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
+/// Layers that leave the list of volumes between two looks at the clock.
+const LAYERS_PER_STEP: usize = 64;
+
 /// A volume that is to have a snapshot.
 struct Wanted {
     /// Its uppermost layer.
@@ -187,6 +190,13 @@ impl Pool {
         self.delete_all(reactor, all).await
     }
 
+    /// The same, giving way to users: nobody waits for its end. [`PoolStatus::going_unshown`](crate::PoolStatus::going_unshown) tells of that.
+    pub async fn let_volume_and_snapshots_go(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
+        let mut all = self.snapshots_of(name);
+        all.push(self.live(name)?);
+        self.let_all_go_beside(reactor, &all).await
+    }
+
     async fn delete_all(&self, reactor: &Rc<Reactor>, all: Vec<Arc<PoolVolume>>) -> Result<(), PoolError> {
         let going: Vec<u32> = self.let_go(reactor, &all).await?;
         let shared = self.shared.clone();
@@ -205,9 +215,15 @@ impl Pool {
         let shared = self.shared.clone();
         let delete = move |there: Rc<Reactor>| async move { Control::of(&there, &shared)?.let_go(&going).await };
         reactor.call_on(self.shared.control, delete).await?;
-        let mut volumes = self.known_volumes();
-        layers.iter().for_each(|layer| _ = volumes.remove(*layer));
-        drop(volumes);
+        for some in layers.chunks(LAYERS_PER_STEP) {
+            {
+                let mut volumes = self.known_volumes();
+                some.iter().for_each(|layer| _ = volumes.remove(*layer));
+            }
+            if reactor.is_turn_long() {
+                reactor.yield_now().await;
+            }
+        }
         Ok(layers)
     }
 
@@ -223,7 +239,11 @@ impl Pool {
 
     /// Has a volume or snapshot go; what it has is given back in the background.
     pub(crate) async fn let_go_beside(&self, reactor: &Rc<Reactor>, volume: Arc<PoolVolume>) -> Result<(), PoolError> {
-        self.let_go(reactor, &[volume]).await?;
+        self.let_all_go_beside(reactor, &[volume]).await
+    }
+
+    async fn let_all_go_beside(&self, reactor: &Rc<Reactor>, all: &[Arc<PoolVolume>]) -> Result<(), PoolError> {
+        self.let_go(reactor, all).await?;
         let shared = self.shared.clone();
         let reap =
             move |there: Rc<Reactor>| async move { Control::of(&there, &shared).map(|control| control.reap_beside()) };
@@ -372,15 +392,14 @@ impl Control {
         for (layer, state) in going {
             let entry = self.entry(*layer)?;
             self.expect_state(&entry, *state)?;
-            let catalog = self.catalog.borrow();
-            let is_volume = *state == VolumeState::Live;
-            let left = catalog.snapshots(&entry.name).find(|other| is_volume && !layers.contains(&other.id));
-            if let Some(left) = left {
-                return Err(self
-                    .shared
-                    .refuse(Grounds::State, format!("volume '{}' has a new snapshot '{}'", entry.name, left.name)));
+            self.give_way().await;
+            if *state == VolumeState::Live {
+                let snapshots = self.snapshots_of(&entry.name).await;
+                if let Some(left) = snapshots.into_iter().find(|other| !layers.contains(other)) {
+                    let reason = format!("volume '{}' has a new snapshot '{}'", entry.name, self.entry(left)?.name);
+                    return Err(self.shared.refuse(Grounds::State, reason));
+                }
             }
-            drop(catalog);
             edit.put(VolumeEntry { state: VolumeState::Deleting, ..entry });
         }
         self.change(edit).await

@@ -7,6 +7,7 @@ use super::control::Control;
 use super::{Pool, PoolError};
 use crate::format::catalog::{VolumeEntry, VolumeState};
 use crate::meta::Catalog;
+use crate::meta::catalog::SNAPSHOT_MARK;
 use crate::units::BLOCK_BYTES;
 use reactor::Reactor;
 use std::collections::BTreeSet;
@@ -105,7 +106,7 @@ impl Control {
         let mut tree = Vec::with_capacity(live.len());
         for (name, id) in live {
             self.give_way().await;
-            let own: BTreeSet<u32> = self.catalog.borrow().snapshots(&name).map(|entry| entry.id).collect();
+            let own: BTreeSet<u32> = self.snapshots_of(&name).await.into_iter().collect();
             let Some(mut volume) = self.volume_info(id, &own) else { continue };
             if wanted.has(&name) {
                 for (number, id) in own.iter().enumerate() {
@@ -120,6 +121,30 @@ impl Control {
             tree.push(volume);
         }
         (tree, self.catalog.borrow().going().len())
+    }
+
+    /// The snapshots of a volume, by name.
+    pub(super) async fn snapshots_of(&self, volume: &str) -> Vec<u32> {
+        let mut all = Vec::new();
+        let (mut name, mut id) = (format!("{volume}{SNAPSHOT_MARK}"), 0);
+        loop {
+            let before = all.len();
+            {
+                let catalog = self.catalog.borrow();
+                let mut last = None;
+                for entry in catalog.snapshots_from(volume, name.clone(), id).take(STEP) {
+                    all.push(entry.id);
+                    last = Some(entry);
+                }
+                if let Some(last) = last {
+                    (name, id) = (last.name.clone(), last.id + 1);
+                }
+            }
+            if all.len() < before + STEP {
+                return all;
+            }
+            self.give_way().await;
+        }
     }
 
     /// Of a volume whose snapshots are `own`, without these.
