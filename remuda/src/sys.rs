@@ -160,12 +160,12 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     let has_all = found.len() >= bytes && held >= found.len();
     // In memory the space of a file is counted exactly, and to ask for what is there already takes a quarter of a microsecond for
     // each page: that is most of what a restart with a large log takes.
-    if has_all && system.f_type as i64 == TMPFS {
+    if has_all && system.f_type == TMPFS {
         return Ok(());
     }
     // Asking would take what there is, and keep it.
     let lacks = bytes.saturating_sub(held);
-    if found.is_file() && lacks > system.f_bfree as u64 * system.f_bsize as u64 {
+    if found.is_file() && lacks > system.f_bfree * system.f_bsize as u64 {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let bytes = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;

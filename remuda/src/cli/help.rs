@@ -100,7 +100,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("pool destroy", &["remuda pool destroy hot"]),
     ("volume list", &["remuda volume list"]),
     ("volume show", &["remuda volume show v0"]),
-    ("volume delete", &["remuda volume delete v0"]),
+    ("volume delete", &["remuda volume delete v0", "remuda volume delete v0 --snapshots --no-wait"]),
     ("snapshot list", &["remuda snapshot list", "remuda snapshot list v0"]),
     ("subsystem list", &["remuda subsystem list"]),
     ("subsystem show", &["remuda subsystem show nqn.2026-11.io.remuda:disks"]),

@@ -63,6 +63,10 @@ pub struct CreateArgs {
     /// where that takes an eighth of the log at most]
     #[arg(long, value_name = "SIZE")]
     grow_to: Option<String>,
+    /// Volumes and snapshots, together, that there is room for; fixed when the pool is made [default: 16 for each GiB of capacity,
+    /// 4096 at least and 65536 at most]
+    #[arg(long, value_name = "N")]
+    volumes_max: Option<u32>,
     #[command(flatten)]
     cache: CacheArgs,
     /// Take devices that hold something; it is lost
@@ -230,6 +234,7 @@ fn create(context: &Context, args: CreateArgs) -> Result<(), Failure> {
         write_unit,
         band,
         grow_to,
+        volumes_max,
         cache,
         force,
         volatile,
@@ -258,6 +263,9 @@ fn create(context: &Context, args: CreateArgs) -> Result<(), Failure> {
     }
     if let Some(shards) = shards {
         params["shards"] = json!(shards);
+    }
+    if let Some(volumes) = volumes_max {
+        params["volumes_max"] = json!(volumes);
     }
     if let Some(percent) = overprovision {
         params["overprovision"] = json!(percent);
@@ -401,7 +409,12 @@ fn facts(pool: &PoolView) -> String {
             ("uuid", open.uuid.to_string()),
             (
                 "volumes",
-                format!("{}, {} snapshots", output::count(open.volumes as u64), output::count(open.snapshots as u64)),
+                format!(
+                    "{}, {} snapshots, room for {} in all",
+                    output::count(open.volumes as u64),
+                    output::count(open.snapshots as u64),
+                    output::count(open.volumes_max)
+                ),
             ),
             ("being deleted", format!("{}, which have {} extents", open.going, output::count(open.going_extents))),
             (

@@ -3,13 +3,18 @@
 use super::exit::{Exit, Failure};
 use super::flatten::{self, FlattenArgs};
 use super::objects::summarise;
-use super::{Context, output, understood};
+use super::{Context, output, poll, understood};
 use crate::config::diagnostic::plural;
 use crate::node::pool_view::PoolView;
-use crate::node::view::{KinView, VolumeView};
+use crate::node::view::{DeletedView, KinView, VolumeView};
 use base::ByteSize;
 use clap::{ArgGroup, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// When nothing has gone for so long it is not waited for any more: it goes on by itself.
+const STILL_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
@@ -100,7 +105,59 @@ Examples:
         /// Of a volume in a pool: with all of its snapshots
         #[arg(long)]
         snapshots: bool,
+        /// Do not wait until what it had of a pool has been given back
+        #[arg(long)]
+        no_wait: bool,
     },
+}
+
+/// Deletes it, and shows meanwhile what there is left to remove. Who interrupts that interrupts nothing but the waiting.
+fn delete(context: &Context, name: &str, snapshots: bool, no_wait: bool) -> Result<(), Failure> {
+    let params = json!({ "name": name, "snapshots": snapshots, "background": true });
+    let raw = context.call("volume.delete", params)?;
+    let deleted: DeletedView = understood(raw.clone())?;
+    let pool = deleted.pool.filter(|_| !no_wait);
+    let left = pool.map(|pool| wait_until_gone(context, &pool)).transpose()?.flatten();
+    if context.json {
+        output::print_json(&raw);
+        return Ok(());
+    }
+    let left = left.map_or(String::new(), |left| format!("; {left}"));
+    output::print_line(&format!("deleted volume '{name}'{left}"));
+    Ok(())
+}
+
+/// Waits until everything that is deleted in a pool, and that nobody shows, has gone. Why it does not, if it does not.
+fn wait_until_gone(context: &Context, pool: &str) -> Result<Option<String>, Failure> {
+    let is_seen = !context.json && std::io::stderr().is_terminal();
+    let line = if is_seen { indicatif::ProgressBar::no_length() } else { indicatif::ProgressBar::hidden() };
+    line.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is right"));
+    let (mut seen, mut changed) = ((0, 0), Instant::now());
+    let ask = || {
+        let view: PoolView = understood(context.call("pool.show", json!({ "name": pool }))?)?;
+        let Some(open) = view.open else {
+            let left =
+                format!("pool '{pool}' has been closed: what the volume had is given back when it is open again");
+            return Ok(Some(Some(left)));
+        };
+        let trouble = open.total.trouble.or(open.total.log_trouble);
+        if let Some(trouble) = trouble.filter(|_| open.going_unshown > 0) {
+            return Ok(Some(Some(format!("what it had is given back later: pool '{pool}': {trouble}"))));
+        }
+        let now = (open.going, open.going_extents);
+        if std::mem::replace(&mut seen, now) != now {
+            changed = Instant::now();
+        } else if open.going_unshown > 0 && changed.elapsed() > STILL_MAX {
+            let left = format!("what it had is given back in the background: see 'remuda pool show {pool}'");
+            return Ok(Some(Some(left)));
+        }
+        let (going, extents) = (output::count(open.going as u64), output::count(open.going_extents));
+        line.set_message(format!("{going} volumes and snapshots left to remove, with {extents} extents"));
+        Ok((open.going_unshown == 0).then_some(None))
+    };
+    let ended = poll::until(ask, Option::is_some);
+    line.finish_and_clear();
+    Ok(ended?.flatten())
 }
 
 /// Where a volume is, in words.
@@ -235,10 +292,6 @@ pub fn volume(context: &Context, command: VolumeCommand) -> Result<(), Failure> 
             let text = format!("'{name}' is a snapshot; use: remuda snapshot delete {name}");
             Err(Failure::new(Exit::Usage, text))
         }
-        VolumeCommand::Delete { name, snapshots } => {
-            let text = format!("deleted volume '{name}'");
-            let params = json!({ "name": name, "snapshots": snapshots });
-            context.call_and_show("volume.delete", params, |_: Value| text)
-        }
+        VolumeCommand::Delete { name, snapshots, no_wait } => delete(context, &name, snapshots, no_wait),
     }
 }

@@ -49,6 +49,12 @@ const GROW_TO: Key = key(
     "twice the capacity, where that takes an eighth of the log at most",
     "Shaped: the log device keeps room for the index of a capacity device of this size, for `pool grow`.",
 );
+const VOLUMES_MAX: Key = key(
+    "volumes_max",
+    Form::Count(1, engine::VOLUMES_MAX as u64),
+    "16 for each GiB of capacity, 4096 at least (on 1 GiB or more) and 65536 at most",
+    "Volumes and snapshots, together, that there is room for; fixed when the pool is made.",
+);
 const MAP_CACHE: Key =
     key("map_cache", Form::Size, "16 MiB per TiB of capacity", "Memory for pages of the map, over all shards.");
 pub const REINSERTION: Key = key(
@@ -70,6 +76,7 @@ pub const POOL: &[Key] = &[
     ),
     CAPACITY,
     SHARDS,
+    VOLUMES_MAX,
     MAP_CACHE,
     SHAPE,
     REINSERTION,
@@ -95,6 +102,7 @@ pub const POOL_CREATE: &[Key] = &[
     key("volatile", Form::Flag, "false", "Take memory that loses its contents with the power: for tests."),
     CAPACITY,
     SHARDS,
+    VOLUMES_MAX,
     MAP_CACHE,
     SHAPE,
     REINSERTION,
@@ -148,6 +156,9 @@ pub struct PoolDef {
     /// Its shards when it is made; later its superblock knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<u16>,
+    /// Volumes and snapshots that it has room for when it is made; later its superblock knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes_max: Option<u32>,
     /// Bytes of memory for pages of the map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_cache: Option<u64>,
@@ -203,7 +214,8 @@ impl PoolDef {
 
     /// How it is made, if it has to be.
     pub fn create_options(&self, pool: Option<Uuid>) -> CreateOptions {
-        let options = CreateOptions { name: self.name.clone(), shards: self.shards, pool, ..CreateOptions::default() };
+        let (name, shards, volumes_max) = (self.name.clone(), self.shards, self.volumes_max);
+        let options = CreateOptions { name, shards, volumes_max, pool, ..CreateOptions::default() };
         match self.placement {
             PlacementDef::Hot => options,
             PlacementDef::Shaped { overprovision, write_unit, band, grow_to } => {
@@ -250,7 +262,7 @@ impl PoolEntry {
 }
 
 /// Keys of what a pool is planned from, beside its devices.
-const PLANNED: [&str; 5] = ["shards", "overprovision", "write_unit", "band", "grow_to"];
+const PLANNED: [&str; 6] = ["shards", "volumes_max", "overprovision", "write_unit", "band", "grow_to"];
 
 /// Reads one `[pool.NAME]`; `None` when something is wrong, all of which has been noted.
 pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems) -> Option<PoolEntry> {
@@ -267,7 +279,7 @@ pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems)
     }
     let log = read_log(&mut section);
     let capacity = section.need_text("capacity");
-    let Make { shards, upkeep: Upkeep { map_cache, reinsertion }, placement } = read_make(&mut section);
+    let Make { shards, volumes_max, upkeep: Upkeep { map_cache, reinsertion }, placement } = read_make(&mut section);
     let span_of = |section: &mut Section<'_>, key| section.raw(key).and_then(|value| value.span.clone());
     let spans = PLANNED.map(|key| (key, span_of(&mut section, key)));
     if problems.list.len() > before {
@@ -275,13 +287,14 @@ pub fn read_pool(name: &Located<String>, table: &Table, problems: &mut Problems)
     }
     let ((log, log_span), capacity) = (log?, capacity?);
     let (name, name_span, capacity_name) = (name.value.clone(), name.span.clone(), capacity.value);
-    let def = PoolDef { name, log, capacity: capacity_name, shards, map_cache, reinsertion, placement };
+    let def = PoolDef { name, log, capacity: capacity_name, shards, volumes_max, map_cache, reinsertion, placement };
     Some(PoolEntry { def, name_span, log_span, capacity_span: capacity.span, spans })
 }
 
 /// How a pool is made, and what of it can be changed later.
 struct Make {
     shards: Option<u16>,
+    volumes_max: Option<u32>,
     upkeep: Upkeep,
     placement: PlacementDef,
 }
@@ -296,7 +309,8 @@ pub struct Upkeep {
 
 fn read_make(section: &mut Section<'_>) -> Make {
     let shards = section.count("shards").map(|shards| shards.value as u16);
-    Make { shards, upkeep: read_upkeep(section), placement: read_placement(section) }
+    let volumes_max = section.count("volumes_max").map(|volumes| volumes.value as u32);
+    Make { shards, volumes_max, upkeep: read_upkeep(section), placement: read_placement(section) }
 }
 
 /// Reads what can be changed of a pool.
@@ -413,7 +427,7 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolR
         }
     };
     let capacity = section.need_text("capacity");
-    let Make { shards, upkeep: Upkeep { map_cache, reinsertion }, placement } = read_make(&mut section);
+    let Make { shards, volumes_max, upkeep: Upkeep { map_cache, reinsertion }, placement } = read_make(&mut section);
     let force = section.flag("force").is_some_and(|flag| flag.value);
     let cache = read_cache(&mut section, capacity.as_ref(), placement.is_hot());
     if problems.list.len() > before {
@@ -424,7 +438,7 @@ pub fn read_pool_request(table: &Table, problems: &mut Problems) -> Option<PoolR
     if let Some(cache) = &cache {
         capacity = cache.name.clone();
     }
-    let pool = PoolDef { name, log: log?, capacity, shards, map_cache, reinsertion, placement };
+    let pool = PoolDef { name, log: log?, capacity, shards, volumes_max, map_cache, reinsertion, placement };
     Some(PoolRequest { pool, cache, force })
 }
 

@@ -55,6 +55,7 @@ fn place(pool: &PoolEntry, error: &PoolError) -> (&'static str, Option<Span>) {
             return ("log", pool.log_span.clone());
         }
         PlanError::Shards { .. } | PlanError::OpenZones { .. } => "shards",
+        PlanError::Volumes { .. } => "volumes_max",
         PlanError::Overprovision(_) => "overprovision",
         PlanError::GrowTo { .. } => "grow_to",
         PlanError::Bands { .. } | PlanError::ZoneSize { .. } => "band",

@@ -62,6 +62,9 @@ pub struct PoolNumbers {
     /// Snapshots of these.
     #[serde(default)]
     pub snapshots: usize,
+    /// Volumes and snapshots, those that are being deleted among them, that there is room for.
+    #[serde(default)]
+    pub volumes_max: u64,
     /// Bytes of these volumes as hosts see them.
     #[serde(default)]
     pub provisioned_bytes: u64,
@@ -74,6 +77,9 @@ pub struct PoolNumbers {
     /// Deleted volumes and snapshots that have not gone yet.
     #[serde(default)]
     pub going: usize,
+    /// Of these, those that nothing lies over: 0 when all that nobody shows have gone.
+    #[serde(default)]
+    pub going_unshown: usize,
     /// Extents that these still have.
     #[serde(default)]
     pub going_extents: u64,
@@ -511,10 +517,12 @@ impl PoolNumbers {
             layout: LayoutView::of(status.layout),
             volumes: status.volumes,
             snapshots: status.snapshots,
+            volumes_max: status.volumes_max,
             provisioned_bytes: written.map(|volume| volume.info().bytes()).sum(),
             allocated_bytes: allocated.values().sum(),
             allocated,
             going: status.going,
+            going_unshown: status.going_unshown,
             going_extents: status.going_extents,
             flattening: flattening.collect(),
             capacity_bytes: status.capacity_bytes,
@@ -736,6 +744,7 @@ mod tests {
             log: LogDef::Device("log".into()),
             capacity: "big".into(),
             shards: None,
+            volumes_max: None,
             map_cache: None,
             reinsertion: None,
             placement: PlacementDef::Hot,

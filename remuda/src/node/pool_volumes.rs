@@ -7,7 +7,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
 use super::snapshots::is_snapshot;
 use super::state::{Origin, ShownVolume};
-use super::view::VolumeView;
+use super::view::{DeletedView, VolumeView};
 use super::{NewSize, Node};
 use crate::config::{POOL_VOLUME_BYTES_MAX as SIZE_MAX, PoolVolumeEntry, UNITS_HINT};
 use base::ByteSize;
@@ -19,6 +19,9 @@ use uuid::Uuid;
 
 /// The engine's block; sizes are multiples of it.
 const BLOCK: u64 = engine::BLOCK_BYTES as u64;
+
+/// Names of snapshots in a message.
+const NAMES_MAX: usize = 8;
 
 /// An open volume of a pool.
 pub(super) struct PoolVolumeSlot {
@@ -194,8 +197,8 @@ impl Node {
 
     /// All volumes in pools, and the snapshots that hosts may use.
     pub(super) fn pool_volume_views(&self) -> Vec<VolumeView> {
-        let is_listed =
-            |slot: &PoolVolumeSlot, name: &str| !is_snapshot(&slot.volume) || !self.exports_of(name).is_empty();
+        let exported = self.exported();
+        let is_listed = |slot: &PoolVolumeSlot, name: &str| !is_snapshot(&slot.volume) || exported.contains(name);
         let open = self.pool_volumes.iter().filter(|(name, slot)| is_listed(slot, name)).map(|(name, _)| name);
         let absent = self.absent_volumes().map(|(name, _)| name);
         let configured = self.config.pool_volumes.iter().map(|entry| &entry.name.value);
@@ -276,14 +279,19 @@ impl Node {
     }
 
     /// Deletes a volume in a pool and frees what it has; with its snapshots, if it has any.
-    pub(super) async fn pool_volume_delete(&mut self, name: &str, snapshots: bool) -> Result<(), Refusal> {
+    pub(super) async fn pool_volume_delete(
+        &mut self,
+        name: &str,
+        snapshots: bool,
+        background: bool,
+    ) -> Result<DeletedView, Refusal> {
         let object = format!("volume '{name}'");
         if self.pool_volume_origin(name) == Origin::Config {
             return Err(self.belongs_to_config(object));
         }
         let mut going = self.snapshots_of(name);
         if !snapshots && !going.is_empty() {
-            let cause = format!("it has snapshots: {}", going.join(", "));
+            let cause = format!("it has snapshots: {}", some_of(&going));
             let next = "delete these first ('remuda snapshot delete'), or all at once with --snapshots";
             return Err(Refusal::conflict(object, cause, next));
         }
@@ -298,8 +306,12 @@ impl Node {
         }
         let old = name.to_string();
         let deleted = on_reactor_async(self.reactors.first(), move |reactor| async move {
-            let ended = open.pool.delete_volume_and_snapshots(&reactor, &old).await;
-            (ended, going.into_iter().filter_map(|name| open.pool.volume(&name)).collect::<Vec<_>>())
+            let ended = match background {
+                true => open.pool.let_volume_and_snapshots_go(&reactor, &old).await,
+                false => open.pool.delete_volume_and_snapshots(&reactor, &old).await,
+            };
+            let left = if ended.is_ok() { Vec::new() } else { going };
+            (ended, left.into_iter().filter_map(|name| open.pool.volume(&name)).collect::<Vec<_>>())
         });
         let (ended, left) = deleted.await?;
         if let Err(error) = ended {
@@ -307,8 +319,15 @@ impl Node {
             return Err(pool_refused(&pool, error, "try again; see 'remuda pool status'"));
         }
         tracing::info!(volume = name, pool, "volume deleted");
-        Ok(())
+        Ok(DeletedView { pool: background.then_some(pool) })
     }
+}
+
+/// The first names of many.
+fn some_of(names: &[String]) -> String {
+    let (first, others) = names.split_at(names.len().min(NAMES_MAX));
+    let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    format!("{}{others}", first.join(", "))
 }
 
 fn not_ready(pool: &str) -> String {

@@ -57,46 +57,46 @@ impl Node {
             self.adopt_volume(&pool, snapshot);
         }
         tracing::info!(snapshots = names.join(" "), pool, "snapshots made");
-        let all = self.snapshots_in(&pool).await?;
-        Ok(all.into_iter().filter(|view| names.contains(&view.name)).collect())
+        let wanted = names.to_vec();
+        let look = move |pool: Arc<Pool>, reactor| async move { pool.snapshot_infos(&reactor, wanted).await };
+        let mut made = self.in_pool(&pool, "", look).await?;
+        made.sort_by(|one, other| parts_of(one).cmp(&parts_of(other)));
+        Ok(made.into_iter().map(|snapshot| snapshot_view(&pool, snapshot, Vec::new())).collect())
     }
 
     /// The snapshots of a volume, or of all.
     pub async fn snapshot_list(&self, volume: Option<&str>) -> Result<Vec<SnapshotView>, Refusal> {
-        if let Some(volume) = volume {
-            self.pool_of_volume(volume)?;
-        }
-        let mut all = Vec::new();
-        let open: Vec<String> = self.open_pool_names().map(str::to_string).collect();
-        for pool in open {
-            all.extend(self.snapshots_in(&pool).await?);
-        }
-        all.retain(|view| volume.is_none_or(|volume| view.volume == volume));
-        Ok(all)
-    }
-
-    async fn snapshots_in(&self, pool: &str) -> Result<Vec<SnapshotView>, Refusal> {
-        let (tree, _) = self.in_pool(pool, "", |pool, reactor| async move { pool.tree(&reactor).await }).await?;
-        let of_volumes = tree.into_iter().flat_map(|volume| {
-            let name = volume.name;
-            volume.snapshots.into_iter().map(move |snapshot| (name.clone(), snapshot))
-        });
-        let view = |(volume, snapshot): (String, SnapshotInfo)| SnapshotView {
-            pool: pool.to_string(),
-            volume,
-            size: snapshot.bytes,
-            uuid: snapshot.uuid,
-            created_s: snapshot.created_s,
-            users: snapshot.users,
-            exports: self.exports_of(&snapshot.name),
-            name: snapshot.name,
+        let pools: Vec<String> = match volume {
+            Some(volume) => vec![self.pool_of_volume(volume)?],
+            None => self.open_pool_names().map(str::to_string).collect(),
         };
-        Ok(of_volumes.map(view).collect())
+        let exported = self.exported();
+        let mut all = Vec::new();
+        for pool in pools {
+            let wanted = volume.map(str::to_string);
+            let look = |pool: Arc<Pool>, reactor: Rc<Reactor>| async move {
+                match wanted {
+                    Some(volume) => pool.tree_with(&reactor, &volume).await,
+                    None => Ok(pool.tree(&reactor).await?.0),
+                }
+            };
+            let tree = self.in_pool(&pool, "", look).await?;
+            for snapshot in tree.into_iter().flat_map(|volume| volume.snapshots) {
+                let exports = match exported.contains(snapshot.name.as_str()) {
+                    true => self.exports_of(&snapshot.name),
+                    false => Vec::new(),
+                };
+                all.push(snapshot_view(&pool, snapshot, exports));
+            }
+        }
+        Ok(all)
     }
 
     /// Snapshots and clones of a volume in an open pool; of a snapshot, its clones.
     pub(super) async fn kin_of(&self, pool: &str, name: &str) -> Result<KinView, Refusal> {
-        let (tree, _) = self.in_pool(pool, "", |pool, reactor| async move { pool.tree(&reactor).await }).await?;
+        let wanted = name.to_string();
+        let look = |pool: Arc<Pool>, reactor: Rc<Reactor>| async move { pool.tree_with(&reactor, &wanted).await };
+        let tree = self.in_pool(pool, "", look).await?;
         let mut kin = KinView::default();
         for volume in tree {
             let of = volume.clone_of.as_deref().unwrap_or_default();
@@ -172,7 +172,8 @@ impl Node {
     /// The snapshots of a volume that the node knows.
     pub(super) fn snapshots_of(&self, volume: &str) -> Vec<String> {
         let prefix = format!("{volume}@");
-        self.pool_volumes.keys().filter(|name| name.starts_with(&prefix)).cloned().collect()
+        let from = self.pool_volumes.range(prefix.clone()..).map(|(name, _)| name);
+        from.take_while(|name| name.starts_with(&prefix)).cloned().collect()
     }
 
     fn pool_of_snapshot(&self, name: &str) -> Result<String, Refusal> {
@@ -218,6 +219,23 @@ impl Node {
         let open = self.open_pool_of(name)?;
         let ended = on_reactor_async(self.reactors.first(), move |reactor| work(open.pool.clone(), reactor));
         ended.await?.map_err(|error| pool_refused(name, error, next))
+    }
+}
+
+fn parts_of(snapshot: &SnapshotInfo) -> (&str, &str) {
+    snapshot.name.split_once('@').unwrap_or((&snapshot.name, ""))
+}
+
+fn snapshot_view(pool: &str, snapshot: SnapshotInfo, exports: Vec<String>) -> SnapshotView {
+    SnapshotView {
+        pool: pool.to_string(),
+        volume: parts_of(&snapshot).0.to_string(),
+        size: snapshot.bytes,
+        uuid: snapshot.uuid,
+        created_s: snapshot.created_s,
+        users: snapshot.users,
+        exports,
+        name: snapshot.name,
     }
 }
 

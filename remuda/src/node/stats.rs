@@ -1,6 +1,7 @@
 //! Counters for `stats` and `/metrics`.
 
 use super::Node;
+use super::snapshots::is_snapshot;
 use base::Histogram;
 use bdev::{BlockDevice, DeviceStats, LatencyClass, Op, StatsDevice};
 use nvme::tcp_target::{HostTraffic, Traffic};
@@ -140,9 +141,16 @@ pub struct StatsView {
 }
 
 impl Node {
-    /// Everything that counts: all volumes, and the devices that talk to the outside.
+    /// Everything that counts: all volumes, those snapshots that hosts may use, and the devices that talk to the outside. There may be
+    /// thousands of snapshots, and hardly any that is used.
     pub fn counted(&self) -> Vec<Counted> {
-        let volumes = self.volumes.values().map(|device| Counted { kind: "volume", device: device.clone() });
+        let exported = self.exported();
+        let is_told = |name: &String| {
+            exported.contains(name.as_str())
+                || self.pool_volumes.get(name).is_none_or(|slot| !is_snapshot(&slot.volume))
+        };
+        let volumes = self.volumes.iter().filter(|(name, _)| is_told(name));
+        let volumes = volumes.map(|(_, device)| Counted { kind: "volume", device: device.clone() });
         let devices = self.devices.values().filter_map(|slot| {
             let device = slot.live.as_ref().ok()?.stats.clone()?;
             Some(Counted { kind: slot.def.kind(), device })

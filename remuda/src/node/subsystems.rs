@@ -174,6 +174,13 @@ impl Node {
         exports
     }
 
+    /// The volumes that hosts may use.
+    pub(super) fn exported(&self) -> BTreeSet<&str> {
+        let shown = self.subsystems.values().flat_map(|subsystem| &subsystem.record.namespaces);
+        let shown = shown.map(|namespace| namespace.volume.as_str());
+        shown.chain(self.volumes_at_doors()).collect()
+    }
+
     /// How one of [`exports_of`](Self::exports_of) is ended.
     pub(super) fn end_export(export: &str) -> String {
         if let Some(door) = export.strip_prefix("vhost/") {

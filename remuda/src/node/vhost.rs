@@ -167,6 +167,11 @@ impl Node {
         identity.unwrap_or_default().chars().take(SERIAL_CHARS).collect()
     }
 
+    /// The volumes that doors show.
+    pub(super) fn volumes_at_doors(&self) -> impl Iterator<Item = &str> {
+        self.vhosts.values().map(|slot| slot.record.volume.as_str())
+    }
+
     /// Doors that show `volume`, as `vhost/NAME`.
     pub(super) fn doors_of(&self, volume: &str) -> impl Iterator<Item = String> {
         let shows = self.vhosts.iter().filter(move |(_, slot)| slot.record.volume == volume);

@@ -4,6 +4,14 @@ use super::state::Origin;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+/// What `volume.delete` answers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DeletedView {
+    /// The pool in which what the volume had is given back, where that goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+}
+
 /// A device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceView {

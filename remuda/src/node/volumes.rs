@@ -5,7 +5,7 @@ use super::extents::{ALIGN, Extent, largest_free, place, room_at};
 use super::pool_view::PoolView;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::{Origin, VolumeRecord};
-use super::view::VolumeView;
+use super::view::{DeletedView, VolumeView};
 use super::window::Window;
 use super::{Node, OBJECTS_MAX};
 use crate::config::{UNITS_HINT, VolumeEntry};
@@ -456,11 +456,16 @@ impl Node {
     }
 
     /// Gives a volume's place back; on devices that can, its data is deallocated.
-    /// One in a pool that has snapshots goes only together with these.
-    pub async fn volume_delete(&mut self, name: &str, snapshots: bool) -> Result<(), Refusal> {
+    /// One in a pool that has snapshots goes only together with these; what they have may be given back in the background.
+    pub async fn volume_delete(
+        &mut self,
+        name: &str,
+        snapshots: bool,
+        background: bool,
+    ) -> Result<DeletedView, Refusal> {
         self.check_running()?;
         if self.pool_volume_view(name).is_some() {
-            return self.pool_volume_delete(name, snapshots).await;
+            return self.pool_volume_delete(name, snapshots, background).await;
         }
         let object = format!("volume '{name}'");
         let record = self.record(name)?.clone();
@@ -479,7 +484,7 @@ impl Node {
             tracing::warn!(volume = name, "deleted, but its space could not be deallocated: {refusal}");
         }
         tracing::info!(volume = name, "volume deleted");
-        self.forget_limit(name)
+        self.forget_limit(name).map(|()| DeletedView::default())
     }
 }
 

@@ -248,7 +248,17 @@ pub const METHODS: &[Method] = &[
     method(
         "volume.delete",
         "Gives a volume's place back.",
-        &[NAME, key("snapshots", Form::Flag, "false", "Of a volume in a pool: with all of its snapshots.")],
+        &[
+            NAME,
+            key("snapshots", Form::Flag, "false", "Of a volume in a pool: with all of its snapshots."),
+            key(
+                "background",
+                Form::Flag,
+                "false",
+                "Of a volume in a pool: answers when nobody can use it any more. What it had is given back meanwhile, giving way to hosts; \
+                 'going_unshown' of its pool is 0 at the end.",
+            ),
+        ],
     ),
     method(
         "volume.clone",
@@ -772,7 +782,10 @@ async fn dispatch(
                     .await?,
             )
         }
-        "volume.delete" => node.volume_delete(&params.name, params.flag).await.map(done),
+        "volume.delete" => {
+            let [snapshots, background] = ["snapshots", "background"].map(|flag| params.flags.contains(flag));
+            answer(node.volume_delete(&params.name, snapshots, background).await?)
+        }
         "volume.clone" => answer(node.volume_clone(&params.snapshot, &params.name).await?),
         "volume.flatten" => answer(node.volume_flatten(&params.name).await?),
         "volume.flatten_stop" => answer(node.volume_flatten_stop(&params.name).await?),

@@ -312,9 +312,9 @@ impl Control {
     async fn snapshot(&self, all: Vec<Wanted>, created_s: u64) -> Result<Vec<(VolumeEntry, u32)>, PoolError> {
         let _alone = self.alone().await;
         self.check_room(all.len())?;
-        let mut next = self.catalog.borrow().next_id();
+        let first = self.catalog.borrow().next_id();
         let (mut made, mut successions) = (Vec::new(), Vec::new());
-        for wanted in &all {
+        for (next, wanted) in (first..).zip(&all) {
             if self.catalog.borrow().is_taken(&wanted.name) {
                 return Err(self.shared.refuse(Grounds::State, format!("already has a snapshot '{}'", wanted.name)));
             }
@@ -327,7 +327,6 @@ impl Control {
             let below = Below { layer: snapshot.id, blocks: over.overlap };
             successions.push((Succession { from: snapshot.id, to: next, below }, wanted.shown.clone()));
             made.push((snapshot, over));
-            next += 1;
         }
         self.use_layers().await?;
         let mut edit = Edit::default();
