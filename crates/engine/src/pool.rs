@@ -788,6 +788,13 @@ impl Pool {
         Ok(audit)
     }
 
+    /// What is wrong with where the map pages of a shaped pool say that blocks are, in words: two blocks at one place, places in bands that
+    /// are free, counts of bands that are not what leads to them. For tests: all map pages come into memory.
+    pub async fn audit_places(&self, reactor: &Rc<Reactor>) -> Vec<String> {
+        let found = self.shared.on_shards(reactor, |shard| async move { shard.audit_places().await }).await;
+        found.into_iter().flatten().flatten().collect()
+    }
+
     /// Destages everything and makes a checkpoint, so that nothing is in the log alone.
     pub async fn settle(&self, reactor: &Rc<Reactor>) -> Result<(), PoolError> {
         let ended = self.shared.on_shards(reactor, |shard| async move { shard.settle().await }).await;

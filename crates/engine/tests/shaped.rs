@@ -8,7 +8,7 @@ use bdev::{BlockDevice, Status};
 use common::disk::Disk;
 use common::*;
 use engine::layout::CreateOptions;
-use engine::{CheckOptions, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
+use engine::{CheckOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::{Reactor, ReactorConfig};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -76,6 +76,7 @@ fn what_is_overwritten_many_times_over_is_collected_and_stays_right() {
                 pool.settle(&there).await.unwrap();
             }
             assert_eq!(pool.audit(&there).await.unwrap().problems, Vec::<String>::new());
+            assert_eq!(pool.audit_places(&there).await, Vec::<String>::new());
             pool.close(&there).await;
             assert_sound(&there, &devices).await;
             pool = open(there.clone(), devices.clone()).await.unwrap();
@@ -89,6 +90,39 @@ fn what_is_overwritten_many_times_over_is_collected_and_stays_right() {
         pool.close(&there).await;
         assert_sound(&there, &devices).await;
         drop(status);
+    });
+}
+
+/// What the audit says of a pool with a defect, after blocks have been written twice.
+async fn audited(reactor: &Rc<Reactor>, defect: Option<Defect>) -> Vec<String> {
+    let devices = devices(4096);
+    Pool::create(reactor, &devices, &shaped(1), 0, true).await.unwrap();
+    let tuning = Some(ShardTuning { defect, ..ShardTuning::default() });
+    let pool = Pool::open(reactor, &devices, &OpenOptions { tuning, ..OpenOptions::default() }).await.unwrap();
+    let volume: Arc<dyn BlockDevice> = pool.create_volume(reactor, "v", 1000, 12, 0).await.unwrap();
+    for value in [1, 2] {
+        for lba in 0..64 {
+            // All alike, so that nobody else notices which of them is read.
+            assert_eq!(write(reactor, &volume, lba, value).await, Status::Ok);
+        }
+        pool.settle(reactor).await.unwrap();
+    }
+    assert_eq!(read(reactor, &volume, 1).await, Ok(2));
+    let problems = pool.audit_places(reactor).await;
+    pool.close(reactor).await;
+    problems
+}
+
+#[test]
+fn the_audit_of_places_finds_blocks_at_one_place_and_wrong_counts() {
+    let reactor = reactor();
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        assert_eq!(audited(&there, None).await, Vec::<String>::new());
+        let twice = audited(&there, Some(Defect::PlaceTwice)).await;
+        assert!(twice.iter().any(|problem| problem.contains("I2: blocks 0 and 1 are at place")), "{twice:?}");
+        let miscounted = audited(&there, Some(Defect::MiscountBand)).await;
+        assert!(miscounted.iter().any(|problem| problem.contains("are counted, and there are")), "{miscounted:?}");
     });
 }
 

@@ -378,6 +378,12 @@ impl Bands {
         self.ledger.borrow().valid(band)
     }
 
+    /// What contradicts itself, in words: nothing, unless there is a defect. `named`: every block of a map page that has a place, with that,
+    /// in the order of places.
+    pub(crate) fn audit(&self, named: &[(BandAt, u32)]) -> Vec<String> {
+        self.ledger.borrow().audit(named)
+    }
+
     /// Counters.
     pub(crate) fn stats(&self) -> BandStats {
         BandStats { failed_bands: self.ledger.borrow().failed(), ..self.stats.get() }

@@ -271,6 +271,10 @@ pub enum Defect {
     TrustVersion,
     /// Metadata is left out of what is told to have been written.
     MiscountWrites,
+    /// Some blocks that die in bands still count.
+    MiscountBand,
+    /// A destage says of some blocks that they are where the one before them is.
+    PlaceTwice,
 }
 
 impl Default for ShardTuning {

@@ -230,6 +230,7 @@ impl Shard {
             Some(Defect::OverlapBands) => Some(BandDefect::OverlapAdded),
             Some(Defect::SkipReset) => Some(BandDefect::SkipReset),
             Some(Defect::SkipFinish) => Some(BandDefect::SkipFinish),
+            Some(Defect::MiscountBand) => Some(BandDefect::Miscount),
             _ => None,
         };
         if let (Some(bands), Some(defect)) = (meta.bands(), of_bands) {
