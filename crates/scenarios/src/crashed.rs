@@ -36,4 +36,11 @@ pub(crate) async fn audit(judge: &Judge, reactor: &Rc<Reactor>, pool: &Pool) {
     // Owners and catalog are not looked at in one moment, so that a volume may go in between.
     let problem = audit.problems.iter().find(|problem| problem.starts_with("shard"));
     judge.expect(problem.is_none(), || format!("the audit finds: {}", problem.expect("just looked")));
+    audit_places(judge, reactor, pool).await;
+}
+
+/// In a shaped pool, map pages and bands say the same of where blocks are.
+pub(crate) async fn audit_places(judge: &Judge, reactor: &Rc<Reactor>, pool: &Pool) {
+    let problems = pool.audit_places(reactor).await;
+    judge.expect(problems.is_empty(), || format!("the audit of places finds: {problems:?}"));
 }

@@ -6,6 +6,7 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
+use crate::crashed;
 use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, start};
 use crate::forgetful::ForgetfulDevice;
 use base::Rng;
@@ -29,6 +30,8 @@ pub(crate) const LOG: &str = "/log";
 pub(crate) const CAPACITY: &str = "/capacity";
 pub(crate) const EXTENT_BLOCKS: u64 = 1024;
 pub(crate) const SLICE_BLOCKS: u64 = 16 * EXTENT_BLOCKS;
+/// Volumes and snapshots for which there is room where there are any of the latter.
+const LAYERED_VOLUMES_MAX: u32 = 40;
 /// Of the capacity device of a shaped pool, for what is not in bands.
 pub(crate) const FRONT_BLOCKS: u64 = 16 << 8;
 
@@ -165,6 +168,17 @@ impl Plan {
         let index = growth_bytes / (4 << 20) * 4 + self.shards as u64 * 16;
         let bands = self.bands.map(|bands| BandPlan { growth_bytes, ..bands });
         Plan { log_bytes: self.log_bytes + index * 4096, bands, ..self }
+    }
+
+    /// If `layered`, the same with room for snapshots and clones, and for so many extents of each shard.
+    pub(crate) fn layered_if(self, layered: bool, extents: u64) -> Plan {
+        let capacity_bytes = (self.shards as u64 * extents + 2) * (4 << 20);
+        if layered { Plan { volumes_max: LAYERED_VOLUMES_MAX, capacity_bytes, ..self } } else { self }
+    }
+
+    /// Whether it has been given room for these.
+    pub(crate) fn is_layered(&self) -> bool {
+        self.volumes_max == LAYERED_VOLUMES_MAX
     }
 
     /// Some places of extents refuse writes, and there are enough others.
@@ -428,6 +442,8 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
         Mutation::MiscountWrites => Some(Defect::MiscountWrites),
+        Mutation::MiscountBand => Some(Defect::MiscountBand),
+        Mutation::PlaceTwice => Some(Defect::PlaceTwice),
         _ => None,
     }
 }
@@ -535,20 +551,25 @@ fn run_with(run: &mut Run, mut plan: Plan) -> Result<(), Failure> {
     let opened = OpenedPool::default();
     let open = opening(plan, opened.clone());
     let settles = rng.one_in(2);
-    let to_close = opened.clone();
+    let (to_close, last) = (opened.clone(), judge.clone());
     let close = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let pool = to_close.borrow_mut().take();
+        let (pool, judge) = (to_close.borrow_mut().take(), last.clone());
         Box::pin(async move {
             if let Some(pool) = pool {
+                crashed::audit_places(&judge, &reactor, &pool).await;
                 pool.close(&reactor).await;
             }
         })
     };
-    let handle = world.handle();
+    let (handle, audited, audit_after_ns) = (world.handle(), judge.clone(), plan.idle_ns % 10_000_000);
     let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let (pool, handle) = (opened.borrow().clone(), handle.clone());
+        let (pool, handle, judge) = (opened.borrow().clone(), handle.clone(), audited.clone());
         Box::pin(async move {
             let Some(pool) = pool else { return };
+            if plan.bands.is_some() {
+                reactor.sleep_ns(audit_after_ns).await;
+                crashed::audit_places(&judge, &reactor, &pool).await;
+            }
             if settles {
                 // It may fail with the disks; the next one goes on.
                 let _ = settle(plan, &pool, &reactor, || handle.alive(node)).await;

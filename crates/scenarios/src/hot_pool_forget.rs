@@ -7,6 +7,7 @@
 //! room to note the losses says by how much its device has to grow, and that suffices.
 
 use crate::Run;
+use crate::branches::Branches;
 use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
@@ -27,6 +28,8 @@ const LIFE_NS: u64 = 120 * SECOND_NS;
 const VOLUMES: u64 = 2;
 /// Extents of the volumes that are used, in three slices.
 const EXTENTS: [u64; 6] = [0, 1, 15, 16, 17, 40];
+/// Clones at the same time.
+const BRANCHES_MAX: usize = 3;
 /// Attempts to give up a log that are crashed.
 const CRASHED_MAX: u64 = 12;
 
@@ -53,6 +56,10 @@ struct Stage {
     touched_since: Rc<RefCell<BTreeSet<(u64, u64)>>>,
     /// The volume that comes and goes may have touched something, too.
     visitors: Rc<Cell<u64>>,
+    /// In half of the runs: clones, and the snapshots that they begin as.
+    branches: Option<Branches>,
+    /// Layers that may have touched the same slice: one, and more for each snapshot since the pool was last asked to settle.
+    layers: Rc<Cell<u64>>,
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
@@ -75,12 +82,10 @@ fn pick(rng: &mut Rng) -> Plan {
     let plan = Plan::pick(rng);
     // Room for every extent of every slice, or too little.
     let extents = if rng.one_in(2) { 120 / plan.shards as u64 + 20 } else { 20 };
-    Plan {
-        volumes: VOLUMES,
-        capacity_bytes: (plan.shards as u64 * extents + 2) * EXTENT_BYTES,
-        idle_ns: rng.between(50_000, 50_000_000),
-        ..plan
-    }
+    let idle_ns = rng.between(50_000, 50_000_000);
+    // Without asking chance, so that seeds that once found something keep their plans.
+    let plan = plan.layered_if(idle_ns.is_multiple_of(2), 0);
+    Plan { volumes: VOLUMES, capacity_bytes: (plan.shards as u64 * extents + 2) * EXTENT_BYTES, idle_ns, ..plan }
 }
 
 fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
@@ -101,6 +106,8 @@ fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
         touched: Rc::default(),
         touched_since: Rc::default(),
         visitors: Rc::default(),
+        branches: plan.is_layered().then(|| Branches::beside(VOLUMES)),
+        layers: Rc::new(Cell::new(1)),
     };
     for round in 0..rng.between(1, 3) {
         world.handle().note(format!("round {round}"));
@@ -156,7 +163,9 @@ impl Stage {
         self.live(world, plan.reactors, move |stage, reactor| async move {
             let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
             let Some(hands) = opened else { return };
+            stage.branches.iter().for_each(|branches| branches.find(&hands));
             hands.read_all().await;
+            hands.audit_places().await;
             main(stage, hands).await;
         })
     }
@@ -177,6 +186,9 @@ impl Stage {
             if rng.one_in(3) {
                 self.visit(&hands).await;
             }
+            if let Some(branches) = self.branches.clone() {
+                self.change_layers(&branches, &hands, &mut rng).await;
+            }
             if rng.one_in(2) && hands.is_alive() {
                 let beside = rng.one_in(2).then(|| rng.fork());
                 self.settle(&hands, beside).await;
@@ -188,6 +200,10 @@ impl Stage {
     /// block is written, settling appends the merged blocks, and beside others' records nothing tells that these are gone again.
     async fn settle(&self, hands: &Hands, beside: Option<Rng>) {
         let merges = beside.is_some() && hands.per_block() > 1;
+        if let Some(branches) = &self.branches {
+            // What deleted snapshots leave to others is written to the log, whenever that is done.
+            branches.reap(hands).await;
+        }
         if !merges {
             self.touched_since.borrow_mut().clear();
         }
@@ -197,10 +213,56 @@ impl Stage {
         if hands.is_alive() {
             *self.touched.borrow_mut() = self.touched_since.borrow().clone();
             self.visitors.set(0);
+            if !merges {
+                self.layers.set(1);
+            }
         }
         if let Some(work) = work {
             work.await;
         }
+    }
+
+    /// A clone is made, flattened or deleted, or a snapshot is deleted. What has to be written for that nobody knows from outside.
+    async fn change_layers(&self, branches: &Branches, hands: &Hands, rng: &mut Rng) {
+        if !hands.is_alive() {
+            return;
+        }
+        self.layers.set(self.layers.get() + 1);
+        match (rng.below(6), branches.any(hands, rng)) {
+            (0..3, _) if branches.later(hands).len() < BRANCHES_MAX => {
+                let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+                let of = volumes[rng.below(volumes.len() as u64) as usize];
+                let number = branches.branch(hands, of).await;
+                // What only the log has of the one is what only it has of the other.
+                for touched in [&self.touched, &self.touched_since] {
+                    let shared: Vec<_> =
+                        touched.borrow().iter().filter(|(volume, _)| *volume == of).map(|(_, slice)| *slice).collect();
+                    touched.borrow_mut().extend(shared.into_iter().map(|slice| (number, slice)));
+                }
+            }
+            (0 | 3, Some(number)) => {
+                self.touch_all(number);
+                branches.flatten_if_space(hands, number).await;
+            }
+            (1 | 4, Some(number)) => {
+                self.touch_family();
+                branches.delete(hands, number).await;
+            }
+            _ => {
+                self.touch_family();
+                branches.delete_snapshot(hands, rng).await;
+            }
+        }
+    }
+
+    fn touch_family(&self) {
+        let volumes = self.ledger.borrow().volumes();
+        volumes.into_iter().for_each(|volume| self.touch_all(volume));
+    }
+
+    fn touch_all(&self, volume: u64) {
+        let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
+        spots.into_iter().for_each(|spot| self.touch(spot));
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
@@ -227,16 +289,21 @@ impl Stage {
                     self.touch(spot);
                     let extent = spot.first / (EXTENT_BLOCKS * per) * EXTENT_BLOCKS * per;
                     let status = hands.trim(spot.volume, extent, EXTENT_BLOCKS * per).await;
-                    hands.expect(status.is_ok(), || format!("trimming an extent failed with '{status}'"));
+                    hands.expect(self.may_trim_end(status), || format!("trimming an extent failed with '{status}'"));
                 }
                 10 => {
                     self.touch(spot);
                     let status = hands.trim(spot.volume, spot.first, spot.blocks).await;
-                    hands.expect(status.is_ok(), || format!("trimming {spot:?} failed with '{status}'"));
+                    hands.expect(self.may_trim_end(status), || format!("trimming {spot:?} failed with '{status}'"));
                 }
                 _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
             }
         }
+    }
+
+    /// Holes over what a snapshot has need an extent.
+    fn may_trim_end(&self, status: Status) -> bool {
+        status.is_ok() || self.branches.is_some() && status == Status::NoSpace
     }
 
     /// A volume comes, is written to and goes: whose extents are when the log is lost in between is for the catalog to say.
@@ -342,6 +409,7 @@ impl Stage {
                 }
             };
             let hands = stage.hands(pool, reactor);
+            stage.branches.iter().for_each(|branches| branches.find(&hands));
             hands.read_all().await;
             if fork.one_in(2) {
                 stage.clone().work_on(hands, 0, 1, fork.fork()).await;
@@ -381,7 +449,7 @@ impl Stage {
     fn judge(&self, forgotten: &ForgottenLog) {
         let touched = self.touched.borrow().len() as u64;
         // A volume that came and went has two extents, in one slice.
-        let most = touched + self.visitors.get();
+        let most = touched * self.layers.get() + self.visitors.get();
         self.expect(forgotten.slices <= most, || {
             format!("{} slices are lost, and only {most} were touched: {forgotten:?}", forgotten.slices)
         });

@@ -9,6 +9,7 @@
 //! collector has nothing but what no extent can take.
 
 use crate::Run;
+use crate::branches::Branches;
 use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
@@ -49,6 +50,9 @@ fn whole_extent(per: u64) -> Vec<(u64, u64)> {
     places.chain([(5 * per, 1)]).collect()
 }
 
+/// Clones at the same time.
+const BRANCHES_MAX: usize = 3;
+
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
@@ -60,6 +64,8 @@ struct Stage {
     taken: Rc<RefCell<BTreeSet<(u64, u64)>>>,
     /// Writes that found no space.
     refused: Rc<Cell<u64>>,
+    /// In half of the runs: clones, and the snapshots that they begin as, until the pool is filled.
+    branches: Option<Branches>,
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
@@ -77,12 +83,14 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
     // Few segments, so that little fills them. After an opening two may be held that have nothing, and with five in all the
     // rest is less than the reserve and a large write: no pool but a tiny one has so few.
     let segments = rng.between(6, 9) * plan.shards as u64;
+    let (volumes, idle_ns) = (rng.between(2, 4), rng.between(50_000, 5_000_000));
     let plan = Plan {
         log_bytes: (16 + segments * plan.segment_blocks as u64) * 4096,
         capacity_bytes: plan.shards as u64 * (extents + 1) * EXTENT_BYTES + (2 << 20),
-        volumes: rng.between(2, 4),
-        idle_ns: rng.between(50_000, 5_000_000),
-        ..plan
+        volumes,
+        idle_ns,
+        // Without asking chance, so that seeds that once found something keep their plans.
+        ..plan.layered_if(idle_ns.is_multiple_of(2), 0)
     };
     let plan = shape(plan, rng);
     world.handle().note(format!("{plan:?}"));
@@ -110,6 +118,7 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
         ledger: Rc::new(RefCell::new(Ledger::new(spots))),
         taken: Rc::default(),
         refused: Rc::default(),
+        branches: plan.is_layered().then(|| Branches::beside(plan.volumes)),
     };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
@@ -141,6 +150,11 @@ impl Stage {
         let begun = move |reactor: Rc<Reactor>| async move {
             let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
             let Some(hands) = opened else { return };
+            if let Some(branches) = &stage.branches {
+                branches.find(&hands);
+                // Extents change hands while a deleted layer goes.
+                branches.reap(&hands).await;
+            }
             stage.make_up(&hands).await;
             hands.read_all().await;
             main(stage, hands).await;
@@ -182,7 +196,8 @@ impl Stage {
         };
         let problem = audit.problems.iter().find(|problem| problem.starts_with("shard"));
         hands.expect(problem.is_none(), || format!("the audit finds: {problem:?}"));
-        let numbers = (0..self.plan.volumes).filter_map(|volume| {
+        hands.audit_places().await;
+        let numbers = self.ledger.borrow().volumes().into_iter().filter_map(|volume| {
             let found = hands.pool.volume(&format!("v{volume}"))?;
             Some((found.layer(), volume))
         });
@@ -221,7 +236,9 @@ impl Stage {
         self.taken.borrow_mut().remove(&(volume, extent));
         let blocks = EXTENT_BLOCKS * hands.per_block();
         let status = hands.trim(volume, extent * blocks, blocks).await;
-        hands.expect(status.is_ok(), || format!("trimming an extent failed with '{status}'"));
+        // Holes over what a snapshot has need an extent.
+        let is_full = self.branches.is_some() && status == Status::NoSpace;
+        hands.expect(status.is_ok() || is_full, || format!("trimming an extent failed with '{status}'"));
     }
 
     /// Work on more extents than there are; each task has its own.
@@ -229,8 +246,33 @@ impl Stage {
         let tasks = rng.between(1, 4);
         let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, rng);
         hands.share_out(tasks, &mut rng, work).await;
+        if let Some(branches) = &self.branches {
+            for _ in 0..rng.between(1, 3) {
+                self.change_layers(branches, &hands, &mut rng).await;
+                hands.share_out(tasks, &mut rng, work).await;
+            }
+        }
         if rng.one_in(3) && hands.is_alive() {
             self.replace_volume(&hands, rng.below(self.plan.volumes)).await;
+        }
+    }
+
+    /// A clone is made or deleted, or a snapshot is deleted. Who writes to what a snapshot has needs an extent again.
+    async fn change_layers(&self, branches: &Branches, hands: &Hands, rng: &mut Rng) {
+        if !hands.is_alive() {
+            return;
+        }
+        self.taken.borrow_mut().clear();
+        match (rng.below(4), branches.any(hands, rng)) {
+            (0 | 1, _) if branches.later(hands).len() < BRANCHES_MAX => {
+                let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+                branches.branch(hands, volumes[rng.below(volumes.len() as u64) as usize]).await;
+            }
+            (1 | 2, Some(number)) => branches.delete(hands, number).await,
+            _ => branches.delete_snapshot(hands, rng).await,
+        }
+        if hands.is_alive() {
+            branches.reap(hands).await;
         }
     }
 
@@ -287,10 +329,18 @@ impl Stage {
         let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
         self.ledger.borrow_mut().begin_zero(&spots);
         self.taken.borrow_mut().retain(|extent| extent.0 != volume);
-        let deleted = hands.pool.delete_volume(&hands.reactor, &format!("v{volume}")).await;
+        let (pool, reactor, name) = (&hands.pool, &hands.reactor, format!("v{volume}"));
+        let deleted = match &self.branches {
+            None => pool.delete_volume(reactor, &name).await,
+            Some(_) => pool.delete_volume_and_snapshots(reactor, &name).await,
+        };
         hands.expect(deleted.is_ok(), || format!("deleting a volume of a full pool fails: {deleted:?}"));
         if !hands.is_alive() {
             return;
+        }
+        if let Some(branches) = &self.branches {
+            self.taken.borrow_mut().clear();
+            branches.reap(hands).await;
         }
         self.make(hands, volume).await;
         self.ledger.borrow_mut().end_zero(&spots);
@@ -324,6 +374,10 @@ impl Stage {
     /// Without faults and without anything beside: fills the pool to the last extent, and what follows from that.
     async fn fill(self, hands: Hands, mut rng: Rng) {
         let (pool, reactor): (Arc<Pool>, _) = (hands.pool.clone(), hands.reactor.clone());
+        if let Some(branches) = &self.branches {
+            self.taken.borrow_mut().clear();
+            branches.clear(&hands).await;
+        }
         // What trims have emptied comes back before it is counted.
         let settled = pool.settle(&reactor).await;
         hands.expect(settled.is_ok(), || format!("a pool that may be full does not settle: {settled:?}"));

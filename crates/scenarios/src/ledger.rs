@@ -187,6 +187,13 @@ impl Hands {
         let audit = self.pool.audit(&self.reactor).await;
         let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
         self.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
+        self.audit_places().await;
+    }
+
+    /// In a shaped pool, map pages and bands say the same of where blocks are.
+    pub(crate) async fn audit_places(&self) {
+        let problems = self.pool.audit_places(&self.reactor).await;
+        self.expect(problems.is_empty(), || format!("the audit of places finds: {problems:?}"));
     }
 
     /// Host blocks in one of 4 KiB.

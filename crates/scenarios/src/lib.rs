@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod branches;
 mod conformance;
 mod crashed;
 mod crashes;

@@ -6,9 +6,11 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
+use crate::crashed;
 use crate::crashes::{Opening, Rig, SHORT, Working, start};
-use crate::hot_pool::{self, EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log};
+use crate::hot_pool::{self, EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
 use crate::parity_bays::{Bays, DISKS_PER_BAY, path};
+use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::{BlockDevice, MemberState, ParityDefect, ParityDevice, ParityOptions};
 use engine::PoolDevices;
@@ -63,6 +65,7 @@ struct Rack {
     /// A member fails now and then, so that reads may fail in one version and not in another.
     is_loud: bool,
     parity: Rc<RefCell<Option<Arc<ParityDevice>>>>,
+    sides: Rc<RefCell<Sides>>,
     /// Blocks of the parity device when it was made.
     made_blocks: Rc<Cell<u64>>,
     sim: Handle,
@@ -85,10 +88,11 @@ impl Rack {
         Ok(PoolDevices { log, capacity: parity })
     }
 
-    async fn open(self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+    async fn open(self, judge: Judge, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
         let devices = self.devices(&reactor, false).await?;
         self.bays.doom();
         let pool = self.plan.open(&reactor, devices).await?;
+        sides::look(&judge, &self.sides, &reactor, &pool).await?;
         self.pool.replace(Some(pool.clone()));
         hot_pool::view(&self.plan, &pool)
     }
@@ -101,6 +105,21 @@ impl Rack {
         let shards = pool.status(reactor).await.shards;
         let damaged: u64 = shards.iter().map(|shard| shard.rescued_blocks + shard.healed_blocks).sum();
         self.sim.expect(damaged == 0, || format!("{damaged} blocks were damaged in one version, and no disk rots"));
+    }
+
+    /// Snapshots and clones come and go beside the work.
+    fn begin_side(&self, judge: &Judge, reactor: &Rc<Reactor>) -> Option<Working> {
+        let pool = self.pool.borrow().clone().filter(|_| self.plan.is_layered())?;
+        let rng = &mut judge.sim.rng();
+        let side = Side { pool, judge: judge.clone(), sides: self.sides.clone(), rng: rng.fork(), layered: true };
+        Some(Box::pin(reactor.spawn_join(side.work(reactor.clone(), rng.between(0, 25)))))
+    }
+
+    async fn audit(&self, judge: &Judge, reactor: &Rc<Reactor>) {
+        let pool = self.pool.borrow().clone();
+        if let Some(pool) = pool {
+            crashed::audit(judge, reactor, &pool).await;
+        }
     }
 
     /// Begins to read all versions of every block: what the member that was just taken in lacks must not be among them.
@@ -160,7 +179,10 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Array) {
     let row_blocks = (members as u64 - 1) * chunk_blocks;
     let unit_blocks = row_blocks as u32 * rng.between(1, 2) as u32;
     let band_blocks = unit_blocks * rng.between(2, 4) as u32;
-    let plan = Plan::pick(rng).with_bands(rng, unit_blocks, band_blocks);
+    let plan = Plan::pick(rng);
+    // Without asking chance, so that seeds that once found something keep their plans.
+    let plan = plan.layered_if(plan.idle_ns.is_multiple_of(2), 36).with_bands(rng, unit_blocks, band_blocks);
+    let plan = Plan { defect: defect_of(mutation), ..plan };
     let rows = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(row_blocks);
     let growth_bytes = rng.below(3) * plan.shards as u64 * EXTENT_BLOCKS * 4096;
     // Of an extent, the bands that it takes with what is kept back.
@@ -191,7 +213,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let bays =
         Rc::new(Bays::new(array.members, plan.block_size, array.member_bytes(array.rows), Rng::new(rng.next_u64())));
     let (pool, parity, is_loud) = (OpenedPool::default(), Rc::default(), rng.one_in(3));
-    let rack = Rack { plan, array, bays, pool, is_loud, parity, made_blocks: Rc::default(), sim: world.handle() };
+    let (made_blocks, sides) = (Rc::default(), Rc::default());
+    let rack = Rack { plan, array, bays, pool, is_loud, parity, sides, made_blocks, sim: world.handle() };
     create(world, rng, &rack, node)?;
     // Either one member fails now and then, or members die, one at a time.
     if is_loud {
@@ -202,13 +225,15 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix.clone(), plan.blocks() << plan.block_shift);
-    let to_open = rack.clone();
-    let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(reactor)) };
+    let (to_open, opening) = (rack.clone(), judge.clone());
+    let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(opening.clone(), reactor)) };
     let (to_care, cares_after_ns) = (rack.clone(), rng.between(0, 5_000_000));
+    let audited = judge.clone();
     let care_rng = Rc::new(RefCell::new(Rng::new(rng.next_u64())));
     let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let (rack, rng) = (to_care.clone(), care_rng.clone());
+        let (rack, rng, judge) = (to_care.clone(), care_rng.clone(), audited.clone());
         Box::pin(async move {
+            let side = rack.begin_side(&judge, &reactor);
             for _ in 0..CARES {
                 reactor.sleep_ns(cares_after_ns).await;
                 rack.care(&reactor).await;
@@ -219,7 +244,11 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
                     rack.grow(&reactor, &parity, by).await;
                 }
                 rack.prove_right(&reactor).await;
+                rack.audit(&judge, &reactor).await;
                 rack.bays.doom();
+            }
+            if let Some(side) = side {
+                side.await;
             }
         })
     };
@@ -252,6 +281,7 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
     let in_sync = members.iter().all(|member| member.state == MemberState::InSync);
     judge.sim.expect(in_sync, || format!("without faults a member is not in sync: {members:?}"));
     rack.prove_right(&reactor).await;
+    rack.audit(&judge, &reactor).await;
     rack.grow(&reactor, &parity, u64::MAX).await;
     let (info, Array { rows, rows_max, .. }) = (parity.info(), rack.array);
     let grown = info.rows.map_or(0, |row| (info.blocks - rack.made_blocks.get()) / row.blocks as u64);
@@ -263,6 +293,10 @@ async fn prove_redundant(rack: Rack, judge: Judge, reactor: Rc<Reactor>, device:
         judge.sim.violation(format!("without faults the pool does not settle: {error}"));
     }
     rack.bays.kill(victim);
+    if let Some(pool) = &pool {
+        let looked = sides::look(&judge, &rack.sides, &reactor, pool).await;
+        judge.expect(looked.is_ok(), || format!("without one member: {looked:?}"));
+    }
     match device.open_channel(&reactor) {
         Ok(channel) => judge.clone().verify_all(reactor.clone(), channel).await,
         Err(error) => judge.sim.violation(format!("without faults no channel opens: {error}")),

@@ -5,16 +5,16 @@
 //! volume has one task that writes to it, and whatever is done to the layers below changes nothing of what it reads as.
 
 use crate::Run;
+use crate::branches::Branches;
 use crate::crashes::{SECOND_NS, live};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
 use bdev::{BlockDevice, Status};
-use engine::{CheckOptions, FlattenState, FlattenStatus, Pool, Severity};
+use engine::{CheckOptions, FlattenState, Pool, Severity};
 use reactor::Reactor;
 use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const EXTENT_BYTES: u64 = 4 << 20;
@@ -33,12 +33,9 @@ struct Stage {
     sim: Handle,
     node: NodeId,
     ledger: Rc<RefCell<Ledger>>,
-    /// The number of the volume that was made last.
-    made: Rc<Cell<u64>>,
+    branches: Branches,
     /// Snapshots that were made while others wrote.
     shots: Rc<Cell<u64>>,
-    /// The volume that is being made or deleted: after a crash it may be there or not.
-    unsure: Rc<Cell<Option<u64>>>,
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
@@ -71,9 +68,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         sim: world.handle(),
         node,
         ledger: Rc::new(RefCell::new(Ledger::new(spots))),
-        made: Rc::default(),
+        branches: Branches::beside(0),
         shots: Rc::default(),
-        unsure: Rc::default(),
     };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
@@ -120,29 +116,11 @@ impl Stage {
         self.boot(world, plan.reactors, move |stage, reactor| async move {
             let hands = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
             let Some(hands) = hands else { return };
-            stage.find_volumes(&hands);
+            stage.branches.find(&hands);
             hands.read_all().await;
             hands.audit().await;
             main(stage, hands).await;
         })
-    }
-
-    /// After a crash: a volume that was being made or deleted is there or not.
-    fn find_volumes(&self, hands: &Hands) {
-        let there = |number: &u64| hands.pool.volume(&format!("v{number}")).is_some();
-        let known: BTreeSet<u64> = self.ledger.borrow().volumes();
-        for number in known.iter().filter(|number| !there(number)) {
-            let is_allowed = self.unsure.get() == Some(*number);
-            hands.expect(is_allowed, || format!("volume v{number} is missing"));
-            if hands.is_alive() {
-                self.ledger.borrow_mut().remove(*number);
-            }
-        }
-        let deleted = (0..=self.made.get()).find(|number| there(number) && !known.contains(number));
-        hands.expect(deleted.is_none(), || format!("volume v{deleted:?} was deleted, and is there"));
-        if hands.is_alive() {
-            self.unsure.set(None);
-        }
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -169,19 +147,7 @@ impl Stage {
         if volumes.len() >= VOLUMES_MAX || !hands.is_alive() {
             return;
         }
-        let (of, number) = (volumes[rng.below(volumes.len() as u64) as usize], self.made.get() + 1);
-        self.made.set(number);
-        self.unsure.set(Some(number));
-        self.ledger.borrow_mut().copy(of, number);
-        let (volume, snapshot) = (format!("v{of}"), format!("s{number}"));
-        let made = hands.pool.snapshot(&hands.reactor, &[(&volume, &snapshot)], 0).await;
-        hands.expect(made.is_ok(), || format!("a snapshot cannot be made: {:?}", made.err()));
-        let (from, name) = (format!("{volume}@{snapshot}"), format!("v{number}"));
-        let made = hands.pool.clone_volume(&hands.reactor, &from, &name, 0).await;
-        hands.expect(made.is_ok(), || format!("a clone cannot be made: {:?}", made.err()));
-        if hands.is_alive() {
-            self.unsure.set(None);
-        }
+        self.branches.branch(hands, volumes[rng.below(volumes.len() as u64) as usize]).await;
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, goes: Option<u64>, mut rng: Rng) {
@@ -221,7 +187,7 @@ impl Stage {
             }
         }
         let Some(number) = goes.filter(|_| hands.is_alive()) else { return };
-        self.delete(&hands, number).await;
+        self.branches.delete(&hands, number).await;
     }
 
     /// Makes a snapshot of a volume that is being written to, or deletes one of those: extents come, go and are given upwards.
@@ -246,34 +212,11 @@ impl Stage {
         hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
     }
 
-    async fn delete(&self, hands: &Hands, number: u64) {
-        self.unsure.set(Some(number));
-        let deleted = hands.pool.delete_volume_and_snapshots(&hands.reactor, &format!("v{number}")).await;
-        hands.expect(deleted.is_ok(), || format!("v{number} cannot be deleted: {deleted:?}"));
-        if hands.is_alive() {
-            self.unsure.set(None);
-            self.ledger.borrow_mut().remove(number);
-        }
-    }
-
-    async fn clones(&self, hands: &Hands) -> Vec<String> {
-        let tree = hands.pool.tree(&hands.reactor).await;
-        let tree = tree.map_or_else(|_| Vec::new(), |(tree, _)| tree);
-        tree.into_iter().filter(|volume| volume.clone_of.is_some()).map(|volume| volume.name).collect()
-    }
-
-    async fn begin_to_flatten(&self, hands: &Hands, name: &str) {
-        let before = hands.pool.flatten_status(&hands.reactor, name).await;
-        let runs = matches!(before, Ok(Some(FlattenStatus { state: FlattenState::Running, .. })));
-        let begun = hands.pool.flatten(&hands.reactor, name).await;
-        hands.expect(runs || begun.is_ok(), || format!("{name} cannot be flattened: {begun:?}"));
-    }
-
     /// Flattens a clone, to the end, for a moment, or without waiting for it.
     async fn flatten_one(&self, hands: &Hands, rng: &mut Rng) {
-        let clones = self.clones(hands).await;
+        let clones = self.branches.clones(hands).await;
         let Some(name) = clones.get(rng.below(clones.len().max(1) as u64) as usize) else { return };
-        self.begin_to_flatten(hands, name).await;
+        self.branches.begin_to_flatten(hands, name).await;
         match rng.below(4) {
             0 => {
                 hands.reactor.sleep_ns(rng.below(1_000_000)).await;
@@ -294,8 +237,8 @@ impl Stage {
 
     /// All clones become independent, all volumes but the last go, and that has what it had.
     async fn finish(self, hands: Hands) {
-        for name in self.clones(&hands).await {
-            self.begin_to_flatten(&hands, &name).await;
+        for name in self.branches.clones(&hands).await {
+            self.branches.begin_to_flatten(&hands, &name).await;
             let ended = hands.pool.flattened(&hands.reactor, &name).await;
             let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
             hands.expect(is_done, || format!("in the end {name} is not flattened: {ended:?}"));
@@ -304,10 +247,9 @@ impl Stage {
         let mut volumes = self.ledger.borrow().volumes();
         volumes.pop_last();
         for number in volumes {
-            self.delete(&hands, number).await;
+            self.branches.delete(&hands, number).await;
         }
-        let reaped = hands.pool.reap(&hands.reactor).await;
-        hands.expect(reaped.is_ok(), || format!("what was deleted does not go: {reaped:?}"));
+        self.branches.reap(&hands).await;
         hands.read_all().await;
         self.settle(&hands).await;
         hands.read_all().await;

@@ -122,10 +122,7 @@ impl Stage {
         }
         let pool = plan.open(&reactor, devices).await?;
         crashed::audit(&self.judge, &reactor, &pool).await;
-        let found = sides::find(&reactor, &pool).await?;
-        let judged = self.sides.borrow().judge(&found);
-        self.expect(judged.is_ok(), || format!("after a crash: {judged:?}"));
-        self.sides.borrow_mut().settle(&found);
+        sides::look(&self.judge, &self.sides, &reactor, &pool).await?;
         for (name, _) in TURNS {
             if pool.volume(name).is_none() {
                 let made = pool.create_volume(&reactor, name, 2 * SLICE_BLOCKS, 12, 0).await;

@@ -98,6 +98,20 @@ pub(crate) async fn find(reactor: &Rc<Reactor>, pool: &Pool) -> Result<BTreeMap<
     Ok(found)
 }
 
+/// What there is of them in a pool that has been opened is what may be, and from now on is known.
+pub(crate) async fn look(
+    judge: &Judge,
+    sides: &Rc<RefCell<Sides>>,
+    reactor: &Rc<Reactor>,
+    pool: &Pool,
+) -> Result<(), String> {
+    let found = find(reactor, pool).await?;
+    let judged = sides.borrow().judge(&found);
+    judge.expect(judged.is_ok(), || format!("after a crash: {judged:?}"));
+    sides.borrow_mut().settle(&found);
+    Ok(())
+}
+
 /// The values of a range of blocks, which are cells.
 pub(crate) async fn read_cells(
     reactor: &Rc<Reactor>,

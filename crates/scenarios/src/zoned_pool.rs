@@ -5,8 +5,10 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix, is};
+use crate::crashed;
 use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working, start};
 use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
+use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::{
     BlockDevice, Delay, DelayDevice, Delays, FileDevice, FileDeviceOptions, ZoneBandsDefect, ZoneBandsDevice,
@@ -53,6 +55,7 @@ struct Scene {
     pool: OpenedPool,
     bands: Rc<RefCell<Option<Arc<ZoneBandsDevice>>>>,
     zoned: Rc<RefCell<Option<Arc<ZonedDevice>>>>,
+    sides: Rc<RefCell<Sides>>,
     /// Zones that may still go away.
     to_lose: Rc<Cell<u64>>,
     rng: Rc<RefCell<Rng>>,
@@ -93,9 +96,10 @@ impl Scene {
         Ok(PoolDevices { log, capacity })
     }
 
-    async fn open(self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+    async fn open(self, judge: Judge, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
         let devices = self.devices(&reactor, false).await?;
         let pool = self.plan.open(&reactor, devices).await?;
+        sides::look(&judge, &self.sides, &reactor, &pool).await?;
         self.pool.replace(Some(pool.clone()));
         hot_pool::view(&self.plan, &pool)
     }
@@ -140,7 +144,10 @@ impl Scene {
 fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
     let unit_blocks = 1u32 << rng.below(3);
     let band_blocks = unit_blocks * rng.between(2, 6) as u32 * if unit_blocks == 1 { 4 } else { 2 };
-    let plan = Plan { defect: defect_of(mutation), ..Plan::pick(rng).with_bands(rng, unit_blocks, band_blocks) };
+    let plan = Plan::pick(rng);
+    // Without asking chance, so that seeds that once found something keep their plans.
+    let plan = plan.layered_if(plan.idle_ns.is_multiple_of(2), 36).with_bands(rng, unit_blocks, band_blocks);
+    let plan = Plan { defect: defect_of(mutation), ..plan };
     let zones = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(band_blocks as u64) + SPARE_ZONES + 1;
     let needed = STREAMS * plan.shards as u32 + 1;
     let is_limited = rng.one_in(2);
@@ -174,6 +181,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         pool: OpenedPool::default(),
         bands: Rc::default(),
         zoned: Rc::default(),
+        sides: Rc::default(),
         to_lose: Rc::new(Cell::new(if rng.one_in(2) { SPARE_ZONES } else { 0 })),
         rng: Rc::new(RefCell::new(Rng::new(rng.next_u64()))),
     };
@@ -187,33 +195,51 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix.clone(), plan.blocks() << plan.block_shift);
-    let to_open = scene.clone();
-    let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(reactor)) };
+    let (to_open, opening) = (scene.clone(), judge.clone());
+    let open = move |reactor: Rc<Reactor>| -> Opening { Box::pin(to_open.clone().open(opening.clone(), reactor)) };
     let (beside_it, settles, pause_ns) = (scene.clone(), rng.one_in(2), rng.between(0, 5_000_000));
+    let audited = judge.clone();
     let beside = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let scene = beside_it.clone();
+        let (scene, judge) = (beside_it.clone(), audited.clone());
         Box::pin(async move {
+            let pool = scene.pool.borrow().clone();
+            // Snapshots and clones come and go, where nothing of that may fail.
+            let pool = pool.filter(|_| plan.is_layered() && !judge.mix.errors_allowed);
+            let side = pool.map(|pool| {
+                let (judge, sides, rng) = (judge.clone(), scene.sides.clone(), &mut judge.sim.rng());
+                let side = Side { pool, judge, sides, rng: rng.fork(), layered: true };
+                reactor.spawn_join(side.work(reactor.clone(), rng.between(0, 25)))
+            });
             for _ in 0..LOST_PER_LIFE {
                 reactor.sleep_ns(pause_ns).await;
                 scene.lose_one(&reactor).await;
             }
             let pool = scene.pool.borrow().clone();
+            if let Some(pool) = &pool {
+                crashed::audit(&judge, &reactor, pool).await;
+            }
             if let Some(pool) = pool.filter(|_| settles) {
                 // It may fail with the disks; the next one goes on.
                 let alive = || scene.sim.alive(scene.node);
                 let _ = hot_pool::settle(scene.plan, &pool, &reactor, alive).await;
             }
+            if let Some(side) = side {
+                side.await;
+            }
         })
     };
-    let to_close = scene.clone();
+    let (to_close, last) = (scene.clone(), judge.clone());
     let close = move |reactor: Rc<Reactor>, _: Arc<dyn BlockDevice>| -> Working {
-        let scene = to_close.clone();
+        let (scene, judge) = (to_close.clone(), last.clone());
         Box::pin(async move {
             // What is given up is finished soon, whether or not there is a limit.
             reactor.sleep_ns(SECOND_NS).await;
             scene.count_open();
             let pool = scene.pool.borrow_mut().take();
             if let Some(pool) = pool {
+                let looked = sides::look(&judge, &scene.sides, &reactor, &pool).await;
+                judge.expect(looked.is_ok(), || format!("in the end: {looked:?}"));
+                crashed::audit(&judge, &reactor, &pool).await;
                 pool.close(&reactor).await;
             }
             scene.look();

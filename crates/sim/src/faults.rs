@@ -291,6 +291,10 @@ pub enum Mutation {
     TrustVersion,
     /// A scenario's own defect: the engine leaves its metadata out of what it says that it has written.
     MiscountWrites,
+    /// A scenario's own defect: the engine does not count some blocks that die in a band.
+    MiscountBand,
+    /// A scenario's own defect: the engine says of some blocks that they are where another one is.
+    PlaceTwice,
     /// A scenario's own defect: a parity device writes rows without their parity.
     SkipParity,
     /// A scenario's own defect: a parity device does not record that a member has failed.
@@ -323,7 +327,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 74] = [
+    pub const ALL: [Mutation; 76] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -384,6 +388,8 @@ impl Mutation {
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::MiscountWrites,
+        Mutation::MiscountBand,
+        Mutation::PlaceTwice,
         Mutation::SkipParity,
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,

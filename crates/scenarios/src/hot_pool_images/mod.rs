@@ -62,14 +62,6 @@ impl Camera {
     }
 }
 
-/// Room for volumes and snapshots where there are any of the latter.
-const LAYERED_VOLUMES_MAX: u32 = 40;
-
-/// Whether the side volumes have snapshots and clones.
-fn is_layered(plan: &Plan) -> bool {
-    plan.volumes_max == LAYERED_VOLUMES_MAX
-}
-
 fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> Plan {
     let plan = Plan::pick(rng);
     // The fewest segments, and room for every extent that is touched.
@@ -84,7 +76,7 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> Plan {
     };
     // Without asking chance, so that seeds that once found something keep their plans.
     let plan = match plan.idle_ns % 4 {
-        1 => Plan { volumes_max: LAYERED_VOLUMES_MAX, capacity_bytes: (plan.shards as u64 * 50 + 2) << 22, ..plan },
+        1 => plan.layered_if(true, 50),
         _ => plan,
     };
     match plan.segment_blocks.is_multiple_of(12) || mutation == Some(Mutation::MoveEarly) {
@@ -153,7 +145,7 @@ fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
     let other = Beside { plan, judge: judge.clone(), pool: pool.clone(), rng: rng.fork() };
     reactor.spawn(crew.member(other.work(reactor.clone(), rng.between(1, 12))));
     if rng.one_in(2) {
-        let layered = is_layered(&plan);
+        let layered = plan.is_layered();
         let side = Side { pool, judge, sides: camera.sides.clone(), rng: rng.fork(), layered };
         reactor.spawn(crew.member(side.work(reactor.clone(), rng.between(5, 40))));
     }

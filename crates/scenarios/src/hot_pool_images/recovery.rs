@@ -185,12 +185,15 @@ async fn read(plan: Plan, reactor: &Rc<Reactor>, pool: &Arc<Pool>) -> Result<Fin
     if let Some(problem) = audit.problems.first() {
         return Err(format!("the audit finds: {problem}"));
     }
+    if let Some(problem) = pool.audit_places(reactor).await.first() {
+        return Err(format!("the audit of places finds: {problem}"));
+    }
     let held = |owner: &ExtentOwner| sizes.get(&owner.volume).is_some_and(|extents| (owner.vextent as u64) < *extents);
     let mut extents: Vec<ExtentOwner> = audit.extents.into_iter().filter(held).collect();
     // They may have moved, from one life to the next.
     extents.iter_mut().for_each(|owner| owner.extent = 0);
     extents.sort_unstable();
-    if super::is_layered(&plan) {
+    if plan.is_layered() {
         // What deleted snapshots have changes its owner in the background.
         extents.clear();
     }
