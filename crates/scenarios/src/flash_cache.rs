@@ -277,7 +277,8 @@ async fn demand(
     }
 }
 
-fn defect(sim: &Handle) -> Option<FlashCacheDefect> {
+/// What a mutation breaks in a flash cache.
+pub(crate) fn defect(sim: &Handle) -> Option<FlashCacheDefect> {
     match sim.mutation() {
         Some(Mutation::SkipMarks) => Some(FlashCacheDefect::SkipMarks),
         Some(Mutation::SkipVerify) => Some(FlashCacheDefect::SkipVerify),
@@ -388,12 +389,12 @@ impl Plan {
 }
 
 /// All bytes of a device, if they can be read.
-async fn read_all(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Option<Vec<u8>> {
+pub(crate) async fn read_all(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Option<Vec<u8>> {
     let channel = device.open_channel(reactor).ok()?;
-    let mut all = Vec::new();
+    let (mut all, block) = (Vec::new(), device.info().block_size as usize);
     for lba in 0..device.info().blocks {
         let mut bufs = reactor::SgList::new();
-        bufs.push(reactor.pool().alloc(BLOCK as usize).await);
+        bufs.push(reactor.pool().alloc(block).await);
         let done = channel.submit(Io::read(Lba(lba), 1, bufs)).await;
         if !done.status.is_ok() {
             return None;
@@ -404,10 +405,11 @@ async fn read_all(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Optio
 }
 
 /// Makes a device what it was, as far as it can be written.
-async fn write_all(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, all: &[u8]) {
+pub(crate) async fn write_all(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, all: &[u8]) {
     let Ok(channel) = device.open_channel(reactor) else { return };
-    for (lba, bytes) in all.chunks(BLOCK as usize).enumerate() {
-        let mut buf = reactor.pool().alloc(BLOCK as usize).await;
+    let block = device.info().block_size as usize;
+    for (lba, bytes) in all.chunks(block).enumerate() {
+        let mut buf = reactor.pool().alloc(block).await;
         buf.as_mut_slice().copy_from_slice(bytes);
         let mut bufs = reactor::SgList::new();
         bufs.push(buf);
@@ -417,7 +419,7 @@ async fn write_all(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, all: &[
 
 /// When how many bytes were written to flash.
 #[derive(Clone, Default)]
-struct Meter(Arc<Mutex<Vec<(u64, u64)>>>);
+pub(crate) struct Meter(Arc<Mutex<Vec<(u64, u64)>>>);
 
 impl Meter {
     fn note(&self, at_ns: u64, bytes: u64) {
@@ -425,7 +427,7 @@ impl Meter {
     }
 
     /// The most bytes in any 24 hours, and all of them.
-    fn judge(&self) -> (u64, u64) {
+    pub(crate) fn judge(&self) -> (u64, u64) {
         let writes = self.0.lock().expect("nothing panics while holding the meter");
         let (mut first, mut sum, mut most) = (0, 0, 0);
         for (at_ns, bytes) in writes.iter() {
@@ -441,9 +443,9 @@ impl Meter {
 }
 
 /// Flash, with a meter on it.
-struct Metered {
-    child: Arc<dyn BlockDevice>,
-    meter: Meter,
+pub(crate) struct Metered {
+    pub(crate) child: Arc<dyn BlockDevice>,
+    pub(crate) meter: Meter,
 }
 
 impl BlockDevice for Metered {
@@ -461,7 +463,8 @@ impl BlockDevice for Metered {
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         let child = self.child.open_channel(reactor)?;
-        Ok(Rc::new(MeteredChannel { child, reactor: reactor.clone(), meter: self.meter.clone() }))
+        let block_bytes = self.child.info().block_size as u64;
+        Ok(Rc::new(MeteredChannel { child, reactor: reactor.clone(), meter: self.meter.clone(), block_bytes }))
     }
 }
 
@@ -469,12 +472,13 @@ struct MeteredChannel {
     child: Rc<dyn Channel>,
     reactor: Rc<Reactor>,
     meter: Meter,
+    block_bytes: u64,
 }
 
 impl Channel for MeteredChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         if io.op == Op::Write {
-            self.meter.note(self.reactor.clock_ns(), io.nblocks as u64 * BLOCK);
+            self.meter.note(self.reactor.clock_ns(), io.nblocks as u64 * self.block_bytes);
         }
         self.child.submit(io)
     }

@@ -46,6 +46,7 @@ mod rotting;
 mod sides;
 mod stack_faults;
 mod vhost;
+mod warm_pool;
 mod zoned;
 mod zoned_pool;
 
@@ -208,6 +209,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "a shaped pool over members with parity, one of which dies or fails at any moment, in a rebuild and in recovery \
                 too, and is replaced, under kills and power cuts; nobody notices, and every acknowledged write is durable",
         run: parity_pool::run,
+    },
+    Scenario {
+        name: "warm-pool",
+        about: "a hot pool over a flash cache over slow disks; flash rots, lies, hangs, is away and comes back as it was before, \
+                under snapshots, clones, kills and power cuts; nothing stale is read, and clones share what is cached",
+        run: warm_pool::run,
     },
     Scenario {
         name: "zoned-pool",
